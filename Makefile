@@ -1,0 +1,72 @@
+# Every target makes or renews .venv by itself; a machine needs python3 (3.11 or newer) and make.
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+
+ARGS          ?=
+BENCH         ?=
+SIM           ?=
+SEEDS         ?=
+FIRST_SEED    ?=
+FUZZ_SECONDS  ?= 20
+CHAOS_SECONDS ?= 120
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check bench sim fuzz chaos docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.stamp ## show two nodes talking over mutual TLS
+	@$(PY) -m examples.demo
+
+test: $(VENV)/.stamp-test ## run all tests (ARGS="-k name" for some)
+	@$(PY) -m pytest $(ARGS)
+
+check: $(VENV)/.stamp-check ## lint, format, types, layers, spelling
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+	@$(VENV)/bin/lint-imports --config importlinter.ini --no-cache --no-logo
+	@$(PY) -m codespell_lib
+
+bench: $(VENV)/.stamp-bench ## compare with other libraries (BENCH=name for one)
+	@$(PY) -m benchmarks $(BENCH)
+
+sim: $(VENV)/.stamp-test ## run seeded simulations (SIM=name SEEDS=count FIRST_SEED=n)
+	@$(PY) -m tests.simulation $(if $(SIM),--only $(SIM)) $(if $(SEEDS),--seeds $(SEEDS)) \
+		$(if $(FIRST_SEED),--first-seed $(FIRST_SEED))
+
+fuzz: $(VENV)/.stamp-fuzz ## fuzz each decoder (FUZZ_SECONDS=20 for each)
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m fuzz
+
+chaos: $(VENV)/.stamp-test ## kill and pause real processes for longer (CHAOS_SECONDS=120)
+	@POSTROAD_CHAOS_SECONDS=$(CHAOS_SECONDS) $(PY) -m pytest tests/chaos -m chaos --timeout=1800 $(ARGS)
+
+docs: $(VENV)/.stamp-docs ## build the documentation into docs/_build
+	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
+	@echo "docs/_build/index.html"
+
+clean: ## remove the environment, caches and results
+	@rm -rf $(VENV) build dist docs/_build benchmarks/out .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+# What a user of the package installs; enough for the demo.
+$(VENV)/.stamp: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Postroad needs Python 3.11 or newer, and there is no $(PYTHON)." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Postroad needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1); try make PYTHON=python3.11." >&2; exit 1; }
+	@echo "Preparing $(VENV)"
+	@$(PY) -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[certs]'
+	@touch $@
+
+# What one group of targets needs besides, named like the extra in pyproject.toml.
+$(VENV)/.stamp-%: $(VENV)/.stamp
+	@echo "Preparing $(VENV) ($*)"
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,28 @@
+"""What operators do and see: each action once, for the command line, the dashboard and programs."""
+
+from postroad.core.errors import PostroadError
+
+from .certificates import (
+    NODE_DAYS,
+    ROOT_DAYS,
+    ROOT_NAME,
+    CertificateStatus,
+    NodeCertificate,
+    TrustRoot,
+    create_root,
+    inspect_certificates,
+    issue,
+)
+
+__all__ = [
+    "NODE_DAYS",
+    "ROOT_DAYS",
+    "ROOT_NAME",
+    "CertificateStatus",
+    "NodeCertificate",
+    "PostroadError",
+    "TrustRoot",
+    "create_root",
+    "inspect_certificates",
+    "issue",
+]

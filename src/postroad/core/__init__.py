@@ -1,0 +1,21 @@
+"""Errors, limits, names, addresses and fault points: what every layer shares. Pure."""
+
+from . import errors, faults
+from .address import Address, to_address
+from .errors import Outcome, PostroadError
+from .limits import Limits
+from .names import validate_cluster_name, validate_node_name
+from .throttle import Throttle
+
+__all__ = [
+    "Address",
+    "Limits",
+    "Outcome",
+    "PostroadError",
+    "Throttle",
+    "errors",
+    "faults",
+    "to_address",
+    "validate_cluster_name",
+    "validate_node_name",
+]

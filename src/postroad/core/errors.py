@@ -1,0 +1,293 @@
+"""Every error Postroad raises, in one tree.
+
+    PostroadError
+    ├── ConfigError (ValueError)              a setting is wrong: names it and what is valid
+    ├── UsageError (RuntimeError)             the API was called in a way that cannot work
+    ├── MissingExtra (ImportError)            an optional package is not installed
+    ├── ProtocolError                         abstract
+    │   ├── LocalProtocolError                we asked for something the protocol forbids
+    │   ├── MalformedPayload                  a handler could not decode what it was sent
+    │   └── RemoteProtocolError               the peer broke the rules; closes its connection
+    │       ├── MalformedFrame
+    │       ├── FrameTooLarge
+    │       ├── IllegalFrame
+    │       ├── HandshakeRefused              wrong cluster, no common version, wrong identity
+    │       └── PeerSilent                    handshake, frame or heartbeat took too long
+    └── MessagingError                        a request or message did not succeed
+        ├── NotRunning (RuntimeError)         this service is not started, or is stopping
+        ├── MessageTooLarge (ValueError)      larger than this connection carries
+        ├── ConnectFailed (ConnectionError)   nobody reachable at that address
+        ├── ConnectionClosed (ConnectionError)
+        │   ├── TlsFailed                     certificates or TLS settings do not fit
+        │   └── WrongPeer                     another node answers at that address
+        ├── RequestTimeout (TimeoutError)     no reply in time
+        ├── RemoteProtocolFailure             the peer could not parse our message
+        ├── NoRemoteHandler                   the peer has no handler for the subject
+        └── RemoteHandlerFailure              the peer's handler raised
+
+Two attributes tell a caller what to do, so that nobody compares class names: `retryable`
+(trying again later can help) and, on messaging errors, `outcome` (whether the peer may have
+acted on the message). `code` is stable and travels in replies of protocol version 3.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar, Self
+
+
+class Outcome(enum.Enum):
+    """What is known of a message whose sending failed."""
+
+    NOT_SENT = "not sent"
+    """It never left this node: sending it again cannot double anything."""
+    UNKNOWN = "unknown"
+    """It was written; the peer may or may not have acted on it."""
+    KNOWN = "known"
+    """The peer answered: it failed there, and the error says how."""
+
+
+class PostroadError(Exception):
+    """Base of every error Postroad raises."""
+
+    code: ClassVar[int] = 1000
+    retryable: bool = False
+
+
+class ConfigError(PostroadError, ValueError):
+    """A setting is wrong; the text names it, its value and what is valid."""
+
+    code = 1100
+
+
+class UsageError(PostroadError, RuntimeError):
+    """The API was called in a way that cannot work."""
+
+    code = 1200
+
+
+class MissingExtra(PostroadError, ImportError):
+    """An optional package is needed and not installed."""
+
+    code = 1300
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        super().__init__(f'{purpose} needs an extra: pip install "postroad[{extra}]"')
+        self.extra = extra
+
+
+class ProtocolError(PostroadError):
+    """Abstract: raise LocalProtocolError, MalformedPayload or RemoteProtocolError."""
+
+    code = 2000
+
+
+class LocalProtocolError(ProtocolError):
+    """This side asked for something the protocol forbids."""
+
+    code = 2100
+
+
+class MalformedPayload(ProtocolError):
+    """Raised by a handler that cannot decode its payload; the caller sees RemoteProtocolFailure."""
+
+    code = 2200
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the protocol. Its connection is closed, nothing else is touched."""
+
+    code = 2300
+
+
+class MalformedFrame(RemoteProtocolError):
+    """Bytes that are no frame.
+
+    Attributes:
+        request_id: the request they belong to, when that much could be read.
+    """
+
+    code = 2310
+
+    def __init__(self, detail: str, request_id: int | None = None) -> None:
+        super().__init__(detail)
+        self.request_id = request_id
+
+
+class FrameTooLarge(RemoteProtocolError):
+    """A frame announces more bytes than this side accepts."""
+
+    code = 2320
+
+
+class IllegalFrame(RemoteProtocolError):
+    """A well-formed frame that may not be sent by this peer, or not now."""
+
+    code = 2330
+
+
+class HandshakeRefused(RemoteProtocolError):
+    """Wrong cluster, no common version, or not the node it should be."""
+
+    code = 2340
+
+
+class PeerSilent(RemoteProtocolError):
+    """The peer did not finish its handshake or frame, or sent no heartbeat, in time."""
+
+    code = 2350
+
+
+class MessagingError(PostroadError):
+    """A request or one-way message did not succeed.
+
+    Attributes:
+        outcome: whether the peer may have acted on the message.
+        peer: the address it was meant for, with the node's name when known.
+        subject: the subject it was sent to.
+        elapsed_s: seconds from the call to the failure.
+        timeout_s: seconds the caller allowed.
+    """
+
+    code = 3000
+    outcome: Outcome = Outcome.UNKNOWN
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        peer: str | None = None,
+        subject: str | None = None,
+        elapsed_s: float | None = None,
+        timeout_s: float | None = None,
+        outcome: Outcome | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.peer = peer
+        self.subject = subject
+        self.elapsed_s = elapsed_s
+        self.timeout_s = timeout_s
+        if outcome is not None:
+            self.outcome = outcome
+        if retryable is not None:
+            self.retryable = retryable
+
+    def about(
+        self, *, peer: str, subject: str, elapsed_s: float, timeout_s: float | None = None
+    ) -> Self:
+        """The same failure, told of one message."""
+        return type(self)(
+            self.detail,
+            peer=self.peer or peer,
+            subject=subject,
+            elapsed_s=elapsed_s,
+            timeout_s=timeout_s,
+            outcome=self.outcome,
+            retryable=self.retryable,
+        )
+
+    def __str__(self) -> str:
+        words = [self.detail]
+        if self.subject is not None:
+            words.append(f"[subject {self.subject!r}")
+            if self.peer is not None:
+                words.append(f"to {self.peer}")
+            if self.elapsed_s is not None:
+                words.append(f"after {format_seconds(self.elapsed_s)}")
+            if self.timeout_s is not None:
+                words.append(f"of {format_seconds(self.timeout_s)} allowed")
+            words[-1] += f"; outcome {self.outcome.value}]"
+        elif self.peer is not None:
+            words.append(f"[peer {self.peer}]")
+        return " ".join(words)
+
+
+class NotRunning(MessagingError, RuntimeError):
+    """This service is not started, is stopping, or stopped while the request was in flight."""
+
+    code = 3100
+    outcome = Outcome.NOT_SENT
+
+
+class MessageTooLarge(MessagingError, ValueError):
+    """The message is larger than this connection carries; raise `frame_bytes_max` on both sides."""
+
+    code = 3200
+    outcome = Outcome.NOT_SENT
+
+
+class ConnectFailed(MessagingError, ConnectionError):
+    """Refused, unreachable, unresolvable, or no connection in time. Nothing was sent."""
+
+    code = 3300
+    outcome = Outcome.NOT_SENT
+    retryable = True
+
+
+class ConnectionClosed(MessagingError, ConnectionError):
+    """The connection closed before the reply; `outcome` says whether the request had been written.
+
+    Retryable only while nothing was sent: a blind retry of an unknown outcome makes duplicates.
+    """
+
+    code = 3400
+
+
+class TlsFailed(ConnectionClosed):
+    """TLS could not be agreed: wrong trust root, expired certificate, or one side without TLS."""
+
+    code = 3410
+    outcome = Outcome.NOT_SENT
+
+
+class WrongPeer(ConnectionClosed):
+    """Another node than the expected one answers at that address."""
+
+    code = 3420
+    outcome = Outcome.NOT_SENT
+    retryable = True
+
+
+class RequestTimeout(MessagingError, TimeoutError):
+    """No reply within the time the caller allowed."""
+
+    code = 3500
+
+
+class RemoteProtocolFailure(MessagingError):
+    """The peer could not parse the message; sending the same again cannot help."""
+
+    code = 3600
+    outcome = Outcome.KNOWN
+
+
+class NoRemoteHandler(MessagingError):
+    """The peer has no handler for the subject; transient while it starts, stops or changes role."""
+
+    code = 3700
+    outcome = Outcome.KNOWN
+    retryable = True
+
+
+class RemoteHandlerFailure(MessagingError):
+    """The peer's handler raised. `retryable` is what the peer said of it (version 3), else False.
+
+    Attributes:
+        remote_code: code of the Postroad error raised there, 0 when it was another exception
+            or the peer speaks an older version.
+    """
+
+    code = 3800
+    outcome = Outcome.KNOWN
+    remote_code: int = 0
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration for people: `0.35 ms`, `12 ms`, `1.5 s`."""
+    if seconds < 0.001:
+        return f"{seconds * 1000:.2f} ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,72 @@
+"""Named fault points: places where a test may stop, fail or observe the program.
+
+A module declares a point once and reaches it where a crash would hurt most:
+
+    BEFORE_CONNECT = faults.declare("net.dial.before_connect")
+    ...
+    BEFORE_CONNECT.reach(address=address)
+
+Unarmed, reaching a point costs one attribute look-up. A test arms it by name:
+
+    with faults.armed("net.dial.before_connect", raise_error):
+        ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .errors import UsageError
+
+Action = Callable[..., None]
+
+_points: dict[str, FaultPoint] = {}
+
+
+class FaultPoint:
+    """One named place in the code."""
+
+    __slots__ = ("_action", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # Set only while a test has armed this point.
+        self._action: Action | None = None
+
+    def reach(self, **details: Any) -> None:
+        """Say that the program is here; runs the armed action, which may raise."""
+        if self._action is not None:
+            self._action(**details)
+
+    def __repr__(self) -> str:
+        return f"<FaultPoint {self.name}{' armed' if self._action else ''}>"
+
+
+def declare(name: str) -> FaultPoint:
+    """Create the point of that name; each name is declared once, at import."""
+    if name in _points:
+        raise UsageError(f"fault point {name!r} is declared twice")
+    point = _points[name] = FaultPoint(name)
+    return point
+
+
+def names() -> list[str]:
+    """All declared points, sorted."""
+    return sorted(_points)
+
+
+@contextmanager
+def armed(name: str, action: Action) -> Iterator[FaultPoint]:
+    """Run `action(**details)` whenever the point is reached inside the block."""
+    point = _points.get(name)
+    if point is None:
+        raise UsageError(f"no fault point {name!r}; there are: {', '.join(names()) or 'none'}")
+    if point._action is not None:
+        raise UsageError(f"fault point {name!r} is armed already")
+    point._action = action
+    try:
+        yield point
+    finally:
+        point._action = None

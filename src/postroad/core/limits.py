@@ -1,0 +1,83 @@
+"""Every maximum of a node, with its reason. Overflow is back-pressure or an error, never growth."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from .errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# The 16-bit signed length of the oldest layout; a longer subject could not be sent to everyone.
+SUBJECT_BYTES_MAX = 32_767
+# An IPv4 datagram cannot carry more payload than this.
+DATAGRAM_BYTES_MAX = 65_507
+# A hello is a few short fields; anything larger is an attack.
+HELLO_BYTES_MAX = 4 * KIB
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one messaging service. The defaults suit a node of a small cluster."""
+
+    frame_bytes_max: int = 4 * MIB
+    """Largest message, payload and subject together. A peer announcing more is cut off."""
+    requests_pending_max: int = 16_384
+    """Requests awaiting a reply on one connection; further callers wait their turn."""
+    handlers_running_max: int = 256
+    """Asynchronous handlers at work for one connection; beyond it the socket is not read."""
+    write_buffer_bytes_max: int = 1 * MIB
+    """Bytes a connection buffers for a peer that does not read; then senders wait."""
+    connections_max: int = 1_024
+    """Connections this node opens; the longest unused idle one makes room for the next."""
+    lanes_per_peer_max: int = 16
+    """Connections to one address, one for each class of subjects; more classes share one."""
+    accepted_max: int = 20_000
+    """Connections this node accepts; more are closed at once."""
+
+    request_timeout_s: float = 5.0
+    """Time for a request when the caller names none."""
+    handler_timeout_s: float = 300.0
+    """Time for an asynchronous handler whose caller set no deadline."""
+    connect_timeout_s: float = 3.0
+    """Time for TCP and TLS to connect."""
+    handshake_timeout_s: float = 5.0
+    """Time from the connection to the end of the protocol handshake, at either side."""
+    frame_timeout_s: float = 30.0
+    """Time for a frame that has begun to be whole, plus a second for each 64 KiB of it."""
+    heartbeat_interval_s: float = 5.0
+    """A connection that wrote nothing for so long sends a heartbeat; 0 turns heartbeats off."""
+    heartbeat_timeout_s: float = 15.0
+    """A connection that read nothing for so long is closed; 0 turns heartbeats off."""
+    idle_close_s: float = 300.0
+    """A pooled connection without requests for so long is closed."""
+    stop_grace_s: float = 5.0
+    """Time that `stop` gives to what is in flight."""
+    backoff_first_s: float = 0.05
+    """First pause between connection attempts of a caller that asked to wait."""
+    backoff_max_s: float = 2.0
+    """Longest such pause; it doubles until then, with jitter."""
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if not math.isfinite(value) or value < 0:
+                raise ConfigError(f"limit {field}={value!r} must be a finite number, 0 or more")
+            if value == 0 and not field.startswith("heartbeat_"):
+                raise ConfigError(f"limit {field} must be more than 0")
+        if self.frame_bytes_max > 0x7FFF_FFFF:
+            raise ConfigError("limit frame_bytes_max cannot exceed 2147483647, the largest length")
+        interval, timeout = self.heartbeat_interval_s, self.heartbeat_timeout_s
+        if (interval == 0) != (timeout == 0):
+            raise ConfigError("heartbeat_interval_s and heartbeat_timeout_s are both 0 or neither")
+        if interval and interval >= timeout:
+            raise ConfigError(
+                f"heartbeat_interval_s={interval} must be less than heartbeat_timeout_s={timeout}"
+            )
+
+    @property
+    def has_heartbeats(self) -> bool:
+        """Whether idle connections are kept and checked by heartbeats."""
+        return self.heartbeat_interval_s > 0

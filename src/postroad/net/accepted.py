@@ -1,0 +1,384 @@
+"""The server's end of a connection: requests in, handlers run, replies out.
+
+Synchronous handlers answer within the turn of the loop that read their requests, and all replies of
+a turn leave in one write. Asynchronous ones get a task each, up to a limit; beyond it, or while the
+peer does not read its replies, nothing more is read from the peer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroad.core import Address
+from postroad.wire import Cancel, Event, FrameIgnored, Opened, Pending, Phase, Request, Role, Status
+
+from .dispatch import (
+    EXPIRED_ANSWER,
+    STOPPING_ANSWER,
+    Answer,
+    Subscriptions,
+    consumer_answer,
+    finish,
+    no_handler_answer,
+    react,
+)
+from .link import LARGE_BYTES, Link, LinkContext
+from .message import Message, Result, Subscription
+
+if TYPE_CHECKING:
+    import asyncio
+
+_UNKNOWN_SENDER = Address("", 0)
+
+
+class _Run(NamedTuple):
+    """An asynchronous handler at work."""
+
+    task: asyncio.Task[None]
+    request: Request
+
+
+class AcceptedLink(Link):
+    """A connection some peer opened to this node."""
+
+    __slots__ = (
+        "_backlog",
+        "_duplicates",
+        "_ending",
+        "_is_rejected",
+        "_is_stopping",
+        "_peer_name",
+        "_reads",
+        "_registry",
+        "_sender",
+        "_subscriptions",
+        "running",
+    )
+
+    role = Role.SERVER
+
+    def __init__(
+        self,
+        context: LinkContext,
+        loop: asyncio.AbstractEventLoop,
+        subscriptions: Subscriptions,
+        registry: set[AcceptedLink],
+    ) -> None:
+        super().__init__(context, loop)
+        self._subscriptions = subscriptions
+        # All links of the service that are open or still at work; this one adds itself.
+        self._registry = registry
+        # Requests read but not yet begun, because handlers or the socket are full.
+        self._backlog: deque[Request] = deque()
+        # Asynchronous handlers by request id.
+        self.running: Pending[_Run] = Pending()
+        # Tasks that were cancelled and are not over yet; they still count.
+        self._ending: set[asyncio.Task[None]] = set()
+        # Keys for requests whose id is in use already.
+        self._duplicates = 0
+        # Set when the first request is served: versions 1 and 2 tell it no earlier.
+        self._sender: Address | None = None
+        self._peer_name: str | None = None
+        self._reads = True
+        self._is_stopping = False
+        # Whether it was one too many and was closed at once.
+        self._is_rejected = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        counters = self._context.counters
+        if len(self._registry) >= self._context.limits.accepted_max:
+            counters.connections_rejected += 1
+            self._context.warn(
+                "accepted_max",
+                self._loop.time(),
+                "closed a new connection: %d are open, the limit accepted_max",
+                len(self._registry),
+            )
+            self._is_rejected = True
+            transport.close()
+            return
+        counters.connections_accepted += 1
+        self._registry.add(self)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._is_rejected:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_rejected:
+            super().data_received(data)
+
+    # Receiving.
+
+    def _receive(self, data: bytes, now: float) -> None:
+        for event in self.machine.receive_data(data, now):
+            if type(event) is Request:
+                if self._backlog or not self._has_capacity:
+                    self._backlog.append(event)
+                else:
+                    self._serve(event, now)
+            else:
+                self._on_event(event, now)
+        if self._backlog:
+            self._go_on()
+        else:
+            self._regulate()
+
+    def _on_event(self, event: Event, now: float) -> None:
+        if isinstance(event, Opened):
+            self._peer_name = self.peer_name
+            self._settle()
+        elif isinstance(event, Cancel):
+            self._cancel(event.id)
+        elif isinstance(event, FrameIgnored):
+            self._context.counters.frames_ignored += 1
+            self._context.warn(
+                "ignored", now, "ignored a %s frame from %s", event.kind, self.remote
+            )
+        elif self.machine.phase is Phase.DRAINING:
+            self._close_when_drained()
+
+    def _cancel(self, id: int) -> None:
+        run = self.running.take(id)
+        if run is not None:
+            self._context.counters.requests_cancelled += 1
+            self._end(run.task)
+            return
+        for request in self._backlog:
+            if request.id == id:
+                self._backlog.remove(request)
+                return
+
+    # Handling.
+
+    def _serve(self, request: Request, now: float) -> None:
+        self._context.counters.requests_received += 1
+        subject = request.subject
+        subscription = self._subscriptions.by_subject.get(subject)
+        if subscription is None or self._is_stopping:
+            self._decline(request)
+            return
+        if subscription.one_way and not request.one_way and self.machine.version >= 3:
+            self._context.counters.no_handler += 1
+            self._reply(request.id, consumer_answer(subject))
+            return
+        sender = self._sender
+        if sender is None:
+            sender = self._sender = self.machine.sender or _UNKNOWN_SENDER
+        timeout_ms = request.timeout_ms
+        message = Message(
+            request.payload,
+            subject,
+            sender,
+            self._peer_name,
+            now + timeout_ms / 1000 if timeout_ms else None,
+        )
+        reaction = react(subscription, message)
+        if isinstance(reaction, bytes | Answer):
+            self._answer(request, subscription, reaction)
+        else:
+            self._spawn(request, subscription, reaction, now)
+
+    def _decline(self, request: Request) -> None:
+        """Nobody handles this request: it says so unless it wants no answer."""
+        answer = STOPPING_ANSWER if self._is_stopping else no_handler_answer(request.subject)
+        self._context.counters.no_handler += 1
+        if request.one_way:
+            self._context.warn(
+                f"no handler {request.subject}",
+                self._loop.time(),
+                "dropped a message from %s: no handler for %r",
+                self.describe_peer(),
+                request.subject,
+            )
+        else:
+            self._reply(request.id, answer)
+
+    def _answer(self, request: Request, subscription: Subscription, answer: bytes | Answer) -> None:
+        """Reply, unless the request or its handler is one-way."""
+        is_failure = type(answer) is not bytes
+        if is_failure:
+            self._context.counters.handlers_failed += 1
+        if request.one_way or (subscription.one_way and self.machine.version < 3):
+            if is_failure:
+                self._warn_of_failure(request, answer)
+        elif type(answer) is bytes:
+            if len(answer) >= LARGE_BYTES:
+                self._reply_large(request, answer)
+            else:
+                self._context.counters.replies_sent += 1
+                self.machine.reply(request.id, 0, answer)
+        else:
+            self._reply(request.id, answer)  # type: ignore[arg-type]
+
+    def _reply_large(self, request: Request, payload: bytes) -> None:
+        if len(payload) > self.machine.send_bytes_max:
+            text = (
+                f"the reply of {len(payload)} bytes exceeds the "
+                f"{self.machine.send_bytes_max} this connection carries"
+            )
+            self._reply(request.id, Answer(Status.HANDLER_FAILED, text.encode()))
+            return
+        self._has_large = True
+        self._reply(request.id, Answer(Status.OK, payload))
+        self._flush()
+
+    def _reply(self, id: int, answer: Answer) -> None:
+        self._context.counters.replies_sent += 1
+        self.machine.reply(id, answer.status, answer.payload, answer.code, answer.retryable)
+
+    def _warn_of_failure(self, request: Request, answer: bytes | Answer) -> None:
+        text = answer.payload.decode() if isinstance(answer, Answer) else ""
+        self._context.warn(
+            f"one-way {request.subject}",
+            self._loop.time(),
+            "the handler of one-way %r failed: %s",
+            request.subject,
+            text,
+        )
+
+    # Asynchronous handlers.
+
+    def _spawn(
+        self,
+        request: Request,
+        subscription: Subscription,
+        awaitable: Awaitable[Result],
+        now: float,
+    ) -> None:
+        key = request.id
+        if key in self.running.entries:
+            self._duplicates -= 1
+            key = self._duplicates
+        task = self._loop.create_task(self._run(key, request, subscription, awaitable))
+        timeout_s = request.timeout_ms / 1000 or self._context.limits.handler_timeout_s
+        self.running.add(key, _Run(task, request), now + timeout_s)
+        if self.running.next_deadline < self._timer_at:
+            self._arm(self.running.next_deadline)
+
+    async def _run(
+        self,
+        key: int,
+        request: Request,
+        subscription: Subscription,
+        awaitable: Awaitable[Result],
+    ) -> None:
+        answer = await finish(awaitable, subscription)
+        if self.running.take(key) is not None:
+            self._answer(request, subscription, answer)
+            self._schedule_flush()
+        self._go_on()
+
+    def _on_timer(self, now: float) -> None:
+        for _, (task, request) in self.running.take_expired(now):
+            self._context.counters.handlers_timed_out += 1
+            self._end(task)
+            if not request.one_way:
+                self._reply(request.id, EXPIRED_ANSWER)
+        self._go_on()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """Cancel a handler nobody waits for; it counts until it is really over."""
+        self._ending.add(task)
+        task.add_done_callback(self._on_ended)
+        task.cancel()
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        self._go_on()
+
+    def _own_deadline(self) -> float:
+        return self.running.next_deadline
+
+    # Back-pressure.
+
+    @property
+    def _has_capacity(self) -> bool:
+        busy = len(self.running.entries) + len(self._ending)
+        return busy < self._context.limits.handlers_running_max and (
+            self._is_writable or self.transport is None
+        )
+
+    def _go_on(self) -> None:
+        """Begin what waited, as far as there is room."""
+        now = self._loop.time()
+        while self._backlog and self._has_capacity:
+            self._serve(self._backlog.popleft(), now)
+        if self.transport is None:
+            self._report_closed()
+            return
+        if self.machine.has_data_to_send:
+            self._schedule_flush()
+        self._regulate()
+        self._close_when_drained()
+
+    def _regulate(self) -> None:
+        """Read from the peer only while there is room for more."""
+        should_read = not self._backlog and self._has_capacity
+        if should_read == self._reads or self.transport is None or self._linger is not None:
+            return
+        self._reads = should_read
+        if should_read:
+            self.machine.resume_reading(self._loop.time())
+            self.transport.resume_reading()
+        else:
+            self.machine.pause_reading()
+            self.transport.pause_reading()
+
+    def _on_writable(self, is_writable: bool) -> None:
+        if is_writable:
+            self._go_on()
+        else:
+            self._regulate()
+
+    # The life of the link.
+
+    def stop(self) -> None:
+        """Take no new requests, finish those begun, then close."""
+        self._is_stopping = True
+        self.machine.goodbye("the node is stopping")
+        while self._backlog:
+            self._decline(self._backlog.popleft())
+        if self.machine.has_data_to_send:
+            self._flush()
+        self._close_when_drained()
+
+    def _close_when_drained(self) -> None:
+        is_done = self._is_stopping or self.machine.phase is Phase.DRAINING
+        if is_done and not self.is_busy:
+            self.close("stopped" if self._is_stopping else "the peer said goodbye")
+
+    def _on_lost(self, exc: Exception | None) -> None:
+        if self._close_reason is None and exc is not None:
+            self._context.counters.connections_lost += 1
+        # Nobody waits for replies any more; one-way messages were received and are handled.
+        self._backlog = deque(request for request in self._backlog if request.one_way)
+        for key, (run, _) in list(self.running.entries.items()):
+            if not run.request.one_way:
+                self.running.take(key)
+                self._end(run.task)
+        self._go_on()
+
+    def abandon(self) -> None:
+        """Give up on everything: the node's time to stop is over."""
+        self._backlog.clear()
+        for _, run in self.running.take_all():
+            self._end(run.task)
+        if self.transport is not None:
+            self.transport.abort()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests are waiting or handlers at work."""
+        return bool(self.running.entries or self._backlog or self._ending)
+
+    def _report_closed(self) -> None:
+        if not self.is_busy:
+            self._registry.discard(self)
+
+    def __repr__(self) -> str:
+        state = self.machine.phase.value if self.transport is not None else "closed"
+        return f"<AcceptedLink {self.describe_peer()} {state}, {len(self.running)} running>"

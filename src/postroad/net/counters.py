@@ -1,0 +1,51 @@
+"""What a service has done so far. Links add to the counters; `statistics()` copies them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Counters(msgspec.Struct):
+    """Totals since the service was created."""
+
+    requests_sent: int = 0
+    messages_sent: int = 0
+    """One-way messages."""
+    replies_received: int = 0
+    requests_received: int = 0
+    replies_sent: int = 0
+    local_requests: int = 0
+    """Requests and messages to the own address, which never touch a socket."""
+
+    requests_timed_out: int = 0
+    requests_cancelled: int = 0
+    replies_late: int = 0
+    """Replies that came after their request had timed out or was cancelled."""
+    frames_ignored: int = 0
+    handlers_failed: int = 0
+    handlers_timed_out: int = 0
+    no_handler: int = 0
+
+    connections_opened: int = 0
+    connections_failed: int = 0
+    connections_accepted: int = 0
+    connections_rejected: int = 0
+    """Accepted ones above the limit, closed at once."""
+    connections_lost: int = 0
+    """Open ones that ended without this side wanting it."""
+    protocol_errors: int = 0
+    """Connections closed because the peer broke the protocol or fell silent."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+class Statistics(Counters):
+    """A snapshot of the counters, and what is open now."""
+
+    dialed: int = 0
+    accepted: int = 0
+    requests_pending: int = 0
+    handlers_running: int = 0
+    subscriptions: int = 0
+    protocol_errors_by_kind: dict[str, int] = {}

@@ -1,0 +1,94 @@
+"""Who a service is on the wire: its protocol, its address, its introduction."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import msgspec
+
+from postroad.core import Address, Limits
+from postroad.core.errors import ConfigError
+from postroad.wire import PROFILES, Hello, WireConfig, encode_preamble
+from postroad.wire.compression import load_algorithm
+
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+class Protocol(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service speaks; the default suits Postroad nodes, which agree on version 3."""
+
+    profile: str = "documented"
+    """`documented`, or `zeebe` to talk to nodes of that system."""
+    version_max: int | None = None
+    """Newest version to speak; the profile's newest when None."""
+    compressions: tuple[str, ...] = ()
+    """Compressions to offer to peers of version 3: `zstd`, `zlib`. None by default."""
+    heartbeat_payload: bool = True
+    """Whether heartbeats of profile `zeebe` carry timestamps, if the peer agrees."""
+
+
+class Identity:
+    """The parts of a service's wire configuration that are known before it listens.
+
+    Made with the service, so that an unknown profile or a missing extra fails there and not in a
+    connection.
+    """
+
+    def __init__(self, cluster: str, name: str, protocol: Protocol, limits: Limits) -> None:
+        if protocol.profile not in PROFILES:
+            known = ", ".join(PROFILES)
+            raise ConfigError(f"unknown profile {protocol.profile!r}; there are: {known}")
+        self._cluster = cluster
+        self._name = name
+        self._limits = limits
+        self._profile = PROFILES[protocol.profile].up_to(protocol.version_max)
+        self._algorithms = {it: load_algorithm(it) for it in protocol.compressions}
+        self._heartbeat_payload = protocol.heartbeat_payload
+
+    async def at(self, address: Address) -> WireConfig:
+        """The configuration of a service that advertises the address."""
+        limits = self._limits
+        hello = Hello(
+            cluster=self._cluster,
+            name=self._name,
+            incarnation=_epoch_ms(),
+            address=address,
+            frame_bytes_max=limits.frame_bytes_max,
+            requests_pending_max=limits.requests_pending_max,
+            heartbeat_timeout_ms=round(limits.heartbeat_timeout_s * 1000),
+            compressions=tuple(self._algorithms),
+        )
+        return WireConfig(
+            profile=self._profile,
+            preamble=encode_preamble(self._cluster),
+            hello=hello,
+            advertised_ip=await _resolve(address.host) if 1 in self._profile.versions else "",
+            limits=limits,
+            wall_clock=_epoch_ms,
+            algorithms=self._algorithms,
+            heartbeat_payload=self._heartbeat_payload,
+        )
+
+
+def choose_advertised(wanted: Address | None, bound: Address) -> Address:
+    """The address to tell others: the configured one, else the bound one if it means anything."""
+    if wanted is not None:
+        return Address(wanted.host, wanted.port or bound.port)
+    if bound.host in _WILDCARDS:
+        return Address(socket.gethostname(), bound.port)
+    return bound
+
+
+async def _resolve(host: str) -> str:
+    """The host as an IP address; version 1 cannot be spoken if there is none."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    return str(found[0][4][0])
+
+
+def _epoch_ms() -> int:
+    return time.time_ns() // 1_000_000

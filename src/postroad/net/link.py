@@ -1,0 +1,297 @@
+"""One TCP connection: asyncio's callbacks on one side, the wire machine on the other.
+
+The rule of the glue: after anything happened, send what the machine has queued, look at its
+failure, keep one timer. Sub-classes add what a client or a server does with events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from postroad.core import Address, Limits, Throttle
+from postroad.wire import NEVER, Connection, Phase, Role, WireConfig
+
+from .counters import Counters
+from .tls import certificate_names
+
+if TYPE_CHECKING:
+    from postroad.core.errors import RemoteProtocolError
+
+logger = logging.getLogger("postroad.net")
+
+# How long a closing link may take to write what is still buffered.
+LINGER_S = 1.0
+# Payloads from this size on are written apart from the small frames around them.
+LARGE_BYTES = 64 * 1024
+# Timers closer than this are not worth a wake-up of their own.
+_TIMER_STEP_S = 0.001
+
+
+class LinkContext:
+    """What all links of a service share."""
+
+    def __init__(self, config: WireConfig, next_id: Callable[[], int]) -> None:
+        self.config = config
+        self.limits: Limits = config.limits
+        self.next_id = next_id
+        self.counters = Counters()
+        self.protocol_errors_by_kind: dict[str, int] = {}
+        self.throttle = Throttle(interval_s=5.0)
+
+    def count_protocol_error(self, error: RemoteProtocolError) -> None:
+        """Add to the counters of the given kind of error."""
+        self.counters.protocol_errors += 1
+        kind = type(error).__name__
+        self.protocol_errors_by_kind[kind] = self.protocol_errors_by_kind.get(kind, 0) + 1
+
+    def warn(self, key: str, now: float, text: str, *args: object) -> None:
+        """Log a warning, but not more often than makes sense for its key."""
+        kept_back = self.throttle.admit(key, now)
+        if kept_back is not None:
+            if kept_back:
+                text += " (and %d more like it)"
+                args = (*args, kept_back)
+            logger.warning(text, *args)
+
+
+class Link(asyncio.Protocol):
+    """Base of dialed and accepted links."""
+
+    __slots__ = (
+        "_close_reason",
+        "_closed",
+        "_context",
+        "_flush_scheduled",
+        "_has_large",
+        "_is_writable",
+        "_linger",
+        "_loop",
+        "_timer",
+        "_timer_at",
+        "machine",
+        "remote",
+        "transport",
+    )
+
+    role: Role
+
+    def __init__(self, context: LinkContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+        # Made by connection_made, which knows the peer's certificate.
+        self.machine: Connection
+        # Set by connection_made, None before and after.
+        self.transport: asyncio.Transport | None = None
+        # The socket's other end, for texts.
+        self.remote = "nobody"
+        # Why this side closed the link, if it did.
+        self._close_reason: str | None = None
+        self._closed: asyncio.Future[None] = loop.create_future()
+        self._flush_scheduled = False
+        self._has_large = False
+        self._is_writable = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._linger: asyncio.TimerHandle | None = None
+
+    # Called by asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, because transports of other loops need not derive from asyncio's.
+        transport = cast("asyncio.Transport", transport)
+        self.transport = transport
+        self.remote = _describe_remote(transport)
+        self.machine = Connection(
+            self.role,
+            self._context.config,
+            self._loop.time(),
+            next_id=self._context.next_id,
+            certificate_names=certificate_names(transport),
+        )
+        transport.set_write_buffer_limits(high=self._context.limits.write_buffer_bytes_max)
+        _keep_alive(transport, self._context.limits)
+        self._settle()
+
+    def data_received(self, data: bytes) -> None:
+        self._context.counters.bytes_received += len(data)
+        self._receive(data, self._loop.time())
+        machine = self.machine
+        if machine.has_data_to_send:
+            self._flush()
+        if machine.failure is not None:
+            self._fail(machine.failure)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.machine.phase = Phase.CLOSED
+        self.transport = None
+        self._is_writable = False
+        for timer in (self._timer, self._linger):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._linger = None
+        self._on_lost(exc)
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        self._on_writable(False)
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._on_writable(True)
+
+    # For sub-classes.
+
+    @abstractmethod
+    def _receive(self, data: bytes, now: float) -> None:
+        """Feed the machine and act on its events."""
+
+    @abstractmethod
+    def _on_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+
+    @abstractmethod
+    def _on_writable(self, is_writable: bool) -> None:
+        """The socket's buffer filled up, or has room again."""
+
+    def _on_timer(self, now: float) -> None:
+        """Time passed; called before the machine's own tick."""
+
+    def _own_deadline(self) -> float:
+        """When `_on_timer` must be called."""
+        return NEVER
+
+    # What both do.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+        return self.machine.phase is Phase.OPEN and self.transport is not None
+
+    @property
+    def peer_name(self) -> str | None:
+        """The peer's node name, where it was told."""
+        return self.machine.peer.name if self.machine.peer is not None else None
+
+    def describe_peer(self, address: Address | None = None) -> str:
+        """Address and name for texts."""
+        where = str(address) if address is not None else self.remote
+        return f"{where} ({self.peer_name})" if self.peer_name else where
+
+    def close(self, reason: str) -> None:
+        """Close after writing what is queued; gives up on a peer that does not read."""
+        if self._close_reason is None:
+            self._close_reason = reason
+        transport = self.transport
+        if transport is None or self._linger is not None:
+            return
+        if self.machine.has_data_to_send:
+            self._flush()
+        self.machine.phase = Phase.CLOSED
+        self._linger = self._loop.call_later(LINGER_S, transport.abort)
+        transport.close()
+
+    async def wait_closed(self) -> None:
+        """Return once the socket is gone."""
+        await asyncio.shield(self._closed)
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        """The peer broke the protocol: tell, count, close this connection alone."""
+        if self._close_reason is not None:
+            return
+        self._context.count_protocol_error(error)
+        self._context.warn(
+            f"{self.role.value} {type(error).__name__}",
+            self._loop.time(),
+            "closing the connection %s %s: %s: %s",
+            "to" if self.role is Role.CLIENT else "from",
+            self.remote,
+            type(error).__name__,
+            error,
+        )
+        self.close(f"{type(error).__name__}: {error}")
+
+    def _schedule_flush(self) -> None:
+        """Send at the end of this turn of the loop, together with what else is queued by then."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        transport = self.transport
+        if transport is None:
+            return
+        out = self.machine.data_to_send(self._loop.time())
+        if self._has_large:
+            self._has_large = False
+            for piece in out:
+                self._context.counters.bytes_sent += len(piece)
+                transport.write(piece)
+        elif out:
+            data = b"".join(out)
+            self._context.counters.bytes_sent += len(data)
+            transport.write(data)
+
+    def _settle(self) -> None:
+        """Send, look at the failure, set the timer."""
+        if self.machine.has_data_to_send:
+            self._flush()
+        if self.machine.failure is not None:
+            self._fail(self.machine.failure)
+        self._arm(min(self.machine.deadline(), self._own_deadline()))
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = when
+        if when < NEVER and self.transport is not None:
+            soonest = self._loop.time() + _TIMER_STEP_S
+            self._timer = self._loop.call_at(max(when, soonest), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        self._on_timer(now)
+        if self.machine.deadline() <= now:
+            self.machine.tick(now)
+        self._settle()
+
+
+def _describe_remote(transport: asyncio.Transport) -> str:
+    name = transport.get_extra_info("peername")
+    if isinstance(name, tuple) and len(name) >= 2:
+        return str(Address(str(name[0]), int(name[1])))
+    return str(name) if name else "unknown"
+
+
+def _keep_alive(transport: asyncio.Transport, limits: Limits) -> None:
+    """Let the kernel find dead peers too: versions 1 and 2 as documented have no heartbeats."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or not limits.has_heartbeats:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    interval_s = max(1, round(limits.heartbeat_interval_s))
+    for option, value in (
+        ("TCP_KEEPIDLE", interval_s),
+        ("TCP_KEEPINTVL", interval_s),
+        ("TCP_KEEPCNT", max(1, round(limits.heartbeat_timeout_s / interval_s) - 1)),
+    ):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def is_tls_error(exc: BaseException | None) -> bool:
+    """Whether a connection was lost because of TLS."""
+    return isinstance(exc, ssl.SSLError)

@@ -1,0 +1,78 @@
+"""Accepts connections, and changes certificates without missing one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from postroad.core import Address
+from postroad.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import asyncio
+    import ssl
+
+_BACKLOG = 1_024
+
+
+class Listener:
+    """Listening sockets of one bind address."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        factory: Callable[[], asyncio.Protocol],
+        *,
+        handshake_timeout_s: float,
+    ) -> None:
+        self._loop = loop
+        self._factory = factory
+        self._handshake_timeout_s = handshake_timeout_s
+        self._servers: list[asyncio.Server] = []
+
+    async def open(self, bind: Address, context: ssl.SSLContext | None) -> Address:
+        """Listen; returns the address with the port that was really bound."""
+        try:
+            server = await self._loop.create_server(
+                self._factory,
+                bind.host,
+                bind.port,
+                backlog=_BACKLOG,
+                ssl=context,
+                ssl_handshake_timeout=self._handshake_timeout(context),
+            )
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"cannot listen on {bind}: {error}") from error
+        self._servers = [server]
+        return Address(bind.host, int(server.sockets[0].getsockname()[1]))
+
+    async def replace_context(self, context: ssl.SSLContext) -> None:
+        """Serve new connections with other certificates; open ones keep theirs.
+
+        The sockets stay open under a second descriptor while the server around them is changed,
+        so nobody who connects meanwhile is turned away.
+        """
+        copies = [sock.dup() for server in self._servers for sock in server.sockets]
+        old = self._servers
+        self._servers = [
+            await self._loop.create_server(
+                self._factory,
+                sock=copy,
+                backlog=_BACKLOG,
+                ssl=context,
+                ssl_handshake_timeout=self._handshake_timeout(context),
+            )
+            for copy in copies
+        ]
+        for server in old:
+            server.close()
+
+    def close(self) -> None:
+        """Stop listening; accepted connections live on."""
+        for server in self._servers:
+            server.close()
+        self._servers = []
+
+    def _handshake_timeout(self, context: ssl.SSLContext | None) -> float | None:
+        """Loops accept the option with TLS only."""
+        return None if context is None else self._handshake_timeout_s

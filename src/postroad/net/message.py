@@ -1,0 +1,36 @@
+"""What a handler is given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from postroad.core import Address
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message as a handler sees it."""
+
+    payload: bytes
+    subject: str
+    sender: Address
+    """The address its sender advertises."""
+    peer: str | None = None
+    """The sender's node name, where the protocol version tells it."""
+    deadline: float | None = None
+    """Time of the event loop's clock after which nobody waits for the reply, where told."""
+
+
+Result: TypeAlias = bytes | bytearray | memoryview | None
+Handler: TypeAlias = Callable[[Message], Result | Awaitable[Result]]
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A handler and how it wants to be called."""
+
+    subject: str
+    handler: Handler
+    one_way: bool
+    """Whether it consumes messages without ever replying."""

@@ -1,0 +1,202 @@
+"""Connections to other nodes: opened on first use, shared, closed when idle, limited in number.
+
+A connection is shared by the subjects of one class to one address. The class of a subject is what
+stands before its first dot, so `bulk.upload` and `bulk.copy` share a connection, and neither
+delays `ping`. Requests of one subject to one node are written in the order they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from typing import TYPE_CHECKING, TypeAlias
+
+from postroad.core import Address, faults
+from postroad.core.backoff import backoff
+from postroad.core.errors import ConnectFailed, MessagingError, NotRunning, TlsFailed
+
+from .dialed import DialedLink
+from .results import LinkDown, stopped_while_in_flight
+
+if TYPE_CHECKING:
+    from .link import LinkContext
+
+BEFORE_CONNECT = faults.declare("net.dial.before_connect")
+
+Key: TypeAlias = tuple[Address, str]
+
+
+def subject_class(subject: str) -> str:
+    """The class whose connection carries the subject; subjects without a dot share one."""
+    head, dot, _ = subject.partition(".")
+    return head if dot else ""
+
+
+class Pool:
+    """All connections this node has opened."""
+
+    def __init__(self, context: LinkContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+        # Replaced when certificates are reloaded.
+        self.tls: ssl.SSLContext | None = None
+        self._links: dict[Key, DialedLink] = {}
+        # Connections under way; those who need one share it.
+        self._dialing: dict[Key, asyncio.Task[DialedLink]] = {}
+        # Open links that are not for sharing: transient ones, and those that are draining.
+        self._others: set[DialedLink] = set()
+        self._is_closed = False
+
+    @property
+    def links(self) -> list[DialedLink]:
+        """Every open connection."""
+        return [*self._links.values(), *self._others]
+
+    async def link(self, address: Address, subject: str, *, wait: bool) -> DialedLink:
+        """An open connection for the subject; with `wait`, tries until it succeeds."""
+        key = self._key(address, subject)
+        attempt = 0
+        while True:
+            link = self._links.get(key)
+            if link is not None and link.is_open:
+                return link
+            try:
+                return await self._shared_dial(key)
+            except MessagingError as error:
+                if not (wait and error.retryable):
+                    raise
+            attempt += 1
+            limits = self._context.limits
+            await asyncio.sleep(
+                backoff(
+                    attempt,
+                    first_s=limits.backoff_first_s,
+                    max_s=limits.backoff_max_s,
+                    chance=random.random(),
+                )
+            )
+
+    async def transient(self, address: Address) -> DialedLink:
+        """A connection of the caller's own, which closes it."""
+        self._make_way()
+        link = await self._dial(address)
+        self._others.add(link)
+        return link
+
+    def release(self, link: DialedLink, reason: str) -> None:
+        """Close a transient connection."""
+        self._others.discard(link)
+        if link.is_open:
+            link.machine.goodbye(reason)
+        link.close(reason)
+
+    def _key(self, address: Address, subject: str) -> Key:
+        key = (address, subject_class(subject))
+        if key in self._links or key in self._dialing:
+            return key
+        lanes = sum(1 for other in (*self._links, *self._dialing) if other[0] == address)
+        return key if lanes < self._context.limits.lanes_per_peer_max else (address, "")
+
+    async def _shared_dial(self, key: Key) -> DialedLink:
+        task = self._dialing.get(key)
+        if task is None:
+            self._retire(key)
+            self._make_way()
+            task = self._loop.create_task(self._dial(key[0]))
+            self._dialing[key] = task
+            task.add_done_callback(lambda done: self._on_dialed(key, done))
+        return await asyncio.shield(task)
+
+    def _on_dialed(self, key: Key, task: asyncio.Task[DialedLink]) -> None:
+        del self._dialing[key]
+        if not task.cancelled() and task.exception() is None:
+            link = task.result()
+            if self._is_closed:
+                link.close("the service stopped")
+            self._links[key] = link
+
+    def _retire(self, key: Key) -> None:
+        """A shared link that is no longer open finishes what it has, unshared."""
+        link = self._links.pop(key, None)
+        if link is not None and link.transport is not None:
+            self._others.add(link)
+
+    def _make_way(self) -> None:
+        """Forget links that are gone; at the limit, close the idle one unused for longest."""
+        if self._is_closed:
+            raise NotRunning("the service is stopping")
+        self._links = {key: it for key, it in self._links.items() if it.transport is not None}
+        self._others = {it for it in self._others if it.transport is not None}
+        limit = self._context.limits.connections_max
+        if len(self._links) + len(self._others) + len(self._dialing) < limit:
+            return
+        idle = [key for key, it in self._links.items() if not it.pending.entries]
+        if not idle:
+            raise ConnectFailed(
+                f"all {limit} connections are in use; raise the limit connections_max"
+            )
+        oldest = min(idle, key=lambda key: self._links[key].last_used)
+        link = self._links.pop(oldest)
+        link.machine.goodbye("making way for another connection")
+        link.close("made way for another connection")
+
+    async def _dial(self, address: Address) -> DialedLink:
+        link: DialedLink | None = None
+        try:
+            link = await self._connect(address)
+            down = await asyncio.shield(link.opened)
+        except BaseException:
+            self._context.counters.connections_failed += 1
+            if link is not None:
+                link.close("given up")
+            raise
+        if isinstance(down, LinkDown):
+            self._context.counters.connections_failed += 1
+            raise down.error
+        return link
+
+    async def _connect(self, address: Address) -> DialedLink:
+        """TCP and TLS; the time limit covers name look-up as well."""
+        limits = self._context.limits
+        BEFORE_CONNECT.reach(address=address)
+        try:
+            async with asyncio.timeout(limits.connect_timeout_s):
+                _, link = await self._loop.create_connection(
+                    lambda: DialedLink(self._context, self._loop, address),
+                    address.host,
+                    address.port,
+                    ssl=self.tls,
+                )
+        except TimeoutError:
+            detail = f"no connection within {limits.connect_timeout_s:.3g} s"
+            raise ConnectFailed(detail, peer=str(address)) from None
+        except (ssl.SSLError, ConnectionAbortedError, ConnectionResetError) as error:
+            kind = TlsFailed if self.tls is not None else ConnectFailed
+            raise kind(f"cannot connect: {error}", peer=str(address)) from None
+        except (OSError, OverflowError, UnicodeError, ValueError) as error:
+            raise ConnectFailed(f"cannot connect: {error}", peer=str(address)) from None
+        return link
+
+    async def close(self, grace_s: float) -> None:
+        """Let requests in flight finish for a while, then fail them and close everything."""
+        self._is_closed = True
+        for task in list(self._dialing.values()):
+            task.cancel()
+        links = self.links
+        for link in links:
+            link.can_send = False
+        await self._wait_until_idle(links, grace_s)
+        for link in links:
+            link.fail_pending(stopped_while_in_flight())
+            if link.is_open:
+                link.machine.goodbye("the node is stopping")
+            link.close("the service stopped")
+        await asyncio.gather(*(link.wait_closed() for link in links))
+        self._links.clear()
+        self._others.clear()
+
+    async def _wait_until_idle(self, links: list[DialedLink], grace_s: float) -> None:
+        waiting = [entry[0] for link in links for entry in link.pending.entries.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=grace_s)

@@ -1,0 +1,80 @@
+"""How a request ended, as its waiting caller gets it, and the error that makes of it.
+
+Futures of requests never carry exceptions: they end with a reply or with one of these, and the
+caller builds the error, which alone knows subject and times. Nothing is left unretrieved.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from postroad.core.errors import (
+    ConnectionClosed,
+    MessagingError,
+    NoRemoteHandler,
+    NotRunning,
+    Outcome,
+    RemoteHandlerFailure,
+    RemoteProtocolFailure,
+    RequestTimeout,
+)
+from postroad.wire import Reply, Status
+
+
+class LinkDown(msgspec.Struct, frozen=True, gc=False):
+    """The connection ended before the reply."""
+
+    error: MessagingError
+    status: int = -1
+
+
+class Expired(msgspec.Struct, frozen=True, gc=False):
+    """The request's time is over."""
+
+    status: int = -2
+
+
+Result: TypeAlias = Reply | LinkDown | Expired
+
+EXPIRED = Expired()
+
+
+def link_down(error: type[ConnectionClosed], detail: str, *, was_open: bool) -> LinkDown:
+    """The end of a link that its requests share. Nothing was sent on one that never opened."""
+    if was_open:
+        return LinkDown(error(detail))
+    return LinkDown(error(detail, outcome=Outcome.NOT_SENT, retryable=error.retryable))
+
+
+def error_of(result: Result, subject: str) -> MessagingError:
+    """The error a failed request raises, still without peer and times."""
+    if isinstance(result, LinkDown):
+        return result.error
+    if isinstance(result, Expired):
+        return RequestTimeout("no reply in time")
+    text = result.payload.decode("utf-8", "replace")
+    if result.status == Status.NO_HANDLER:
+        return NoRemoteHandler(_no_handler_text(text, subject))
+    if result.status == Status.STOPPING:
+        return NoRemoteHandler(text or "the peer is stopping")
+    if result.status == Status.PROTOCOL_FAILED:
+        return RemoteProtocolFailure(text or "the peer could not parse the message")
+    failure = RemoteHandlerFailure(text, retryable=result.retryable)
+    failure.remote_code = result.code
+    return failure
+
+
+def stopped_while_in_flight() -> LinkDown:
+    """What requests get when their own service stops."""
+    return LinkDown(
+        NotRunning("the service stopped while the request was in flight", outcome=Outcome.UNKNOWN)
+    )
+
+
+def _no_handler_text(text: str, subject: str) -> str:
+    """Peers of older versions send just the subject; newer ones may send a sentence."""
+    if text and text != subject:
+        return text
+    return f"the peer has no handler for {subject!r}"

@@ -1,0 +1,433 @@
+"""The messaging service: request/reply and one-way messages between nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+import msgspec
+
+from postroad.core import Address, Limits, to_address, validate_cluster_name, validate_node_name
+from postroad.core.errors import (
+    ConfigError,
+    MessageTooLarge,
+    MessagingError,
+    NotRunning,
+    Outcome,
+    RequestTimeout,
+    UsageError,
+    WrongPeer,
+)
+from postroad.core.limits import SUBJECT_BYTES_MAX
+
+from .accepted import AcceptedLink
+from .counters import Statistics
+from .dispatch import Subscriptions
+from .identity import Identity, Protocol, choose_advertised
+from .link import LinkContext
+from .listener import Listener
+from .local import LocalDelivery
+from .pool import Pool
+from .results import error_of
+
+if TYPE_CHECKING:
+    import ssl
+    from types import TracebackType
+
+    from .dialed import DialedLink
+    from .message import Handler
+    from .tls import TlsConfig
+
+Payload: TypeAlias = bytes | bytearray | memoryview
+
+# Addresses and subjects remembered with their link; forgetting them all costs one look-up each.
+_ROUTES_MAX = 4_096
+
+
+class _State(enum.Enum):
+    NEW = "not started"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class MessagingService:
+    """Sends messages to other nodes and answers theirs.
+
+        async with MessagingService("demo", "alpha") as service:
+            service.subscribe("echo", lambda message: message.payload)
+            reply = await service.request(other.address, "echo", b"hello")
+
+    Args:
+        cluster: nodes of another cluster are refused.
+        name: this node's name; with TLS also the name in its certificate.
+        bind: where to listen, `host:port`; port 0 lets the system choose.
+        advertise: the address others reach this node at; the bound one by default.
+        tls: certificate files; without them everything travels in the clear.
+        limits: every maximum and timeout.
+        protocol: what to speak; the default suits Postroad nodes.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        name: str,
+        bind: Address | str = "127.0.0.1:0",
+        advertise: Address | str | None = None,
+        tls: TlsConfig | None = None,
+        limits: Limits | None = None,
+        *,
+        protocol: Protocol | None = None,
+    ) -> None:
+        self.cluster = validate_cluster_name(cluster)
+        self.name = validate_node_name(name)
+        self._bind = to_address(bind)
+        self._advertise = None if advertise is None else to_address(advertise)
+        self._tls = tls
+        self.limits = limits or Limits()
+        self._identity = Identity(cluster, name, protocol or Protocol(), self.limits)
+        self._subscriptions = Subscriptions()
+        self._accepted: set[AcceptedLink] = set()
+        self._routes: dict[tuple[Address | str, str], DialedLink] = {}
+        self._timeout_s = self.limits.request_timeout_s
+        self._state = _State.NEW
+        # Set by start.
+        self._address: Address | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._context: LinkContext
+        self._pool: Pool
+        self._listener: Listener
+        self._local: LocalDelivery
+
+    # Life.
+
+    async def start(self) -> None:
+        """Listen and be ready to send."""
+        if self._state is not _State.NEW:
+            raise UsageError(f"service {self.name!r} is {self._state.value}; make a new one")
+        self._loop = asyncio.get_running_loop()
+        server_tls, client_tls = self._load_tls()
+        self._listener = Listener(
+            self._loop, self._accept, handshake_timeout_s=self.limits.handshake_timeout_s
+        )
+        bound = await self._listener.open(self._bind, server_tls)
+        address = self._address = choose_advertised(self._advertise, bound)
+        self._context = LinkContext(await self._identity.at(address), itertools.count(1).__next__)
+        self._pool = Pool(self._context, self._loop)
+        self._pool.tls = client_tls
+        self._local = LocalDelivery(self._context, self._subscriptions, address)
+        self._state = _State.RUNNING
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Take no more requests, give those in flight `grace` seconds, close everything."""
+        if self._state is not _State.RUNNING:
+            return
+        self._state = _State.STOPPING
+        grace_s = self.limits.stop_grace_s if grace is None else grace
+        self._listener.close()
+        await asyncio.gather(
+            self._pool.close(grace_s), self._close_accepted(grace_s), self._local.close(grace_s)
+        )
+        self._routes.clear()
+        self._state = _State.STOPPED
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def address(self) -> Address:
+        """The address others reach this node at."""
+        if self._address is None:
+            raise UsageError("start() the service first; its address is known from then on")
+        return self._address
+
+    async def reload_tls(self) -> None:
+        """Read the certificate files again and use them for every new connection."""
+        self._check_running()
+        server_tls, client_tls = self._load_tls()
+        if server_tls is None:
+            raise UsageError("this service was made without TLS")
+        await self._listener.replace_context(server_tls)
+        self._pool.tls = client_tls
+
+    # Handlers.
+
+    def subscribe(self, subject: str, handler: Handler, *, one_way: bool = False) -> None:
+        """Have `handler(message)` called for messages to the subject.
+
+        A handler is a function or a coroutine function; it returns the reply, or None for an empty
+        one. Functions run on the event loop and must not block. A `one_way` handler consumes
+        messages and never replies.
+        """
+        self._subscriptions.add(subject, handler, one_way=one_way)
+
+    def unsubscribe(self, subject: str) -> bool:
+        """Forget the handler of the subject; False if there was none."""
+        return self._subscriptions.remove(subject)
+
+    # Sending.
+
+    async def request(
+        self,
+        address: Address | str,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        timeout: float | None = None,
+        keep_alive: bool = True,
+        wait: bool = False,
+        peer: str | None = None,
+    ) -> bytes:
+        """Send a request and return the reply.
+
+        Args:
+            address: the node, as it advertises itself.
+            subject: chooses the handler there.
+            payload: what the handler gets.
+            timeout: seconds for everything, from connecting to the reply.
+            keep_alive: False uses a connection of its own and closes it afterwards.
+            wait: keep trying to connect until the timeout instead of failing at once.
+            peer: the name of the node that must answer at the address.
+
+        Raises:
+            MessagingError: one of its sub-classes; `outcome` says whether the peer may have acted.
+        """
+        if timeout is None:
+            timeout = self._timeout_s
+        link = self._routes.get((address, subject))
+        if (
+            link is None
+            or not link.has_room
+            or type(payload) is not bytes
+            # No character takes more than four bytes; the exact size is checked thoroughly.
+            or len(payload) + 4 * len(subject) > link.send_bytes_max
+            or not keep_alive
+            or peer is not None
+            or not 0 < timeout < 1e6
+        ):
+            return await self._request_thoroughly(
+                address, subject, payload, timeout, keep_alive, wait, peer
+            )
+        started = self._loop.time()
+        id, future = link.request(subject, payload, started, timeout)
+        try:
+            result = await future
+        except asyncio.CancelledError:
+            link.abandon(id)
+            raise
+        if result.status == 0:
+            return result.payload  # type: ignore[union-attr]
+        raise self._explain(error_of(result, subject), link.address, subject, started, timeout)
+
+    async def send(
+        self,
+        address: Address | str,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        timeout: float | None = None,
+        wait: bool = False,
+        peer: str | None = None,
+    ) -> None:
+        """Send a one-way message; returns once it is handed to the connection.
+
+        Waits while the peer is slow to read. The arguments are those of `request`.
+        """
+        self._check_running()
+        data = _check_message(subject, payload)
+        target = to_address(address)
+        timeout = self._check_timeout(timeout)
+        started = self._loop.time()
+        try:
+            async with asyncio.timeout(timeout):
+                if target == self._address:
+                    self._check_size(subject, data, self.limits.frame_bytes_max)
+                    await self._local.send(subject, data)
+                else:
+                    link = await self._find_link(address, target, subject, wait=wait, peer=peer)
+                    self._check_size(subject, data, link.send_bytes_max)
+                    link.post(subject, data, started)
+        except TimeoutError as error:
+            failure = self._name_timeout(error)
+            raise self._explain(failure, target, subject, started, timeout) from None
+        except MessagingError as error:
+            raise self._explain(error, target, subject, started, timeout) from error.__cause__
+
+    async def _request_thoroughly(
+        self,
+        address: Address | str,
+        subject: str,
+        payload: Payload,
+        timeout: float,
+        keep_alive: bool,
+        wait: bool,
+        peer: str | None,
+    ) -> bytes:
+        """The request as it goes when anything has to be found, opened, checked or awaited."""
+        self._check_running()
+        data = _check_message(subject, payload)
+        target = to_address(address)
+        timeout = self._check_timeout(timeout)
+        started = self._loop.time()
+        deadline = started + timeout
+        try:
+            if target == self._address:
+                self._check_size(subject, data, self.limits.frame_bytes_max)
+                return await self._local.request(subject, data, deadline)
+            async with asyncio.timeout_at(deadline):
+                if keep_alive:
+                    link = await self._find_link(address, target, subject, wait=wait, peer=peer)
+                else:
+                    link = await self._pool.transient(target)
+            try:
+                _check_peer(link, peer)
+                return await self._exchange(link, subject, data, deadline)
+            finally:
+                if not keep_alive:
+                    self._pool.release(link, "transient request done")
+        except TimeoutError as error:
+            failure = self._name_timeout(error)
+            raise self._explain(failure, target, subject, started, timeout) from None
+        except MessagingError as error:
+            raise self._explain(error, target, subject, started, timeout) from error.__cause__
+
+    async def _exchange(
+        self, link: DialedLink, subject: str, data: bytes, deadline: float
+    ) -> bytes:
+        self._check_size(subject, data, link.send_bytes_max)
+        now = self._loop.time()
+        id, future = link.request(subject, data, now, max(deadline - now, 0.001))
+        try:
+            result = await future
+        except asyncio.CancelledError:
+            link.abandon(id)
+            raise
+        if result.status == 0:
+            return result.payload  # type: ignore[union-attr]
+        raise error_of(result, subject)
+
+    async def _find_link(
+        self, address: Address | str, target: Address, subject: str, *, wait: bool, peer: str | None
+    ) -> DialedLink:
+        """A link with room for one more message."""
+        link = self._routes.get((address, subject))
+        while link is None or not link.has_room:
+            if link is not None and link.is_open:
+                await link.wait_for_room()
+            else:
+                link = await self._pool.link(target, subject, wait=wait)
+                if len(self._routes) >= _ROUTES_MAX:
+                    self._routes.clear()
+                self._routes[(address, subject)] = link
+            self._check_running()
+        _check_peer(link, peer)
+        return link
+
+    # Checks.
+
+    def _check_running(self) -> None:
+        if self._state is not _State.RUNNING:
+            raise NotRunning(f"service {self.name!r} is {self._state.value}")
+
+    def _check_timeout(self, timeout: float | None) -> float:
+        if timeout is None:
+            return self._timeout_s
+        if not timeout > 0:
+            raise ConfigError(f"timeout={timeout!r} must be more than 0 seconds")
+        return min(float(timeout), 1e6)
+
+    def _check_size(self, subject: str, data: bytes, maximum: int) -> None:
+        size = len(data) + len(subject.encode())
+        if size > maximum:
+            raise MessageTooLarge(
+                f"a message of {size} bytes exceeds the {maximum} this connection carries"
+            )
+
+    def _name_timeout(self, error: TimeoutError) -> MessagingError:
+        """Before the request was written: nothing was sent."""
+        if isinstance(error, MessagingError):
+            return error
+        return RequestTimeout("no connection with room in time", outcome=Outcome.NOT_SENT)
+
+    def _explain(
+        self, error: MessagingError, target: Address, subject: str, started: float, timeout: float
+    ) -> MessagingError:
+        return error.about(
+            peer=str(target),
+            subject=subject,
+            elapsed_s=self._loop.time() - started,
+            timeout_s=timeout,
+        )
+
+    # Setting up and closing down.
+
+    def _accept(self) -> AcceptedLink:
+        return AcceptedLink(self._context, self._loop, self._subscriptions, self._accepted)
+
+    async def _close_accepted(self, grace_s: float) -> None:
+        for link in list(self._accepted):
+            link.stop()
+        deadline = self._loop.time() + grace_s
+        for link in list(self._accepted):
+            left_s = max(0.0, deadline - self._loop.time())
+            try:
+                await asyncio.wait_for(link.wait_closed(), left_s)
+            except TimeoutError:
+                link.abandon()
+
+    def _load_tls(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+        if self._tls is None:
+            return None, None
+        return self._tls.server_context(), self._tls.client_context()
+
+    # Looking inside.
+
+    def statistics(self) -> Statistics:
+        """Counters since the start, and what is open now."""
+        if self._state is _State.NEW:
+            return Statistics(subscriptions=len(self._subscriptions.by_subject))
+        links = [link for link in self._pool.links if link.transport is not None]
+        return Statistics(
+            **msgspec.structs.asdict(self._context.counters),
+            dialed=len(links),
+            accepted=len(self._accepted),
+            requests_pending=sum(len(link.pending) for link in links),
+            handlers_running=sum(len(link.running) for link in self._accepted) + len(self._local),
+            subscriptions=len(self._subscriptions.by_subject),
+            protocol_errors_by_kind=dict(self._context.protocol_errors_by_kind),
+        )
+
+    def __repr__(self) -> str:
+        where = f" at {self._address}" if self._address is not None else ""
+        return f"<MessagingService {self.name}{where} {self._state.value}>"
+
+
+def _check_message(subject: str, payload: Payload) -> bytes:
+    """The payload as bytes that nobody can change any more."""
+    try:
+        size = len(subject.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"subject {subject!r} cannot be encoded as UTF-8") from None
+    if size > SUBJECT_BYTES_MAX:
+        raise MessageTooLarge(f"a subject cannot be longer than {SUBJECT_BYTES_MAX} bytes")
+    if isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise UsageError(f"a payload must be bytes, not {type(payload).__name__}")
+
+
+def _check_peer(link: DialedLink, name: str | None) -> None:
+    if name is not None and not link.is_peer(name):
+        raise WrongPeer(f"expected node {name!r}, but {link.describe_peer()} answers there")

@@ -1,0 +1,65 @@
+"""TLS 1.3 from certificate files: contexts for both sides, and who a peer's certificate names."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from postroad.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Certificate files of a node, in PEM. `postroad certs` makes them for development."""
+
+    certificate: str | os.PathLike[str]
+    """The node's certificate chain; its subject alternative name is the node's name."""
+    key: str | os.PathLike[str]
+    """The private key of the certificate."""
+    trust: str | os.PathLike[str]
+    """Certificates of those who sign the nodes of this cluster."""
+    is_mutual: bool = True
+    """Whether this node demands a certificate of whoever connects to it."""
+
+    def server_context(self) -> ssl.SSLContext:
+        """For accepted connections; reads the files anew."""
+        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED if self.is_mutual else ssl.CERT_NONE
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """For dialed connections; reads the files anew."""
+        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        # Nodes are known by name, not by host: the name is compared once the peer has told it.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"TLS certificate {self.certificate} with key {self.key} cannot be used: {error}"
+            ) from error
+        try:
+            context.load_verify_locations(self.trust)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"TLS trust {self.trust} cannot be used: {error}") from error
+        return context
+
+
+def certificate_names(transport: asyncio.BaseTransport) -> frozenset[str] | None:
+    """DNS names in the peer's certificate, or None if it showed none."""
+    certificate = transport.get_extra_info("peercert")
+    if not certificate:
+        return None
+    names = certificate.get("subjectAltName", ())
+    return frozenset(str(value) for kind, value in names if kind == "DNS")

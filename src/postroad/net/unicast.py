@@ -1,0 +1,235 @@
+"""Single datagrams over UDP: no reply, no order, no guarantee; quick and cheap."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+import msgspec
+
+from postroad.core import Address, Throttle, to_address, validate_cluster_name, validate_node_name
+from postroad.core.errors import (
+    ConfigError,
+    LocalProtocolError,
+    MessageTooLarge,
+    NotRunning,
+    RemoteProtocolError,
+    UsageError,
+)
+from postroad.wire import Datagram, decode_datagram, encode_datagram, encode_preamble
+
+from .message import Message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+logger = logging.getLogger("postroad.net")
+
+Listener: TypeAlias = Callable[[Message], object]
+
+# Resolved hosts remembered; forgetting them all costs one look-up each.
+_HOSTS_MAX = 1_024
+# Hosts move, so an answer is not believed for ever.
+_HOST_TTL_S = 30.0
+
+
+class UnicastStatistics(msgspec.Struct):
+    """Totals since the start."""
+
+    sent: int = 0
+    received: int = 0
+    refused: int = 0
+    """Datagrams that were no message of this cluster."""
+    unheard: int = 0
+    """Messages nobody listens to."""
+    unresolved: int = 0
+    """Messages not sent because their host is unknown."""
+    listeners_failed: int = 0
+    errors: int = 0
+    """Errors the system reported, such as a port nobody listens at."""
+
+
+class Unicast:
+    """Sends and receives datagrams. Several listeners may share a subject.
+
+    async with Unicast("demo", "alpha") as unicast:
+        unicast.subscribe("tick", lambda message: print(message.payload))
+        await unicast.send(other.address, "tick", b"1")
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        name: str,
+        bind: Address | str = "127.0.0.1:0",
+        advertise: Address | str | None = None,
+    ) -> None:
+        self._preamble = encode_preamble(validate_cluster_name(cluster))
+        self.name = validate_node_name(name)
+        self._bind = to_address(bind)
+        self._advertise = None if advertise is None else to_address(advertise)
+        self._listeners: dict[str, list[Listener]] = {}
+        self._hosts: dict[Address, tuple[tuple[str, int], float]] = {}
+        self._throttle = Throttle(interval_s=5.0)
+        self._statistics = UnicastStatistics()
+        # Set while started.
+        self._transport: asyncio.DatagramTransport | None = None
+        self._address: Address | None = None
+
+    async def start(self) -> None:
+        """Open the socket."""
+        if self._transport is not None:
+            raise UsageError(f"unicast of {self.name!r} is started already")
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.create_datagram_endpoint(
+                lambda: _Receiver(self._on_datagram, self._on_error),
+                local_addr=(self._bind.host, self._bind.port),
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot open a datagram socket at {self._bind}: {error}") from error
+        self._transport = transport
+        bound = Address(self._bind.host, int(transport.get_extra_info("sockname")[1]))
+        wanted = self._advertise or bound
+        self._address = Address(wanted.host, wanted.port or bound.port)
+
+    async def stop(self) -> None:
+        """Close the socket; sending is an error from then on."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def address(self) -> Address:
+        """The address others reach this node at."""
+        if self._address is None:
+            raise UsageError("start() the unicast first; its address is known from then on")
+        return self._address
+
+    def subscribe(self, subject: str, listener: Listener) -> None:
+        """Have `listener(message)` called for datagrams to the subject."""
+        self._listeners.setdefault(subject, []).append(listener)
+
+    def unsubscribe(self, subject: str, listener: Listener | None = None) -> None:
+        """Forget one listener of the subject, or all."""
+        kept = [it for it in self._listeners.get(subject, ()) if listener and it is not listener]
+        if kept:
+            self._listeners[subject] = kept
+        else:
+            self._listeners.pop(subject, None)
+
+    async def send(self, address: Address | str, subject: str, payload: bytes = b"") -> bool:
+        """Send one datagram; False if the host is unknown, True says nothing of its arrival."""
+        target = to_address(address)
+        data = self._encode(subject, payload)
+        resolved = await self._resolve(target)
+        if resolved is None:
+            self._statistics.unresolved += 1
+            self._warn("host", "no datagram to %s: its host is unknown", target)
+            return False
+        if self._transport is None:
+            raise NotRunning(f"unicast of {self.name!r} is not running")
+        self._transport.sendto(data, resolved)
+        self._statistics.sent += 1
+        return True
+
+    def statistics(self) -> UnicastStatistics:
+        """A copy of the counters."""
+        return msgspec.structs.replace(self._statistics)
+
+    def _encode(self, subject: str, payload: bytes) -> bytes:
+        if self._address is None or self._transport is None:
+            raise NotRunning(f"unicast of {self.name!r} is not running")
+        host, port = self._address
+        try:
+            return encode_datagram(
+                self._preamble, Datagram(self.name, host, port, subject, payload)
+            )
+        except LocalProtocolError as error:
+            raise MessageTooLarge(str(error), subject=subject) from None
+
+    async def _resolve(self, target: Address) -> tuple[str, int] | None:
+        loop = asyncio.get_running_loop()
+        known = self._hosts.get(target)
+        if known is not None and loop.time() < known[1]:
+            return known[0]
+        try:
+            found = await loop.getaddrinfo(target.host, target.port, family=self._family())
+        except (OSError, UnicodeError):
+            return None
+        if len(self._hosts) >= _HOSTS_MAX:
+            self._hosts.clear()
+        resolved = found[0][4]
+        self._hosts[target] = (resolved, loop.time() + _HOST_TTL_S)  # type: ignore[assignment]
+        return resolved  # type: ignore[return-value]
+
+    def _family(self) -> int:
+        assert self._transport is not None
+        return int(self._transport.get_extra_info("socket").family)
+
+    def _on_datagram(self, data: bytes, source: tuple[str, int]) -> None:
+        try:
+            datagram = decode_datagram(self._preamble, data)
+        except RemoteProtocolError as error:
+            self._statistics.refused += 1
+            self._warn("refused", "refused a datagram from %s: %s", source, error)
+            return
+        self._statistics.received += 1
+        listeners = self._listeners.get(datagram.subject)
+        if not listeners:
+            self._statistics.unheard += 1
+            return
+        message = Message(datagram.payload, datagram.subject, datagram.sender, datagram.name)
+        for listener in tuple(listeners):
+            self._call(listener, message)
+
+    def _call(self, listener: Listener, message: Message) -> None:
+        try:
+            listener(message)
+        except Exception as error:
+            self._statistics.listeners_failed += 1
+            self._warn(message.subject, "a listener of %r failed: %s", message.subject, error)
+
+    def _on_error(self, error: Exception) -> None:
+        self._statistics.errors += 1
+        logger.debug("datagram socket of %s: %s", self.name, error)
+
+    def _warn(self, key: str, text: str, *args: object) -> None:
+        if self._throttle.admit(key, asyncio.get_running_loop().time()) is not None:
+            logger.warning(text, *args)
+
+    def __repr__(self) -> str:
+        state = f"at {self._address}" if self._transport is not None else "not running"
+        return f"<Unicast {self.name} {state}>"
+
+
+class _Receiver(asyncio.DatagramProtocol):
+    """Hands what asyncio reports to its owner."""
+
+    def __init__(
+        self,
+        on_datagram: Callable[[bytes, tuple[str, int]], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self._on_datagram = on_datagram
+        self._on_error = on_error
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._on_datagram(data, addr)
+
+    def error_received(self, exc: Exception) -> None:
+        self._on_error(exc)

@@ -1,0 +1,38 @@
+"""The protocol between two nodes, pure: bytes to frames, handshake, connection machine."""
+
+from .config import WireConfig
+from .connection import Connection, Event, FrameIgnored, Opened
+from .datagram import Datagram, decode_datagram, encode_datagram
+from .frames import Cancel, Frame, Goodbye, Hello, Reply, Request, Role, Status
+from .handshake import DOCUMENTED, PROFILES, ZEEBE, Profile
+from .legality import Phase
+from .pending import NEVER, Pending
+from .preamble import encode_preamble, java_string_hash
+
+__all__ = [
+    "DOCUMENTED",
+    "NEVER",
+    "PROFILES",
+    "ZEEBE",
+    "Cancel",
+    "Connection",
+    "Datagram",
+    "Event",
+    "Frame",
+    "FrameIgnored",
+    "Goodbye",
+    "Hello",
+    "Opened",
+    "Pending",
+    "Phase",
+    "Profile",
+    "Reply",
+    "Request",
+    "Role",
+    "Status",
+    "WireConfig",
+    "decode_datagram",
+    "encode_datagram",
+    "encode_preamble",
+    "java_string_hash",
+]

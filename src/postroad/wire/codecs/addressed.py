@@ -1,0 +1,91 @@
+"""What versions 1 and 2 share in either profile: the sender's address stands before all frames."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from postroad.core.errors import LocalProtocolError, MalformedFrame
+
+from .codec import Codec, encode_application_frame
+from .sender import decode_host_sender, decode_ip_sender, encode_host_sender, encode_ip_sender
+
+if TYPE_CHECKING:
+    from postroad.core.address import Address
+    from postroad.wire.checks import Bytes
+    from postroad.wire.frames import Frame
+
+REQUEST = 1
+REPLY = 2
+
+# Ids of the reply statuses these versions know.
+STATUS_MAX = 3
+
+
+class AddressedCodec(Codec):
+    """Sender addresses of both directions; subclasses lay out the frames."""
+
+    # Whether version 1 always has the 8-bit length that real nodes of the source system use.
+    has_short_length = False
+
+    def __init__(
+        self, version: int, advertised: Address, advertised_ip: str, frame_bytes_max: int
+    ) -> None:
+        self._version = version
+        self._advertised = advertised
+        self._advertised_ip = advertised_ip
+        # Whether our own address has left already.
+        self._is_introduced = False
+        # Form of the version 1 address; a server answers in the form it was addressed in.
+        self._has_short_length = self.has_short_length
+        self.frame_bytes_max = frame_bytes_max
+        self.sender: Address | None = None
+        self.need = 1
+
+    def decode(self, data: Bytes, frames: list[Frame]) -> int:
+        position = 0
+        if self.sender is None:
+            found = self._decode_sender(data)
+            if found is None:
+                self.need = len(data) + 1
+                return 0
+            self.sender, position = found
+        return self._decode_frames(data, position, frames)
+
+    def encode(self, out: list[bytes], frame: Frame) -> None:
+        if not encode_application_frame(self, out, frame):
+            raise LocalProtocolError(
+                f"version {self._version} has no frame for {type(frame).__name__}"
+            )
+
+    @abstractmethod
+    def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
+        """Append every complete frame from the position on; returns where the rest begins."""
+
+    def _introduce(self, out: list[bytes]) -> None:
+        """Put our address in front of our first frame."""
+        self._is_introduced = True
+        if self._version == 1:
+            ip, port = self._advertised_ip, self._advertised.port
+            out.append(encode_ip_sender(ip, port, has_short_length=self._has_short_length))
+        else:
+            out.append(encode_host_sender(self._advertised))
+
+    def _decode_sender(self, data: Bytes) -> tuple[Address, int] | None:
+        if self._version != 1:
+            return decode_host_sender(data)
+        if len(data) == 0:
+            return None
+        # The high byte of a 16-bit length is 0, which no 8-bit length of an IP address is.
+        self._has_short_length = self.has_short_length or data[0] != 0
+        return decode_ip_sender(data, has_short_length=self._has_short_length)
+
+
+def unknown_type(kind: int) -> MalformedFrame:
+    """The error for a frame that is neither request nor reply."""
+    return MalformedFrame(f"unknown frame type {kind}; 1 is a request, 2 a reply")
+
+
+def unknown_status(status: int, request_id: int) -> MalformedFrame:
+    """The error for a reply whose status no version knows."""
+    return MalformedFrame(f"reply {request_id} has unknown status {status}")

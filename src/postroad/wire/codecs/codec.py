@@ -1,0 +1,61 @@
+"""What the connection machine asks of a codec, and the rules all codecs share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from postroad.wire.frames import Frame, Reply, Request
+
+if TYPE_CHECKING:
+    from postroad.core.address import Address
+    from postroad.wire.checks import Bytes
+
+# A payload of this size is handed to the socket as it is; copying a smaller one into its frame
+# costs less than a separate write.
+JOIN_BYTES_MAX = 64 * 1024
+
+
+class Codec(Protocol):
+    """Frames of one version to bytes and back, for one connection."""
+
+    need: int
+    """Fewest bytes, counted from the first unconsumed one, that can complete another frame."""
+    sender: Address | None
+    """Address the peer advertises, once it has told it."""
+    frame_bytes_max: int
+    """Largest payload and subject accepted from the peer."""
+
+    def decode(self, data: Bytes, frames: list[Frame]) -> int:
+        """Append every complete frame and return how many bytes they took."""
+
+    def encode_request(
+        self,
+        out: list[bytes],
+        id: int,
+        subject: str,
+        payload: bytes,
+        timeout_ms: int,
+        one_way: bool,
+    ) -> None:
+        """Append the bytes of a request."""
+
+    def encode_reply(
+        self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
+    ) -> None:
+        """Append the bytes of a reply."""
+
+    def encode(self, out: list[bytes], frame: Frame) -> None:
+        """Append the bytes of any frame this version has."""
+
+
+def encode_application_frame(codec: Codec, out: list[bytes], frame: Frame) -> bool:
+    """Encode a request or reply given as a struct; False if it is neither."""
+    if isinstance(frame, Request):
+        codec.encode_request(
+            out, frame.id, frame.subject, frame.payload, frame.timeout_ms, frame.one_way
+        )
+        return True
+    if isinstance(frame, Reply):
+        codec.encode_reply(out, frame.id, frame.status, frame.payload, frame.code, frame.retryable)
+        return True
+    return False

@@ -1,0 +1,113 @@
+"""Frames of versions 1 and 2 as documented: fixed-width fields, big endian.
+
+request   i8 type = 1, i64 id, i32 payload length, payload, i32 subject length, subject
+reply     i8 type = 2, i64 id, i32 payload length, payload, i8 status
+"""
+
+from __future__ import annotations
+
+import struct
+
+from postroad.core.errors import FrameTooLarge, MalformedFrame
+from postroad.core.limits import SUBJECT_BYTES_MAX
+from postroad.wire.checks import Bytes, decode_text, frame_too_large
+from postroad.wire.frames import Frame, Reply, Request
+
+from .addressed import REPLY, REQUEST, STATUS_MAX, AddressedCodec, unknown_status, unknown_type
+from .codec import JOIN_BYTES_MAX
+
+_HEADER = struct.Struct(">Bqi")
+_HEADER_BYTES = _HEADER.size
+_LENGTH = struct.Struct(">i")
+_LENGTH_BYTES = _LENGTH.size
+_STATUS = [bytes([status]) for status in range(STATUS_MAX + 1)]
+
+
+class DocumentedCodec(AddressedCodec):
+    """Versions 1 and 2 of profile `documented`."""
+
+    def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
+        end = len(data)
+        unpack = _HEADER.unpack_from
+        maximum = self.frame_bytes_max
+        self.need = _HEADER_BYTES + 1
+        while end - position >= _HEADER_BYTES:
+            kind, id, length = unpack(data, position)
+            if not 0 <= length <= maximum:
+                raise _bad_length(length, maximum)
+            start = position + _HEADER_BYTES
+            stop = start + length
+            if kind == REPLY:
+                if stop >= end:
+                    self.need = stop + 1 - position
+                    break
+                status = data[stop]
+                if status > STATUS_MAX:
+                    raise unknown_status(status, id)
+                frames.append(Reply(id, status, data[start:stop]))  # type: ignore[arg-type]
+                position = stop + 1
+            elif kind == REQUEST:
+                subject_start = stop + _LENGTH_BYTES
+                if subject_start > end:
+                    self.need = subject_start - position
+                    break
+                (subject_length,) = _LENGTH.unpack_from(data, stop)
+                if not 0 <= subject_length <= SUBJECT_BYTES_MAX:
+                    raise _bad_subject_length(subject_length, id)
+                subject_stop = subject_start + subject_length
+                if subject_stop > end:
+                    self.need = subject_stop - position
+                    break
+                frames.append(
+                    Request(
+                        id,
+                        decode_text(data[subject_start:subject_stop], "subject", id),
+                        data[start:stop],  # type: ignore[arg-type]
+                    )
+                )
+                position = subject_stop
+            else:
+                raise unknown_type(kind)
+        return position
+
+    def encode_request(
+        self,
+        out: list[bytes],
+        id: int,
+        subject: str,
+        payload: bytes,
+        timeout_ms: int,
+        one_way: bool,
+    ) -> None:
+        if not self._is_introduced:
+            self._introduce(out)
+        encoded = subject.encode()
+        header = _HEADER.pack(REQUEST, id, len(payload))
+        trailer = _LENGTH.pack(len(encoded)) + encoded
+        if len(payload) < JOIN_BYTES_MAX:
+            out.append(header + payload + trailer)
+        else:
+            out += (header, payload, trailer)
+
+    def encode_reply(
+        self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
+    ) -> None:
+        if not self._is_introduced:
+            self._introduce(out)
+        header = _HEADER.pack(REPLY, id, len(payload))
+        if len(payload) < JOIN_BYTES_MAX:
+            out.append(header + payload + _STATUS[status])
+        else:
+            out += (header, payload, _STATUS[status])
+
+
+def _bad_length(length: int, maximum: int) -> MalformedFrame | FrameTooLarge:
+    if length < 0:
+        return MalformedFrame(f"a frame has a negative payload length, {length}")
+    return frame_too_large(length, maximum)
+
+
+def _bad_subject_length(length: int, id: int) -> MalformedFrame:
+    return MalformedFrame(
+        f"request {id} has a subject of {length} bytes; 0 to {SUBJECT_BYTES_MAX} are allowed"
+    )

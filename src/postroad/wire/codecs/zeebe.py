@@ -1,0 +1,108 @@
+"""Frames of versions 1 and 2 as real nodes of the source system write them: variable lengths.
+
+request   u8 type = 1, varint64 id, varint32 length, payload, i16 subject length, subject
+reply     u8 type = 2, varint64 id, varint32 length, payload, u8 status
+"""
+
+from __future__ import annotations
+
+import struct
+
+from postroad.core.errors import MalformedFrame
+from postroad.core.limits import SUBJECT_BYTES_MAX
+from postroad.wire.checks import Bytes, check_frame_size, decode_text
+from postroad.wire.frames import Frame, Reply, Request
+from postroad.wire.varint import decode_varint32, decode_varint64, encode_varint32, encode_varint64
+
+from .addressed import REPLY, REQUEST, STATUS_MAX, AddressedCodec, unknown_status, unknown_type
+from .codec import JOIN_BYTES_MAX
+
+_SUBJECT_LENGTH = struct.Struct(">H")
+_SUBJECT_LENGTH_BYTES = _SUBJECT_LENGTH.size
+_REQUEST = bytes([REQUEST])
+_REPLY = bytes([REPLY])
+
+
+class ZeebeCodec(AddressedCodec):
+    """Versions 1 and 2 of profile `zeebe`."""
+
+    has_short_length = True
+
+    def _decode_frames(self, data: Bytes, position: int, frames: list[Frame]) -> int:
+        end = len(data)
+        self.need = 1
+        while position < end:
+            kind = data[position]
+            if kind != REQUEST and kind != REPLY:
+                raise unknown_type(kind)
+            try:
+                id, start = decode_varint64(data, position + 1)
+                length, start = decode_varint32(data, start)
+            except IndexError:
+                self.need = end - position + 1
+                break
+            check_frame_size(length, self.frame_bytes_max)
+            stop = start + length
+            if kind == REPLY:
+                after = self._decode_reply(data, id, start, stop, frames)
+            else:
+                after = self._decode_request(data, id, start, stop, frames)
+            if after > end:
+                self.need = after - position
+                break
+            position = after
+        return position
+
+    def _decode_reply(
+        self, data: Bytes, id: int, start: int, stop: int, frames: list[Frame]
+    ) -> int:
+        """Append the reply if it is whole; returns where it ends."""
+        if stop < len(data):
+            status = data[stop]
+            if status > STATUS_MAX:
+                raise unknown_status(status, id)
+            frames.append(Reply(id, status, data[start:stop]))  # type: ignore[arg-type]
+        return stop + 1
+
+    def _decode_request(
+        self, data: Bytes, id: int, start: int, stop: int, frames: list[Frame]
+    ) -> int:
+        """Append the request if it is whole; returns where it ends, or where its subject starts."""
+        subject_start = stop + _SUBJECT_LENGTH_BYTES
+        if subject_start > len(data):
+            return subject_start
+        (length,) = _SUBJECT_LENGTH.unpack_from(data, stop)
+        if length > SUBJECT_BYTES_MAX:
+            raise MalformedFrame(f"request {id} has a subject of negative length")
+        after = subject_start + int(length)
+        if after <= len(data):
+            subject = decode_text(data[subject_start:after], "subject", id)
+            frames.append(Request(id, subject, data[start:stop]))  # type: ignore[arg-type]
+        return after
+
+    def encode_request(
+        self,
+        out: list[bytes],
+        id: int,
+        subject: str,
+        payload: bytes,
+        timeout_ms: int,
+        one_way: bool,
+    ) -> None:
+        if not self._is_introduced:
+            self._introduce(out)
+        encoded = subject.encode()
+        header = _REQUEST + encode_varint64(id) + encode_varint32(len(payload))
+        trailer = _SUBJECT_LENGTH.pack(len(encoded)) + encoded
+        if len(payload) < JOIN_BYTES_MAX:
+            out.append(header + payload + trailer)
+        else:
+            out += (header, payload, trailer)
+
+    def encode_reply(
+        self, out: list[bytes], id: int, status: int, payload: bytes, code: int, retryable: bool
+    ) -> None:
+        if not self._is_introduced:
+            self._introduce(out)
+        header = _REPLY + encode_varint64(id) + encode_varint32(len(payload))
+        out += (header, payload, bytes([status]))

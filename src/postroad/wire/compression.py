@@ -1,0 +1,108 @@
+"""Payload compression of version 3, negotiated in the hello and off by default.
+
+A compressed payload is u32 original size, then the compressed bytes. The size is checked against
+the frame limit before anything is decompressed, and must turn out true.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+from postroad.core.errors import ConfigError, MalformedFrame, MissingExtra
+
+from .checks import check_frame_size
+
+_SIZE = struct.Struct(">I")
+
+# Below this the header and the work outweigh what is saved.
+COMPRESS_BYTES_MIN = 512
+
+
+class Algorithm(Protocol):
+    """One compression algorithm."""
+
+    def compress(self, data: bytes) -> bytes:
+        """Compress a whole payload."""
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        """Decompress to at most `size` bytes; any failure is a MalformedFrame."""
+
+
+class Zlib:
+    """The standard library's; always there, slower than zstd."""
+
+    def compress(self, data: bytes) -> bytes:
+        return zlib.compress(data, 1)
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        try:
+            return zlib.decompressobj().decompress(data, size + 1)
+        except zlib.error as error:
+            raise MalformedFrame(f"payload is not zlib data: {error}") from None
+
+
+class Zstd:
+    """Zstandard, from the `zstd` extra."""
+
+    def __init__(self) -> None:
+        try:
+            self._library: Any = import_module("zstandard")
+        except ImportError:
+            raise MissingExtra("zstd", "compression 'zstd'") from None
+        self._compressor = self._library.ZstdCompressor(level=1)
+        self._decompressor = self._library.ZstdDecompressor()
+
+    def compress(self, data: bytes) -> bytes:
+        return bytes(self._compressor.compress(data))
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        try:
+            # The frame's own header decides how much is allocated, so it must agree first.
+            if self._library.frame_content_size(data) != size:
+                raise MalformedFrame("payload is not zstd data of the announced size")
+            return bytes(self._decompressor.decompress(data, max_output_size=size))
+        except self._library.ZstdError as error:
+            raise MalformedFrame(f"payload is not zstd data: {error}") from None
+
+
+ALGORITHMS: dict[str, Callable[[], Algorithm]] = {"zstd": Zstd, "zlib": Zlib}
+
+
+def load_algorithm(name: str) -> Algorithm:
+    """The algorithm of that name, ready for use."""
+    try:
+        factory = ALGORITHMS[name]
+    except KeyError:
+        known = ", ".join(ALGORITHMS)
+        raise ConfigError(f"unknown compression {name!r}; there are: {known}") from None
+    return factory()
+
+
+def choose_compression(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
+    """The one both sides will use: zstd before zlib, if both sides offer it."""
+    common = [name for name in ALGORITHMS if name in ours and name in theirs]
+    return common[0] if common else None
+
+
+def compress_payload(algorithm: Algorithm, payload: bytes) -> bytes | None:
+    """The compressed form, or None when it is not worth it."""
+    if len(payload) < COMPRESS_BYTES_MIN:
+        return None
+    packed = _SIZE.pack(len(payload)) + algorithm.compress(payload)
+    return packed if len(packed) < len(payload) else None
+
+
+def decompress_payload(algorithm: Algorithm, packed: bytes, frame_bytes_max: int) -> bytes:
+    """The original payload."""
+    if len(packed) < _SIZE.size:
+        raise MalformedFrame("compressed payload lacks its size")
+    (size,) = _SIZE.unpack_from(packed)
+    check_frame_size(size, frame_bytes_max)
+    payload = algorithm.decompress(packed[_SIZE.size :], size)
+    if len(payload) != size:
+        raise MalformedFrame(f"compressed payload is not of the announced {size} bytes")
+    return payload

@@ -1,0 +1,64 @@
+"""What every connection of one service shares, and the parts chosen by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from postroad.core.limits import Limits
+
+from .codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
+from .compression import Algorithm
+from .frames import Hello, Role
+from .handshake import ZEEBE, Profile
+from .heartbeat import (
+    Heartbeats,
+    NextId,
+    WallClock,
+    ZeebeClientHeartbeats,
+    ZeebeServerHeartbeats,
+)
+
+
+class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Made once by the service, used by all its connections."""
+
+    profile: Profile
+    preamble: bytes
+    hello: Hello
+    """Who this node is; versions 1 and 2 use its address only."""
+    advertised_ip: str
+    """The advertised host as an IP address, for version 1."""
+    limits: Limits
+    wall_clock: WallClock
+    algorithms: Mapping[str, Algorithm] = {}
+    """Compressions this node offers, by name."""
+    heartbeat_payload: bool = True
+    """Whether heartbeats of profile `zeebe` carry timestamps, if the peer agrees."""
+
+
+def make_codec(config: WireConfig, version: int) -> Codec:
+    """The codec of the profile and version."""
+    frame_bytes_max = config.limits.frame_bytes_max
+    if version >= 3:
+        return Version3Codec(frame_bytes_max)
+    codec = ZeebeCodec if config.profile.name == ZEEBE.name else DocumentedCodec
+    return codec(version, config.hello.address, config.advertised_ip, frame_bytes_max)
+
+
+def make_heartbeats(config: WireConfig, role: Role, next_id: NextId) -> Heartbeats:
+    """The heartbeats of the profile; version 3 replaces them once the peer has said hello."""
+    if config.profile.name != ZEEBE.name:
+        return Heartbeats()
+    if role is Role.SERVER:
+        return ZeebeServerHeartbeats(
+            sends_payload=config.heartbeat_payload, wall_clock=config.wall_clock
+        )
+    return ZeebeClientHeartbeats(
+        config.limits.heartbeat_interval_s,
+        config.limits.heartbeat_timeout_s,
+        sends_payload=config.heartbeat_payload,
+        next_id=next_id,
+        wall_clock=config.wall_clock,
+    )

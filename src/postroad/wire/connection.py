@@ -1,0 +1,338 @@
+"""One connection as a pure state machine: bytes and time in, events and bytes out.
+
+The glue calls `receive_data` for what arrived, `tick` when `deadline` has come, and after every
+call sends `data_to_send` and looks at `failure`. Nothing here raises for what a peer did: a broken
+rule sets `failure`, queues what the peer should still be told, and ends the machine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, RemoteProtocolError
+from postroad.core.limits import KIB
+
+from .codecs import Version3Codec
+from .compression import choose_compression
+from .config import WireConfig, make_codec, make_heartbeats
+from .frames import Cancel, Frame, Goodbye, Hello, Reply, Request, Role, Status
+from .handshake import Handshake
+from .heartbeat import Heartbeats, NextId, PingHeartbeats
+from .legality import Phase, Verdict, judge
+from .pending import NEVER
+from .reader import FrameReader
+
+if TYPE_CHECKING:
+    from postroad.core.address import Address
+
+# A frame must make at least this progress, however long its time is.
+_FRAME_BYTES_PER_S_MIN = 64 * KIB
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """The handshake is done: frames may be sent."""
+
+    version: int
+
+
+class FrameIgnored(msgspec.Struct, frozen=True):
+    """The peer sent a frame that has no place here but does no harm."""
+
+    kind: str
+    id: int
+
+
+Event: TypeAlias = Request | Reply | Cancel | Goodbye | Opened | FrameIgnored
+
+
+class Connection:
+    """Either side of a connection, of any profile and version."""
+
+    __slots__ = (
+        "_codec",
+        "_config",
+        "_frame_began",
+        "_handshake",
+        "_handshake_deadline",
+        "_heartbeats",
+        "_last_read",
+        "_last_write",
+        "_out",
+        "_reader",
+        "_reads_paused",
+        "_ticked_at",
+        "_wanted",
+        "certificate_names",
+        "failure",
+        "peer",
+        "phase",
+        "role",
+        "send_bytes_max",
+        "version",
+    )
+
+    def __init__(
+        self,
+        role: Role,
+        config: WireConfig,
+        now: float,
+        *,
+        next_id: NextId,
+        certificate_names: frozenset[str] | None = None,
+    ) -> None:
+        self.role = role
+        self.phase = Phase.GREETING
+        # The agreed version, 0 until then.
+        self.version = 0
+        # Why the connection must end, once a rule was broken.
+        self.failure: RemoteProtocolError | None = None
+        # What the peer told of itself (version 3 only).
+        self.peer: Hello | None = None
+        # Largest payload and subject the peer accepts.
+        self.send_bytes_max = config.limits.frame_bytes_max
+        self._config = config
+        # Names in the peer's certificate, None without one.
+        self.certificate_names = certificate_names
+        self._handshake = Handshake(role, config.profile, config.preamble)
+        self._handshake_deadline = now + config.limits.handshake_timeout_s
+        # Replaced as soon as the version is known; the newest serves as a place-holder.
+        self._codec = make_codec(config, config.profile.versions[-1])
+        self._reader = FrameReader(self._codec)
+        self._heartbeats = make_heartbeats(config, role, next_id)
+        # The frame that makes up nearly all traffic of this side.
+        self._wanted: type[Frame] = Request if role is Role.SERVER else Reply
+        self._out: list[bytes] = []
+        self._last_read = self._last_write = self._ticked_at = self._frame_began = now
+        self._reads_paused = False
+        if opening := self._handshake.opening():
+            self._out.append(opening)
+
+    @property
+    def sender(self) -> Address | None:
+        """The address the peer advertises, once it has told it."""
+        return self._codec.sender
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """Last measured time of a ping (version 3), or None."""
+        return self._heartbeats.round_trip_s
+
+    # What arrives.
+
+    def receive_data(self, data: bytes, now: float) -> list[Event]:
+        """Take bytes from the peer; returns what they mean, in order."""
+        self._last_read = now
+        events: list[Event] = []
+        if self.phase is Phase.GREETING:
+            try:
+                data = self._greet(data, events)
+            except RemoteProtocolError as error:
+                self._fail(error)
+            if not data or self.failure is not None:
+                return events
+        if self.phase is Phase.CLOSED:
+            return events
+        reader = self._reader
+        was_mid_frame = reader.is_mid_frame
+        frames = reader.feed(data)
+        if frames or not was_mid_frame:
+            self._frame_began = now
+        wanted = self._wanted
+        if self._heartbeats.intercepts or any(type(frame) is not wanted for frame in frames):
+            self._admit_each(frames, events, now)
+        else:
+            events += frames  # type: ignore[arg-type]
+        if reader.failure is not None and self.failure is None:
+            self._fail(reader.failure)
+        return events
+
+    def _greet(self, data: bytes, events: list[Event]) -> bytes:
+        """Go on with the handshake; returns what follows it."""
+        rest = self._handshake.feed(data)
+        if rest is None:
+            return b""
+        self.version = self._handshake.version
+        self._codec = make_codec(self._config, self.version)
+        self._reader = FrameReader(self._codec)
+        if self.role is Role.SERVER:
+            self._out.append(self._handshake.answer())
+        if self.version >= 3:
+            self.phase = Phase.INTRODUCING
+            self.send(self._config.hello)
+        else:
+            self._open(events)
+        return rest
+
+    def _open(self, events: list[Event]) -> None:
+        self.phase = Phase.OPEN
+        events.append(Opened(self.version))
+        self._heartbeats.open()
+        self._send_heartbeats()
+
+    def _admit_each(self, frames: list[Frame], events: list[Event], now: float) -> None:
+        try:
+            for frame in frames:
+                self._admit(frame, events, now)
+        except RemoteProtocolError as error:
+            self._fail(error)
+        self._send_heartbeats()
+
+    def _admit(self, frame: Frame, events: list[Event], now: float) -> None:
+        verdict = judge(self.version, self.role, self.phase, type(frame))
+        if verdict is Verdict.REFUSE:
+            raise IllegalFrame(
+                f"{type(frame).__name__} frame from a {self.role.other.value} "
+                f"in phase {self.phase.value}"
+            )
+        if self._heartbeats.consume(frame, now):
+            return
+        if isinstance(frame, Hello):
+            self._meet(frame)
+            self._open(events)
+        elif verdict is Verdict.IGNORE:
+            events.append(FrameIgnored(type(frame).__name__, getattr(frame, "id", 0)))
+        else:
+            if isinstance(frame, Goodbye):
+                self.phase = Phase.DRAINING
+            events.append(frame)  # type: ignore[arg-type]
+
+    def _meet(self, hello: Hello) -> None:
+        """Check who the peer is and settle on what both can do."""
+        ours = self._config.hello
+        if hello.cluster != ours.cluster:
+            raise HandshakeRefused(f"the peer is of cluster {hello.cluster!r}")
+        if hello.name == ours.name and hello.incarnation != ours.incarnation:
+            raise HandshakeRefused(f"another live node at {hello.address} is named {ours.name!r}")
+        if self.certificate_names is not None and hello.name not in self.certificate_names:
+            names = ", ".join(sorted(self.certificate_names)) or "nobody"
+            raise HandshakeRefused(f"node {hello.name!r} shows a certificate of {names}")
+        self.peer = hello
+        self.send_bytes_max = hello.frame_bytes_max
+        limits = self._config.limits
+        self._heartbeats = PingHeartbeats(
+            limits.heartbeat_interval_s,
+            limits.heartbeat_timeout_s,
+            hello.heartbeat_timeout_ms / 1000,
+        )
+        chosen = choose_compression(tuple(self._config.algorithms), hello.compressions)
+        if chosen is not None and isinstance(self._codec, Version3Codec):
+            self._codec.compression = self._config.algorithms[chosen]
+
+    def refuse_unasked_reply(self, reply: Reply) -> None:
+        """Judge a reply to a request that was never sent: version 3 knows no excuse for it."""
+        if self.version >= 3:
+            self._fail(IllegalFrame(f"reply to request {reply.id}, which was never sent"))
+
+    def pause_reading(self) -> None:
+        """The glue stops reading: until it resumes, silence is not the peer's fault."""
+        self._reads_paused = True
+
+    def resume_reading(self, now: float) -> None:
+        """The glue reads again."""
+        self._reads_paused = False
+        self._last_read = self._frame_began = now
+
+    # What leaves.
+
+    def request(
+        self, id: int, subject: str, payload: bytes, timeout_ms: int, one_way: bool = False
+    ) -> None:
+        """Queue a request."""
+        self._codec.encode_request(self._out, id, subject, payload, timeout_ms, one_way)
+
+    def reply(
+        self, id: int, status: int, payload: bytes, code: int = 0, retryable: bool = False
+    ) -> None:
+        """Queue a reply; versions 1 and 2 have no status for stopping and say "no handler"."""
+        if status > Status.PROTOCOL_FAILED and self.version < 3:
+            status = Status.NO_HANDLER
+        self._codec.encode_reply(self._out, id, status, payload, code, retryable)
+
+    def send(self, frame: Frame) -> None:
+        """Queue any frame of this version."""
+        self._codec.encode(self._out, frame)
+
+    def cancel(self, id: int) -> None:
+        """Tell the peer that nobody waits for that request any more, where it can be told."""
+        if self.version >= 3:
+            self.send(Cancel(id))
+
+    def goodbye(self, reason: str, code: int = 0) -> None:
+        """Tell the peer that this side is about to close, where it can be told."""
+        if self.phase in (Phase.OPEN, Phase.DRAINING, Phase.INTRODUCING):
+            if self.version >= 3:
+                self.send(Goodbye(code, reason))
+            self.phase = Phase.DRAINING
+
+    def data_to_send(self, now: float) -> list[bytes]:
+        """Everything queued since the last call."""
+        self._last_write = now
+        out, self._out = self._out, []
+        return out
+
+    @property
+    def has_data_to_send(self) -> bool:
+        """Whether anything is queued."""
+        return bool(self._out)
+
+    # Time.
+
+    def deadline(self) -> float:
+        """When `tick` must be called next."""
+        if self.phase is Phase.CLOSED:
+            return NEVER
+        if self.phase in (Phase.GREETING, Phase.INTRODUCING):
+            return self._handshake_deadline
+        due = self._heartbeats.deadline(self._read_at(self._ticked_at), self._last_write)
+        # A frame may begin at any moment; looking this often finds one that does not end.
+        return min(due, self._ticked_at + self._config.limits.frame_timeout_s)
+
+    def tick(self, now: float) -> None:
+        """Do what time demands: heartbeats, and giving up a peer that is too slow."""
+        self._ticked_at = now
+        try:
+            self._tick(now)
+        except PeerSilent as error:
+            self._fail(error)
+        self._send_heartbeats()
+
+    def _tick(self, now: float) -> None:
+        if self.phase is Phase.CLOSED:
+            return
+        if self.phase in (Phase.GREETING, Phase.INTRODUCING):
+            if now >= self._handshake_deadline:
+                allowed = self._config.limits.handshake_timeout_s
+                raise PeerSilent(f"no complete handshake within {allowed:.3g} s")
+            return
+        if self._reader.is_mid_frame and not self._reads_paused:
+            allowed = self._config.limits.frame_timeout_s
+            allowed += self._reader.frame_bytes / _FRAME_BYTES_PER_S_MIN
+            if now >= self._frame_began + allowed:
+                raise PeerSilent(f"a frame was not whole after {allowed:.3g} s")
+        self._heartbeats.tick(now, self._read_at(now), self._last_write)
+
+    def _read_at(self, now: float) -> float:
+        return max(self._last_read, now) if self._reads_paused else self._last_read
+
+    def _send_heartbeats(self) -> None:
+        heartbeats: Heartbeats = self._heartbeats
+        if heartbeats.outgoing and self.phase is not Phase.CLOSED:
+            for frame in heartbeats.outgoing:
+                self.send(frame)
+        heartbeats.outgoing.clear()
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        """End the machine, after telling the peer as much as it can understand."""
+        self.failure = error
+        request_id = getattr(error, "request_id", None)
+        if request_id is not None and self.role is Role.SERVER:
+            self.reply(request_id, Status.PROTOCOL_FAILED, str(error).encode(), error.code)
+        if self.version >= 3:
+            self.send(Goodbye(error.code, str(error)))
+        self.phase = Phase.CLOSED
+
+    def __repr__(self) -> str:
+        name = f" {self.peer.name}" if self.peer else ""
+        return f"<Connection {self.role.value}{name} version {self.version} {self.phase.value}>"

@@ -1,0 +1,97 @@
+"""What travels after the handshake. Requests go from the dialing side, replies come back.
+
+Decoders create these, handlers and callers read them; nobody keeps them. They hold plain
+integers where an enum would cost a look-up per frame.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+from postroad.core.address import Address
+
+
+class Role(enum.Enum):
+    """Which side of a connection a machine is."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+    @property
+    def other(self) -> Role:
+        """The role of the peer."""
+        return Role.SERVER if self is Role.CLIENT else Role.CLIENT
+
+
+class Status(enum.IntEnum):
+    """How a request ended. 0 to 3 are known to every version, the others to version 3."""
+
+    OK = 0
+    NO_HANDLER = 1
+    HANDLER_FAILED = 2
+    PROTOCOL_FAILED = 3
+    STOPPING = 4
+
+
+class Request(msgspec.Struct, gc=False):
+    """A message to a subject. `timeout_ms` 0 means that the sender told no deadline."""
+
+    id: int
+    subject: str
+    payload: bytes
+    timeout_ms: int = 0
+    one_way: bool = False
+
+
+class Reply(msgspec.Struct, gc=False):
+    """The answer to the request of that id; on failure the payload is text."""
+
+    id: int
+    status: int
+    payload: bytes
+    code: int = 0
+    retryable: bool = False
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """Version 3: who is speaking and what it can do. First frame of either side."""
+
+    cluster: str
+    name: str
+    incarnation: int
+    address: Address
+    frame_bytes_max: int
+    requests_pending_max: int
+    heartbeat_timeout_ms: int = 0
+    compressions: tuple[str, ...] = ()
+
+
+class Cancel(msgspec.Struct, gc=False):
+    """Version 3: the sender no longer waits for the request of that id."""
+
+    id: int
+
+
+class Ping(msgspec.Struct, gc=False):
+    """Version 3: heartbeat; answered with a Pong of the same id."""
+
+    id: int
+
+
+class Pong(msgspec.Struct, gc=False):
+    """Version 3: answer to the Ping of that id."""
+
+    id: int
+
+
+class Goodbye(msgspec.Struct, gc=False):
+    """Version 3: the sender will close; nothing new should be sent to it."""
+
+    code: int
+    reason: str
+
+
+Frame: TypeAlias = Request | Reply | Hello | Cancel | Ping | Pong | Goodbye

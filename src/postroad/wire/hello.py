@@ -1,0 +1,116 @@
+"""The body of a version 3 hello: tagged fields, so that later nodes can add to it.
+
+Each field is u16 tag, u16 length, value, big endian. Unknown tags are skipped, missing ones take
+their default, and a tag given twice counts once, the last time.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+
+from postroad.core.address import Address
+from postroad.core.errors import ConfigError, MalformedFrame
+from postroad.core.limits import HELLO_BYTES_MAX
+from postroad.core.names import validate_node_name
+
+from .checks import decode_text
+from .frames import Hello
+
+_FIELD = struct.Struct(">HH")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_U16 = struct.Struct(">H")
+
+
+class Tag(enum.IntEnum):
+    """Fields of a hello."""
+
+    CLUSTER = 1
+    NAME = 2
+    INCARNATION = 3
+    HOST = 4
+    PORT = 5
+    FRAME_BYTES_MAX = 6
+    REQUESTS_PENDING_MAX = 7
+    HEARTBEAT_TIMEOUT_MS = 8
+    COMPRESSIONS = 9
+
+
+_REQUIRED = (Tag.CLUSTER, Tag.NAME, Tag.INCARNATION, Tag.FRAME_BYTES_MAX)
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The body of a hello frame."""
+    fields = {
+        Tag.CLUSTER: hello.cluster.encode(),
+        Tag.NAME: hello.name.encode(),
+        Tag.INCARNATION: _U64.pack(hello.incarnation),
+        Tag.HOST: hello.address.host.encode(),
+        Tag.PORT: _U16.pack(hello.address.port),
+        Tag.FRAME_BYTES_MAX: _U32.pack(hello.frame_bytes_max),
+        Tag.REQUESTS_PENDING_MAX: _U32.pack(hello.requests_pending_max),
+        Tag.HEARTBEAT_TIMEOUT_MS: _U32.pack(hello.heartbeat_timeout_ms),
+        Tag.COMPRESSIONS: ",".join(hello.compressions).encode(),
+    }
+    return b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in fields.items())
+
+
+def decode_hello(body: bytes) -> Hello:
+    """Read a hello; raises MalformedFrame on anything that is none."""
+    if len(body) > HELLO_BYTES_MAX:
+        raise MalformedFrame(f"a hello of {len(body)} bytes is longer than {HELLO_BYTES_MAX}")
+    fields = _split_fields(body)
+    for tag in _REQUIRED:
+        if tag not in fields:
+            raise MalformedFrame(f"hello lacks its {tag.name.lower()}")
+    compressions = _text(fields, Tag.COMPRESSIONS)
+    frame_bytes_max = _number(fields, Tag.FRAME_BYTES_MAX, _U32)
+    requests_pending_max = _number(fields, Tag.REQUESTS_PENDING_MAX, _U32, 1)
+    if frame_bytes_max == 0 or requests_pending_max == 0:
+        raise MalformedFrame("hello accepts no frames or no requests")
+    return Hello(
+        cluster=_text(fields, Tag.CLUSTER),
+        name=_name(fields),
+        incarnation=_number(fields, Tag.INCARNATION, _U64),
+        address=Address(_text(fields, Tag.HOST), _number(fields, Tag.PORT, _U16)),
+        frame_bytes_max=frame_bytes_max,
+        requests_pending_max=requests_pending_max,
+        heartbeat_timeout_ms=_number(fields, Tag.HEARTBEAT_TIMEOUT_MS, _U32),
+        compressions=tuple(compressions.split(",")) if compressions else (),
+    )
+
+
+def _split_fields(body: bytes) -> dict[int, bytes]:
+    fields: dict[int, bytes] = {}
+    position = 0
+    while position < len(body):
+        if len(body) - position < _FIELD.size:
+            raise MalformedFrame("hello ends inside a field")
+        tag, length = _FIELD.unpack_from(body, position)
+        position += _FIELD.size
+        if len(body) - position < length:
+            raise MalformedFrame(f"hello field {tag} is longer than the hello")
+        fields[tag] = body[position : position + length]
+        position += length
+    return fields
+
+
+def _text(fields: dict[int, bytes], tag: Tag) -> str:
+    return decode_text(fields.get(tag, b""), f"hello {tag.name.lower()}")
+
+
+def _number(fields: dict[int, bytes], tag: Tag, layout: struct.Struct, default: int = 0) -> int:
+    value = fields.get(tag)
+    if value is None:
+        return default
+    if len(value) != layout.size:
+        raise MalformedFrame(f"hello {tag.name.lower()} has {len(value)} bytes, not {layout.size}")
+    return int(layout.unpack(value)[0])
+
+
+def _name(fields: dict[int, bytes]) -> str:
+    try:
+        return validate_node_name(_text(fields, Tag.NAME))
+    except ConfigError as error:
+        raise MalformedFrame(f"hello: {error}") from None

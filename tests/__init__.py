@@ -1,0 +1,1 @@
+"""The tests of Postroad, and the modules they share."""

@@ -1,0 +1,61 @@
+"""What holds for every test: the event loop, the hypothesis profiles, skips that may not happen.
+
+Environment:
+    POSTROAD_LOOP           "uvloop" (the default where it is installed) or "asyncio".
+    POSTROAD_REQUIRE_ALL    "1" turns every skip into a failure; continuous integration sets it.
+    POSTROAD_CHAOS_SECONDS  how long one chaos test goes on; `make chaos` sets it.
+"""
+
+import asyncio
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import settings
+
+from tests.require_all import RequireAll
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+# A deadline per example fails on a busy machine, and pytest-timeout bounds the whole test anyway.
+settings.register_profile("quick", deadline=None)
+settings.register_profile("thorough", deadline=None, max_examples=5_000)
+settings.load_profile("quick")
+
+
+def loop_name() -> str:
+    """Say which event loop this run uses."""
+    default = "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
+    name = os.environ.get("POSTROAD_LOOP") or default
+    if name not in ("asyncio", "uvloop"):
+        raise pytest.UsageError(f"POSTROAD_LOOP is {name!r}; it must be asyncio or uvloop")
+    return name
+
+
+def loop_factory(name: str) -> LoopFactory:
+    if name == "asyncio":
+        return asyncio.new_event_loop
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("POSTROAD_REQUIRE_ALL") == "1":
+        config.pluginmanager.register(RequireAll())
+
+
+def pytest_report_header() -> str:
+    return f"event loop: {loop_name()}"
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, LoopFactory]:
+    name = loop_name()
+    return {name: loop_factory(name)}
+
+
+@pytest.fixture
+def chaos_seconds() -> float:
+    """How long a chaos test goes on: a few seconds, unless `make chaos` asks for more."""
+    return float(os.environ.get("POSTROAD_CHAOS_SECONDS", "3"))

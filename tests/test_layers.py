@@ -1,0 +1,99 @@
+"""The import contracts: kept by the package, and broken by every breach they are there for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import PACKAGE, ROOT
+
+LAYERS = (
+    "admin", "cells", "cli", "cluster", "core", "dashboard", "durable", "flows", "net", "node",
+    "pipeline", "services", "testing", "wire",
+)  # fmt: skip
+
+# Importer and what it may not import.
+PLANTED = [
+    ("core", "asyncio"),
+    ("core", "postroad.wire"),
+    ("wire", "random"),
+    ("wire", "socket"),
+    ("wire", "ssl"),
+    ("wire", "threading"),
+    ("wire", "time"),
+    ("wire", "postroad.net"),
+    ("net", "click"),
+    ("net", "postroad"),
+    ("net", "postroad.cluster"),
+    ("net", "postroad.testing"),
+    ("cells", "postroad.durable"),
+    ("flows", "postroad.services"),
+    ("node", "postroad.admin"),
+    ("cli", "postroad.core"),
+    ("cli", "postroad.dashboard"),
+    ("cli", "postroad.net.entry"),
+    ("dashboard", "postroad.core"),
+]
+ALLOWED = [
+    ("wire", "struct"),
+    ("wire", "msgspec"),
+    ("net", "asyncio"),
+    ("net", "postroad.wire"),
+    ("node", "postroad.net"),
+    ("cli", "click"),
+    ("cli", "postroad.admin"),
+    ("cli", "postroad._version"),
+    ("dashboard", "postroad.node"),
+    ("testing", "postroad.net"),
+]
+
+
+def lint_imports(directory: Path) -> subprocess.CompletedProcess[str]:
+    """Check the package that lies in a directory; the current one comes first on its path."""
+    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    config = ROOT / "importlinter.ini"
+    return subprocess.run(
+        [sys.executable, "-c", command, "--config", str(config), "--no-cache", "--no-logo"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def plant(directory: Path, imports: list[tuple[str, str]]) -> Path:
+    """Make a package of all layers with a module for each of the given imports."""
+    package = directory / "postroad"
+    for layer in LAYERS:
+        package.joinpath(layer).mkdir(parents=True)
+        package.joinpath(layer, "__init__.py").touch()
+        package.joinpath(layer, "entry.py").touch()
+    package.joinpath("__init__.py").touch()
+    package.joinpath("_version.py").touch()
+    for number, (layer, imported) in enumerate(imports):
+        package.joinpath(layer, f"planted_{number}.py").write_text(f"import {imported}\n")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    finished = lint_imports(plant(tmp_path_factory.mktemp("broken"), PLANTED))
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def test_the_package_keeps_every_contract() -> None:
+    finished = lint_imports(PACKAGE.parent)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_the_contracts_allow_what_they_should(tmp_path: Path) -> None:
+    finished = lint_imports(plant(tmp_path, ALLOWED))
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize("number", range(len(PLANTED)), ids=[" to ".join(p) for p in PLANTED])
+def test_the_contracts_report(report: str, number: int) -> None:
+    layer, imported = PLANTED[number]
+    assert f"postroad.{layer}.planted_{number} -> {imported}" in report

@@ -1,0 +1,246 @@
+"""The size, naming and completeness rules that no linter knows.
+
+Every rule reads one file and yields a sentence for each breach, so that one run shows all of them.
+"""
+
+import ast
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import (
+    code_files,
+    module_name,
+    package_files,
+    relative,
+    syntax_tree,
+    text_files,
+)
+
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+GENERIC_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
+
+UNFINISHED = "NotImplementedError"
+PROMISE = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.:/-])/(?:home|root|tmp|work|Users)/\w")
+REGISTRY = re.compile(
+    r"--(?:extra-)?index-url|--find-links|"
+    r"https?://[^\s\"'>)]*(?:artifactory|devpi|nexus|npmjs|pypi|pythonhosted)",
+    re.IGNORECASE,
+)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Rule = Callable[[str, ast.Module], Iterator[str]]
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def body_without_docstring(function: Function) -> list[ast.stmt]:
+    has_docstring = ast.get_docstring(function, clean=False) is not None
+    return function.body[1:] if has_docstring else function.body
+
+
+def code_lines(function: Function, lines: list[str]) -> int:
+    """Count the lines of a function without its docstring, blank lines and comments."""
+    docstring = function.body[0] if ast.get_docstring(function, clean=False) is not None else None
+    prose = range(docstring.lineno, (docstring.end_lineno or 0) + 1) if docstring else range(0)
+    numbers = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+    code = (lines[number - 1].strip() for number in numbers if number not in prose)
+    return sum(bool(line) and not line.startswith("#") for line in code)
+
+
+def is_typing_protocol(node: ast.AST) -> bool:
+    if not isinstance(node, ast.ClassDef):
+        return False
+    bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+    return any(ast.unparse(base) in ("Protocol", "typing.Protocol") for base in bases)
+
+
+def declarations(tree: ast.AST) -> set[Function]:
+    """Find the functions that only declare: in protocols, abstract ones and overloads."""
+    in_protocols = {
+        function
+        for node in ast.walk(tree)
+        if is_typing_protocol(node)
+        for function in functions(node)
+    }
+    decorated = {
+        function
+        for function in functions(tree)
+        for decorator in function.decorator_list
+        if ast.unparse(decorator).rpartition(".")[2] in ("abstractmethod", "overload")
+    }
+    return in_protocols | decorated
+
+
+def is_filler(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Pass) or (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and statement.value.value is Ellipsis
+    )
+
+
+def all_order(name: str) -> tuple[int, str]:
+    """Order names as ruff's RUF022 does: constants, then classes, then the rest."""
+    if name.isupper() and len(name) > 1:
+        return (0, name)
+    return (1, name) if name[:1].isupper() else (2, name)
+
+
+# The rules. Each takes the text and the syntax tree of a module and yields breaches.
+
+
+def oversized_module(text: str, _tree: ast.Module) -> Iterator[str]:
+    length = len(text.splitlines())
+    if length > MODULE_LINES_MAX:
+        yield f"{length} lines; split it at {MODULE_LINES_MAX}"
+
+
+def oversized_functions(text: str, tree: ast.Module) -> Iterator[str]:
+    lines = text.splitlines()
+    for function in functions(tree):
+        length = code_lines(function, lines)
+        if length > FUNCTION_LINES_MAX:
+            yield f"{function.name}() has {length} lines of code; {FUNCTION_LINES_MAX} is the limit"
+
+
+def unfinished_code(_text: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == UNFINISHED:
+            yield f"line {node.lineno} is not implemented"
+    declared = declarations(tree)
+    for function in functions(tree):
+        body = body_without_docstring(function)
+        if function not in declared and body and all(map(is_filler, body)):
+            yield f"{function.name}() does nothing and does not say why"
+
+
+def missing_docstring(_text: str, tree: ast.Module) -> Iterator[str]:
+    if not ast.get_docstring(tree):
+        yield "has no docstring"
+
+
+def breaches(rule: Rule, paths: Iterable[Path]) -> list[str]:
+    return [
+        f"{relative(path)}: {breach}"
+        for path in paths
+        for breach in rule(path.read_text(encoding="utf-8"), syntax_tree(path))
+    ]
+
+
+def matches(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in text_files()
+        if path != Path(__file__).resolve()  # It has to spell what it refuses.
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+
+def report(found: list[str]) -> str:
+    return "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("rule", [oversized_module, oversized_functions])
+def test_sizes(rule: Rule) -> None:
+    found = breaches(rule, code_files())
+    assert not found, report(found)
+
+
+@pytest.mark.parametrize("rule", [unfinished_code, missing_docstring])
+def test_package(rule: Rule) -> None:
+    found = breaches(rule, package_files())
+    assert not found, report(found)
+
+
+def test_module_names_say_what_is_inside() -> None:
+    found = [
+        relative(path)
+        for path in code_files()
+        if GENERIC_NAMES & {part.strip("_") for part in path.with_suffix("").parts[-2:]}
+    ]
+    assert not found, report(found)
+
+
+@pytest.mark.parametrize(
+    "pattern", [PROMISE, MACHINE_PATH, REGISTRY], ids=["promise", "path", "registry"]
+)
+def test_texts_are_free_of(pattern: re.Pattern[str]) -> None:
+    found = matches(pattern)
+    assert not found, report(found)
+
+
+@pytest.mark.parametrize(
+    "package", [module_name(path) for path in package_files() if path.name == "__init__.py"]
+)
+def test_package_declares_its_names(package: str) -> None:
+    module = importlib.import_module(package)
+    names = getattr(module, "__all__", None)
+
+    assert names is not None, f"{package} has no __all__"
+    assert list(names) == sorted(names, key=all_order)
+    assert [name for name in names if not hasattr(module, name)] == []
+
+
+# The rules themselves, on planted breaches.
+
+LONG_FUNCTION = "def long():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
+COMMENTED_FUNCTION = 'def short():\n    """Say.\n\n    More.\n    """\n' + "    # why\n\n" * 90
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (oversized_module, "x = 1\n" * (MODULE_LINES_MAX + 1)),
+        (oversized_functions, LONG_FUNCTION),
+        (unfinished_code, f"def f():\n    raise {UNFINISHED}"),
+        (unfinished_code, "def f():\n    pass"),
+        (unfinished_code, 'async def f():\n    """Say."""\n    ...'),
+        (unfinished_code, "class A(asyncio.Protocol):\n    def f(self): pass"),
+        (missing_docstring, "x = 1"),
+    ],
+)
+def test_rule_reports(rule: Rule, source: str) -> None:
+    assert list(rule(source, ast.parse(source)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        (oversized_module, "x = 1\n" * MODULE_LINES_MAX),
+        (oversized_functions, COMMENTED_FUNCTION + "    return 1\n"),
+        (unfinished_code, "class A(Protocol):\n    def f(self): ..."),
+        (unfinished_code, "class A(typing.Protocol[T]):\n    async def f(self): ..."),
+        (unfinished_code, "class A:\n    @abc.abstractmethod\n    def f(self): ..."),
+        (unfinished_code, 'def f():\n    """Do nothing: the null observer."""'),
+        (missing_docstring, '"""Say."""'),
+    ],
+)
+def test_rule_accepts(rule: Rule, source: str) -> None:
+    assert list(rule(source, ast.parse(source))) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        (PROMISE, "# TODO: later"),
+        (MACHINE_PATH, "open('/home/someone/x')"),
+        (REGISTRY, "pip install --index-url x"),
+        (REGISTRY, "https://pypi.org/simple"),
+    ],
+)
+def test_pattern_matches(pattern: re.Pattern[str], line: str) -> None:
+    assert pattern.search(line)
+
+
+def test_order_of_names() -> None:
+    names = ["Zebra", "LIMIT", "apple", "Address", "__version__"]
+    assert sorted(names, key=all_order) == ["LIMIT", "Address", "Zebra", "__version__", "apple"]
