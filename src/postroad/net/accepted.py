@@ -18,11 +18,13 @@ from .dispatch import (
     EXPIRED_ANSWER,
     STOPPING_ANSWER,
     Answer,
+    Reaction,
     Subscriptions,
     consumer_answer,
     finish,
     no_handler_answer,
     react,
+    reply_too_large_answer,
 )
 from .link import LARGE_BYTES, Link, LinkContext
 from .message import Message, Result, Subscription
@@ -45,15 +47,20 @@ class AcceptedLink(Link):
 
     __slots__ = (
         "_backlog",
+        "_can_serve",
         "_duplicates",
+        "_easy_bytes_max",
         "_ending",
         "_is_rejected",
         "_is_stopping",
         "_peer_name",
+        "_queued_bytes",
         "_reads",
         "_registry",
         "_sender",
         "_subscriptions",
+        "replies_sent",
+        "requests_received",
         "running",
     )
 
@@ -67,7 +74,7 @@ class AcceptedLink(Link):
         registry: set[AcceptedLink],
     ) -> None:
         super().__init__(context, loop)
-        self._subscriptions = subscriptions
+        self._subscriptions = subscriptions.by_subject
         # All links of the service that are open or still at work; this one adds itself.
         self._registry = registry
         # Requests read but not yet begun, because handlers or the socket are full.
@@ -82,6 +89,15 @@ class AcceptedLink(Link):
         self._sender: Address | None = None
         self._peer_name: str | None = None
         self._reads = True
+        # Whether the next request may begin at once.
+        self._can_serve = True
+        # Replies up to this size need no closer look; known once the link is open.
+        self._easy_bytes_max = 0
+        # Bytes of replies since the last write; many small ones must not pile up either.
+        self._queued_bytes = 0
+        # Counted here, and added to the service's counters when the link is gone.
+        self.requests_received = 0
+        self.replies_sent = 0
         self._is_stopping = False
         # Whether it was one too many and was closed at once.
         self._is_rejected = False
@@ -115,21 +131,19 @@ class AcceptedLink(Link):
 
     def _receive(self, data: bytes, now: float) -> None:
         for event in self.machine.receive_data(data, now):
-            if type(event) is Request:
-                if self._backlog or not self._has_capacity:
-                    self._backlog.append(event)
-                else:
-                    self._serve(event, now)
-            else:
+            if type(event) is not Request:
                 self._on_event(event, now)
-        if self._backlog:
+            elif self._can_serve:
+                self._serve(event, now)
+            else:
+                self._backlog.append(event)
+        if not self._can_serve:
             self._go_on()
-        else:
-            self._regulate()
 
     def _on_event(self, event: Event, now: float) -> None:
         if isinstance(event, Opened):
             self._peer_name = self.peer_name
+            self._easy_bytes_max = min(LARGE_BYTES - 1, self.machine.send_bytes_max)
             self._settle()
         elif isinstance(event, Cancel):
             self._cancel(event.id)
@@ -155,28 +169,44 @@ class AcceptedLink(Link):
     # Handling.
 
     def _serve(self, request: Request, now: float) -> None:
-        self._context.counters.requests_received += 1
+        self.requests_received += 1
         subject = request.subject
-        subscription = self._subscriptions.by_subject.get(subject)
+        subscription = self._subscriptions.get(subject)
         if subscription is None or self._is_stopping:
             self._decline(request)
-            return
-        if subscription.one_way and not request.one_way and self.machine.version >= 3:
-            self._context.counters.no_handler += 1
-            self._reply(request.id, consumer_answer(subject))
             return
         sender = self._sender
         if sender is None:
             sender = self._sender = self.machine.sender or _UNKNOWN_SENDER
         timeout_ms = request.timeout_ms
-        message = Message(
-            request.payload,
-            subject,
-            sender,
-            self._peer_name,
-            now + timeout_ms / 1000 if timeout_ms else None,
-        )
+        deadline = now + timeout_ms / 1000 if timeout_ms else None
+        message = Message(request.payload, subject, sender, self._peer_name, deadline)
+        if request.one_way or subscription.one_way:
+            self._consume(request, subscription, message, now)
+            return
         reaction = react(subscription, message)
+        if type(reaction) is bytes and len(reaction) <= self._easy_bytes_max:
+            self.replies_sent += 1
+            self.machine.reply(request.id, 0, reaction)
+            self._queued_bytes += len(reaction)
+            if self._queued_bytes > LARGE_BYTES:
+                self._flush()
+        else:
+            self._conclude(request, subscription, reaction, now)
+
+    def _consume(
+        self, request: Request, subscription: Subscription, message: Message, now: float
+    ) -> None:
+        """Handle a message that wants no reply, or whose handler gives none."""
+        if not request.one_way and self.machine.version >= 3:
+            self._context.counters.no_handler += 1
+            self._reply(request.id, consumer_answer(request.subject))
+        else:
+            self._conclude(request, subscription, react(subscription, message), now)
+
+    def _conclude(
+        self, request: Request, subscription: Subscription, reaction: Reaction, now: float
+    ) -> None:
         if isinstance(reaction, bytes | Answer):
             self._answer(request, subscription, reaction)
         else:
@@ -199,45 +229,38 @@ class AcceptedLink(Link):
 
     def _answer(self, request: Request, subscription: Subscription, answer: bytes | Answer) -> None:
         """Reply, unless the request or its handler is one-way."""
-        is_failure = type(answer) is not bytes
-        if is_failure:
+        if isinstance(answer, Answer):
             self._context.counters.handlers_failed += 1
-        if request.one_way or (subscription.one_way and self.machine.version < 3):
-            if is_failure:
-                self._warn_of_failure(request, answer)
-        elif type(answer) is bytes:
-            if len(answer) >= LARGE_BYTES:
-                self._reply_large(request, answer)
-            else:
-                self._context.counters.replies_sent += 1
-                self.machine.reply(request.id, 0, answer)
+        elif len(answer) > self.machine.send_bytes_max:
+            answer = reply_too_large_answer(len(answer), self.machine.send_bytes_max)
         else:
-            self._reply(request.id, answer)  # type: ignore[arg-type]
-
-    def _reply_large(self, request: Request, payload: bytes) -> None:
-        if len(payload) > self.machine.send_bytes_max:
-            text = (
-                f"the reply of {len(payload)} bytes exceeds the "
-                f"{self.machine.send_bytes_max} this connection carries"
-            )
-            self._reply(request.id, Answer(Status.HANDLER_FAILED, text.encode()))
-            return
-        self._has_large = True
-        self._reply(request.id, Answer(Status.OK, payload))
-        self._flush()
+            answer = Answer(Status.OK, answer)
+        if request.one_way or subscription.one_way:
+            if answer.status != Status.OK:
+                self._warn_of_failure(request, answer)
+        else:
+            self._reply(request.id, answer)
 
     def _reply(self, id: int, answer: Answer) -> None:
-        self._context.counters.replies_sent += 1
+        if self.transport is None:
+            return
+        self.replies_sent += 1
         self.machine.reply(id, answer.status, answer.payload, answer.code, answer.retryable)
+        if len(answer.payload) >= LARGE_BYTES:
+            self._has_large = True
+            self._flush()
 
-    def _warn_of_failure(self, request: Request, answer: bytes | Answer) -> None:
-        text = answer.payload.decode() if isinstance(answer, Answer) else ""
+    def _flush(self) -> None:
+        self._queued_bytes = 0
+        super()._flush()
+
+    def _warn_of_failure(self, request: Request, answer: Answer) -> None:
         self._context.warn(
             f"one-way {request.subject}",
             self._loop.time(),
             "the handler of one-way %r failed: %s",
             request.subject,
-            text,
+            answer.payload.decode(),
         )
 
     # Asynchronous handlers.
@@ -258,6 +281,7 @@ class AcceptedLink(Link):
         self.running.add(key, _Run(task, request), now + timeout_s)
         if self.running.next_deadline < self._timer_at:
             self._arm(self.running.next_deadline)
+        self._update_can_serve()
 
     async def _run(
         self,
@@ -302,11 +326,15 @@ class AcceptedLink(Link):
             self._is_writable or self.transport is None
         )
 
+    def _update_can_serve(self) -> None:
+        self._can_serve = self._has_capacity and not self._backlog
+
     def _go_on(self) -> None:
         """Begin what waited, as far as there is room."""
         now = self._loop.time()
         while self._backlog and self._has_capacity:
             self._serve(self._backlog.popleft(), now)
+        self._update_can_serve()
         if self.transport is None:
             self._report_closed()
             return
@@ -317,7 +345,7 @@ class AcceptedLink(Link):
 
     def _regulate(self) -> None:
         """Read from the peer only while there is room for more."""
-        should_read = not self._backlog and self._has_capacity
+        should_read = self._can_serve
         if should_read == self._reads or self.transport is None or self._linger is not None:
             return
         self._reads = should_read
@@ -329,6 +357,7 @@ class AcceptedLink(Link):
             self.transport.pause_reading()
 
     def _on_writable(self, is_writable: bool) -> None:
+        self._update_can_serve()
         if is_writable:
             self._go_on()
         else:
@@ -376,8 +405,10 @@ class AcceptedLink(Link):
         return bool(self.running.entries or self._backlog or self._ending)
 
     def _report_closed(self) -> None:
-        if not self.is_busy:
+        if not self.is_busy and self in self._registry:
             self._registry.discard(self)
+            self._context.counters.requests_received += self.requests_received
+            self._context.counters.replies_sent += self.replies_sent
 
     def __repr__(self) -> str:
         state = self.machine.phase.value if self.transport is not None else "closed"

@@ -33,6 +33,8 @@ class Counters(msgspec.Struct):
     """Accepted ones above the limit, closed at once."""
     connections_lost: int = 0
     """Open ones that ended without this side wanting it."""
+    tls_failures: int = 0
+    """Connections to this node on which TLS could not be agreed."""
     protocol_errors: int = 0
     """Connections closed because the peer broke the protocol or fell silent."""
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from postroad.core.errors import ConnectionClosed, TlsFailed
+from postroad.core.errors import ConnectionClosed, HandshakeRefused, Outcome, TlsFailed
 from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, Phase, Reply, Role
 
 from .link import LARGE_BYTES, Link, LinkContext, is_tls_error
-from .results import EXPIRED, LinkDown, Result, link_down
+from .results import EXPIRED, LinkDown, Result
 
 if TYPE_CHECKING:
-    import asyncio
-
     from postroad.core import Address
 
 
@@ -21,7 +20,9 @@ class DialedLink(Link):
     """A connection this node opened."""
 
     __slots__ = (
+        "_is_retired",
         "_last_id",
+        "_next_id",
         "_peer_reason",
         "_room",
         "_was_open",
@@ -31,6 +32,7 @@ class DialedLink(Link):
         "opened",
         "pending",
         "pending_max",
+        "requests_sent",
         "send_bytes_max",
     )
 
@@ -51,7 +53,11 @@ class DialedLink(Link):
         self.send_bytes_max = 0
         self.last_used = loop.time()
         self._last_id = 0
+        self._next_id = context.next_id
+        # Counted here, and added to the service's counters when the link is gone.
+        self.requests_sent = 0
         self._was_open = False
+        self._is_retired = False
         # What the peer gave as its reason to close.
         self._peer_reason: str | None = None
         # Callers waiting until this link can take another message.
@@ -63,35 +69,43 @@ class DialedLink(Link):
         self, subject: str, payload: bytes, now: float, timeout: float
     ) -> tuple[int, asyncio.Future[Result]]:
         """Write a request; the caller has checked `can_send` and awaits the future."""
-        self.last_used = now
-        self._last_id = id = self._context.next_id()
-        self._context.counters.requests_sent += 1
-        self.machine.request(id, subject, payload, _to_ms(timeout))
-        future: asyncio.Future[Result] = self._loop.create_future()
+        id = self._next_id()
+        self.machine.request(id, subject, payload, int(timeout * 1000) or 1)
         pending = self.pending
-        self._post(payload, is_quiet=not pending.entries)
+        entries = pending.entries
+        if not self._flush_scheduled:
+            self._flush_soon(len(payload), is_quiet=not entries)
+        elif len(payload) >= LARGE_BYTES:
+            self._has_large = True
+        future: asyncio.Future[Result] = asyncio.Future(loop=self._loop)
         deadline = now + timeout
-        pending.entries[id] = (future, deadline)
+        entries[id] = (future, deadline)
         if deadline < pending.next_deadline:
             pending.next_deadline = deadline
             if deadline < self._timer_at:
                 self._arm(deadline)
+        self.last_used = now
+        self._last_id = id
+        self.requests_sent += 1
+        if len(entries) >= self.pending_max:
+            self.can_send = False
         return id, future
 
     def post(self, subject: str, payload: bytes, now: float) -> None:
         """Write a one-way message; the caller has checked `can_send`."""
+        id = self._next_id()
+        self.machine.request(id, subject, payload, 0, True)
+        self._flush_soon(len(payload), is_quiet=False)
         self.last_used = now
-        self._last_id = id = self._context.next_id()
+        self._last_id = id
         self._context.counters.messages_sent += 1
-        self.machine.request(id, subject, payload, 0, one_way=True)
-        self._post(payload, is_quiet=False)
 
-    def _post(self, payload: bytes, *, is_quiet: bool) -> None:
-        if len(payload) >= LARGE_BYTES:
+    def _flush_soon(self, payload_bytes: int, *, is_quiet: bool) -> None:
+        """Send at the end of this turn of the loop, or at once if waiting gains nothing."""
+        if payload_bytes >= LARGE_BYTES:
             self._has_large = True
             self._flush()
-        elif is_quiet and not self._flush_scheduled:
-            # Nothing else is going on, so waiting for company would only add latency.
+        elif is_quiet:
             self._flush()
         else:
             self._schedule_flush()
@@ -112,11 +126,6 @@ class DialedLink(Link):
         names = self.machine.certificate_names
         return names is None or name in names
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the caller may send now."""
-        return self.can_send and len(self.pending.entries) < self.pending_max
-
     async def wait_for_room(self) -> None:
         """Return when the link may have room again, or is gone."""
         future = self._loop.create_future()
@@ -129,8 +138,9 @@ class DialedLink(Link):
 
     def _make_room(self) -> None:
         """Wake as many waiting callers as can go on."""
+        self._update_can_send()
         room = self.pending_max - len(self.pending.entries) if self.can_send else 0
-        while self._room and (room > 0 or self.transport is None):
+        while self._room and (room > 0 or not self.is_open):
             future = self._room.popleft()
             if not future.done():
                 future.set_result(None)
@@ -154,8 +164,9 @@ class DialedLink(Link):
             else:
                 self._on_event(event, now)
         self._context.counters.replies_received += received
-        if self._room:
+        if not self.can_send:
             self._make_room()
+            self._close_when_drained()
 
     def _on_event(self, event: Event, now: float) -> None:
         if isinstance(event, Opened):
@@ -169,9 +180,8 @@ class DialedLink(Link):
             self._settle()
         elif isinstance(event, Goodbye):
             self._peer_reason = event.reason
-            self._update_can_send()
-            if not self.pending.entries:
-                self.close(f"the peer said goodbye: {event.reason}")
+            self._make_room()
+            self._close_when_drained()
         elif isinstance(event, FrameIgnored):
             self._context.counters.frames_ignored += 1
             self._context.warn(
@@ -192,14 +202,14 @@ class DialedLink(Link):
     # The life of the link.
 
     def _on_writable(self, is_writable: bool) -> None:
-        self._update_can_send()
-        if is_writable:
-            self._make_room()
+        self._make_room()
 
     def _update_can_send(self) -> None:
-        self.can_send = self.is_open and self._is_writable
+        has_slot = len(self.pending.entries) < self.pending_max and not self._is_retired
+        self.can_send = has_slot and self._is_writable and self.is_open
 
     def close(self, reason: str) -> None:
+        """Close; requests still waiting fail when the socket is gone."""
         super().close(reason)
         self.can_send = False
 
@@ -216,13 +226,20 @@ class DialedLink(Link):
                 future.set_result(EXPIRED)
             if self.is_open:
                 self.machine.cancel(id)
-        if self._room:
-            self._make_room()
-        if self.machine.phase is Phase.DRAINING and not self.pending.entries:
-            self.close("drained")
-        elif self._own_deadline() <= now and not self.pending.entries and self.is_open:
+        self._make_room()
+        self._close_when_drained()
+        if self._own_deadline() <= now and not self.pending.entries and self.is_open:
             self.machine.goodbye("idle")
             self.close("idle")
+
+    def retire(self) -> None:
+        """Take no more requests; those in flight go on."""
+        self._is_retired = True
+        self._make_room()
+
+    def _close_when_drained(self) -> None:
+        if self.machine.phase is Phase.DRAINING and not self.pending.entries:
+            self.close(f"the peer said goodbye: {self._peer_reason}")
 
     def fail_pending(self, result: LinkDown) -> None:
         """End every request in flight the same way."""
@@ -232,14 +249,22 @@ class DialedLink(Link):
 
     def _on_lost(self, exc: Exception | None) -> None:
         self.can_send = False
+        self._context.counters.requests_sent += self.requests_sent
         kind = TlsFailed if is_tls_error(exc) and not self._was_open else ConnectionClosed
-        down = link_down(kind, self._describe_loss(exc), was_open=self._was_open)
+        down = LinkDown(kind(self._describe_loss(exc), **self._judge_loss(kind)))
         if self._was_open and self._close_reason is None and self._peer_reason is None:
             self._context.counters.connections_lost += 1
         if not self.opened.done():
             self.opened.set_result(down)
         self.fail_pending(down)
         self._make_room()
+
+    def _judge_loss(self, kind: type[ConnectionClosed]) -> dict[str, Any]:
+        """Nothing was sent on a link that never opened; trying again helps unless it is refused."""
+        if self._was_open:
+            return {}
+        is_refused = kind is TlsFailed or isinstance(self.machine.failure, HandshakeRefused)
+        return {"outcome": Outcome.NOT_SENT, "retryable": not is_refused}
 
     def _describe_loss(self, exc: Exception | None) -> str:
         if self._close_reason is not None:
@@ -258,8 +283,3 @@ class DialedLink(Link):
     def __repr__(self) -> str:
         state = self.machine.phase.value if self.transport is not None else "closed"
         return f"<DialedLink {self.address} {state}, {len(self.pending)} pending>"
-
-
-def _to_ms(timeout: float) -> int:
-    """A timeout as version 3 tells it: at least 1, because 0 means none."""
-    return max(1, min(int(timeout * 1000), 0xFFFF_FFFF))

@@ -113,5 +113,11 @@ def consumer_answer(subject: str) -> Answer:
     return Answer(Status.NO_HANDLER, text.encode())
 
 
+def reply_too_large_answer(size: int, maximum: int) -> Answer:
+    """What the caller is told when the reply does not fit the connection."""
+    text = f"the reply of {size} bytes exceeds the {maximum} this connection carries"
+    return Answer(Status.HANDLER_FAILED, text.encode())
+
+
 STOPPING_ANSWER = Answer(Status.STOPPING, b"the peer is stopping", retryable=True)
 EXPIRED_ANSWER = Answer(Status.HANDLER_FAILED, b"the handler took too long and was cancelled")

@@ -10,6 +10,8 @@ from postroad.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import asyncio
+import os
+import socket
     import ssl
 
 _BACKLOG = 1_024
@@ -52,7 +54,7 @@ class Listener:
         The sockets stay open under a second descriptor while the server around them is changed,
         so nobody who connects meanwhile is turned away.
         """
-        copies = [sock.dup() for server in self._servers for sock in server.sockets]
+        copies = [_duplicate(sock) for server in self._servers for sock in server.sockets]
         old = self._servers
         self._servers = [
             await self._loop.create_server(
@@ -76,3 +78,8 @@ class Listener:
     def _handshake_timeout(self, context: ssl.SSLContext | None) -> float | None:
         """Loops accept the option with TLS only."""
         return None if context is None else self._handshake_timeout_s
+
+
+def _duplicate(sock: socket.socket) -> socket.socket:
+    """A second descriptor of a listening socket; what loops hand out cannot always `dup`."""
+    return socket.socket(fileno=os.dup(sock.fileno()))

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from postroad.core.errors import RequestTimeout
-from postroad.wire import Reply, Status
+from postroad.wire import Reply
 
 from .dispatch import (
     Answer,
@@ -20,6 +20,7 @@ from .dispatch import (
     finish,
     no_handler_answer,
     react,
+    reply_too_large_answer,
 )
 from .message import Message, Result, Subscription
 from .results import error_of
@@ -75,8 +76,7 @@ class LocalDelivery:
         if isinstance(reaction, Answer):
             self._context.counters.handlers_failed += 1
         elif len(reaction) > self._context.limits.frame_bytes_max:
-            text = f"the reply of {len(reaction)} bytes exceeds the limit frame_bytes_max"
-            return Answer(Status.HANDLER_FAILED, text.encode())
+            return reply_too_large_answer(len(reaction), self._context.limits.frame_bytes_max)
         return reaction
 
     async def send(self, subject: str, payload: bytes) -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 BEFORE_CONNECT = faults.declare("net.dial.before_connect")
 
+# Failures remembered for texts; forgetting them all costs nothing but detail.
+_FAILURES_MAX = 1_024
+
 Key: TypeAlias = tuple[Address, str]
 
 
@@ -46,6 +49,8 @@ class Pool:
         self._dialing: dict[Key, asyncio.Task[DialedLink]] = {}
         # Open links that are not for sharing: transient ones, and those that are draining.
         self._others: set[DialedLink] = set()
+        # Why the last attempt of a waiting caller failed, for the text when its time is over.
+        self._failures: dict[Address, str] = {}
         self._is_closed = False
 
     @property
@@ -66,6 +71,7 @@ class Pool:
             except MessagingError as error:
                 if not (wait and error.retryable):
                     raise
+                self._remember_failure(address, error.detail)
             attempt += 1
             limits = self._context.limits
             await asyncio.sleep(
@@ -76,6 +82,15 @@ class Pool:
                     chance=random.random(),
                 )
             )
+
+    def last_failure(self, address: Address) -> str | None:
+        """Why the last attempt to reach the address failed, if no later one succeeded."""
+        return self._failures.get(address)
+
+    def _remember_failure(self, address: Address, detail: str) -> None:
+        if len(self._failures) >= _FAILURES_MAX:
+            self._failures.clear()
+        self._failures[address] = detail
 
     async def transient(self, address: Address) -> DialedLink:
         """A connection of the caller's own, which closes it."""
@@ -106,7 +121,13 @@ class Pool:
             task = self._loop.create_task(self._dial(key[0]))
             self._dialing[key] = task
             task.add_done_callback(lambda done: self._on_dialed(key, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # Either the caller was cancelled, or the dial, because the service stops.
+            if task.cancelled():
+                raise NotRunning("the service stopped while connecting") from None
+            raise
 
     def _on_dialed(self, key: Key, task: asyncio.Task[DialedLink]) -> None:
         del self._dialing[key]
@@ -115,6 +136,7 @@ class Pool:
             if self._is_closed:
                 link.close("the service stopped")
             self._links[key] = link
+            self._failures.pop(key[0], None)
 
     def _retire(self, key: Key) -> None:
         """A shared link that is no longer open finishes what it has, unshared."""
@@ -185,7 +207,7 @@ class Pool:
             task.cancel()
         links = self.links
         for link in links:
-            link.can_send = False
+            link.retire()
         await self._wait_until_idle(links, grace_s)
         for link in links:
             link.fail_pending(stopped_while_in_flight())

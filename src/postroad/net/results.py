@@ -11,7 +11,6 @@ from typing import TypeAlias
 import msgspec
 
 from postroad.core.errors import (
-    ConnectionClosed,
     MessagingError,
     NoRemoteHandler,
     NotRunning,
@@ -39,13 +38,6 @@ class Expired(msgspec.Struct, frozen=True, gc=False):
 Result: TypeAlias = Reply | LinkDown | Expired
 
 EXPIRED = Expired()
-
-
-def link_down(error: type[ConnectionClosed], detail: str, *, was_open: bool) -> LinkDown:
-    """The end of a link that its requests share. Nothing was sent on one that never opened."""
-    if was_open:
-        return LinkDown(error(detail))
-    return LinkDown(error(detail, outcome=Outcome.NOT_SENT, retryable=error.retryable))
 
 
 def error_of(result: Result, subject: str) -> MessagingError:

@@ -31,6 +31,7 @@ from .listener import Listener
 from .local import LocalDelivery
 from .pool import Pool
 from .results import error_of
+from .tls import report_failed_handshakes
 
 if TYPE_CHECKING:
     import ssl
@@ -203,22 +204,20 @@ class MessagingService:
         Raises:
             MessagingError: one of its sub-classes; `outcome` says whether the peer may have acted.
         """
-        if timeout is None:
-            timeout = self._timeout_s
         link = self._routes.get((address, subject))
         if (
             link is None
-            or not link.has_room
+            or not link.can_send
             or type(payload) is not bytes
             # No character takes more than four bytes; the exact size is checked thoroughly.
             or len(payload) + 4 * len(subject) > link.send_bytes_max
             or not keep_alive
             or peer is not None
-            or not 0 < timeout < 1e6
         ):
             return await self._request_thoroughly(
                 address, subject, payload, timeout, keep_alive, wait, peer
             )
+        timeout = self._timeout_s if timeout is None else self._check_timeout(timeout)
         started = self._loop.time()
         id, future = link.request(subject, payload, started, timeout)
         try:
@@ -259,7 +258,7 @@ class MessagingService:
                     self._check_size(subject, data, link.send_bytes_max)
                     link.post(subject, data, started)
         except TimeoutError as error:
-            failure = self._name_timeout(error)
+            failure = self._name_timeout(error, target)
             raise self._explain(failure, target, subject, started, timeout) from None
         except MessagingError as error:
             raise self._explain(error, target, subject, started, timeout) from error.__cause__
@@ -269,7 +268,7 @@ class MessagingService:
         address: Address | str,
         subject: str,
         payload: Payload,
-        timeout: float,
+        timeout: float | None,
         keep_alive: bool,
         wait: bool,
         peer: str | None,
@@ -297,7 +296,7 @@ class MessagingService:
                 if not keep_alive:
                     self._pool.release(link, "transient request done")
         except TimeoutError as error:
-            failure = self._name_timeout(error)
+            failure = self._name_timeout(error, target)
             raise self._explain(failure, target, subject, started, timeout) from None
         except MessagingError as error:
             raise self._explain(error, target, subject, started, timeout) from error.__cause__
@@ -322,7 +321,7 @@ class MessagingService:
     ) -> DialedLink:
         """A link with room for one more message."""
         link = self._routes.get((address, subject))
-        while link is None or not link.has_room:
+        while link is None or not link.can_send:
             if link is not None and link.is_open:
                 await link.wait_for_room()
             else:
@@ -354,11 +353,15 @@ class MessagingService:
                 f"a message of {size} bytes exceeds the {maximum} this connection carries"
             )
 
-    def _name_timeout(self, error: TimeoutError) -> MessagingError:
-        """Before the request was written: nothing was sent."""
+    def _name_timeout(self, error: TimeoutError, target: Address) -> MessagingError:
+        """The error for a time-out before the message was written."""
         if isinstance(error, MessagingError):
             return error
-        return RequestTimeout("no connection with room in time", outcome=Outcome.NOT_SENT)
+        reason = self._pool.last_failure(target)
+        detail = f"; the last attempt: {reason}" if reason else ", or the peer reads too slowly"
+        return RequestTimeout(
+            f"no connection in time{detail}", outcome=Outcome.NOT_SENT, retryable=True
+        )
 
     def _explain(
         self, error: MessagingError, target: Address, subject: str, started: float, timeout: float
@@ -389,7 +392,13 @@ class MessagingService:
     def _load_tls(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
         if self._tls is None:
             return None, None
-        return self._tls.server_context(), self._tls.client_context()
+        server_tls = self._tls.server_context()
+        report_failed_handshakes(server_tls, self._on_tls_failure)
+        return server_tls, self._tls.client_context()
+
+    def _on_tls_failure(self, error: ssl.SSLError) -> None:
+        self._context.counters.tls_failures += 1
+        self._context.warn("tls", self._loop.time(), "TLS with a new connection failed: %s", error)
 
     # Looking inside.
 
@@ -398,8 +407,12 @@ class MessagingService:
         if self._state is _State.NEW:
             return Statistics(subscriptions=len(self._subscriptions.by_subject))
         links = [link for link in self._pool.links if link.transport is not None]
+        counters = msgspec.structs.asdict(self._context.counters)
+        counters["requests_sent"] += sum(link.requests_sent for link in links)
+        counters["requests_received"] += sum(it.requests_received for it in self._accepted)
+        counters["replies_sent"] += sum(it.replies_sent for it in self._accepted)
         return Statistics(
-            **msgspec.structs.asdict(self._context.counters),
+            **counters,
             dialed=len(links),
             accepted=len(self._accepted),
             requests_pending=sum(len(link.pending) for link in links),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -54,6 +55,24 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"TLS trust {self.trust} cannot be used: {error}") from error
         return context
+
+
+def report_failed_handshakes(
+    context: ssl.SSLContext, report: Callable[[ssl.SSLError], None]
+) -> None:
+    """Have handshakes that fail on the server's side reported; event loops keep them to themselves."""
+
+    class ReportingObject(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                report(error)
+                raise
+
+    context.sslobject_class = ReportingObject
 
 
 def certificate_names(transport: asyncio.BaseTransport) -> frozenset[str] | None:

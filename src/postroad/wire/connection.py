@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 _FRAME_BYTES_PER_S_MIN = 64 * KIB
 
 
+_NONE: frozenset[type] = frozenset()
+_REQUESTS = frozenset({Request})
+_REPLIES = frozenset({Reply})
+
+
 class Opened(msgspec.Struct, frozen=True):
     """The handshake is done: frames may be sent."""
 
@@ -63,7 +68,7 @@ class Connection:
         "_reader",
         "_reads_paused",
         "_ticked_at",
-        "_wanted",
+        "_usual",
         "certificate_names",
         "failure",
         "peer",
@@ -101,8 +106,8 @@ class Connection:
         self._codec = make_codec(config, config.profile.versions[-1])
         self._reader = FrameReader(self._codec)
         self._heartbeats = make_heartbeats(config, role, next_id)
-        # The frame that makes up nearly all traffic of this side.
-        self._wanted: type[Frame] = Request if role is Role.SERVER else Reply
+        # The frame that makes up nearly all traffic of this side; legal whenever it is open.
+        self._usual = _NONE
         self._out: list[bytes] = []
         self._last_read = self._last_write = self._ticked_at = self._frame_began = now
         self._reads_paused = False
@@ -139,11 +144,12 @@ class Connection:
         frames = reader.feed(data)
         if frames or not was_mid_frame:
             self._frame_began = now
-        wanted = self._wanted
-        if self._heartbeats.intercepts or any(type(frame) is not wanted for frame in frames):
+        if self._heartbeats.intercepts or not self._usual.issuperset(map(type, frames)):
             self._admit_each(frames, events, now)
-        else:
+        elif events:
             events += frames  # type: ignore[arg-type]
+        else:
+            events = frames  # type: ignore[assignment]
         if reader.failure is not None and self.failure is None:
             self._fail(reader.failure)
         return events
@@ -167,6 +173,7 @@ class Connection:
 
     def _open(self, events: list[Event]) -> None:
         self.phase = Phase.OPEN
+        self._usual = _REQUESTS if self.role is Role.SERVER else _REPLIES
         events.append(Opened(self.version))
         self._heartbeats.open()
         self._send_heartbeats()

@@ -14,9 +14,9 @@ import enum
 import struct
 from typing import TYPE_CHECKING
 
-from postroad.core.errors import FrameTooLarge, LocalProtocolError, MalformedFrame
+from postroad.core.errors import LocalProtocolError, MalformedFrame
 from postroad.core.limits import HELLO_BYTES_MAX, SUBJECT_BYTES_MAX
-from postroad.wire.checks import Bytes, check_frame_size, decode_text, frame_too_large
+from postroad.wire.checks import Bytes, check_frame_size, decode_text
 from postroad.wire.compression import Algorithm, compress_payload, decompress_payload
 from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Reply, Request, Status
 from postroad.wire.hello import decode_hello, encode_hello
@@ -26,7 +26,7 @@ from .codec import JOIN_BYTES_MAX, Codec, encode_application_frame
 if TYPE_CHECKING:
     from postroad.core.address import Address
 
-HEADER = struct.Struct(">IBBHIQ")
+HEADER = struct.Struct(">IIIQ")
 _HEADER_BYTES = HEADER.size
 _LENGTH_BYTES = 4
 # Length of a frame with neither subject nor payload.
@@ -52,12 +52,15 @@ class FrameType(enum.IntEnum):
     GOODBYE = 7
 
 
-# Plain integers: looking up an enum member costs more than the comparison it is used in.
-_REQUEST = int(FrameType.REQUEST)
-_REPLY = int(FrameType.REPLY)
+# Type, flags and short as one number, for frames that carry no flag.
+_PLAIN_REQUEST = FrameType.REQUEST << 24
+_PLAIN_REPLY = FrameType.REPLY << 24
 _STATUS_MAX = max(Status)
 
-_CONTROL_BODY_MAX = {
+# From here on a number stands for neither request nor reply.
+_CONTROL = FrameType.HELLO << 24
+
+_CONTROL_BODY_MAX: dict[int, int] = {
     FrameType.HELLO: HELLO_BYTES_MAX,
     FrameType.CANCEL: 0,
     FrameType.PING: 0,
@@ -83,45 +86,53 @@ class Version3Codec(Codec):
         length_max = self.frame_bytes_max + _EMPTY_LENGTH
         self.need = _HEADER_BYTES
         while end - position >= _HEADER_BYTES:
-            length, kind, flags, short, word, id = unpack(data, position)
-            if not _EMPTY_LENGTH <= length <= length_max:
-                raise _bad_length(length, self.frame_bytes_max)
+            length, kind, word, id = unpack(data, position)
             start = position + _HEADER_BYTES
             stop = position + _LENGTH_BYTES + length
-            if kind > _REPLY or kind == 0:
-                _check_control_frame(kind, stop - start)
+            if not (_EMPTY_LENGTH <= length <= length_max and _PLAIN_REQUEST <= kind < _CONTROL):
+                self._check_header(length, kind)
             if stop > end:
                 self.need = stop - position
                 break
-            if kind == _REQUEST:
-                split = start + short
-                if split > stop or short > SUBJECT_BYTES_MAX:
-                    raise MalformedFrame(f"request {id} has a subject of {short} bytes")
-                payload = data[split:stop]
-                if flags & COMPRESSED:
-                    payload = self._decompress(payload, id)
-                frames.append(
-                    Request(
-                        id,
-                        decode_text(data[start:split], "subject", id),
-                        payload,  # type: ignore[arg-type]
-                        word,
-                        flags & ONE_WAY != 0,
-                    )
-                )
-            elif kind == _REPLY:
-                payload = data[start:stop]
-                if flags & COMPRESSED:
-                    payload = self._decompress(payload, None)
-                if short > _STATUS_MAX:
-                    raise MalformedFrame(f"reply {id} has unknown status {short}")
-                frames.append(
-                    Reply(id, short, payload, word, flags & RETRYABLE != 0)  # type: ignore[arg-type]
-                )
+            if kind == _PLAIN_REPLY:
+                frames.append(Reply(id, 0, data[start:stop]))  # type: ignore[arg-type]
+            elif kind ^ _PLAIN_REQUEST <= SUBJECT_BYTES_MAX:
+                split = start + (kind ^ _PLAIN_REQUEST)
+                if split > stop:
+                    raise MalformedFrame(f"request {id} is shorter than its subject", id)
+                subject = decode_text(data[start:split], "subject", id)
+                frames.append(Request(id, subject, data[split:stop], word))  # type: ignore[arg-type]
             else:
-                frames.append(self._decode_control(kind, word, id, bytes(data[start:stop])))
+                frames.append(self._decode_unusual(kind, word, id, bytes(data[start:stop])))
             position = stop
         return position
+
+    def _check_header(self, length: int, kind: int) -> None:
+        """Refuse a frame by its header alone."""
+        if length < _EMPTY_LENGTH:
+            raise MalformedFrame(f"a frame of {length} bytes is shorter than its header")
+        check_frame_size(length - _EMPTY_LENGTH, self.frame_bytes_max)
+        if not _PLAIN_REQUEST <= kind < _CONTROL:
+            maximum = _CONTROL_BODY_MAX.get(kind >> 24)
+            if maximum is None:
+                raise MalformedFrame(f"unknown frame type {kind >> 24}")
+            check_frame_size(length - _EMPTY_LENGTH, maximum)
+
+    def _decode_unusual(self, kind: int, word: int, id: int, body: bytes) -> Frame:
+        """Frames with flags, failed replies and control frames."""
+        type, flags, short = kind >> 24, kind >> 16 & 0xFF, kind & 0xFFFF
+        if type == FrameType.REQUEST:
+            if short > min(len(body), SUBJECT_BYTES_MAX):
+                raise MalformedFrame(f"request {id} has a subject of {short} bytes", id)
+            subject = decode_text(body[:short], "subject", id)
+            payload = self._open_payload(body[short:], flags, id)
+            return Request(id, subject, payload, word, flags & ONE_WAY != 0)
+        if type == FrameType.REPLY:
+            if short > _STATUS_MAX:
+                raise MalformedFrame(f"reply {id} has unknown status {short}")
+            payload = self._open_payload(body, flags, None)
+            return Reply(id, short, payload, word, flags & RETRYABLE != 0)
+        return self._decode_control(type, word, id, body)
 
     def encode_request(
         self,
@@ -140,7 +151,7 @@ class Version3Codec(Codec):
                 payload, flags = packed, flags | COMPRESSED
         size = len(encoded)
         length = _EMPTY_LENGTH + size + len(payload)
-        header = HEADER.pack(length, _REQUEST, flags, size, timeout_ms, id)
+        header = HEADER.pack(length, _PLAIN_REQUEST | flags << 16 | size, timeout_ms, id)
         if length < JOIN_BYTES_MAX:
             out.append(header + encoded + payload)
         else:
@@ -155,7 +166,7 @@ class Version3Codec(Codec):
             if packed is not None:
                 payload, flags = packed, flags | COMPRESSED
         length = _EMPTY_LENGTH + len(payload)
-        header = HEADER.pack(length, _REPLY, flags, status, code, id)
+        header = HEADER.pack(length, _PLAIN_REPLY | flags << 16 | status, code, id)
         if length < JOIN_BYTES_MAX:
             out.append(header + payload)
         else:
@@ -190,28 +201,16 @@ class Version3Codec(Codec):
             return Cancel(id)
         return Ping(id) if kind == FrameType.PING else Pong(id)
 
-    def _decompress(self, packed: Bytes, request_id: int | None) -> bytes:
+    def _open_payload(self, packed: bytes, flags: int, request_id: int | None) -> bytes:
+        if not flags & COMPRESSED:
+            return packed
         if self.compression is None:
             raise MalformedFrame("compressed payload, but no compression was agreed", request_id)
         try:
-            return decompress_payload(self.compression, bytes(packed), self.frame_bytes_max)
+            return decompress_payload(self.compression, packed, self.frame_bytes_max)
         except MalformedFrame as error:
             raise MalformedFrame(str(error), request_id) from None
 
 
 def _control(kind: FrameType, *, word: int = 0, id: int = 0, body: bytes = b"") -> bytes:
-    return HEADER.pack(_EMPTY_LENGTH + len(body), kind, 0, 0, word, id) + body
-
-
-def _check_control_frame(kind: int, body_bytes: int) -> None:
-    """Refuse unknown and oversized control frames by their header alone."""
-    maximum = _CONTROL_BODY_MAX.get(kind)  # type: ignore[call-overload]
-    if maximum is None:
-        raise MalformedFrame(f"unknown frame type {kind}")
-    check_frame_size(body_bytes, maximum)
-
-
-def _bad_length(length: int, frame_bytes_max: int) -> MalformedFrame | FrameTooLarge:
-    if length < _EMPTY_LENGTH:
-        return MalformedFrame(f"a frame of {length} bytes is shorter than its header")
-    return frame_too_large(length - _EMPTY_LENGTH, frame_bytes_max)
+    return HEADER.pack(_EMPTY_LENGTH + len(body), kind << 24, word, id) + body
