@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,8 +12,6 @@ from postroad.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import asyncio
-import os
-import socket
     import ssl
 
 _BACKLOG = 1_024

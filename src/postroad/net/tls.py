@@ -60,7 +60,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 def report_failed_handshakes(
     context: ssl.SSLContext, report: Callable[[ssl.SSLError], None]
 ) -> None:
-    """Have handshakes that fail on the server's side reported; event loops keep them to themselves."""
+    """Report handshakes that fail on the server's side, which event loops keep to themselves."""
 
     class ReportingObject(ssl.SSLObject):
         def do_handshake(self) -> None:
