@@ -7,9 +7,10 @@ peer does not read its replies, nothing more is read from the peer.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from postroad.core import Address
 from postroad.wire import Cancel, Event, FrameIgnored, Opened, Pending, Phase, Request, Role, Status
@@ -29,9 +30,6 @@ from .dispatch import (
 from .link import LARGE_BYTES, Link, LinkContext
 from .message import Message, Result, Subscription
 
-if TYPE_CHECKING:
-    import asyncio
-
 _UNKNOWN_SENDER = Address("", 0)
 
 
@@ -50,11 +48,11 @@ class AcceptedLink(Link):
         "_can_serve",
         "_duplicates",
         "_easy_bytes_max",
+        "_encode_reply",
         "_ending",
-        "_is_rejected",
         "_is_stopping",
+        "_out",
         "_peer_name",
-        "_queued_bytes",
         "_reads",
         "_registry",
         "_sender",
@@ -93,44 +91,23 @@ class AcceptedLink(Link):
         self._can_serve = True
         # Replies up to this size need no closer look; known once the link is open.
         self._easy_bytes_max = 0
-        # Bytes of replies since the last write; many small ones must not pile up either.
-        self._queued_bytes = 0
+        # Set once the version is known.
+        self._encode_reply: Callable[[list[bytes], int, int, bytes, int, bool], None]
+        self._out: list[bytes]
         # Counted here, and added to the service's counters when the link is gone.
         self.requests_received = 0
         self.replies_sent = 0
         self._is_stopping = False
-        # Whether it was one too many and was closed at once.
-        self._is_rejected = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        counters = self._context.counters
-        if len(self._registry) >= self._context.limits.accepted_max:
-            counters.connections_rejected += 1
-            self._context.warn(
-                "accepted_max",
-                self._loop.time(),
-                "closed a new connection: %d are open, the limit accepted_max",
-                len(self._registry),
-            )
-            self._is_rejected = True
-            transport.close()
-            return
-        counters.connections_accepted += 1
+        self._context.counters.connections_accepted += 1
         self._registry.add(self)
         super().connection_made(transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._is_rejected:
-            super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if not self._is_rejected:
-            super().data_received(data)
-
     # Receiving.
 
-    def _receive(self, data: bytes, now: float) -> None:
-        for event in self.machine.receive_data(data, now):
+    def _handle(self, events: list[Event], now: float) -> None:
+        for event in events:
             if type(event) is not Request:
                 self._on_event(event, now)
             elif self._can_serve:
@@ -143,6 +120,8 @@ class AcceptedLink(Link):
     def _on_event(self, event: Event, now: float) -> None:
         if isinstance(event, Opened):
             self._peer_name = self.peer_name
+            self._encode_reply = self.machine.codec.encode_reply
+            self._out = self.machine.out
             self._easy_bytes_max = min(LARGE_BYTES - 1, self.machine.send_bytes_max)
             self._settle()
         elif isinstance(event, Cancel):
@@ -187,7 +166,7 @@ class AcceptedLink(Link):
         reaction = react(subscription, message)
         if type(reaction) is bytes and len(reaction) <= self._easy_bytes_max:
             self.replies_sent += 1
-            self.machine.reply(request.id, 0, reaction)
+            self._encode_reply(self._out, request.id, 0, reaction, 0, False)
             self._queued_bytes += len(reaction)
             if self._queued_bytes > LARGE_BYTES:
                 self._flush()
@@ -249,10 +228,6 @@ class AcceptedLink(Link):
         if len(answer.payload) >= LARGE_BYTES:
             self._has_large = True
             self._flush()
-
-    def _flush(self) -> None:
-        self._queued_bytes = 0
-        super()._flush()
 
     def _warn_of_failure(self, request: Request, answer: Answer) -> None:
         self._context.warn(
@@ -338,7 +313,7 @@ class AcceptedLink(Link):
         if self.transport is None:
             self._report_closed()
             return
-        if self.machine.has_data_to_send:
+        if self.machine.out:
             self._schedule_flush()
         self._regulate()
         self._close_when_drained()
@@ -371,7 +346,7 @@ class AcceptedLink(Link):
         self.machine.goodbye("the node is stopping")
         while self._backlog:
             self._decline(self._backlog.popleft())
-        if self.machine.has_data_to_send:
+        if self.machine.out:
             self._flush()
         self._close_when_drained()
 
@@ -413,3 +388,21 @@ class AcceptedLink(Link):
     def __repr__(self) -> str:
         state = self.machine.phase.value if self.transport is not None else "closed"
         return f"<AcceptedLink {self.describe_peer()} {state}, {len(self.running)} running>"
+
+
+class RejectedLink(asyncio.Protocol):
+    """A connection too many: closed as soon as it is made."""
+
+    def __init__(self, context: LinkContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._context.counters.connections_rejected += 1
+        self._context.warn(
+            "accepted_max",
+            self._loop.time(),
+            "closed a new connection: %d are open, the limit accepted_max",
+            self._context.limits.accepted_max,
+        )
+        transport.close()

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from postroad.core import Address
 from postroad.core.errors import ConnectionClosed, HandshakeRefused, Outcome, TlsFailed
 from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, Phase, Reply, Role
 
 from .link import LARGE_BYTES, Link, LinkContext, is_tls_error
 from .results import EXPIRED, LinkDown, Result
 
-if TYPE_CHECKING:
-    from postroad.core import Address
-
 
 class DialedLink(Link):
     """A connection this node opened."""
 
     __slots__ = (
+        "_encode_request",
+        "_ended",
         "_is_retired",
-        "_last_id",
+        "_new_future",
         "_next_id",
+        "_out",
         "_peer_reason",
-        "_room",
+        "_waiting",
         "_was_open",
         "address",
         "can_send",
@@ -32,7 +34,6 @@ class DialedLink(Link):
         "opened",
         "pending",
         "pending_max",
-        "requests_sent",
         "send_bytes_max",
     )
 
@@ -52,16 +53,19 @@ class DialedLink(Link):
         # Largest payload and subject the peer accepts, known once the link is open.
         self.send_bytes_max = 0
         self.last_used = loop.time()
-        self._last_id = 0
         self._next_id = context.next_id
-        # Counted here, and added to the service's counters when the link is gone.
-        self.requests_sent = 0
+        self._new_future = loop.create_future
+        # Requests that are no longer pending, however they ended.
+        self._ended = 0
+        # Set once the version is known.
+        self._encode_request: Callable[[list[bytes], int, str, bytes, int, bool], None]
+        self._out: list[bytes]
         self._was_open = False
         self._is_retired = False
         # What the peer gave as its reason to close.
         self._peer_reason: str | None = None
         # Callers waiting until this link can take another message.
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     # Sending.
 
@@ -70,49 +74,54 @@ class DialedLink(Link):
     ) -> tuple[int, asyncio.Future[Result]]:
         """Write a request; the caller has checked `can_send` and awaits the future."""
         id = self._next_id()
-        self.machine.request(id, subject, payload, int(timeout * 1000) or 1)
+        self._encode_request(self._out, id, subject, payload, int(timeout * 1000) or 1, False)
         pending = self.pending
         entries = pending.entries
         if not self._flush_scheduled:
-            self._flush_soon(len(payload), is_quiet=not entries)
+            self.last_used = now
+            if entries:
+                self._flush_soon(payload)
+            else:
+                # Nothing else is going on, so waiting for company would only add latency.
+                self._has_large = len(payload) >= LARGE_BYTES
+                self._flush()
         elif len(payload) >= LARGE_BYTES:
             self._has_large = True
-        future: asyncio.Future[Result] = asyncio.Future(loop=self._loop)
+        future = self._new_future()
         deadline = now + timeout
         entries[id] = (future, deadline)
         if deadline < pending.next_deadline:
             pending.next_deadline = deadline
             if deadline < self._timer_at:
                 self._arm(deadline)
-        self.last_used = now
-        self._last_id = id
-        self.requests_sent += 1
         if len(entries) >= self.pending_max:
             self.can_send = False
         return id, future
 
     def post(self, subject: str, payload: bytes, now: float) -> None:
         """Write a one-way message; the caller has checked `can_send`."""
-        id = self._next_id()
-        self.machine.request(id, subject, payload, 0, True)
-        self._flush_soon(len(payload), is_quiet=False)
+        self.machine.request(self._next_id(), subject, payload, 0, True)
         self.last_used = now
-        self._last_id = id
+        self._flush_soon(payload)
         self._context.counters.messages_sent += 1
 
-    def _flush_soon(self, payload_bytes: int, *, is_quiet: bool) -> None:
-        """Send at the end of this turn of the loop, or at once if waiting gains nothing."""
-        if payload_bytes >= LARGE_BYTES:
+    def _flush_soon(self, payload: bytes) -> None:
+        """Send at the end of this turn of the loop, or at once what is large anyway."""
+        if len(payload) >= LARGE_BYTES:
             self._has_large = True
-            self._flush()
-        elif is_quiet:
             self._flush()
         else:
             self._schedule_flush()
 
+    @property
+    def requests_sent(self) -> int:
+        """How many requests were written, for the statistics."""
+        return self._ended + len(self.pending.entries)
+
     def abandon(self, id: int) -> None:
         """The caller no longer waits for this request."""
         if self.pending.take(id) is not None:
+            self._ended += 1
             self._context.counters.requests_cancelled += 1
             if self.is_open:
                 self.machine.cancel(id)
@@ -129,27 +138,26 @@ class DialedLink(Link):
     async def wait_for_room(self) -> None:
         """Return when the link may have room again, or is gone."""
         future = self._loop.create_future()
-        self._room.append(future)
+        self._waiting.append(future)
         try:
             await future
         finally:
             if not future.done() or future.cancelled():
-                self._room.remove(future)
+                self._waiting.remove(future)
 
     def _make_room(self) -> None:
         """Wake as many waiting callers as can go on."""
         self._update_can_send()
         room = self.pending_max - len(self.pending.entries) if self.can_send else 0
-        while self._room and (room > 0 or not self.is_open):
-            future = self._room.popleft()
+        while self._waiting and (room > 0 or not self.is_open):
+            future = self._waiting.popleft()
             if not future.done():
                 future.set_result(None)
                 room -= 1
 
     # Receiving.
 
-    def _receive(self, data: bytes, now: float) -> None:
-        events = self.machine.receive_data(data, now)
+    def _handle(self, events: list[Event], now: float) -> None:
         take = self.pending.entries.pop
         received = 0
         for event in events:
@@ -163,6 +171,7 @@ class DialedLink(Link):
                     self._on_unasked(event, now)
             else:
                 self._on_event(event, now)
+        self._ended += received
         self._context.counters.replies_received += received
         if not self.can_send:
             self._make_room()
@@ -175,6 +184,8 @@ class DialedLink(Link):
             if self.machine.peer is not None:
                 self.pending_max = min(self.pending_max, self.machine.peer.requests_pending_max)
             self.send_bytes_max = self.machine.send_bytes_max
+            self._encode_request = self.machine.codec.encode_request
+            self._out = self.machine.out
             self._update_can_send()
             self.opened.set_result(None)
             self._settle()
@@ -190,7 +201,7 @@ class DialedLink(Link):
 
     def _on_unasked(self, reply: Reply, now: float) -> None:
         """A reply to a request that was given up, or that never was."""
-        if 0 < reply.id <= self._last_id:
+        if 0 < reply.id < self._next_id():
             self._context.counters.replies_late += 1
             return
         self._context.counters.frames_ignored += 1
@@ -221,6 +232,7 @@ class DialedLink(Link):
 
     def _on_timer(self, now: float) -> None:
         for id, future in self.pending.take_expired(now):
+            self._ended += 1
             if not future.done():
                 self._context.counters.requests_timed_out += 1
                 future.set_result(EXPIRED)
@@ -243,13 +255,13 @@ class DialedLink(Link):
 
     def fail_pending(self, result: LinkDown) -> None:
         """End every request in flight the same way."""
+        self._ended += len(self.pending)
         for _, future in self.pending.take_all():
             if not future.done():
                 future.set_result(result)
 
     def _on_lost(self, exc: Exception | None) -> None:
         self.can_send = False
-        self._context.counters.requests_sent += self.requests_sent
         kind = TlsFailed if is_tls_error(exc) and not self._was_open else ConnectionClosed
         down = LinkDown(kind(self._describe_loss(exc), **self._judge_loss(kind)))
         if self._was_open and self._close_reason is None and self._peer_reason is None:
@@ -257,6 +269,7 @@ class DialedLink(Link):
         if not self.opened.done():
             self.opened.set_result(down)
         self.fail_pending(down)
+        self._context.counters.requests_sent += self._ended
         self._make_room()
 
     def _judge_loss(self, kind: type[ConnectionClosed]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import msgspec
 
 from postroad.core import Address, Limits
 from postroad.core.errors import ConfigError
-from postroad.wire import PROFILES, Hello, WireConfig, encode_preamble
+from postroad.wire import PROFILES, Hello, SpareBuffer, WireConfig, encode_preamble
 from postroad.wire.compression import load_algorithm
 
 _WILDCARDS = ("", "0.0.0.0", "::")
@@ -67,6 +67,7 @@ class Identity:
             advertised_ip=await _resolve(address.host) if 1 in self._profile.versions else "",
             limits=limits,
             wall_clock=_epoch_ms,
+            spare=SpareBuffer(),
             algorithms=self._algorithms,
             heartbeat_payload=self._heartbeat_payload,
         )

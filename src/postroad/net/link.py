@@ -12,16 +12,14 @@ import socket
 import ssl
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from postroad.core import Address, Limits, Throttle
-from postroad.wire import NEVER, Connection, Phase, Role, WireConfig
+from postroad.core.errors import RemoteProtocolError
+from postroad.wire import NEVER, Connection, Event, Phase, Role, WireConfig
 
 from .counters import Counters
 from .tls import certificate_names
-
-if TYPE_CHECKING:
-    from postroad.core.errors import RemoteProtocolError
 
 logger = logging.getLogger("postroad.net")
 
@@ -29,6 +27,8 @@ logger = logging.getLogger("postroad.net")
 LINGER_S = 1.0
 # Payloads from this size on are written apart from the small frames around them.
 LARGE_BYTES = 64 * 1024
+# What one read takes at most, unless a large frame has begun.
+_READ_BYTES = 64 * 1024
 # Timers closer than this are not worth a wake-up of their own.
 _TIMER_STEP_S = 0.001
 
@@ -43,6 +43,8 @@ class LinkContext:
         self.counters = Counters()
         self.protocol_errors_by_kind: dict[str, int] = {}
         self.throttle = Throttle(interval_s=5.0)
+        # Loops read into it and call back before they read again, so one serves all links.
+        self.read_view = memoryview(bytearray(_READ_BYTES))
 
     def count_protocol_error(self, error: RemoteProtocolError) -> None:
         """Add to the counters of the given kind of error."""
@@ -60,7 +62,7 @@ class LinkContext:
             logger.warning(text, *args)
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BufferedProtocol):
     """Base of dialed and accepted links."""
 
     __slots__ = (
@@ -72,6 +74,9 @@ class Link(asyncio.Protocol):
         "_is_writable",
         "_linger",
         "_loop",
+        "_queued_bytes",
+        "_read_view",
+        "_room",
         "_timer",
         "_timer_at",
         "machine",
@@ -93,8 +98,13 @@ class Link(asyncio.Protocol):
         # Why this side closed the link, if it did.
         self._close_reason: str | None = None
         self._closed: asyncio.Future[None] = loop.create_future()
+        # Where bytes are read to: the view all links share, or the room of a large frame.
+        self._read_view = context.read_view
+        self._room: memoryview | None = None
         self._flush_scheduled = False
         self._has_large = False
+        # Bytes of small payloads since the last write; they must not pile up either.
+        self._queued_bytes = 0
         self._is_writable = True
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -118,12 +128,23 @@ class Link(asyncio.Protocol):
         _keep_alive(transport, self._context.limits)
         self._settle()
 
-    def data_received(self, data: bytes) -> None:
-        self._context.counters.bytes_received += len(data)
-        self._receive(data, self._loop.time())
+    def get_buffer(self, sizehint: int) -> memoryview:
+        room = self._room
+        return self._read_view if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        now = self._loop.time()
         machine = self.machine
-        if machine.has_data_to_send:
+        if self._room is None:
+            events = machine.receive_data(self._read_view[:nbytes].tobytes(), now)
+        else:
+            events = machine.receive_in_room(nbytes, now)
+        self._room = machine.room() if machine.awaits_large else None
+        if events:
+            self._handle(events, now)
+        if machine.out:
             self._flush()
+        self._context.counters.bytes_received += nbytes
         if machine.failure is not None:
             self._fail(machine.failure)
 
@@ -131,7 +152,7 @@ class Link(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.machine.phase = Phase.CLOSED
+        self.machine.close()
         self.transport = None
         self._is_writable = False
         for timer in (self._timer, self._linger):
@@ -153,8 +174,8 @@ class Link(asyncio.Protocol):
     # For sub-classes.
 
     @abstractmethod
-    def _receive(self, data: bytes, now: float) -> None:
-        """Feed the machine and act on its events."""
+    def _handle(self, events: list[Event], now: float) -> None:
+        """Act on what the machine made of the bytes that arrived."""
 
     @abstractmethod
     def _on_lost(self, exc: Exception | None) -> None:
@@ -195,9 +216,9 @@ class Link(asyncio.Protocol):
         transport = self.transport
         if transport is None or self._linger is not None:
             return
-        if self.machine.has_data_to_send:
+        if self.machine.out:
             self._flush()
-        self.machine.phase = Phase.CLOSED
+        self.machine.close()
         self._linger = self._loop.call_later(LINGER_S, transport.abort)
         transport.close()
 
@@ -228,24 +249,27 @@ class Link(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        """Write everything that is queued."""
         self._flush_scheduled = False
+        self._queued_bytes = 0
         transport = self.transport
         if transport is None:
             return
-        out = self.machine.data_to_send(self._loop.time())
+        pieces = self.machine.data_to_send(self._loop.time())
+        counters = self._context.counters
         if self._has_large:
             self._has_large = False
-            for piece in out:
-                self._context.counters.bytes_sent += len(piece)
+            for piece in pieces:
+                counters.bytes_sent += len(piece)
                 transport.write(piece)
-        elif out:
-            data = b"".join(out)
-            self._context.counters.bytes_sent += len(data)
+        elif pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            counters.bytes_sent += len(data)
             transport.write(data)
 
     def _settle(self) -> None:
         """Send, look at the failure, set the timer."""
-        if self.machine.has_data_to_send:
+        if self.machine.out:
             self._flush()
         if self.machine.failure is not None:
             self._fail(self.machine.failure)

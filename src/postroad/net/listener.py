@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from postroad.core import Address
 from postroad.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    import asyncio
-    import ssl
 
 _BACKLOG = 1_024
 
@@ -23,7 +20,7 @@ class Listener:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        factory: Callable[[], asyncio.Protocol],
+        factory: Callable[[], asyncio.BaseProtocol],
         *,
         handshake_timeout_s: float,
     ) -> None:

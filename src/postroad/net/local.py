@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
 
+from postroad.core import Address
 from postroad.core.errors import RequestTimeout
 from postroad.wire import Reply
 
@@ -22,13 +22,9 @@ from .dispatch import (
     react,
     reply_too_large_answer,
 )
+from .link import LinkContext
 from .message import Message, Result, Subscription
 from .results import error_of
-
-if TYPE_CHECKING:
-    from postroad.core import Address
-
-    from .link import LinkContext
 
 
 class LocalDelivery:

@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from postroad.core import Address, faults
 from postroad.core.backoff import backoff
 from postroad.core.errors import ConnectFailed, MessagingError, NotRunning, TlsFailed
 
 from .dialed import DialedLink
+from .link import LinkContext
 from .results import LinkDown, stopped_while_in_flight
-
-if TYPE_CHECKING:
-    from .link import LinkContext
 
 BEFORE_CONNECT = faults.declare("net.dial.before_connect")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
-from typing import TYPE_CHECKING, Self, TypeAlias
+import ssl
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -22,24 +25,18 @@ from postroad.core.errors import (
 )
 from postroad.core.limits import SUBJECT_BYTES_MAX
 
-from .accepted import AcceptedLink
+from .accepted import AcceptedLink, RejectedLink
 from .counters import Statistics
+from .dialed import DialedLink
 from .dispatch import Subscriptions
 from .identity import Identity, Protocol, choose_advertised
 from .link import LinkContext
 from .listener import Listener
 from .local import LocalDelivery
+from .message import Handler
 from .pool import Pool
 from .results import error_of
-from .tls import report_failed_handshakes
-
-if TYPE_CHECKING:
-    import ssl
-    from types import TracebackType
-
-    from .dialed import DialedLink
-    from .message import Handler
-    from .tls import TlsConfig
+from .tls import TlsConfig, report_failed_handshakes
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 
@@ -97,6 +94,7 @@ class MessagingService:
         # Set by start.
         self._address: Address | None = None
         self._loop: asyncio.AbstractEventLoop
+        self._now: Callable[[], float]
         self._context: LinkContext
         self._pool: Pool
         self._listener: Listener
@@ -109,6 +107,7 @@ class MessagingService:
         if self._state is not _State.NEW:
             raise UsageError(f"service {self.name!r} is {self._state.value}; make a new one")
         self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
         server_tls, client_tls = self._load_tls()
         self._listener = Listener(
             self._loop, self._accept, handshake_timeout_s=self.limits.handshake_timeout_s
@@ -218,7 +217,7 @@ class MessagingService:
                 address, subject, payload, timeout, keep_alive, wait, peer
             )
         timeout = self._timeout_s if timeout is None else self._check_timeout(timeout)
-        started = self._loop.time()
+        started = self._now()
         id, future = link.request(subject, payload, started, timeout)
         try:
             result = await future
@@ -247,7 +246,7 @@ class MessagingService:
         data = _check_message(subject, payload)
         target = to_address(address)
         timeout = self._check_timeout(timeout)
-        started = self._loop.time()
+        started = self._now()
         try:
             async with asyncio.timeout(timeout):
                 if target == self._address:
@@ -278,7 +277,7 @@ class MessagingService:
         data = _check_message(subject, payload)
         target = to_address(address)
         timeout = self._check_timeout(timeout)
-        started = self._loop.time()
+        started = self._now()
         deadline = started + timeout
         try:
             if target == self._address:
@@ -305,7 +304,7 @@ class MessagingService:
         self, link: DialedLink, subject: str, data: bytes, deadline: float
     ) -> bytes:
         self._check_size(subject, data, link.send_bytes_max)
-        now = self._loop.time()
+        now = self._now()
         id, future = link.request(subject, data, now, max(deadline - now, 0.001))
         try:
             result = await future
@@ -369,21 +368,23 @@ class MessagingService:
         return error.about(
             peer=str(target),
             subject=subject,
-            elapsed_s=self._loop.time() - started,
+            elapsed_s=self._now() - started,
             timeout_s=timeout,
         )
 
     # Setting up and closing down.
 
-    def _accept(self) -> AcceptedLink:
+    def _accept(self) -> AcceptedLink | RejectedLink:
+        if len(self._accepted) >= self.limits.accepted_max:
+            return RejectedLink(self._context, self._loop)
         return AcceptedLink(self._context, self._loop, self._subscriptions, self._accepted)
 
     async def _close_accepted(self, grace_s: float) -> None:
         for link in list(self._accepted):
             link.stop()
-        deadline = self._loop.time() + grace_s
+        deadline = self._now() + grace_s
         for link in list(self._accepted):
-            left_s = max(0.0, deadline - self._loop.time())
+            left_s = max(0.0, deadline - self._now())
             try:
                 await asyncio.wait_for(link.wait_closed(), left_s)
             except TimeoutError:
@@ -398,7 +399,7 @@ class MessagingService:
 
     def _on_tls_failure(self, error: ssl.SSLError) -> None:
         self._context.counters.tls_failures += 1
-        self._context.warn("tls", self._loop.time(), "TLS with a new connection failed: %s", error)
+        self._context.warn("tls", self._now(), "TLS with a new connection failed: %s", error)
 
     # Looking inside.
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from postroad.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self, TypeAlias
+from types import TracebackType
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -21,9 +22,6 @@ from postroad.core.errors import (
 from postroad.wire import Datagram, decode_datagram, encode_datagram, encode_preamble
 
 from .message import Message
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 logger = logging.getLogger("postroad.net")
 

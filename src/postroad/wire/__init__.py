@@ -8,6 +8,7 @@ from .handshake import DOCUMENTED, PROFILES, ZEEBE, Profile
 from .legality import Phase
 from .pending import NEVER, Pending
 from .preamble import encode_preamble, java_string_hash
+from .reader import SpareBuffer
 
 __all__ = [
     "DOCUMENTED",
@@ -29,6 +30,7 @@ __all__ = [
     "Reply",
     "Request",
     "Role",
+    "SpareBuffer",
     "Status",
     "WireConfig",
     "decode_datagram",

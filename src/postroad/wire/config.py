@@ -19,6 +19,7 @@ from .heartbeat import (
     ZeebeClientHeartbeats,
     ZeebeServerHeartbeats,
 )
+from .reader import SpareBuffer
 
 
 class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,7 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The advertised host as an IP address, for version 1."""
     limits: Limits
     wall_clock: WallClock
+    spare: SpareBuffer
     algorithms: Mapping[str, Algorithm] = {}
     """Compressions this node offers, by name."""
     heartbeat_payload: bool = True

@@ -7,10 +7,11 @@ rule sets `failure`, queues what the peer should still be told, and ends the mac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
+from postroad.core.address import Address
 from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, RemoteProtocolError
 from postroad.core.limits import KIB
 
@@ -23,9 +24,6 @@ from .heartbeat import Heartbeats, NextId, PingHeartbeats
 from .legality import Phase, Verdict, judge
 from .pending import NEVER
 from .reader import FrameReader
-
-if TYPE_CHECKING:
-    from postroad.core.address import Address
 
 # A frame must make at least this progress, however long its time is.
 _FRAME_BYTES_PER_S_MIN = 64 * KIB
@@ -56,21 +54,23 @@ class Connection:
     """Either side of a connection, of any profile and version."""
 
     __slots__ = (
-        "_codec",
         "_config",
-        "_frame_began",
+        "_frame_seen",
         "_handshake",
         "_handshake_deadline",
         "_heartbeats",
+        "_last_frame",
         "_last_read",
         "_last_write",
-        "_out",
         "_reader",
         "_reads_paused",
         "_ticked_at",
         "_usual",
+        "awaits_large",
         "certificate_names",
+        "codec",
         "failure",
+        "out",
         "peer",
         "phase",
         "role",
@@ -102,22 +102,27 @@ class Connection:
         self.certificate_names = certificate_names
         self._handshake = Handshake(role, config.profile, config.preamble)
         self._handshake_deadline = now + config.limits.handshake_timeout_s
-        # Replaced as soon as the version is known; the newest serves as a place-holder.
-        self._codec = make_codec(config, config.profile.versions[-1])
-        self._reader = FrameReader(self._codec)
+        # Layout of the frames; the newest version's until one is agreed, then fixed.
+        self.codec = make_codec(config, config.profile.versions[-1])
+        self._reader = FrameReader(self.codec, config.spare)
         self._heartbeats = make_heartbeats(config, role, next_id)
-        # The frame that makes up nearly all traffic of this side; legal whenever it is open.
+        # The frame that makes up nearly all traffic of this side; none unless it is open.
         self._usual = _NONE
-        self._out: list[bytes] = []
-        self._last_read = self._last_write = self._ticked_at = self._frame_began = now
+        # What is queued. The same list for ever, so that a busy link may hold on to it.
+        self.out: list[bytes] = []
+        # Whether a large frame has begun, whose bytes should be read to `room`.
+        self.awaits_large = False
+        self._last_read = self._last_write = self._last_frame = self._ticked_at = now
+        # When a tick first found the frame that has begun.
+        self._frame_seen: float | None = None
         self._reads_paused = False
         if opening := self._handshake.opening():
-            self._out.append(opening)
+            self.out.append(opening)
 
     @property
     def sender(self) -> Address | None:
         """The address the peer advertises, once it has told it."""
-        return self._codec.sender
+        return self.codec.sender
 
     @property
     def round_trip_s(self) -> float | None:
@@ -129,29 +134,46 @@ class Connection:
     def receive_data(self, data: bytes, now: float) -> list[Event]:
         """Take bytes from the peer; returns what they mean, in order."""
         self._last_read = now
-        events: list[Event] = []
-        if self.phase is Phase.GREETING:
-            try:
-                data = self._greet(data, events)
-            except RemoteProtocolError as error:
-                self._fail(error)
-            if not data or self.failure is not None:
-                return events
-        if self.phase is Phase.CLOSED:
-            return events
+        if not self._usual:
+            return self._receive_early(data, now)
         reader = self._reader
-        was_mid_frame = reader.is_mid_frame
         frames = reader.feed(data)
-        if frames or not was_mid_frame:
-            self._frame_began = now
-        if self._heartbeats.intercepts or not self._usual.issuperset(map(type, frames)):
-            self._admit_each(frames, events, now)
-        elif events:
-            events += frames  # type: ignore[arg-type]
-        else:
-            events = frames  # type: ignore[assignment]
-        if reader.failure is not None and self.failure is None:
-            self._fail(reader.failure)
+        if reader.large is not None or reader.failure is not None or self._heartbeats.intercepts:
+            return self._take(frames, [], now)
+        if self._usual.issuperset(map(type, frames)):
+            self._last_frame = now
+            return frames  # type: ignore[return-value]
+        return self._take(frames, [], now)
+
+    def _receive_early(self, data: bytes, now: float) -> list[Event]:
+        """Take bytes before the connection is open, or after it has ended."""
+        events: list[Event] = []
+        try:
+            if self.phase is Phase.GREETING:
+                data = self._greet(data, events)
+        except RemoteProtocolError as error:
+            self._fail(error)
+        if not data or self.phase is Phase.CLOSED:
+            return events
+        return self._take(self._reader.feed(data), events, now)
+
+    def room(self) -> memoryview | None:
+        """Where the next bytes should be read to while `awaits_large`; else None."""
+        return self._reader.room() if self.phase is not Phase.CLOSED else None
+
+    def receive_in_room(self, size: int, now: float) -> list[Event]:
+        """Like `receive_data`, for bytes that were read to the room."""
+        self._last_read = now
+        return self._take(self._reader.fill(size), [], now)
+
+    def _take(self, frames: list[Frame], events: list[Event], now: float) -> list[Event]:
+        """Look at each frame, and at what the reader has come to."""
+        if frames:
+            self._last_frame = now
+        self._admit_each(frames, events, now)
+        if self._reader.failure is not None and self.failure is None:
+            self._fail(self._reader.failure)
+        self.awaits_large = self._reader.large is not None and self.failure is None
         return events
 
     def _greet(self, data: bytes, events: list[Event]) -> bytes:
@@ -160,10 +182,10 @@ class Connection:
         if rest is None:
             return b""
         self.version = self._handshake.version
-        self._codec = make_codec(self._config, self.version)
-        self._reader = FrameReader(self._codec)
+        self.codec = make_codec(self._config, self.version)
+        self._reader = FrameReader(self.codec, self._config.spare)
         if self.role is Role.SERVER:
-            self._out.append(self._handshake.answer())
+            self.out.append(self._handshake.answer())
         if self.version >= 3:
             self.phase = Phase.INTRODUCING
             self.send(self._config.hello)
@@ -224,8 +246,8 @@ class Connection:
             hello.heartbeat_timeout_ms / 1000,
         )
         chosen = choose_compression(tuple(self._config.algorithms), hello.compressions)
-        if chosen is not None and isinstance(self._codec, Version3Codec):
-            self._codec.compression = self._config.algorithms[chosen]
+        if chosen is not None and isinstance(self.codec, Version3Codec):
+            self.codec.compression = self._config.algorithms[chosen]
 
     def refuse_unasked_reply(self, reply: Reply) -> None:
         """Judge a reply to a request that was never sent: version 3 knows no excuse for it."""
@@ -239,7 +261,8 @@ class Connection:
     def resume_reading(self, now: float) -> None:
         """The glue reads again."""
         self._reads_paused = False
-        self._last_read = self._frame_began = now
+        self._last_read = now
+        self._frame_seen = None
 
     # What leaves.
 
@@ -247,7 +270,7 @@ class Connection:
         self, id: int, subject: str, payload: bytes, timeout_ms: int, one_way: bool = False
     ) -> None:
         """Queue a request."""
-        self._codec.encode_request(self._out, id, subject, payload, timeout_ms, one_way)
+        self.codec.encode_request(self.out, id, subject, payload, timeout_ms, one_way)
 
     def reply(
         self, id: int, status: int, payload: bytes, code: int = 0, retryable: bool = False
@@ -255,11 +278,11 @@ class Connection:
         """Queue a reply; versions 1 and 2 have no status for stopping and say "no handler"."""
         if status > Status.PROTOCOL_FAILED and self.version < 3:
             status = Status.NO_HANDLER
-        self._codec.encode_reply(self._out, id, status, payload, code, retryable)
+        self.codec.encode_reply(self.out, id, status, payload, code, retryable)
 
     def send(self, frame: Frame) -> None:
         """Queue any frame of this version."""
-        self._codec.encode(self._out, frame)
+        self.codec.encode(self.out, frame)
 
     def cancel(self, id: int) -> None:
         """Tell the peer that nobody waits for that request any more, where it can be told."""
@@ -276,13 +299,9 @@ class Connection:
     def data_to_send(self, now: float) -> list[bytes]:
         """Everything queued since the last call."""
         self._last_write = now
-        out, self._out = self._out, []
-        return out
-
-    @property
-    def has_data_to_send(self) -> bool:
-        """Whether anything is queued."""
-        return bool(self._out)
+        queued = self.out.copy()
+        self.out.clear()
+        return queued
 
     # Time.
 
@@ -294,7 +313,7 @@ class Connection:
             return self._handshake_deadline
         due = self._heartbeats.deadline(self._read_at(self._ticked_at), self._last_write)
         # A frame may begin at any moment; looking this often finds one that does not end.
-        return min(due, self._ticked_at + self._config.limits.frame_timeout_s)
+        return min(due, self._ticked_at + self._config.limits.frame_timeout_s / 4)
 
     def tick(self, now: float) -> None:
         """Do what time demands: heartbeats, and giving up a peer that is too slow."""
@@ -313,12 +332,23 @@ class Connection:
                 allowed = self._config.limits.handshake_timeout_s
                 raise PeerSilent(f"no complete handshake within {allowed:.3g} s")
             return
-        if self._reader.is_mid_frame and not self._reads_paused:
+        self._check_progress(now)
+        self._heartbeats.tick(now, self._read_at(now), self._last_write)
+
+    def _check_progress(self, now: float) -> None:
+        """Give up a peer that begins a frame and takes too long to end it.
+
+        Ticks look for it, so that nothing has to be noted while bytes arrive.
+        """
+        if not self._reader.is_mid_frame or self._reads_paused:
+            self._frame_seen = None
+        elif self._frame_seen is None or self._last_frame > self._frame_seen:
+            self._frame_seen = now
+        else:
             allowed = self._config.limits.frame_timeout_s
             allowed += self._reader.frame_bytes / _FRAME_BYTES_PER_S_MIN
-            if now >= self._frame_began + allowed:
+            if now >= self._frame_seen + allowed:
                 raise PeerSilent(f"a frame was not whole after {allowed:.3g} s")
-        self._heartbeats.tick(now, self._read_at(now), self._last_write)
 
     def _read_at(self, now: float) -> float:
         return max(self._last_read, now) if self._reads_paused else self._last_read
@@ -338,7 +368,13 @@ class Connection:
             self.reply(request_id, Status.PROTOCOL_FAILED, str(error).encode(), error.code)
         if self.version >= 3:
             self.send(Goodbye(error.code, str(error)))
+        self.close()
+
+    def close(self) -> None:
+        """The connection has ended: nothing more is taken."""
         self.phase = Phase.CLOSED
+        self._usual = _NONE
+        self.awaits_large = False
 
     def __repr__(self) -> str:
         name = f" {self.peer.name}" if self.peer else ""

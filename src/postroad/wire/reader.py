@@ -1,40 +1,61 @@
 """Bytes in any pieces to whole frames.
 
-Small frames are cut out of the piece they came in. A frame larger than one piece collects in a
-growing buffer, so memory follows what has arrived, never what a header announced.
+Small frames are cut out of the piece they came in. A large one is read straight into a buffer of
+its own (`room` and `fill`), which saves a copy of all its bytes. That buffer grows as bytes arrive:
+memory follows what a peer has sent, never what a header announced.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from postroad.core.errors import RemoteProtocolError
+from postroad.core.limits import KIB
 
+from .codecs import Codec
 from .frames import Frame, Reply, Request
 
-if TYPE_CHECKING:
-    from .codecs import Codec
+# A frame that lacks more than this is worth a buffer of its own.
+LARGE_BYTES_MIN = 64 * KIB
+_FIRST_BUFFER_BYTES = 256 * KIB
+_GROWTH = 4
 
-# Up to here an incomplete frame is joined with the next piece and cut as usual.
-_SMALL_BYTES_MAX = 256 * 1024
+
+class SpareBuffer:
+    """One large buffer kept for the next large frame of any connection: fresh memory is slow."""
+
+    def __init__(self) -> None:
+        self._buffer: bytearray | None = None
+
+    def take(self) -> bytearray:
+        """The spare, or a new buffer of the first size."""
+        buffer, self._buffer = self._buffer, None
+        return bytearray(_FIRST_BUFFER_BYTES) if buffer is None else buffer
+
+    def give(self, buffer: bytearray) -> None:
+        """Keep a buffer that is done with, unless a larger one is kept already."""
+        if self._buffer is None or len(buffer) > len(self._buffer):
+            self._buffer = buffer
 
 
 class FrameReader:
     """Collects the pieces of one connection. After a failure nothing more is read."""
 
-    __slots__ = ("_codec", "_rest", "failure")
+    __slots__ = ("_codec", "_filled", "_rest", "_spare", "failure", "large")
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, spare: SpareBuffer) -> None:
         self._codec = codec
-        # What arrived of a frame that is not whole yet.
+        self._spare = spare
+        # What arrived of a small frame that is not whole yet.
         self._rest = bytearray()
+        # Buffer of a large frame that is not whole yet, and how much of it is filled.
+        self.large: bytearray | None = None
+        self._filled = 0
         # Set when the peer sent something that is no frame; frames before it still count.
         self.failure: RemoteProtocolError | None = None
 
     @property
     def is_mid_frame(self) -> bool:
         """Whether a frame has begun and is not whole."""
-        return bool(self._rest)
+        return self.large is not None or bool(self._rest)
 
     @property
     def frame_bytes(self) -> int:
@@ -42,39 +63,73 @@ class FrameReader:
         return self._codec.need
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All frames that are whole now."""
+        """Take bytes; returns all frames that are whole now."""
         frames: list[Frame] = []
-        rest = self._rest
-        if rest:
-            rest += data
-            if len(rest) < self._codec.need:
+        if self.large is not None:
+            data = self._feed_large(data, frames)
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._codec.need:
                 return frames
-            if len(rest) > _SMALL_BYTES_MAX:
-                self._feed_large(frames)
-                return frames
-            data = bytes(rest)
-            rest.clear()
+            data = bytes(self._rest)
+            self._rest.clear()
+        self._cut(data, frames)
+        return frames
+
+    def room(self) -> memoryview | None:
+        """Where the next bytes of a large frame belong; None while no such frame has begun."""
+        large = self.large
+        if large is None:
+            return None
+        need = self._codec.need
+        if self._filled == len(large):
+            grown = bytearray(min(need, _GROWTH * len(large)))
+            grown[: self._filled] = large
+            self.large = large = grown
+        return memoryview(large)[self._filled : need]
+
+    def fill(self, size: int) -> list[Frame]:
+        """That many bytes were written to the room; returns the frame if it is whole now."""
+        frames: list[Frame] = []
+        self._filled += size
+        large = self.large
+        if large is None or self._filled < self._codec.need:
+            return frames
+        self.large = None
+        self._cut(memoryview(large)[: self._filled], frames)
+        for frame in frames:
+            if isinstance(frame, Request | Reply):
+                frame.payload = bytes(frame.payload)
+        self._spare.give(large)
+        return frames
+
+    def _feed_large(self, data: bytes, frames: list[Frame]) -> bytes:
+        """Copy what belongs to the large frame; returns what follows it."""
+        while data and (room := self.room()) is not None:
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            frames += self.fill(size)
+            data = data[size:]
+        return data
+
+    def _cut(self, data: bytes | memoryview, frames: list[Frame]) -> None:
+        """Decode what is whole and keep the rest."""
         try:
             consumed = self._codec.decode(data, frames)
         except RemoteProtocolError as error:
             self.failure = error
-            return frames
+            return
         if consumed != len(data):
-            rest += memoryview(data)[consumed:]
-        return frames
+            self._keep(memoryview(data)[consumed:])
 
-    def _feed_large(self, frames: list[Frame]) -> None:
-        """Cut frames from the buffer without copying it as a whole first."""
-        with memoryview(self._rest) as view:
-            try:
-                consumed = self._codec.decode(view, frames)
-            except RemoteProtocolError as error:
-                self.failure = error
-                consumed = 0
-            for frame in frames:
-                if isinstance(frame, Request | Reply):
-                    frame.payload = bytes(frame.payload)
-        if consumed == len(self._rest):
-            self._rest = bytearray()
-        else:
-            del self._rest[:consumed]
+    def _keep(self, rest: memoryview) -> None:
+        """Remember the beginning of a frame that is not whole."""
+        if self._codec.need - len(rest) < LARGE_BYTES_MIN:
+            self._rest += rest
+            return
+        large = self._spare.take()
+        if len(large) < len(rest):
+            large = bytearray(len(rest))
+        large[: len(rest)] = rest
+        self.large = large
+        self._filled = len(rest)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
 
+from postroad.core.address import Address
 from postroad.core.errors import LocalProtocolError, MalformedFrame
+from postroad.wire.checks import Bytes
+from postroad.wire.frames import Frame
 
 from .codec import Codec, encode_application_frame
 from .sender import decode_host_sender, decode_ip_sender, encode_host_sender, encode_ip_sender
-
-if TYPE_CHECKING:
-    from postroad.core.address import Address
-    from postroad.wire.checks import Bytes
-    from postroad.wire.frames import Frame
 
 REQUEST = 1
 REPLY = 2

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from postroad.core.address import Address
+from postroad.wire.checks import Bytes
 from postroad.wire.frames import Frame, Reply, Request
-
-if TYPE_CHECKING:
-    from postroad.core.address import Address
-    from postroad.wire.checks import Bytes
 
 # A payload of this size is handed to the socket as it is; copying a smaller one into its frame
 # costs less than a separate write.

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import TYPE_CHECKING
 
+from postroad.core.address import Address
 from postroad.core.errors import LocalProtocolError, MalformedFrame
 from postroad.core.limits import HELLO_BYTES_MAX, SUBJECT_BYTES_MAX
 from postroad.wire.checks import Bytes, check_frame_size, decode_text
@@ -22,9 +22,6 @@ from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Repl
 from postroad.wire.hello import decode_hello, encode_hello
 
 from .codec import JOIN_BYTES_MAX, Codec, encode_application_frame
-
-if TYPE_CHECKING:
-    from postroad.core.address import Address
 
 HEADER = struct.Struct(">IIIQ")
 _HEADER_BYTES = HEADER.size
@@ -69,6 +66,11 @@ _CONTROL_BODY_MAX: dict[int, int] = {
 }
 
 
+# What a connection remembers of the subjects it has seen; the bounds keep a peer from filling it.
+_KNOWN_SUBJECTS_MAX = 64
+_KNOWN_SUBJECT_BYTES_MAX = 128
+
+
 class Version3Codec(Codec):
     """Version 3, either side."""
 
@@ -76,6 +78,8 @@ class Version3Codec(Codec):
         self.frame_bytes_max = frame_bytes_max
         self.sender: Address | None = None
         self.need = _HEADER_BYTES
+        # Subjects seen on this connection.
+        self._subjects: dict[Bytes, str] = {}
         # Set once both sides have said hello and share an algorithm.
         self.compression: Algorithm | None = None
 
@@ -83,6 +87,9 @@ class Version3Codec(Codec):
         position = 0
         end = len(data)
         unpack = HEADER.unpack_from
+        subjects = self._subjects
+        # Views cannot be looked up; they come from frames too large for it to matter.
+        is_bytes = type(data) is bytes
         length_max = self.frame_bytes_max + _EMPTY_LENGTH
         self.need = _HEADER_BYTES
         while end - position >= _HEADER_BYTES:
@@ -100,12 +107,24 @@ class Version3Codec(Codec):
                 split = start + (kind ^ _PLAIN_REQUEST)
                 if split > stop:
                     raise MalformedFrame(f"request {id} is shorter than its subject", id)
-                subject = decode_text(data[start:split], "subject", id)
+                raw = data[start:split]
+                subject = subjects.get(raw) if is_bytes else None
+                if subject is None:
+                    subject = self._learn_subject(raw, id)
                 frames.append(Request(id, subject, data[split:stop], word))  # type: ignore[arg-type]
             else:
                 frames.append(self._decode_unusual(kind, word, id, bytes(data[start:stop])))
             position = stop
         return position
+
+    def _learn_subject(self, raw: Bytes, request_id: int) -> str:
+        """Decode a subject and remember it: few are used, and each very often."""
+        subject = decode_text(raw, "subject", request_id)
+        if len(raw) <= _KNOWN_SUBJECT_BYTES_MAX:
+            if len(self._subjects) >= _KNOWN_SUBJECTS_MAX:
+                self._subjects.clear()
+            self._subjects[bytes(raw)] = subject
+        return subject
 
     def _check_header(self, length: int, kind: int) -> None:
         """Refuse a frame by its header alone."""
