@@ -191,9 +191,13 @@ class Pool:
         except TimeoutError:
             detail = f"no connection within {limits.connect_timeout_s:.3g} s"
             raise ConnectFailed(detail, peer=str(address)) from None
-        except (ssl.SSLError, ConnectionAbortedError, ConnectionResetError) as error:
+        except ssl.SSLError as error:
+            raise TlsFailed(f"TLS failed: {error}", peer=str(address)) from None
+        except (ConnectionAbortedError, ConnectionResetError) as error:
+            # It may not speak TLS, or may just be going down; the second is worth another try.
             kind = TlsFailed if self.tls is not None else ConnectFailed
-            raise kind(f"cannot connect: {error}", peer=str(address)) from None
+            detail = str(error) or "the peer closed the connection; does it use TLS?"
+            raise kind(f"cannot connect: {detail}", peer=str(address), retryable=True) from None
         except (OSError, OverflowError, UnicodeError, ValueError) as error:
             raise ConnectFailed(f"cannot connect: {error}", peer=str(address)) from None
         return link

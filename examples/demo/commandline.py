@@ -1,0 +1,134 @@
+"""Options, signals and exit status of the demo."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from postroad import PostroadError
+
+from .processes import DemoFailed
+from .screen import Line, open_screen
+from .story import Plan, Story, title_lines
+
+DESCRIPTION = """\
+Two Postroad nodes in processes of their own talk over mutual TLS 1.3 on the loopback interface.
+
+  alpha  keeps requests in flight to beta, as fast as answers come, and accounts for each
+  beta   answers every request with its bytes reversed, and counts what it handled
+
+Certificates are made on the spot. In the middle of the traffic beta is killed with SIGKILL, and
+comes back on the same port a little later. Requests in flight at that moment end with
+ConnectionClosed, outcome unknown: beta may have handled them, so alpha does not repeat them.
+Requests made while beta is away end with ConnectFailed, not sent: some callers give up, the others
+send theirs again with wait=True and are answered once beta is back.
+"""
+EPILOG = """\
+The columns:
+  answers/s      replies in each second
+  p50, p99       half, and 99 of 100, of the requests answered then took no longer than this
+  in flight      requests that wait for their answer, or for beta to come back
+  connections    open connections from alpha to beta
+  reconnects     connections opened again so far
+  errors         errors that callers met in this second; what they were stands below
+
+The reconciliation at the end compares what alpha asked with what was answered, what failed and
+what beta says it handled. The exit status is 0 only if it all adds up.
+
+NO_COLOR=1 turns colours off; into a pipe the demo writes one plain line for each second.
+"""
+# Nothing is left to read these; ending quietly is all one can do.
+_READER_GONE = (errno.EPIPE, errno.EIO)
+
+
+def run_demo(arguments: Sequence[str]) -> int:
+    """Play the demo; returns the exit status."""
+    plan = _parse(arguments)
+    try:
+        return asyncio.run(_play(plan))
+    except OSError as error:
+        if error.errno not in _READER_GONE:
+            raise
+        # Python would complain about what it cannot flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+async def _play(plan: Plan) -> int:
+    stopper = _Stopper()
+    screen = open_screen(sys.stdout)
+    try:
+        with TemporaryDirectory(prefix="postroad-demo-") as directory:
+            screen.say(*title_lines(plan))
+            return 0 if await Story(plan, screen, Path(directory)).play() else 1
+    except asyncio.CancelledError:
+        if stopper.received is None:
+            raise
+        screen.say(Line(f"Stopped by {stopper.received.name}; all processes and files are gone."))
+        return 128 + stopper.received
+    except (DemoFailed, PostroadError) as error:
+        print(f"The demo failed: {error}", file=sys.stderr)
+        return 1
+
+
+class _Stopper:
+    """Cancels the current task on the first signal; the clean-up is not disturbed by more."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._task = asyncio.current_task()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.received is None and self._task is not None:
+            self.received = number
+            self._task.cancel()
+
+
+def _parse(arguments: Sequence[str]) -> Plan:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_number(float, 3, 3600),
+        default=15.0,
+        help="how long traffic flows, 3 to 3600 (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--callers",
+        type=_number(int, 1, 10_000),
+        default=64,
+        help="requests kept in flight, 1 to 10000 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--payload-bytes",
+        type=_number(int, 8, 1_000_000),
+        default=100,
+        help="size of each request and reply, 8 to 1000000 (default: %(default)s)",
+    )
+    return Plan(**vars(parser.parse_args(arguments)))
+
+
+def _number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
+    def convert(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not within {least:,} and {most:,}")
+        return value
+
+    return convert

@@ -1,0 +1,103 @@
+"""What node processes and the story tell each other: lines of JSON, of these types."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line a node process is sent."""
+
+    name: str
+    bind: str
+    certificate: str
+    key: str
+    trust: str
+    tally: str
+    """File that counts the requests handled; it outlives a killed process."""
+    calls: str | None = None
+    """Address of the node to put load on; None for a node that only answers."""
+    callers: int = 1
+    payload_bytes: int = 100
+
+
+class Command(enum.Enum):
+    """Later lines a node process is sent. The end of its input means: end at once."""
+
+    STOP = "stop"
+    """Finish what is in flight, report a last time, end."""
+
+
+class Trouble(msgspec.Struct, kw_only=True):
+    """One kind of error and how often it came up."""
+
+    error: str
+    outcome: str
+    """`unknown`, `not sent` or `known`."""
+    met: int = 0
+    """Times a caller met it."""
+    failed: int = 0
+    """Requests it ended; the others were sent again."""
+
+    @property
+    def reason(self) -> str:
+        """For people."""
+        return f"{self.error} ({self.outcome})"
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """The accounts of all requests so far."""
+
+    made: int = 0
+    answered: int = 0
+    answered_after_retry: int = 0
+    """Among the answered: those that met an error first and were sent again."""
+    wrong: int = 0
+    """Among the answered: those whose reply was not the right one."""
+    longest_gap_s: float = 0.0
+    """Longest time between two answers with an error in between: the outage as callers see it."""
+    gap_ended_s: float = 0.0
+    """When that gap ended, on the clock of `time.monotonic`."""
+    troubles: list[Trouble] = []
+
+    @property
+    def met(self) -> int:
+        """Errors met, whether the request was sent again or not."""
+        return sum(trouble.met for trouble in self.troubles)
+
+    @property
+    def failed(self) -> int:
+        """Requests that ended with an error."""
+        return sum(trouble.failed for trouble in self.troubles)
+
+    @property
+    def unknown(self) -> int:
+        """Failed requests that the peer may have handled all the same."""
+        return sum(it.failed for it in self.troubles if it.outcome == "unknown")
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended."""
+        return self.made - self.answered - self.failed
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """A node process listens."""
+
+    address: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
+    """What a calling node did until now; `latencies` alone counts since the last report."""
+
+    at_s: float
+    """On the clock of `time.monotonic`, which all processes of a machine share."""
+    totals: Totals
+    latencies: dict[int, int]
+    connections: int
+    reconnects: int
+
+
+Told = Ready | Report

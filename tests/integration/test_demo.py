@@ -1,0 +1,238 @@
+"""The demo and the examples, run the way a reader of the README runs them."""
+
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import ROOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+NODE = re.compile(r"(?P<name>alpha|beta) +process (?P<pid>\d+) +(?P<host>[\d.]+):(?P<port>\d+)")
+DEADLINE_S = 30.0
+
+
+class Demo:
+    """A demo under way, in a process group of its own and with a place for temporary files."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "examples.demo", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(directory)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.output = ""
+
+    def read_until(self, text: str) -> None:
+        assert self.process.stdout is not None
+        while text not in self.output:
+            line = self.process.stdout.readline()
+            assert line, f"ended without {text!r}:\n{self.output}"
+            self.output += line
+
+    def finish(self) -> str:
+        """The rest of the output; fails on anything in standard error."""
+        output, errors = self.process.communicate(timeout=DEADLINE_S)
+        self.output += output
+        assert errors == ""
+        return self.output
+
+    def is_cleaned_up(self) -> bool:
+        return not list(self.directory.iterdir()) and self.are_nodes_gone()
+
+    def are_nodes_gone(self) -> bool:
+        """Whether nobody listens any more where the nodes did."""
+        return not any(
+            can_connect(node["host"], int(node["port"])) for node in NODE.finditer(self.output)
+        )
+
+
+def can_connect(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+StartDemo = Callable[..., Demo]
+
+
+@pytest.fixture
+def start_demo(tmp_path: Path) -> Iterator[StartDemo]:
+    demos: list[Demo] = []
+
+    def start(*arguments: str) -> Demo:
+        demos.append(Demo(tmp_path, *arguments))
+        return demos[-1]
+
+    yield start
+    for demo in demos:
+        demo.process.kill()
+        demo.process.communicate()
+
+
+def test_the_demo_adds_up(start_demo: StartDemo) -> None:
+    demo = start_demo("--seconds", "4")
+    output = demo.finish()
+
+    assert demo.process.returncode == 0, output
+    found = re.search(r"ok +made ([\d,]+) = answered ([\d,]+) \+ failed ([\d,]+)", output)
+    assert found, output
+    made, answered, failed = (int(text.replace(",", "")) for text in found.groups())
+    assert made == answered + failed
+    assert answered > failed > 0
+    assert "beta was killed" in output
+    assert "ConnectionClosed" in output
+    assert "answered after a retry" in output
+    assert "It all adds up." in output
+    assert "\x1b" not in output
+    assert demo.is_cleaned_up()
+
+
+@pytest.mark.parametrize("moment", ["Postroad demo", "answers/s", "was killed"])
+def test_ctrl_c_ends_it_cleanly(start_demo: StartDemo, moment: str) -> None:
+    demo = start_demo("--seconds", "5")
+    demo.read_until(moment)
+    # As a terminal does it: to the whole process group, and people press it more than once.
+    os.killpg(demo.process.pid, signal.SIGINT)
+    os.killpg(demo.process.pid, signal.SIGINT)
+    output = demo.finish()
+
+    assert demo.process.returncode == 128 + signal.SIGINT
+    assert "Stopped by SIGINT" in output
+    assert demo.is_cleaned_up()
+    for node in NODE.finditer(output):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(node["pid"]), 0)
+
+
+def test_being_terminated_is_as_clean(start_demo: StartDemo) -> None:
+    demo = start_demo()
+    demo.read_until("answers/s")
+    demo.process.terminate()
+    demo.finish()
+    assert demo.process.returncode == 128 + signal.SIGTERM
+    assert demo.is_cleaned_up()
+
+
+def test_nodes_do_not_outlive_a_killed_demo(start_demo: StartDemo) -> None:
+    demo = start_demo()
+    demo.read_until("answers/s")
+    assert not demo.are_nodes_gone()
+    demo.process.kill()
+    wait_for(demo.are_nodes_gone)
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(start_demo: StartDemo) -> None:
+    demo = start_demo()
+    demo.read_until("answers/s")
+    assert demo.process.stdout is not None
+    demo.process.stdout.close()
+    _, errors = demo.process.communicate(timeout=DEADLINE_S)
+    assert (demo.process.returncode, errors) == (1, "")
+    assert demo.is_cleaned_up()
+
+
+def test_a_node_that_ends_by_itself_is_a_failure_with_a_reason(start_demo: StartDemo) -> None:
+    demo = start_demo()
+    demo.read_until("answers/s")
+    pids = {node["name"]: int(node["pid"]) for node in NODE.finditer(demo.output)}
+    os.kill(pids["alpha"], signal.SIGKILL)
+    _, errors = demo.process.communicate(timeout=DEADLINE_S)
+    assert (demo.process.returncode, errors) == (1, "The demo failed: alpha ended with status -9\n")
+    assert demo.is_cleaned_up()
+
+
+@pytest.mark.parametrize("has_color", [True, False])
+def test_on_a_terminal_the_table_is_redrawn(tmp_path: Path, has_color: bool) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm"}
+    environment["NO_COLOR"] = "" if has_color else "1"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "examples.demo", "--seconds", "3"],
+        cwd=ROOT,
+        env=environment,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    output = read_terminal(ours)
+
+    assert process.wait(DEADLINE_S) == 0, output
+    assert output.count("answers/s") > 5
+    assert output.index("\x1b[?25l") < output.index("\x1b[?25h") < output.index("Reconciliation")
+    assert ("\x1b[32m" in output) is has_color
+    assert "It all adds up." in output
+
+
+def read_terminal(descriptor: int) -> str:
+    """Everything until the other side closes, which Linux reports as an error."""
+    data = b""
+    try:
+        while piece := os.read(descriptor, 65_536):
+            data += piece
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+    return data.decode()
+
+
+def test_help_explains_the_demo() -> None:
+    output = run_module("examples.demo", "--help")
+    assert "SIGKILL" in output
+    assert "reconciliation" in output
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--seconds", "1"), ("--callers", "none"), ("--seconds", "nan")]
+)
+def test_bad_options_are_refused(arguments: tuple[str, str]) -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "examples.demo", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 2
+    assert f"argument {arguments[0]}: " in process.stderr
+
+
+def test_echo_example() -> None:
+    assert run_module("examples.echo") == (
+        "beta was asked by alpha: Is anybody there?\nalpha got the reply: Is anybody there?\n"
+    )
+
+
+def run_module(name: str, *arguments: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", name, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=DEADLINE_S,
+    ).stdout
