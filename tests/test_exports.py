@@ -9,9 +9,14 @@ PUBLIC = [
     "Limits",
     "Message",
     "MessagingService",
+    "Outcome",
+    "PostroadError",
+    "Protocol",
+    "Statistics",
     "TlsConfig",
     "Unicast",
     "__version__",
+    "errors",
     "run",
 ]
 

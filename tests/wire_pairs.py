@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from postroad.wire import (
     Profile,
     Request,
     Role,
+    SpareBuffer,
     Status,
     WireConfig,
     encode_preamble,
@@ -73,6 +74,7 @@ def make_config(
         advertised_ip=advertised_ip,
         limits=limits,
         wall_clock=lambda: WALL_CLOCK_MS,
+        spare=SpareBuffer(),
         algorithms={name: load_algorithm(name) for name in compressions},
         heartbeat_payload=heartbeat_payload,
     )
@@ -124,6 +126,21 @@ class Side:
         self.events += events
         return events
 
+    def pour(self, data: bytes, piece_bytes: int = 64 * 1024) -> list[Event]:
+        """Hand over a stream as a socket would, large frames straight into their room."""
+        events: list[Event] = []
+        while data:
+            room = self.machine.room() if self.machine.awaits_large else None
+            size = min(piece_bytes, len(data) if room is None else len(room))
+            piece, data = data[:size], data[size:]
+            if room is None:
+                events += self.machine.receive_data(piece, self.now)
+            else:
+                room[: len(piece)] = piece
+                events += self.machine.receive_in_room(len(piece), self.now)
+        self.events += events
+        return events
+
     def take(self) -> bytes:
         """What the machine wants to send now, as one piece."""
         data = b"".join(self.machine.data_to_send(self.now)) if self.has_data else b""
@@ -132,7 +149,8 @@ class Side:
 
     @property
     def has_data(self) -> bool:
-        return self.machine.has_data_to_send
+        """Whether anything is queued."""
+        return bool(self.machine.out)
 
     def tick(self, now: float) -> bytes:
         """Let time come, then take what it made the machine say."""
@@ -266,8 +284,8 @@ def cut_version3(data: bytes) -> list[RawFrame]:
     """The version 3 frames that a machine wrote."""
     frames = []
     while data:
-        length, *header = VERSION3_HEADER.unpack_from(data)
-        frames.append(RawFrame(*header, data[20 : 4 + length]))
+        length, kind, flags, short, word, id = VERSION3_HEADER.unpack_from(data)
+        frames.append(RawFrame(kind, flags, short, word, id, data[20 : 4 + length]))
         data = data[4 + length :]
     return frames
 
@@ -302,7 +320,7 @@ def byte_by_byte(data: bytes) -> list[bytes]:
 def cut_at(data: bytes, cuts: Sequence[int]) -> list[bytes]:
     """Pieces that end at the given positions; equal ones make empty pieces."""
     bounds = [0, *sorted(cuts), len(data)]
-    return [data[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [data[start:stop] for start, stop in pairwise(bounds)]
 
 
 Feeding = Callable[[Sequence[bytes]], list[bytes]]
@@ -318,4 +336,3 @@ FEEDINGS: dict[str, Feeding] = {
 def two_pieces(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Every way to cut a stream once."""
     return ((data[:index], data[index:]) for index in range(1, len(data)))
-

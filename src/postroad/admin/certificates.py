@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from cryptography.x509 import Certificate
 
 from postroad.core.errors import ConfigError, MissingExtra
 from postroad.core.names import validate_node_name
 
-from . import signing
 from .publishing import NewFile, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cryptography.x509 import Certificate
+
+    from . import signing
 
 ROOT_NAME = "Postroad development root"
 ROOT_DAYS = 3650

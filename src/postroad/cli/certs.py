@@ -7,14 +7,16 @@ arguments and output.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from postroad import admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 EXPIRES_SOON_DAYS = 30
 

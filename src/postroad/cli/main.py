@@ -7,14 +7,16 @@ runs or its own help is asked for, so ``postroad --help`` stays fast however man
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from postroad._version import __version__
 from postroad.admin import PostroadError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 EXIT_OK = 0
 EXIT_FAILED = 1

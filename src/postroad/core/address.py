@@ -23,7 +23,7 @@ class Address(NamedTuple):
             raise ConfigError(f"address {text!r}: write an IPv6 host in brackets, [::1]:26502")
         if not (colon and host and digits.isascii() and digits.isdigit()):
             raise ConfigError(f"address {text!r} is not of the form host:port")
-        if int(digits) > 65535:
+        if len(digits) > 5 or int(digits) > 65535:
             raise ConfigError(f"address {text!r}: the port must be 0 to 65535")
         return cls(host, int(digits))
 

@@ -32,8 +32,9 @@ acted on the message). `code` is stable and travels in replies of protocol versi
 
 from __future__ import annotations
 
+import copy
 import enum
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 
 class Outcome(enum.Enum):
@@ -178,30 +179,26 @@ class MessagingError(PostroadError):
         self, *, peer: str, subject: str, elapsed_s: float, timeout_s: float | None = None
     ) -> Self:
         """The same failure, told of one message."""
-        return type(self)(
-            self.detail,
-            peer=self.peer or peer,
-            subject=subject,
-            elapsed_s=elapsed_s,
-            timeout_s=timeout_s,
-            outcome=self.outcome,
-            retryable=self.retryable,
-        )
+        told = copy.copy(self)
+        told.peer = self.peer or peer
+        told.subject = subject
+        told.elapsed_s = elapsed_s
+        told.timeout_s = timeout_s
+        return told
 
     def __str__(self) -> str:
-        words = [self.detail]
+        words = []
         if self.subject is not None:
-            words.append(f"[subject {self.subject!r}")
-            if self.peer is not None:
-                words.append(f"to {self.peer}")
-            if self.elapsed_s is not None:
-                words.append(f"after {format_seconds(self.elapsed_s)}")
-            if self.timeout_s is not None:
-                words.append(f"of {format_seconds(self.timeout_s)} allowed")
-            words[-1] += f"; outcome {self.outcome.value}]"
-        elif self.peer is not None:
-            words.append(f"[peer {self.peer}]")
-        return " ".join(words)
+            words.append(f"subject {self.subject!r}")
+        if self.peer is not None:
+            words.append(f"to {self.peer}")
+        if self.elapsed_s is not None:
+            words.append(f"after {format_seconds(self.elapsed_s)}")
+        if self.timeout_s is not None:
+            words.append(f"of {format_seconds(self.timeout_s)} allowed")
+        if not words:
+            return self.detail
+        return f"{self.detail} [{' '.join(words)}; outcome {self.outcome.value}]"
 
 
 class NotRunning(MessagingError, RuntimeError):
@@ -233,6 +230,11 @@ class ConnectionClosed(MessagingError, ConnectionError):
     """
 
     code = 3400
+
+    def __init__(self, detail: str, **facts: Any) -> None:
+        super().__init__(detail, **facts)
+        if facts.get("outcome") is Outcome.NOT_SENT and facts.get("retryable") is None:
+            self.retryable = True
 
 
 class TlsFailed(ConnectionClosed):
@@ -290,4 +292,4 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds * 1000:.2f} ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.3g} s"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"

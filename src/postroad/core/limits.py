@@ -67,6 +67,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"limit {field}={value!r} must be a finite number, 0 or more")
             if value == 0 and not field.startswith("heartbeat_"):
                 raise ConfigError(f"limit {field} must be more than 0")
+        for field, factor in (("requests_pending_max", 1), ("heartbeat_timeout_s", 1000)):
+            if getattr(self, field) * factor > 0xFFFF_FFFF:
+                raise ConfigError(f"limit {field} is more than 32 bits can tell a peer")
         if self.frame_bytes_max > 0x7FFF_FFFF:
             raise ConfigError("limit frame_bytes_max cannot exceed 2147483647, the largest length")
         interval, timeout = self.heartbeat_interval_s, self.heartbeat_timeout_s

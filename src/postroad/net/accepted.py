@@ -10,10 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 from postroad.core import Address
-from postroad.wire import Cancel, Event, FrameIgnored, Opened, Pending, Phase, Request, Role, Status
+from postroad.core.errors import PeerSilent
+from postroad.wire import (
+    NEVER,
+    Cancel,
+    Event,
+    FrameIgnored,
+    Opened,
+    Pending,
+    Phase,
+    Request,
+    Role,
+    Status,
+)
 
 from .dispatch import (
     EXPIRED_ANSWER,
@@ -21,8 +34,8 @@ from .dispatch import (
     Answer,
     Reaction,
     Subscriptions,
+    answer_of,
     consumer_answer,
-    finish,
     no_handler_answer,
     react,
     reply_too_large_answer,
@@ -36,7 +49,7 @@ _UNKNOWN_SENDER = Address("", 0)
 class _Run(NamedTuple):
     """An asynchronous handler at work."""
 
-    task: asyncio.Task[None]
+    future: asyncio.Future[Result]
     request: Request
 
 
@@ -52,10 +65,13 @@ class AcceptedLink(Link):
         "_ending",
         "_is_stopping",
         "_out",
+        "_over",
         "_peer_name",
         "_reads",
         "_registry",
         "_sender",
+        "_stalled_at",
+        "_stalled_bytes",
         "_subscriptions",
         "replies_sent",
         "requests_received",
@@ -80,7 +96,7 @@ class AcceptedLink(Link):
         # Asynchronous handlers by request id.
         self.running: Pending[_Run] = Pending()
         # Tasks that were cancelled and are not over yet; they still count.
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Future[Result]] = set()
         # Keys for requests whose id is in use already.
         self._duplicates = 0
         # Set when the first request is served: versions 1 and 2 tell it no earlier.
@@ -89,6 +105,9 @@ class AcceptedLink(Link):
         self._reads = True
         # Whether the next request may begin at once.
         self._can_serve = True
+        # While the socket takes no more: when it must have taken something, and how much waits.
+        self._stalled_at = NEVER
+        self._stalled_bytes = 0
         # Replies up to this size need no closer look; known once the link is open.
         self._easy_bytes_max = 0
         # Set once the version is known.
@@ -98,11 +117,30 @@ class AcceptedLink(Link):
         self.requests_received = 0
         self.replies_sent = 0
         self._is_stopping = False
+        # Ends when the socket is gone and no handler is at work.
+        self._over: asyncio.Future[None] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._context.counters.connections_accepted += 1
-        self._registry.add(self)
         super().connection_made(transport)
+        if self._context.is_stopped:
+            # TLS was agreed only after the service had stopped.
+            self.abandon()
+        elif len(self._registry) >= self._context.limits.accepted_max:
+            self._reject()
+        else:
+            self._context.counters.connections_accepted += 1
+            self._registry.add(self)
+
+    def _reject(self) -> None:
+        """One too many: close it at once."""
+        self._context.counters.connections_rejected += 1
+        self._context.warn(
+            "accepted_max",
+            self._loop.time(),
+            "closed a new connection: %d are open, the limit accepted_max",
+            len(self._registry),
+        )
+        self.abandon()
 
     # Receiving.
 
@@ -123,7 +161,6 @@ class AcceptedLink(Link):
             self._encode_reply = self.machine.codec.encode_reply
             self._out = self.machine.out
             self._easy_bytes_max = min(LARGE_BYTES - 1, self.machine.send_bytes_max)
-            self._settle()
         elif isinstance(event, Cancel):
             self._cancel(event.id)
         elif isinstance(event, FrameIgnored):
@@ -138,7 +175,7 @@ class AcceptedLink(Link):
         run = self.running.take(id)
         if run is not None:
             self._context.counters.requests_cancelled += 1
-            self._end(run.task)
+            self._end(run.future)
             return
         for request in self._backlog:
             if request.id == id:
@@ -193,7 +230,8 @@ class AcceptedLink(Link):
 
     def _decline(self, request: Request) -> None:
         """Nobody handles this request: it says so unless it wants no answer."""
-        answer = STOPPING_ANSWER if self._is_stopping else no_handler_answer(request.subject)
+        is_told = self._is_stopping and self.machine.version >= 3
+        answer = STOPPING_ANSWER if is_told else no_handler_answer(request.subject)
         self._context.counters.no_handler += 1
         if request.one_way:
             self._context.warn(
@@ -251,46 +289,48 @@ class AcceptedLink(Link):
         if key in self.running.entries:
             self._duplicates -= 1
             key = self._duplicates
-        task = self._loop.create_task(self._run(key, request, subscription, awaitable))
+        future = asyncio.ensure_future(awaitable, loop=self._loop)
+        future.add_done_callback(partial(self._on_handled, key, request, subscription))
         timeout_s = request.timeout_ms / 1000 or self._context.limits.handler_timeout_s
-        self.running.add(key, _Run(task, request), now + timeout_s)
+        self.running.add(key, _Run(future, request), now + timeout_s)
         if self.running.next_deadline < self._timer_at:
             self._arm(self.running.next_deadline)
         self._update_can_serve()
 
-    async def _run(
+    def _on_handled(
         self,
         key: int,
         request: Request,
         subscription: Subscription,
-        awaitable: Awaitable[Result],
+        future: asyncio.Future[Result],
     ) -> None:
-        answer = await finish(awaitable, subscription)
-        if self.running.take(key) is not None:
-            self._answer(request, subscription, answer)
-            self._schedule_flush()
+        if future in self._ending:
+            self._ending.discard(future)
+            if not future.cancelled():
+                # Asked for, or it would be reported as never looked at.
+                future.exception()
+        else:
+            self.running.take(key)
+            self._answer(request, subscription, answer_of(future, subscription))
         self._go_on()
 
     def _on_timer(self, now: float) -> None:
-        for _, (task, request) in self.running.take_expired(now):
+        self._check_reader(now)
+        for _, (future, request) in self.running.take_expired(now):
             self._context.counters.handlers_timed_out += 1
-            self._end(task)
-            if not request.one_way:
+            self._end(future)
+            # A caller that told its deadline has given up by itself.
+            if not request.one_way and not request.timeout_ms:
                 self._reply(request.id, EXPIRED_ANSWER)
         self._go_on()
 
-    def _end(self, task: asyncio.Task[None]) -> None:
+    def _end(self, future: asyncio.Future[Result]) -> None:
         """Cancel a handler nobody waits for; it counts until it is really over."""
-        self._ending.add(task)
-        task.add_done_callback(self._on_ended)
-        task.cancel()
-
-    def _on_ended(self, task: asyncio.Task[None]) -> None:
-        self._ending.discard(task)
-        self._go_on()
+        self._ending.add(future)
+        future.cancel()
 
     def _own_deadline(self) -> float:
-        return self.running.next_deadline
+        return min(self.running.next_deadline, self._stalled_at)
 
     # Back-pressure.
 
@@ -311,7 +351,7 @@ class AcceptedLink(Link):
             self._serve(self._backlog.popleft(), now)
         self._update_can_serve()
         if self.transport is None:
-            self._report_closed()
+            self._report_over()
             return
         if self.machine.out:
             self._schedule_flush()
@@ -332,11 +372,33 @@ class AcceptedLink(Link):
             self.transport.pause_reading()
 
     def _on_writable(self, is_writable: bool) -> None:
+        self._stalled_at = NEVER if is_writable else self._expect_progress()
         self._update_can_serve()
         if is_writable:
             self._go_on()
         else:
             self._regulate()
+
+    def _expect_progress(self) -> float:
+        """Note how much waits to be written; returns when less must wait."""
+        assert self.transport is not None
+        self._stalled_bytes = self.transport.get_write_buffer_size()
+        stalled_at = self._loop.time() + self._context.limits.frame_timeout_s
+        if stalled_at < self._timer_at:
+            self._arm(stalled_at)
+        return stalled_at
+
+    def _check_reader(self, now: float) -> None:
+        """Give up a client that does not read its replies: it would hold their memory for ever."""
+        if now < self._stalled_at or self.transport is None:
+            return
+        if self.transport.get_write_buffer_size() < self._stalled_bytes:
+            self._stalled_at = self._expect_progress()
+            return
+        self._stalled_at = NEVER
+        allowed = self._context.limits.frame_timeout_s
+        self._fail(PeerSilent(f"the peer read none of its replies for {allowed:.3g} s"))
+        self.transport.abort()
 
     # The life of the link.
 
@@ -355,54 +417,45 @@ class AcceptedLink(Link):
         if is_done and not self.is_busy:
             self.close("stopped" if self._is_stopping else "the peer said goodbye")
 
-    def _on_lost(self, exc: Exception | None) -> None:
-        if self._close_reason is None and exc is not None:
+    def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
+        # Versions 1 and 2 have no goodbye, so their closing is no loss.
+        has_goodbye = self.machine.version >= 3
+        if self._close_reason is None and was_open and (exc is not None or has_goodbye):
             self._context.counters.connections_lost += 1
         # Nobody waits for replies any more; one-way messages were received and are handled.
         self._backlog = deque(request for request in self._backlog if request.one_way)
         for key, (run, _) in list(self.running.entries.items()):
             if not run.request.one_way:
                 self.running.take(key)
-                self._end(run.task)
+                self._end(run.future)
         self._go_on()
 
     def abandon(self) -> None:
         """Give up on everything: the node's time to stop is over."""
         self._backlog.clear()
         for _, run in self.running.take_all():
-            self._end(run.task)
+            self._end(run.future)
         if self.transport is not None:
             self.transport.abort()
+        else:
+            self._report_over()
 
     @property
     def is_busy(self) -> bool:
         """Whether requests are waiting or handlers at work."""
         return bool(self.running.entries or self._backlog or self._ending)
 
-    def _report_closed(self) -> None:
+    async def wait_over(self) -> None:
+        """Return once the socket is gone and no handler is at work."""
+        await asyncio.shield(self._over)
+
+    def _report_over(self) -> None:
         if not self.is_busy and self in self._registry:
             self._registry.discard(self)
+            self._over.set_result(None)
             self._context.counters.requests_received += self.requests_received
             self._context.counters.replies_sent += self.replies_sent
 
     def __repr__(self) -> str:
         state = self.machine.phase.value if self.transport is not None else "closed"
         return f"<AcceptedLink {self.describe_peer()} {state}, {len(self.running)} running>"
-
-
-class RejectedLink(asyncio.Protocol):
-    """A connection too many: closed as soon as it is made."""
-
-    def __init__(self, context: LinkContext, loop: asyncio.AbstractEventLoop) -> None:
-        self._context = context
-        self._loop = loop
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._context.counters.connections_rejected += 1
-        self._context.warn(
-            "accepted_max",
-            self._loop.time(),
-            "closed a new connection: %d are open, the limit accepted_max",
-            self._context.limits.accepted_max,
-        )
-        transport.close()

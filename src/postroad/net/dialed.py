@@ -14,13 +14,18 @@ from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, 
 from .link import LARGE_BYTES, Link, LinkContext, is_tls_error
 from .results import EXPIRED, LinkDown, Result
 
+# What a message weighs beside its payload, so that many empty ones count too.
+_FRAME_BYTES = 64
+
 
 class DialedLink(Link):
     """A connection this node opened."""
 
     __slots__ = (
+        "_called_up",
         "_encode_request",
         "_ended",
+        "_is_refused",
         "_is_retired",
         "_new_future",
         "_next_id",
@@ -62,10 +67,14 @@ class DialedLink(Link):
         self._out: list[bytes]
         self._was_open = False
         self._is_retired = False
+        # Whether the peer wants nothing to do with this node.
+        self._is_refused = False
         # What the peer gave as its reason to close.
         self._peer_reason: str | None = None
         # Callers waiting until this link can take another message.
         self._waiting: deque[asyncio.Future[None]] = deque()
+        # Callers that were called up and have not sent yet.
+        self._called_up = 0
 
     # Sending.
 
@@ -77,16 +86,10 @@ class DialedLink(Link):
         self._encode_request(self._out, id, subject, payload, int(timeout * 1000) or 1, False)
         pending = self.pending
         entries = pending.entries
-        if not self._flush_scheduled:
+        self._queued_bytes += len(payload) + _FRAME_BYTES
+        if not self._flush_scheduled or self._queued_bytes >= LARGE_BYTES:
             self.last_used = now
-            if entries:
-                self._flush_soon(payload)
-            else:
-                # Nothing else is going on, so waiting for company would only add latency.
-                self._has_large = len(payload) >= LARGE_BYTES
-                self._flush()
-        elif len(payload) >= LARGE_BYTES:
-            self._has_large = True
+            self._flush_soon(payload, is_quiet=not entries)
         future = self._new_future()
         deadline = now + timeout
         entries[id] = (future, deadline)
@@ -102,16 +105,25 @@ class DialedLink(Link):
         """Write a one-way message; the caller has checked `can_send`."""
         self.machine.request(self._next_id(), subject, payload, 0, True)
         self.last_used = now
-        self._flush_soon(payload)
         self._context.counters.messages_sent += 1
+        self._queued_bytes += len(payload) + _FRAME_BYTES
+        self._flush_soon(payload, is_quiet=False)
 
-    def _flush_soon(self, payload: bytes) -> None:
-        """Send at the end of this turn of the loop, or at once what is large anyway."""
-        if len(payload) >= LARGE_BYTES:
-            self._has_large = True
+    def _flush_soon(self, payload: bytes, *, is_quiet: bool) -> None:
+        """Send at the end of this turn of the loop, or at once if that is better.
+
+        What is large gains nothing by waiting, nor does a message that no other can join.
+        """
+        self._has_large |= len(payload) >= LARGE_BYTES
+        if is_quiet or self._queued_bytes >= LARGE_BYTES:
             self._flush()
         else:
             self._schedule_flush()
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether something is queued that will be written at the end of this turn."""
+        return self._flush_scheduled
 
     @property
     def requests_sent(self) -> int:
@@ -135,25 +147,55 @@ class DialedLink(Link):
         names = self.machine.certificate_names
         return names is None or name in names
 
-    async def wait_for_room(self) -> None:
-        """Return when the link may have room again, or is gone."""
-        future = self._loop.create_future()
-        self._waiting.append(future)
-        try:
-            await future
-        finally:
-            if not future.done() or future.cancelled():
-                self._waiting.remove(future)
+    async def wait_for_room(self) -> bool:
+        """Wait in line; True if the caller may send now, False if this link takes no more."""
+        join = self._waiting.append
+        while self._takes_requests:
+            turn = self._loop.create_future()
+            join(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._leave_line(turn)
+                raise
+            self._called_up -= 1
+            if self._has_room:
+                return True
+            # Whoever was called up for nothing keeps its place in the line.
+            join = self._waiting.appendleft
+        return False
+
+    def _leave_line(self, turn: asyncio.Future[None]) -> None:
+        """A waiting caller was cancelled; if it had been called up, the next takes its turn."""
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+        else:
+            self._called_up -= 1
+        self._make_room()
+
+    @property
+    def _takes_requests(self) -> bool:
+        return self.is_open and not self._is_retired
+
+    @property
+    def _has_room(self) -> bool:
+        has_slot = len(self.pending.entries) < self.pending_max
+        return has_slot and self._is_writable and self._takes_requests
 
     def _make_room(self) -> None:
-        """Wake as many waiting callers as can go on."""
+        """Call up as many waiting callers as can go on, or all if they must look elsewhere."""
+        slots = self.pending_max - len(self.pending.entries) - self._called_up
+        room = slots if self._has_room else 0
+        if not self._takes_requests:
+            room = len(self._waiting)
+        for turn in [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]:
+            self._called_up += 1
+            turn.set_result(None)
         self._update_can_send()
-        room = self.pending_max - len(self.pending.entries) if self.can_send else 0
-        while self._waiting and (room > 0 or not self.is_open):
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                room -= 1
+
+    def _update_can_send(self) -> None:
+        # Callers that wait go first.
+        self.can_send = self._has_room and not self._waiting and not self._called_up
 
     # Receiving.
 
@@ -188,9 +230,9 @@ class DialedLink(Link):
             self._out = self.machine.out
             self._update_can_send()
             self.opened.set_result(None)
-            self._settle()
         elif isinstance(event, Goodbye):
             self._peer_reason = event.reason
+            self._is_refused = event.code == HandshakeRefused.code
             self._make_room()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
@@ -214,10 +256,6 @@ class DialedLink(Link):
 
     def _on_writable(self, is_writable: bool) -> None:
         self._make_room()
-
-    def _update_can_send(self) -> None:
-        has_slot = len(self.pending.entries) < self.pending_max and not self._is_retired
-        self.can_send = has_slot and self._is_writable and self.is_open
 
     def close(self, reason: str) -> None:
         """Close; requests still waiting fail when the socket is gone."""
@@ -260,7 +298,7 @@ class DialedLink(Link):
             if not future.done():
                 future.set_result(result)
 
-    def _on_lost(self, exc: Exception | None) -> None:
+    def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         self.can_send = False
         kind = TlsFailed if is_tls_error(exc) and not self._was_open else ConnectionClosed
         down = LinkDown(kind(self._describe_loss(exc), **self._judge_loss(kind)))
@@ -273,11 +311,17 @@ class DialedLink(Link):
         self._make_room()
 
     def _judge_loss(self, kind: type[ConnectionClosed]) -> dict[str, Any]:
-        """Nothing was sent on a link that never opened; trying again helps unless it is refused."""
-        if self._was_open:
+        """Nothing was handled on a link that never opened, or whose peer refused this node.
+
+        Trying again helps unless it is refused.
+        """
+        is_refused = self._is_refused or isinstance(self.machine.failure, HandshakeRefused)
+        if self._was_open and not is_refused:
             return {}
-        is_refused = kind is TlsFailed or isinstance(self.machine.failure, HandshakeRefused)
-        return {"outcome": Outcome.NOT_SENT, "retryable": not is_refused}
+        return {
+            "outcome": Outcome.NOT_SENT,
+            "retryable": not is_refused and kind is not TlsFailed,
+        }
 
     def _describe_loss(self, exc: Exception | None) -> str:
         if self._close_reason is not None:

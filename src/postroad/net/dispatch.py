@@ -46,7 +46,11 @@ class Subscriptions:
             raise ConfigError(f"subject {subject!r} has a handler; unsubscribe it first")
         if not callable(handler):
             raise ConfigError(f"the handler of {subject!r} must be callable, not {handler!r}")
-        if len(subject.encode()) > SUBJECT_BYTES_MAX:
+        try:
+            size = len(subject.encode())
+        except UnicodeEncodeError:
+            raise ConfigError(f"subject {subject!r} cannot be encoded as UTF-8") from None
+        if size > SUBJECT_BYTES_MAX:
             raise ConfigError(f"a subject cannot be longer than {SUBJECT_BYTES_MAX} bytes")
         self.by_subject[subject] = Subscription(subject, handler, one_way)
 
@@ -70,13 +74,15 @@ def react(subscription: Subscription, message: Message) -> Reaction:
     return to_payload(result, subscription)
 
 
-async def finish(awaitable: Awaitable[Result], subscription: Subscription) -> bytes | Answer:
-    """Await an asynchronous handler; its own failure becomes an answer, cancellation passes."""
+def answer_of(run: asyncio.Future[Result], subscription: Subscription) -> bytes | Answer:
+    """What came of an asynchronous handler that is over.
+
+    Nobody cancelled it: a CancelledError is one it raised itself, a failure like any other.
+    """
     try:
-        result = await awaitable
-    except Exception as error:
+        return to_payload(run.result(), subscription)
+    except (Exception, asyncio.CancelledError) as error:
         return failure_answer(error, subscription)
-    return to_payload(result, subscription)
 
 
 def to_payload(result: Result, subscription: Subscription) -> bytes | Answer:
@@ -94,12 +100,19 @@ def to_payload(result: Result, subscription: Subscription) -> bytes | Answer:
 def failure_answer(error: BaseException, subscription: Subscription) -> Answer:
     """What the caller is told of an exception in a handler."""
     logger.debug("handler of %r failed", subscription.subject, exc_info=error)
-    text = str(error)[:_TEXT_CHARS_MAX].encode("utf-8", "replace")
+    text = _text_of(error)[:_TEXT_CHARS_MAX].encode("utf-8", "replace")
     if isinstance(error, ProtocolError):
         return Answer(Status.PROTOCOL_FAILED, text, error.code)
     if isinstance(error, PostroadError):
         return Answer(Status.HANDLER_FAILED, text, error.code, error.retryable)
     return Answer(Status.HANDLER_FAILED, text)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be told"
 
 
 def no_handler_answer(subject: str) -> Answer:

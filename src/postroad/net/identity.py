@@ -53,7 +53,7 @@ class Identity:
         hello = Hello(
             cluster=self._cluster,
             name=self._name,
-            incarnation=_epoch_ms(),
+            incarnation=time.time_ns(),
             address=address,
             frame_bytes_max=limits.frame_bytes_max,
             requests_pending_max=limits.requests_pending_max,

@@ -41,6 +41,8 @@ class LinkContext:
         self.limits: Limits = config.limits
         self.next_id = next_id
         self.counters = Counters()
+        # Set when the service stops; connections made after that are not served.
+        self.is_stopped = False
         self.protocol_errors_by_kind: dict[str, int] = {}
         self.throttle = Throttle(interval_s=5.0)
         # Loops read into it and call back before they read again, so one serves all links.
@@ -145,13 +147,14 @@ class Link(asyncio.BufferedProtocol):
         if machine.out:
             self._flush()
         self._context.counters.bytes_received += nbytes
-        if machine.failure is not None:
-            self._fail(machine.failure)
+        if machine.needs_attention:
+            self._settle()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        was_open = self.is_open
         self.machine.close()
         self.transport = None
         self._is_writable = False
@@ -159,7 +162,7 @@ class Link(asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         self._timer = self._linger = None
-        self._on_lost(exc)
+        self._on_lost(exc, was_open=was_open)
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -178,7 +181,7 @@ class Link(asyncio.BufferedProtocol):
         """Act on what the machine made of the bytes that arrived."""
 
     @abstractmethod
-    def _on_lost(self, exc: Exception | None) -> None:
+    def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         """The connection is gone."""
 
     @abstractmethod
@@ -271,6 +274,7 @@ class Link(asyncio.BufferedProtocol):
         """Send, look at the failure, set the timer."""
         if self.machine.out:
             self._flush()
+        self.machine.needs_attention = False
         if self.machine.failure is not None:
             self._fail(self.machine.failure)
         self._arm(min(self.machine.deadline(), self._own_deadline()))

@@ -30,7 +30,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
 
     async def open(self, bind: Address, context: ssl.SSLContext | None) -> Address:
-        """Listen; returns the address with the port that was really bound."""
+        """Bind; returns the address with the port that was really bound."""
         try:
             server = await self._loop.create_server(
                 self._factory,
@@ -39,11 +39,17 @@ class Listener:
                 backlog=_BACKLOG,
                 ssl=context,
                 ssl_handshake_timeout=self._handshake_timeout(context),
+                start_serving=False,
             )
         except (OSError, OverflowError) as error:
             raise ConfigError(f"cannot listen on {bind}: {error}") from error
         self._servers = [server]
         return Address(bind.host, int(server.sockets[0].getsockname()[1]))
+
+    async def start(self) -> None:
+        """Accept connections from now on."""
+        for server in self._servers:
+            await server.start_serving()
 
     async def replace_context(self, context: ssl.SSLContext) -> None:
         """Serve new connections with other certificates; open ones keep theirs.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 
 from postroad.core import Address
 from postroad.core.errors import RequestTimeout
@@ -16,15 +17,15 @@ from postroad.wire import Reply
 from .dispatch import (
     Answer,
     Subscriptions,
+    answer_of,
     consumer_answer,
-    finish,
     no_handler_answer,
     react,
     reply_too_large_answer,
 )
 from .link import LinkContext
 from .message import Message, Result, Subscription
-from .results import error_of
+from .results import error_of, stopped_while_in_flight
 
 
 class LocalDelivery:
@@ -37,7 +38,9 @@ class LocalDelivery:
         self._subscriptions = subscriptions
         self._address = address
         self._name = context.config.hello.name
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Future[Result]] = set()
+        # Handlers that were cancelled because the service stopped.
+        self._stopped: set[asyncio.Future[Result]] = set()
         self._capacity = asyncio.Semaphore(context.limits.handlers_running_max)
 
     def __len__(self) -> int:
@@ -61,19 +64,32 @@ class LocalDelivery:
         self, subscription: Subscription, payload: bytes, deadline: float
     ) -> bytes | Answer:
         message = Message(payload, subscription.subject, self._address, self._name, deadline)
-        reaction = react(subscription, message)
-        if not isinstance(reaction, bytes | Answer):
-            try:
-                async with asyncio.timeout_at(deadline):
-                    reaction = await finish(reaction, subscription)
-            except TimeoutError:
-                self._context.counters.handlers_timed_out += 1
-                raise RequestTimeout("no reply in time") from None
-        if isinstance(reaction, Answer):
+        answer = react(subscription, message)
+        if not isinstance(answer, bytes | Answer):
+            answer = await self._await_handler(self._begin(answer), subscription, deadline)
+        if isinstance(answer, Answer):
             self._context.counters.handlers_failed += 1
-        elif len(reaction) > self._context.limits.frame_bytes_max:
-            return reply_too_large_answer(len(reaction), self._context.limits.frame_bytes_max)
-        return reaction
+        elif len(answer) > self._context.limits.frame_bytes_max:
+            return reply_too_large_answer(len(answer), self._context.limits.frame_bytes_max)
+        return answer
+
+    async def _await_handler(
+        self, run: asyncio.Future[Result], subscription: Subscription, deadline: float
+    ) -> bytes | Answer:
+        """Wait for a handler, but no longer than the caller does, even if it cannot be stopped."""
+        try:
+            left_s = deadline - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait({run}, timeout=max(left_s, 0.0))
+        except asyncio.CancelledError:
+            self._end(run)
+            raise
+        if not done:
+            self._end(run)
+            self._context.counters.requests_timed_out += 1
+            raise RequestTimeout("no reply in time")
+        if run in self._stopped:
+            raise stopped_while_in_flight().error
+        return answer_of(run, subscription)
 
     async def send(self, subject: str, payload: bytes) -> None:
         """Hand over a one-way message; waits while too many are being handled."""
@@ -89,22 +105,39 @@ class LocalDelivery:
             self._capacity.release()
             self._report(subject, reaction)
             return
-        task = asyncio.get_running_loop().create_task(self._consume(subscription, reaction))
-        self._running.add(task)
-        task.add_done_callback(self._on_done)
+        run = self._begin(reaction)
+        timer = asyncio.get_running_loop().call_later(
+            self._context.limits.handler_timeout_s, self._end, run
+        )
+        run.add_done_callback(partial(self._on_consumed, subscription, timer))
 
-    async def _consume(self, subscription: Subscription, awaitable: Awaitable[Result]) -> None:
-        try:
-            async with asyncio.timeout(self._context.limits.handler_timeout_s):
-                answer = await finish(awaitable, subscription)
-        except TimeoutError:
-            self._context.counters.handlers_timed_out += 1
-            return
-        self._report(subscription.subject, answer)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+    def _on_consumed(
+        self, subscription: Subscription, timer: asyncio.TimerHandle, run: asyncio.Future[Result]
+    ) -> None:
+        timer.cancel()
         self._capacity.release()
+        if not run.cancelled():
+            self._report(subscription.subject, answer_of(run, subscription))
+
+    # Asynchronous handlers.
+
+    def _begin(self, awaitable: Awaitable[Result]) -> asyncio.Future[Result]:
+        run = asyncio.ensure_future(awaitable)
+        self._running.add(run)
+        run.add_done_callback(self._on_over)
+        return run
+
+    def _end(self, run: asyncio.Future[Result]) -> None:
+        """Cancel a handler nobody waits for; it counts until it is really over."""
+        if not run.done():
+            self._context.counters.handlers_timed_out += 1
+            run.cancel()
+
+    def _on_over(self, run: asyncio.Future[Result]) -> None:
+        self._running.discard(run)
+        if not run.cancelled():
+            # Asked for, or it would be reported as never looked at.
+            run.exception()
 
     def _report(self, subject: str, answer: bytes | Answer) -> None:
         if isinstance(answer, Answer):
@@ -120,8 +153,9 @@ class LocalDelivery:
         """Let handlers finish for a while, then cancel them."""
         if self._running:
             _, late = await asyncio.wait(set(self._running), timeout=grace_s)
-            for task in late:
-                task.cancel()
+            self._stopped |= late
+            for run in late:
+                run.cancel()
 
 
 def _to_reply(answer: Answer) -> Reply:

@@ -14,7 +14,14 @@ from typing import TypeAlias
 
 from postroad.core import Address, faults
 from postroad.core.backoff import backoff
-from postroad.core.errors import ConnectFailed, MessagingError, NotRunning, TlsFailed
+from postroad.core.errors import (
+    ConnectFailed,
+    ConnectionClosed,
+    MessagingError,
+    NotRunning,
+    Outcome,
+    TlsFailed,
+)
 
 from .dialed import DialedLink
 from .link import LinkContext
@@ -45,6 +52,7 @@ class Pool:
         self._links: dict[Key, DialedLink] = {}
         # Connections under way; those who need one share it.
         self._dialing: dict[Key, asyncio.Task[DialedLink]] = {}
+        self._dialing_alone: set[asyncio.Task[DialedLink]] = set()
         # Open links that are not for sharing: transient ones, and those that are draining.
         self._others: set[DialedLink] = set()
         # Why the last attempt of a waiting caller failed, for the text when its time is over.
@@ -65,7 +73,10 @@ class Pool:
             if link is not None and link.is_open:
                 return link
             try:
-                return await self._shared_dial(key)
+                link = await self._shared_dial(key)
+                if link.is_open:
+                    return link
+                raise ConnectionClosed("closed after the handshake", outcome=Outcome.NOT_SENT)
             except MessagingError as error:
                 if not (wait and error.retryable):
                     raise
@@ -93,7 +104,14 @@ class Pool:
     async def transient(self, address: Address) -> DialedLink:
         """A connection of the caller's own, which closes it."""
         self._make_way()
-        link = await self._dial(address)
+        task = self._loop.create_task(self._dial(address))
+        self._dialing_alone.add(task)
+        task.add_done_callback(self._dialing_alone.discard)
+        try:
+            link = await task
+        except asyncio.CancelledError:
+            self._check_cancelled(task)
+            raise
         self._others.add(link)
         return link
 
@@ -122,10 +140,13 @@ class Pool:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # Either the caller was cancelled, or the dial, because the service stops.
-            if task.cancelled():
-                raise NotRunning("the service stopped while connecting") from None
+            self._check_cancelled(task)
             raise
+
+    def _check_cancelled(self, task: asyncio.Task[DialedLink]) -> None:
+        """Tell a caller that was cancelled from one whose dial was, because the service stops."""
+        if self._is_closed and task.cancelled() and not is_being_cancelled():
+            raise NotRunning("the service stopped while connecting") from None
 
     def _on_dialed(self, key: Key, task: asyncio.Task[DialedLink]) -> None:
         del self._dialing[key]
@@ -149,7 +170,8 @@ class Pool:
         self._links = {key: it for key, it in self._links.items() if it.transport is not None}
         self._others = {it for it in self._others if it.transport is not None}
         limit = self._context.limits.connections_max
-        if len(self._links) + len(self._others) + len(self._dialing) < limit:
+        dialing = len(self._dialing) + len(self._dialing_alone)
+        if len(self._links) + len(self._others) + dialing < limit:
             return
         idle = [key for key, it in self._links.items() if not it.pending.entries]
         if not idle:
@@ -205,8 +227,10 @@ class Pool:
     async def close(self, grace_s: float) -> None:
         """Let requests in flight finish for a while, then fail them and close everything."""
         self._is_closed = True
-        for task in list(self._dialing.values()):
+        dialing = [*self._dialing.values(), *self._dialing_alone]
+        for task in dialing:
             task.cancel()
+        await asyncio.gather(*dialing, return_exceptions=True)
         links = self.links
         for link in links:
             link.retire()
@@ -224,3 +248,9 @@ class Pool:
         waiting = [entry[0] for link in links for entry in link.pending.entries.values()]
         if waiting:
             await asyncio.wait(waiting, timeout=grace_s)
+
+
+def is_being_cancelled() -> bool:
+    """Whether somebody asked the current task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

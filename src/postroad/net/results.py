@@ -48,7 +48,9 @@ def error_of(result: Result, subject: str) -> MessagingError:
         return RequestTimeout("no reply in time")
     text = result.payload.decode("utf-8", "replace")
     if result.status == Status.NO_HANDLER:
-        return NoRemoteHandler(_no_handler_text(text, subject))
+        # Older peers send just the subject, if anything, and that is always worth another try.
+        is_transient = result.retryable or text in (subject, "")
+        return NoRemoteHandler(_no_handler_text(text, subject), retryable=is_transient)
     if result.status == Status.STOPPING:
         return NoRemoteHandler(text or "the peer is stopping")
     if result.status == Status.PROTOCOL_FAILED:

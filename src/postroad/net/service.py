@@ -16,16 +16,14 @@ from postroad.core import Address, Limits, to_address, validate_cluster_name, va
 from postroad.core.errors import (
     ConfigError,
     MessageTooLarge,
-    MessagingError,
     NotRunning,
-    Outcome,
-    RequestTimeout,
     UsageError,
     WrongPeer,
 )
 from postroad.core.limits import SUBJECT_BYTES_MAX
 
-from .accepted import AcceptedLink, RejectedLink
+from .accepted import AcceptedLink
+from .attempt import Attempt
 from .counters import Statistics
 from .dialed import DialedLink
 from .dispatch import Subscriptions
@@ -42,6 +40,10 @@ Payload: TypeAlias = bytes | bytearray | memoryview
 
 # Addresses and subjects remembered with their link; forgetting them all costs one look-up each.
 _ROUTES_MAX = 4_096
+
+
+# Longer than anybody waits, and short enough to be told to a peer in milliseconds.
+_TIMEOUT_S_MAX = 1e6
 
 
 class _State(enum.Enum):
@@ -91,6 +93,7 @@ class MessagingService:
         self._routes: dict[tuple[Address | str, str], DialedLink] = {}
         self._timeout_s = self.limits.request_timeout_s
         self._state = _State.NEW
+        self._stopped = asyncio.Event()
         # Set by start.
         self._address: Address | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -119,12 +122,16 @@ class MessagingService:
         self._pool.tls = client_tls
         self._local = LocalDelivery(self._context, self._subscriptions, address)
         self._state = _State.RUNNING
+        await self._listener.start()
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no more requests, give those in flight `grace` seconds, close everything."""
+        if self._state is _State.STOPPING:
+            await self._stopped.wait()
         if self._state is not _State.RUNNING:
             return
         self._state = _State.STOPPING
+        self._context.is_stopped = True
         grace_s = self.limits.stop_grace_s if grace is None else grace
         self._listener.close()
         await asyncio.gather(
@@ -132,6 +139,7 @@ class MessagingService:
         )
         self._routes.clear()
         self._state = _State.STOPPED
+        self._stopped.set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -216,7 +224,7 @@ class MessagingService:
             return await self._request_thoroughly(
                 address, subject, payload, timeout, keep_alive, wait, peer
             )
-        timeout = self._timeout_s if timeout is None else self._check_timeout(timeout)
+        timeout = self._timeout_s if timeout is None else _check_timeout(timeout)
         started = self._now()
         id, future = link.request(subject, payload, started, timeout)
         try:
@@ -226,7 +234,12 @@ class MessagingService:
             raise
         if result.status == 0:
             return result.payload  # type: ignore[union-attr]
-        raise self._explain(error_of(result, subject), link.address, subject, started, timeout)
+        raise error_of(result, subject).about(
+            peer=link.describe_peer(link.address),
+            subject=subject,
+            elapsed_s=self._now() - started,
+            timeout_s=timeout,
+        )
 
     async def send(
         self,
@@ -242,25 +255,19 @@ class MessagingService:
 
         Waits while the peer is slow to read. The arguments are those of `request`.
         """
-        self._check_running()
-        data = _check_message(subject, payload)
-        target = to_address(address)
-        timeout = self._check_timeout(timeout)
-        started = self._now()
-        try:
-            async with asyncio.timeout(timeout):
-                if target == self._address:
-                    self._check_size(subject, data, self.limits.frame_bytes_max)
+        attempt, data = self._begin(address, subject, payload, timeout)
+        with attempt.explaining(self._pool.last_failure):
+            async with asyncio.timeout_at(attempt.deadline):
+                if attempt.target == self._address:
+                    self._check_local(attempt, data, peer)
                     await self._local.send(subject, data)
-                else:
-                    link = await self._find_link(address, target, subject, wait=wait, peer=peer)
-                    self._check_size(subject, data, link.send_bytes_max)
-                    link.post(subject, data, started)
-        except TimeoutError as error:
-            failure = self._name_timeout(error, target)
-            raise self._explain(failure, target, subject, started, timeout) from None
-        except MessagingError as error:
-            raise self._explain(error, target, subject, started, timeout) from error.__cause__
+                    return
+                link = await self._find_link(address, attempt, wait=wait, peer=peer)
+                _check_size(subject, data, link.send_bytes_max)
+                link.post(subject, data, self._now())
+                if not link.is_flush_due:
+                    # So much was queued that it was written at once: let others have a turn.
+                    await asyncio.sleep(0)
 
     async def _request_thoroughly(
         self,
@@ -273,39 +280,37 @@ class MessagingService:
         peer: str | None,
     ) -> bytes:
         """The request as it goes when anything has to be found, opened, checked or awaited."""
-        self._check_running()
-        data = _check_message(subject, payload)
-        target = to_address(address)
-        timeout = self._check_timeout(timeout)
-        started = self._now()
-        deadline = started + timeout
-        try:
-            if target == self._address:
-                self._check_size(subject, data, self.limits.frame_bytes_max)
-                return await self._local.request(subject, data, deadline)
-            async with asyncio.timeout_at(deadline):
-                if keep_alive:
-                    link = await self._find_link(address, target, subject, wait=wait, peer=peer)
-                else:
-                    link = await self._pool.transient(target)
+        attempt, data = self._begin(address, subject, payload, timeout)
+        with attempt.explaining(self._pool.last_failure):
+            if attempt.target == self._address:
+                self._check_local(attempt, data, peer)
+                return await self._local.request(subject, data, attempt.deadline)
+            if keep_alive:
+                async with asyncio.timeout_at(attempt.deadline):
+                    link = await self._find_link(address, attempt, wait=wait, peer=peer)
+                return await self._exchange(link, attempt, data)
+            async with asyncio.timeout_at(attempt.deadline):
+                link = await self._pool.transient(attempt.target)
             try:
                 _check_peer(link, peer)
-                return await self._exchange(link, subject, data, deadline)
+                return await self._exchange(link, attempt, data)
             finally:
-                if not keep_alive:
-                    self._pool.release(link, "transient request done")
-        except TimeoutError as error:
-            failure = self._name_timeout(error, target)
-            raise self._explain(failure, target, subject, started, timeout) from None
-        except MessagingError as error:
-            raise self._explain(error, target, subject, started, timeout) from error.__cause__
+                self._pool.release(link, "transient request done")
 
-    async def _exchange(
-        self, link: DialedLink, subject: str, data: bytes, deadline: float
-    ) -> bytes:
-        self._check_size(subject, data, link.send_bytes_max)
+    def _begin(
+        self, address: Address | str, subject: str, payload: Payload, timeout: float | None
+    ) -> tuple[Attempt, bytes]:
+        self._check_running()
+        data = _check_message(subject, payload)
+        timeout = self._timeout_s if timeout is None else _check_timeout(timeout)
+        return Attempt(to_address(address), subject, timeout, self._now), data
+
+    async def _exchange(self, link: DialedLink, attempt: Attempt, data: bytes) -> bytes:
+        attempt.peer = link.describe_peer(attempt.target)
+        _check_size(attempt.subject, data, link.send_bytes_max)
         now = self._now()
-        id, future = link.request(subject, data, now, max(deadline - now, 0.001))
+        left_s = max(attempt.deadline - now, 0.001)
+        id, future = link.request(attempt.subject, data, now, left_s)
         try:
             result = await future
         except asyncio.CancelledError:
@@ -313,21 +318,22 @@ class MessagingService:
             raise
         if result.status == 0:
             return result.payload  # type: ignore[union-attr]
-        raise error_of(result, subject)
+        raise error_of(result, attempt.subject)
 
     async def _find_link(
-        self, address: Address | str, target: Address, subject: str, *, wait: bool, peer: str | None
+        self, address: Address | str, attempt: Attempt, *, wait: bool, peer: str | None
     ) -> DialedLink:
         """A link with room for one more message."""
-        link = self._routes.get((address, subject))
+        route = (address, attempt.subject)
+        link = self._routes.get(route)
         while link is None or not link.can_send:
-            if link is not None and link.is_open:
-                await link.wait_for_room()
-            else:
-                link = await self._pool.link(target, subject, wait=wait)
+            if link is None or not link.is_open:
+                link = await self._pool.link(attempt.target, attempt.subject, wait=wait)
                 if len(self._routes) >= _ROUTES_MAX:
                     self._routes.clear()
-                self._routes[(address, subject)] = link
+                self._routes[route] = link
+            elif await link.wait_for_room():
+                break
             self._check_running()
         _check_peer(link, peer)
         return link
@@ -338,45 +344,16 @@ class MessagingService:
         if self._state is not _State.RUNNING:
             raise NotRunning(f"service {self.name!r} is {self._state.value}")
 
-    def _check_timeout(self, timeout: float | None) -> float:
-        if timeout is None:
-            return self._timeout_s
-        if not timeout > 0:
-            raise ConfigError(f"timeout={timeout!r} must be more than 0 seconds")
-        return min(float(timeout), 1e6)
-
-    def _check_size(self, subject: str, data: bytes, maximum: int) -> None:
-        size = len(data) + len(subject.encode())
-        if size > maximum:
-            raise MessageTooLarge(
-                f"a message of {size} bytes exceeds the {maximum} this connection carries"
-            )
-
-    def _name_timeout(self, error: TimeoutError, target: Address) -> MessagingError:
-        """The error for a time-out before the message was written."""
-        if isinstance(error, MessagingError):
-            return error
-        reason = self._pool.last_failure(target)
-        detail = f"; the last attempt: {reason}" if reason else ", or the peer reads too slowly"
-        return RequestTimeout(
-            f"no connection in time{detail}", outcome=Outcome.NOT_SENT, retryable=True
-        )
-
-    def _explain(
-        self, error: MessagingError, target: Address, subject: str, started: float, timeout: float
-    ) -> MessagingError:
-        return error.about(
-            peer=str(target),
-            subject=subject,
-            elapsed_s=self._now() - started,
-            timeout_s=timeout,
-        )
+    def _check_local(self, attempt: Attempt, data: bytes, peer: str | None) -> None:
+        """What the connection would check if there were one."""
+        attempt.peer = f"{attempt.target} ({self.name})"
+        _check_size(attempt.subject, data, self.limits.frame_bytes_max)
+        if peer is not None and peer != self.name:
+            raise WrongPeer(f"expected node {peer!r}, but this node, {self.name!r}, is there")
 
     # Setting up and closing down.
 
-    def _accept(self) -> AcceptedLink | RejectedLink:
-        if len(self._accepted) >= self.limits.accepted_max:
-            return RejectedLink(self._context, self._loop)
+    def _accept(self) -> AcceptedLink:
         return AcceptedLink(self._context, self._loop, self._subscriptions, self._accepted)
 
     async def _close_accepted(self, grace_s: float) -> None:
@@ -386,7 +363,7 @@ class MessagingService:
         for link in list(self._accepted):
             left_s = max(0.0, deadline - self._now())
             try:
-                await asyncio.wait_for(link.wait_closed(), left_s)
+                await asyncio.wait_for(link.wait_over(), left_s)
             except TimeoutError:
                 link.abandon()
 
@@ -440,6 +417,20 @@ def _check_message(subject: str, payload: Payload) -> bytes:
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
     raise UsageError(f"a payload must be bytes, not {type(payload).__name__}")
+
+
+def _check_timeout(timeout: float) -> float:
+    if not timeout > 0:
+        raise ConfigError(f"timeout={timeout!r} must be more than 0 seconds")
+    return min(float(timeout), _TIMEOUT_S_MAX)
+
+
+def _check_size(subject: str, data: bytes, maximum: int) -> None:
+    size = len(data) + len(subject.encode())
+    if size > maximum:
+        raise MessageTooLarge(
+            f"a message of {size} bytes exceeds the {maximum} this connection carries"
+        )
 
 
 def _check_peer(link: DialedLink, name: str | None) -> None:

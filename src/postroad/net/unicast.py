@@ -157,6 +157,8 @@ class Unicast:
             return encode_datagram(
                 self._preamble, Datagram(self.name, host, port, subject, payload)
             )
+        except UnicodeEncodeError:
+            raise UsageError(f"subject {subject!r} cannot be encoded as UTF-8") from None
         except LocalProtocolError as error:
             raise MessageTooLarge(str(error), subject=subject) from None
 

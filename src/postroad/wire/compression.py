@@ -20,6 +20,8 @@ _SIZE = struct.Struct(">I")
 
 # Below this the header and the work outweigh what is saved.
 COMPRESS_BYTES_MIN = 512
+# What shrinks more than this travels as it is: a small read must not become a flood of memory.
+RATIO_MAX = 256
 
 
 class Algorithm(Protocol):
@@ -39,10 +41,14 @@ class Zlib:
         return zlib.compress(data, 1)
 
     def decompress(self, data: bytes, size: int) -> bytes:
+        stream = zlib.decompressobj()
         try:
-            return zlib.decompressobj().decompress(data, size + 1)
+            payload = stream.decompress(data, size + 1)
         except zlib.error as error:
             raise MalformedFrame(f"payload is not zlib data: {error}") from None
+        if not stream.eof or stream.unused_data:
+            raise MalformedFrame("payload is not one whole zlib stream")
+        return payload
 
 
 class Zstd:
@@ -64,7 +70,9 @@ class Zstd:
             # The frame's own header decides how much is allocated, so it must agree first.
             if self._library.frame_content_size(data) != size:
                 raise MalformedFrame("payload is not zstd data of the announced size")
-            return bytes(self._decompressor.decompress(data, max_output_size=size))
+            return bytes(
+                self._decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
+            )
         except self._library.ZstdError as error:
             raise MalformedFrame(f"payload is not zstd data: {error}") from None
 
@@ -93,7 +101,8 @@ def compress_payload(algorithm: Algorithm, payload: bytes) -> bytes | None:
     if len(payload) < COMPRESS_BYTES_MIN:
         return None
     packed = _SIZE.pack(len(payload)) + algorithm.compress(payload)
-    return packed if len(packed) < len(payload) else None
+    is_worth_it = len(packed) < len(payload) <= RATIO_MAX * len(packed)
+    return packed if is_worth_it else None
 
 
 def decompress_payload(algorithm: Algorithm, packed: bytes, frame_bytes_max: int) -> bytes:
@@ -102,6 +111,8 @@ def decompress_payload(algorithm: Algorithm, packed: bytes, frame_bytes_max: int
         raise MalformedFrame("compressed payload lacks its size")
     (size,) = _SIZE.unpack_from(packed)
     check_frame_size(size, frame_bytes_max)
+    if size > RATIO_MAX * len(packed):
+        raise MalformedFrame(f"{len(packed)} bytes are announced to hold {size}")
     payload = algorithm.decompress(packed[_SIZE.size :], size)
     if len(payload) != size:
         raise MalformedFrame(f"compressed payload is not of the announced {size} bytes")

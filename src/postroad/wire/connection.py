@@ -1,8 +1,9 @@
 """One connection as a pure state machine: bytes and time in, events and bytes out.
 
-The glue calls `receive_data` for what arrived, `tick` when `deadline` has come, and after every
-call sends `data_to_send` and looks at `failure`. Nothing here raises for what a peer did: a broken
-rule sets `failure`, queues what the peer should still be told, and ends the machine.
+The glue calls `receive_data` for what arrived and `tick` when `deadline` has come. After every call
+it sends `data_to_send` and, if the machine `needs_attention`, looks at `failure` and `deadline`.
+Nothing here raises for what a peer did: a broken rule sets `failure`, queues what the peer should
+still be told, and ends the machine.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Connection:
         "certificate_names",
         "codec",
         "failure",
+        "needs_attention",
         "out",
         "peer",
         "phase",
@@ -91,6 +93,9 @@ class Connection:
         self.phase = Phase.GREETING
         # The agreed version, 0 until then.
         self.version = 0
+        # Whether `failure` or `deadline` may have changed in a way that cannot wait; whoever looks
+        # at both resets it.
+        self.needs_attention = False
         # Why the connection must end, once a rule was broken.
         self.failure: RemoteProtocolError | None = None
         # What the peer told of itself (version 3 only).
@@ -141,7 +146,8 @@ class Connection:
         if reader.large is not None or reader.failure is not None or self._heartbeats.intercepts:
             return self._take(frames, [], now)
         if self._usual.issuperset(map(type, frames)):
-            self._last_frame = now
+            if frames:
+                self._last_frame = now
             return frames  # type: ignore[return-value]
         return self._take(frames, [], now)
 
@@ -150,12 +156,17 @@ class Connection:
         events: list[Event] = []
         try:
             if self.phase is Phase.GREETING:
-                data = self._greet(data, events)
+                data = self._greet(data, events, now)
         except RemoteProtocolError as error:
             self._fail(error)
         if not data or self.phase is Phase.CLOSED:
             return events
-        return self._take(self._reader.feed(data), events, now)
+        frames = self._reader.feed(data)
+        self._take(frames, events, now)
+        if frames and isinstance(frames[-1], Hello) and self.phase is Phase.OPEN:
+            # The codec stopped at the hello; what followed can be read now.
+            self._take(self._reader.feed(b""), events, now)
+        return events
 
     def room(self) -> memoryview | None:
         """Where the next bytes should be read to while `awaits_large`; else None."""
@@ -163,6 +174,8 @@ class Connection:
 
     def receive_in_room(self, size: int, now: float) -> list[Event]:
         """Like `receive_data`, for bytes that were read to the room."""
+        if self.phase is Phase.CLOSED:
+            return []
         self._last_read = now
         return self._take(self._reader.fill(size), [], now)
 
@@ -176,7 +189,7 @@ class Connection:
         self.awaits_large = self._reader.large is not None and self.failure is None
         return events
 
-    def _greet(self, data: bytes, events: list[Event]) -> bytes:
+    def _greet(self, data: bytes, events: list[Event], now: float) -> bytes:
         """Go on with the handshake; returns what follows it."""
         rest = self._handshake.feed(data)
         if rest is None:
@@ -190,14 +203,15 @@ class Connection:
             self.phase = Phase.INTRODUCING
             self.send(self._config.hello)
         else:
-            self._open(events)
+            self._open(events, now)
         return rest
 
-    def _open(self, events: list[Event]) -> None:
+    def _open(self, events: list[Event], now: float) -> None:
         self.phase = Phase.OPEN
         self._usual = _REQUESTS if self.role is Role.SERVER else _REPLIES
+        self.needs_attention = True
         events.append(Opened(self.version))
-        self._heartbeats.open()
+        self._heartbeats.open(now)
         self._send_heartbeats()
 
     def _admit_each(self, frames: list[Frame], events: list[Event], now: float) -> None:
@@ -216,10 +230,12 @@ class Connection:
                 f"in phase {self.phase.value}"
             )
         if self._heartbeats.consume(frame, now):
+            # What was agreed may be due earlier than anything before.
+            self.needs_attention = True
             return
         if isinstance(frame, Hello):
             self._meet(frame)
-            self._open(events)
+            self._open(events, now)
         elif verdict is Verdict.IGNORE:
             events.append(FrameIgnored(type(frame).__name__, getattr(frame, "id", 0)))
         else:
@@ -257,10 +273,13 @@ class Connection:
     def pause_reading(self) -> None:
         """The glue stops reading: until it resumes, silence is not the peer's fault."""
         self._reads_paused = True
+        self._heartbeats.pause()
+        self.needs_attention = True
 
     def resume_reading(self, now: float) -> None:
         """The glue reads again."""
         self._reads_paused = False
+        self._heartbeats.resume()
         self._last_read = now
         self._frame_seen = None
 
@@ -291,16 +310,20 @@ class Connection:
 
     def goodbye(self, reason: str, code: int = 0) -> None:
         """Tell the peer that this side is about to close, where it can be told."""
-        if self.phase in (Phase.OPEN, Phase.DRAINING, Phase.INTRODUCING):
-            if self.version >= 3:
-                self.send(Goodbye(code, reason))
+        if self.phase in (Phase.OPEN, Phase.DRAINING, Phase.INTRODUCING) and self.version >= 3:
+            self.send(Goodbye(code, reason))
+        if self.phase is Phase.OPEN:
             self.phase = Phase.DRAINING
+        elif self.phase is not Phase.DRAINING:
+            # Whoever is not introduced has nothing in flight to wait for.
+            self.close()
 
     def data_to_send(self, now: float) -> list[bytes]:
         """Everything queued since the last call."""
-        self._last_write = now
         queued = self.out.copy()
-        self.out.clear()
+        if queued:
+            self._last_write = now
+            self.out.clear()
         return queued
 
     # Time.
@@ -363,6 +386,7 @@ class Connection:
     def _fail(self, error: RemoteProtocolError) -> None:
         """End the machine, after telling the peer as much as it can understand."""
         self.failure = error
+        self.needs_attention = True
         request_id = getattr(error, "request_id", None)
         if request_id is not None and self.role is Role.SERVER:
             self.reply(request_id, Status.PROTOCOL_FAILED, str(error).encode(), error.code)

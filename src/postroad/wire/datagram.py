@@ -59,7 +59,7 @@ def decode_datagram(preamble: bytes, data: bytes) -> Datagram:
         raise MalformedFrame(f"datagram announces {length} bytes, has {len(data) - _HEADER_BYTES}")
     try:
         datagram = _decoder.decode(memoryview(data)[_HEADER_BYTES:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedFrame(f"datagram body: {error}") from None
     if not 0 <= datagram.port <= 65535:
         raise MalformedFrame(f"datagram port {datagram.port} is not 0 to 65535")

@@ -7,6 +7,7 @@ Heartbeats never depend on how long requests take.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from postroad.core.errors import MalformedFrame, MalformedPayload, PeerSilent
@@ -17,6 +18,12 @@ from .pending import NEVER
 
 SETUP_SUBJECT = "internal-heartbeat-setup"
 BEAT_SUBJECT = "internal-heartbeat"
+
+# A peer's settings must not make this side send more often than this.
+_INTERVAL_S_MIN = 0.05
+
+# Heartbeats sent without an answer; more would say nothing new.
+_UNANSWERED_MAX = 8
 
 NextId = Callable[[], int]
 WallClock = Callable[[], int]
@@ -37,26 +44,32 @@ class Heartbeats:
         # Time of the last answered ping, when this kind measures it.
         self.round_trip_s: float | None = None
 
-    def open(self) -> None:
+    def open(self, now: float) -> None:
         """The connection is open."""
 
     def consume(self, frame: Frame, now: float) -> bool:
         """Take a frame that belongs to the heartbeats; False if it is somebody else's."""
         return False
 
+    def pause(self) -> None:
+        """This side has stopped reading."""
+
+    def resume(self) -> None:
+        """This side reads again."""
+
     def deadline(self, last_read: float, last_write: float) -> float:
         """When `tick` has something to do."""
-        return min(last_write + self.interval_s, last_read + self.timeout_s)
+        return min(last_write + self.interval_s, self._give_up_at(last_read))
 
     def tick(self, now: float, last_read: float, last_write: float) -> None:
         """Send what is due; raises PeerSilent when the peer must be given up."""
-        if now >= last_read + self.timeout_s and self._may_give_up():
+        if now >= self._give_up_at(last_read):
             raise PeerSilent(f"nothing was read for {now - last_read:.3g} s")
         if now >= last_write + self.interval_s:
             self._beat(now)
 
-    def _may_give_up(self) -> bool:
-        return True
+    def _give_up_at(self, last_read: float) -> float:
+        return last_read + self.timeout_s
 
     def _beat(self, now: float) -> None:
         """Queue one heartbeat."""
@@ -72,7 +85,7 @@ class PingHeartbeats(Heartbeats):
             self.interval_s = interval_s
         if peer_timeout_s:
             # The peer gives up by its own settings, so they bound our silence.
-            self.interval_s = min(self.interval_s, peer_timeout_s / 3)
+            self.interval_s = min(self.interval_s, max(peer_timeout_s / 3, _INTERVAL_S_MIN))
         self._sequence = 0
         self._sent_at = 0.0
 
@@ -93,7 +106,10 @@ class PingHeartbeats(Heartbeats):
 
 
 class ZeebeClientHeartbeats(Heartbeats):
-    """The dialing side: asks for heartbeats in its first frame, then sends them when quiet."""
+    """The dialing side: asks for heartbeats in its first frame, then sends them when quiet.
+
+    The peer is given up when it is silent although a heartbeat awaits its answer.
+    """
 
     intercepts = True
 
@@ -112,13 +128,15 @@ class ZeebeClientHeartbeats(Heartbeats):
         self._next_id = next_id
         self._wall_clock = wall_clock
         self._setup_id: int | None = None
-        # Heartbeats whose answer is awaited, oldest first.
-        self._unanswered: list[int] = []
+        # Ids whose replies are ours, however often they come.
+        self._asked: deque[int] = deque(maxlen=2 * _UNANSWERED_MAX)
+        # Ids and times of the heartbeats that await an answer, oldest first.
+        self._unanswered: deque[tuple[int, float]] = deque()
 
-    def open(self) -> None:
+    def open(self, now: float) -> None:
         interval_s, timeout_s = self._wanted
         if interval_s:
-            self._setup_id = self._next_id()
+            self._setup_id = self._ask()
             setup = sbe.SetupRequest(round(timeout_s * 1000), self._sends_payload)
             payload = sbe.encode_setup_request(setup)
             self.outgoing.append(Request(self._setup_id, SETUP_SUBJECT, payload))
@@ -129,14 +147,38 @@ class ZeebeClientHeartbeats(Heartbeats):
             return frame.subject == BEAT_SUBJECT
         if not isinstance(frame, Reply):
             return False
+        # A reply to anything sent after a heartbeat proves as much as the heartbeat's own.
+        while self._unanswered and self._unanswered[0][0] <= frame.id:
+            self._unanswered.popleft()
         if frame.id == self._setup_id:
             self._setup_id = None
             self._agree(frame)
-            return True
-        is_beat = frame.id in self._unanswered
-        # A reply to anything sent after a heartbeat proves as much as the heartbeat's own.
-        self._unanswered = [id for id in self._unanswered if id > frame.id]
-        return is_beat
+        return frame.id in self._asked
+
+    def deadline(self, last_read: float, last_write: float) -> float:
+        return super().deadline(last_read, self._quiet_since(last_read, last_write))
+
+    def tick(self, now: float, last_read: float, last_write: float) -> None:
+        super().tick(now, last_read, self._quiet_since(last_read, last_write))
+
+    def _quiet_since(self, last_read: float, last_write: float) -> float:
+        """Whoever writes and never gets an answer must ask for one too, but need not insist."""
+        if not self._unanswered:
+            return min(last_read, last_write)
+        return last_write if len(self._unanswered) < _UNANSWERED_MAX else NEVER
+
+    def _give_up_at(self, last_read: float) -> float:
+        """Silence counts only as far as the peer had time to answer a heartbeat."""
+        if not self._unanswered:
+            return NEVER
+        patience_s = self.timeout_s - self.interval_s
+        return max(last_read + self.interval_s, self._unanswered[0][1]) + patience_s
+
+    def _ask(self) -> int:
+        """The id of a request of our own."""
+        id = self._next_id()
+        self._asked.append(id)
+        return id
 
     def _agree(self, reply: Reply) -> None:
         try:
@@ -147,23 +189,19 @@ class ZeebeClientHeartbeats(Heartbeats):
             self.interval_s, self.timeout_s = self._wanted
             self._sends_payload = self._sends_payload and answer.sends_payload
 
-    def deadline(self, last_read: float, last_write: float) -> float:
-        if self._unanswered:
-            return super().deadline(last_read, last_write)
-        return last_write + self.interval_s
-
-    def _may_give_up(self) -> bool:
-        return bool(self._unanswered)
-
     def _beat(self, now: float) -> None:
-        id = self._next_id()
-        self._unanswered.append(id)
+        id = self._ask()
+        self._unanswered.append((id, now))
         payload = sbe.encode_beat(self._wall_clock()) if self._sends_payload else b""
         self.outgoing.append(Request(id, BEAT_SUBJECT, payload))
 
 
 class ZeebeServerHeartbeats(Heartbeats):
-    """The accepting side: answers, and gives up a client by the timeout that client asked for."""
+    """The accepting side: answers, and gives up a client by the timeout that client asked for.
+
+    While it does not read, it cannot answer; it repeats its last answer instead, so that the
+    client sees it live.
+    """
 
     intercepts = True
 
@@ -171,18 +209,31 @@ class ZeebeServerHeartbeats(Heartbeats):
         super().__init__()
         self._sends_payload = sends_payload
         self._wall_clock = wall_clock
+        # Id of the last heartbeat or set-up, the one to answer again.
+        self._last_id = 0
 
     def consume(self, frame: Frame, now: float) -> bool:
         if not isinstance(frame, Request):
             return False
         if frame.subject == SETUP_SUBJECT:
+            self._last_id = frame.id
             self.outgoing.append(Reply(frame.id, Status.OK, self._set_up(frame.payload)))
             return True
         if frame.subject == BEAT_SUBJECT and self.timeout_s < NEVER:
-            payload = sbe.encode_beat_answer(self._wall_clock()) if self._sends_payload else b""
-            self.outgoing.append(Reply(frame.id, Status.OK, payload))
+            self._last_id = frame.id
+            self._beat(now)
             return True
         return False
+
+    def pause(self) -> None:
+        self.interval_s = self.timeout_s / 3
+
+    def resume(self) -> None:
+        self.interval_s = NEVER
+
+    def _beat(self, now: float) -> None:
+        payload = sbe.encode_beat_answer(self._wall_clock()) if self._sends_payload else b""
+        self.outgoing.append(Reply(self._last_id, Status.OK, payload))
 
     def _set_up(self, payload: bytes) -> bytes:
         """Install the client's timeout; the answer says enabled even if there is nothing to do."""

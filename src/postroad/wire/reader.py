@@ -13,7 +13,7 @@ from postroad.core.limits import KIB
 from .codecs import Codec
 from .frames import Frame, Reply, Request
 
-# A frame that lacks more than this is worth a buffer of its own.
+# A frame is worth a buffer of its own once so much has arrived and so much is missing.
 LARGE_BYTES_MIN = 64 * KIB
 _FIRST_BUFFER_BYTES = 256 * KIB
 _GROWTH = 4
@@ -67,13 +67,17 @@ class FrameReader:
         frames: list[Frame] = []
         if self.large is not None:
             data = self._feed_large(data, frames)
+            if not data:
+                return frames
         if self._rest:
             self._rest += data
             if len(self._rest) < self._codec.need:
+                self._make_large()
                 return frames
             data = bytes(self._rest)
             self._rest.clear()
-        self._cut(data, frames)
+        if self.failure is None:
+            self._cut(data, frames)
         return frames
 
     def room(self) -> memoryview | None:
@@ -124,12 +128,18 @@ class FrameReader:
 
     def _keep(self, rest: memoryview) -> None:
         """Remember the beginning of a frame that is not whole."""
-        if self._codec.need - len(rest) < LARGE_BYTES_MIN:
-            self._rest += rest
+        self._rest += rest
+        self._make_large()
+
+    def _make_large(self) -> None:
+        """Give the frame that has begun its own buffer, if it has proved to be large."""
+        size = len(self._rest)
+        if size < LARGE_BYTES_MIN or self._codec.need - size < LARGE_BYTES_MIN:
             return
         large = self._spare.take()
-        if len(large) < len(rest):
-            large = bytearray(len(rest))
-        large[: len(rest)] = rest
+        if len(large) < size:
+            large = bytearray(size)
+        large[:size] = self._rest
         self.large = large
-        self._filled = len(rest)
+        self._filled = size
+        self._rest.clear()

@@ -10,7 +10,7 @@ import struct
 
 from postroad.core.errors import FrameTooLarge, MalformedFrame
 from postroad.core.limits import SUBJECT_BYTES_MAX
-from postroad.wire.checks import Bytes, decode_text, frame_too_large
+from postroad.wire.checks import Bytes, check_frame_size, decode_text, frame_too_large
 from postroad.wire.frames import Frame, Reply, Request
 
 from .addressed import REPLY, REQUEST, STATUS_MAX, AddressedCodec, unknown_status, unknown_type
@@ -30,7 +30,7 @@ class DocumentedCodec(AddressedCodec):
         end = len(data)
         unpack = _HEADER.unpack_from
         maximum = self.frame_bytes_max
-        self.need = _HEADER_BYTES + 1
+        self.need = _HEADER_BYTES
         while end - position >= _HEADER_BYTES:
             kind, id, length = unpack(data, position)
             if not 0 <= length <= maximum:
@@ -54,6 +54,7 @@ class DocumentedCodec(AddressedCodec):
                 (subject_length,) = _LENGTH.unpack_from(data, stop)
                 if not 0 <= subject_length <= SUBJECT_BYTES_MAX:
                     raise _bad_subject_length(subject_length, id)
+                check_frame_size(length + subject_length, maximum)
                 subject_stop = subject_start + subject_length
                 if subject_stop > end:
                     self.need = subject_stop - position

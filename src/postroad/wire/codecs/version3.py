@@ -102,7 +102,7 @@ class Version3Codec(Codec):
                 self.need = stop - position
                 break
             if kind == _PLAIN_REPLY:
-                frames.append(Reply(id, 0, data[start:stop]))  # type: ignore[arg-type]
+                frames.append(Reply(id, 0, data[start:stop], word))  # type: ignore[arg-type]
             elif kind ^ _PLAIN_REQUEST <= SUBJECT_BYTES_MAX:
                 split = start + (kind ^ _PLAIN_REQUEST)
                 if split > stop:
@@ -114,6 +114,9 @@ class Version3Codec(Codec):
                 frames.append(Request(id, subject, data[split:stop], word))  # type: ignore[arg-type]
             else:
                 frames.append(self._decode_unusual(kind, word, id, bytes(data[start:stop])))
+                if kind >> 24 == FrameType.HELLO:
+                    # What follows may be compressed, as is only agreed once this one is read.
+                    return int(stop)
             position = stop
         return position
 
@@ -130,12 +133,12 @@ class Version3Codec(Codec):
         """Refuse a frame by its header alone."""
         if length < _EMPTY_LENGTH:
             raise MalformedFrame(f"a frame of {length} bytes is shorter than its header")
-        check_frame_size(length - _EMPTY_LENGTH, self.frame_bytes_max)
+        maximum: int | None = self.frame_bytes_max
         if not _PLAIN_REQUEST <= kind < _CONTROL:
             maximum = _CONTROL_BODY_MAX.get(kind >> 24)
-            if maximum is None:
-                raise MalformedFrame(f"unknown frame type {kind >> 24}")
-            check_frame_size(length - _EMPTY_LENGTH, maximum)
+        if maximum is None:
+            raise MalformedFrame(f"unknown frame type {kind >> 24}")
+        check_frame_size(length - _EMPTY_LENGTH, maximum)
 
     def _decode_unusual(self, kind: int, word: int, id: int, body: bytes) -> Frame:
         """Frames with flags, failed replies and control frames."""
@@ -145,6 +148,7 @@ class Version3Codec(Codec):
                 raise MalformedFrame(f"request {id} has a subject of {short} bytes", id)
             subject = decode_text(body[:short], "subject", id)
             payload = self._open_payload(body[short:], flags, id)
+            check_frame_size(short + len(payload), self.frame_bytes_max)
             return Request(id, subject, payload, word, flags & ONE_WAY != 0)
         if type == FrameType.REPLY:
             if short > _STATUS_MAX:

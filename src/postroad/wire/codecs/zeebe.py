@@ -74,6 +74,7 @@ class ZeebeCodec(AddressedCodec):
         (length,) = _SUBJECT_LENGTH.unpack_from(data, stop)
         if length > SUBJECT_BYTES_MAX:
             raise MalformedFrame(f"request {id} has a subject of negative length")
+        check_frame_size(stop - start + int(length), self.frame_bytes_max)
         after = subject_start + int(length)
         if after <= len(data):
             subject = decode_text(data[subject_start:after], "subject", id)

@@ -1,0 +1,1 @@
+"""The systems compared, one module each, all with `serve` and `client`."""

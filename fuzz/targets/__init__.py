@@ -1,0 +1,32 @@
+"""Every fuzz target by its name, one module per decoder."""
+
+from __future__ import annotations
+
+from fuzz.target import Target
+from fuzz.targets import (
+    compression,
+    connection,
+    datagram,
+    documented,
+    handshake,
+    hello,
+    sbe,
+    version3,
+    zeebe,
+)
+
+_MODULES = (
+    handshake,
+    documented,
+    zeebe,
+    version3,
+    hello,
+    sbe,
+    compression,
+    datagram,
+    connection,
+)
+
+TARGETS: dict[str, Target] = {
+    target.name: target for module in _MODULES for target in module.TARGETS
+}

@@ -1,0 +1,59 @@
+"""One message on its way: what an error about it must tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from postroad.core import Address
+from postroad.core.errors import MessagingError, Outcome, RequestTimeout
+
+
+class Attempt:
+    """Whom a message is for, when it began and how long it may take."""
+
+    __slots__ = ("_now", "_started", "peer", "subject", "target", "timeout")
+
+    def __init__(
+        self, target: Address, subject: str, timeout: float, now: Callable[[], float]
+    ) -> None:
+        self.target = target
+        self.subject = subject
+        self.timeout = timeout
+        # The peer for texts; its name is added once it is known.
+        self.peer = str(target)
+        self._now = now
+        self._started = now()
+
+    @property
+    def deadline(self) -> float:
+        """When the time is over."""
+        return self._started + self.timeout
+
+    @contextmanager
+    def explaining(self, last_failure: Callable[[Address], str | None]) -> Iterator[None]:
+        """Have every failure inside tell peer, subject and times.
+
+        Running out of time in here means that the message was not written yet: once it is, its
+        reply's own deadline holds.
+        """
+        try:
+            yield
+        except MessagingError as error:
+            raise self._explain(error) from error.__cause__
+        except TimeoutError:
+            raise self._explain(self._no_connection(last_failure(self.target))) from None
+
+    def _no_connection(self, reason: str | None) -> MessagingError:
+        detail = f"; the last attempt: {reason}" if reason else ", or the peer reads too slowly"
+        return RequestTimeout(
+            f"no connection in time{detail}", outcome=Outcome.NOT_SENT, retryable=True
+        )
+
+    def _explain(self, error: MessagingError) -> MessagingError:
+        return error.about(
+            peer=self.peer,
+            subject=self.subject,
+            elapsed_s=self._now() - self._started,
+            timeout_s=self.timeout,
+        )

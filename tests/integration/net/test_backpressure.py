@@ -1,0 +1,281 @@
+"""Nobody's memory grows because somebody else is slow."""
+
+import asyncio
+
+import pytest
+
+from postroad import Message, Outcome
+from postroad.core.errors import ConnectionClosed, RequestTimeout
+from tests.net_peers import (
+    Gate,
+    Speech,
+    Stubborn,
+    every_speech,
+    make_service,
+    resident_bytes,
+    running_pair,
+    stays,
+    turns,
+    until,
+)
+from tests.net_scripts import RawPeer, RawServer, raw_versions
+
+pytestmark = pytest.mark.integration
+
+BUFFER = 256 * 1024
+MIB = 1024 * 1024
+# What the kernel holds on both sides of a loopback connection, generously.
+KERNEL = 12 * MIB
+SMALL_SOCKET = 32 * 1024
+
+
+class Reader:
+    """A script: shake hands, then read only when told to."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.subjects: list[str] = []
+        self.payload_bytes = 0
+        self.ids: list[bytes] = []
+
+    async def __call__(self, peer: RawPeer) -> None:
+        await peer.greet()
+        await self.go.wait()
+        while True:
+            request = await peer.read_request()
+            self.subjects.append(request.subject)
+            self.payload_bytes += len(request.payload)
+            self.ids.append(request.payload[:8])
+            if not request.one_way and peer.version >= 3:
+                await peer.reply(request.id)
+
+
+class Progress:
+    """Sends one message after another and counts those that went out."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    async def settle(self) -> int:
+        """The count once it no longer grows."""
+        last = -1
+        while last != self.sent:
+            last = self.sent
+            await turns(30)
+        return last
+
+
+@raw_versions
+@pytest.mark.parametrize("size", [100, 10_000, 100_000])
+async def test_sender_waits_for_a_peer_that_does_not_read(version: int, size: int) -> None:
+    """One sender in a plain loop: it stops, memory stays flat, it goes on, nothing is lost."""
+    reader, progress = Reader(), Progress()
+    total = 40 * MIB // size if size > 100 else 100_000
+    limits = {"write_buffer_bytes_max": BUFFER, "heartbeat_timeout_s": 0, "heartbeat_interval_s": 0}
+
+    async with (
+        RawServer(reader, version, receive_buffer=SMALL_SOCKET) as server,
+        make_service("client", limits=limits) as client,
+    ):
+
+        async def send_all() -> None:
+            for number in range(total):
+                payload = b"%08d" % number + bytes(size - 8)
+                await client.send(server.address, "log", payload, timeout=50.0)
+                progress.sent += 1
+
+        before = resident_bytes()
+        sender = asyncio.create_task(send_all())
+        stuck_at = await progress.settle()
+        assert stuck_at < total
+        assert stuck_at * size < KERNEL
+        assert resident_bytes() - before < 24 * MIB
+        reader.go.set()
+        await sender
+        await until(lambda: len(reader.ids) == total, 30.0)
+        assert reader.ids == [b"%08d" % number for number in range(total)]
+
+
+async def test_many_waiting_senders_are_woken_a_few_at_a_time() -> None:
+    """Room for one buffer is not room for everybody who waits."""
+    reader, progress = Reader(), Progress()
+    size, total = 50_000, 1_500
+    limits = {"write_buffer_bytes_max": BUFFER}
+    async with (
+        RawServer(reader, receive_buffer=SMALL_SOCKET) as server,
+        make_service("client", limits=limits) as client,
+    ):
+        payload = bytes(size)
+
+        async def send() -> None:
+            await client.send(server.address, "log", payload, timeout=50.0)
+            progress.sent += 1
+
+        senders = [asyncio.create_task(send()) for _ in range(total)]
+        assert await progress.settle() * size < KERNEL
+        reader.go.set()
+        while progress.sent < total:
+            # What was handed over and has not been read is in buffers, which are small.
+            assert progress.sent * size - reader.payload_bytes < KERNEL + MIB
+            await asyncio.sleep(0)
+        await asyncio.gather(*senders)
+        await until(lambda: reader.payload_bytes == size * total)
+
+
+async def test_requests_wait_as_well_and_time_out_unsent() -> None:
+    reader = Reader()
+    limits = {"write_buffer_bytes_max": BUFFER}
+    async with (
+        RawServer(reader, receive_buffer=SMALL_SOCKET) as server,
+        make_service("client", limits=limits) as client,
+    ):
+        requests = [
+            asyncio.create_task(client.request(server.address, "log", bytes(100_000), timeout=0.5))
+            for _ in range(300)
+        ]
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        assert {type(result) for result in results} == {RequestTimeout}
+        outcomes = [it.outcome for it in results if isinstance(it, RequestTimeout)]
+        # The first were written, the others are known to be harmless to repeat.
+        assert outcomes.count(Outcome.NOT_SENT) > 150
+        assert outcomes.count(Outcome.UNKNOWN) >= 1
+        assert client.statistics().requests_sent == outcomes.count(Outcome.UNKNOWN)
+
+
+async def test_waiting_senders_fail_when_the_connection_ends() -> None:
+    limits = {"write_buffer_bytes_max": BUFFER, "connect_timeout_s": 1.0}
+    async with make_service("client", limits=limits) as client:
+        async with RawServer(Reader(), receive_buffer=SMALL_SOCKET) as server:
+            senders = [
+                asyncio.create_task(client.request(server.address, "log", bytes(100_000)))
+                for _ in range(200)
+            ]
+            await until(lambda: client.statistics().requests_sent > 0)
+            await turns()
+        results = await asyncio.gather(*senders, return_exceptions=True)
+        assert all(isinstance(result, ConnectionError) for result in results)
+        lost = [it for it in results if isinstance(it, ConnectionClosed)]
+        assert len([it for it in lost if it.outcome is Outcome.UNKNOWN]) == (
+            client.statistics().requests_sent
+        )
+
+
+@raw_versions
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("size", [60_000, 200_000])
+async def test_server_against_a_client_that_does_not_read(
+    version: int, is_async: bool, size: int
+) -> None:
+    """Small requests with big replies: the server stops handling, then goes on; none is lost."""
+    handled = 0
+
+    def answer(_message: Message) -> bytes:
+        nonlocal handled
+        handled += 1
+        return bytes(size)
+
+    async def answer_later(message: Message) -> bytes:
+        return answer(message)
+
+    total = 120 * MIB // size
+    limits = {"write_buffer_bytes_max": BUFFER, "handlers_running_max": 8}
+    async with running_pair(server_limits=limits) as pair:
+        pair.server.subscribe("big", answer_later if is_async else answer)
+        with await RawPeer.connect(
+            pair.server.address, version, receive_buffer=SMALL_SOCKET
+        ) as peer:
+            before = resident_bytes()
+            await peer.write(b"".join(peer.request_bytes(it, "big") for it in range(1, total + 1)))
+            await until(lambda: handled > 0)
+            await turns(50)
+            assert handled * size < KERNEL
+            assert resident_bytes() - before < 24 * MIB
+            # Others are served meanwhile.
+            assert await pair.ask("echo", b"1") == b"1"
+            async with asyncio.timeout(30):
+                ids = [(await peer.read_reply()).id for _ in range(total)]
+            assert sorted(ids) == list(range(1, total + 1))
+            assert handled == total
+
+
+@every_speech
+async def test_slow_consumer_pauses_reading_at_the_limit(speech: Speech) -> None:
+    gate = Gate()
+    limits = {"handlers_running_max": 5}
+    async with running_pair(speech, server_limits=limits) as pair:
+        pair.server.subscribe("gate", gate, one_way=True)
+        payloads = [b"%08d" % number + bytes(20_000) for number in range(400)]
+
+        async def send_all() -> None:
+            for payload in payloads:
+                await pair.tell("gate", payload)
+
+        sender = asyncio.create_task(send_all())
+        await until(lambda: gate.waiting == 5)
+        await turns(50)
+        assert gate.waiting == 5
+        received = pair.server.statistics().bytes_received
+        assert received < 2 * MIB
+        await stays(lambda: pair.server.statistics().bytes_received == received)
+        gate.open()
+        await sender
+        await until(lambda: gate.finished == len(payloads))
+        assert [message.payload for message in gate.messages] == payloads
+
+
+async def test_slow_requests_beyond_the_limit_are_all_answered() -> None:
+    running = peak = 0
+
+    async def work(message: Message) -> bytes:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return message.payload
+
+    async with running_pair(server_limits={"handlers_running_max": 7}) as pair:
+        pair.server.subscribe("work", work)
+        replies = await asyncio.gather(*(pair.ask("work", b"%d" % it) for it in range(200)))
+        assert replies == [b"%d" % it for it in range(200)]
+        assert peak == 7
+
+
+async def test_cancelled_handlers_count_until_they_are_over() -> None:
+    """A client that cancels and asks again cannot start more handlers than allowed."""
+    limits = {"handlers_running_max": 3}
+    with Stubborn() as stubborn:
+        async with running_pair(server_limits=limits) as pair:
+            pair.server.subscribe("stubborn", stubborn)
+            for _ in range(5):
+                with pytest.raises(RequestTimeout):
+                    await pair.ask("stubborn", timeout=0.02)
+            assert stubborn.begun == 3
+
+
+async def test_silence_while_reading_is_paused_is_not_the_peers_fault() -> None:
+    gate = Gate()
+    server_limits = {
+        "handlers_running_max": 1,
+        "heartbeat_interval_s": 0.02,
+        "heartbeat_timeout_s": 0.06,
+    }
+    async with running_pair(server_limits=server_limits) as pair:
+        pair.server.subscribe("gate", gate)
+        requests = [asyncio.create_task(pair.ask("gate", timeout=20.0)) for _ in range(3)]
+        await until(lambda: gate.waiting == 1)
+        await turns(100)
+        gate.open()
+        assert await asyncio.gather(*requests) == [b"done"] * 3
+        assert pair.client.statistics().connections_opened == 1
+
+
+async def test_pending_requests_are_limited_by_the_peers_window() -> None:
+    gate = Gate()
+    async with running_pair(server_limits={"requests_pending_max": 4}) as pair:
+        pair.server.subscribe("gate", gate)
+        requests = [asyncio.create_task(pair.ask("gate")) for _ in range(10)]
+        await until(lambda: gate.waiting == 4)
+        await stays(lambda: pair.client.statistics().requests_pending == 4)
+        gate.open()
+        assert await asyncio.gather(*requests) == [b"done"] * 10

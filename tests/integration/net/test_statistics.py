@@ -1,0 +1,112 @@
+"""Counters and representations say what really happened."""
+
+import asyncio
+
+import pytest
+
+from postroad.core.errors import NoRemoteHandler, RequestTimeout
+from tests.net_peers import NEWEST, Gate, Speech, every_speech, make_service, running_pair, until
+from tests.net_scripts import RawPeer
+
+pytestmark = pytest.mark.integration
+
+
+async def test_before_the_start_and_after_the_end() -> None:
+    service = make_service("alone")
+    assert repr(service) == "<MessagingService alone not started>"
+    service.subscribe("echo", lambda message: message.payload)
+    assert service.statistics().subscriptions == 1
+    assert service.statistics().requests_sent == 0
+    await service.start()
+    assert repr(service) == f"<MessagingService alone at {service.address} running>"
+    await service.stop()
+    assert repr(service) == f"<MessagingService alone at {service.address} stopped>"
+    assert service.statistics().subscriptions == 1
+    assert (service.statistics().dialed, service.statistics().accepted) == (0, 0)
+
+
+@every_speech
+async def test_traffic_is_counted_on_both_sides(speech: Speech) -> None:
+    async with running_pair(speech) as pair:
+        pair.server.subscribe("log", lambda _: None, one_way=True)
+        for _ in range(10):
+            await pair.ask("echo", bytes(1_000))
+        for _ in range(5):
+            await pair.tell("log", bytes(1_000))
+        with pytest.raises(NoRemoteHandler):
+            await pair.ask("nobody")
+        await until(lambda: pair.server.statistics().requests_received == 16)
+        client, server = pair.client.statistics(), pair.server.statistics()
+        assert (client.requests_sent, client.messages_sent, client.replies_received) == (11, 5, 11)
+        assert (server.requests_received, server.replies_sent, server.no_handler) == (16, 11, 1)
+        assert (client.connections_opened, client.dialed, client.accepted) == (1, 1, 0)
+        assert (server.connections_accepted, server.accepted, server.dialed) == (1, 1, 0)
+        assert client.bytes_sent == server.bytes_received > 15_000
+        assert server.bytes_sent == client.bytes_received > 10_000
+        assert client.requests_pending == server.handlers_running == 0
+        assert client.protocol_errors == server.protocol_errors == 0
+        assert client.local_requests == 0
+
+
+@every_speech
+async def test_what_is_going_on_now(speech: Speech) -> None:
+    gate = Gate()
+    async with running_pair(speech) as pair:
+        pair.server.subscribe("gate", gate)
+        requests = [asyncio.create_task(pair.ask("gate")) for _ in range(3)]
+        await until(lambda: gate.waiting == 3)
+        assert pair.client.statistics().requests_pending == 3
+        assert pair.server.statistics().handlers_running == 3
+        gate.open()
+        await asyncio.gather(*requests)
+        assert pair.client.statistics().requests_pending == 0
+        assert pair.server.statistics().handlers_running == 0
+
+
+async def test_local_handlers_are_counted_as_running() -> None:
+    gate = Gate()
+    async with make_service("alone") as service:
+        service.subscribe("gate", gate)
+        request = asyncio.create_task(service.request(service.address, "gate"))
+        await until(lambda: gate.waiting == 1)
+        assert service.statistics().handlers_running == 1
+        gate.open()
+        await request
+        assert service.statistics().handlers_running == 0
+
+
+async def test_a_snapshot_does_not_change() -> None:
+    async with running_pair() as pair:
+        before = pair.client.statistics()
+        await pair.ask("echo")
+        assert before.requests_sent == 0
+        before.protocol_errors_by_kind["Invented"] = 1
+        assert pair.client.statistics().protocol_errors_by_kind == {}
+
+
+async def test_a_connection_that_succeeded_is_not_counted_as_failed() -> None:
+    async with running_pair() as pair:
+        with pytest.raises(RequestTimeout):
+            await pair.ask("hang", timeout=0.03, keep_alive=False)
+        assert await pair.ask("echo", b"1") == b"1"
+        statistics = pair.client.statistics()
+        assert (statistics.connections_opened, statistics.connections_failed) == (2, 0)
+
+
+async def test_lost_connections_are_counted() -> None:
+    async with running_pair() as pair:
+        peer = await RawPeer.connect(pair.server.address)
+        await peer.request(1, "hang")
+        await until(lambda: pair.server.statistics().handlers_running == 1)
+        peer.reset()
+        await until(lambda: pair.server.statistics().accepted == 0)
+        assert pair.server.statistics().connections_lost == 1
+
+
+async def test_a_peer_that_just_closes_an_open_connection_is_counted_as_lost() -> None:
+    """Version 3 says goodbye first; without it the end came unexpectedly."""
+    async with running_pair(NEWEST) as pair:
+        with await RawPeer.connect(pair.server.address):
+            await until(lambda: pair.server.statistics().accepted == 1)
+        await until(lambda: pair.server.statistics().accepted == 0)
+        assert pair.server.statistics().connections_lost == 1

@@ -1,0 +1,364 @@
+"""Stopping: what is in flight finishes or fails clearly, and nothing is left behind."""
+
+import asyncio
+import socket
+import ssl
+
+import pytest
+import trustme
+
+from postroad import Limits, Message, MessagingService, Outcome, TlsConfig
+from postroad.core.errors import (
+    ConfigError,
+    ConnectFailed,
+    ConnectionClosed,
+    MessagingError,
+    NoRemoteHandler,
+    NotRunning,
+    UsageError,
+)
+from tests.net_peers import (
+    CLUSTER,
+    Gate,
+    Speech,
+    Stubborn,
+    every_speech,
+    make_service,
+    nothing_left,
+    running_pair,
+    stays,
+    subscribe_usual,
+    turns,
+    until,
+)
+from tests.net_scripts import RawPeer, RawServer, echo, say_nothing, unused_address
+
+pytestmark = pytest.mark.integration
+
+
+@every_speech
+@pytest.mark.parametrize("who", ["client", "server"])
+async def test_requests_in_flight_finish_within_the_grace(speech: Speech, who: str) -> None:
+    gate = Gate()
+    async with nothing_left(), running_pair(speech) as pair:
+        pair.server.subscribe("gate", gate)
+        requests = [asyncio.create_task(pair.ask("gate")) for _ in range(5)]
+        await until(lambda: gate.waiting == 5)
+        service = pair.client if who == "client" else pair.server
+        stopping = asyncio.create_task(service.stop(grace=10.0))
+        await stays(lambda: not stopping.done())
+        gate.open()
+        assert await asyncio.gather(*requests) == [b"done"] * 5
+        await stopping
+
+
+@every_speech
+async def test_client_fails_what_outlasts_its_grace(speech: Speech) -> None:
+    gate = Gate()
+    async with nothing_left(), running_pair(speech) as pair:
+        pair.server.subscribe("gate", gate)
+        requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(5)]
+        await until(lambda: gate.waiting == 5)
+        await pair.client.stop(grace=0.02)
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        assert [type(result) for result in results] == [NotRunning] * 5
+        # The server learns that nobody waits any more.
+        await until(lambda: gate.cancelled == 5)
+
+
+@every_speech
+async def test_server_fails_what_outlasts_its_grace(speech: Speech) -> None:
+    gate = Gate()
+    async with nothing_left(), running_pair(speech) as pair:
+        pair.server.subscribe("gate", gate)
+        requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(5)]
+        await until(lambda: gate.waiting == 5)
+        await pair.server.stop(grace=0.02)
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        assert [type(result) for result in results] == [ConnectionClosed] * 5
+        assert {it.outcome for it in results if isinstance(it, MessagingError)} == {Outcome.UNKNOWN}
+        await until(lambda: gate.cancelled == 5)
+
+
+@every_speech
+async def test_stopping_an_idle_service_leaves_nothing(speech: Speech) -> None:
+    async with nothing_left():
+        async with running_pair(speech) as pair:
+            assert await pair.ask("echo", b"1") == b"1"
+            assert await pair.ask("echo", b"1", keep_alive=False) == b"1"
+            pair.server.subscribe("log", lambda _: None, one_way=True)
+            await pair.tell("log")
+        assert pair.client.statistics().dialed == 0
+        assert pair.server.statistics().accepted == 0
+        # Both sides wanted it.
+        assert pair.client.statistics().connections_lost == 0
+        assert pair.server.statistics().connections_lost == 0
+
+
+async def test_requests_after_the_server_said_goodbye_are_refused_clearly() -> None:
+    gate = Gate()
+    async with running_pair() as pair:
+        pair.server.subscribe("gate", gate)
+        first = asyncio.create_task(pair.ask("gate"))
+        await until(lambda: gate.waiting == 1)
+        stopping = asyncio.create_task(pair.server.stop(grace=10.0))
+        await turns()
+        with pytest.raises((ConnectFailed, NoRemoteHandler)) as caught:
+            await pair.ask("echo")
+        assert caught.value.retryable
+        gate.open()
+        assert await first == b"done"
+        await stopping
+
+
+async def test_stop_twice() -> None:
+    async with nothing_left():
+        service = make_service("alone")
+        await service.stop()
+        await service.start()
+        await service.stop()
+        await service.stop()
+        with pytest.raises(UsageError, match="make a new one"):
+            await service.start()
+
+
+async def test_a_second_stop_waits_for_the_first() -> None:
+    gate = Gate()
+    async with running_pair() as pair:
+        pair.server.subscribe("gate", gate)
+        request = asyncio.create_task(pair.ask("gate"))
+        await until(lambda: gate.waiting == 1)
+        stops = [asyncio.create_task(pair.server.stop(grace=10.0)) for _ in range(2)]
+        await stays(lambda: not any(stop.done() for stop in stops))
+        gate.open()
+        await asyncio.gather(*stops)
+        assert await request == b"done"
+
+
+async def test_stop_does_not_wait_for_a_handler_that_ignores_cancellation() -> None:
+    async with nothing_left():
+        with Stubborn() as stubborn:
+            async with running_pair() as pair:
+                pair.server.subscribe("stubborn", stubborn)
+                request = asyncio.create_task(pair.ask("stubborn", timeout=30.0))
+                await until(lambda: stubborn.begun == 1)
+                async with asyncio.timeout(2.0):
+                    await pair.server.stop(grace=0.02)
+                with pytest.raises(ConnectionClosed):
+                    await request
+
+
+async def test_consumers_of_a_lost_connection_are_waited_for() -> None:
+    """The sender is gone, but its message was received, so it is handled before the end."""
+    gate = Gate()
+    async with nothing_left(), make_service("server") as server:
+        server.subscribe("gate", gate, one_way=True)
+        async with make_service("client") as client:
+            await client.send(server.address, "gate")
+            await until(lambda: gate.waiting == 1)
+        await turns()
+        assert gate.waiting == 1
+        stopping = asyncio.create_task(server.stop(grace=10.0))
+        await stays(lambda: not stopping.done())
+        gate.open()
+        await stopping
+        assert gate.finished == 1
+
+
+async def test_consumers_that_outlast_the_grace_are_cancelled() -> None:
+    gate = Gate()
+    async with nothing_left(), running_pair() as pair:
+        pair.server.subscribe("gate", gate, one_way=True)
+        await pair.tell("gate")
+        await until(lambda: gate.waiting == 1)
+        await pair.client.stop()
+        await turns()
+        await pair.server.stop(grace=0.02)
+        await until(lambda: gate.cancelled == 1, 2.0)
+
+
+async def test_messages_sent_before_stop_arrive() -> None:
+    """A stop closes the connection after what was handed to it is written."""
+    seen: list[bytes] = []
+    async with make_service("server") as server:
+        server.subscribe("log", lambda message: seen.append(message.payload), one_way=True)
+        async with make_service("client") as client:
+            for number in range(500):
+                await client.send(server.address, "log", b"%d" % number)
+        await until(lambda: len(seen) == 500)
+        assert seen == [b"%d" % number for number in range(500)]
+
+
+async def test_stop_against_peers_that_do_not_care() -> None:
+    """A peer that neither reads nor closes cannot hold the service back for long."""
+
+    async def ignore(peer: RawPeer) -> None:
+        await peer.greet()
+        await asyncio.Event().wait()
+
+    async with nothing_left(), RawServer(ignore, receive_buffer=4_096) as server:
+        client = make_service("client", limits={"write_buffer_bytes_max": 1_000_000})
+        await client.start()
+        await client.send(server.address, "log", bytes(4_000_000))
+        accepted = await RawPeer.connect(client.address)
+        async with asyncio.timeout(4.0):
+            await client.stop(grace=0.02)
+        await accepted.read_to_end()
+        accepted.close()
+
+
+async def test_stop_while_dialing_leaves_nothing() -> None:
+    async with nothing_left(), RawServer(say_nothing) as server:
+        client = make_service("client")
+        await client.start()
+        requests = [
+            asyncio.create_task(client.request(server.address, subject, keep_alive=keep_alive))
+            for subject in ("a.x", "b.x")
+            for keep_alive in (True, False)
+        ]
+        await until(lambda: server.accepted == 4)
+        await client.stop(grace=0.02)
+        for peer in server.peers:
+            peer.close()
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        assert [type(result) for result in results] == [NotRunning] * 4
+
+
+async def test_nothing_is_sent_after_stop() -> None:
+    """A transient request whose handshake ends after the stop must not go out."""
+    go = asyncio.Event()
+    seen: list[str] = []
+
+    async def greet_late(peer: RawPeer) -> None:
+        await go.wait()
+        await peer.greet()
+        seen.append((await peer.read_request()).subject)
+
+    async with RawServer(greet_late) as server:
+        client = make_service("client")
+        await client.start()
+        request = asyncio.create_task(
+            client.request(server.address, "late", timeout=0.5, keep_alive=False)
+        )
+        await until(lambda: server.accepted == 1)
+        await client.stop(grace=0.02)
+        go.set()
+        with pytest.raises(NotRunning):
+            await request
+        await turns()
+        assert not seen
+
+
+async def test_callers_waiting_for_room_are_told() -> None:
+    async with running_pair(client_limits={"requests_pending_max": 1}) as pair:
+        first = asyncio.create_task(pair.ask("hang", timeout=30.0))
+        await until(lambda: pair.server.statistics().handlers_running == 1)
+        second = asyncio.create_task(pair.ask("hang", timeout=30.0))
+        await turns(5)
+        await pair.client.stop(grace=0.02)
+        for request, outcome in ((first, Outcome.UNKNOWN), (second, Outcome.NOT_SENT)):
+            with pytest.raises(NotRunning) as caught:
+                await request
+            assert caught.value.outcome is outcome
+
+
+async def test_connection_whose_tls_handshake_ends_after_stop_is_not_served(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    issued = authority.issue_cert("server")
+    authority.cert_pem.write_to_path(str(folder / "trust.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(folder / "node.pem"))
+    issued.private_key_pem.write_to_path(str(folder / "node.key"))
+    tls = TlsConfig(
+        certificate=folder / "node.pem", key=folder / "node.key", trust=folder / "trust.pem"
+    )
+    limits = Limits(handshake_timeout_s=0.5, stop_grace_s=0.1)
+    service = MessagingService(CLUSTER, "server", tls=tls, limits=limits)
+    await service.start()
+    context = tls.client_context()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = context.wrap_bio(incoming, outgoing)
+    loop = asyncio.get_running_loop()
+    sock = socket.socket()
+    sock.setblocking(False)
+    with sock:
+        await loop.sock_connect(sock, service.address)
+        await turns()
+        await service.stop()
+        with pytest.raises(ssl.SSLWantReadError):
+            session.do_handshake()
+        try:
+            await loop.sock_sendall(sock, outgoing.read())
+            incoming.write(await loop.sock_recv(sock, 65_536))
+            session.do_handshake()
+            await loop.sock_sendall(sock, outgoing.read())
+        except (OSError, ssl.SSLError):
+            pass  # Turned away even earlier.
+        await turns()
+        assert service.statistics().accepted == 0
+
+
+# Starting.
+
+
+async def test_an_address_in_use_is_a_configuration_error() -> None:
+    async with nothing_left(), make_service("first") as first:
+        second = make_service("second", bind=first.address)
+        with pytest.raises(ConfigError, match=f"cannot listen on {first.address}"):
+            await second.start()
+
+
+async def test_the_address_is_unknown_before_the_start() -> None:
+    service = make_service("alone")
+    with pytest.raises(UsageError, match="start"):
+        service.address  # noqa: B018
+    await service.start()
+    with pytest.raises(UsageError, match="running"):
+        await service.start()
+    await service.stop()
+
+
+async def test_context_manager_stops_after_an_error() -> None:
+    async with nothing_left():
+        with pytest.raises(ZeroDivisionError):
+            async with make_service("alone") as service:
+                raise ZeroDivisionError
+        assert "stopped" in repr(service)
+
+
+@pytest.mark.parametrize("advertise", ["localhost:0", "localhost:1234", "127.0.0.2:0"])
+async def test_advertised_address_is_what_others_see(advertise: str) -> None:
+    seen: list[Message] = []
+    async with running_pair() as pair:
+        pair.server.subscribe("note", seen.append)
+        async with MessagingService(CLUSTER, "third", advertise=advertise) as third:
+            host, port = advertise.split(":")
+            assert third.address.host == host
+            assert third.address.port == int(port) or port == "0"
+            await third.request(pair.server.address, "note")
+            assert seen[0].sender == third.address
+
+
+async def test_a_connection_during_the_start_is_served() -> None:
+    """Whoever connects as soon as the port is open is not met by a half-made service."""
+    address = unused_address()
+    service = make_service("server", bind=address)
+    subscribe_usual(service)
+    limits = {"backoff_first_s": 0.0001, "backoff_max_s": 0.0002}
+    async with make_service("client", limits=limits) as client:
+        request = asyncio.create_task(
+            client.request(address, "echo", b"1", wait=True, timeout=10.0)
+        )
+        await until(lambda: client.statistics().connections_failed > 0)
+        await service.start()
+        assert await request == b"1"
+        await service.stop()
+
+
+async def test_scripted_echo_survives_a_stopping_client() -> None:
+    async with nothing_left(), RawServer(echo) as server:
+        async with make_service("client") as client:
+            assert await client.request(server.address, "echo", b"1") == b"1"
+        assert server.accepted == 1

@@ -1,0 +1,235 @@
+"""Datagrams: delivery, several listeners, and everything that is refused and counted."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+
+from postroad import Address, Message, Unicast
+from postroad.core.errors import ConfigError, MessageTooLarge, NotRunning, UsageError
+from postroad.wire import encode_preamble
+from tests.net_peers import CLUSTER, nothing_left, until
+from tests.net_scripts import unused_address
+
+pytestmark = pytest.mark.integration
+
+
+class Two(NamedTuple):
+    sender: Unicast
+    receiver: Unicast
+
+
+@asynccontextmanager
+async def two() -> AsyncIterator[Two]:
+    async with nothing_left(), Unicast(CLUSTER, "one") as first, Unicast(CLUSTER, "two") as second:
+        yield Two(first, second)
+
+
+def throw(address: Address, *datagrams: bytes) -> None:
+    """Send raw datagrams."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for datagram in datagrams:
+            sock.sendto(datagram, address)
+
+
+@pytest.mark.parametrize("payload", [b"", b"tick", bytes(60_000)])
+async def test_delivery(payload: bytes) -> None:
+    seen: list[Message] = []
+    async with two() as pair:
+        pair.receiver.subscribe("tick", seen.append)
+        assert await pair.sender.send(pair.receiver.address, "tick", payload)
+        assert await pair.sender.send(str(pair.receiver.address), "tick", payload)
+        await until(lambda: len(seen) == 2)
+        message = seen[0]
+        assert (message.payload, message.subject) == (payload, "tick")
+        assert (message.sender, message.peer) == (pair.sender.address, "one")
+        assert message.deadline is None
+        assert pair.sender.statistics().sent == 2
+        assert pair.receiver.statistics().received == 2
+
+
+async def test_a_service_can_send_to_itself() -> None:
+    seen: list[Message] = []
+    async with two() as pair:
+        pair.sender.subscribe("tick", seen.append)
+        await pair.sender.send(pair.sender.address, "tick")
+        await until(lambda: len(seen) == 1)
+
+
+async def test_several_listeners() -> None:
+    first: list[Message] = []
+    second: list[Message] = []
+    add_first, add_second = first.append, second.append
+    async with two() as pair:
+        pair.receiver.subscribe("tick", add_first)
+        pair.receiver.subscribe("tick", add_second)
+        await pair.sender.send(pair.receiver.address, "tick", b"1")
+        await until(lambda: first and second)
+        pair.receiver.unsubscribe("tick", add_first)
+        await pair.sender.send(pair.receiver.address, "tick", b"2")
+        await until(lambda: len(second) == 2)
+        assert len(first) == 1
+        pair.receiver.unsubscribe("tick")
+        pair.receiver.unsubscribe("tick")
+        await pair.sender.send(pair.receiver.address, "tick", b"3")
+        await until(lambda: pair.receiver.statistics().unheard == 1)
+        assert len(second) == 2
+
+
+async def test_failing_listener_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Message] = []
+
+    def fail(_message: Message) -> None:
+        raise ValueError("deaf")
+
+    async with two() as pair:
+        pair.receiver.subscribe("tick", fail)
+        pair.receiver.subscribe("tick", seen.append)
+        for _ in range(10):
+            await pair.sender.send(pair.receiver.address, "tick")
+        await until(lambda: len(seen) == 10)
+        assert pair.receiver.statistics().listeners_failed == 10
+    assert len([it for it in caplog.records if "deaf" in it.getMessage()]) == 1
+
+
+async def test_listener_that_unsubscribes_itself() -> None:
+    async with two() as pair:
+        seen: list[Message] = []
+
+        def once(message: Message) -> None:
+            seen.append(message)
+            pair.receiver.unsubscribe("tick", once)
+
+        pair.receiver.subscribe("tick", once)
+        await pair.sender.send(pair.receiver.address, "tick")
+        await pair.sender.send(pair.receiver.address, "tick")
+        await until(lambda: pair.receiver.statistics().received == 2)
+        assert len(seen) == 1
+
+
+async def test_foreign_cluster_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Message] = []
+    async with two() as pair, Unicast("another", "stranger") as stranger:
+        pair.receiver.subscribe("tick", seen.append)
+        for _ in range(5):
+            await stranger.send(pair.receiver.address, "tick")
+        await until(lambda: pair.receiver.statistics().refused == 5)
+        await pair.sender.send(pair.receiver.address, "tick")
+        await until(lambda: len(seen) == 1)
+    assert len([it for it in caplog.records if "another cluster" in it.getMessage()]) == 1
+
+
+async def test_garbage_is_refused_and_counted() -> None:
+    preamble = encode_preamble(CLUSTER)
+    garbage = [
+        b"",
+        b"x",
+        preamble,
+        preamble + b"\x00\x00",
+        preamble + b"\x00\x00\x00\x00",
+        preamble + b"\xff\xff\xff\xff",
+        preamble + b"\x7f\xff\xff\xff" + b"x" * 10,
+        preamble + b"\x00\x00\x00\x01\xc1",
+        preamble + b"\x00\x00\x00\x02\x91\x01",
+        bytes(60_000),
+    ]
+    seen: list[Message] = []
+    async with two() as pair:
+        pair.receiver.subscribe("tick", seen.append)
+        throw(pair.receiver.address, *garbage)
+        await until(lambda: pair.receiver.statistics().refused == len(garbage))
+        await pair.sender.send(pair.receiver.address, "tick", b"still here")
+        await until(lambda: len(seen) == 1)
+        assert pair.receiver.statistics().received == 1
+
+
+async def test_oversize() -> None:
+    async with two() as pair:
+        with pytest.raises(MessageTooLarge, match="65507"):
+            await pair.sender.send(pair.receiver.address, "tick", bytes(65_507))
+        assert pair.sender.statistics().sent == 0
+
+
+async def test_subject_that_cannot_be_encoded() -> None:
+    async with two() as pair:
+        with pytest.raises(UsageError, match="UTF-8"):
+            await pair.sender.send(pair.receiver.address, "\ud800")
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 300])
+async def test_unresolvable_host(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with two() as pair:
+        assert not await pair.sender.send(Address(host, 7), "tick")
+        assert not await pair.sender.send(Address(host, 7), "tick")
+        assert pair.sender.statistics().unresolved == 2
+        assert pair.sender.statistics().sent == 0
+    assert len([it for it in caplog.records if "host is unknown" in it.getMessage()]) == 1
+
+
+async def test_host_names_are_resolved() -> None:
+    seen: list[Message] = []
+    async with two() as pair:
+        pair.receiver.subscribe("tick", seen.append)
+        for _ in range(3):
+            await pair.sender.send(Address("localhost", pair.receiver.address.port), "tick")
+        await until(lambda: len(seen) == 3)
+
+
+async def test_nobody_listens_at_the_port() -> None:
+    async with two() as pair:
+        for _ in range(3):
+            assert await pair.sender.send(unused_address(), "tick")
+        seen: list[Message] = []
+        pair.receiver.subscribe("tick", seen.append)
+        await pair.sender.send(pair.receiver.address, "tick")
+        await until(lambda: len(seen) == 1)
+
+
+async def test_not_running() -> None:
+    unicast = Unicast(CLUSTER, "alone")
+    with pytest.raises(NotRunning):
+        await unicast.send("127.0.0.1:7", "tick")
+    with pytest.raises(UsageError, match="start"):
+        unicast.address  # noqa: B018
+    await unicast.stop()
+    await unicast.start()
+    with pytest.raises(UsageError, match="started already"):
+        await unicast.start()
+    address = unicast.address
+    assert repr(unicast) == f"<Unicast alone at {address}>"
+    await unicast.stop()
+    await unicast.stop()
+    with pytest.raises(NotRunning):
+        await unicast.send(address, "tick")
+    assert repr(unicast) == "<Unicast alone not running>"
+
+
+async def test_stopped_while_resolving() -> None:
+    unicast = Unicast(CLUSTER, "alone")
+    await unicast.start()
+    sending = asyncio.create_task(unicast.send("localhost:7", "tick"))
+    await asyncio.sleep(0)
+    await unicast.stop()
+    with pytest.raises(NotRunning):
+        await sending
+
+
+async def test_address_in_use() -> None:
+    async with Unicast(CLUSTER, "one") as first:
+        second = Unicast(CLUSTER, "two", bind=first.address)
+        with pytest.raises(ConfigError, match=f"at {first.address}"):
+            await second.start()
+
+
+async def test_advertised_address() -> None:
+    seen: list[Message] = []
+    async with two() as pair, Unicast(CLUSTER, "three", advertise="elsewhere:0") as third:
+        pair.receiver.subscribe("tick", seen.append)
+        assert third.address.host == "elsewhere"
+        assert third.address.port > 0
+        await third.send(pair.receiver.address, "tick")
+        await until(lambda: len(seen) == 1)
+        assert seen[0].sender == third.address

@@ -1,0 +1,465 @@
+"""What a broken or hostile client does to a server: it ends alone, counted, logged and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from postroad import Limits, MessagingService
+from postroad.wire import encode_preamble
+from tests.raw_dialects import DIALECTS, Dialect, Version3
+from tests.raw_peers import (
+    CLUSTER,
+    RawPeer,
+    echo_on,
+    eventually,
+    holds_for,
+    raw_client,
+)
+from tests.wire_pairs import version3_frame
+
+pytestmark = pytest.mark.integration
+
+LIMITS = Limits(
+    frame_bytes_max=1 << 20,
+    write_buffer_bytes_max=64 * 1024,
+    handshake_timeout_s=0.5,
+    frame_timeout_s=0.5,
+    heartbeat_interval_s=0.5,
+    heartbeat_timeout_s=1.5,
+    stop_grace_s=0.5,
+)
+SPEAKS_ALL = pytest.mark.parametrize("dialect", DIALECTS, ids=str)
+
+
+class Scene:
+    """A server, and a healthy client that was there first and goes on asking all the time."""
+
+    def __init__(self, dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+        self.dialect = dialect
+        self._caplog = caplog
+        make = MessagingService
+        self.server = make(CLUSTER, "server", limits=LIMITS, protocol=dialect.protocol)
+        self.client = make(CLUSTER, "client", limits=LIMITS, protocol=dialect.protocol)
+        self.answered = 0
+        self._asking: asyncio.Task[None]
+
+    async def start(self) -> None:
+        await echo_on(self.server).start()
+        await self.client.start()
+        await self._ask()
+        self._asking = asyncio.create_task(self._go_on_asking())
+
+    async def stop(self) -> None:
+        self._asking.cancel()
+        await asyncio.gather(self._asking, return_exceptions=True)
+        await asyncio.gather(self.client.stop(), self.server.stop())
+
+    async def _ask(self) -> None:
+        payload = b"healthy %d" % self.answered
+        reply = await self.client.request(self.server.address, "echo", payload, timeout=2)
+        assert reply == payload
+        self.answered += 1
+
+    async def _go_on_asking(self) -> None:
+        while True:
+            await self._ask()
+            await asyncio.sleep(0.005)
+
+    async def check_health(self) -> None:
+        """The healthy connection answers now, and it is still the first one."""
+        before = self.answered
+        await eventually(lambda: self.answered > before or self._asking.done(), "an answer")
+        if self._asking.done():
+            self._asking.result()
+        assert self.client.statistics().connections_opened == 1
+        assert self.client.statistics().connections_lost == 0
+        assert not [it for it in self._caplog.records if it.name == "asyncio"]
+
+    async def expect_refused(self, kind: str, times: int = 1) -> None:
+        """The attack was counted and told, and its connections are gone."""
+        await eventually(lambda: self.server.statistics().accepted == 1, "only the healthy link")
+        statistics = self.server.statistics()
+        assert statistics.protocol_errors_by_kind == {kind: times}
+        assert statistics.protocol_errors == times
+        warnings = [it for it in self._caplog.records if it.levelno == logging.WARNING]
+        assert any(kind in it.getMessage() for it in warnings)
+        assert len(warnings) <= 5, "the log is flooded"
+        await self.check_health()
+
+    async def attack(self, *pieces: bytes) -> bytes:
+        """Send the pieces at once on a new connection; returns what comes back until its end."""
+        async with raw_client(self.server.address) as peer:
+            peer.send(*pieces)
+            return await peer.until_closed()
+
+
+@asynccontextmanager
+async def scene_of(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Scene]:
+    scene = Scene(dialect, caplog)
+    await scene.start()
+    try:
+        yield scene
+    finally:
+        await scene.stop()
+
+
+# Handshakes.
+
+
+@SPEAKS_ALL
+async def test_random_bytes(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    chance = random.Random(f"random bytes for {dialect}")
+    async with scene_of(dialect, caplog) as scene:
+        for _ in range(20):
+            assert await scene.attack(chance.randbytes(chance.randrange(4, 4096))) == b""
+        await scene.expect_refused("HandshakeRefused", times=20)
+
+
+@SPEAKS_ALL
+async def test_random_bytes_after_the_handshake(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(f"random frames for {dialect}")
+    async with scene_of(dialect, caplog) as scene:
+        noise = [chance.randbytes(4096) for _ in range(20)]
+        await asyncio.gather(*(scene.attack(dialect.opening(), it) for it in noise))
+        await eventually(lambda: scene.server.statistics().accepted == 1, "all are gone")
+        assert scene.server.statistics().protocol_errors == 20
+        await scene.check_health()
+
+
+FOREIGNERS = {
+    "other cluster": encode_preamble("other") + b"\0\2",
+    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    "first byte": b"\x00",
+}
+
+
+@SPEAKS_ALL
+@pytest.mark.parametrize("opening", FOREIGNERS.values(), ids=FOREIGNERS.keys())
+async def test_wrong_preamble(
+    dialect: Dialect, opening: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scene_of(dialect, caplog) as scene:
+        assert await scene.attack(opening) == b""
+        await scene.expect_refused("HandshakeRefused")
+
+
+@SPEAKS_ALL
+@pytest.mark.parametrize("offered", [0, 4, 99, -1, -32768])
+async def test_unknown_version_gets_the_newest(
+    dialect: Dialect, offered: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        scene_of(dialect, caplog) as scene,
+        raw_client(scene.server.address) as peer,
+    ):
+        peer.send(dialect.opening(version=offered))
+        await peer.expect(dialect.answer())
+        peer.send(dialect.introduction(), dialect.request(1, "echo", b"hi"))
+        assert (await dialect.take_first_reply(peer)).payload == b"hi"
+        await scene.check_health()
+
+
+@SPEAKS_ALL
+async def test_truncated_handshakes_are_given_up(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = dialect.opening()
+    async with scene_of(dialect, caplog) as scene:
+        ends = await asyncio.gather(*(scene.attack(whole[:size]) for size in range(len(whole))))
+        assert ends == [b""] * len(whole)
+        await scene.expect_refused("PeerSilent", times=len(whole))
+
+
+@SPEAKS_ALL
+async def test_client_that_closes_within_the_handshake(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = dialect.opening() + dialect.introduction() + dialect.request(1, "echo", b"hi")
+    async with scene_of(dialect, caplog) as scene:
+        for size in range(len(whole)):
+            async with raw_client(scene.server.address) as peer:
+                peer.send(whole[:size])
+        await eventually(lambda: scene.server.statistics().accepted == 1, "all are forgotten")
+        assert scene.server.statistics().handlers_running == 0
+        await scene.check_health()
+
+
+@SPEAKS_ALL
+async def test_split_at_every_byte(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    whole = dialect.opening() + dialect.introduction() + dialect.request(1, "echo", b"hi")
+
+    async def converse(cut: int) -> None:
+        async with raw_client(scene.server.address) as peer:
+            await peer.send_apart(whole[:cut], whole[cut:])
+            await peer.expect(dialect.answer())
+            assert (await dialect.take_first_reply(peer)).payload == b"hi"
+
+    async with scene_of(dialect, caplog) as scene:
+        await asyncio.gather(*(converse(cut) for cut in range(1, len(whole))))
+        await scene.check_health()
+        assert scene.server.statistics().protocol_errors == 0
+
+
+@SPEAKS_ALL
+async def test_byte_by_byte(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    whole = dialect.opening() + dialect.introduction() + dialect.request(1, "echo", b"hi")
+    async with (
+        scene_of(dialect, caplog) as scene,
+        raw_client(scene.server.address) as peer,
+    ):
+        await peer.send_apart(*(bytes([byte]) for byte in whole), pause_s=0.001)
+        await peer.expect(dialect.answer())
+        assert (await dialect.take_first_reply(peer)).payload == b"hi"
+        await scene.check_health()
+
+
+@SPEAKS_ALL
+async def test_pipelined_first_frames(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    requests = b"".join(dialect.request(id, "echo", b"%d" % id) for id in range(1, 101))
+    async with (
+        scene_of(dialect, caplog) as scene,
+        raw_client(scene.server.address) as peer,
+    ):
+        peer.send(dialect.opening(), dialect.introduction(), requests)
+        await peer.expect(dialect.answer())
+        await dialect.take_introduction(peer)
+        for id in range(1, 101):
+            assert await dialect.take_reply(peer) == (id, 0, b"%d" % id)
+        await scene.check_health()
+
+
+# Frames.
+
+Attack = Callable[[Dialect], bytes]
+FRAMES: dict[str, tuple[Attack, str]] = {
+    "2 GiB": (lambda it: it.oversized(1, 0x7FFF_FFFF), "FrameTooLarge"),
+    "one byte too many": (lambda it: it.oversized(1, (1 << 20) + 17), "FrameTooLarge"),
+    "unknown type": (lambda it: it.unknown_type(), "MalformedFrame"),
+    "subject is no UTF-8": (lambda it: it.request(7, b"\xc3\x28"), "MalformedFrame"),
+}
+
+
+@SPEAKS_ALL
+@pytest.mark.parametrize("attack", FRAMES.values(), ids=FRAMES.keys())
+async def test_bad_frame(
+    dialect: Dialect, attack: tuple[Attack, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    frame, kind = attack
+    async with scene_of(dialect, caplog) as scene:
+        await scene.attack(dialect.opening(), dialect.introduction(), frame(dialect))
+        await scene.expect_refused(kind)
+
+
+@SPEAKS_ALL
+async def test_negative_length(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    expected = "MalformedFrame" if str(dialect) in ("documented-v1", "documented-v2") else ""
+    async with scene_of(dialect, caplog) as scene:
+        frame = dialect.oversized(1, 0xFFFF_FFFF)
+        await scene.attack(dialect.opening(), dialect.introduction(), frame)
+        # Where lengths are unsigned, minus one is four gigabytes.
+        await scene.expect_refused(expected or "FrameTooLarge")
+
+
+@SPEAKS_ALL
+@pytest.mark.parametrize("when", ["with the handshake", "later"])
+async def test_frames_before_a_bad_one_are_answered(
+    dialect: Dialect, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        scene_of(dialect, caplog) as scene,
+        raw_client(scene.server.address) as peer,
+    ):
+        frames = dialect.request(1, "echo", b"good") + dialect.unknown_type()
+        if when == "later":
+            await dialect.dial(peer)
+            peer.send(frames)
+        else:
+            peer.send(dialect.opening(), dialect.introduction(), frames)
+            await peer.expect(dialect.answer())
+        assert (await dialect.take_first_reply(peer)) == (1, 0, b"good")
+        await peer.until_closed()
+        await scene.expect_refused("MalformedFrame")
+
+
+@SPEAKS_ALL
+async def test_unreadable_subject_is_answered_with_a_protocol_failure(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        scene_of(dialect, caplog) as scene,
+        raw_client(scene.server.address) as peer,
+    ):
+        await dialect.dial(peer)
+        peer.send(dialect.request(7, b"\xff\xfe", b"payload"))
+        id, status, _ = await dialect.take_first_reply(peer)
+        assert (id, status) == (7, 3)
+        await peer.until_closed()
+        await scene.expect_refused("MalformedFrame")
+
+
+@SPEAKS_ALL
+async def test_reply_sent_to_a_server(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        scene_of(dialect, caplog) as scene,
+        raw_client(scene.server.address) as peer,
+    ):
+        await dialect.dial(peer)
+        peer.send(dialect.reply(1, b"nobody asked"), dialect.request(2, "echo", b"hi"))
+        if dialect.version == 3:
+            await peer.until_closed()
+            await scene.expect_refused("IllegalFrame")
+            return
+        assert await dialect.take_first_reply(peer) == (2, 0, b"hi")
+        assert scene.server.statistics().frames_ignored == 1
+        assert "ignored a Reply frame" in caplog.text
+        await scene.check_health()
+
+
+SENDERS: dict[str, tuple[Dialect, bytes]] = {
+    f"{dialect} {name}": (dialect, bytes.fromhex(data))
+    for dialect in DIALECTS
+    for name, version, data in (
+        ("port too large", 2, "0001 61 00010000"),
+        ("port negative", 2, "0001 61 ffffffff"),
+        ("host length negative", 2, "ffff 61 00000001"),
+        ("host is no UTF-8", 2, "0002 c328 00000001"),
+        ("no IP address", 1, "05 0000000000 00000001"),
+    )
+    if dialect.version == version
+}
+
+
+@pytest.mark.parametrize("sender", SENDERS.values(), ids=SENDERS.keys())
+async def test_bad_sender_address(
+    sender: tuple[Dialect, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    dialect, data = sender
+    async with scene_of(dialect, caplog) as scene:
+        await scene.attack(dialect.opening(), data, dialect.request(1, "echo"))
+        await scene.expect_refused("MalformedFrame")
+
+
+V3 = Version3()
+VERSION_3_BREACHES: dict[str, tuple[bytes, str]] = {
+    "request before hello": (V3.request(1, "echo"), "IllegalFrame"),
+    "two hellos": (V3.hello() * 2, "IllegalFrame"),
+    "ping with a body": (V3.hello() + version3_frame(5, b"x"), "FrameTooLarge"),
+    "shorter than its header": (V3.hello() + V3.oversized(1, 15), "MalformedFrame"),
+    "subject longer than the frame": (
+        V3.hello() + version3_frame(1, b"echo", short=5),
+        "MalformedFrame",
+    ),
+    "compression nobody agreed on": (
+        V3.hello() + version3_frame(1, b"echo" + b"\0\0\0\1x", short=4, flags=2),
+        "MalformedFrame",
+    ),
+    "hello without fields": (version3_frame(3), "MalformedFrame"),
+    "hello with half a field": (version3_frame(3, b"\0\1\0\xff"), "MalformedFrame"),
+    "hello of 5,000 bytes": (version3_frame(3, bytes(5_000)), "FrameTooLarge"),
+    "hello of a bad name": (V3.hello(name="a b"), "MalformedFrame"),
+    "hello of the server's own name": (V3.hello(name="server"), "HandshakeRefused"),
+    "hello of another cluster": (V3.hello(cluster="other"), "HandshakeRefused"),
+    "hello that accepts nothing": (V3.hello(frame_bytes_max=0), "MalformedFrame"),
+    "goodbye that is no UTF-8": (V3.hello() + version3_frame(7, b"\xff"), "MalformedFrame"),
+}
+
+
+@pytest.mark.parametrize("breach", VERSION_3_BREACHES.values(), ids=VERSION_3_BREACHES.keys())
+async def test_version_3_is_strict(
+    breach: tuple[bytes, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    data, kind = breach
+    async with scene_of(V3, caplog) as scene:
+        received = await scene.attack(V3.opening(), data)
+        assert received.startswith(V3.answer())
+        assert struct.pack(">IB", 16, 7)[4:] in received, "no goodbye"
+        await scene.expect_refused(kind)
+
+
+async def test_clusters_with_the_same_hash_are_kept_apart() -> None:
+    async with (
+        echo_on(MessagingService("Aa", "server", limits=LIMITS)) as server,
+        raw_client(server.address) as peer,
+    ):
+        peer.send(V3.opening(cluster="BB"), V3.hello(cluster="BB"))
+        await peer.until_closed()
+        assert server.statistics().protocol_errors_by_kind == {"HandshakeRefused": 1}
+
+
+# Slowness.
+
+
+@SPEAKS_ALL
+async def test_handshake_a_byte_at_a_time_is_too_slow(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        scene_of(dialect, caplog) as scene,
+        raw_client(scene.server.address) as peer,
+    ):
+        ended = peer.ends()
+        for byte in dialect.opening():
+            peer.send(bytes([byte]))
+            if ended in (await asyncio.wait([ended], timeout=0.12))[0]:
+                break
+        await asyncio.wait_for(ended, 5)
+        await scene.expect_refused("PeerSilent")
+
+
+@SPEAKS_ALL
+async def test_frame_a_byte_at_a_time_is_too_slow(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        scene_of(dialect, caplog) as scene,
+        raw_client(scene.server.address) as peer,
+    ):
+        await dialect.dial(peer)
+        ended = peer.ends()
+        for byte in dialect.request(1, "echo", bytes(1000))[:40]:
+            peer.send(bytes([byte]))
+            if ended in (await asyncio.wait([ended], timeout=0.1))[0]:
+                break
+        assert ended.done(), "the server waits for ever"
+        await scene.expect_refused("PeerSilent")
+
+
+async def flood(peer: RawPeer, dialect: Dialect, replies: bytes) -> None:
+    """Ask for large replies without ever reading one, until the server stops reading."""
+    peer.writer.transport.set_write_buffer_limits(high=1 << 16)
+    for id in range(1, 400):
+        peer.send(dialect.request(id, "echo", replies))
+        await peer.writer.drain()
+
+
+@SPEAKS_ALL
+async def test_client_that_reads_nothing(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        scene_of(dialect, caplog) as scene,
+        raw_client(scene.server.address) as peer,
+    ):
+        await dialect.dial(peer)
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        flooding = asyncio.create_task(flood(peer, dialect, bytes(100_000)))
+        await holds_for(lambda: not flooding.done(), "the server does not take it all", 0.3)
+        received = scene.server.statistics().bytes_received
+        assert received < 100_000 * 200, "a reply is kept for each request"
+        try:
+            await eventually(lambda: scene.server.statistics().accepted == 1, "it is given up", 6)
+        finally:
+            flooding.cancel()
+            await asyncio.gather(flooding, return_exceptions=True)
+            peer.writer.transport.abort()
+        await scene.expect_refused("PeerSilent")

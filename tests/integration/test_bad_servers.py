@@ -1,0 +1,444 @@
+"""What a broken or hostile server does to a client: typed errors in time, nothing else touched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from postroad import Address, Limits, MessagingService, Outcome
+from postroad.core.errors import (
+    ConnectFailed,
+    ConnectionClosed,
+    MessagingError,
+    RemoteHandlerFailure,
+    RequestTimeout,
+)
+from tests.raw_dialects import DIALECTS, Dialect, Version3, Zeebe, serve_echo
+from tests.raw_peers import (
+    CLUSTER,
+    RawPeer,
+    RawServer,
+    Script,
+    echo_on,
+    eventually,
+    failure_of,
+    for_ever,
+    raw_server,
+)
+from tests.wire_pairs import version3_frame
+
+pytestmark = pytest.mark.integration
+
+LIMITS = Limits(
+    frame_bytes_max=1 << 20,
+    write_buffer_bytes_max=64 * 1024,
+    connect_timeout_s=0.5,
+    handshake_timeout_s=0.5,
+    frame_timeout_s=0.5,
+    # Heartbeats are a matter of their own; here they would only be in the way.
+    heartbeat_interval_s=0,
+    heartbeat_timeout_s=0,
+    stop_grace_s=0.2,
+)
+SPEAKS_ALL = pytest.mark.parametrize("dialect", DIALECTS, ids=str)
+
+
+class Scene:
+    """A client with one healthy connection, and a raw server that plays a script."""
+
+    def __init__(
+        self,
+        client: MessagingService,
+        raw: RawServer,
+        healthy: Address,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        self.client = client
+        self.raw = raw
+        self._healthy = healthy
+        self._caplog = caplog
+
+    async def ask(self, payload: bytes = b"x", timeout: float = 5.0) -> bytes:
+        """Ask the raw server."""
+        return await self.client.request(self.raw.address, "echo", payload, timeout=timeout)
+
+    async def check_health(self) -> None:
+        """The other connection works and was never replaced."""
+        assert await self.client.request(self._healthy, "echo", b"healthy") == b"healthy"
+        assert not [it for it in self._caplog.records if it.name == "asyncio"]
+
+    async def expect_closed(
+        self, outcome: Outcome, kind: str | None = None, within_s: float = 2.0
+    ) -> MessagingError:
+        """A request ends because its connection does, which is counted and told."""
+        error = await failure_of(self.ask(), within_s, ConnectionClosed)
+        assert error.outcome is outcome, error
+        assert error.peer is not None and error.peer.startswith(str(self.raw.address))
+        if kind is not None:
+            statistics = self.client.statistics()
+            assert statistics.protocol_errors_by_kind == {kind: 1}
+            warnings = [it for it in self._caplog.records if it.levelno == logging.WARNING]
+            assert any(kind in it.getMessage() for it in warnings)
+        await self.check_health()
+        await eventually(lambda: self.client.statistics().dialed == 1, "the bad link is gone")
+        assert self.client.statistics().requests_pending == 0
+        return error
+
+
+@asynccontextmanager
+async def scene_of(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture, script: Script
+) -> AsyncIterator[Scene]:
+    def make(name: str) -> MessagingService:
+        return MessagingService(CLUSTER, name, limits=LIMITS, protocol=dialect.protocol)
+
+    async with (
+        echo_on(make("healthy")) as healthy,
+        make("client") as client,
+        raw_server(script) as raw,
+    ):
+        scene = Scene(client, raw, healthy.address, caplog)
+        await scene.check_health()
+        yield scene
+
+
+@SPEAKS_ALL
+async def test_well_behaved_raw_server(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    async def script(peer: RawPeer) -> None:
+        await serve_echo(dialect, peer)
+
+    async with scene_of(dialect, caplog, script) as scene:
+        for number in range(3):
+            assert await scene.ask(b"%d" % number) == b"%d" % number
+        assert scene.raw.connections == 1
+
+
+# Handshakes.
+
+
+@SPEAKS_ALL
+async def test_random_answers(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    chance = random.Random(f"random answers for {dialect}")
+
+    async def script(peer: RawPeer) -> None:
+        peer.send(b"\x7f" + chance.randbytes(chance.randrange(6, 600)))
+        await for_ever()
+
+    async with scene_of(dialect, caplog, script) as scene:
+        for _ in range(10):
+            error = await failure_of(scene.ask(), kind=ConnectionClosed)
+            assert error.outcome is Outcome.NOT_SENT
+        assert scene.client.statistics().protocol_errors_by_kind == {"HandshakeRefused": 10}
+        await scene.check_health()
+
+
+@SPEAKS_ALL
+@pytest.mark.parametrize("version", [0, 4, 99, -1])
+async def test_unknown_version(
+    dialect: Dialect, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(peer: RawPeer) -> None:
+        peer.send(dialect.answer(version))
+        await for_ever()
+
+    async with scene_of(dialect, caplog, script) as scene:
+        error = await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRefused")
+        assert f"version {version}" in str(error)
+
+
+@pytest.mark.parametrize("dialect", [Zeebe(1), Zeebe(2)], ids=str)
+async def test_wrong_preamble(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    async def script(peer: RawPeer) -> None:
+        peer.send(dialect.answer(preamble=b"\0\0\0\1"))
+        await for_ever()
+
+    async with scene_of(dialect, caplog, script) as scene:
+        await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRefused")
+
+
+@SPEAKS_ALL
+async def test_server_that_never_answers_the_handshake(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(peer: RawPeer) -> None:
+        await for_ever()
+
+    async with scene_of(dialect, caplog, script) as scene:
+        await scene.expect_closed(Outcome.NOT_SENT, "PeerSilent")
+
+
+@SPEAKS_ALL
+async def test_request_that_ends_before_the_handshake_does(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(peer: RawPeer) -> None:
+        await for_ever()
+
+    async with scene_of(dialect, caplog, script) as scene:
+        error = await failure_of(scene.ask(timeout=0.2), 0.45, RequestTimeout)
+        assert error.outcome is Outcome.NOT_SENT
+        await scene.check_health()
+
+
+@SPEAKS_ALL
+async def test_answer_split_at_every_byte(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    opening = dialect.answer() + (dialect.introduction() if dialect.version == 3 else b"")
+    cuts = iter(range(1, len(opening)))
+
+    async def script(peer: RawPeer) -> None:
+        await peer.expect(dialect.opening())
+        cut = next(cuts)
+        await peer.send_apart(opening[:cut], opening[cut:])
+        request = await dialect.take_first_request(peer)
+        reply = dialect.first_reply(request.id, request.payload)
+        await peer.send_apart(*(bytes([byte]) for byte in reply), pause_s=0.0005)
+
+    async with scene_of(dialect, caplog, script) as scene:
+        asked = [
+            scene.client.request(scene.raw.address, "echo", b"hi", keep_alive=False)
+            for _ in range(1, len(opening))
+        ]
+        assert await asyncio.gather(*asked) == [b"hi"] * len(asked)
+        assert scene.client.statistics().protocol_errors == 0
+
+
+@SPEAKS_ALL
+@pytest.mark.parametrize("end", ["close", "reset"])
+@pytest.mark.parametrize("moment", ["at once", "after the answer", "after the request"])
+async def test_server_that_goes_away(
+    dialect: Dialect, end: str, moment: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(peer: RawPeer) -> None:
+        if moment != "at once":
+            await peer.expect(dialect.opening())
+            peer.send(dialect.answer()[:1])
+        if moment == "after the request":
+            peer.send(dialect.answer()[1:])
+            await dialect.meet(peer)
+            await dialect.take_first_request(peer)
+        if end == "reset":
+            peer.reset()
+        else:
+            await peer.close()
+
+    async with scene_of(dialect, caplog, script) as scene:
+        was_sent = moment == "after the request"
+        error = await failure_of(scene.ask(), kind=MessagingError)
+        assert isinstance(error, ConnectionClosed | ConnectFailed)
+        assert error.outcome is (Outcome.UNKNOWN if was_sent else Outcome.NOT_SENT)
+        await scene.check_health()
+        assert scene.raw.connections == 1, "a lost request was sent again"
+
+
+# Frames.
+
+Attack = Callable[[Dialect, int], bytes]
+FRAMES: dict[str, tuple[Attack, str]] = {
+    "2 GiB": (lambda it, id: it.oversized(2, 0x7FFF_FFFF), "FrameTooLarge"),
+    "unknown type": (lambda it, id: it.unknown_type(), "MalformedFrame"),
+    "unknown status": (lambda it, id: it.reply(id, b"x", status=9), "MalformedFrame"),
+}
+
+
+def then(dialect: Dialect, data: Callable[[int], bytes]) -> Script:
+    """A server that answers the first request with these bytes, and then waits."""
+
+    async def script(peer: RawPeer) -> None:
+        await dialect.accept(peer)
+        request = await dialect.take_first_request(peer)
+        before = b"" if dialect.version == 3 else dialect.introduction()
+        peer.send(before, data(request.id))
+        await peer.until_closed(30)
+
+    return script
+
+
+@SPEAKS_ALL
+@pytest.mark.parametrize("attack", FRAMES.values(), ids=FRAMES.keys())
+async def test_bad_frame(
+    dialect: Dialect, attack: tuple[Attack, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    frame, kind = attack
+    script = then(dialect, lambda id: frame(dialect, id))
+    async with scene_of(dialect, caplog, script) as scene:
+        await scene.expect_closed(Outcome.UNKNOWN, kind)
+
+
+@SPEAKS_ALL
+async def test_negative_length(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    is_signed = dialect.version < 3 and dialect.profile == "documented"
+    script = then(dialect, lambda id: dialect.oversized(2, 0xFFFF_FFFF))
+    async with scene_of(dialect, caplog, script) as scene:
+        kind = "MalformedFrame" if is_signed else "FrameTooLarge"
+        await scene.expect_closed(Outcome.UNKNOWN, kind)
+
+
+@SPEAKS_ALL
+async def test_every_request_in_flight_ends_with_its_connection(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(peer: RawPeer) -> None:
+        await dialect.accept(peer)
+        await dialect.take_first_request(peer)
+        for _ in range(49):
+            await dialect.take_request(peer)
+        peer.send(b"" if dialect.version == 3 else dialect.introduction(), dialect.unknown_type())
+        await peer.until_closed(30)
+
+    async with scene_of(dialect, caplog, script) as scene:
+        ends = await asyncio.gather(*(scene.ask() for _ in range(50)), return_exceptions=True)
+        assert all(isinstance(end, ConnectionClosed) for end in ends)
+        assert scene.client.statistics().protocol_errors == 1
+        await scene.check_health()
+
+
+@SPEAKS_ALL
+async def test_error_text_that_is_no_utf8(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = then(dialect, lambda id: dialect.reply(id, b"bad \xc3\x28", status=2))
+    async with scene_of(dialect, caplog, script) as scene:
+        error = await failure_of(scene.ask(), kind=RemoteHandlerFailure)
+        assert "bad \ufffd(" in str(error)
+        assert scene.client.statistics().protocol_errors == 0
+
+
+@SPEAKS_ALL
+async def test_reply_nobody_asked_for(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    script = then(dialect, lambda id: dialect.reply(id + 1000, b"x") + dialect.reply(id, b"y"))
+    async with scene_of(dialect, caplog, script) as scene:
+        if dialect.version == 3:
+            # The reply in the same piece was asked for, so it may still be delivered.
+            await asyncio.gather(scene.ask(), return_exceptions=True)
+            await eventually(lambda: scene.client.statistics().protocol_errors, "it is refused")
+            statistics = scene.client.statistics()
+            assert statistics.protocol_errors_by_kind == {"IllegalFrame": 1}
+        else:
+            assert await scene.ask() == b"y"
+            assert scene.client.statistics().protocol_errors == 0
+        assert scene.client.statistics().frames_ignored == 1
+        assert "which was never sent" in caplog.text
+        await scene.check_health()
+
+
+@SPEAKS_ALL
+async def test_request_sent_to_a_client(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+    script = then(dialect, lambda id: dialect.request(1, "echo", b"x") + dialect.reply(id, b"y"))
+    async with scene_of(dialect, caplog, script) as scene:
+        if dialect.version == 3:
+            await scene.expect_closed(Outcome.UNKNOWN, "IllegalFrame")
+            return
+        assert await scene.ask() == b"y"
+        assert scene.client.statistics().frames_ignored == 1
+        assert "ignored a Request frame" in caplog.text
+        assert scene.client.statistics().requests_received == 0
+
+
+async def test_second_hello(caplog: pytest.LogCaptureFixture) -> None:
+    dialect = Version3()
+    async with scene_of(dialect, caplog, then(dialect, lambda id: dialect.hello())) as scene:
+        await scene.expect_closed(Outcome.UNKNOWN, "IllegalFrame")
+
+
+@pytest.mark.parametrize(
+    ("hello", "kind"),
+    [
+        (Version3().hello(cluster="other"), "HandshakeRefused"),
+        (Version3().hello(name="client"), "HandshakeRefused"),
+        (version3_frame(3), "MalformedFrame"),
+        (version3_frame(5, id=1), "IllegalFrame"),
+    ],
+    ids=["other cluster", "own name", "no fields", "ping first"],
+)
+async def test_bad_hello(hello: bytes, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    dialect = Version3()
+
+    async def script(peer: RawPeer) -> None:
+        await dialect.accept_with(peer, hello)
+        await peer.until_closed(30)
+
+    async with scene_of(dialect, caplog, script) as scene:
+        await scene.expect_closed(Outcome.NOT_SENT, kind)
+
+
+async def test_server_that_says_goodbye_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Every caller gets an error soon, and the server is not dialed over and over."""
+    dialect = Version3()
+
+    async def script(peer: RawPeer) -> None:
+        goodbye = version3_frame(7, b"full", word=3100)
+        await dialect.accept_with(peer, dialect.hello() + goodbye)
+        await peer.until_closed(30)
+
+    async with scene_of(dialect, caplog, script) as scene:
+        error = await failure_of(scene.ask(), kind=ConnectionClosed)
+        assert error.outcome is Outcome.NOT_SENT
+        assert scene.raw.connections <= 2
+        await scene.check_health()
+
+
+# Slowness.
+
+
+@SPEAKS_ALL
+async def test_server_that_never_replies(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(peer: RawPeer) -> None:
+        await dialect.accept(peer)
+        first = await dialect.take_first_request(peer)
+        second = await dialect.take_request(peer)
+        peer.send(dialect.first_reply(first.id, b"late"), dialect.reply(second.id, b"in time"))
+        await for_ever()
+
+    async with scene_of(dialect, caplog, script) as scene:
+        error = await failure_of(scene.ask(timeout=0.2), 0.6, RequestTimeout)
+        assert error.outcome is Outcome.UNKNOWN
+        assert await scene.ask() == b"in time"
+        assert scene.raw.connections == 1, "a time-out must not close the connection"
+        assert scene.client.statistics().replies_late == 1
+        assert scene.client.statistics().requests_timed_out == 1
+        await scene.check_health()
+
+
+@SPEAKS_ALL
+async def test_reply_a_byte_at_a_time_is_too_slow(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(peer: RawPeer) -> None:
+        await dialect.accept(peer)
+        request = await dialect.take_first_request(peer)
+        for byte in dialect.first_reply(request.id, bytes(1000)):
+            await peer.send_apart(bytes([byte]), pause_s=0.1)
+
+    async with scene_of(dialect, caplog, script) as scene:
+        await scene.expect_closed(Outcome.UNKNOWN, "PeerSilent", within_s=3.0)
+
+
+@SPEAKS_ALL
+async def test_server_that_reads_nothing(
+    dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(peer: RawPeer) -> None:
+        await dialect.accept(peer)
+        await dialect.take_first_request(peer)
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await for_ever()
+
+    async with scene_of(dialect, caplog, script) as scene:
+        payload = bytes(200_000)
+        asked = [scene.ask(payload, timeout=0.6) for _ in range(200)]
+        ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 4)
+        assert all(isinstance(end, RequestTimeout | ConnectionClosed) for end in ends), ends
+        outcomes = [end.outcome for end in ends if isinstance(end, MessagingError)]
+        # What the sockets and the buffer take is sent, the rest waits outside.
+        assert outcomes.count(Outcome.NOT_SENT) > 100
+        assert scene.client.statistics().requests_pending == 0
+        await scene.check_health()

@@ -1,0 +1,117 @@
+"""Five thousand connections that say nothing, while one goes on working."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import selectors
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroad import Limits, MessagingService
+from tests.raw_peers import CLUSTER, echo_on, eventually
+
+pytestmark = pytest.mark.integration
+
+CROWD = 5_000
+# What an idle connection may cost, and both of its ends are in this process.
+BYTES_EACH_MAX = 20 * 1024
+FILES_NEEDED = 2 * CROWD + 500
+
+LIMITS = Limits(handshake_timeout_s=3.0, stop_grace_s=1.0)
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Allow this process so many sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < FILES_NEEDED:
+        pytest.skip(f"the system allows {hard} open files, {FILES_NEEDED} are needed")
+    if soft != resource.RLIM_INFINITY and soft < FILES_NEEDED:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_NEEDED, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+async def connect_crowd(
+    stack: contextlib.ExitStack, server: MessagingService
+) -> list[socket.socket]:
+    """Connections in batches that fit into the listener's queue."""
+    crowd: list[socket.socket] = []
+    while len(crowd) < CROWD:
+        for _ in range(250):
+            sock = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            sock.setblocking(False)
+            sock.connect_ex(server.address)
+            crowd.append(sock)
+        await eventually(lambda: server.statistics().accepted > len(crowd), "all are in")
+    return crowd
+
+
+def count_closed(crowd: list[socket.socket]) -> int:
+    """How many the other end has closed."""
+    with selectors.DefaultSelector() as selector:
+        for sock in crowd:
+            selector.register(sock, selectors.EVENT_READ)
+        ready = [key.fileobj for key, _ in selector.select(0)]
+    return sum(isinstance(it, socket.socket) and it.recv(1) == b"" for it in ready)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+@pytest.mark.usefixtures("many_files")
+async def test_five_thousand_silent_connections(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        echo_on(MessagingService(CLUSTER, "server", limits=LIMITS)) as server,
+        MessagingService(CLUSTER, "client") as client,
+    ):
+        await client.request(server.address, "echo")
+        before = resident_bytes()
+        with contextlib.ExitStack() as stack:
+            crowd = await connect_crowd(stack, server)
+            assert resident_bytes() - before < CROWD * BYTES_EACH_MAX
+            assert await client.request(server.address, "echo", b"x", timeout=2) == b"x"
+            while server.statistics().accepted > 1:
+                assert await client.request(server.address, "echo", b"x", timeout=2) == b"x"
+                await asyncio.sleep(0.01)
+            assert count_closed(crowd) == CROWD
+        assert server.statistics().protocol_errors_by_kind == {"PeerSilent": CROWD}
+        assert client.statistics().connections_opened == 1
+        assert client.statistics().connections_lost == 0
+    warnings = [it for it in caplog.records if it.levelno == logging.WARNING]
+    assert 1 <= len(warnings) <= 5
+    assert "no complete handshake within 3 s" in caplog.text
+
+
+async def test_connections_above_the_limit_are_turned_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = Limits(accepted_max=10, handshake_timeout_s=30)
+    async with (
+        echo_on(MessagingService(CLUSTER, "server", limits=limits)) as server,
+        MessagingService(CLUSTER, "client") as client,
+    ):
+        await client.request(server.address, "echo")
+        with contextlib.ExitStack() as stack:
+            crowd = []
+            for _ in range(30):
+                sock = stack.enter_context(socket.create_connection(server.address))
+                sock.setblocking(False)
+                crowd.append(sock)
+            await eventually(lambda: count_closed(crowd) == 21, "the rest is closed")
+            statistics = server.statistics()
+            assert (statistics.accepted, statistics.connections_rejected) == (10, 21)
+            assert await client.request(server.address, "echo", b"x") == b"x"
+        await eventually(lambda: server.statistics().accepted == 1, "the crowd is gone")
+        async with MessagingService(CLUSTER, "other") as other:
+            assert await other.request(server.address, "echo", b"x") == b"x"
+    assert "the limit accepted_max" in caplog.text

@@ -1,0 +1,106 @@
+"""Certificates changed under running services."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from postroad import MessagingService, Outcome
+from postroad.core.errors import ConfigError, TlsFailed, UsageError
+from tests.raw_peers import both_loops, failure_of, raw_client
+from tests.tls_nodes import Authority, node
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+async def certificate_of(server: MessagingService, context: ssl.SSLContext) -> str:
+    """What a server shows to a new connection."""
+    async with raw_client(server.address, context) as peer:
+        tls = peer.writer.get_extra_info("ssl_object")
+        return ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True))
+
+
+@both_loops
+async def test_reload_of_a_certificate(authority: Authority) -> None:
+    async with (
+        node("alpha", authority.tls("alpha", is_mutual=False)) as alpha,
+        node("beta", authority.tls("beta")) as beta,
+    ):
+        context = authority.client_context()
+        await beta.request(alpha.address, "echo")
+        old = await certificate_of(alpha, context)
+        authority.renew("alpha")
+        assert await certificate_of(alpha, context) == old
+        await alpha.reload_tls()
+        new = await certificate_of(alpha, context)
+        assert new == authority.certificate_pem("alpha")
+        assert new != old
+        assert await beta.request(alpha.address, "echo", b"x") == b"x"
+        assert beta.statistics().connections_opened == 1
+        assert await beta.request(alpha.address, "echo", b"x", keep_alive=False) == b"x"
+
+
+@both_loops
+async def test_reload_of_the_root(authority: Authority) -> None:
+    async with (
+        node("alpha", authority.tls("alpha")) as alpha,
+        node("beta", authority.tls("beta")) as beta,
+    ):
+        await beta.request(alpha.address, "echo")
+        authority.replace_root("alpha", "beta")
+        await alpha.reload_tls()
+        assert await beta.request(alpha.address, "echo", b"old link") == b"old link"
+        error = await failure_of(beta.request(alpha.address, "echo", keep_alive=False))
+        assert error.outcome is Outcome.NOT_SENT
+        assert isinstance(error, TlsFailed), repr(error)
+        await beta.reload_tls()
+        assert await beta.request(alpha.address, "echo", b"new", keep_alive=False) == b"new"
+        assert await alpha.request(beta.address, "echo", b"back") == b"back"
+        assert beta.statistics().connections_lost == 0
+
+
+@both_loops
+@pytest.mark.parametrize("broken", ["alpha.pem", "alpha.key", "ca.pem"])
+async def test_reload_of_a_bad_file_changes_nothing(authority: Authority, broken: str) -> None:
+    async with (
+        node("alpha", authority.tls("alpha")) as alpha,
+        node("beta", authority.tls("beta")) as beta,
+    ):
+        (authority.directory / broken).write_text("no certificate at all")
+        with pytest.raises(ConfigError, match=broken):
+            await alpha.reload_tls()
+        assert await beta.request(alpha.address, "echo", b"x", keep_alive=False) == b"x"
+        assert await alpha.request(beta.address, "echo", b"x", keep_alive=False) == b"x"
+
+
+@both_loops
+async def test_reload_turns_nobody_away(authority: Authority) -> None:
+    async with (
+        node("alpha", authority.tls("alpha")) as alpha,
+        node("beta", authority.tls("beta")) as beta,
+    ):
+
+        async def ask(number: int) -> bytes:
+            payload = b"%d" % number
+            return await beta.request(alpha.address, "echo", payload, keep_alive=False)
+
+        asking = [asyncio.create_task(ask(number)) for number in range(40)]
+        for _ in range(5):
+            await alpha.reload_tls()
+            await asyncio.sleep(0.01)
+        assert await asyncio.gather(*asking) == [b"%d" % number for number in range(40)]
+
+
+@both_loops
+async def test_reload_without_tls_is_a_mistake() -> None:
+    async with node("alpha", None) as alpha:
+        with pytest.raises(UsageError, match="without TLS"):
+            await alpha.reload_tls()

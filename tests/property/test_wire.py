@@ -1,0 +1,460 @@
+"""What holds for all bytes and all frames."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from postroad.core.address import Address
+from postroad.core.errors import (
+    HandshakeRefused,
+    MalformedFrame,
+    MalformedPayload,
+    RemoteProtocolError,
+)
+from postroad.wire import (
+    NEVER,
+    Cancel,
+    Datagram,
+    Frame,
+    Goodbye,
+    Hello,
+    Pending,
+    Phase,
+    Profile,
+    Reply,
+    Request,
+    Role,
+    decode_datagram,
+    encode_datagram,
+    encode_preamble,
+    java_string_hash,
+)
+from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
+from postroad.wire.codecs.sender import decode_host_sender, decode_ip_sender
+from postroad.wire.compression import compress_payload, decompress_payload, load_algorithm
+from postroad.wire.frames import Ping, Pong
+from postroad.wire.handshake import Handshake
+from postroad.wire.hello import decode_hello, encode_hello
+from postroad.wire.reader import FrameReader, SpareBuffer
+from postroad.wire.sbe import decode_setup_request, decode_setup_response
+from postroad.wire.varint import (
+    decode_varint32,
+    decode_varint64,
+    encode_varint32,
+    encode_varint64,
+)
+from tests.wire_pairs import (
+    Pair,
+    Side,
+    cut_at,
+    hello_frame,
+    make_config,
+    open_pair,
+    peer_hello,
+    server_config,
+)
+
+PREAMBLE = encode_preamble("zeebe-cluster")
+SENDER = Address("localhost", 26502)
+LIMIT = 2_000
+
+# Frames of the older versions, and all of version 3.
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+signed_ids = st.integers(-(2**63), 2**63 - 1)
+ids = st.integers(0, 2**64 - 1)
+words = st.integers(0, 2**32 - 1)
+payloads = st.binary(max_size=300) | st.integers(0, 1_500).map(lambda size: b"ab" * (size // 2))
+names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20).filter(
+    lambda name: name != "local"
+)
+addresses = st.builds(Address, texts, st.integers(0, 65_535))
+
+older_frames: st.SearchStrategy[Frame] = st.one_of(
+    st.builds(Request, signed_ids, texts, payloads),
+    st.builds(Reply, signed_ids, st.integers(0, 3), payloads),
+)
+hellos = st.builds(
+    Hello,
+    texts,
+    names,
+    ids,
+    addresses,
+    st.integers(1, 2**32 - 1),
+    st.integers(1, 2**32 - 1),
+    words,
+    st.sampled_from([(), ("zstd",), ("zlib", "zstd"), ("later",)]),
+)
+version3_frames: st.SearchStrategy[Frame] = st.one_of(
+    st.builds(Request, ids, texts, payloads, words, st.booleans()),
+    st.builds(Reply, ids, st.integers(1, 4), payloads, words, st.booleans()),
+    # A reply that succeeded has no error code.
+    st.builds(Reply, ids, st.just(0), payloads),
+    hellos,
+    st.builds(Cancel, ids),
+    st.builds(Ping, ids),
+    st.builds(Pong, ids),
+    st.builds(Goodbye, words, texts),
+)
+
+
+def compressing(name: str) -> Version3Codec:
+    codec = Version3Codec(LIMIT)
+    codec.compression = load_algorithm(name)
+    return codec
+
+
+CodecMaker = Callable[[], Codec]
+
+OLDER: dict[str, CodecMaker] = {
+    "documented 1": lambda: DocumentedCodec(1, SENDER, "10.0.0.1", LIMIT),
+    "documented 2": lambda: DocumentedCodec(2, SENDER, "10.0.0.1", LIMIT),
+    "zeebe 1": lambda: ZeebeCodec(1, SENDER, "::1", LIMIT),
+    "zeebe 2": lambda: ZeebeCodec(2, SENDER, "::1", LIMIT),
+}
+NEWER: dict[str, CodecMaker] = {
+    "version 3": lambda: Version3Codec(LIMIT),
+    "version 3 zlib": lambda: compressing("zlib"),
+    "version 3 zstd": lambda: compressing("zstd"),
+}
+CODECS = OLDER | NEWER
+codecs = pytest.mark.parametrize("name", CODECS)
+
+
+def frames_of(name: str) -> st.SearchStrategy[list[Frame]]:
+    return st.lists(older_frames if name in OLDER else version3_frames, max_size=6)
+
+
+def encode(name: str, frames: list[Frame]) -> bytes:
+    codec = CODECS[name]()
+    out: list[bytes] = []
+    for frame in frames:
+        codec.encode(out, frame)
+    return b"".join(out)
+
+
+@st.composite
+def pieces_of(draw: st.DrawFn, data: bytes) -> list[bytes]:
+    """Any way to cut a stream."""
+    cuts = draw(st.lists(st.integers(0, len(data)), max_size=8))
+    return cut_at(data, cuts)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """A stream with some bytes changed, dropped or put in."""
+    stream = bytearray(data)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(stream)))
+        take = draw(st.integers(0, 4))
+        stream[at : at + take] = draw(st.binary(max_size=6))
+    return bytes(stream)
+
+
+def read(reader: FrameReader, pieces: list[bytes]) -> list[Frame]:
+    frames: list[Frame] = []
+    for piece in pieces:
+        frames += reader.feed(piece)
+        # A reader may hold back what follows a hello until it is asked again.
+        while reader.failure is None and (more := reader.feed(b"")):
+            frames += more
+        if reader.failure is not None:
+            break
+    return frames
+
+
+def outcome(name: str, pieces: list[bytes]) -> tuple[list[Frame], type[Exception] | None]:
+    """Frames and failure; anything but a RemoteProtocolError would come out as it is."""
+    reader = FrameReader(CODECS[name](), SpareBuffer())
+    frames = read(reader, pieces)
+    assert reader.failure is None or isinstance(reader.failure, RemoteProtocolError)
+    return frames, type(reader.failure) if reader.failure else None
+
+
+# Round trips.
+
+
+@codecs
+@given(data=st.data())
+def test_frames_survive_any_split(name: str, data: st.DataObject) -> None:
+    frames = data.draw(frames_of(name))
+    pieces = data.draw(pieces_of(encode(name, frames)))
+    assert outcome(name, pieces) == (frames, None)
+
+
+@given(hellos)
+def test_hellos_survive(hello: Hello) -> None:
+    assert decode_hello(encode_hello(hello)) == hello
+
+
+@given(st.builds(Datagram, texts, texts, st.integers(0, 65_535), texts, payloads))
+def test_datagrams_survive(datagram: Datagram) -> None:
+    assert decode_datagram(PREAMBLE, encode_datagram(PREAMBLE, datagram)) == datagram
+
+
+@given(st.integers(0, 2**32 - 1), st.binary(max_size=3))
+def test_varint32_survives(value: int, tail: bytes) -> None:
+    encoded = encode_varint32(value)
+    assert len(encoded) <= 5
+    assert decode_varint32(encoded + tail, 0) == (value, len(encoded))
+
+
+@given(signed_ids, st.binary(max_size=3))
+def test_varint64_survives(value: int, tail: bytes) -> None:
+    encoded = encode_varint64(value)
+    assert len(encoded) <= 9
+    assert decode_varint64(encoded + tail, 0) == (value, len(encoded))
+
+
+@pytest.mark.parametrize("name", ["zlib", "zstd"])
+@given(payload=st.binary(max_size=50).map(lambda unit: unit * 30))
+def test_compressed_payloads_survive(name: str, payload: bytes) -> None:
+    algorithm = load_algorithm(name)
+    packed = compress_payload(algorithm, payload)
+    if packed is not None:
+        assert len(packed) < len(payload)
+        assert decompress_payload(algorithm, packed, LIMIT) == payload
+
+
+@given(st.text(max_size=50))
+def test_hash_is_that_of_the_definition(text: str) -> None:
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass")):
+        value = 31 * value + unit
+    assert java_string_hash(text) == (value + 2**31) % 2**32 - 2**31
+
+
+# Bytes that nobody meant.
+
+
+@codecs
+@given(data=st.data())
+def test_any_bytes_are_frames_or_a_failure(name: str, data: st.DataObject) -> None:
+    stream = data.draw(st.binary(max_size=200))
+    outcome(name, data.draw(pieces_of(stream)))
+
+
+@codecs
+@given(data=st.data())
+def test_damaged_frames_are_frames_or_a_failure_however_they_are_cut(
+    name: str, data: st.DataObject
+) -> None:
+    stream = data.draw(damaged(encode(name, data.draw(frames_of(name)))))
+    pieces = data.draw(pieces_of(stream))
+    assert outcome(name, pieces) == outcome(name, [stream])
+
+
+@given(st.binary(max_size=200) | hellos.map(encode_hello).flatmap(damaged))
+def test_any_hello_is_one_or_malformed(body: bytes) -> None:
+    try:
+        decode_hello(body)
+    except MalformedFrame:
+        pass
+
+
+@given(
+    st.binary(max_size=100)
+    | st.builds(Datagram, names, texts, st.just(1), texts, payloads)
+    .map(lambda datagram: encode_datagram(PREAMBLE, datagram))
+    .flatmap(damaged)
+    | st.binary(max_size=100).map(lambda body: PREAMBLE + struct.pack(">i", len(body)) + body)
+)
+def test_any_datagram_is_one_or_refused(data: bytes) -> None:
+    try:
+        decode_datagram(PREAMBLE, data)
+    except RemoteProtocolError:
+        pass
+
+
+@pytest.mark.parametrize("name", ["zlib", "zstd"])
+@given(data=st.data())
+def test_any_compressed_payload_is_one_or_refused(name: str, data: st.DataObject) -> None:
+    algorithm = load_algorithm(name)
+    good = compress_payload(algorithm, b"to be or not to be " * 50)
+    assert good is not None
+    packed = data.draw(st.binary(max_size=60) | damaged(good))
+    try:
+        assert len(decompress_payload(algorithm, packed, LIMIT)) <= LIMIT
+    except RemoteProtocolError:
+        pass
+
+
+@given(st.binary(max_size=60), st.booleans())
+def test_any_sender_is_one_or_malformed(data: bytes, has_short_length: bool) -> None:
+    for decode in (
+        decode_host_sender,
+        lambda data: decode_ip_sender(data, has_short_length=has_short_length),
+    ):
+        try:
+            found = decode(data)
+        except MalformedFrame:
+            continue
+        assert found is None or found[1] <= len(data)
+
+
+@given(st.binary(max_size=20))
+def test_any_heartbeat_payload_is_one_or_malformed(payload: bytes) -> None:
+    for decode in (decode_setup_request, decode_setup_response):
+        try:
+            decode(payload)
+        except MalformedPayload:
+            pass
+
+
+# Whole connections.
+
+subsets = st.sets(st.sampled_from([1, 2, 3]), min_size=1).map(lambda kept: tuple(sorted(kept)))
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profile:
+    if draw(st.booleans()):
+        return Profile("documented", draw(subsets), answers_preamble=False)
+    kept = draw(st.sets(st.sampled_from([1, 2]), min_size=1))
+    return Profile("zeebe", tuple(sorted(kept)), answers_preamble=True)
+
+
+@given(profiles(), profiles(), st.data())
+def test_any_two_sides_agree_or_refuse(
+    client: Profile, server: Profile, data: st.DataObject
+) -> None:
+    """Of one profile they end in a version both know; of two, never in a version they misread."""
+    pair = Pair(make_config(profile=client), server_config(profile=server))
+    pair.settle(lambda stream: data.draw(pieces_of(stream)))
+    machine = pair.client.machine
+    assert pair.client.failure is None or isinstance(pair.client.failure, RemoteProtocolError)
+    if client.name != server.name:
+        assert machine.phase is not Phase.OPEN or machine.version in client.versions
+        return
+    offered = client.versions[-1]
+    answered = offered if offered in server.versions else server.versions[-1]
+    assert pair.server.machine.version == answered
+    if answered in client.versions:
+        assert machine.phase is pair.server.machine.phase is Phase.OPEN
+        assert machine.version == answered
+    else:
+        assert isinstance(pair.client.failure, HandshakeRefused)
+
+
+@given(st.sampled_from(list(Role)), profiles(), st.binary(max_size=60))
+def test_any_handshake_is_waited_for_agreed_or_refused(
+    role: Role, profile: Profile, data: bytes
+) -> None:
+    for stream in (data, PREAMBLE + data):
+        handshake = Handshake(role, profile, PREAMBLE)
+        try:
+            rest = handshake.feed(stream)
+        except HandshakeRefused:
+            continue
+        if rest is None:
+            assert handshake.version == 0
+        else:
+            assert handshake.version in profile.versions
+            assert stream.endswith(rest)
+
+
+def open_bytes(role: Role, profile: Profile) -> bytes:
+    """What the peer of that side sends until frames may follow."""
+    version = profile.versions[-1]
+    greeting = PREAMBLE if role is Role.SERVER or profile.answers_preamble else b""
+    greeting += struct.pack(">h", version)
+    if version == 3:
+        return greeting + hello_frame(peer_hello(role))
+    return greeting + (b"\x04\x7f\x00\x00\x01" if version == 1 else b"\x00\x01h") + bytes(4)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[Role, Profile, bytes]:
+    role = draw(st.sampled_from(list(Role)))
+    profile = draw(profiles())
+    version = profile.versions[-1]
+    name = f"{profile.name} {version}" if version < 3 else "version 3"
+    opening = open_bytes(role, profile)
+    frames = encode(name, draw(frames_of(name)))
+    return role, profile, draw(damaged(opening + frames) | st.just(opening + frames))
+
+
+@given(conversations(), st.data())
+def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
+    conversation: tuple[Role, Profile, bytes], data: st.DataObject
+) -> None:
+    role, profile, stream = conversation
+    heard = []
+    for pieces in ([stream], data.draw(pieces_of(stream))):
+        config = (make_config if role is Role.CLIENT else server_config)(profile=profile)
+        side = Side(role, config)
+        side.give(*pieces)
+        failure = side.failure
+        assert failure is None or isinstance(failure, RemoteProtocolError)
+        assert (failure is not None) == (side.machine.phase is Phase.CLOSED)
+        heard.append((side.events, type(failure)))
+    assert heard[0] == heard[1]
+
+
+@settings(max_examples=25)
+@given(
+    profiles(),
+    st.lists(st.sampled_from([0, 100, 65_000, 66_000, 300_000]), max_size=6),
+    st.integers(1_000, 200_000),
+)
+def test_messages_of_all_sizes_survive_being_read_to_their_room(
+    profile: Profile, sizes: list[int], piece_bytes: int
+) -> None:
+    pair = open_pair(make_config(profile=profile), server_config(profile=profile))
+    requests = [Request(id, "echo", bytes([id]) * size) for id, size in enumerate(sizes, start=1)]
+    for request in requests:
+        pair.client.machine.send(request)
+    pair.server.pour(pair.client.take(), piece_bytes)
+    assert pair.server.events == requests
+    assert pair.server.failure is None
+    assert not pair.server.machine.awaits_large
+
+
+# Waiters.
+
+
+class PendingModel(RuleBasedStateMachine):
+    """Pending against a dictionary that is searched in full every time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending: Pending[str] = Pending()
+        self.model: dict[int, tuple[str, float]] = {}
+
+    @rule(id=st.integers(0, 20), deadline=st.integers(0, 50))
+    def add(self, id: int, deadline: int) -> None:
+        self.pending.add(id, f"{id} by {deadline}", deadline)
+        self.model[id] = (f"{id} by {deadline}", deadline)
+
+    @rule(id=st.integers(0, 20))
+    def take(self, id: int) -> None:
+        expected = self.model.pop(id, None)
+        assert self.pending.take(id) == (expected and expected[0])
+
+    @rule(now=st.integers(0, 50))
+    def expire(self, now: int) -> None:
+        due = {id: waiter for id, (waiter, deadline) in self.model.items() if deadline <= now}
+        assert dict(self.pending.take_expired(now)) == due
+        for id in due:
+            del self.model[id]
+        assert self.pending.next_deadline > now
+
+    @rule()
+    def end(self) -> None:
+        expected = {id: waiter for id, (waiter, _) in self.model.items()}
+        assert dict(self.pending.take_all()) == expected
+        self.model.clear()
+        assert self.pending.next_deadline == NEVER
+
+    @invariant()
+    def agrees(self) -> None:
+        assert len(self.pending) == len(self.model)
+        earliest = min((deadline for _, deadline in self.model.values()), default=NEVER)
+        assert self.pending.next_deadline <= earliest
+
+
+TestPending = PendingModel.TestCase

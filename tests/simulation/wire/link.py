@@ -1,0 +1,203 @@
+"""A connection between a client and a server, with everything that may go wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from postroad.core.errors import FrameTooLarge, PeerSilent, RemoteProtocolError
+from postroad.wire import NEVER, Frame, Phase, Reply, Request, Role
+from tests.simulation.context import Simulation
+from tests.simulation.failures import CorrectnessFailure, LivenessFailure
+from tests.simulation.wire.disturbance import Disturbances, disturbed_s
+from tests.simulation.wire.endpoint import Endpoint
+from tests.simulation.wire.ledger import Ledger
+from tests.simulation.wire.pipe import Pipe
+from tests.simulation.wire.plan import LATENESS_S_MAX, Plan
+from tests.simulation.wire.process import Process
+
+# A handshake takes no longer than this when nothing is wrong, however it is cut.
+HANDSHAKE_S_MAX = 0.5
+# So little passes in a second when a frame is cut to crumbs.
+FRAME_BYTES_PER_S_MIN = 64 * 1024
+
+
+class Link:
+    """Two pipes and the machines at their ends."""
+
+    def __init__(
+        self, simulation: Simulation, plan: Plan, processes: Iterable[Process], number: int
+    ) -> None:
+        self.number = number
+        self.ledger = Ledger(plan.version)
+        # By the side that reads from it.
+        self.pipes = {role: Pipe(simulation, plan.cut, plan.delay_s_max) for role in Role}
+        self.endpoints: dict[Role, Endpoint] = {}
+        # Sides to which nothing will ever come again, and since when.
+        self.cut_off: dict[Role, float] = {}
+        self._simulation = simulation
+        self._plan = plan
+        self._stalls = {role: Disturbances() for role in Role}
+        self._slow_readers = Disturbances()
+        self._pauses = [process.pauses for process in processes]
+        # Delays and lateness of one round trip.
+        self._slack_s = 4 * plan.delay_s_max + 5 * LATENESS_S_MAX + 0.05
+
+    def attach(self, endpoint: Endpoint) -> None:
+        """Put a machine at its end."""
+        self.endpoints[endpoint.role] = endpoint
+        pipe = self.pipes[endpoint.role]
+        pipe.receiver = endpoint
+        endpoint.process.readers.append(pipe.pump)
+        self._expect_handshake(endpoint)
+        if endpoint.role in self.cut_off:
+            self._expect_notice(endpoint)
+        endpoint.settle()
+        pipe.pump()
+
+    def record(self, receiver: Role, frame: Frame) -> None:
+        """A frame was sent to a side."""
+        self.ledger.record(receiver, frame)
+        maximum = self._plan.sides[receiver].limits.frame_bytes_max
+        if isinstance(frame, Request | Reply) and len(frame.payload) > maximum:
+            self.ledger.oversized.add(receiver)
+
+    # Faults.
+
+    def stall(self, receivers: Iterable[Role], until: float) -> None:
+        """Let nothing pass to these sides for some time, or ever."""
+        now = self._simulation.now
+        for receiver in receivers:
+            self.pipes[receiver].stall(until)
+            self._stalls[receiver].add(now, until)
+            if until == NEVER:
+                self._cut_off(receiver)
+
+    def _cut_off(self, receiver: Role) -> None:
+        self.cut_off.setdefault(receiver, self._simulation.now)
+        if receiver in self.endpoints:
+            self._expect_notice(self.endpoints[receiver])
+
+    def cut(self, told: Iterable[Role]) -> None:
+        """Lose everything in flight; who is told closes, who is not has to notice."""
+        for receiver, pipe in self.pipes.items():
+            pipe.kill()
+            if receiver in told:
+                if receiver in self.endpoints:
+                    self.endpoints[receiver].receive_end()
+            else:
+                self._stalls[receiver].add(self._simulation.now, NEVER)
+                self._cut_off(receiver)
+
+    def slow_down(self, reader: Role, seconds: float) -> None:
+        """Make a side stop reading for some time; only an open connection has work to wait for."""
+        endpoint = self.endpoints.get(reader)
+        if endpoint is not None and endpoint.opened_at is not None:
+            self._slow_readers.add(self._simulation.now, self._simulation.now + seconds)
+            endpoint.stop_reading(seconds)
+
+    def heal(self) -> None:
+        """Forget the faults that have not happened yet."""
+        for pipe in self.pipes.values():
+            pipe.heal()
+
+    # Whether a machine may give up its peer.
+
+    def judge_failure(self, endpoint: Endpoint, failure: RemoteProtocolError) -> None:
+        """Without an excuse, a failure is a failure of the machine."""
+        if self.ledger.is_tainted:
+            return
+        if isinstance(failure, FrameTooLarge) and self._plan.version < 3:
+            is_excused = endpoint.role in self.ledger.oversized
+        elif isinstance(failure, PeerSilent):
+            is_excused = self._is_silence_excused(endpoint)
+        else:
+            is_excused = False
+        if not is_excused:
+            who = endpoint.role.value
+            raise CorrectnessFailure(f"the {who} failed without a reason: {failure!r}")
+
+    def _is_silence_excused(self, endpoint: Endpoint) -> bool:
+        """Whether things were wrong for about as long as the machine has patience."""
+        now = self._simulation.now
+        limits = self._plan.sides[endpoint.role].limits
+        if endpoint.phase_before in (Phase.GREETING, Phase.INTRODUCING):
+            start, patience_s = endpoint.started_at, limits.handshake_timeout_s - HANDSHAKE_S_MAX
+        elif now - endpoint.last_read >= self._timeout_s(endpoint):
+            start = endpoint.last_read
+            patience_s = self._timeout_s(endpoint) - self._quiet_s(endpoint)
+        else:
+            start, patience_s = endpoint.started_at, limits.frame_timeout_s - HANDSHAKE_S_MAX
+        excuse_s = disturbed_s(self._excuses(), start, now)
+        return excuse_s >= patience_s - self._slack_s
+
+    def _excuses(self) -> list[Disturbances]:
+        excuses = [*self._stalls.values(), *self._pauses]
+        # Version 3 goes on sending when it does not read; others only answer.
+        return excuses if self._plan.version >= 3 else [*excuses, self._slow_readers]
+
+    def _timeout_s(self, endpoint: Endpoint) -> float:
+        """How long the machine waits for a sign of its peer."""
+        if self._plan.version >= 3:
+            return self._plan.sides[endpoint.role].limits.heartbeat_timeout_s or NEVER
+        return endpoint.connection._heartbeats.timeout_s
+
+    def _interval_s(self, role: Role) -> float:
+        """How long a side may be quiet, by its own settings and by what its peer told."""
+        limits = self._plan.sides[role].limits
+        interval_s = limits.heartbeat_interval_s or NEVER
+        if self._plan.version >= 3:
+            other = self._plan.sides[role.other].limits
+            interval_s = min(interval_s, other.heartbeat_timeout_s / 3 or NEVER)
+        return interval_s
+
+    def _quiet_s(self, endpoint: Endpoint) -> float:
+        """How long nothing may come from the peer although all is well."""
+        return self._interval_s(endpoint.role.other if self._plan.version >= 3 else Role.CLIENT)
+
+    def _asks_every_s(self, endpoint: Endpoint) -> float:
+        """How long the machine may be quiet; in profile `zeebe` only clients ask."""
+        return self._interval_s(endpoint.role if self._plan.version >= 3 else Role.CLIENT)
+
+    # Whether a machine notices in time.
+
+    def _expect_handshake(self, endpoint: Endpoint) -> None:
+        """A handshake ends in time, well or not."""
+        limits = self._plan.sides[endpoint.role].limits
+        latest = self._simulation.now + limits.handshake_timeout_s + self._slack_s
+
+        def check() -> None:
+            phase = endpoint.connection.phase
+            if not endpoint.is_closed and phase in (Phase.GREETING, Phase.INTRODUCING):
+                raise LivenessFailure(f"the {endpoint.role.value} still waits for a handshake")
+
+        endpoint.process.expect_by(latest, check)
+
+    def _expect_notice(self, endpoint: Endpoint) -> None:
+        """A side to which nothing comes any more gives up in time, if it can know."""
+        if endpoint.is_closed:
+            return
+        latest = self._notices_by(endpoint)
+        if self._simulation.now > latest:
+            raise LivenessFailure(f"the {endpoint.role.value} does not notice a half-open peer")
+        if latest < NEVER:
+            endpoint.process.expect_by(latest, lambda: self._expect_notice(endpoint))
+
+    def _notices_by(self, endpoint: Endpoint) -> float:
+        limits = self._plan.sides[endpoint.role].limits
+        if not endpoint.is_reading:
+            return self._simulation.now + 1.0
+        process = endpoint.process
+        start = max(self.cut_off[endpoint.role], endpoint.last_read, process.resumed_at)
+        if endpoint.connection.phase in (Phase.GREETING, Phase.INTRODUCING):
+            return endpoint.started_at + limits.handshake_timeout_s + self._slack_s
+        latest = NEVER
+        if self._timeout_s(endpoint) < NEVER:
+            # A client of profile `zeebe` asks only once it has nothing else to write.
+            is_asking = self._plan.version < 3 and endpoint.role is Role.CLIENT
+            asked = max(start, endpoint.last_wrote) if is_asking else start
+            latest = asked + self._timeout_s(endpoint) + self._asks_every_s(endpoint)
+        reader = endpoint.connection._reader
+        if reader.is_mid_frame:
+            patience_s = limits.frame_timeout_s + reader.frame_bytes / FRAME_BYTES_PER_S_MIN
+            latest = min(latest, start + patience_s + limits.frame_timeout_s)
+        return latest + self._slack_s

@@ -1,0 +1,96 @@
+"""What client and server say to each other, so that every answer can be checked."""
+
+from __future__ import annotations
+
+import enum
+from hashlib import blake2b
+
+from postroad.core.errors import RemoteHandlerFailure
+from postroad.wire import Reply, Request, Status
+from tests.simulation.failures import CorrectnessFailure, require
+from tests.simulation.wire.endpoint import Endpoint
+from tests.simulation.wire.ledger import shorten
+from tests.simulation.wire.plan import Job, Kind
+
+DIGEST_BYTES = 16
+FAILURE_TEXT = b"the handler failed"
+
+
+class End(enum.Enum):
+    """How a call ended."""
+
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    CLOSED = "closed"
+    TOO_LARGE = "too large"
+    SENT = "sent"
+
+
+class Call:
+    """A job on its way."""
+
+    __slots__ = ("deadline", "end", "endpoint", "id", "is_probe", "job", "submitted_at")
+
+    def __init__(self, id: int, job: Job, now: float, *, is_probe: bool) -> None:
+        self.id = id
+        self.job = job
+        self.is_probe = is_probe
+        self.submitted_at = now
+        self.deadline = now + job.timeout_s
+        # The connection it was written to.
+        self.endpoint: Endpoint | None = None
+        self.end: End | None = None
+
+    @property
+    def is_one_way(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return self.job.kind is Kind.LOG
+
+    def to_request(self, now: float) -> Request:
+        """The call as it is sent now."""
+        remaining_ms = max(1, round((self.deadline - now) * 1_000))
+        subject, payload = self.job.kind.value, self.job.payload
+        if self.is_one_way:
+            return Request(self.id, subject, payload, 0, one_way=True)
+        return Request(self.id, subject, payload, remaining_ms)
+
+
+def answer(request: Request, kind: Kind, reply_bytes: int) -> Reply:
+    """What the server replies: told by the request alone."""
+    if kind is Kind.FAIL:
+        code, retryable = RemoteHandlerFailure.code, request.id % 2 == 0
+        return Reply(request.id, Status.HANDLER_FAILED, FAILURE_TEXT, code, retryable)
+    if kind is Kind.NONE:
+        return Reply(request.id, Status.NO_HANDLER, request.subject.encode())
+    return Reply(request.id, Status.OK, _stretch(_digest(request), reply_bytes))
+
+
+def refusal(request: Request) -> Reply:
+    """What a server replies that is about to stop."""
+    return Reply(request.id, Status.STOPPING, request.subject.encode())
+
+
+def check_reply(call: Call, reply: Reply, version: int) -> None:
+    """The reply is the one to this call."""
+    request = call.to_request(call.submitted_at)
+    stopping = refusal(request).status if version >= 3 else Status.NO_HANDLER
+    if reply.status == stopping and reply.payload == request.subject.encode():
+        return
+    require(call.job.kind is not Kind.NEVER, f"call {call.id}: an answer that nobody gave")
+    expected = answer(request, call.job.kind, len(reply.payload))
+    if version < 3:
+        expected = Reply(expected.id, expected.status, expected.payload)
+    if reply != expected:
+        told = f"{shorten(reply)}, not {shorten(expected)}"
+        raise CorrectnessFailure(f"call {call.id} was answered {told}")
+
+
+def _digest(request: Request) -> bytes:
+    content = request.subject.encode() + b"\0" + request.payload
+    return blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def _stretch(pattern: bytes, size: int) -> bytes:
+    size = max(size, len(pattern))
+    return (pattern * (size // len(pattern) + 1))[:size]

@@ -1,0 +1,71 @@
+"""A process: what a node does happens here, and stops while it is paused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.context import Simulation
+from tests.simulation.timeline import Action, Timer
+from tests.simulation.wire.disturbance import Disturbances
+from tests.simulation.wire.plan import LATENESS_S_MAX
+
+# Timers that were due during a pause fire this soon after it.
+CATCH_UP_S = 5 * LATENESS_S_MAX
+
+
+class Process:
+    """Runs actions late, as real ones do, and not at all while paused."""
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self.name = name
+        self.is_paused = False
+        self.resumed_at = 0.0
+        self.pauses = Disturbances()
+        # Called first after a pause: what has arrived is read before timers are looked at.
+        self.readers: list[Callable[[], None]] = []
+        self._simulation = simulation
+        self._deferred: list[Action] = []
+
+    def at(self, time: float, action: Action) -> Timer:
+        """Plan an action of this process."""
+        lateness_s = self._simulation.rng.uniform(0, LATENESS_S_MAX)
+        timer = Timer(time, action)
+        self._simulation.timeline.at(time + lateness_s, lambda: self.do(timer.fire))
+        return timer
+
+    def expect_by(self, time: float, check: Action) -> None:
+        """Plan a check, but leave a process that was paused the time to catch up."""
+
+        def look() -> None:
+            caught_up = self.resumed_at + CATCH_UP_S
+            if self.resumed_at and self._simulation.now < caught_up:
+                self.at(caught_up, look)
+            else:
+                check()
+
+        self.at(time, look)
+
+    def do(self, action: Action) -> None:
+        """Act now, or as soon as the pause is over."""
+        if self.is_paused:
+            self._deferred.append(action)
+        else:
+            action()
+
+    def pause(self, seconds: float) -> None:
+        """Stand still for some time."""
+        if not self.is_paused:
+            self.is_paused = True
+            self._simulation.log.add(self.name, "paused", f"for {seconds:.3f} s")
+            self.pauses.add(self._simulation.now, self._simulation.now + seconds)
+            self._simulation.timeline.after(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self.is_paused = False
+        self.resumed_at = self._simulation.now
+        self._simulation.log.add(self.name, "resumed")
+        for read in list(self.readers):
+            read()
+        deferred, self._deferred = self._deferred, []
+        for action in deferred:
+            self.do(action)

@@ -1,0 +1,75 @@
+"""Named fault points."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def own_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep what these tests declare away from the points of the program."""
+    monkeypatch.setattr(faults, "_points", {})
+    yield
+
+
+def test_an_unarmed_point_does_nothing() -> None:
+    point = faults.declare("test.quiet")
+    point.reach(anything=1)
+    assert repr(point) == "<FaultPoint test.quiet>"
+
+
+def test_an_armed_point_runs_its_action_with_the_details() -> None:
+    point = faults.declare("test.loud")
+    reached: list[dict[str, object]] = []
+
+    with faults.armed("test.loud", lambda **details: reached.append(details)) as armed:
+        assert armed is point
+        assert repr(point) == "<FaultPoint test.loud armed>"
+        point.reach(address="a:1")
+    point.reach(address="b:1")
+
+    assert reached == [{"address": "a:1"}]
+
+
+def test_an_action_may_raise_and_the_point_is_disarmed_after() -> None:
+    point = faults.declare("test.crash")
+
+    def crash() -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"), faults.armed("test.crash", crash):
+        point.reach()
+    point.reach()
+
+
+def test_a_name_is_declared_once() -> None:
+    faults.declare("test.once")
+    with pytest.raises(UsageError, match=r"'test\.once' is declared twice"):
+        faults.declare("test.once")
+
+
+def test_names_are_sorted() -> None:
+    faults.declare("test.b")
+    faults.declare("test.a")
+    assert faults.names() == ["test.a", "test.b"]
+
+
+def test_an_unknown_name_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(UsageError, match="there are: none"), faults.armed("test.x", print):
+        pass
+    faults.declare("test.a")
+    with pytest.raises(UsageError, match=r"there are: test\.a"), faults.armed("test.x", print):
+        pass
+
+
+def test_a_point_is_armed_by_one_test_at_a_time() -> None:
+    faults.declare("test.a")
+    with faults.armed("test.a", print):
+        with pytest.raises(UsageError, match="armed already"), faults.armed("test.a", print):
+            pass
+        # The inner attempt must not have disarmed what the outer one armed.
+        with pytest.raises(UsageError, match="armed already"), faults.armed("test.a", print):
+            pass

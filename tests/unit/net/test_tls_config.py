@@ -1,0 +1,73 @@
+"""Certificate files that cannot be used are named, at once."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from postroad import TlsConfig
+from postroad.core.errors import ConfigError
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    authority = trustme.CA()
+    issued = authority.issue_cert("node")
+    authority.cert_pem.write_to_path(str(tmp_path / "trust.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "node.pem"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "node.key"))
+    other = authority.issue_cert("other")
+    other.private_key_pem.write_to_path(str(tmp_path / "other.key"))
+    (tmp_path / "garbage.pem").write_bytes(b"garbage")
+    (tmp_path / "empty.pem").write_bytes(b"")
+    return tmp_path
+
+
+def config(
+    files: Path, certificate: str = "node.pem", key: str = "node.key", trust: str = "trust.pem"
+) -> TlsConfig:
+    return TlsConfig(certificate=files / certificate, key=files / key, trust=files / trust)
+
+
+def test_contexts(files: Path) -> None:
+    tls = config(files)
+    server, client = tls.server_context(), tls.client_context()
+    assert server.minimum_version == client.minimum_version == ssl.TLSVersion.TLSv1_3
+    assert server.verify_mode == client.verify_mode == ssl.CERT_REQUIRED
+    assert not client.check_hostname
+
+
+def test_one_sided(files: Path) -> None:
+    tls = TlsConfig(
+        certificate=str(files / "node.pem"),
+        key=str(files / "node.key"),
+        trust=str(files / "trust.pem"),
+        is_mutual=False,
+    )
+    assert tls.server_context().verify_mode == ssl.CERT_NONE
+    assert tls.client_context().verify_mode == ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("certificate", "missing.pem"),
+        ("certificate", "garbage.pem"),
+        ("certificate", "empty.pem"),
+        ("certificate", "."),
+        ("key", "missing.key"),
+        ("key", "garbage.pem"),
+        ("key", "other.key"),
+        ("trust", "missing.pem"),
+        ("trust", "garbage.pem"),
+        ("trust", "empty.pem"),
+        ("trust", "."),
+    ],
+)
+def test_unusable_files_are_named(files: Path, field: str, name: str) -> None:
+    tls = config(files, **{field: name})
+    for make in (tls.server_context, tls.client_context):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        assert str(files / name) in str(caught.value)

@@ -1,0 +1,213 @@
+"""The fuzz targets without atheris: valid inputs, random changes to them, and planted bugs."""
+
+import zlib
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from fuzz.__main__ import main
+from fuzz.campaign import _read_result
+from fuzz.mutation import mutate
+from fuzz.replay import find_error, shrink
+from fuzz.target import BrokenInvariant, Target
+from fuzz.targets import TARGETS
+from fuzz.terminal import render_table
+from postroad.wire import Connection, Frame, datagram, sbe
+from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe
+from postroad.wire.compression import Zlib
+from postroad.wire.reader import FrameReader
+
+MUTATIONS = 200
+FIRST_LINE = "#1241\tDONE   cov: 141 ft: 336 corp: 9/68b lim: 17 exec/s: 0 rss: 44Mb\n"
+
+
+def inputs(target: Target) -> list[bytes]:
+    """The seeds, and random changes to them; the same in every run."""
+    rng = Random(zlib.crc32(target.name.encode()))
+    return target.seeds + [mutate(rng, rng.choice(target.seeds)) for _ in range(MUTATIONS)]
+
+
+def find_failure(target: Target) -> BaseException | None:
+    """The first error that any of the inputs provokes."""
+    errors = (find_error(target, data) for data in inputs(target))
+    return next((error for error in errors if error is not None), None)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_invariant_holds(name: str) -> None:
+    for data in inputs(TARGETS[name]):
+        TARGETS[name].check(data)
+
+
+# The harness finds what it is there for.
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def plant_foreign_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(data: bytes, what: str, request_id: int | None = None) -> str:
+        return str(data, "utf-8")
+
+    monkeypatch.setattr(documented, "decode_text", decode)
+
+
+def plant_byte_lost_at_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = FrameReader.feed
+
+    def forgetful(reader: FrameReader, data: bytes) -> list[Frame]:
+        frames = feed(reader, data)
+        if len(reader._rest) == 2:
+            reader._rest.pop()
+        return frames
+
+    monkeypatch.setattr(FrameReader, "feed", forgetful)
+
+
+def plant_wait_for_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = DocumentedCodec.decode
+
+    def greedy(self: DocumentedCodec, data: bytes, frames: list[Frame]) -> int:
+        consumed = decode(self, data, frames)
+        self.need += 2
+        return consumed
+
+    monkeypatch.setattr(DocumentedCodec, "decode", greedy)
+
+
+def plant_borrowed_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_copy(data: bytes | bytearray | memoryview) -> bytes | memoryview:
+        return data if isinstance(data, memoryview) else bytes(data)
+
+    monkeypatch.setattr("postroad.wire.reader.bytes", without_copy, raising=False)
+
+
+def plant_changed_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zeebe, "encode_varint64", lambda value: bytes([value & 0x7F]))
+
+
+def plant_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroad.wire.compression.check_frame_size", lambda size, maximum: None)
+
+
+def plant_unchecked_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = Version3Codec.__init__
+
+    def boundless(self: Version3Codec, frame_bytes_max: int) -> None:
+        init(self, 2**32)
+
+    monkeypatch.setattr(Version3Codec, "__init__", boundless)
+
+
+def plant_unmapped_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decompress(self: Zlib, data: bytes, size: int) -> bytes:
+        return zlib.decompressobj().decompress(data, size + 1)
+
+    monkeypatch.setattr(Zlib, "decompress", decompress)
+
+
+def plant_short_struct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sbe, "_body", lambda payload, template, minimum: payload[8:])
+
+
+def plant_unchecked_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(preamble: bytes, data: bytes) -> datagram.Datagram:
+        return datagram._decoder.decode(data[8:])
+
+    monkeypatch.setattr("fuzz.targets.datagram.decode_datagram", decode)
+
+
+def plant_lawless_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from postroad.wire import connection, legality
+
+    monkeypatch.setattr(connection, "judge", lambda *situation: legality.Verdict.ACCEPT)
+
+
+def plant_illegal_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Connection, error: Exception) -> None:
+        self.out.append(b"\xff" * 20)
+        original(self, error)  # type: ignore[arg-type]  # The machine passes the right kind.
+
+    original = Connection._fail
+    monkeypatch.setattr(Connection, "_fail", fail)
+
+
+@pytest.mark.parametrize(
+    ("name", "plant", "error"),
+    [
+        ("codec-documented-2", plant_foreign_exception, UnicodeDecodeError),
+        ("codec-3-plain", plant_byte_lost_at_split, BrokenInvariant),
+        ("codec-documented-1", plant_wait_for_too_much, BrokenInvariant),
+        ("codec-zeebe-2", plant_borrowed_payload, BrokenInvariant),
+        ("codec-zeebe-1", plant_changed_reply, BrokenInvariant),
+        ("codec-3-plain", plant_unchecked_length, BrokenInvariant),
+        ("compression-zstd", plant_bomb, BrokenInvariant),
+        ("compression-zlib", plant_unmapped_error, zlib.error),
+        ("sbe-setup-response", plant_short_struct, IndexError),
+        ("datagram", plant_unchecked_port, Exception),
+        ("connection-documented-fresh-server", plant_lawless_machine, BrokenInvariant),
+        ("connection-documented-3-server", plant_illegal_answer, BrokenInvariant),
+        ("connection-zeebe-2-client", plant_byte_lost_at_split, BrokenInvariant),
+    ],
+)
+def test_planted_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, plant: Plant, error: type[Exception]
+) -> None:
+    plant(monkeypatch)
+    assert isinstance(find_failure(TARGETS[name]), error)
+
+
+# The command line.
+
+
+def fragile(data: bytes) -> None:
+    if b"\x07" in data:
+        raise KeyError(data)
+
+
+@pytest.fixture
+def fragile_target(monkeypatch: pytest.MonkeyPatch) -> Target:
+    target = Target("fragile", fragile, [b"seed"])
+    monkeypatch.setitem(TARGETS, "fragile", target)
+    return target
+
+
+def test_crashing_input_is_made_small(fragile_target: Target) -> None:
+    assert shrink(fragile_target, bytes(range(200))) == b"\x07"
+    assert shrink(fragile_target, b"harmless") == b"harmless"
+
+
+def test_replay_of_a_crash(fragile_target: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fragile", "--replay", "0107"]) == 1
+    told = capsys.readouterr().out
+    assert "KeyError" in told
+    assert "python -m fuzz fragile --replay 0107" in told
+
+
+def test_replay_of_a_harmless_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hello", "--replay", ""]) == 0
+    assert "does no harm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["--replay", "00"], ["hello", "--replay", "0"]]
+)
+def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(arguments)
+    assert exit_info.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_result_is_read_from_the_output() -> None:
+    output = f"{FIRST_LINE}stat::number_of_executed_units: 1241\n"
+    sound = _read_result("hello", 0, output, None)
+    broken = _read_result("sbe", 77, output, b"\x07")
+    failed = _read_result("datagram", 1, "Traceback", None)
+
+    assert (sound.executions, sound.edges, sound.features) == (1241, 141, 336)
+    assert [result.verdict for result in (sound, broken, failed)] == ["ok", "CRASH", "FAILED"]
+    assert render_table([sound, broken]).splitlines()[2:] == [
+        "hello         1,241    141       336  ok",
+        "sbe           1,241    141       336  CRASH",
+    ]

@@ -1,0 +1,104 @@
+"""The address before all frames, in either profile."""
+
+import pytest
+
+from postroad.core.address import Address
+from postroad.core.errors import LocalProtocolError, MalformedFrame
+from postroad.wire.codecs import DocumentedCodec, ZeebeCodec
+from postroad.wire.codecs.addressed import AddressedCodec
+from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Reply, Request
+from tests.wire_pairs import make_config
+
+SENDER = Address("host", 27998)
+SHORT_IP = b"\x04\x0a\x00\x00\x01\x00\x00\x6d\x5e"
+LONG_IP = b"\x00" + SHORT_IP
+HOST = b"\x00\x04host\x00\x00\x6d\x5e"
+
+
+def make(codec: type[AddressedCodec], version: int) -> AddressedCodec:
+    return codec(version, SENDER, "10.0.0.1", 1_000)
+
+
+BOTH = pytest.mark.parametrize("codec", [DocumentedCodec, ZeebeCodec])
+
+
+@BOTH
+@pytest.mark.parametrize("frame", [Request(1, "a", b""), Reply(1, 0, b"")])
+def test_the_address_leaves_once_before_the_first_frame(
+    codec: type[AddressedCodec], frame: Frame
+) -> None:
+    sending = make(codec, 2)
+    first: list[bytes] = []
+    second: list[bytes] = []
+    sending.encode(first, frame)
+    sending.encode(second, frame)
+    assert b"".join(first) == HOST + b"".join(second)
+
+
+@pytest.mark.parametrize(
+    ("codec", "expected"), [(DocumentedCodec, LONG_IP), (ZeebeCodec, SHORT_IP)]
+)
+def test_version_1_tells_the_ip_address(codec: type[AddressedCodec], expected: bytes) -> None:
+    out: list[bytes] = []
+    make(codec, 1).encode(out, Reply(1, 0, b""))
+    assert out[0] == expected
+
+
+@BOTH
+def test_the_address_is_read_once(codec: type[AddressedCodec]) -> None:
+    sending, receiving = make(codec, 2), make(codec, 2)
+    out: list[bytes] = []
+    frames: list[Frame] = []
+    for id in (1, 2):
+        sending.encode(out, Reply(id, 0, b""))
+    assert receiving.sender is None
+    receiving.decode(b"".join(out), frames)
+    assert receiving.sender == SENDER
+    assert frames == [Reply(1, 0, b""), Reply(2, 0, b"")]
+
+
+@BOTH
+def test_an_incomplete_address_is_waited_for(codec: type[AddressedCodec]) -> None:
+    receiving = make(codec, 2)
+    frames: list[Frame] = []
+    for size in range(len(HOST)):
+        assert receiving.decode(HOST[:size], frames) == 0
+        assert receiving.need == size + 1
+    assert receiving.decode(HOST, frames) == len(HOST)
+    assert receiving.sender == SENDER
+
+
+@BOTH
+def test_version_1_waits_for_its_first_byte(codec: type[AddressedCodec]) -> None:
+    receiving = make(codec, 1)
+    assert receiving.decode(b"", []) == 0
+    assert receiving.sender is None
+
+
+@pytest.mark.parametrize("form", [SHORT_IP, LONG_IP], ids=["8-bit length", "16-bit length"])
+def test_documented_version_1_answers_in_the_form_it_was_addressed_in(form: bytes) -> None:
+    codec = make(DocumentedCodec, 1)
+    codec.decode(form, [])
+    assert codec.sender == Address("10.0.0.1", 27998)
+    out: list[bytes] = []
+    codec.encode(out, Reply(1, 0, b""))
+    assert out[0] == form
+
+
+def test_zeebe_version_1_has_one_form() -> None:
+    with pytest.raises(MalformedFrame, match="0 bytes is no IP address"):
+        make(ZeebeCodec, 1).decode(LONG_IP, [])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "frame", [make_config().hello, Cancel(1), Ping(1), Pong(1), Goodbye(0, "bye")]
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_frames_of_version_3_cannot_be_sent(
+    codec: type[AddressedCodec], frame: Hello | Cancel | Ping | Pong | Goodbye, version: int
+) -> None:
+    out: list[bytes] = []
+    with pytest.raises(LocalProtocolError, match=f"version {version} has no frame for"):
+        make(codec, version).encode(out, frame)
+    assert out == []

@@ -1,0 +1,82 @@
+"""The sender's address of versions 1 and 2."""
+
+import pytest
+
+from postroad.core.address import Address
+from postroad.core.errors import ConfigError, MalformedFrame
+from postroad.wire.codecs.sender import (
+    decode_host_sender,
+    decode_ip_sender,
+    encode_host_sender,
+    encode_ip_sender,
+)
+
+HOST = b"\x00\x09127.0.0.1\x00\x00\x6d\x5e"
+IPV6 = "2001:db8::1"
+IPV6_BYTES = bytes.fromhex("20010db8000000000000000000000001")
+
+
+@pytest.mark.parametrize(
+    ("address", "data"),
+    [
+        (Address("127.0.0.1", 27998), HOST),
+        (Address("", 0), b"\x00\x00\x00\x00\x00\x00"),
+        (Address("Ünï", 65535), b"\x00\x05\xc3\x9cn\xc3\xaf\x00\x00\xff\xff"),
+    ],
+)
+def test_host(address: Address, data: bytes) -> None:
+    assert encode_host_sender(address) == data
+    assert decode_host_sender(data + b"rest") == (address, len(data))
+    assert decode_host_sender(memoryview(data)) == (address, len(data))
+    for size in range(len(data)):
+        assert decode_host_sender(data[:size]) is None
+
+
+@pytest.mark.parametrize(("ip", "packed"), [("127.0.0.1", b"\x7f\x00\x00\x01"), (IPV6, IPV6_BYTES)])
+@pytest.mark.parametrize("has_short_length", [True, False])
+def test_ip(ip: str, packed: bytes, has_short_length: bool) -> None:
+    length = bytes([len(packed)]) if has_short_length else bytes([0, len(packed)])
+    data = length + packed + b"\x00\x00\x6d\x5e"
+    expected = (Address(ip, 27998), len(data))
+    assert encode_ip_sender(ip, 27998, has_short_length=has_short_length) == data
+    assert decode_ip_sender(data + b"rest", has_short_length=has_short_length) == expected
+    assert decode_ip_sender(memoryview(data), has_short_length=has_short_length) == expected
+    for size in range(len(data)):
+        assert decode_ip_sender(data[:size], has_short_length=has_short_length) is None
+
+
+def test_version_1_has_no_place_for_a_name() -> None:
+    with pytest.raises(ConfigError, match="needs an IP address to advertise, not 'localhost'"):
+        encode_ip_sender("localhost", 1, has_short_length=True)
+
+
+@pytest.mark.parametrize("length", [b"\x80\x00", b"\xff\xff"])
+def test_a_negative_host_length(length: bytes) -> None:
+    with pytest.raises(MalformedFrame, match="negative length"):
+        decode_host_sender(length)
+
+
+def test_a_host_that_is_no_text() -> None:
+    with pytest.raises(MalformedFrame, match="sender host is not valid UTF-8"):
+        decode_host_sender(b"\x00\x01\xff\x00\x00\x00\x01")
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 15, 17, 255])
+def test_an_ip_address_has_4_or_16_bytes(length: int) -> None:
+    with pytest.raises(MalformedFrame, match=f"{length} bytes is no IP address"):
+        decode_ip_sender(bytes([length]), has_short_length=True)
+    with pytest.raises(MalformedFrame, match=f"{length} bytes is no IP address"):
+        decode_ip_sender(bytes([0, length]), has_short_length=False)
+
+
+def test_a_negative_ip_length() -> None:
+    with pytest.raises(MalformedFrame, match="-1 bytes is no IP address"):
+        decode_ip_sender(b"\xff\xff", has_short_length=False)
+
+
+@pytest.mark.parametrize("port", ["00010000", "ffffffff", "7fffffff", "80000000"])
+def test_a_port_outside_its_range(port: str) -> None:
+    with pytest.raises(MalformedFrame, match="is not 0 to 65535"):
+        decode_host_sender(b"\x00\x01a" + bytes.fromhex(port))
+    with pytest.raises(MalformedFrame, match="is not 0 to 65535"):
+        decode_ip_sender(b"\x04\x7f\x00\x00\x01" + bytes.fromhex(port), has_short_length=True)

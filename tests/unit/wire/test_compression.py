@@ -1,0 +1,155 @@
+"""Payload compression: agreed, honest about sizes, and safe against bombs."""
+
+import struct
+import sys
+import tracemalloc
+import zlib
+
+import pytest
+import zstandard
+
+from postroad.core.errors import ConfigError, FrameTooLarge, MalformedFrame, MissingExtra
+from postroad.wire.compression import (
+    ALGORITHMS,
+    COMPRESS_BYTES_MIN,
+    Algorithm,
+    choose_compression,
+    compress_payload,
+    decompress_payload,
+    load_algorithm,
+)
+
+MIB = 1024 * 1024
+NAMES = list(ALGORITHMS)
+PAYLOAD = b"to be or not to be, " * 100
+
+
+@pytest.fixture(params=NAMES)
+def algorithm(request: pytest.FixtureRequest) -> Algorithm:
+    return load_algorithm(request.param)
+
+
+def packed(size: int, data: bytes) -> bytes:
+    return struct.pack(">I", size) + data
+
+
+def test_round_trip(algorithm: Algorithm) -> None:
+    compressed = compress_payload(algorithm, PAYLOAD)
+    assert compressed is not None
+    assert compressed[:4] == struct.pack(">I", len(PAYLOAD))
+    assert len(compressed) < len(PAYLOAD) / 10
+    assert decompress_payload(algorithm, compressed, len(PAYLOAD)) == PAYLOAD
+
+
+def test_an_empty_payload_is_carried(algorithm: Algorithm) -> None:
+    assert decompress_payload(algorithm, packed(0, algorithm.compress(b"")), 10) == b""
+
+
+def test_small_payloads_are_left_alone(algorithm: Algorithm) -> None:
+    assert compress_payload(algorithm, bytes(COMPRESS_BYTES_MIN - 1)) is None
+    assert compress_payload(algorithm, bytes(COMPRESS_BYTES_MIN)) is not None
+
+
+def test_what_does_not_shrink_is_left_alone(algorithm: Algorithm) -> None:
+    noise = b"".join(zlib.crc32(struct.pack(">I", n)).to_bytes(4, "big") for n in range(500))
+    assert compress_payload(algorithm, noise) is None
+
+
+@pytest.mark.parametrize("size", range(4))
+def test_a_payload_without_its_size(algorithm: Algorithm, size: int) -> None:
+    with pytest.raises(MalformedFrame, match="lacks its size"):
+        decompress_payload(algorithm, bytes(size), MIB)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"neither zlib nor zstd", bytes(100)])
+def test_what_is_not_compressed_data(algorithm: Algorithm, data: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        decompress_payload(algorithm, packed(100, data), MIB)
+
+
+@pytest.mark.parametrize("announced", [0, 1, len(PAYLOAD) - 1, len(PAYLOAD) + 1, MIB])
+def test_the_announced_size_must_be_true(algorithm: Algorithm, announced: int) -> None:
+    data = algorithm.compress(PAYLOAD)
+    with pytest.raises(MalformedFrame):
+        decompress_payload(algorithm, packed(announced, data), MIB)
+
+
+def test_a_stream_cut_anywhere_is_refused(algorithm: Algorithm) -> None:
+    """The end of the stream carries its checksum, so it has to be there as well."""
+    data = algorithm.compress(PAYLOAD)
+    accepted = []
+    for size in range(len(data)):
+        try:
+            decompress_payload(algorithm, packed(len(PAYLOAD), data[:size]), MIB)
+        except MalformedFrame:
+            continue
+        accepted.append(size)
+    assert accepted == []
+
+
+def test_bytes_after_the_stream_are_refused(algorithm: Algorithm) -> None:
+    data = algorithm.compress(PAYLOAD) + b"more"
+    with pytest.raises(MalformedFrame):
+        decompress_payload(algorithm, packed(len(PAYLOAD), data), MIB)
+
+
+def test_a_size_beyond_the_frame_limit_is_refused_unseen(algorithm: Algorithm) -> None:
+    with pytest.raises(FrameTooLarge):
+        decompress_payload(algorithm, packed(101, b"whatever"), 100)
+    with pytest.raises(FrameTooLarge):
+        decompress_payload(algorithm, packed(2**32 - 1, b"whatever"), 100)
+
+
+def peak_bytes_of_refusal(algorithm: Algorithm, bomb: bytes, frame_bytes_max: int) -> int:
+    """How much memory it took to find out that this is no payload."""
+    tracemalloc.start()
+    try:
+        with pytest.raises((MalformedFrame, FrameTooLarge)):
+            decompress_payload(algorithm, bomb, frame_bytes_max)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("announced", [1_000, 64 * MIB, 2**32 - 1])
+def test_a_bomb_takes_no_memory(algorithm: Algorithm, announced: int) -> None:
+    bomb = packed(announced, algorithm.compress(bytes(64 * MIB)))
+    assert len(bomb) < MIB
+    assert peak_bytes_of_refusal(algorithm, bomb, MIB) < MIB + len(bomb)
+
+
+def test_a_zstd_frame_that_does_not_tell_its_size_is_refused() -> None:
+    compressor = zstandard.ZstdCompressor(write_content_size=False)
+    data = compressor.compress(PAYLOAD)
+    with pytest.raises(MalformedFrame, match="announced size"):
+        decompress_payload(load_algorithm("zstd"), packed(len(PAYLOAD), data), MIB)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "chosen"),
+    [
+        ((), (), None),
+        (("zstd",), (), None),
+        (("zstd",), ("zlib",), None),
+        (("zlib",), ("zlib", "zstd"), "zlib"),
+        (("zlib", "zstd"), ("zlib", "zstd"), "zstd"),
+        (("zstd", "zlib"), ("brotli", "zlib"), "zlib"),
+        (("brotli",), ("brotli",), None),
+    ],
+)
+def test_both_sides_choose_the_same(
+    ours: tuple[str, ...], theirs: tuple[str, ...], chosen: str | None
+) -> None:
+    assert choose_compression(ours, theirs) == chosen
+    assert choose_compression(theirs, ours) == chosen
+
+
+def test_an_unknown_algorithm() -> None:
+    with pytest.raises(ConfigError, match="unknown compression 'lz4'; there are: zstd, zlib"):
+        load_algorithm("lz4")
+
+
+def test_zstd_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingExtra, match=r'pip install "postroad\[zstd\]"'):
+        load_algorithm("zstd")

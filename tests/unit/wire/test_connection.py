@@ -1,0 +1,337 @@
+"""The life of a connection: opening, talking, draining, closing, and what time does to it."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from postroad.core.address import Address
+from postroad.core.errors import PeerSilent
+from postroad.core.limits import Limits
+from postroad.wire import (
+    DOCUMENTED,
+    NEVER,
+    ZEEBE,
+    FrameIgnored,
+    Opened,
+    Pending,
+    Phase,
+    Profile,
+    Reply,
+    Request,
+    Role,
+    Status,
+)
+from tests.wire_pairs import (
+    CLIENT_ADDRESS,
+    QUIET,
+    SERVER_ADDRESS,
+    Pair,
+    Side,
+    byte_by_byte,
+    make_config,
+    open_pair,
+    open_side,
+    server_config,
+    whole,
+)
+
+DIALECTS = {
+    "documented 1": DOCUMENTED.up_to(1),
+    "documented 2": DOCUMENTED.up_to(2),
+    "version 3": DOCUMENTED,
+    "zeebe 1": ZEEBE.up_to(1),
+    "zeebe 2": ZEEBE,
+}
+OLDER = [name for name in DIALECTS if name != "version 3"]
+
+
+@pytest.fixture(params=DIALECTS)
+def profile(request: pytest.FixtureRequest) -> Profile:
+    return DIALECTS[request.param]
+
+
+def pair_of(profile: Profile, limits: Limits = QUIET) -> Pair:
+    return open_pair(
+        make_config(profile=profile, limits=limits), server_config(profile=profile, limits=limits)
+    )
+
+
+# Opening.
+
+
+@pytest.mark.parametrize("split", [whole, byte_by_byte])
+def test_two_sides_open(profile: Profile, split: Callable[[bytes], Sequence[bytes]]) -> None:
+    pair = Pair(make_config(profile=profile), server_config(profile=profile))
+    pair.settle(split)
+    for side in (pair.client, pair.server):
+        assert side.events == [Opened(profile.versions[-1])]
+        assert side.machine.phase is Phase.OPEN
+        assert side.machine.version == profile.versions[-1]
+        assert side.failure is None
+
+
+def test_the_client_speaks_first_and_then_waits(profile: Profile) -> None:
+    client = Side(Role.CLIENT, make_config(profile=profile))
+    assert client.has_data
+    assert len(client.take()) == 6
+    assert not client.has_data
+    assert not Side(Role.SERVER, server_config(profile=profile)).has_data
+
+
+def test_an_older_side_decides() -> None:
+    for client, server in ((DOCUMENTED, DOCUMENTED.up_to(2)), (DOCUMENTED.up_to(1), DOCUMENTED)):
+        pair = Pair(make_config(profile=client), server_config(profile=server))
+        pair.settle()
+        expected = min(client.versions[-1], server.versions[-1])
+        assert (pair.client.machine.version, pair.server.machine.version) == (expected, expected)
+
+
+def test_repr_tells_who_and_where() -> None:
+    pair = Pair()
+    assert repr(pair.client.machine) == "<Connection client version 0 greeting>"
+    pair.settle()
+    assert repr(pair.client.machine) == "<Connection client server version 3 open>"
+    assert repr(pair.server.machine) == "<Connection server client version 3 open>"
+
+
+# Talking.
+
+
+def test_request_and_reply(profile: Profile) -> None:
+    pair = pair_of(profile)
+    pair.client.machine.request(1, "echo", b"payload", 0)
+    pair.settle()
+    assert pair.server.events == [Request(1, "echo", b"payload")]
+
+    pair.server.machine.reply(1, Status.OK, b"answer")
+    pair.settle()
+    assert pair.client.events == [Reply(1, Status.OK, b"answer")]
+
+
+def test_each_side_learns_the_address_of_the_other(profile: Profile) -> None:
+    pair = pair_of(profile)
+    pair.client.machine.request(1, "echo", b"", 0)
+    pair.settle()
+    pair.server.machine.reply(1, Status.OK, b"")
+    pair.settle()
+    assert pair.server.machine.sender == CLIENT_ADDRESS
+    assert pair.client.machine.sender == SERVER_ADDRESS
+
+
+def test_no_address_is_known_before_it_is_told() -> None:
+    pair = pair_of(DOCUMENTED.up_to(2))
+    assert pair.server.machine.sender is None
+    assert pair.client.machine.sender is None
+
+
+def test_version_1_tells_an_ip_address() -> None:
+    config = make_config(
+        profile=DOCUMENTED.up_to(1), address=Address("node.example", 1), advertised_ip="::1"
+    )
+    pair = open_pair(config, server_config())
+    pair.client.machine.request(1, "echo", b"", 0)
+    pair.settle()
+    assert pair.server.machine.sender == Address("::1", 1)
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_older_versions_say_no_handler_for_stopping(name: str) -> None:
+    pair = pair_of(DIALECTS[name])
+    pair.server.machine.reply(1, Status.STOPPING, b"", 3100, True)
+    pair.settle()
+    assert pair.client.events == [Reply(1, Status.NO_HANDLER, b"")]
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_older_versions_cannot_be_told_cancel_or_goodbye(name: str) -> None:
+    pair = pair_of(DIALECTS[name])
+    pair.client.machine.cancel(1)
+    pair.client.machine.goodbye("stopping")
+    assert not pair.client.has_data
+    assert pair.client.machine.phase is Phase.DRAINING
+
+    pair.server.machine.reply(1, Status.OK, b"late")
+    pair.settle()
+    assert pair.client.events == [Reply(1, Status.OK, b"late")]
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_older_versions_ignore_frames_in_the_wrong_direction(name: str) -> None:
+    pair = pair_of(DIALECTS[name])
+    pair.client.machine.reply(5, Status.OK, b"")
+    pair.server.machine.request(6, "echo", b"", 0)
+    pair.settle()
+    assert pair.server.events == [FrameIgnored("Reply", 5)]
+    assert pair.client.events == [FrameIgnored("Request", 6)]
+    assert pair.client.failure is pair.server.failure is None
+
+
+def test_a_reply_nobody_asked_for_has_no_waiter(profile: Profile) -> None:
+    pair = pair_of(profile)
+    waiting: Pending[str] = Pending()
+    waiting.add(1, "somebody", 10)
+    pair.server.machine.reply(99, Status.OK, b"")
+    pair.settle()
+    (reply,) = pair.client.events
+    assert isinstance(reply, Reply)
+    assert waiting.take(reply.id) is None
+    assert len(waiting) == 1
+    assert pair.client.failure is None
+
+
+def test_a_message_of_the_largest_size(profile: Profile) -> None:
+    limits = Limits(frame_bytes_max=1_000, heartbeat_interval_s=0, heartbeat_timeout_s=0)
+    pair = pair_of(profile, limits)
+    assert pair.client.machine.send_bytes_max == 1_000
+    pair.client.machine.request(1, "echo", bytes(996), 0)
+    pair.settle()
+    assert pair.server.events == [Request(1, "echo", bytes(996))]
+
+
+# Time.
+
+
+def test_an_unfinished_handshake_is_given_up(profile: Profile) -> None:
+    limits = Limits(handshake_timeout_s=5)
+    for role in Role:
+        side = Side(role, make_config(profile=profile, limits=limits), now=100)
+        assert side.machine.deadline() == 105
+        side.tick(104.9)
+        assert side.failure is None
+        side.tick(105)
+        assert isinstance(side.failure, PeerSilent)
+        assert "no complete handshake within 5 s" in str(side.failure)
+        assert side.machine.phase is Phase.CLOSED
+        assert side.machine.deadline() == NEVER
+
+
+def test_a_trickling_handshake_is_given_up_all_the_same() -> None:
+    server = Side(Role.SERVER, server_config(limits=Limits(handshake_timeout_s=5)))
+    for now, piece in enumerate(byte_by_byte(b"\xeb\x6e\xec\x8a\x00")):
+        server.tick(now)
+        server.give(piece)
+    assert server.machine.deadline() == 5
+    server.tick(5)
+    assert isinstance(server.failure, PeerSilent)
+
+
+def test_a_closed_connection_has_no_time() -> None:
+    server = Side(Role.SERVER)
+    server.give(b"random bytes")
+    failure = server.failure
+    assert failure is not None
+    server.tick(1e9)
+    assert server.failure is failure
+
+
+def slow_server(limits: Limits) -> Side:
+    """An open server of version 2 that has heard of its client, at time 0."""
+    server = Side(Role.SERVER, server_config(limits=limits))
+    server.give(b"\xeb\x6e\xec\x8a\x00\x02" + b"\x00\x01h\x00\x00\x00\x01")
+    return server
+
+
+def run_until(side: Side, now: float) -> None:
+    """Tick whenever the machine asks for it, up to that time."""
+    while side.machine.deadline() <= now:
+        side.tick(side.machine.deadline())
+    side.now = now
+
+
+def test_a_frame_that_does_not_end_is_given_up() -> None:
+    server = slow_server(Limits(frame_timeout_s=30))
+    run_until(server, 10)
+    server.give(b"\x01")
+    run_until(server, 39.9)
+    assert server.failure is None
+    run_until(server, 10 + 1.5 * 30)
+    assert isinstance(server.failure, PeerSilent)
+    assert "a frame was not whole after 30 s" in str(server.failure)
+
+
+def test_a_frame_of_a_byte_a_second_is_given_up_in_time() -> None:
+    server = slow_server(Limits(frame_timeout_s=8))
+    for byte in byte_by_byte(b"\x01" + bytes(7) + b"\x01\x00\x00\x04\x00" + bytes(1_024)):
+        if server.failure is not None:
+            break
+        server.give(byte)
+        run_until(server, server.now + 1)
+    assert isinstance(server.failure, PeerSilent)
+    assert server.now <= 1.5 * 8 + 1
+
+
+def test_a_large_frame_has_more_time() -> None:
+    server = slow_server(Limits(frame_timeout_s=30))
+    server.give(b"\x01" + bytes(8) + (1024 * 1024).to_bytes(4, "big") + bytes(1_000))
+    run_until(server, 30 + 16)
+    assert server.failure is None
+    run_until(server, 1.5 * 30 + 16.1)
+    assert isinstance(server.failure, PeerSilent)
+
+
+def test_every_whole_frame_gives_time_for_the_next() -> None:
+    server = slow_server(Limits(frame_timeout_s=10))
+    frame = b"\x01" + bytes(16)
+    server.give(frame[:1])
+    for now in range(9, 100, 9):
+        run_until(server, now)
+        server.give(frame[1:] + frame[:1])
+    assert server.failure is None
+    run_until(server, 99 + 15)
+    assert isinstance(server.failure, PeerSilent)
+
+
+def test_a_large_message_goes_straight_to_its_room(profile: Profile) -> None:
+    pair = pair_of(profile)
+    payload = bytes(range(256)) * 4 * 1024
+    pair.client.machine.request(1, "echo", payload, 0)
+    pair.client.machine.request(2, "echo", b"small", 0)
+    assert pair.server.machine.room() is None
+    pair.server.pour(pair.client.take())
+    assert pair.server.events == [Request(1, "echo", payload), Request(2, "echo", b"small")]
+    assert not pair.server.machine.awaits_large
+
+
+def test_quiet_between_frames_is_no_fault_without_heartbeats(profile: Profile) -> None:
+    pair = pair_of(profile)
+    pair.tick(1e6)
+    assert pair.client.failure is pair.server.failure is None
+
+
+def test_the_machine_asks_to_be_looked_at_while_open() -> None:
+    server = slow_server(Limits(frame_timeout_s=30))
+    for _ in range(10):
+        due = server.machine.deadline()
+        assert server.now < due <= server.now + 30
+        server.tick(due)
+    assert server.failure is None
+
+
+def test_pausing_suspends_the_frame_timeout() -> None:
+    server = slow_server(Limits(frame_timeout_s=10))
+    server.give(b"\x01")
+    server.machine.pause_reading()
+    run_until(server, 1_000)
+    assert server.failure is None
+
+    server.machine.resume_reading(1_000)
+    run_until(server, 1_009.9)
+    assert server.failure is None
+    run_until(server, 1_015)
+    assert isinstance(server.failure, PeerSilent)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_goodbye_in_the_greeting_says_nothing_and_ends(role: Role) -> None:
+    side = Side(role)
+    side.take()
+    for _ in range(2):
+        side.machine.goodbye("stopping")
+        assert not side.has_data
+        assert side.machine.phase is Phase.CLOSED
+    assert side.give(b"\xeb\x6e\xec\x8a\x00\x02") == []
+    assert side.failure is None
+
+
+def test_an_opened_side_can_be_asked_for_its_round_trip() -> None:
+    assert open_side(Role.SERVER, 2).machine.round_trip_s is None

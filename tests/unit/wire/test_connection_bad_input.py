@@ -1,0 +1,334 @@
+"""What a peer may do wrong: each ends in a typed failure of that connection, and nothing raises."""
+
+import random
+import struct
+import tracemalloc
+
+import pytest
+
+from postroad.core.errors import (
+    FrameTooLarge,
+    HandshakeRefused,
+    MalformedFrame,
+    PeerSilent,
+    RemoteProtocolError,
+)
+from postroad.core.limits import HELLO_BYTES_MAX
+from postroad.wire import DOCUMENTED, ZEEBE, Opened, Phase, Profile, Reply, Request, Role
+from postroad.wire.compression import load_algorithm
+from tests.wire_pairs import (
+    FEEDINGS,
+    Side,
+    byte_by_byte,
+    changed_hello,
+    cut_at,
+    cut_version3,
+    greeted_side,
+    hello_fields,
+    hello_frame,
+    make_config,
+    open_side,
+    peer_hello,
+    server_config,
+    two_pieces,
+    version3_frame,
+)
+
+PREAMBLE = b"\xeb\x6e\xec\x8a"
+SENDER = b"\x00\x01h\x00\x00\x00\x01"
+PROFILES = {"documented": DOCUMENTED, "zeebe": ZEEBE}
+
+
+def assert_closed(side: Side, failure: type[RemoteProtocolError], text: str = "") -> None:
+    assert type(side.failure) is failure
+    assert text in str(side.failure)
+    assert side.machine.phase is Phase.CLOSED
+
+
+def older_side(role: Role, profile: Profile) -> Side:
+    """A side of version 2 whose peer has told its address."""
+    side = open_side(role, 2, profile)
+    side.give(SENDER)
+    side.events.clear()
+    return side
+
+
+@pytest.fixture(params=PROFILES)
+def profile(request: pytest.FixtureRequest) -> Profile:
+    return PROFILES[request.param]
+
+
+# Before the handshake is done.
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_bytes(profile: Profile, seed: int) -> None:
+    noise = random.Random(seed).randbytes(1_000)
+    for role in Role:
+        side = Side(role, make_config(profile=profile))
+        side.take()
+        side.give(*byte_by_byte(noise))
+        assert_closed(side, HandshakeRefused)
+
+
+def test_a_wrong_preamble_is_answered_with_nothing(profile: Profile) -> None:
+    server = Side(Role.SERVER, server_config(profile=profile))
+    server.give(b"\xeb\x6e\xec\x8b\x00\x02")
+    assert_closed(server, HandshakeRefused, "preamble eb 6e ec 8b is not eb 6e ec 8a")
+    assert not server.has_data
+
+
+@pytest.mark.parametrize("record", ["16 03 01 02 00 01 00 01 fc 03 03", "15 03 03 00 02 02 46"])
+def test_tls_at_a_plain_port(profile: Profile, record: str) -> None:
+    server = Side(Role.SERVER, server_config(profile=profile))
+    server.give(bytes.fromhex(record))
+    assert_closed(server, HandshakeRefused, "the peer speaks TLS")
+
+
+def test_a_tls_answer_to_a_plain_client(profile: Profile) -> None:
+    client = Side(Role.CLIENT, make_config(profile=profile))
+    client.give(bytes.fromhex("15 03 03 00 02 02 46"))
+    assert_closed(client, HandshakeRefused, "the peer speaks TLS")
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"INFO {}"])
+def test_other_protocols(profile: Profile, line: bytes) -> None:
+    for role in Role:
+        side = Side(role, make_config(profile=profile))
+        side.give(line)
+        assert_closed(side, HandshakeRefused)
+
+
+@pytest.mark.parametrize("answer", [-1, 0, 4, 99])
+def test_the_client_closes_on_an_unknown_version(profile: Profile, answer: int) -> None:
+    client = Side(Role.CLIENT, make_config(profile=profile))
+    client.take()
+    client.give((PREAMBLE if profile is ZEEBE else b"") + struct.pack(">h", answer))
+    assert_closed(client, HandshakeRefused, f"the peer answered version {answer}")
+    assert not client.has_data
+
+
+def test_a_handshake_cut_anywhere_is_waited_for(profile: Profile) -> None:
+    for first, second in two_pieces(PREAMBLE + b"\x00\x02"):
+        server = Side(Role.SERVER, server_config(profile=profile))
+        assert server.give(first) == []
+        assert not server.has_data
+        assert server.give(second) == [Opened(2)]
+
+
+def test_an_answer_cut_anywhere_is_waited_for(profile: Profile) -> None:
+    for first, second in two_pieces((PREAMBLE if profile is ZEEBE else b"") + b"\x00\x02"):
+        client = Side(Role.CLIENT, make_config(profile=profile))
+        assert client.give(first) == []
+        assert client.give(second) == [Opened(2)]
+
+
+def test_nothing_is_heard_after_a_refusal(profile: Profile) -> None:
+    server = Side(Role.SERVER, server_config(profile=profile))
+    server.give(b"wrong!")
+    assert server.give(PREAMBLE + b"\x00\x02") == []
+    assert not server.has_data
+
+
+# Versions 1 and 2.
+
+
+REQUEST_HEADS = {"documented": struct.pack(">bq", 1, 7), "zeebe": b"\x01\x07"}
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("kind", [0, 3, 127, 255])
+def test_an_unknown_type(profile: Profile, role: Role, kind: int) -> None:
+    side = older_side(role, profile)
+    side.give(bytes([kind]) + bytes(20))
+    assert_closed(side, MalformedFrame, f"unknown frame type {kind}")
+
+
+@pytest.mark.parametrize(
+    "sender",
+    ["80 00", "ff ff", "00 01 61 00 01 00 00", "00 01 61 ff ff ff ff", "00 01 ff 00 00 00 01"],
+    ids=["length -32768", "length -1", "port 65536", "port -1", "no text"],
+)
+def test_a_bad_address(profile: Profile, sender: str) -> None:
+    for role in Role:
+        side = open_side(role, 2, profile)
+        side.give(bytes.fromhex(sender))
+        assert_closed(side, MalformedFrame, "sender")
+
+
+@pytest.mark.parametrize("sender", ["05 00", "ff ff", "04 7f 00 00 01 00 01 00 00"])
+def test_a_bad_ip_address(profile: Profile, sender: str) -> None:
+    server = open_side(Role.SERVER, 1, profile)
+    server.give(bytes.fromhex(sender))
+    assert_closed(server, MalformedFrame, "sender")
+
+
+LENGTHS = {
+    ("documented", "-1"): (b"\xff\xff\xff\xff", MalformedFrame),
+    ("documented", "2 GiB"): (b"\x7f\xff\xff\xff", FrameTooLarge),
+    ("zeebe", "-1"): (b"\xff\xff\xff\xff\x0f", FrameTooLarge),
+    ("zeebe", "2 GiB"): (b"\xff\xff\xff\xff\x07", FrameTooLarge),
+}
+
+
+@pytest.mark.parametrize(("case", "expected"), LENGTHS.items(), ids=map(" ".join, LENGTHS))
+def test_impossible_lengths_take_no_memory(
+    case: tuple[str, str], expected: tuple[bytes, type[RemoteProtocolError]]
+) -> None:
+    length, failure = expected
+    server = older_side(Role.SERVER, PROFILES[case[0]])
+    assert peak_bytes(server, REQUEST_HEADS[case[0]] + length) < 64 * 1024
+    assert_closed(server, failure)
+
+
+def peak_bytes(side: Side, data: bytes) -> int:
+    tracemalloc.start()
+    try:
+        side.give(data)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("feed", FEEDINGS)
+def test_a_subject_that_is_no_text_is_answered_before_the_end(profile: Profile, feed: str) -> None:
+    good, bad = {
+        "documented": (
+            struct.pack(">bqii", 1, 6, 0, 1) + b"a",
+            struct.pack(">bqii", 1, 7, 0, 2) + b"\xc3\x28",
+        ),
+        "zeebe": (b"\x01\x06\x00\x00\x01a", b"\x01\x07\x00\x00\x02\xc3\x28"),
+    }[profile.name]
+    server = older_side(Role.SERVER, profile)
+    server.give(*FEEDINGS[feed]([good, bad]))
+    assert server.events == [Request(6, "a", b"")]
+    assert_closed(server, MalformedFrame, "subject is not valid UTF-8")
+
+    client = open_side(Role.CLIENT, 2, profile)
+    (reply,) = client.give(server.take())
+    assert isinstance(reply, Reply)
+    assert (reply.id, reply.status) == (7, 3)
+    assert b"UTF-8" in reply.payload
+
+
+def test_an_unknown_status(profile: Profile) -> None:
+    client = older_side(Role.CLIENT, profile)
+    head = b"\x02\x01\x00" if profile is ZEEBE else struct.pack(">bqi", 2, 1, 0)
+    client.give(head + b"\x04")
+    assert_closed(client, MalformedFrame, "unknown status 4")
+    assert not client.has_data
+
+
+def test_frames_before_a_bad_one_count(profile: Profile) -> None:
+    server = older_side(Role.SERVER, profile)
+    good = b"\x01\x01\x00\x00\x00" if profile is ZEEBE else struct.pack(">bqii", 1, 1, 0, 0)
+    assert server.give(good + b"\xff" * 20) == [Request(1, "", b"")]
+    assert_closed(server, MalformedFrame)
+
+
+# Version 3.
+
+
+def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
+    server = greeted_side(Role.SERVER)
+    begin, end = cut_at(version3_frame(1, b"echo" + bytes(200_000), short=4, id=7), [100_000])
+    server.give(begin)
+    assert server.machine.awaits_large
+    room = server.machine.room()
+    assert room is not None
+    for now in range(0, 100, 5):
+        server.tick(now)
+    failure = server.failure
+    assert isinstance(failure, PeerSilent)
+
+    assert server.machine.room() is None
+    room[: len(end)] = end
+    assert server.machine.receive_in_room(len(end), 100) == []
+    assert server.failure is failure
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(
+    ("frame", "failure", "text"),
+    [
+        (struct.pack(">IBBHIQ", 0, 1, 0, 0, 0, 0), MalformedFrame, "shorter than its header"),
+        (struct.pack(">IBBHIQ", 2**31, 1, 0, 0, 0, 0), FrameTooLarge, "2147483632 bytes"),
+        (struct.pack(">IBBHIQ", 2**32 - 1, 2, 0, 0, 0, 0), FrameTooLarge, "4294967279 bytes"),
+        (version3_frame(99), MalformedFrame, "unknown frame type 99"),
+        (version3_frame(0), MalformedFrame, "unknown frame type 0"),
+        (version3_frame(2, short=5), MalformedFrame, "unknown status 5"),
+        (version3_frame(5, b"!"), FrameTooLarge, "1 bytes was announced, 0"),
+        (version3_frame(2, bytes(600), flags=2), MalformedFrame, "no compression was agreed"),
+    ],
+)
+def test_bad_frames_of_version_3(
+    role: Role, frame: bytes, failure: type[RemoteProtocolError], text: str
+) -> None:
+    side = greeted_side(role)
+    side.take()
+    assert peak_bytes(side, frame) < 64 * 1024
+    assert_closed(side, failure, text)
+    (goodbye,) = cut_version3(side.take())
+    assert (goodbye.kind, goodbye.word) == (7, failure.code)
+    assert text in goodbye.body.decode()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        version3_frame(1, b"\xff", short=1, id=7),
+        version3_frame(1, b"echo" + bytes(600), flags=2, short=4, id=7),
+    ],
+    ids=["no text", "compressed"],
+)
+def test_a_bad_request_is_answered_before_the_end(frame: bytes) -> None:
+    server = greeted_side(Role.SERVER)
+    server.take()
+    server.give(frame)
+    assert_closed(server, MalformedFrame)
+    reply, goodbye = cut_version3(server.take())
+    assert (reply.kind, reply.id, reply.short, reply.word) == (2, 7, 3, MalformedFrame.code)
+    assert goodbye.kind == 7
+
+
+@pytest.mark.parametrize("name", ["zlib", "zstd"])
+@pytest.mark.parametrize("announced", [1_000, 64 * 1024 * 1024])
+def test_a_decompression_bomb(name: str, announced: int) -> None:
+    server = Side(Role.SERVER, make_config("server", compressions=[name]))
+    server.give(PREAMBLE + b"\x00\x03" + changed_hello(Role.SERVER, compressions=(name,)))
+    packed = load_algorithm(name).compress(bytes(64 * 1024 * 1024))
+    body = b"echo" + struct.pack(">I", announced) + packed
+    data = version3_frame(1, body, flags=2, short=4, id=7)
+    assert peak_bytes(server, data) < 4 * 1024 * 1024
+    assert isinstance(server.failure, MalformedFrame | FrameTooLarge)
+    assert server.events == [Opened(3)]
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(
+    ("body", "failure", "text"),
+    [
+        (b"", MalformedFrame, "hello lacks its cluster"),
+        (hello_fields({1: b"c"}), MalformedFrame, "hello lacks its name"),
+        (hello_fields({1: b"c", 2: b"a@b", 3: bytes(8), 6: b"\x01" * 4}), MalformedFrame, "a@b"),
+        (hello_fields({1: b"c", 2: b"a", 3: b"", 6: b"\x01" * 4}), MalformedFrame, "incarnation"),
+        (b"\x00", MalformedFrame, "ends inside a field"),
+        (bytes(HELLO_BYTES_MAX + 1), FrameTooLarge, f"{HELLO_BYTES_MAX} are accepted"),
+    ],
+    ids=["empty", "no name", "bad name", "odd number", "cut field", "oversized"],
+)
+def test_a_bad_hello(
+    role: Role, body: bytes, failure: type[RemoteProtocolError], text: str
+) -> None:
+    side = open_side(role, 3)
+    side.give(version3_frame(3, body))
+    assert_closed(side, failure, text)
+    assert side.machine.peer is None
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_hello_cut_anywhere_is_waited_for(role: Role) -> None:
+    for first, second in two_pieces(hello_frame(peer_hello(role))):
+        side = open_side(role, 3)
+        assert side.give(first) == []
+        assert side.give(second) == [Opened(3)]

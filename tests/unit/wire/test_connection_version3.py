@@ -1,0 +1,445 @@
+"""What version 3 adds: introductions, deadlines, cancel, goodbye, error details, pings."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from postroad.core.address import Address
+from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent
+from postroad.core.limits import Limits
+from postroad.wire import (
+    Cancel,
+    Goodbye,
+    Hello,
+    Opened,
+    Phase,
+    Reply,
+    Request,
+    Role,
+    Status,
+    WireConfig,
+    java_string_hash,
+)
+from tests.wire_pairs import (
+    CLIENT_ADDRESS,
+    QUIET,
+    SERVER_ADDRESS,
+    Pair,
+    Side,
+    byte_by_byte,
+    changed_hello,
+    cut_version3,
+    greeted_side,
+    hello_frame,
+    make_config,
+    open_pair,
+    open_side,
+    peer_hello,
+    server_config,
+    version3_frame,
+    version3_sample,
+    whole,
+)
+
+
+def beating(interval_s: float, timeout_s: float) -> Limits:
+    return Limits(heartbeat_interval_s=interval_s, heartbeat_timeout_s=timeout_s)
+
+
+def refusal(side: Side) -> str:
+    """Why a side refused its peer; it must have said so to the peer too."""
+    assert isinstance(side.failure, HandshakeRefused)
+    assert side.machine.phase is Phase.CLOSED
+    assert side.machine.peer is None
+    last = cut_version3(side.take())[-1]
+    assert (last.kind, last.word) == (7, HandshakeRefused.code)
+    assert last.body.decode() == str(side.failure)
+    return str(side.failure)
+
+
+# Introductions.
+
+
+@pytest.mark.parametrize("split", [whole, byte_by_byte])
+def test_each_side_meets_the_other(split: Callable[[bytes], Sequence[bytes]]) -> None:
+    pair = Pair(
+        make_config(limits=beating(1, 3), incarnation=7, compressions=("zlib",)),
+        server_config(limits=beating(2, 9)),
+    )
+    pair.settle(split)
+    assert pair.server.machine.peer == Hello(
+        cluster="zeebe-cluster",
+        name="client",
+        incarnation=7,
+        address=CLIENT_ADDRESS,
+        frame_bytes_max=4 * 1024 * 1024,
+        requests_pending_max=16_384,
+        heartbeat_timeout_ms=3_000,
+        compressions=("zlib",),
+    )
+    assert pair.client.machine.peer == server_config(limits=beating(2, 9)).hello
+    assert pair.client.machine.sender == SERVER_ADDRESS
+    assert pair.server.machine.sender == CLIENT_ADDRESS
+
+
+def test_a_hello_is_the_first_frame_of_either_side() -> None:
+    server = Side(Role.SERVER)
+    server.give(b"\xeb\x6e\xec\x8a\x00\x03")
+    assert server.take() == b"\x00\x03" + hello_frame(server.config.hello)
+    assert server.machine.phase is Phase.INTRODUCING
+    assert server.events == []
+
+    client = Side(Role.CLIENT)
+    client.take()
+    client.give(b"\x00\x03")
+    assert client.take() == hello_frame(client.config.hello)
+
+
+def test_frames_may_follow_a_hello_in_the_same_piece() -> None:
+    server = Side(Role.SERVER)
+    request = version3_sample(Request, Role.SERVER)
+    server.give(b"\xeb\x6e\xec\x8a\x00\x03" + hello_frame(peer_hello(Role.SERVER)) + request * 2)
+    expected = Request(7, "echo", b"payload")
+    assert server.events == [Opened(3), expected, expected]
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("receiver", Role)
+def test_nothing_counts_before_the_hello(receiver: Role, pieces: int) -> None:
+    """Else a peer could do without an identity by never telling one."""
+    kind = Request if receiver is Role.SERVER else Reply
+    side = open_side(receiver, 3)
+    frames = version3_sample(kind, receiver) * 2
+    side.give(*([frames] if pieces == 1 else [frames[:30], frames[30:]]))
+    assert side.events == []
+    assert isinstance(side.failure, IllegalFrame)
+
+
+def test_names_with_the_same_hash_are_told_apart() -> None:
+    assert java_string_hash("Aa") == java_string_hash("BB")
+    pair = Pair(make_config(cluster="Aa"), make_config("server", cluster="BB"))
+    pair.server.give(pair.client.take())
+    pair.client.give(pair.server.take())
+    pair.server.give(pair.client.take())
+    assert pair.client.events == pair.server.events == []
+    assert "cluster 'BB'" in str(pair.client.failure)
+    assert "cluster 'Aa'" in refusal(pair.server)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_second_node_of_the_same_name_is_refused(role: Role) -> None:
+    side = open_side(role, 3)
+    ours = side.config.hello
+    side.give(changed_hello(role, name=ours.name, incarnation=2, address=Address("b", 9)))
+    assert refusal(side) == f"another live node at b:9 is named '{ours.name}'"
+
+
+def test_a_node_may_call_itself() -> None:
+    config = make_config("alone")
+    pair = open_pair(config, config)
+    assert pair.client.failure is pair.server.failure is None
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (frozenset({"mallory"}), "mallory"),
+        (frozenset({"mallory", "eve"}), "eve, mallory"),
+        (frozenset[str](), "nobody"),
+    ],
+)
+@pytest.mark.parametrize("role", Role)
+def test_a_certificate_of_another_name_is_refused(
+    role: Role, names: frozenset[str], shown: str
+) -> None:
+    config = make_config() if role is Role.CLIENT else server_config()
+    side = Side(role, config, certificate_names=names)
+    side.give(b"\x00\x03" if role is Role.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03")
+    side.take()
+    side.give(hello_frame(peer_hello(role)))
+    name = role.other.value
+    assert refusal(side) == f"node '{name}' shows a certificate of {shown}"
+
+
+def test_a_certificate_of_the_right_name_is_accepted() -> None:
+    names = frozenset({"other", "client", "server"})
+    pair = Pair(client_names=names, server_names=names)
+    pair.settle()
+    assert pair.client.failure is pair.server.failure is None
+
+
+def test_the_refused_side_hears_why() -> None:
+    pair = Pair(make_config("same"), make_config("same", incarnation=2))
+    pair.server.give(pair.client.take())
+    pair.client.give(pair.server.take()[:2])
+    pair.server.give(pair.client.take())
+    pair.client.give(cut_goodbye(pair.server.take()))
+    (goodbye,) = pair.client.events
+    assert isinstance(goodbye, Goodbye)
+    assert goodbye.code == HandshakeRefused.code
+    assert "is named 'same'" in goodbye.reason
+    assert pair.client.machine.phase is Phase.DRAINING
+
+
+def cut_goodbye(data: bytes) -> bytes:
+    """The goodbye alone, as if the hello before it had been refused unread."""
+    frame = cut_version3(data)[-1]
+    return version3_frame(frame.kind, frame.body, word=frame.word)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_silent_peer_is_not_waited_for(role: Role) -> None:
+    side = open_side(role, 3)
+    (goodbye,) = cut_version3(side.tick(side.config.limits.handshake_timeout_s))
+    assert isinstance(side.failure, PeerSilent)
+    assert (goodbye.kind, goodbye.word) == (7, PeerSilent.code)
+
+
+# Requests and replies.
+
+
+def test_a_request_tells_its_deadline_and_direction() -> None:
+    pair = open_pair()
+    pair.client.machine.request(1, "slow", b"", 2_500)
+    pair.client.machine.request(2, "log", b"line", 0, one_way=True)
+    pair.settle()
+    assert pair.server.events == [
+        Request(1, "slow", b"", 2_500),
+        Request(2, "log", b"line", 0, one_way=True),
+    ]
+
+
+def test_cancel() -> None:
+    pair = open_pair()
+    pair.client.machine.request(1, "slow", b"", 0)
+    pair.client.machine.cancel(1)
+    pair.settle()
+    assert pair.server.events == [Request(1, "slow", b""), Cancel(1)]
+
+
+def test_a_reply_tells_code_and_retry() -> None:
+    pair = open_pair()
+    pair.server.machine.reply(1, Status.HANDLER_FAILED, b"busy", 3800, True)
+    pair.server.machine.reply(2, Status.STOPPING, b"", 3100, True)
+    pair.settle()
+    assert pair.client.events == [
+        Reply(1, Status.HANDLER_FAILED, b"busy", 3800, retryable=True),
+        Reply(2, Status.STOPPING, b"", 3100, retryable=True),
+    ]
+
+
+def test_a_reply_to_nothing_ends_the_connection() -> None:
+    client = greeted_side(Role.CLIENT)
+    client.machine.refuse_unasked_reply(Reply(99, Status.OK, b""))
+    assert isinstance(client.failure, IllegalFrame)
+    assert "reply to request 99" in str(client.failure)
+    assert cut_version3(client.take())[-1].kind == 7
+
+
+def test_older_versions_excuse_a_reply_to_nothing() -> None:
+    client = open_side(Role.CLIENT, 2)
+    client.machine.refuse_unasked_reply(Reply(99, Status.OK, b""))
+    assert client.failure is None
+
+
+# Goodbye.
+
+
+@pytest.mark.parametrize("speaker", Role)
+def test_after_goodbye_what_is_in_flight_may_finish(speaker: Role) -> None:
+    pair = open_pair()
+    pair.client.machine.request(1, "slow", b"", 0)
+    pair.settle()
+    side = pair.client if speaker is Role.CLIENT else pair.server
+    side.machine.goodbye("stopping", 3100)
+    pair.settle()
+    assert pair.client.machine.phase is pair.server.machine.phase is Phase.DRAINING
+
+    pair.server.machine.reply(1, Status.OK, b"done")
+    pair.settle()
+    heard = pair.server if speaker is Role.CLIENT else pair.client
+    assert Goodbye(3100, "stopping") in heard.events
+    assert pair.client.events[-1] == Reply(1, Status.OK, b"done")
+
+
+def test_goodbye_may_be_said_by_both() -> None:
+    pair = open_pair()
+    pair.client.machine.goodbye("idle")
+    pair.server.machine.goodbye("stopping")
+    pair.settle()
+    assert pair.client.events == [Goodbye(0, "stopping")]
+    assert pair.server.events == [Goodbye(0, "idle")]
+    assert pair.client.failure is pair.server.failure is None
+
+
+def test_goodbye_may_be_said_again_with_another_reason() -> None:
+    pair = open_pair()
+    pair.server.machine.goodbye("stopping")
+    pair.server.machine.goodbye("stopped")
+    pair.settle()
+    assert pair.client.events == [Goodbye(0, "stopping"), Goodbye(0, "stopped")]
+    assert pair.server.machine.phase is Phase.DRAINING
+
+
+@pytest.mark.parametrize("role", Role)
+def test_goodbye_before_the_peers_hello_does_not_blame_the_peer(role: Role) -> None:
+    """The hello was under way already when this side decided to stop."""
+    side = open_side(role, 3)
+    side.machine.goodbye("stopping", 3100)
+    assert cut_version3(side.take())[-1].body == b"stopping"
+    side.give(hello_frame(peer_hello(role)))
+    assert side.failure is None
+
+
+# What both can do.
+
+
+def test_the_peers_frame_limit_holds() -> None:
+    small = Limits(frame_bytes_max=500, heartbeat_interval_s=0, heartbeat_timeout_s=0)
+    pair = open_pair(make_config(), server_config(limits=small))
+    assert pair.client.machine.send_bytes_max == 500
+    assert pair.server.machine.send_bytes_max == 4 * 1024 * 1024
+
+
+def test_a_tiny_frame_limit_does_not_prevent_the_introduction() -> None:
+    tiny = Limits(frame_bytes_max=16, heartbeat_interval_s=0, heartbeat_timeout_s=0)
+    pair = open_pair(make_config(limits=tiny), server_config(limits=tiny))
+    assert pair.client.failure is pair.server.failure is None
+    assert pair.client.machine.send_bytes_max == 16
+
+
+def compressing(name: str, *compressions: str) -> WireConfig:
+    return make_config(name, compressions=compressions)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_compressed"),
+    [
+        (("zlib",), ("zlib",), True),
+        (("zlib", "zstd"), ("zstd", "zlib"), True),
+        (("zstd",), ("zlib",), False),
+        (("zlib",), (), False),
+        ((), ("zlib",), False),
+    ],
+)
+def test_compression_is_used_if_both_offer_it(
+    ours: tuple[str, ...], theirs: tuple[str, ...], is_compressed: bool
+) -> None:
+    pair = open_pair(compressing("client", *ours), compressing("server", *theirs))
+    payload = b"to be or not to be, " * 500
+    pair.client.machine.request(1, "echo", payload, 0)
+    data = pair.client.take()
+    assert (len(data) < 1_000) is is_compressed
+    pair.server.give(data)
+    assert pair.server.events == [Request(1, "echo", payload)]
+
+    pair.server.machine.reply(1, Status.OK, payload)
+    data = pair.server.take()
+    assert (len(data) < 1_000) is is_compressed
+    pair.client.give(data)
+    assert pair.client.events == [Reply(1, Status.OK, payload)]
+
+
+def test_a_compressed_request_may_follow_the_hello_in_the_same_piece() -> None:
+    """A client that has heard the server's hello knows what is agreed, and writes at once."""
+    pair = Pair(compressing("client", "zlib"), compressing("server", "zlib"))
+    pair.server.give(pair.client.take())
+    pair.client.give(pair.server.take())
+    payload = bytes(10_000)
+    pair.client.machine.request(1, "echo", payload, 0)
+    pair.client.machine.request(2, "echo", payload, 0)
+    pair.server.give(pair.client.take())
+    assert pair.server.failure is None
+    assert pair.server.events == [
+        Opened(3),
+        Request(1, "echo", payload),
+        Request(2, "echo", payload),
+    ]
+
+
+# Pings.
+
+
+def test_both_sides_ping_when_quiet_each_by_its_own_interval() -> None:
+    pair = open_pair(make_config(limits=beating(2, 30)), server_config(limits=beating(5, 30)))
+    kinds: dict[Role, list[int]] = {Role.CLIENT: [], Role.SERVER: []}
+    for now in range(1, 31):
+        for side in (pair.client, pair.server):
+            data = side.tick(now)
+            kinds[side.machine.role] += [frame.kind for frame in cut_version3(data)]
+            other = pair.server if side is pair.client else pair.client
+            other.now = now
+            other.give(data)
+    # A pong is a write as well, so the server, which answers every 2 s, is never quiet for 5 s.
+    assert kinds[Role.CLIENT].count(5) == 15
+    assert kinds[Role.SERVER].count(5) == 0
+    assert kinds[Role.SERVER].count(6) >= 14
+    assert pair.client.failure is pair.server.failure is None
+
+
+@pytest.mark.parametrize("receiver", Role)
+def test_a_ping_is_answered_with_its_id(receiver: Role) -> None:
+    side = greeted_side(receiver)
+    side.take()
+    assert side.give(version3_frame(5, id=77)) == []
+    assert side.take() == version3_frame(6, id=77)
+
+
+def test_a_ping_measures_the_round_trip() -> None:
+    pair = open_pair(make_config(limits=beating(5, 15)), server_config())
+    ping = pair.client.tick(5)
+    pair.server.give(ping)
+    pair.client.now = 5.125
+    pair.client.give(pair.server.take())
+    assert pair.client.machine.round_trip_s == 0.125
+    assert pair.server.machine.round_trip_s is None
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_peer_without_a_sign_of_life_is_given_up(role: Role) -> None:
+    side = Side(role, make_config("ours", limits=beating(5, 15)))
+    side.give(b"\x00\x03" if role is Role.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03")
+    side.give(changed_hello(role, name="theirs"))
+    side.take()
+    beats = []
+    while side.failure is None:
+        now = side.machine.deadline()
+        assert side.now < now <= 15
+        beats += [frame.kind for frame in cut_version3(side.tick(now))]
+    assert side.now == 15
+    assert isinstance(side.failure, PeerSilent)
+    assert beats == [5, 5, 7]
+
+
+def test_the_peers_shorter_timeout_sets_our_pace() -> None:
+    pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(1, 3)))
+    assert pair.client.machine.deadline() == 1
+    slow = msgspec.structs.replace(make_config(), limits=QUIET)
+    pair = open_pair(slow, server_config(limits=beating(1, 3)))
+    assert pair.client.machine.deadline() == 1
+    assert [frame.kind for frame in cut_version3(pair.client.tick(1))] == [5]
+
+
+def test_an_empty_write_is_no_sign_of_life() -> None:
+    """Else a side that only hears would never ping, and its peer would give it up."""
+    pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(5, 15)))
+    assert pair.server.machine.data_to_send(4) == []
+    assert pair.server.machine.deadline() == 5
+    assert [frame.kind for frame in cut_version3(pair.server.tick(5))] == [5]
+
+
+def test_pausing_suspends_giving_up_and_resuming_starts_anew() -> None:
+    pair = open_pair(make_config(), server_config(limits=beating(5, 15)))
+    server = pair.server
+    server.machine.pause_reading()
+    for now in range(5, 105, 5):
+        assert [frame.kind for frame in cut_version3(server.tick(now))] == [5]
+    assert server.failure is None
+    assert server.machine.deadline() > 100
+
+    server.machine.resume_reading(100)
+    server.tick(114.9)
+    assert server.failure is None
+    server.tick(115)
+    assert isinstance(server.failure, PeerSilent)

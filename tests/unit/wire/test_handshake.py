@@ -1,0 +1,119 @@
+"""The negotiation of preamble and version, alone."""
+
+import pytest
+
+from postroad.core.errors import ConfigError, HandshakeRefused
+from postroad.wire import DOCUMENTED, PROFILES, ZEEBE, Profile, Role
+from postroad.wire.handshake import Handshake
+from tests.wire_pairs import byte_by_byte, two_pieces
+
+PREAMBLE = b"\xeb\x6e\xec\x8a"
+BOTH = [DOCUMENTED, ZEEBE]
+
+
+def handshake(role: Role, profile: Profile) -> Handshake:
+    return Handshake(role, profile, PREAMBLE)
+
+
+def test_profiles() -> None:
+    assert PROFILES == {"documented": DOCUMENTED, "zeebe": ZEEBE}
+    assert DOCUMENTED.versions == (1, 2, 3)
+    assert ZEEBE.versions == (1, 2)
+
+
+def test_a_profile_without_its_newest_versions() -> None:
+    assert DOCUMENTED.up_to(None) is DOCUMENTED
+    assert DOCUMENTED.up_to(2).versions == (1, 2)
+    assert DOCUMENTED.up_to(9) == DOCUMENTED
+    with pytest.raises(ConfigError, match="profile 'zeebe' has no version 0 or older"):
+        ZEEBE.up_to(0)
+
+
+@pytest.mark.parametrize("profile", BOTH, ids=lambda profile: profile.name)
+def test_the_client_opens_with_its_newest_version(profile: Profile) -> None:
+    newest = profile.versions[-1]
+    assert handshake(Role.CLIENT, profile).opening() == PREAMBLE + bytes([0, newest])
+    assert handshake(Role.SERVER, profile).opening() == b""
+
+
+@pytest.mark.parametrize("profile", BOTH, ids=lambda profile: profile.name)
+def test_the_server_in_any_two_pieces(profile: Profile) -> None:
+    for first, second in two_pieces(PREAMBLE + b"\x00\x02" + b"rest"):
+        server = handshake(Role.SERVER, profile)
+        rest = server.feed(first)
+        rest = server.feed(second) if rest is None else rest + second
+        assert rest == b"rest"
+        assert server.version == 2
+
+
+def test_the_server_byte_by_byte() -> None:
+    server = handshake(Role.SERVER, DOCUMENTED)
+    rests = [server.feed(piece) for piece in byte_by_byte(PREAMBLE + b"\x00\x01")]
+    assert rests == [None, None, None, None, None, b""]
+    assert server.version == 1
+
+
+@pytest.mark.parametrize(
+    ("profile", "offered", "agreed"),
+    [
+        (DOCUMENTED, b"\x00\x01", 1),
+        (DOCUMENTED, b"\x00\x02", 2),
+        (DOCUMENTED, b"\x00\x03", 3),
+        (DOCUMENTED, b"\x00\x04", 3),
+        (DOCUMENTED, b"\x00\x00", 3),
+        (DOCUMENTED, b"\xff\xff", 3),
+        (DOCUMENTED, b"\x80\x00", 3),
+        (DOCUMENTED.up_to(2), b"\x00\x03", 2),
+        (ZEEBE, b"\x00\x03", 2),
+        (ZEEBE.up_to(1), b"\x00\x02", 1),
+    ],
+)
+def test_the_server_answers_what_it_knows_or_its_latest(
+    profile: Profile, offered: bytes, agreed: int
+) -> None:
+    server = handshake(Role.SERVER, profile)
+    assert server.feed(PREAMBLE + offered) == b""
+    assert server.version == agreed
+    prefix = PREAMBLE if profile.answers_preamble else b""
+    assert server.answer() == prefix + bytes([0, agreed])
+
+
+@pytest.mark.parametrize(
+    ("profile", "answer"), [(DOCUMENTED, b"\x00\x02"), (ZEEBE, PREAMBLE + b"\x00\x02")]
+)
+def test_the_client_in_any_two_pieces(profile: Profile, answer: bytes) -> None:
+    for first, second in two_pieces(answer):
+        client = handshake(Role.CLIENT, profile)
+        assert client.feed(first) is None
+        assert client.feed(second + b"rest") == b"rest"
+        assert client.version == 2
+
+
+@pytest.mark.parametrize("answer", [b"\x00\x00", b"\x00\x04", b"\x7f\xff", b"\xff\xff"])
+def test_the_client_refuses_a_version_it_does_not_know(answer: bytes) -> None:
+    with pytest.raises(HandshakeRefused, match="known here are 1, 2, 3"):
+        handshake(Role.CLIENT, DOCUMENTED).feed(answer)
+    with pytest.raises(HandshakeRefused, match="known here are 1, 2"):
+        handshake(Role.CLIENT, ZEEBE).feed(PREAMBLE + answer)
+
+
+@pytest.mark.parametrize("role_and_profile", [(Role.SERVER, DOCUMENTED), (Role.CLIENT, ZEEBE)])
+@pytest.mark.parametrize("wrong", range(4))
+def test_a_wrong_preamble_is_refused_at_its_first_wrong_byte(
+    role_and_profile: tuple[Role, Profile], wrong: int
+) -> None:
+    side = handshake(*role_and_profile)
+    for byte in byte_by_byte(PREAMBLE[:wrong]):
+        assert side.feed(byte) is None
+    with pytest.raises(HandshakeRefused, match="is not eb 6e ec 8a"):
+        side.feed(bytes([PREAMBLE[wrong] ^ 1]))
+
+
+@pytest.mark.parametrize("record", [b"\x16\x03\x01\x02\x00\x01", b"\x15\x03\x03\x00\x02\x02"])
+@pytest.mark.parametrize(
+    "role_and_profile",
+    [(Role.SERVER, DOCUMENTED), (Role.SERVER, ZEEBE), (Role.CLIENT, DOCUMENTED)],
+)
+def test_tls_is_recognised(role_and_profile: tuple[Role, Profile], record: bytes) -> None:
+    with pytest.raises(HandshakeRefused, match="speaks TLS"):
+        handshake(*role_and_profile).feed(record)

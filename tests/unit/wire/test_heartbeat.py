@@ -1,0 +1,287 @@
+"""When heartbeats are sent, answered and missed. Time is a number."""
+
+from itertools import count
+
+import pytest
+
+from postroad.core.errors import MalformedFrame, PeerSilent
+from postroad.wire.frames import Cancel, Ping, Pong, Reply, Request, Status
+from postroad.wire.heartbeat import (
+    BEAT_SUBJECT,
+    SETUP_SUBJECT,
+    Heartbeats,
+    PingHeartbeats,
+    ZeebeClientHeartbeats,
+    ZeebeServerHeartbeats,
+)
+from postroad.wire.pending import NEVER
+
+SETUP = bytes.fromhex("05 00 01 00 0a 00 02 00 98 3a 00 00 01")
+AGREED = bytes.fromhex("02 00 02 00 0a 00 02 00 01 01")
+
+
+def zeebe_client(
+    interval_s: float = 5, timeout_s: float = 15, *, sends_payload: bool = True
+) -> ZeebeClientHeartbeats:
+    heartbeats = ZeebeClientHeartbeats(
+        interval_s,
+        timeout_s,
+        sends_payload=sends_payload,
+        next_id=count(1).__next__,
+        wall_clock=lambda: 0,
+    )
+    heartbeats.open(0.0)
+    return heartbeats
+
+
+def agreed_client() -> ZeebeClientHeartbeats:
+    heartbeats = zeebe_client()
+    assert heartbeats.consume(Reply(1, Status.OK, AGREED), 0)
+    heartbeats.outgoing.clear()
+    return heartbeats
+
+
+# None at all.
+
+
+def test_without_heartbeats_nothing_is_ever_due() -> None:
+    heartbeats = Heartbeats()
+    heartbeats.open(0.0)
+    heartbeats.tick(1e9, 0, 0)
+    assert heartbeats.deadline(0, 0) == NEVER
+    assert heartbeats.outgoing == []
+    assert not heartbeats.consume(Ping(1), 0)
+    assert heartbeats.round_trip_s is None
+
+
+def test_a_silent_kind_with_times_still_sends_nothing() -> None:
+    heartbeats = Heartbeats()
+    heartbeats.interval_s = 1
+    heartbeats.tick(2, 0, 0)
+    assert heartbeats.outgoing == []
+
+
+# Version 3.
+
+
+def test_whoever_was_quiet_for_its_interval_pings() -> None:
+    heartbeats = PingHeartbeats(5, 15, 15)
+    assert heartbeats.deadline(0, 0) == 5
+    heartbeats.tick(4.9, 0, 0)
+    assert heartbeats.outgoing == []
+    heartbeats.tick(5, 0, 0)
+    assert heartbeats.outgoing == [Ping(1)]
+
+
+def test_whoever_writes_does_not_ping() -> None:
+    heartbeats = PingHeartbeats(5, 15, 15)
+    assert heartbeats.deadline(0, 3) == 8
+    heartbeats.tick(5, 0, 3)
+    assert heartbeats.outgoing == []
+
+
+def test_a_silent_peer_is_given_up() -> None:
+    heartbeats = PingHeartbeats(5, 15, 15)
+    assert heartbeats.deadline(0, 14) == 15
+    heartbeats.tick(14.9, 0, 14)
+    with pytest.raises(PeerSilent, match="nothing was read for 15 s"):
+        heartbeats.tick(15, 0, 14)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs_s", "interval_s", "timeout_s"),
+    [
+        ((5, 15), 15, 5, 15),
+        ((5, 15), 3, 1, 15),
+        ((1, 3), 60, 1, 3),
+        ((5, 15), 0, 5, 15),
+        ((0, 0), 9, 3, NEVER),
+        ((0, 0), 0, NEVER, NEVER),
+    ],
+)
+def test_the_peers_timeout_bounds_our_silence(
+    ours: tuple[float, float], theirs_s: float, interval_s: float, timeout_s: float
+) -> None:
+    heartbeats = PingHeartbeats(*ours, theirs_s)
+    assert (heartbeats.interval_s, heartbeats.timeout_s) == (interval_s, timeout_s)
+
+
+def test_pings_are_answered_and_measured() -> None:
+    heartbeats = PingHeartbeats(5, 15, 15)
+    assert heartbeats.consume(Ping(42), 0)
+    assert heartbeats.outgoing == [Pong(42)]
+
+    heartbeats.tick(5, 5, 0)
+    assert heartbeats.consume(Pong(1), 5.25)
+    assert heartbeats.round_trip_s == 0.25
+
+
+def test_a_pong_of_no_ping_measures_nothing() -> None:
+    heartbeats = PingHeartbeats(5, 15, 15)
+    heartbeats.tick(5, 5, 0)
+    assert heartbeats.consume(Pong(99), 6)
+    assert heartbeats.round_trip_s is None
+
+
+@pytest.mark.parametrize("frame", [Request(1, "echo", b""), Reply(1, 0, b""), Cancel(1)])
+def test_pings_leave_other_frames_alone(frame: Request | Reply | Cancel) -> None:
+    assert not PingHeartbeats(5, 15, 15).consume(frame, 0)
+
+
+# Profile `zeebe`, the dialing side.
+
+
+def test_the_client_asks_first() -> None:
+    assert zeebe_client().outgoing == [Request(1, SETUP_SUBJECT, SETUP)]
+
+
+def test_the_client_asks_for_nothing_when_heartbeats_are_off() -> None:
+    heartbeats = zeebe_client(0, 0)
+    assert heartbeats.outgoing == []
+    assert heartbeats.deadline(0, 0) == NEVER
+
+
+def test_nothing_is_due_before_the_answer() -> None:
+    heartbeats = zeebe_client()
+    heartbeats.outgoing.clear()
+    heartbeats.tick(100, 0, 0)
+    assert heartbeats.outgoing == []
+    assert heartbeats.deadline(0, 0) == NEVER
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(1, Status.NO_HANDLER, SETUP_SUBJECT.encode()),
+        Reply(1, Status.HANDLER_FAILED, AGREED),
+        Reply(1, Status.OK, b""),
+        Reply(1, Status.OK, bytes.fromhex("02 00 02 00 0a 00 02 00 00 01")),
+    ],
+    ids=["old server", "failed", "empty", "disabled"],
+)
+def test_without_agreement_the_client_runs_without_heartbeats(reply: Reply) -> None:
+    heartbeats = zeebe_client()
+    assert heartbeats.consume(reply, 0)
+    heartbeats.outgoing.clear()
+    heartbeats.tick(1e9, 0, 0)
+    assert heartbeats.outgoing == []
+
+
+def test_an_answer_that_is_repeated_is_consumed_too() -> None:
+    heartbeats = agreed_client()
+    assert heartbeats.consume(Reply(1, Status.OK, AGREED), 0)
+
+
+def test_the_client_beats_when_quiet() -> None:
+    heartbeats = agreed_client()
+    assert heartbeats.deadline(0, 0) == 5
+    heartbeats.tick(5, 0, 0)
+    (beat,) = heartbeats.outgoing
+    assert isinstance(beat, Request)
+    assert (beat.id, beat.subject, len(beat.payload)) == (2, BEAT_SUBJECT, 16)
+    assert heartbeats.deadline(0, 5) == 10
+    assert heartbeats.deadline(0, 12) == 15, "a beat is unanswered, so the timeout counts"
+
+
+def test_the_client_gives_up_only_with_an_unanswered_beat() -> None:
+    heartbeats = agreed_client()
+    heartbeats.tick(16, 0, 15)
+    assert len(heartbeats.outgoing) == 1, "nothing was read, so it asks although it writes"
+    heartbeats.tick(20, 0, 19)
+    with pytest.raises(PeerSilent):
+        heartbeats.tick(26, 0, 25)
+
+
+def test_a_beat_is_answered_by_its_reply() -> None:
+    heartbeats = agreed_client()
+    heartbeats.tick(5, 0, 0)
+    assert heartbeats.consume(Reply(2, Status.OK, b""), 6)
+    heartbeats.tick(30, 6, 29)
+
+
+def test_a_beat_is_answered_by_any_later_reply() -> None:
+    heartbeats = agreed_client()
+    heartbeats.tick(5, 0, 0)
+    heartbeats.tick(10, 0, 5)
+    assert not heartbeats.consume(Reply(9, Status.OK, b"somebody's"), 11)
+    heartbeats.tick(30, 11, 29)
+
+
+def test_an_earlier_reply_proves_nothing() -> None:
+    heartbeats = agreed_client()
+    heartbeats.tick(5, 0, 0)
+    assert heartbeats.consume(Reply(1, Status.OK, b"late"), 6)
+    with pytest.raises(PeerSilent):
+        heartbeats.tick(21, 6, 20)
+
+
+def test_beats_of_an_older_server_are_swallowed() -> None:
+    heartbeats = agreed_client()
+    assert heartbeats.consume(Request(1, BEAT_SUBJECT, b""), 0)
+    assert not heartbeats.consume(Request(1, "echo", b""), 0)
+    assert heartbeats.outgoing == []
+
+
+def test_the_client_leaves_other_frames_alone() -> None:
+    assert not agreed_client().consume(Cancel(1), 0)
+
+
+# Profile `zeebe`, the accepting side.
+
+
+def zeebe_server(*, sends_payload: bool = True) -> ZeebeServerHeartbeats:
+    return ZeebeServerHeartbeats(sends_payload=sends_payload, wall_clock=lambda: 0)
+
+
+def test_the_server_uses_the_clients_timeout() -> None:
+    heartbeats = zeebe_server()
+    assert heartbeats.deadline(0, 0) == NEVER
+    assert heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
+    assert heartbeats.outgoing == [Reply(1, Status.OK, AGREED)]
+    assert heartbeats.deadline(0, 0) == 15
+    heartbeats.tick(14.9, 0, 0)
+    with pytest.raises(PeerSilent, match="nothing was read for 15 s"):
+        heartbeats.tick(15, 0, 0)
+
+
+def test_the_server_never_beats() -> None:
+    heartbeats = zeebe_server()
+    heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
+    heartbeats.outgoing.clear()
+    heartbeats.tick(14, 0, 0)
+    assert heartbeats.outgoing == []
+
+
+def test_without_set_up_a_beat_is_an_ordinary_request() -> None:
+    heartbeats = zeebe_server()
+    assert not heartbeats.consume(Request(1, BEAT_SUBJECT, b""), 0)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        bytes.fromhex("05 00 01 00 0a 00 02 00 00 00 00 00 01"),
+        b"undecodable",
+    ],
+    ids=["timeout 0", "undecodable"],
+)
+def test_a_set_up_with_nothing_to_do_is_answered_enabled(payload: bytes) -> None:
+    heartbeats = zeebe_server()
+    assert heartbeats.consume(Request(1, SETUP_SUBJECT, payload), 0)
+    (reply,) = heartbeats.outgoing
+    assert isinstance(reply, Reply)
+    assert reply.payload[:9] == AGREED[:9]
+    assert heartbeats.deadline(0, 0) == NEVER
+    assert not heartbeats.consume(Request(2, BEAT_SUBJECT, b""), 0)
+
+
+def test_an_empty_set_up_closes_the_connection() -> None:
+    with pytest.raises(MalformedFrame, match="without payload"):
+        zeebe_server().consume(Request(1, SETUP_SUBJECT, b""), 0)
+
+
+def test_the_server_leaves_other_frames_alone() -> None:
+    heartbeats = zeebe_server()
+    heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
+    assert not heartbeats.consume(Request(2, "echo", b""), 0)
+    assert not heartbeats.consume(Reply(2, Status.OK, b""), 0)

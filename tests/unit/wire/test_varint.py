@@ -1,0 +1,82 @@
+"""Variable-length integers of the `zeebe` profile."""
+
+from collections.abc import Callable
+
+import pytest
+
+from postroad.core.errors import MalformedFrame
+from postroad.wire.varint import (
+    decode_varint32,
+    decode_varint64,
+    encode_varint32,
+    encode_varint64,
+)
+
+Decoder = Callable[[bytes, int], tuple[int, int]]
+
+BOUNDARIES_32 = {
+    0: "00",
+    1: "01",
+    127: "7f",
+    128: "80 01",
+    300: "ac 02",
+    16_383: "ff 7f",
+    16_384: "80 80 01",
+    2**21 - 1: "ff ff 7f",
+    2**21: "80 80 80 01",
+    2**28 - 1: "ff ff ff 7f",
+    2**28: "80 80 80 80 01",
+    2**31 - 1: "ff ff ff ff 07",
+    2**32 - 1: "ff ff ff ff 0f",
+}
+
+BOUNDARIES_64 = {
+    0: "00",
+    127: "7f",
+    128: "80 01",
+    2**32: "80 80 80 80 10",
+    2**49 - 1: "ff ff ff ff ff ff 7f",
+    2**49: "80 80 80 80 80 80 80 01",
+    2**56 - 1: "ff ff ff ff ff ff ff 7f",
+    2**56: "80 80 80 80 80 80 80 80 01",
+    2**62: "80 80 80 80 80 80 80 80 40",
+    2**63 - 1: "ff ff ff ff ff ff ff ff 7f",
+    -(2**63): "80 80 80 80 80 80 80 80 80",
+    -1: "ff ff ff ff ff ff ff ff ff",
+}
+
+
+@pytest.mark.parametrize(("value", "encoded"), BOUNDARIES_32.items())
+def test_32_bits(value: int, encoded: str) -> None:
+    data = bytes.fromhex(encoded)
+    assert encode_varint32(value) == data
+    assert decode_varint32(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
+    assert decode_varint32(memoryview(data), 0) == (value, len(data))
+
+
+@pytest.mark.parametrize(("value", "encoded"), BOUNDARIES_64.items())
+def test_64_bits(value: int, encoded: str) -> None:
+    data = bytes.fromhex(encoded)
+    assert encode_varint64(value) == data
+    assert decode_varint64(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
+    assert decode_varint64(memoryview(data), 0) == (value, len(data))
+
+
+@pytest.mark.parametrize(
+    ("decode", "encoded"),
+    [(decode_varint32, "ff ff ff ff 0f"), (decode_varint64, "ff ff ff ff ff ff ff ff ff")],
+)
+def test_an_early_end_asks_for_more(decode: Decoder, encoded: str) -> None:
+    data = bytes.fromhex(encoded)
+    for size in range(len(data)):
+        with pytest.raises(IndexError):
+            decode(data[:size], 0)
+
+
+def test_bits_beyond_32_are_dropped() -> None:
+    assert decode_varint32(bytes.fromhex("ff ff ff ff 7f"), 0) == (2**32 - 1, 5)
+
+
+def test_more_than_five_bytes_are_refused() -> None:
+    with pytest.raises(MalformedFrame, match="more than five bytes"):
+        decode_varint32(bytes.fromhex("80 80 80 80 80 00"), 0)
