@@ -159,6 +159,7 @@ class DialedLink(Link):
                 self._leave_line(turn)
                 raise
             self._called_up -= 1
+            self._update_can_send()
             if self._has_room:
                 return True
             # Whoever was called up for nothing keeps its place in the line.

@@ -110,6 +110,9 @@ class Pool:
         try:
             link = await task
         except asyncio.CancelledError:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                # The caller was cancelled in the very turn in which the dial succeeded.
+                self.release(task.result(), "given up")
             self._check_cancelled(task)
             raise
         self._others.add(link)

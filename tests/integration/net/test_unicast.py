@@ -217,6 +217,8 @@ async def test_stopped_while_resolving() -> None:
         await sending
 
 
+# uvloop leaves the socket that it could not bind to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_address_in_use() -> None:
     async with Unicast(CLUSTER, "one") as first:
         second = Unicast(CLUSTER, "two", bind=first.address)
