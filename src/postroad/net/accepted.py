@@ -36,11 +36,13 @@ from .dispatch import (
     Subscriptions,
     answer_of,
     consumer_answer,
+    failure_answer,
     no_handler_answer,
     react,
     reply_too_large_answer,
+    to_reaction,
 )
-from .link import LARGE_BYTES, Link, LinkContext
+from .link import FRAME_BYTES, LARGE_BYTES, QUEUED_BYTES_MAX, Link, LinkContext
 from .message import Message, Result, Subscription
 
 _UNKNOWN_SENDER = Address("", 0)
@@ -64,7 +66,6 @@ class AcceptedLink(Link):
         "_encode_reply",
         "_ending",
         "_is_stopping",
-        "_out",
         "_over",
         "_peer_name",
         "_reads",
@@ -112,7 +113,6 @@ class AcceptedLink(Link):
         self._easy_bytes_max = 0
         # Set once the version is known.
         self._encode_reply: Callable[[list[bytes], int, int, bytes, int, bool], None]
-        self._out: list[bytes]
         # Counted here, and added to the service's counters when the link is gone.
         self.requests_received = 0
         self.replies_sent = 0
@@ -159,7 +159,6 @@ class AcceptedLink(Link):
         if isinstance(event, Opened):
             self._peer_name = self.peer_name
             self._encode_reply = self.machine.codec.encode_reply
-            self._out = self.machine.out
             self._easy_bytes_max = min(LARGE_BYTES - 1, self.machine.send_bytes_max)
         elif isinstance(event, Cancel):
             self._cancel(event.id)
@@ -200,15 +199,19 @@ class AcceptedLink(Link):
         if request.one_way or subscription.one_way:
             self._consume(request, subscription, message, now)
             return
-        reaction = react(subscription, message)
-        if type(reaction) is bytes and len(reaction) <= self._easy_bytes_max:
+        try:
+            result = subscription.handler(message)
+        except (Exception, asyncio.CancelledError) as error:
+            self._answer(request, subscription, failure_answer(error, subscription))
+            return
+        if type(result) is bytes and len(result) <= self._easy_bytes_max:
             self.replies_sent += 1
-            self._encode_reply(self._out, request.id, 0, reaction, 0, False)
-            self._queued_bytes += len(reaction)
-            if self._queued_bytes > LARGE_BYTES:
+            self._encode_reply(self._out, request.id, 0, result, 0, False)
+            self._queued_bytes += len(result) + FRAME_BYTES
+            if self._queued_bytes > QUEUED_BYTES_MAX:
                 self._flush()
         else:
-            self._conclude(request, subscription, reaction, now)
+            self._conclude(request, subscription, to_reaction(result, subscription), now)
 
     def _consume(
         self, request: Request, subscription: Subscription, message: Message, now: float
@@ -353,7 +356,7 @@ class AcceptedLink(Link):
         if self.transport is None:
             self._report_over()
             return
-        if self.machine.out:
+        if self._out:
             self._schedule_flush()
         self._regulate()
         self._close_when_drained()
@@ -408,7 +411,7 @@ class AcceptedLink(Link):
         self.machine.goodbye("the node is stopping")
         while self._backlog:
             self._decline(self._backlog.popleft())
-        if self.machine.out:
+        if self._out:
             self._flush()
         self._close_when_drained()
 

@@ -11,11 +11,8 @@ from postroad.core import Address
 from postroad.core.errors import ConnectionClosed, HandshakeRefused, Outcome, TlsFailed
 from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, Phase, Reply, Role
 
-from .link import LARGE_BYTES, Link, LinkContext, is_tls_error
+from .link import FRAME_BYTES, LARGE_BYTES, QUEUED_BYTES_MAX, Link, LinkContext, is_tls_error
 from .results import EXPIRED, LinkDown, Result
-
-# What a message weighs beside its payload, so that many empty ones count too.
-_FRAME_BYTES = 64
 
 
 class DialedLink(Link):
@@ -29,7 +26,6 @@ class DialedLink(Link):
         "_is_retired",
         "_new_future",
         "_next_id",
-        "_out",
         "_peer_reason",
         "_waiting",
         "_was_open",
@@ -64,7 +60,6 @@ class DialedLink(Link):
         self._ended = 0
         # Set once the version is known.
         self._encode_request: Callable[[list[bytes], int, str, bytes, int, bool], None]
-        self._out: list[bytes]
         self._was_open = False
         self._is_retired = False
         # Whether the peer wants nothing to do with this node.
@@ -86,10 +81,14 @@ class DialedLink(Link):
         self._encode_request(self._out, id, subject, payload, int(timeout * 1000) or 1, False)
         pending = self.pending
         entries = pending.entries
-        self._queued_bytes += len(payload) + _FRAME_BYTES
-        if not self._flush_scheduled or self._queued_bytes >= LARGE_BYTES:
+        self._queued_bytes += len(payload) + FRAME_BYTES
+        if not self._flush_scheduled or self._queued_bytes >= QUEUED_BYTES_MAX:
             self.last_used = now
-            self._flush_soon(payload, is_quiet=not entries)
+            if entries or self._last_batch > 1 or len(payload) >= LARGE_BYTES:
+                self._flush_soon(payload)
+            else:
+                # Hardly anything is going on: waiting for company would only add latency.
+                self._flush()
         future = self._new_future()
         deadline = now + timeout
         entries[id] = (future, deadline)
@@ -106,16 +105,14 @@ class DialedLink(Link):
         self.machine.request(self._next_id(), subject, payload, 0, True)
         self.last_used = now
         self._context.counters.messages_sent += 1
-        self._queued_bytes += len(payload) + _FRAME_BYTES
-        self._flush_soon(payload, is_quiet=False)
+        self._queued_bytes += len(payload) + FRAME_BYTES
+        self._flush_soon(payload)
 
-    def _flush_soon(self, payload: bytes, *, is_quiet: bool) -> None:
-        """Send at the end of this turn of the loop, or at once if that is better.
-
-        What is large gains nothing by waiting, nor does a message that no other can join.
-        """
-        self._has_large |= len(payload) >= LARGE_BYTES
-        if is_quiet or self._queued_bytes >= LARGE_BYTES:
+    def _flush_soon(self, payload: bytes) -> None:
+        """Send at the end of this turn of the loop, or at once if much is queued already."""
+        is_large = len(payload) >= LARGE_BYTES
+        self._has_large |= is_large
+        if is_large or self._queued_bytes >= QUEUED_BYTES_MAX:
             self._flush()
         else:
             self._schedule_flush()
@@ -228,7 +225,6 @@ class DialedLink(Link):
                 self.pending_max = min(self.pending_max, self.machine.peer.requests_pending_max)
             self.send_bytes_max = self.machine.send_bytes_max
             self._encode_request = self.machine.codec.encode_request
-            self._out = self.machine.out
             self._update_can_send()
             self.opened.set_result(None)
         elif isinstance(event, Goodbye):

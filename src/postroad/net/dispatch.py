@@ -65,13 +65,12 @@ def react(subscription: Subscription, message: Message) -> Reaction:
         result = subscription.handler(message)
     except (Exception, asyncio.CancelledError) as error:
         return failure_answer(error, subscription)
-    if type(result) is bytes:
-        return result
-    if result is None:
-        return b""
-    if isinstance(result, Awaitable):
-        return result
-    return to_payload(result, subscription)
+    return to_reaction(result, subscription)
+
+
+def to_reaction(result: Result | Awaitable[Result], subscription: Subscription) -> Reaction:
+    """What a handler returned, sorted."""
+    return result if isinstance(result, Awaitable) else to_payload(result, subscription)
 
 
 def answer_of(run: asyncio.Future[Result], subscription: Subscription) -> bytes | Answer:

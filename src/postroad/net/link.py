@@ -23,6 +23,11 @@ from .tls import certificate_names
 
 logger = logging.getLogger("postroad.net")
 
+# So much is queued before it is written even within a turn of the loop: about a hundred small
+# messages save nearly all system calls, and the peer can begin with them while more are made.
+QUEUED_BYTES_MAX = 16 * 1024
+# What a message weighs beside its payload, so that many empty ones count too.
+FRAME_BYTES = 64
 # How long a closing link may take to write what is still buffered.
 LINGER_S = 1.0
 # Payloads from this size on are written apart from the small frames around them.
@@ -74,13 +79,17 @@ class Link(asyncio.BufferedProtocol):
         "_flush_scheduled",
         "_has_large",
         "_is_writable",
+        "_last_batch",
         "_linger",
         "_loop",
+        "_out",
         "_queued_bytes",
         "_read_view",
         "_room",
         "_timer",
         "_timer_at",
+        "bytes_received",
+        "bytes_sent",
         "machine",
         "remote",
         "transport",
@@ -91,8 +100,12 @@ class Link(asyncio.BufferedProtocol):
     def __init__(self, context: LinkContext, loop: asyncio.AbstractEventLoop) -> None:
         self._context = context
         self._loop = loop
-        # Made by connection_made, which knows the peer's certificate.
+        # Made by connection_made, which knows the peer's certificate; and what it has queued.
         self.machine: Connection
+        self._out: list[bytes]
+        # Counted here, and added to the service's counters when the link is gone.
+        self.bytes_sent = 0
+        self.bytes_received = 0
         # Set by connection_made, None before and after.
         self.transport: asyncio.Transport | None = None
         # The socket's other end, for texts.
@@ -105,7 +118,9 @@ class Link(asyncio.BufferedProtocol):
         self._room: memoryview | None = None
         self._flush_scheduled = False
         self._has_large = False
-        # Bytes of small payloads since the last write; they must not pile up either.
+        # How many pieces the last write had: one means that hardly anything is going on.
+        self._last_batch = 1
+        # Bytes of payloads since the last write; they must not pile up either.
         self._queued_bytes = 0
         self._is_writable = True
         self._timer: asyncio.TimerHandle | None = None
@@ -126,6 +141,7 @@ class Link(asyncio.BufferedProtocol):
             next_id=self._context.next_id,
             certificate_names=certificate_names(transport),
         )
+        self._out = self.machine.out
         transport.set_write_buffer_limits(high=self._context.limits.write_buffer_bytes_max)
         _keep_alive(transport, self._context.limits)
         self._settle()
@@ -144,9 +160,9 @@ class Link(asyncio.BufferedProtocol):
         self._room = machine.room() if machine.awaits_large else None
         if events:
             self._handle(events, now)
-        if machine.out:
+        if self._out:
             self._flush()
-        self._context.counters.bytes_received += nbytes
+        self.bytes_received += nbytes
         if machine.needs_attention:
             self._settle()
 
@@ -162,6 +178,9 @@ class Link(asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         self._timer = self._linger = None
+        self._context.counters.bytes_sent += self.bytes_sent
+        self._context.counters.bytes_received += self.bytes_received
+        self.bytes_sent = self.bytes_received = 0
         self._on_lost(exc, was_open=was_open)
         if not self._closed.done():
             self._closed.set_result(None)
@@ -219,7 +238,7 @@ class Link(asyncio.BufferedProtocol):
         transport = self.transport
         if transport is None or self._linger is not None:
             return
-        if self.machine.out:
+        if self._out:
             self._flush()
         self.machine.close()
         self._linger = self._loop.call_later(LINGER_S, transport.abort)
@@ -255,24 +274,26 @@ class Link(asyncio.BufferedProtocol):
         """Write everything that is queued."""
         self._flush_scheduled = False
         self._queued_bytes = 0
+        queued = self._out
+        self._last_batch = len(queued)
         transport = self.transport
-        if transport is None:
+        if not queued or transport is None:
             return
-        pieces = self.machine.data_to_send(self._loop.time())
-        counters = self._context.counters
+        self.machine.last_write = self._loop.time()
         if self._has_large:
             self._has_large = False
-            for piece in pieces:
-                counters.bytes_sent += len(piece)
+            for piece in queued:
+                self.bytes_sent += len(piece)
                 transport.write(piece)
-        elif pieces:
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            counters.bytes_sent += len(data)
+        else:
+            data = queued[0] if len(queued) == 1 else b"".join(queued)
+            self.bytes_sent += len(data)
             transport.write(data)
+        queued.clear()
 
     def _settle(self) -> None:
         """Send, look at the failure, set the timer."""
-        if self.machine.out:
+        if self._out:
             self._flush()
         self.machine.needs_attention = False
         if self.machine.failure is not None:

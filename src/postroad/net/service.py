@@ -389,6 +389,8 @@ class MessagingService:
         counters["requests_sent"] += sum(link.requests_sent for link in links)
         counters["requests_received"] += sum(it.requests_received for it in self._accepted)
         counters["replies_sent"] += sum(it.replies_sent for it in self._accepted)
+        counters["bytes_sent"] += sum(it.bytes_sent for it in (*links, *self._accepted))
+        counters["bytes_received"] += sum(it.bytes_received for it in (*links, *self._accepted))
         return Statistics(
             **counters,
             dialed=len(links),

@@ -62,7 +62,6 @@ class Connection:
         "_heartbeats",
         "_last_frame",
         "_last_read",
-        "_last_write",
         "_reader",
         "_reads_paused",
         "_ticked_at",
@@ -71,6 +70,7 @@ class Connection:
         "certificate_names",
         "codec",
         "failure",
+        "last_write",
         "needs_attention",
         "out",
         "peer",
@@ -111,13 +111,15 @@ class Connection:
         self.codec = make_codec(config, config.profile.versions[-1])
         self._reader = FrameReader(self.codec, config.spare)
         self._heartbeats = make_heartbeats(config, role, next_id)
-        # The frame that makes up nearly all traffic of this side; none unless it is open.
+        # The frame that makes up nearly all traffic of this side and needs no closer look; none
+        # unless the connection is open, nor where heartbeats are requests themselves.
         self._usual = _NONE
-        # What is queued. The same list for ever, so that a busy link may hold on to it.
+        # What is queued. Always the same list, so that a busy link may hold on to it, take what is
+        # in there by itself and note the time in `last_write`.
         self.out: list[bytes] = []
         # Whether a large frame has begun, whose bytes should be read to `room`.
         self.awaits_large = False
-        self._last_read = self._last_write = self._last_frame = self._ticked_at = now
+        self._last_read = self.last_write = self._last_frame = self._ticked_at = now
         # When a tick first found the frame that has begun.
         self._frame_seen: float | None = None
         self._reads_paused = False
@@ -143,16 +145,13 @@ class Connection:
             return self._receive_early(data, now)
         reader = self._reader
         frames = reader.feed(data)
-        if reader.large is not None or reader.failure is not None or self._heartbeats.intercepts:
-            return self._take(frames, [], now)
-        if self._usual.issuperset(map(type, frames)):
-            if frames:
-                self._last_frame = now
+        if frames and reader.is_plain and self._usual.issuperset(map(type, frames)):
+            self._last_frame = now
             return frames  # type: ignore[return-value]
         return self._take(frames, [], now)
 
     def _receive_early(self, data: bytes, now: float) -> list[Event]:
-        """Take bytes before the connection is open, or after it has ended."""
+        """Take bytes while every frame needs a closer look."""
         events: list[Event] = []
         try:
             if self.phase is Phase.GREETING:
@@ -208,7 +207,8 @@ class Connection:
 
     def _open(self, events: list[Event], now: float) -> None:
         self.phase = Phase.OPEN
-        self._usual = _REQUESTS if self.role is Role.SERVER else _REPLIES
+        if not self._heartbeats.intercepts:
+            self._usual = _REQUESTS if self.role is Role.SERVER else _REPLIES
         self.needs_attention = True
         events.append(Opened(self.version))
         self._heartbeats.open(now)
@@ -322,7 +322,7 @@ class Connection:
         """Everything queued since the last call."""
         queued = self.out.copy()
         if queued:
-            self._last_write = now
+            self.last_write = now
             self.out.clear()
         return queued
 
@@ -334,7 +334,7 @@ class Connection:
             return NEVER
         if self.phase in (Phase.GREETING, Phase.INTRODUCING):
             return self._handshake_deadline
-        due = self._heartbeats.deadline(self._read_at(self._ticked_at), self._last_write)
+        due = self._heartbeats.deadline(self._read_at(self._ticked_at), self.last_write)
         # A frame may begin at any moment; looking this often finds one that does not end.
         return min(due, self._ticked_at + self._config.limits.frame_timeout_s / 4)
 
@@ -356,7 +356,7 @@ class Connection:
                 raise PeerSilent(f"no complete handshake within {allowed:.3g} s")
             return
         self._check_progress(now)
-        self._heartbeats.tick(now, self._read_at(now), self._last_write)
+        self._heartbeats.tick(now, self._read_at(now), self.last_write)
 
     def _check_progress(self, now: float) -> None:
         """Give up a peer that begins a frame and takes too long to end it.

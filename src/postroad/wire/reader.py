@@ -39,7 +39,7 @@ class SpareBuffer:
 class FrameReader:
     """Collects the pieces of one connection. After a failure nothing more is read."""
 
-    __slots__ = ("_codec", "_filled", "_rest", "_spare", "failure", "large")
+    __slots__ = ("_codec", "_filled", "_rest", "_spare", "failure", "is_plain", "large")
 
     def __init__(self, codec: Codec, spare: SpareBuffer) -> None:
         self._codec = codec
@@ -49,6 +49,8 @@ class FrameReader:
         # Buffer of a large frame that is not whole yet, and how much of it is filled.
         self.large: bytearray | None = None
         self._filled = 0
+        # Whether there is neither a large frame under way nor a failure.
+        self.is_plain = True
         # Set when the peer sent something that is no frame; frames before it still count.
         self.failure: RemoteProtocolError | None = None
 
@@ -65,20 +67,34 @@ class FrameReader:
     def feed(self, data: bytes) -> list[Frame]:
         """Take bytes; returns all frames that are whole now."""
         frames: list[Frame] = []
-        if self.large is not None:
-            data = self._feed_large(data, frames)
+        if self._rest or not self.is_plain:
+            data = self._join(data, frames)
             if not data:
                 return frames
+        try:
+            consumed = self._codec.decode(data, frames)
+        except RemoteProtocolError as error:
+            self.failure = error
+            self._look()
+            return frames
+        if consumed != len(data):
+            self._keep(memoryview(data)[consumed:])
+        return frames
+
+    def _join(self, data: bytes, frames: list[Frame]) -> bytes:
+        """Add to the frame that has begun; returns what can be cut as usual."""
+        if self.large is not None:
+            data = self._feed_large(data, frames)
+        if self.failure is not None:
+            return b""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._codec.need:
                 self._make_large()
-                return frames
+                return b""
             data = bytes(self._rest)
             self._rest.clear()
-        if self.failure is None:
-            self._cut(data, frames)
-        return frames
+        return data
 
     def room(self) -> memoryview | None:
         """Where the next bytes of a large frame belong; None while no such frame has begun."""
@@ -100,7 +116,13 @@ class FrameReader:
         if large is None or self._filled < self._codec.need:
             return frames
         self.large = None
-        self._cut(memoryview(large)[: self._filled], frames)
+        view = memoryview(large)[: self._filled]
+        try:
+            consumed = self._codec.decode(view, frames)
+            self._keep(view[consumed:])
+        except RemoteProtocolError as error:
+            self.failure = error
+        self._look()
         for frame in frames:
             if isinstance(frame, Request | Reply):
                 frame.payload = bytes(frame.payload)
@@ -115,16 +137,6 @@ class FrameReader:
             frames += self.fill(size)
             data = data[size:]
         return data
-
-    def _cut(self, data: bytes | memoryview, frames: list[Frame]) -> None:
-        """Decode what is whole and keep the rest."""
-        try:
-            consumed = self._codec.decode(data, frames)
-        except RemoteProtocolError as error:
-            self.failure = error
-            return
-        if consumed != len(data):
-            self._keep(memoryview(data)[consumed:])
 
     def _keep(self, rest: memoryview) -> None:
         """Remember the beginning of a frame that is not whole."""
@@ -143,3 +155,7 @@ class FrameReader:
         self.large = large
         self._filled = size
         self._rest.clear()
+        self._look()
+
+    def _look(self) -> None:
+        self.is_plain = self.large is None and self.failure is None

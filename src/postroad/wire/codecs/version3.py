@@ -25,6 +25,7 @@ from .codec import JOIN_BYTES_MAX, Codec, encode_application_frame
 
 HEADER = struct.Struct(">IIIQ")
 _HEADER_BYTES = HEADER.size
+_unpack = HEADER.unpack_from
 _LENGTH_BYTES = 4
 # Length of a frame with neither subject nor payload.
 _EMPTY_LENGTH = _HEADER_BYTES - _LENGTH_BYTES
@@ -76,6 +77,7 @@ class Version3Codec(Codec):
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self._length_max = frame_bytes_max + _EMPTY_LENGTH
         self.sender: Address | None = None
         self.need = _HEADER_BYTES
         # Subjects seen on this connection.
@@ -86,11 +88,8 @@ class Version3Codec(Codec):
     def decode(self, data: Bytes, frames: list[Frame]) -> int:
         position = 0
         end = len(data)
-        unpack = HEADER.unpack_from
-        subjects = self._subjects
-        # Views cannot be looked up; they come from frames too large for it to matter.
-        is_bytes = type(data) is bytes
-        length_max = self.frame_bytes_max + _EMPTY_LENGTH
+        unpack = _unpack
+        length_max = self._length_max
         self.need = _HEADER_BYTES
         while end - position >= _HEADER_BYTES:
             length, kind, word, id = unpack(data, position)
@@ -108,7 +107,8 @@ class Version3Codec(Codec):
                 if split > stop:
                     raise MalformedFrame(f"request {id} is shorter than its subject", id)
                 raw = data[start:split]
-                subject = subjects.get(raw) if is_bytes else None
+                # Views cannot be looked up; they come from frames too large for it to matter.
+                subject = self._subjects.get(raw) if type(raw) is bytes else None
                 if subject is None:
                     subject = self._learn_subject(raw, id)
                 frames.append(Request(id, subject, data[split:stop], word))  # type: ignore[arg-type]
