@@ -28,12 +28,11 @@ logger = logging.getLogger("postroad.net")
 QUEUED_BYTES_MAX = 16 * 1024
 # What a message weighs beside its payload, so that many empty ones count too.
 FRAME_BYTES = 64
+_IDLE_READ_BYTES = 4 * 1024
 # How long a closing link may take to write what is still buffered.
 LINGER_S = 1.0
 # Payloads from this size on are written apart from the small frames around them.
 LARGE_BYTES = 64 * 1024
-# What one read takes at most, unless a large frame has begun.
-_READ_BYTES = 64 * 1024
 # Timers closer than this are not worth a wake-up of their own.
 _TIMER_STEP_S = 0.001
 
@@ -50,8 +49,6 @@ class LinkContext:
         self.is_stopped = False
         self.protocol_errors_by_kind: dict[str, int] = {}
         self.throttle = Throttle(interval_s=5.0)
-        # Loops read into it and call back before they read again, so one serves all links.
-        self.read_view = memoryview(bytearray(_READ_BYTES))
 
     def count_protocol_error(self, error: RemoteProtocolError) -> None:
         """Add to the counters of the given kind of error."""
@@ -69,7 +66,7 @@ class LinkContext:
             logger.warning(text, *args)
 
 
-class Link(asyncio.BufferedProtocol):
+class Link(asyncio.Protocol):
     """Base of dialed and accepted links."""
 
     __slots__ = (
@@ -84,8 +81,6 @@ class Link(asyncio.BufferedProtocol):
         "_loop",
         "_out",
         "_queued_bytes",
-        "_read_view",
-        "_room",
         "_timer",
         "_timer_at",
         "bytes_received",
@@ -113,9 +108,6 @@ class Link(asyncio.BufferedProtocol):
         # Why this side closed the link, if it did.
         self._close_reason: str | None = None
         self._closed: asyncio.Future[None] = loop.create_future()
-        # Where bytes are read to: the view all links share, or the room of a large frame.
-        self._read_view = context.read_view
-        self._room: memoryview | None = None
         self._flush_scheduled = False
         self._has_large = False
         # How many pieces the last write had: one means that hardly anything is going on.
@@ -146,23 +138,17 @@ class Link(asyncio.BufferedProtocol):
         _keep_alive(transport, self._context.limits)
         self._settle()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        room = self._room
-        return self._read_view if room is None else room
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         now = self._loop.time()
         machine = self.machine
-        if self._room is None:
-            events = machine.receive_data(self._read_view[:nbytes].tobytes(), now)
-        else:
-            events = machine.receive_in_room(nbytes, now)
-        self._room = machine.room() if machine.awaits_large else None
+        events = machine.receive_data(data, now)
+        if machine.awaits_large:
+            self._hand_over(LargeFrameReader(self))
         if events:
             self._handle(events, now)
         if self._out:
             self._flush()
-        self.bytes_received += nbytes
+        self.bytes_received += len(data)
         if machine.needs_attention:
             self._settle()
 
@@ -213,6 +199,37 @@ class Link(asyncio.BufferedProtocol):
     def _own_deadline(self) -> float:
         """When `_on_timer` must be called."""
         return NEVER
+
+    # Large frames.
+
+    def room(self) -> memoryview:
+        """Where the next bytes of a large frame belong."""
+        room = self.machine.room()
+        # A link that has ended reads on until its socket is closed, to no effect.
+        return memoryview(bytearray(_IDLE_READ_BYTES)) if room is None else room
+
+    def received_in_room(self, size: int) -> None:
+        """The loop has read that many bytes to the room."""
+        now = self._loop.time()
+        events = self.machine.receive_in_room(size, now)
+        self.bytes_received += size
+        if not self.machine.awaits_large:
+            self._hand_over(self)
+        if events:
+            self._handle(events, now)
+        self._settle()
+
+    def _hand_over(self, reader: asyncio.BaseProtocol) -> None:
+        """Let another protocol read; loops choose how to read when they begin to."""
+        transport = self.transport
+        if transport is None:
+            return
+        is_reading = transport.is_reading()
+        if is_reading:
+            transport.pause_reading()
+        transport.set_protocol(reader)
+        if is_reading:
+            transport.resume_reading()
 
     # What both do.
 
@@ -316,6 +333,36 @@ class Link(asyncio.BufferedProtocol):
         if self.machine.deadline() <= now:
             self.machine.tick(now)
         self._settle()
+
+
+class LargeFrameReader(asyncio.BufferedProtocol):
+    """Stands in for a link while a large frame arrives, whose bytes are read into place.
+
+    Small frames go to the link itself: for them this way of reading costs more than it saves.
+    """
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._link.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._link.received_in_room(nbytes)
+
+    def eof_received(self) -> bool:
+        return self._link.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._link.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._link.resume_writing()
 
 
 def _describe_remote(transport: asyncio.Transport) -> str:

@@ -90,7 +90,9 @@ class FrameReader:
         if self._rest:
             self._rest += data
             if len(self._rest) < self._codec.need:
-                self._make_large()
+                if self._is_large(len(self._rest)):
+                    self._make_large(self._rest)
+                    self._rest.clear()
                 return b""
             data = bytes(self._rest)
             self._rest.clear()
@@ -140,21 +142,23 @@ class FrameReader:
 
     def _keep(self, rest: memoryview) -> None:
         """Remember the beginning of a frame that is not whole."""
-        self._rest += rest
-        self._make_large()
+        if self._is_large(len(rest)):
+            self._make_large(rest)
+        else:
+            self._rest += rest
 
-    def _make_large(self) -> None:
-        """Give the frame that has begun its own buffer, if it has proved to be large."""
-        size = len(self._rest)
-        if size < LARGE_BYTES_MIN or self._codec.need - size < LARGE_BYTES_MIN:
-            return
+    def _is_large(self, size: int) -> bool:
+        """Whether a frame that has begun with so much is worth a buffer of its own."""
+        return size >= LARGE_BYTES_MIN and self._codec.need - size >= LARGE_BYTES_MIN
+
+    def _make_large(self, rest: bytearray | memoryview) -> None:
+        size = len(rest)
         large = self._spare.take()
         if len(large) < size:
             large = bytearray(size)
-        large[:size] = self._rest
+        large[:size] = rest
         self.large = large
         self._filled = size
-        self._rest.clear()
         self._look()
 
     def _look(self) -> None:
