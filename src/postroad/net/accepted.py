@@ -42,7 +42,7 @@ from .dispatch import (
     reply_too_large_answer,
     to_reaction,
 )
-from .link import FRAME_BYTES, LARGE_BYTES, QUEUED_BYTES_MAX, Link, LinkContext
+from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link, LinkContext
 from .message import Message, Result, Subscription
 
 _UNKNOWN_SENDER = Address("", 0)
@@ -53,6 +53,7 @@ class _Run(NamedTuple):
 
     future: asyncio.Future[Result]
     request: Request
+    is_one_way: bool
 
 
 class AcceptedLink(Link):
@@ -65,6 +66,7 @@ class AcceptedLink(Link):
         "_easy_bytes_max",
         "_encode_reply",
         "_ending",
+        "_farewell",
         "_is_stopping",
         "_over",
         "_peer_name",
@@ -72,8 +74,8 @@ class AcceptedLink(Link):
         "_registry",
         "_sender",
         "_stalled_at",
-        "_stalled_bytes",
         "_subscriptions",
+        "_taken_bytes",
         "replies_sent",
         "requests_received",
         "running",
@@ -92,8 +94,8 @@ class AcceptedLink(Link):
         self._subscriptions = subscriptions.by_subject
         # All links of the service that are open or still at work; this one adds itself.
         self._registry = registry
-        # Requests read but not yet begun, because handlers or the socket are full.
-        self._backlog: deque[Request] = deque()
+        # Requests read but not yet begun, because handlers or the socket are full, and when.
+        self._backlog: deque[tuple[Request, float]] = deque()
         # Asynchronous handlers by request id.
         self.running: Pending[_Run] = Pending()
         # Tasks that were cancelled and are not over yet; they still count.
@@ -106,9 +108,9 @@ class AcceptedLink(Link):
         self._reads = True
         # Whether the next request may begin at once.
         self._can_serve = True
-        # While the socket takes no more: when it must have taken something, and how much waits.
+        # While the socket takes no more: when it must have taken something, and what it had.
         self._stalled_at = NEVER
-        self._stalled_bytes = 0
+        self._taken_bytes = 0
         # Replies up to this size need no closer look; known once the link is open.
         self._easy_bytes_max = 0
         # Set once the version is known.
@@ -117,6 +119,8 @@ class AcceptedLink(Link):
         self.requests_received = 0
         self.replies_sent = 0
         self._is_stopping = False
+        # Closes the link if the peer does not after this side's goodbye.
+        self._farewell: asyncio.TimerHandle | None = None
         # Ends when the socket is gone and no handler is at work.
         self._over: asyncio.Future[None] = loop.create_future()
 
@@ -151,7 +155,7 @@ class AcceptedLink(Link):
             elif self._can_serve:
                 self._serve(event, now)
             else:
-                self._backlog.append(event)
+                self._backlog.append((event, now))
         if not self._can_serve:
             self._go_on()
 
@@ -163,10 +167,7 @@ class AcceptedLink(Link):
         elif isinstance(event, Cancel):
             self._cancel(event.id)
         elif isinstance(event, FrameIgnored):
-            self._context.counters.frames_ignored += 1
-            self._context.warn(
-                "ignored", now, "ignored a %s frame from %s", event.kind, self.remote
-            )
+            self._tell_ignored(event, now)
         elif self.machine.phase is Phase.DRAINING:
             self._close_when_drained()
 
@@ -176,14 +177,15 @@ class AcceptedLink(Link):
             self._context.counters.requests_cancelled += 1
             self._end(run.future)
             return
-        for request in self._backlog:
-            if request.id == id:
-                self._backlog.remove(request)
+        for waiting in self._backlog:
+            if waiting[0].id == id:
+                self._context.counters.requests_cancelled += 1
+                self._backlog.remove(waiting)
                 return
 
     # Handling.
 
-    def _serve(self, request: Request, now: float) -> None:
+    def _serve(self, request: Request, arrived: float) -> None:
         self.requests_received += 1
         subject = request.subject
         subscription = self._subscriptions.get(subject)
@@ -194,10 +196,10 @@ class AcceptedLink(Link):
         if sender is None:
             sender = self._sender = self.machine.sender or _UNKNOWN_SENDER
         timeout_ms = request.timeout_ms
-        deadline = now + timeout_ms / 1000 if timeout_ms else None
+        deadline = arrived + timeout_ms / 1000 if timeout_ms else None
         message = Message(request.payload, subject, sender, self._peer_name, deadline)
         if request.one_way or subscription.one_way:
-            self._consume(request, subscription, message, now)
+            self._consume(request, subscription, message, arrived)
             return
         try:
             result = subscription.handler(message)
@@ -211,7 +213,7 @@ class AcceptedLink(Link):
             if self._queued_bytes > QUEUED_BYTES_MAX:
                 self._flush()
         else:
-            self._conclude(request, subscription, to_reaction(result, subscription), now)
+            self._conclude(request, subscription, to_reaction(result, subscription), arrived)
 
     def _consume(
         self, request: Request, subscription: Subscription, message: Message, now: float
@@ -238,7 +240,7 @@ class AcceptedLink(Link):
         self._context.counters.no_handler += 1
         if request.one_way:
             self._context.warn(
-                f"no handler {request.subject}",
+                "no handler",
                 self._loop.time(),
                 "dropped a message from %s: no handler for %r",
                 self.describe_peer(),
@@ -265,14 +267,15 @@ class AcceptedLink(Link):
         if self.transport is None:
             return
         self.replies_sent += 1
-        self.machine.reply(id, answer.status, answer.payload, answer.code, answer.retryable)
+        payload = answer.payload[: self.machine.send_bytes_max]
+        self.machine.reply(id, answer.status, payload, answer.code, answer.retryable)
         if len(answer.payload) >= LARGE_BYTES:
             self._has_large = True
             self._flush()
 
     def _warn_of_failure(self, request: Request, answer: Answer) -> None:
         self._context.warn(
-            f"one-way {request.subject}",
+            "one-way",
             self._loop.time(),
             "the handler of one-way %r failed: %s",
             request.subject,
@@ -295,7 +298,8 @@ class AcceptedLink(Link):
         future = asyncio.ensure_future(awaitable, loop=self._loop)
         future.add_done_callback(partial(self._on_handled, key, request, subscription))
         timeout_s = request.timeout_ms / 1000 or self._context.limits.handler_timeout_s
-        self.running.add(key, _Run(future, request), now + timeout_s)
+        is_one_way = request.one_way or subscription.one_way
+        self.running.add(key, _Run(future, request, is_one_way), now + timeout_s)
         if self.running.next_deadline < self._timer_at:
             self._arm(self.running.next_deadline)
         self._update_can_serve()
@@ -319,12 +323,12 @@ class AcceptedLink(Link):
 
     def _on_timer(self, now: float) -> None:
         self._check_reader(now)
-        for _, (future, request) in self.running.take_expired(now):
+        for _, run in self.running.take_expired(now):
             self._context.counters.handlers_timed_out += 1
-            self._end(future)
+            self._end(run.future)
             # A caller that told its deadline has given up by itself.
-            if not request.one_way and not request.timeout_ms:
-                self._reply(request.id, EXPIRED_ANSWER)
+            if not run.is_one_way and not run.request.timeout_ms:
+                self._reply(run.request.id, EXPIRED_ANSWER)
         self._go_on()
 
     def _end(self, future: asyncio.Future[Result]) -> None:
@@ -351,7 +355,11 @@ class AcceptedLink(Link):
         """Begin what waited, as far as there is room."""
         now = self._loop.time()
         while self._backlog and self._has_capacity:
-            self._serve(self._backlog.popleft(), now)
+            request, arrived = self._backlog.popleft()
+            if request.timeout_ms and arrived + request.timeout_ms / 1000 <= now:
+                self._context.counters.requests_expired += 1
+            else:
+                self._serve(request, arrived)
         self._update_can_serve()
         if self.transport is None:
             self._report_over()
@@ -383,19 +391,23 @@ class AcceptedLink(Link):
             self._regulate()
 
     def _expect_progress(self) -> float:
-        """Note how much waits to be written; returns when less must wait."""
-        assert self.transport is not None
-        self._stalled_bytes = self.transport.get_write_buffer_size()
+        """Note how much the peer has taken; returns when it must have taken more."""
+        self._taken_bytes = self._bytes_taken()
         stalled_at = self._loop.time() + self._context.limits.frame_timeout_s
         if stalled_at < self._timer_at:
             self._arm(stalled_at)
         return stalled_at
 
+    def _bytes_taken(self) -> int:
+        """How much of what was written has left for the peer."""
+        assert self.transport is not None
+        return self.bytes_sent - self.transport.get_write_buffer_size()
+
     def _check_reader(self, now: float) -> None:
         """Give up a client that does not read its replies: it would hold their memory for ever."""
         if now < self._stalled_at or self.transport is None:
             return
-        if self.transport.get_write_buffer_size() < self._stalled_bytes:
+        if self._bytes_taken() > self._taken_bytes:
             self._stalled_at = self._expect_progress()
             return
         self._stalled_at = NEVER
@@ -410,28 +422,44 @@ class AcceptedLink(Link):
         self._is_stopping = True
         self.machine.goodbye("the node is stopping")
         while self._backlog:
-            self._decline(self._backlog.popleft())
+            self._decline(self._backlog.popleft()[0])
         if self._out:
             self._flush()
+        if self.machine.phase is Phase.CLOSED:
+            self.close("stopped before the handshake was done")
         self._close_when_drained()
 
     def _close_when_drained(self) -> None:
-        is_done = self._is_stopping or self.machine.phase is Phase.DRAINING
-        if is_done and not self.is_busy:
-            self.close("stopped" if self._is_stopping else "the peer said goodbye")
+        if self.is_busy or self.machine.phase is not Phase.DRAINING:
+            return
+        if not self._is_stopping:
+            self.close("the peer said goodbye")
+        elif self.machine.version < 3:
+            self.close("stopped")
+        elif self._farewell is None:
+            # What the peer had sent before it heard the goodbye must still be told that this node
+            # is stopping; the peer closes when it has nothing in flight any more.
+            self._farewell = self._loop.call_later(LINGER_S, self.close, "stopped")
 
     def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         # Versions 1 and 2 have no goodbye, so their closing is no loss.
         has_goodbye = self.machine.version >= 3
         if self._close_reason is None and was_open and (exc is not None or has_goodbye):
             self._context.counters.connections_lost += 1
+        if self._farewell is not None:
+            self._farewell.cancel()
         # Nobody waits for replies any more; one-way messages were received and are handled.
-        self._backlog = deque(request for request in self._backlog if request.one_way)
+        self._backlog = deque(it for it in self._backlog if self._is_one_way(it[0]))
         for key, (run, _) in list(self.running.entries.items()):
-            if not run.request.one_way:
+            if not run.is_one_way:
                 self.running.take(key)
                 self._end(run.future)
         self._go_on()
+
+    def _is_one_way(self, request: Request) -> bool:
+        """Whether nobody waits for the reply; versions 1 and 2 do not tell, but handlers do."""
+        subscription = self._subscriptions.get(request.subject)
+        return request.one_way or (subscription is not None and subscription.one_way)
 
     def abandon(self) -> None:
         """Give up on everything: the node's time to stop is over."""

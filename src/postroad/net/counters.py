@@ -19,6 +19,8 @@ class Counters(msgspec.Struct):
 
     requests_timed_out: int = 0
     requests_cancelled: int = 0
+    requests_expired: int = 0
+    """Received ones whose caller had given up before their handler could begin."""
     replies_late: int = 0
     """Replies that came after their request had timed out or was cancelled."""
     frames_ignored: int = 0

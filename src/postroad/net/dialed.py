@@ -11,7 +11,15 @@ from postroad.core import Address
 from postroad.core.errors import ConnectionClosed, HandshakeRefused, Outcome, TlsFailed
 from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, Phase, Reply, Role
 
-from .link import FRAME_BYTES, LARGE_BYTES, QUEUED_BYTES_MAX, Link, LinkContext, is_tls_error
+from .link import (
+    FRAME_BYTES,
+    LARGE_BYTES,
+    LINGER_S,
+    QUEUED_BYTES_MAX,
+    Link,
+    LinkContext,
+    is_tls_error,
+)
 from .results import EXPIRED, LinkDown, Result
 
 
@@ -19,7 +27,6 @@ class DialedLink(Link):
     """A connection this node opened."""
 
     __slots__ = (
-        "_called_up",
         "_encode_request",
         "_ended",
         "_is_refused",
@@ -68,8 +75,6 @@ class DialedLink(Link):
         self._peer_reason: str | None = None
         # Callers waiting until this link can take another message.
         self._waiting: deque[asyncio.Future[None]] = deque()
-        # Callers that were called up and have not sent yet.
-        self._called_up = 0
 
     # Sending.
 
@@ -145,31 +150,23 @@ class DialedLink(Link):
         return names is None or name in names
 
     async def wait_for_room(self) -> bool:
-        """Wait in line; True if the caller may send now, False if this link takes no more."""
-        join = self._waiting.append
-        while self._takes_requests:
-            turn = self._loop.create_future()
-            join(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                self._leave_line(turn)
-                raise
-            self._called_up -= 1
-            self._update_can_send()
-            if self._has_room:
-                return True
-            # Whoever was called up for nothing keeps its place in the line.
-            join = self._waiting.appendleft
-        return False
+        """Wait in line; True if the caller may send now, False if this link takes no more.
 
-    def _leave_line(self, turn: asyncio.Future[None]) -> None:
-        """A waiting caller was cancelled; if it had been called up, the next takes its turn."""
-        if turn in self._waiting:
+        Only the first in line is ever called, and keeps its place until it gets what it needs, so
+        messages leave in the order in which they were made.
+        """
+        turn = self._loop.create_future()
+        self._waiting.append(turn)
+        try:
+            while True:
+                await turn
+                if self._has_room or not self._takes_requests:
+                    return self._has_room
+                turn = self._waiting[0] = self._loop.create_future()
+        finally:
             self._waiting.remove(turn)
-        else:
-            self._called_up -= 1
-        self._make_room()
+            # Whoever is next may look once this caller has sent, or has not.
+            self._loop.call_soon(self._make_room)
 
     @property
     def _takes_requests(self) -> bool:
@@ -181,19 +178,12 @@ class DialedLink(Link):
         return has_slot and self._is_writable and self._takes_requests
 
     def _make_room(self) -> None:
-        """Call up as many waiting callers as can go on, or all if they must look elsewhere."""
-        slots = self.pending_max - len(self.pending.entries) - self._called_up
-        room = slots if self._has_room else 0
-        if not self._takes_requests:
-            room = len(self._waiting)
-        for turn in [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]:
-            self._called_up += 1
-            turn.set_result(None)
-        self._update_can_send()
-
-    def _update_can_send(self) -> None:
-        # Callers that wait go first.
-        self.can_send = self._has_room and not self._waiting and not self._called_up
+        """Call the first in line if it can go on, or must look elsewhere."""
+        self.can_send = self._has_room and not self._waiting
+        if self._waiting and (self._has_room or not self._takes_requests):
+            turn = self._waiting[0]
+            if not turn.done():
+                turn.set_result(None)
 
     # Receiving.
 
@@ -225,7 +215,7 @@ class DialedLink(Link):
                 self.pending_max = min(self.pending_max, self.machine.peer.requests_pending_max)
             self.send_bytes_max = self.machine.send_bytes_max
             self._encode_request = self.machine.codec.encode_request
-            self._update_can_send()
+            self._make_room()
             self.opened.set_result(None)
         elif isinstance(event, Goodbye):
             self._peer_reason = event.reason
@@ -233,10 +223,7 @@ class DialedLink(Link):
             self._make_room()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
-            self._context.counters.frames_ignored += 1
-            self._context.warn(
-                "ignored", now, "ignored a %s frame from %s", event.kind, self.remote
-            )
+            self._tell_ignored(event, now)
 
     def _on_unasked(self, reply: Reply, now: float) -> None:
         """A reply to a request that was given up, or that never was."""
@@ -254,10 +241,16 @@ class DialedLink(Link):
     def _on_writable(self, is_writable: bool) -> None:
         self._make_room()
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, linger_s: float = LINGER_S) -> None:
         """Close; requests still waiting fail when the socket is gone."""
-        super().close(reason)
-        self.can_send = False
+        super().close(reason, linger_s)
+        self._make_room()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether closing it would disturb nobody."""
+        is_written = self.transport is None or not self.transport.get_write_buffer_size()
+        return is_written and not (self.pending.entries or self._waiting or self._out)
 
     def _own_deadline(self) -> float:
         idle_at = NEVER

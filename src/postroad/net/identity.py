@@ -86,7 +86,7 @@ async def _resolve(host: str) -> str:
     """The host as an IP address; version 1 cannot be spoken if there is none."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return ""
     return str(found[0][4][0])
 

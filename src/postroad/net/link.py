@@ -16,7 +16,7 @@ from typing import cast
 
 from postroad.core import Address, Limits, Throttle
 from postroad.core.errors import RemoteProtocolError
-from postroad.wire import NEVER, Connection, Event, Phase, Role, WireConfig
+from postroad.wire import NEVER, Connection, Event, FrameIgnored, Phase, Role, WireConfig
 
 from .counters import Counters
 from .tls import certificate_names
@@ -28,7 +28,11 @@ logger = logging.getLogger("postroad.net")
 QUEUED_BYTES_MAX = 16 * 1024
 # What a message weighs beside its payload, so that many empty ones count too.
 FRAME_BYTES = 64
+# What a link that has ended reads to while its socket closes.
 _IDLE_READ_BYTES = 4 * 1024
+# More is refused by the kernel.
+_KEEPALIVE_S_MAX = 32_767
+_KEEPALIVE_COUNT_MAX = 127
 # How long a closing link may take to write what is still buffered.
 LINGER_S = 1.0
 # Payloads from this size on are written apart from the small frames around them.
@@ -172,11 +176,11 @@ class Link(asyncio.Protocol):
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
-        self._is_writable = False
+        self._is_writable = self.machine.is_writable = False
         self._on_writable(False)
 
     def resume_writing(self) -> None:
-        self._is_writable = True
+        self._is_writable = self.machine.is_writable = True
         self._on_writable(True)
 
     # For sub-classes.
@@ -248,8 +252,8 @@ class Link(asyncio.Protocol):
         where = str(address) if address is not None else self.remote
         return f"{where} ({self.peer_name})" if self.peer_name else where
 
-    def close(self, reason: str) -> None:
-        """Close after writing what is queued; gives up on a peer that does not read."""
+    def close(self, reason: str, linger_s: float = LINGER_S) -> None:
+        """Close after writing what is queued; gives up on a peer that does not read in time."""
         if self._close_reason is None:
             self._close_reason = reason
         transport = self.transport
@@ -258,8 +262,23 @@ class Link(asyncio.Protocol):
         if self._out:
             self._flush()
         self.machine.close()
-        self._linger = self._loop.call_later(LINGER_S, transport.abort)
+        self._linger = self._loop.call_later(linger_s, self._give_up_writing)
         transport.close()
+
+    def _give_up_writing(self) -> None:
+        transport = self.transport
+        if transport is None:
+            return
+        unwritten = transport.get_write_buffer_size()
+        if unwritten:
+            self._context.warn(
+                "unwritten",
+                self._loop.time(),
+                "%d bytes for %s were not written: it does not read",
+                unwritten,
+                self.remote,
+            )
+        transport.abort()
 
     async def wait_closed(self) -> None:
         """Return once the socket is gone."""
@@ -280,6 +299,10 @@ class Link(asyncio.Protocol):
             error,
         )
         self.close(f"{type(error).__name__}: {error}")
+
+    def _tell_ignored(self, event: FrameIgnored, now: float) -> None:
+        self._context.counters.frames_ignored += 1
+        self._context.warn("ignored", now, "ignored a %s frame from %s", event.kind, self.remote)
 
     def _schedule_flush(self) -> None:
         """Send at the end of this turn of the loop, together with what else is queued by then."""
@@ -329,10 +352,12 @@ class Link(asyncio.Protocol):
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
-        self._on_timer(now)
-        if self.machine.deadline() <= now:
-            self.machine.tick(now)
-        self._settle()
+        try:
+            self._on_timer(now)
+            if self.machine.deadline() <= now:
+                self.machine.tick(now)
+        finally:
+            self._settle()
 
 
 class LargeFrameReader(asyncio.BufferedProtocol):
@@ -377,13 +402,11 @@ def _keep_alive(transport: asyncio.Transport, limits: Limits) -> None:
     sock = transport.get_extra_info("socket")
     if sock is None or not limits.has_heartbeats:
         return
+    interval_s = min(max(1, round(limits.heartbeat_interval_s)), _KEEPALIVE_S_MAX)
+    count = min(max(1, round(limits.heartbeat_timeout_s / interval_s) - 1), _KEEPALIVE_COUNT_MAX)
+    options = {"TCP_KEEPIDLE": interval_s, "TCP_KEEPINTVL": interval_s, "TCP_KEEPCNT": count}
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    interval_s = max(1, round(limits.heartbeat_interval_s))
-    for option, value in (
-        ("TCP_KEEPIDLE", interval_s),
-        ("TCP_KEEPINTVL", interval_s),
-        ("TCP_KEEPCNT", max(1, round(limits.heartbeat_timeout_s / interval_s) - 1)),
-    ):
+    for option, value in options.items():
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 

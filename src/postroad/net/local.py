@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from functools import partial
 
 from postroad.core import Address
-from postroad.core.errors import RequestTimeout
+from postroad.core.errors import NotRunning, RequestTimeout
 from postroad.wire import Reply
 
 from .dispatch import (
@@ -41,6 +41,7 @@ class LocalDelivery:
         self._running: set[asyncio.Future[Result]] = set()
         # Handlers that were cancelled because the service stopped.
         self._stopped: set[asyncio.Future[Result]] = set()
+        self._is_closed = False
         self._capacity = asyncio.Semaphore(context.limits.handlers_running_max)
 
     def __len__(self) -> int:
@@ -97,9 +98,12 @@ class LocalDelivery:
         subscription = self._subscriptions.by_subject.get(subject)
         if subscription is None:
             self._context.counters.no_handler += 1
-            self._warn(subject, "dropped a message from this node: no handler for %r", subject)
+            self._warn("no handler", "dropped a message from this node: no handler for %r", subject)
             return
         await self._capacity.acquire()
+        if self._is_closed:
+            self._capacity.release()
+            raise NotRunning("the service stopped before the message could be handled")
         reaction = react(subscription, Message(payload, subject, self._address, self._name))
         if isinstance(reaction, bytes | Answer):
             self._capacity.release()
@@ -143,14 +147,15 @@ class LocalDelivery:
         if isinstance(answer, Answer):
             self._context.counters.handlers_failed += 1
             text = answer.payload.decode()
-            self._warn(subject, "the handler of one-way %r failed: %s", subject, text)
+            self._warn("one-way", "the handler of one-way %r failed: %s", subject, text)
 
-    def _warn(self, subject: str, text: str, *args: object) -> None:
+    def _warn(self, key: str, text: str, *args: object) -> None:
         now = asyncio.get_running_loop().time()
-        self._context.warn(f"local {subject}", now, text, *args)
+        self._context.warn(f"local {key}", now, text, *args)
 
     async def close(self, grace_s: float) -> None:
         """Let handlers finish for a while, then cancel them."""
+        self._is_closed = True
         if self._running:
             _, late = await asyncio.wait(set(self._running), timeout=grace_s)
             self._stopped |= late

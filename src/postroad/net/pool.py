@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeAlias
 
 from postroad.core import Address, faults
@@ -24,7 +26,7 @@ from postroad.core.errors import (
 )
 
 from .dialed import DialedLink
-from .link import LinkContext
+from .link import LINGER_S, LinkContext
 from .results import LinkDown, stopped_while_in_flight
 
 BEFORE_CONNECT = faults.declare("net.dial.before_connect")
@@ -67,13 +69,21 @@ class Pool:
     async def link(self, address: Address, subject: str, *, wait: bool) -> DialedLink:
         """An open connection for the subject; with `wait`, tries until it succeeds."""
         key = self._key(address, subject)
+        return await self._insist(address, partial(self._shared_dial, key), wait=wait)
+
+    async def transient(self, address: Address, *, wait: bool) -> DialedLink:
+        """A connection of the caller's own, which closes it."""
+        return await self._insist(address, partial(self._own_dial, address), wait=wait)
+
+    async def _insist(
+        self, address: Address, dial: Callable[[], Awaitable[DialedLink]], *, wait: bool
+    ) -> DialedLink:
+        """Dial, with `wait` again and again while that can help, until the caller gives up."""
+        limits = self._context.limits
         attempt = 0
         while True:
-            link = self._links.get(key)
-            if link is not None and link.is_open:
-                return link
             try:
-                link = await self._shared_dial(key)
+                link = await dial()
                 if link.is_open:
                     return link
                 raise ConnectionClosed("closed after the handshake", outcome=Outcome.NOT_SENT)
@@ -82,15 +92,13 @@ class Pool:
                     raise
                 self._remember_failure(address, error.detail)
             attempt += 1
-            limits = self._context.limits
-            await asyncio.sleep(
-                backoff(
-                    attempt,
-                    first_s=limits.backoff_first_s,
-                    max_s=limits.backoff_max_s,
-                    chance=random.random(),
-                )
+            pause_s = backoff(
+                attempt,
+                first_s=limits.backoff_first_s,
+                max_s=limits.backoff_max_s,
+                chance=random.random(),
             )
+            await asyncio.sleep(pause_s)
 
     def last_failure(self, address: Address) -> str | None:
         """Why the last attempt to reach the address failed, if no later one succeeded."""
@@ -101,8 +109,7 @@ class Pool:
             self._failures.clear()
         self._failures[address] = detail
 
-    async def transient(self, address: Address) -> DialedLink:
-        """A connection of the caller's own, which closes it."""
+    async def _own_dial(self, address: Address) -> DialedLink:
         self._make_way()
         task = self._loop.create_task(self._dial(address))
         self._dialing_alone.add(task)
@@ -129,10 +136,15 @@ class Pool:
         key = (address, subject_class(subject))
         if key in self._links or key in self._dialing:
             return key
-        lanes = sum(1 for other in (*self._links, *self._dialing) if other[0] == address)
-        return key if lanes < self._context.limits.lanes_per_peer_max else (address, "")
+        open_keys = [key for key, link in self._links.items() if link.transport is not None]
+        lanes = sum(1 for other in (*open_keys, *self._dialing) if other[0] == address)
+        # The last one is for the class that takes in all further ones.
+        return key if lanes < self._context.limits.lanes_per_peer_max - 1 else (address, "")
 
     async def _shared_dial(self, key: Key) -> DialedLink:
+        link = self._links.get(key)
+        if link is not None and link.is_open:
+            return link
         task = self._dialing.get(key)
         if task is None:
             self._retire(key)
@@ -176,7 +188,7 @@ class Pool:
         dialing = len(self._dialing) + len(self._dialing_alone)
         if len(self._links) + len(self._others) + dialing < limit:
             return
-        idle = [key for key, it in self._links.items() if not it.pending.entries]
+        idle = [key for key, it in self._links.items() if it.is_idle]
         if not idle:
             raise ConnectFailed(
                 f"all {limit} connections are in use; raise the limit connections_max"
@@ -237,12 +249,14 @@ class Pool:
         links = self.links
         for link in links:
             link.retire()
+        deadline = self._loop.time() + grace_s
         await self._wait_until_idle(links, grace_s)
+        left_s = max(deadline - self._loop.time(), LINGER_S)
         for link in links:
             link.fail_pending(stopped_while_in_flight())
             if link.is_open:
                 link.machine.goodbye("the node is stopping")
-            link.close("the service stopped")
+            link.close("the service stopped", left_s)
         await asyncio.gather(*(link.wait_closed() for link in links))
         self._links.clear()
         self._others.clear()

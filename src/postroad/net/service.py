@@ -15,8 +15,10 @@ import msgspec
 from postroad.core import Address, Limits, to_address, validate_cluster_name, validate_node_name
 from postroad.core.errors import (
     ConfigError,
+    ConnectionClosed,
     MessageTooLarge,
     NotRunning,
+    Outcome,
     UsageError,
     WrongPeer,
 )
@@ -28,7 +30,7 @@ from .counters import Statistics
 from .dialed import DialedLink
 from .dispatch import Subscriptions
 from .identity import Identity, Protocol, choose_advertised
-from .link import LinkContext
+from .link import LINGER_S, LinkContext
 from .listener import Listener
 from .local import LocalDelivery
 from .message import Handler
@@ -48,6 +50,7 @@ _TIMEOUT_S_MAX = 1e6
 
 class _State(enum.Enum):
     NEW = "not started"
+    STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
     STOPPED = "stopped"
@@ -93,7 +96,10 @@ class MessagingService:
         self._routes: dict[tuple[Address | str, str], DialedLink] = {}
         self._timeout_s = self.limits.request_timeout_s
         self._state = _State.NEW
-        self._stopped = asyncio.Event()
+        # The task that stops the service, once somebody wants that.
+        self._stopping: asyncio.Task[None] | None = None
+        # Held while certificates change.
+        self._reloading = asyncio.Lock()
         # Set by start.
         self._address: Address | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -115,9 +121,17 @@ class MessagingService:
         self._listener = Listener(
             self._loop, self._accept, handshake_timeout_s=self.limits.handshake_timeout_s
         )
-        bound = await self._listener.open(self._bind, server_tls)
-        address = self._address = choose_advertised(self._advertise, bound)
-        self._context = LinkContext(await self._identity.at(address), itertools.count(1).__next__)
+        self._state = _State.STARTING
+        try:
+            bound = await self._listener.open(self._bind, server_tls)
+            address = choose_advertised(self._advertise, bound)
+            config = await self._identity.at(address)
+        except BaseException:
+            self._listener.close()
+            self._state = _State.NEW
+            raise
+        self._address = address
+        self._context = LinkContext(config, itertools.count(1).__next__)
         self._pool = Pool(self._context, self._loop)
         self._pool.tls = client_tls
         self._local = LocalDelivery(self._context, self._subscriptions, address)
@@ -126,20 +140,23 @@ class MessagingService:
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no more requests, give those in flight `grace` seconds, close everything."""
-        if self._state is _State.STOPPING:
-            await self._stopped.wait()
-        if self._state is not _State.RUNNING:
-            return
-        self._state = _State.STOPPING
-        self._context.is_stopped = True
-        grace_s = self.limits.stop_grace_s if grace is None else grace
-        self._listener.close()
+        if self._state is _State.RUNNING:
+            self._state = _State.STOPPING
+            self._context.is_stopped = True
+            grace_s = self.limits.stop_grace_s if grace is None else grace
+            self._stopping = self._loop.create_task(self._stop(grace_s))
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace_s: float) -> None:
+        """Close everything; a task of its own, so that it ends even if its caller is cancelled."""
+        async with self._reloading:
+            self._listener.close()
         await asyncio.gather(
             self._pool.close(grace_s), self._close_accepted(grace_s), self._local.close(grace_s)
         )
         self._routes.clear()
         self._state = _State.STOPPED
-        self._stopped.set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -166,8 +183,10 @@ class MessagingService:
         server_tls, client_tls = self._load_tls()
         if server_tls is None:
             raise UsageError("this service was made without TLS")
-        await self._listener.replace_context(server_tls)
-        self._pool.tls = client_tls
+        async with self._reloading:
+            self._check_running()
+            await self._listener.replace_context(server_tls)
+            self._pool.tls = client_tls
 
     # Handlers.
 
@@ -290,7 +309,7 @@ class MessagingService:
                     link = await self._find_link(address, attempt, wait=wait, peer=peer)
                 return await self._exchange(link, attempt, data)
             async with asyncio.timeout_at(attempt.deadline):
-                link = await self._pool.transient(attempt.target)
+                link = await self._pool.transient(attempt.target, wait=wait)
             try:
                 _check_peer(link, peer)
                 return await self._exchange(link, attempt, data)
@@ -307,6 +326,8 @@ class MessagingService:
 
     async def _exchange(self, link: DialedLink, attempt: Attempt, data: bytes) -> bytes:
         attempt.peer = link.describe_peer(attempt.target)
+        if not link.is_open:
+            raise ConnectionClosed("closed before the request", outcome=Outcome.NOT_SENT)
         _check_size(attempt.subject, data, link.send_bytes_max)
         now = self._now()
         left_s = max(attempt.deadline - now, 0.001)
@@ -359,13 +380,16 @@ class MessagingService:
     async def _close_accepted(self, grace_s: float) -> None:
         for link in list(self._accepted):
             link.stop()
-        deadline = self._now() + grace_s
+        links = [asyncio.ensure_future(link.wait_over()) for link in self._accepted]
+        if links:
+            await asyncio.wait(links, timeout=grace_s)
         for link in list(self._accepted):
-            left_s = max(0.0, deadline - self._now())
-            try:
-                await asyncio.wait_for(link.wait_over(), left_s)
-            except TimeoutError:
-                link.abandon()
+            link.abandon()
+        if links:
+            # Cancelled handlers get a moment to clean up.
+            _, late = await asyncio.wait(links, timeout=LINGER_S)
+            for waiter in late:
+                waiter.cancel()
 
     def _load_tls(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
         if self._tls is None:
@@ -382,7 +406,7 @@ class MessagingService:
 
     def statistics(self) -> Statistics:
         """Counters since the start, and what is open now."""
-        if self._state is _State.NEW:
+        if self._address is None:
             return Statistics(subscriptions=len(self._subscriptions.by_subject))
         links = [link for link in self._pool.links if link.transport is not None]
         counters = msgspec.structs.asdict(self._context.counters)

@@ -21,6 +21,7 @@ from postroad.core.errors import (
 )
 from postroad.wire import Datagram, decode_datagram, encode_datagram, encode_preamble
 
+from .identity import choose_advertised
 from .message import Message
 
 logger = logging.getLogger("postroad.net")
@@ -74,6 +75,7 @@ class Unicast:
         self._statistics = UnicastStatistics()
         # Set while started.
         self._transport: asyncio.DatagramTransport | None = None
+        self._receiver: _Receiver
         self._address: Address | None = None
 
     async def start(self) -> None:
@@ -82,22 +84,23 @@ class Unicast:
             raise UsageError(f"unicast of {self.name!r} is started already")
         loop = asyncio.get_running_loop()
         try:
-            transport, _ = await loop.create_datagram_endpoint(
+            transport, receiver = await loop.create_datagram_endpoint(
                 lambda: _Receiver(self._on_datagram, self._on_error),
                 local_addr=(self._bind.host, self._bind.port),
             )
         except OSError as error:
             raise ConfigError(f"cannot open a datagram socket at {self._bind}: {error}") from error
         self._transport = transport
+        self._receiver = receiver
         bound = Address(self._bind.host, int(transport.get_extra_info("sockname")[1]))
-        wanted = self._advertise or bound
-        self._address = Address(wanted.host, wanted.port or bound.port)
+        self._address = choose_advertised(self._advertise, bound)
 
     async def stop(self) -> None:
         """Close the socket; sending is an error from then on."""
         if self._transport is not None:
             self._transport.close()
             self._transport = None
+            await self._receiver.closed.wait()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -124,7 +127,7 @@ class Unicast:
 
     def unsubscribe(self, subject: str, listener: Listener | None = None) -> None:
         """Forget one listener of the subject, or all."""
-        kept = [it for it in self._listeners.get(subject, ()) if listener and it is not listener]
+        kept = [it for it in self._listeners.get(subject, ()) if listener and it != listener]
         if kept:
             self._listeners[subject] = kept
         else:
@@ -202,7 +205,7 @@ class Unicast:
             listener(message)
         except Exception as error:
             self._statistics.listeners_failed += 1
-            self._warn(message.subject, "a listener of %r failed: %s", message.subject, error)
+            self._warn("listener", "a listener of %r failed: %s", message.subject, error)
 
     def _on_error(self, error: Exception) -> None:
         self._statistics.errors += 1
@@ -227,6 +230,10 @@ class _Receiver(asyncio.DatagramProtocol):
     ) -> None:
         self._on_datagram = on_datagram
         self._on_error = on_error
+        self.closed = asyncio.Event()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         self._on_datagram(data, addr)

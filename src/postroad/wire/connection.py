@@ -70,6 +70,7 @@ class Connection:
         "certificate_names",
         "codec",
         "failure",
+        "is_writable",
         "last_write",
         "needs_attention",
         "out",
@@ -123,6 +124,8 @@ class Connection:
         # When a tick first found the frame that has begun.
         self._frame_seen: float | None = None
         self._reads_paused = False
+        # Set by the glue while the socket takes no more.
+        self.is_writable = True
         if opening := self._handshake.opening():
             self.out.append(opening)
 
@@ -147,6 +150,7 @@ class Connection:
         frames = reader.feed(data)
         if frames and reader.is_plain and self._usual.issuperset(map(type, frames)):
             self._last_frame = now
+            self.awaits_large = False
             return frames  # type: ignore[return-value]
         return self._take(frames, [], now)
 
@@ -378,7 +382,8 @@ class Connection:
 
     def _send_heartbeats(self) -> None:
         heartbeats: Heartbeats = self._heartbeats
-        if heartbeats.outgoing and self.phase is not Phase.CLOSED:
+        # To a peer that does not read they would only pile up.
+        if heartbeats.outgoing and self.phase is not Phase.CLOSED and self.is_writable:
             for frame in heartbeats.outgoing:
                 self.send(frame)
         heartbeats.outgoing.clear()

@@ -61,12 +61,12 @@ class AddressedCodec(Codec):
 
     def _introduce(self, out: list[bytes]) -> None:
         """Put our address in front of our first frame."""
-        self._is_introduced = True
         if self._version == 1:
             ip, port = self._advertised_ip, self._advertised.port
             out.append(encode_ip_sender(ip, port, has_short_length=self._has_short_length))
         else:
             out.append(encode_host_sender(self._advertised))
+        self._is_introduced = True
 
     def _decode_sender(self, data: Bytes) -> tuple[Address, int] | None:
         if self._version != 1:
