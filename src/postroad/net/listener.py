@@ -57,18 +57,22 @@ class Listener:
         The sockets stay open under a second descriptor while the server around them is changed,
         so nobody who connects meanwhile is turned away.
         """
-        copies = [_duplicate(sock) for server in self._servers for sock in server.sockets]
-        old = self._servers
-        self._servers = [
-            await self._loop.create_server(
-                self._factory,
-                sock=copy,
-                backlog=_BACKLOG,
-                ssl=context,
-                ssl_handshake_timeout=self._handshake_timeout(context),
-            )
-            for copy in copies
-        ]
+        old, self._servers = self._servers, []
+        for sock in [sock for server in old for sock in server.sockets]:
+            copy = _duplicate(sock)
+            try:
+                server = await self._loop.create_server(
+                    self._factory,
+                    sock=copy,
+                    backlog=_BACKLOG,
+                    ssl=context,
+                    ssl_handshake_timeout=self._handshake_timeout(context),
+                )
+            except BaseException:
+                copy.close()
+                self._servers += old
+                raise
+            self._servers.append(server)
         for server in old:
             server.close()
 

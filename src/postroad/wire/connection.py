@@ -1,7 +1,8 @@
 """One connection as a pure state machine: bytes and time in, events and bytes out.
 
 The glue calls `receive_data` for what arrived and `tick` when `deadline` has come. After every call
-it sends `data_to_send` and, if the machine `needs_attention`, looks at `failure` and `deadline`.
+it writes what is in `out` (`data_to_send` takes it) and, if the machine `needs_attention`, looks at
+`failure` and `deadline`.
 Nothing here raises for what a peer did: a broken rule sets `failure`, queues what the peer should
 still be told, and ends the machine.
 """
