@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple
 
 from postroad.core import Address
 from postroad.core.errors import PeerSilent
@@ -21,13 +20,13 @@ from postroad.wire import (
     Event,
     FrameIgnored,
     Opened,
-    Pending,
     Phase,
     Request,
     Role,
     Status,
 )
 
+from .context import LinkContext
 from .dispatch import (
     EXPIRED_ANSWER,
     STOPPING_ANSWER,
@@ -42,18 +41,11 @@ from .dispatch import (
     reply_too_large_answer,
     to_reaction,
 )
-from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link, LinkContext
+from .handlers import HandlerRuns, Run
+from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link
 from .message import Message, Result, Subscription
 
 _UNKNOWN_SENDER = Address("", 0)
-
-
-class _Run(NamedTuple):
-    """An asynchronous handler at work."""
-
-    future: asyncio.Future[Result]
-    request: Request
-    is_one_way: bool
 
 
 class AcceptedLink(Link):
@@ -62,10 +54,8 @@ class AcceptedLink(Link):
     __slots__ = (
         "_backlog",
         "_can_serve",
-        "_duplicates",
         "_easy_bytes_max",
         "_encode_reply",
-        "_ending",
         "_farewell",
         "_is_stopping",
         "_over",
@@ -96,12 +86,7 @@ class AcceptedLink(Link):
         self._registry = registry
         # Requests read but not yet begun, because handlers or the socket are full, and when.
         self._backlog: deque[tuple[Request, float]] = deque()
-        # Asynchronous handlers by request id.
-        self.running: Pending[_Run] = Pending()
-        # Tasks that were cancelled and are not over yet; they still count.
-        self._ending: set[asyncio.Future[Result]] = set()
-        # Keys for requests whose id is in use already.
-        self._duplicates = 0
+        self.running = HandlerRuns(context.limits.handlers_running_max)
         # Set when the first request is served: versions 1 and 2 tell it no earlier.
         self._sender: Address | None = None
         self._peer_name: str | None = None
@@ -172,10 +157,8 @@ class AcceptedLink(Link):
             self._close_when_drained()
 
     def _cancel(self, id: int) -> None:
-        run = self.running.take(id)
-        if run is not None:
+        if self.running.cancel(id):
             self._context.counters.requests_cancelled += 1
-            self._end(run.future)
             return
         for waiting in self._backlog:
             if waiting[0].id == id:
@@ -289,17 +272,13 @@ class AcceptedLink(Link):
         request: Request,
         subscription: Subscription,
         awaitable: Awaitable[Result],
-        now: float,
+        arrived: float,
     ) -> None:
-        key = request.id
-        if key in self.running.entries:
-            self._duplicates -= 1
-            key = self._duplicates
         future = asyncio.ensure_future(awaitable, loop=self._loop)
-        future.add_done_callback(partial(self._on_handled, key, request, subscription))
+        run = Run(future, request, request.one_way or subscription.one_way)
         timeout_s = request.timeout_ms / 1000 or self._context.limits.handler_timeout_s
-        is_one_way = request.one_way or subscription.one_way
-        self.running.add(key, _Run(future, request, is_one_way), now + timeout_s)
+        key = self.running.add(run, arrived + timeout_s)
+        future.add_done_callback(partial(self._on_handled, key, request, subscription))
         if self.running.next_deadline < self._timer_at:
             self._arm(self.running.next_deadline)
         self._update_can_serve()
@@ -311,30 +290,18 @@ class AcceptedLink(Link):
         subscription: Subscription,
         future: asyncio.Future[Result],
     ) -> None:
-        if future in self._ending:
-            self._ending.discard(future)
-            if not future.cancelled():
-                # Asked for, or it would be reported as never looked at.
-                future.exception()
-        else:
-            self.running.take(key)
+        if self.running.finish(key, future):
             self._answer(request, subscription, answer_of(future, subscription))
         self._go_on()
 
     def _on_timer(self, now: float) -> None:
         self._check_reader(now)
-        for _, run in self.running.take_expired(now):
+        for run in self.running.expire(now):
             self._context.counters.handlers_timed_out += 1
-            self._end(run.future)
             # A caller that told its deadline has given up by itself.
             if not run.is_one_way and not run.request.timeout_ms:
                 self._reply(run.request.id, EXPIRED_ANSWER)
         self._go_on()
-
-    def _end(self, future: asyncio.Future[Result]) -> None:
-        """Cancel a handler nobody waits for; it counts until it is really over."""
-        self._ending.add(future)
-        future.cancel()
 
     def _own_deadline(self) -> float:
         return min(self.running.next_deadline, self._stalled_at)
@@ -343,10 +310,7 @@ class AcceptedLink(Link):
 
     @property
     def _has_capacity(self) -> bool:
-        busy = len(self.running.entries) + len(self._ending)
-        return busy < self._context.limits.handlers_running_max and (
-            self._is_writable or self.transport is None
-        )
+        return self.running.has_capacity and (self._is_writable or self.transport is None)
 
     def _update_can_serve(self) -> None:
         self._can_serve = self._has_capacity and not self._backlog
@@ -450,10 +414,7 @@ class AcceptedLink(Link):
             self._farewell.cancel()
         # Nobody waits for replies any more; one-way messages were received and are handled.
         self._backlog = deque(it for it in self._backlog if self._is_one_way(it[0]))
-        for key, (run, _) in list(self.running.entries.items()):
-            if not run.is_one_way:
-                self.running.take(key)
-                self._end(run.future)
+        self.running.cancel_requests()
         self._go_on()
 
     def _is_one_way(self, request: Request) -> bool:
@@ -464,8 +425,7 @@ class AcceptedLink(Link):
     def abandon(self) -> None:
         """Give up on everything: the node's time to stop is over."""
         self._backlog.clear()
-        for _, run in self.running.take_all():
-            self._end(run.future)
+        self.running.cancel_all()
         if self.transport is not None:
             self.transport.abort()
         else:
@@ -474,7 +434,7 @@ class AcceptedLink(Link):
     @property
     def is_busy(self) -> bool:
         """Whether requests are waiting or handlers at work."""
-        return bool(self.running.entries or self._backlog or self._ending)
+        return bool(self.running or self._backlog)
 
     async def wait_over(self) -> None:
         """Return once the socket is gone and no handler is at work."""

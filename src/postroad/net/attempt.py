@@ -1,12 +1,26 @@
-"""One message on its way: what an error about it must tell."""
+"""One message on its way: what it may be, and what an error about it must tell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from postroad.core import Address
-from postroad.core.errors import MessagingError, Outcome, RequestTimeout
+from postroad.core.errors import (
+    ConfigError,
+    MessageTooLarge,
+    MessagingError,
+    Outcome,
+    RequestTimeout,
+    UsageError,
+)
+from postroad.core.limits import SUBJECT_BYTES_MAX
+
+Payload: TypeAlias = bytes | bytearray | memoryview
+
+# Longer than anybody waits, and short enough to be told to a peer in milliseconds.
+_TIMEOUT_S_MAX = 1e6
 
 
 class Attempt:
@@ -56,4 +70,35 @@ class Attempt:
             subject=self.subject,
             elapsed_s=self._now() - self._started,
             timeout_s=self.timeout,
+        )
+
+
+def check_message(subject: str, payload: Payload) -> bytes:
+    """The payload as bytes that nobody can change any more."""
+    try:
+        size = len(subject.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"subject {subject!r} cannot be encoded as UTF-8") from None
+    if size > SUBJECT_BYTES_MAX:
+        raise MessageTooLarge(f"a subject cannot be longer than {SUBJECT_BYTES_MAX} bytes")
+    if isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise UsageError(f"a payload must be bytes, not {type(payload).__name__}")
+
+
+def check_timeout(timeout: float) -> float:
+    """A time that can be waited for and told to a peer."""
+    if not timeout > 0:
+        raise ConfigError(f"timeout={timeout!r} must be more than 0 seconds")
+    return min(float(timeout), _TIMEOUT_S_MAX)
+
+
+def check_size(subject: str, data: bytes, maximum: int) -> None:
+    """Refuse a message that the connection does not carry."""
+    size = len(data) + len(subject.encode())
+    if size > maximum:
+        raise MessageTooLarge(
+            f"a message of {size} bytes exceeds the {maximum} this connection carries"
         )

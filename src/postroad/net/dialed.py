@@ -11,15 +11,8 @@ from postroad.core import Address
 from postroad.core.errors import ConnectionClosed, HandshakeRefused, Outcome, TlsFailed
 from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, Phase, Reply, Role
 
-from .link import (
-    FRAME_BYTES,
-    LARGE_BYTES,
-    LINGER_S,
-    QUEUED_BYTES_MAX,
-    Link,
-    LinkContext,
-    is_tls_error,
-)
+from .context import LinkContext
+from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link, is_tls_error
 from .results import EXPIRED, LinkDown, Result
 
 

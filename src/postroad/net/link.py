@@ -7,21 +7,17 @@ failure, keep one timer. Sub-classes add what a client or a server does with eve
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import cast
 
-from postroad.core import Address, Limits, Throttle
+from postroad.core import Address, Limits
 from postroad.core.errors import RemoteProtocolError
-from postroad.wire import NEVER, Connection, Event, FrameIgnored, Phase, Role, WireConfig
+from postroad.wire import NEVER, Connection, Event, FrameIgnored, Phase, Role
 
-from .counters import Counters
+from .context import LinkContext
 from .tls import certificate_names
-
-logger = logging.getLogger("postroad.net")
 
 # So much is queued before it is written even within a turn of the loop: about a hundred small
 # messages save nearly all system calls, and the peer can begin with them while more are made.
@@ -39,35 +35,6 @@ LINGER_S = 1.0
 LARGE_BYTES = 64 * 1024
 # Timers closer than this are not worth a wake-up of their own.
 _TIMER_STEP_S = 0.001
-
-
-class LinkContext:
-    """What all links of a service share."""
-
-    def __init__(self, config: WireConfig, next_id: Callable[[], int]) -> None:
-        self.config = config
-        self.limits: Limits = config.limits
-        self.next_id = next_id
-        self.counters = Counters()
-        # Set when the service stops; connections made after that are not served.
-        self.is_stopped = False
-        self.protocol_errors_by_kind: dict[str, int] = {}
-        self.throttle = Throttle(interval_s=5.0)
-
-    def count_protocol_error(self, error: RemoteProtocolError) -> None:
-        """Add to the counters of the given kind of error."""
-        self.counters.protocol_errors += 1
-        kind = type(error).__name__
-        self.protocol_errors_by_kind[kind] = self.protocol_errors_by_kind.get(kind, 0) + 1
-
-    def warn(self, key: str, now: float, text: str, *args: object) -> None:
-        """Log a warning, but not more often than makes sense for its key."""
-        kept_back = self.throttle.admit(key, now)
-        if kept_back is not None:
-            if kept_back:
-                text += " (and %d more like it)"
-                args = (*args, kept_back)
-            logger.warning(text, *args)
 
 
 class Link(asyncio.Protocol):

@@ -14,6 +14,7 @@ from postroad.core import Address
 from postroad.core.errors import NotRunning, RequestTimeout
 from postroad.wire import Reply
 
+from .context import LinkContext
 from .dispatch import (
     Answer,
     Subscriptions,
@@ -23,7 +24,6 @@ from .dispatch import (
     react,
     reply_too_large_answer,
 )
-from .link import LinkContext
 from .message import Message, Result, Subscription
 from .results import error_of, stopped_while_in_flight
 

@@ -25,8 +25,9 @@ from postroad.core.errors import (
     TlsFailed,
 )
 
+from .context import LinkContext
 from .dialed import DialedLink
-from .link import LINGER_S, LinkContext
+from .link import LINGER_S
 from .results import LinkDown, stopped_while_in_flight
 
 BEFORE_CONNECT = faults.declare("net.dial.before_connect")

@@ -8,29 +8,27 @@ import itertools
 import ssl
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
 import msgspec
 
 from postroad.core import Address, Limits, to_address, validate_cluster_name, validate_node_name
 from postroad.core.errors import (
-    ConfigError,
     ConnectionClosed,
-    MessageTooLarge,
     NotRunning,
     Outcome,
     UsageError,
     WrongPeer,
 )
-from postroad.core.limits import SUBJECT_BYTES_MAX
 
 from .accepted import AcceptedLink
-from .attempt import Attempt
+from .attempt import Attempt, Payload, check_message, check_size, check_timeout
+from .context import LinkContext
 from .counters import Statistics
 from .dialed import DialedLink
 from .dispatch import Subscriptions
 from .identity import Identity, Protocol, choose_advertised
-from .link import LINGER_S, LinkContext
+from .link import LINGER_S
 from .listener import Listener
 from .local import LocalDelivery
 from .message import Handler
@@ -38,14 +36,8 @@ from .pool import Pool
 from .results import error_of
 from .tls import TlsConfig, report_failed_handshakes
 
-Payload: TypeAlias = bytes | bytearray | memoryview
-
 # Addresses and subjects remembered with their link; forgetting them all costs one look-up each.
 _ROUTES_MAX = 4_096
-
-
-# Longer than anybody waits, and short enough to be told to a peer in milliseconds.
-_TIMEOUT_S_MAX = 1e6
 
 
 class _State(enum.Enum):
@@ -243,7 +235,7 @@ class MessagingService:
             return await self._request_thoroughly(
                 address, subject, payload, timeout, keep_alive, wait, peer
             )
-        timeout = self._timeout_s if timeout is None else _check_timeout(timeout)
+        timeout = self._timeout_s if timeout is None else check_timeout(timeout)
         started = self._now()
         id, future = link.request(subject, payload, started, timeout)
         try:
@@ -282,7 +274,7 @@ class MessagingService:
                     await self._local.send(subject, data)
                     return
                 link = await self._find_link(address, attempt, wait=wait, peer=peer)
-                _check_size(subject, data, link.send_bytes_max)
+                check_size(subject, data, link.send_bytes_max)
                 link.post(subject, data, self._now())
                 if not link.is_flush_due:
                     # So much was queued that it was written at once: let others have a turn.
@@ -320,15 +312,15 @@ class MessagingService:
         self, address: Address | str, subject: str, payload: Payload, timeout: float | None
     ) -> tuple[Attempt, bytes]:
         self._check_running()
-        data = _check_message(subject, payload)
-        timeout = self._timeout_s if timeout is None else _check_timeout(timeout)
+        data = check_message(subject, payload)
+        timeout = self._timeout_s if timeout is None else check_timeout(timeout)
         return Attempt(to_address(address), subject, timeout, self._now), data
 
     async def _exchange(self, link: DialedLink, attempt: Attempt, data: bytes) -> bytes:
         attempt.peer = link.describe_peer(attempt.target)
         if not link.is_open:
             raise ConnectionClosed("closed before the request", outcome=Outcome.NOT_SENT)
-        _check_size(attempt.subject, data, link.send_bytes_max)
+        check_size(attempt.subject, data, link.send_bytes_max)
         now = self._now()
         left_s = max(attempt.deadline - now, 0.001)
         id, future = link.request(attempt.subject, data, now, left_s)
@@ -368,7 +360,7 @@ class MessagingService:
     def _check_local(self, attempt: Attempt, data: bytes, peer: str | None) -> None:
         """What the connection would check if there were one."""
         attempt.peer = f"{attempt.target} ({self.name})"
-        _check_size(attempt.subject, data, self.limits.frame_bytes_max)
+        check_size(attempt.subject, data, self.limits.frame_bytes_max)
         if peer is not None and peer != self.name:
             raise WrongPeer(f"expected node {peer!r}, but this node, {self.name!r}, is there")
 
@@ -428,35 +420,6 @@ class MessagingService:
     def __repr__(self) -> str:
         where = f" at {self._address}" if self._address is not None else ""
         return f"<MessagingService {self.name}{where} {self._state.value}>"
-
-
-def _check_message(subject: str, payload: Payload) -> bytes:
-    """The payload as bytes that nobody can change any more."""
-    try:
-        size = len(subject.encode())
-    except UnicodeEncodeError:
-        raise UsageError(f"subject {subject!r} cannot be encoded as UTF-8") from None
-    if size > SUBJECT_BYTES_MAX:
-        raise MessageTooLarge(f"a subject cannot be longer than {SUBJECT_BYTES_MAX} bytes")
-    if isinstance(payload, bytes):
-        return payload
-    if isinstance(payload, bytearray | memoryview):
-        return bytes(payload)
-    raise UsageError(f"a payload must be bytes, not {type(payload).__name__}")
-
-
-def _check_timeout(timeout: float) -> float:
-    if not timeout > 0:
-        raise ConfigError(f"timeout={timeout!r} must be more than 0 seconds")
-    return min(float(timeout), _TIMEOUT_S_MAX)
-
-
-def _check_size(subject: str, data: bytes, maximum: int) -> None:
-    size = len(data) + len(subject.encode())
-    if size > maximum:
-        raise MessageTooLarge(
-            f"a message of {size} bytes exceeds the {maximum} this connection carries"
-        )
 
 
 def _check_peer(link: DialedLink, name: str | None) -> None:

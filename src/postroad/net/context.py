@@ -1,0 +1,46 @@
+"""What all links of a service share: configuration, counters, log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from postroad.core import Limits, Throttle
+from postroad.core.errors import RemoteProtocolError
+from postroad.wire import WireConfig
+
+from .counters import Counters
+
+logger = logging.getLogger("postroad.net")
+
+# Similar warnings are told once in so many seconds.
+_WARN_INTERVAL_S = 5.0
+
+
+class LinkContext:
+    """What all links of a service share."""
+
+    def __init__(self, config: WireConfig, next_id: Callable[[], int]) -> None:
+        self.config = config
+        self.limits: Limits = config.limits
+        self.next_id = next_id
+        self.counters = Counters()
+        # Set when the service stops; connections made after that are not served.
+        self.is_stopped = False
+        self.protocol_errors_by_kind: dict[str, int] = {}
+        self.throttle = Throttle(_WARN_INTERVAL_S)
+
+    def count_protocol_error(self, error: RemoteProtocolError) -> None:
+        """Add to the counters of the given kind of error."""
+        self.counters.protocol_errors += 1
+        kind = type(error).__name__
+        self.protocol_errors_by_kind[kind] = self.protocol_errors_by_kind.get(kind, 0) + 1
+
+    def warn(self, key: str, now: float, text: str, *args: object) -> None:
+        """Log a warning, but not more often than makes sense for its key."""
+        kept_back = self.throttle.admit(key, now)
+        if kept_back is not None:
+            if kept_back:
+                text += " (and %d more like it)"
+                args = (*args, kept_back)
+            logger.warning(text, *args)
