@@ -172,7 +172,7 @@ class AcceptedLink(Link):
         self.requests_received += 1
         subject = request.subject
         subscription = self._subscriptions.get(subject)
-        if subscription is None or self._is_stopping:
+        if subscription is None or (self._is_stopping and not self._is_one_way(request)):
             self._decline(request)
             return
         sender = self._sender
@@ -385,8 +385,13 @@ class AcceptedLink(Link):
         """Take no new requests, finish those begun, then close."""
         self._is_stopping = True
         self.machine.goodbye("the node is stopping")
-        while self._backlog:
-            self._decline(self._backlog.popleft()[0])
+        waiting, self._backlog = self._backlog, deque()
+        for request, arrived in waiting:
+            # Nobody can be told of a one-way message, so those are still handled.
+            if self._is_one_way(request):
+                self._backlog.append((request, arrived))
+            else:
+                self._decline(request)
         if self._out:
             self._flush()
         if self.machine.phase is Phase.CLOSED:

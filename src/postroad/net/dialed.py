@@ -293,6 +293,10 @@ class DialedLink(Link):
         self._context.counters.requests_sent += self._ended
         self._make_room()
 
+    @property
+    def _is_secured(self) -> bool:
+        return self.machine.certificate_names is not None
+
     def _judge_loss(self, kind: type[ConnectionClosed]) -> dict[str, Any]:
         """Nothing was handled on a link that never opened, or whose peer refused this node.
 
@@ -314,9 +318,10 @@ class DialedLink(Link):
         if exc is not None:
             return f"connection lost: {exc}"
         if not self._was_open:
+            trust = "; or it does not trust this node's certificate" if self._is_secured else ""
             return (
                 "the peer closed the connection during the handshake; "
-                "is it of another cluster, version or TLS setting?"
+                f"is it of another cluster, version or TLS setting?{trust}"
             )
         return "the peer closed the connection"
 
