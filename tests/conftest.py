@@ -19,7 +19,7 @@ from tests.require_all import RequireAll
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 # A deadline per example fails on a busy machine, and pytest-timeout bounds the whole test anyway.
-settings.register_profile("quick", deadline=None)
+settings.register_profile("quick", deadline=None, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=5_000)
 settings.load_profile("quick")
 

@@ -31,6 +31,7 @@ class DialedLink(Link):
         "_was_open",
         "address",
         "can_send",
+        "is_shared",
         "last_used",
         "opened",
         "pending",
@@ -53,6 +54,8 @@ class DialedLink(Link):
         self.opened: asyncio.Future[LinkDown | None] = loop.create_future()
         # Largest payload and subject the peer accepts, known once the link is open.
         self.send_bytes_max = 0
+        # Whether everybody may use it now, and nobody is owed an earlier turn.
+        self.is_shared = False
         self.last_used = loop.time()
         self._next_id = context.next_id
         self._new_future = loop.create_future

@@ -12,7 +12,7 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from postroad.core import Address, faults
 from postroad.core.backoff import backoff
@@ -44,6 +44,13 @@ def subject_class(subject: str) -> str:
     return head if dot else ""
 
 
+class _Dial(NamedTuple):
+    """A connection under way, and who waits for it."""
+
+    task: asyncio.Task[DialedLink]
+    waiters: list[asyncio.Future[DialedLink | MessagingError]]
+
+
 class Pool:
     """All connections this node has opened."""
 
@@ -54,7 +61,7 @@ class Pool:
         self.tls: ssl.SSLContext | None = None
         self._links: dict[Key, DialedLink] = {}
         # Connections under way; those who need one share it.
-        self._dialing: dict[Key, asyncio.Task[DialedLink]] = {}
+        self._dialing: dict[Key, _Dial] = {}
         self._dialing_alone: set[asyncio.Task[DialedLink]] = set()
         # Open links that are not for sharing: transient ones, and those that are draining.
         self._others: set[DialedLink] = set()
@@ -121,7 +128,9 @@ class Pool:
             if task.done() and not task.cancelled() and task.exception() is None:
                 # The caller was cancelled in the very turn in which the dial succeeded.
                 self.release(task.result(), "given up")
-            self._check_cancelled(task)
+            # Either the caller was cancelled, or the dial, because the service stops.
+            if self._is_closed and task.cancelled() and not is_being_cancelled():
+                raise NotRunning("the service stopped while connecting") from None
             raise
         self._others.add(link)
         return link
@@ -146,32 +155,52 @@ class Pool:
         link = self._links.get(key)
         if link is not None and link.is_open:
             return link
-        task = self._dialing.get(key)
-        if task is None:
+        dial = self._dialing.get(key)
+        if dial is None:
             self._retire(key)
             self._make_way()
-            task = self._loop.create_task(self._dial(key[0]))
-            self._dialing[key] = task
-            task.add_done_callback(lambda done: self._on_dialed(key, done))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            self._check_cancelled(task)
-            raise
-
-    def _check_cancelled(self, task: asyncio.Task[DialedLink]) -> None:
-        """Tell a caller that was cancelled from one whose dial was, because the service stops."""
-        if self._is_closed and task.cancelled() and not is_being_cancelled():
-            raise NotRunning("the service stopped while connecting") from None
+            dial = self._dialing[key] = _Dial(self._loop.create_task(self._dial(key[0])), [])
+            dial.task.add_done_callback(partial(self._on_dialed, key))
+        waiter: asyncio.Future[DialedLink | MessagingError] = self._loop.create_future()
+        dial.waiters.append(waiter)
+        outcome = await waiter
+        if isinstance(outcome, MessagingError):
+            raise outcome
+        return outcome
 
     def _on_dialed(self, key: Key, task: asyncio.Task[DialedLink]) -> None:
-        del self._dialing[key]
-        if not task.cancelled() and task.exception() is None:
-            link = task.result()
-            if self._is_closed:
-                link.close("the service stopped")
-            self._links[key] = link
+        if task.cancelled():
+            self._share(key, NotRunning("the service stopped while connecting"))
+            return
+        error = task.exception()
+        if isinstance(error, MessagingError):
+            self._share(key, error)
+        elif error is not None:
+            self._share(key, ConnectFailed(f"cannot connect: {error!r}"))
+        else:
+            self._others.add(task.result())
             self._failures.pop(key[0], None)
+            self._share(key, task.result())
+
+    def _share(self, key: Key, outcome: DialedLink | MessagingError) -> None:
+        """Give the outcome of a dial to those who wait for it, in their order.
+
+        A link is published only when nobody waits any more: whoever comes between joins them, so
+        that nobody overtakes a caller who was there before.
+        """
+        dial = self._dialing[key]
+        waiters = [waiter for waiter in dial.waiters if not waiter.done()]
+        dial.waiters.clear()
+        for waiter in waiters:
+            waiter.set_result(outcome)
+        if waiters and isinstance(outcome, DialedLink):
+            self._loop.call_soon(self._share, key, outcome)
+            return
+        del self._dialing[key]
+        if isinstance(outcome, DialedLink):
+            self._others.discard(outcome)
+            self._links[key] = outcome
+            outcome.is_shared = True
 
     def _retire(self, key: Key) -> None:
         """A shared link that is no longer open finishes what it has, unshared."""
@@ -243,7 +272,7 @@ class Pool:
     async def close(self, grace_s: float) -> None:
         """Let requests in flight finish for a while, then fail them and close everything."""
         self._is_closed = True
-        dialing = [*self._dialing.values(), *self._dialing_alone]
+        dialing = [*(dial.task for dial in self._dialing.values()), *self._dialing_alone]
         for task in dialing:
             task.cancel()
         await asyncio.gather(*dialing, return_exceptions=True)

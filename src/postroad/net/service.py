@@ -342,9 +342,10 @@ class MessagingService:
         while link is None or not link.can_send:
             if link is None or not link.is_open:
                 link = await self._pool.link(attempt.target, attempt.subject, wait=wait)
-                if len(self._routes) >= _ROUTES_MAX:
-                    self._routes.clear()
-                self._routes[route] = link
+                if link.is_shared:
+                    if len(self._routes) >= _ROUTES_MAX:
+                        self._routes.clear()
+                    self._routes[route] = link
             elif await link.wait_for_room():
                 break
             self._check_running()

@@ -1,0 +1,237 @@
+"""Connections that end: what was on its way is delivered, or fails with the truth about it."""
+
+import asyncio
+import struct
+
+import pytest
+
+from postroad import Message, MessagingService, Outcome
+from postroad.core.errors import (
+    ConnectFailed,
+    ConnectionClosed,
+    MessagingError,
+    NoRemoteHandler,
+    NotRunning,
+    RequestTimeout,
+)
+from tests.net_peers import (
+    Gate,
+    Pair,
+    make_service,
+    nothing_left,
+    running_pair,
+    stays,
+    subscribe_usual,
+    turns,
+    until,
+)
+from tests.net_scripts import RawPeer, RawServer, raw_versions, unused_address
+
+pytestmark = pytest.mark.integration
+
+SMALL_SOCKET = 32 * 1024
+MIB = 1024 * 1024
+# Longer than any link that is merely closed waits for its peer to read.
+BEYOND_LINGER_S = 1.2
+
+
+# Connections of their own.
+
+
+async def greet_and_close(peer: RawPeer) -> None:
+    """A script: version 2, whose handshake is these two bytes, and the end."""
+    await peer.read(6)
+    await peer.write(struct.pack(">h", 2))
+    peer.close()
+
+
+async def test_transient_request_to_a_peer_that_closes_after_the_handshake() -> None:
+    async with (
+        nothing_left(),
+        RawServer(greet_and_close, 2) as server,
+        make_service("client") as client,
+    ):
+        for _ in range(30):
+            async with asyncio.timeout(3.0):
+                with pytest.raises(ConnectionClosed) as caught:
+                    await client.request(server.address, "echo", timeout=30.0, keep_alive=False)
+            assert caught.value.elapsed_s is not None and caught.value.elapsed_s < 3
+        assert client.statistics().requests_pending == 0
+
+
+async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
+    address = unused_address()
+    async with nothing_left(), make_service("client") as client:
+        request = asyncio.create_task(
+            client.request(address, "echo", b"1", timeout=20.0, keep_alive=False, wait=True)
+        )
+        await until(lambda: client.statistics().connections_failed >= 2)
+        assert not request.done()
+        async with make_service("server", bind=address) as server:
+            subscribe_usual(server)
+            assert await request == b"1"
+            await until(lambda: client.statistics().dialed == 0)
+
+
+async def test_transient_request_that_waits_tells_why_it_gave_up() -> None:
+    async with make_service("client", limits={"backoff_first_s": 0.01}) as client:
+        with pytest.raises(RequestTimeout, match="the last attempt: cannot connect") as caught:
+            await client.request(unused_address(), "echo", timeout=0.2, keep_alive=False, wait=True)
+        assert caught.value.outcome is Outcome.NOT_SENT
+        assert client.statistics().connections_failed >= 2
+
+
+# A server that stops.
+
+
+async def test_requests_not_read_yet_are_told_that_the_server_stops() -> None:
+    """A few are at work, some are in the server's memory, most in the socket."""
+    gate, total, at_work = Gate(), 500, 4
+    async with running_pair(
+        client_limits={"write_buffer_bytes_max": 8 * MIB},
+        server_limits={"handlers_running_max": at_work},
+    ) as pair:
+        pair.server.subscribe("gate", gate)
+        requests = [
+            asyncio.create_task(pair.ask("gate", bytes(4_000), timeout=30.0)) for _ in range(total)
+        ]
+        await until(lambda: gate.waiting == at_work)
+        await until(lambda: pair.client.statistics().requests_pending == total)
+        await turns()
+        # The server has stopped reading long before the end.
+        assert pair.server.statistics().bytes_received < total * 4_000
+        stopping = asyncio.create_task(pair.server.stop(grace=20.0))
+        await stays(lambda: gate.waiting == at_work and not stopping.done())
+        gate.open()
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        await stopping
+    assert results.count(b"done") == at_work == len(gate.messages)
+    refused = [it for it in results if isinstance(it, MessagingError)]
+    assert {(type(it), it.outcome, it.retryable) for it in refused} == {
+        (NoRemoteHandler, Outcome.KNOWN, True)
+    }
+    assert len(refused) == total - at_work
+
+
+class Load:
+    """Callers that ask again and again until the first failure, and what became of it all."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.answered = 0
+        self.failures: list[tuple[MessagingError, bytes]] = []
+        self._asked = 0
+
+    async def run(self) -> None:
+        """One caller."""
+        while True:
+            self._asked += 1
+            payload = b"%d" % self._asked
+            try:
+                assert await self.pair.ask("note", payload) == payload
+            except MessagingError as error:
+                self.failures.append((error, payload))
+                return
+            self.answered += 1
+
+
+async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
+    """Every failure is retryable, and of a request that was not handled."""
+    handled, callers = set[bytes](), 300
+
+    def note(message: Message) -> bytes:
+        handled.add(message.payload)
+        return message.payload
+
+    async with running_pair() as pair:
+        pair.server.subscribe("note", note)
+        load = Load(pair)
+        tasks = [asyncio.create_task(load.run()) for _ in range(callers)]
+        await until(lambda: load.answered > 3_000)
+        await pair.server.stop(grace=10.0)
+        async with asyncio.timeout(5.0):
+            await asyncio.gather(*tasks)
+    assert len(load.failures) == callers
+    assert {(type(error), error.outcome) for error, _ in load.failures} <= {
+        (NoRemoteHandler, Outcome.KNOWN),
+        (ConnectFailed, Outcome.NOT_SENT),
+        (ConnectionClosed, Outcome.NOT_SENT),
+    }
+    assert all(error.retryable for error, _ in load.failures)
+    assert len(handled) == load.answered
+    assert not handled & {payload for _, payload in load.failures}
+
+
+# A stop that is itself interrupted.
+
+
+@pytest.mark.parametrize("who", ["client", "server"])
+async def test_stop_goes_on_when_its_caller_is_cancelled(who: str) -> None:
+    gate = Gate()
+    async with nothing_left(), running_pair() as pair:
+        pair.server.subscribe("gate", gate)
+        request = asyncio.create_task(pair.ask("gate", timeout=30.0))
+        await until(lambda: gate.waiting == 1)
+        service: MessagingService = pair.client if who == "client" else pair.server
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(service.stop(grace=0.2), 0.02)
+        await asyncio.wait_for(service.stop(), 5.0)
+        with pytest.raises((NotRunning, ConnectionClosed)):
+            await request
+        assert service.statistics().dialed == service.statistics().accepted == 0
+        # And once more, when there is nothing left to do.
+        await asyncio.wait_for(service.stop(), 1.0)
+
+
+async def test_a_second_caller_of_stop_waits_as_the_first_does() -> None:
+    gate = Gate()
+    async with running_pair() as pair:
+        pair.server.subscribe("gate", gate)
+        request = asyncio.create_task(pair.ask("gate", timeout=30.0))
+        await until(lambda: gate.waiting == 1)
+        stops = [asyncio.create_task(pair.client.stop(grace=20.0)) for _ in range(2)]
+        await stays(lambda: not any(stop.done() for stop in stops))
+        gate.open()
+        assert await request == b"done"
+        async with asyncio.timeout(5.0):
+            await asyncio.gather(*stops)
+
+
+# A client that stops.
+
+
+class LateReader:
+    """A script: shake hands, and read only once told to; counts what arrived whole."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.data = b""
+        self.is_over = False
+
+    async def __call__(self, peer: RawPeer) -> None:
+        await peer.greet()
+        await self.go.wait()
+        self.data = await peer.read_to_end()
+        self.is_over = True
+
+
+@raw_versions
+async def test_messages_handed_over_before_the_stop_arrive(version: int) -> None:
+    reader, sent = LateReader(), 0
+    async with RawServer(reader, version, receive_buffer=SMALL_SOCKET) as server:
+        async with make_service("client") as client:
+            with pytest.raises(RequestTimeout):
+                while True:
+                    payload = b"<%06d>" % sent + bytes(60_000)
+                    await client.send(server.address, "log", payload, timeout=0.1)
+                    sent += 1
+            stopping = asyncio.create_task(client.stop(grace=20.0))
+            await asyncio.wait({stopping}, timeout=BEYOND_LINGER_S)
+            assert not stopping.done()
+            reader.go.set()
+            async with asyncio.timeout(10.0):
+                await stopping
+        await until(lambda: reader.is_over)
+    assert sent > 10
+    missing = [it for it in range(sent) if b"<%06d>" % it + bytes(60_000) not in reader.data]
+    assert missing == []

@@ -1,0 +1,238 @@
+"""More than a node can do: it does what still helps, and one peer's trouble stays its own."""
+
+import asyncio
+import logging
+
+import pytest
+
+from postroad import Message
+from postroad.core.errors import RemoteHandlerFailure
+from tests.net_peers import (
+    OLDER,
+    Gate,
+    Speech,
+    Stubborn,
+    make_service,
+    running_pair,
+    stays,
+    turns,
+    until,
+)
+from tests.net_scripts import RawPeer
+
+pytestmark = pytest.mark.integration
+
+SMALL_SOCKET = 32 * 1024
+ONE_AT_A_TIME = {"handlers_running_max": 1}
+
+
+# Requests that wait too long.
+
+
+async def test_requests_whose_time_is_over_never_run() -> None:
+    loop = asyncio.get_running_loop()
+    async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
+        with await RawPeer.connect(pair.server.address) as peer:
+            with Stubborn() as stubborn:
+                pair.server.subscribe("stubborn", stubborn)
+                # In one piece, so that all are read before the first is seen to fill the limit.
+                requests = [peer.request_bytes(it, "stubborn", timeout_ms=300) for it in range(6)]
+                await peer.write(b"".join(requests))
+                await until(lambda: stubborn.begun == 1)
+                arrived = loop.time()
+                await until(lambda: loop.time() > arrived + 0.3)
+            # The one at work ends, and the others could begin; what comes behind them is served.
+            await peer.request(6, "echo", b"1")
+            assert (await peer.read_reply()).id == 6
+            assert stubborn.begun == 1
+            assert pair.server.statistics().requests_expired == 5
+
+
+async def test_a_request_that_waited_has_the_deadline_of_its_caller() -> None:
+    """Its time began when it arrived, not when its handler did."""
+    loop, gate = asyncio.get_running_loop(), Gate()
+    async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
+        pair.server.subscribe("gate", gate)
+        with await RawPeer.connect(pair.server.address) as peer:
+            requests = [peer.request_bytes(it, "gate", timeout_ms=30_000) for it in range(2)]
+            await peer.write(b"".join(requests))
+            await until(lambda: gate.waiting == 1)
+            await turns()
+            assert len(gate.messages) == 1
+            opened = loop.time()
+            gate.open()
+            assert [(await peer.read_reply()).id for _ in range(2)] == [0, 1]
+        first, second = [message.deadline for message in gate.messages]
+        assert first is not None and second is not None
+        assert first == second < opened + 30.0
+
+
+async def test_one_way_messages_that_waited_are_handled_however_late() -> None:
+    gate = Gate()
+    async with running_pair(server_limits=ONE_AT_A_TIME) as pair:
+        pair.server.subscribe("gate", gate, one_way=True)
+        for _ in range(5):
+            await pair.client.send(pair.server.address, "gate", timeout=0.05)
+        await until(lambda: gate.waiting == 1)
+        await turns(60)
+        gate.open()
+        await until(lambda: gate.finished == 5)
+        assert pair.server.statistics().requests_expired == 0
+
+
+# Failures that are long to tell.
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{EURO SIGN}"])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_long_error_text_is_cut_to_what_the_client_accepts(
+    letter: str, is_async: bool
+) -> None:
+    gate = Gate()
+
+    def fail(_message: Message) -> bytes:
+        raise ValueError(letter * 4_000)
+
+    async def fail_later(message: Message) -> bytes:
+        return fail(message)
+
+    async with running_pair(client_limits={"frame_bytes_max": 2_000}) as pair:
+        pair.server.subscribe("fail", fail_later if is_async else fail)
+        pair.server.subscribe("gate", gate)
+        unrelated = asyncio.create_task(pair.ask("gate"))
+        await until(lambda: gate.waiting == 1)
+        with pytest.raises(RemoteHandlerFailure, match=letter * 100):
+            await pair.ask("fail")
+        gate.open()
+        assert await unrelated == b"done"
+        assert pair.client.statistics().connections_opened == 1
+        assert pair.client.statistics().protocol_errors == 0
+
+
+# Senders that are gone.
+
+
+@pytest.mark.parametrize("speech", OLDER, ids=str)
+async def test_a_consumer_at_work_outlives_the_connection_of_its_sender(speech: Speech) -> None:
+    """Versions 1 and 2 do not tell that a message is one-way, but its handler does."""
+    gate = Gate()
+    async with make_service("server", speech) as server:
+        server.subscribe("gate", gate, one_way=True)
+        async with make_service("client", speech) as client:
+            for _ in range(3):
+                await client.send(server.address, "gate", bytes(100))
+            await until(lambda: gate.waiting == 3)
+        await stays(lambda: gate.cancelled == 0)
+        gate.open()
+        await until(lambda: gate.finished == 3)
+        assert gate.cancelled == 0
+        await until(lambda: server.statistics().accepted == 0)
+
+
+# Clients that read slowly, or not at all.
+
+
+class LargeReplies:
+    """A handler: the first reply at once, the others when let go, so that they add to it."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.go = asyncio.Event()
+
+    async def __call__(self, _message: Message) -> bytes:
+        self.begun += 1
+        if self.begun > 1:
+            await self.go.wait()
+        return bytes(1024 * 1024)
+
+
+async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
+    """Replies are added faster than it reads, so what waits for it does not become less."""
+    replies, total = LargeReplies(), 16
+    limits = {"frame_timeout_s": 0.6, "write_buffer_bytes_max": 64 * 1024}
+    async with make_service("server", limits=limits) as server:
+        server.subscribe("large", replies)
+        with await RawPeer.connect(server.address, receive_buffer=256 * 1024) as peer:
+            await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
+            await until(lambda: server.statistics().replies_sent == 1)
+            # The first reply fills the buffer in a turn of its own.
+            await turns()
+            replies.go.set()
+            await until(lambda: server.statistics().replies_sent == total)
+            loop, left = asyncio.get_running_loop(), total * 1024 * 1024
+            while left > 0:
+                piece = await loop.sock_recv(peer.sock, 64 * 1024)
+                assert piece, "cut off"
+                left -= len(piece)
+                await asyncio.sleep(0.005)
+        assert server.statistics().protocol_errors_by_kind == {}
+
+
+async def test_a_client_that_reads_nothing_is_given_up() -> None:
+    replies, total = LargeReplies(), 6
+    replies.go.set()
+    async with make_service("server", limits={"frame_timeout_s": 0.2}) as server:
+        server.subscribe("large", replies)
+        with await RawPeer.connect(server.address, receive_buffer=SMALL_SOCKET) as peer:
+            await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
+            await until(lambda: replies.begun == total)
+            await until(lambda: server.statistics().accepted == 0, 3.0)
+            assert server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+
+
+# Connections, log lines, settings of the kernel.
+
+
+@pytest.mark.parametrize("concurrently", [False, True])
+@pytest.mark.parametrize("maximum", [1, 3])
+async def test_classes_beyond_the_limit_share_one_connection(
+    maximum: int, concurrently: bool
+) -> None:
+    async with running_pair(client_limits={"lanes_per_peer_max": maximum}) as pair:
+        subjects = [f"class{number}.echo" for number in range(8)]
+        for subject in subjects:
+            pair.server.subscribe(subject, lambda message: message.payload)
+        asked = [pair.ask(subject, b"1") for subject in (*subjects, "echo")]
+        if concurrently:
+            assert await asyncio.gather(*asked) == [b"1"] * 9
+        else:
+            assert [await each for each in asked] == [b"1"] * 9
+        assert pair.client.statistics().dialed == maximum
+        assert pair.client.statistics().connections_opened == maximum
+
+
+async def test_many_unknown_subjects_do_not_flood_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "postroad.net")
+    async with running_pair() as pair:
+        for number in range(500):
+            await pair.tell(f"unknown{number}")
+        await until(lambda: pair.server.statistics().no_handler == 500)
+    lines = [it for it in caplog.records if "no handler for" in it.getMessage()]
+    assert 1 <= len(lines) <= 3
+
+
+async def test_many_failing_consumers_do_not_flood_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_message: Message) -> None:
+        raise ValueError("no")
+
+    caplog.set_level(logging.WARNING, "postroad.net")
+    async with running_pair() as pair:
+        for number in range(100):
+            pair.server.subscribe(f"fail{number}", fail, one_way=True)
+            await pair.tell(f"fail{number}")
+        await until(lambda: pair.server.statistics().handlers_failed == 100)
+    lines = [it for it in caplog.records if "failed: no" in it.getMessage()]
+    assert 1 <= len(lines) <= 3
+
+
+@pytest.mark.parametrize(("interval", "timeout"), [(1, 200), (40_000, 50_000)])
+async def test_heartbeat_limits_beyond_those_of_the_kernel(interval: float, timeout: float) -> None:
+    """More than 127 probes, or a longer pause than the kernel takes, are cut to what it takes."""
+    limits = {"heartbeat_interval_s": interval, "heartbeat_timeout_s": timeout}
+    async with running_pair(client_limits=limits, server_limits=limits) as pair:
+        assert await pair.ask("echo", b"1", timeout=3.0) == b"1"
+        assert pair.client.statistics().connections_opened == 1
