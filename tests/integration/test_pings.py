@@ -225,3 +225,13 @@ async def test_server_that_pauses_reading_is_not_given_up() -> None:
         assert client.statistics().connections_lost == 0
         assert client.statistics().protocol_errors == 0
         assert server.statistics().protocol_errors == 0
+
+
+async def test_statistics_tell_the_round_trip_of_heartbeats() -> None:
+    async with node("server", SLOW) as server, node("client", QUICK) as client:
+        await client.request(server.address, "echo", b"")
+        assert client.statistics().round_trips_s == {}
+        await eventually(lambda: bool(client.statistics().round_trips_s), "a round trip")
+        (address, seconds), *others = client.statistics().round_trips_s.items()
+        assert (address, others) == (str(server.address), [])
+        assert 0 <= seconds < QUICK.heartbeat_timeout_s

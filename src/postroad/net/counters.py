@@ -53,3 +53,5 @@ class Statistics(Counters):
     handlers_running: int = 0
     subscriptions: int = 0
     protocol_errors_by_kind: dict[str, int] = {}
+    round_trips_s: dict[str, float] = {}
+    """Last time of a heartbeat to a peer and back, by its address (version 3)."""

@@ -416,6 +416,11 @@ class MessagingService:
             handlers_running=sum(len(link.running) for link in self._accepted) + len(self._local),
             subscriptions=len(self._subscriptions.by_subject),
             protocol_errors_by_kind=dict(self._context.protocol_errors_by_kind),
+            round_trips_s={
+                str(link.address): link.machine.round_trip_s
+                for link in links
+                if link.machine.round_trip_s is not None
+            },
         )
 
     def __repr__(self) -> str:
