@@ -14,7 +14,7 @@ from typing import cast
 
 from postroad.core import Address, Limits
 from postroad.core.errors import RemoteProtocolError
-from postroad.wire import NEVER, Connection, Event, FrameIgnored, Phase, Role
+from postroad.wire import JOIN_BYTES_MAX, NEVER, Connection, Event, FrameIgnored, Phase, Role
 
 from .context import LinkContext
 from .tls import certificate_names
@@ -31,8 +31,8 @@ _KEEPALIVE_S_MAX = 32_767
 _KEEPALIVE_COUNT_MAX = 127
 # How long a closing link may take to write what is still buffered.
 LINGER_S = 1.0
-# Payloads from this size on are written apart from the small frames around them.
-LARGE_BYTES = 64 * 1024
+# Payloads from this size on are written apart from the small frames around them, as encoded.
+LARGE_BYTES = JOIN_BYTES_MAX
 # Timers closer than this are not worth a wake-up of their own.
 _TIMER_STEP_S = 0.001
 

@@ -1,5 +1,6 @@
 """The protocol between two nodes, pure: bytes to frames, handshake, connection machine."""
 
+from .codecs.codec import JOIN_BYTES_MAX
 from .config import WireConfig
 from .connection import Connection, Event, FrameIgnored, Opened
 from .datagram import Datagram, decode_datagram, encode_datagram
@@ -12,6 +13,7 @@ from .reader import SpareBuffer
 
 __all__ = [
     "DOCUMENTED",
+    "JOIN_BYTES_MAX",
     "NEVER",
     "PROFILES",
     "ZEEBE",

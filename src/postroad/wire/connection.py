@@ -30,7 +30,7 @@ from .reader import FrameReader
 # A frame must make at least this progress, however long its time is.
 _FRAME_BYTES_PER_S_MIN = 64 * KIB
 
-
+# What the usual traffic of a side consists of.
 _NONE: frozenset[type] = frozenset()
 _REQUESTS = frozenset({Request})
 _REPLIES = frozenset({Reply})

@@ -34,7 +34,6 @@ ONE_WAY = 1
 COMPRESSED = 2
 RETRYABLE = 4
 
-TIMEOUT_MS_MAX = 0xFFFF_FFFF
 GOODBYE_BYTES_MAX = 1_024
 
 
@@ -65,7 +64,6 @@ _CONTROL_BODY_MAX: dict[int, int] = {
     FrameType.PONG: 0,
     FrameType.GOODBYE: GOODBYE_BYTES_MAX,
 }
-
 
 # What a connection remembers of the subjects it has seen; the bounds keep a peer from filling it.
 _KNOWN_SUBJECTS_MAX = 64
