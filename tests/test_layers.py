@@ -13,6 +13,9 @@ LAYERS = (
     "pipeline", "services", "testing", "wire",
 )  # fmt: skip
 
+# Pure parts of layers that are not.
+PURE_PARTS = ("cluster/membership",)
+
 # Importer and what it may not import.
 PLANTED = [
     ("core", "asyncio"),
@@ -23,6 +26,9 @@ PLANTED = [
     ("wire", "threading"),
     ("wire", "time"),
     ("wire", "postroad.net"),
+    ("cluster.membership", "asyncio"),
+    ("cluster.membership", "random"),
+    ("cluster.membership", "time"),
     ("net", "click"),
     ("net", "postroad"),
     ("net", "postroad.cluster"),
@@ -36,6 +42,7 @@ PLANTED = [
     ("dashboard", "postroad.core"),
 ]
 ALLOWED = [
+    ("cluster", "asyncio"),
     ("wire", "struct"),
     ("wire", "msgspec"),
     ("net", "asyncio"),
@@ -65,14 +72,15 @@ def lint_imports(directory: Path) -> subprocess.CompletedProcess[str]:
 def plant(directory: Path, imports: list[tuple[str, str]]) -> Path:
     """Make a package of all layers with a module for each of the given imports."""
     package = directory / "postroad"
-    for layer in LAYERS:
+    for layer in (*LAYERS, *PURE_PARTS):
         package.joinpath(layer).mkdir(parents=True)
         package.joinpath(layer, "__init__.py").touch()
         package.joinpath(layer, "entry.py").touch()
     package.joinpath("__init__.py").touch()
     package.joinpath("_version.py").touch()
     for number, (layer, imported) in enumerate(imports):
-        package.joinpath(layer, f"planted_{number}.py").write_text(f"import {imported}\n")
+        path = package.joinpath(*layer.split("."), f"planted_{number}.py")
+        path.write_text(f"import {imported}\n")
     return directory
 
 

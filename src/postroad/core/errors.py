@@ -12,18 +12,24 @@
     │       ├── FrameTooLarge
     │       ├── IllegalFrame
     │       ├── HandshakeRefused              wrong cluster, no common version, wrong identity
+    │       │   └── SameNameRefused           a peer with this node's own name
     │       └── PeerSilent                    handshake, frame or heartbeat took too long
+    ├── ClusterError                          abstract
+    │   ├── NameTaken                         another live node has this node's name
+    │   └── EventsLost                        a reader of events was too slow for them
     └── MessagingError                        a request or message did not succeed
         ├── NotRunning (RuntimeError)         this service is not started, or is stopping
         ├── MessageTooLarge (ValueError)      larger than this connection carries
         ├── ConnectFailed (ConnectionError)   nobody reachable at that address
         ├── ConnectionClosed (ConnectionError)
         │   ├── TlsFailed                     certificates or TLS settings do not fit
-        │   └── WrongPeer                     another node answers at that address
+        │   ├── WrongPeer                     another node answers at that address
+        │   └── SameNamePeer                  a node with this node's own name answers there
         ├── RequestTimeout (TimeoutError)     no reply in time
         ├── RemoteProtocolFailure             the peer could not parse our message
         ├── NoRemoteHandler                   the peer has no handler for the subject
-        └── RemoteHandlerFailure              the peer's handler raised
+        ├── RemoteHandlerFailure              the peer's handler raised
+        └── NoSuchMember (LookupError)        here or at the peer, the other is not a known member
 
 Two attributes tell a caller what to do, so that nobody compares class names: `retryable`
 (trying again later can help) and, on messaging errors, `outcome` (whether the peer may have
@@ -133,10 +139,47 @@ class HandshakeRefused(RemoteProtocolError):
     code = 2340
 
 
+class SameNameRefused(HandshakeRefused):
+    """The peer has this node's own name: one of the two must be renamed or stopped."""
+
+    code = 2341
+
+
 class PeerSilent(RemoteProtocolError):
     """The peer did not finish its handshake or frame, or sent no heartbeat, in time."""
 
     code = 2350
+
+
+class ClusterError(PostroadError):
+    """Abstract: something is wrong with this node's membership of its cluster."""
+
+    code = 4000
+
+
+class NameTaken(ClusterError):
+    """Another live node of the cluster has this node's name; this one may not join, or must leave.
+
+    Attributes:
+        name: the name both have.
+        holder: the address of the node that keeps it.
+    """
+
+    code = 4100
+
+    def __init__(self, name: str, holder: str) -> None:
+        super().__init__(
+            f"node name {name!r} is taken by the live node at {holder}; "
+            "give this node another name, or stop that one first"
+        )
+        self.name = name
+        self.holder = holder
+
+
+class EventsLost(ClusterError):
+    """Events came faster than they were read, and some were dropped; look at the members anew."""
+
+    code = 4200
 
 
 class MessagingError(PostroadError):
@@ -252,6 +295,13 @@ class WrongPeer(ConnectionClosed):
     retryable = True
 
 
+class SameNamePeer(ConnectionClosed):
+    """A node with this node's own name answers there."""
+
+    code = 3430
+    outcome = Outcome.NOT_SENT
+
+
 class RequestTimeout(MessagingError, TimeoutError):
     """No reply within the time the caller allowed."""
 
@@ -284,6 +334,18 @@ class RemoteHandlerFailure(MessagingError):
     code = 3800
     outcome = Outcome.KNOWN
     remote_code: int = 0
+
+
+class NoSuchMember(MessagingError, LookupError):
+    """No member of that name is known here, or the peer does not know this node as a member yet.
+
+    Either can be transient: news of members need a moment to travel. `outcome` is NOT_SENT in the
+    first case and KNOWN in the second; no handler has run in either.
+    """
+
+    code = 3900
+    outcome = Outcome.NOT_SENT
+    retryable = True
 
 
 def format_seconds(seconds: float) -> str:

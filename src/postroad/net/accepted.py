@@ -78,7 +78,7 @@ class AcceptedLink(Link):
         context: LinkContext,
         loop: asyncio.AbstractEventLoop,
         subscriptions: Subscriptions,
-        registry: set[AcceptedLink],
+        registry: dict[AcceptedLink, None],
     ) -> None:
         super().__init__(context, loop)
         self._subscriptions = subscriptions.by_subject
@@ -118,7 +118,7 @@ class AcceptedLink(Link):
             self._reject()
         else:
             self._context.counters.connections_accepted += 1
-            self._registry.add(self)
+            self._registry[self] = None
 
     def _reject(self) -> None:
         """One too many: close it at once."""
@@ -447,7 +447,7 @@ class AcceptedLink(Link):
 
     def _report_over(self) -> None:
         if not self.is_busy and self in self._registry:
-            self._registry.discard(self)
+            self._registry.pop(self, None)
             self._over.set_result(None)
             self._context.counters.requests_received += self.requests_received
             self._context.counters.replies_sent += self.replies_sent

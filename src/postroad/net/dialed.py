@@ -8,7 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from postroad.core import Address
-from postroad.core.errors import ConnectionClosed, HandshakeRefused, Outcome, TlsFailed
+from postroad.core.errors import (
+    ConnectionClosed,
+    HandshakeRefused,
+    Outcome,
+    SameNamePeer,
+    SameNameRefused,
+    TlsFailed,
+)
 from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, Phase, Reply, Role
 
 from .context import LinkContext
@@ -22,6 +29,7 @@ class DialedLink(Link):
     __slots__ = (
         "_encode_request",
         "_ended",
+        "_has_same_name",
         "_is_refused",
         "_is_retired",
         "_new_future",
@@ -65,8 +73,9 @@ class DialedLink(Link):
         self._encode_request: Callable[[list[bytes], int, str, bytes, int, bool], None]
         self._was_open = False
         self._is_retired = False
-        # Whether the peer wants nothing to do with this node.
+        # Whether the peer wants nothing to do with this node, or has its very name.
         self._is_refused = False
+        self._has_same_name = False
         # What the peer gave as its reason to close.
         self._peer_reason: str | None = None
         # Callers waiting until this link can take another message.
@@ -215,7 +224,8 @@ class DialedLink(Link):
             self.opened.set_result(None)
         elif isinstance(event, Goodbye):
             self._peer_reason = event.reason
-            self._is_refused = event.code == HandshakeRefused.code
+            self._has_same_name = event.code == SameNameRefused.code
+            self._is_refused = event.code == HandshakeRefused.code or self._has_same_name
             self._make_room()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
@@ -286,7 +296,7 @@ class DialedLink(Link):
 
     def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         self.can_send = False
-        kind = TlsFailed if is_tls_error(exc) and not self._was_open else ConnectionClosed
+        kind = self._kind_of_loss(exc)
         down = LinkDown(kind(self._describe_loss(exc), **self._judge_loss(kind)))
         if self._was_open and self._close_reason is None and self._peer_reason is None:
             self._context.counters.connections_lost += 1
@@ -295,6 +305,11 @@ class DialedLink(Link):
         self.fail_pending(down)
         self._context.counters.requests_sent += self._ended
         self._make_room()
+
+    def _kind_of_loss(self, exc: Exception | None) -> type[ConnectionClosed]:
+        if self._has_same_name or isinstance(self.machine.failure, SameNameRefused):
+            return SameNamePeer
+        return TlsFailed if is_tls_error(exc) and not self._was_open else ConnectionClosed
 
     @property
     def _is_secured(self) -> bool:

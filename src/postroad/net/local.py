@@ -38,7 +38,8 @@ class LocalDelivery:
         self._subscriptions = subscriptions
         self._address = address
         self._name = context.config.hello.name
-        self._running: set[asyncio.Future[Result]] = set()
+        # A dictionary for its order, which `close` follows.
+        self._running: dict[asyncio.Future[Result], None] = {}
         # Handlers that were cancelled because the service stopped.
         self._stopped: set[asyncio.Future[Result]] = set()
         self._is_closed = False
@@ -127,7 +128,7 @@ class LocalDelivery:
 
     def _begin(self, awaitable: Awaitable[Result]) -> asyncio.Future[Result]:
         run = asyncio.ensure_future(awaitable)
-        self._running.add(run)
+        self._running[run] = None
         run.add_done_callback(self._on_over)
         return run
 
@@ -138,7 +139,7 @@ class LocalDelivery:
             run.cancel()
 
     def _on_over(self, run: asyncio.Future[Result]) -> None:
-        self._running.discard(run)
+        self._running.pop(run, None)
         if not run.cancelled():
             # Asked for, or it would be reported as never looked at.
             run.exception()
@@ -157,8 +158,9 @@ class LocalDelivery:
         """Let handlers finish for a while, then cancel them."""
         self._is_closed = True
         if self._running:
-            _, late = await asyncio.wait(set(self._running), timeout=grace_s)
-            self._stopped |= late
+            await asyncio.wait(list(self._running), timeout=grace_s)
+            late = list(self._running)
+            self._stopped.update(late)
             for run in late:
                 run.cancel()
 

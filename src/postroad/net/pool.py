@@ -62,9 +62,9 @@ class Pool:
         self._links: dict[Key, DialedLink] = {}
         # Connections under way; those who need one share it.
         self._dialing: dict[Key, _Dial] = {}
-        self._dialing_alone: set[asyncio.Task[DialedLink]] = set()
+        self._dialing_alone: dict[asyncio.Task[DialedLink], None] = {}
         # Open links that are not for sharing: transient ones, and those that are draining.
-        self._others: set[DialedLink] = set()
+        self._others: dict[DialedLink, None] = {}
         # Why the last attempt of a waiting caller failed, for the text when its time is over.
         self._failures: dict[Address, str] = {}
         self._is_closed = False
@@ -120,8 +120,8 @@ class Pool:
     async def _own_dial(self, address: Address) -> DialedLink:
         self._make_way()
         task = self._loop.create_task(self._dial(address))
-        self._dialing_alone.add(task)
-        task.add_done_callback(self._dialing_alone.discard)
+        self._dialing_alone[task] = None
+        task.add_done_callback(self._dialing_alone.pop)
         try:
             link = await task
         except asyncio.CancelledError:
@@ -132,12 +132,12 @@ class Pool:
             if self._is_closed and task.cancelled() and not is_being_cancelled():
                 raise NotRunning("the service stopped while connecting") from None
             raise
-        self._others.add(link)
+        self._others[link] = None
         return link
 
     def release(self, link: DialedLink, reason: str) -> None:
         """Close a transient connection."""
-        self._others.discard(link)
+        self._others.pop(link, None)
         if link.is_open:
             link.machine.goodbye(reason)
         link.close(reason)
@@ -178,7 +178,7 @@ class Pool:
         elif error is not None:
             self._share(key, ConnectFailed(f"cannot connect: {error!r}"))
         else:
-            self._others.add(task.result())
+            self._others[task.result()] = None
             self._failures.pop(key[0], None)
             self._share(key, task.result())
 
@@ -198,7 +198,7 @@ class Pool:
             return
         del self._dialing[key]
         if isinstance(outcome, DialedLink):
-            self._others.discard(outcome)
+            self._others.pop(outcome, None)
             self._links[key] = outcome
             outcome.is_shared = True
 
@@ -206,14 +206,14 @@ class Pool:
         """A shared link that is no longer open finishes what it has, unshared."""
         link = self._links.pop(key, None)
         if link is not None and link.transport is not None:
-            self._others.add(link)
+            self._others[link] = None
 
     def _make_way(self) -> None:
         """Forget links that are gone; at the limit, close the idle one unused for longest."""
         if self._is_closed:
             raise NotRunning("the service is stopping")
         self._links = {key: it for key, it in self._links.items() if it.transport is not None}
-        self._others = {it for it in self._others if it.transport is not None}
+        self._others = {it: None for it in self._others if it.transport is not None}
         limit = self._context.limits.connections_max
         dialing = len(self._dialing) + len(self._dialing_alone)
         if len(self._links) + len(self._others) + dialing < limit:

@@ -84,7 +84,8 @@ class MessagingService:
         self.limits = limits or Limits()
         self._identity = Identity(cluster, name, protocol or Protocol(), self.limits)
         self._subscriptions = Subscriptions()
-        self._accepted: set[AcceptedLink] = set()
+        # A dictionary for its order: whatever goes through them all does so in the order they came.
+        self._accepted: dict[AcceptedLink, None] = {}
         self._routes: dict[tuple[Address | str, str], DialedLink] = {}
         self._timeout_s = self.limits.request_timeout_s
         self._state = _State.NEW
@@ -94,6 +95,7 @@ class MessagingService:
         self._reloading = asyncio.Lock()
         # Set by start.
         self._address: Address | None = None
+        self._bound: Address | None = None
         self._loop: asyncio.AbstractEventLoop
         self._now: Callable[[], float]
         self._context: LinkContext
@@ -122,7 +124,7 @@ class MessagingService:
             self._listener.close()
             self._state = _State.NEW
             raise
-        self._address = address
+        self._address, self._bound = address, bound
         self._context = LinkContext(config, itertools.count(1).__next__)
         self._pool = Pool(self._context, self._loop)
         self._pool.tls = client_tls
@@ -168,6 +170,18 @@ class MessagingService:
         if self._address is None:
             raise UsageError("start() the service first; its address is known from then on")
         return self._address
+
+    @property
+    def bound(self) -> Address:
+        """The address this node listens at, with the port that was really bound."""
+        if self._bound is None:
+            raise UsageError("start() the service first; its address is known from then on")
+        return self._bound
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether everything it sends and accepts goes through TLS."""
+        return self._tls is not None
 
     async def reload_tls(self) -> None:
         """Read the certificate files again and use them for every new connection."""
@@ -230,7 +244,7 @@ class MessagingService:
             # No character takes more than four bytes; the exact size is checked thoroughly.
             or len(payload) + 4 * len(subject) > link.send_bytes_max
             or not keep_alive
-            or peer is not None
+            or (peer is not None and not link.is_peer(peer))
         ):
             return await self._request_thoroughly(
                 address, subject, payload, timeout, keep_alive, wait, peer
@@ -380,8 +394,8 @@ class MessagingService:
             link.abandon()
         if links:
             # Cancelled handlers get a moment to clean up.
-            _, late = await asyncio.wait(links, timeout=LINGER_S)
-            for waiter in late:
+            await asyncio.wait(links, timeout=LINGER_S)
+            for waiter in links:
                 waiter.cancel()
 
     def _load_tls(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:

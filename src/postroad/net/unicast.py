@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -32,6 +33,8 @@ Listener: TypeAlias = Callable[[Message], object]
 _HOSTS_MAX = 1_024
 # Hosts move, so an answer is not believed for ever.
 _HOST_TTL_S = 30.0
+# Datagrams that `post` keeps while their host is looked up; more are dropped.
+_LOOKUPS_MAX = 256
 
 
 class UnicastStatistics(msgspec.Struct):
@@ -44,7 +47,7 @@ class UnicastStatistics(msgspec.Struct):
     unheard: int = 0
     """Messages nobody listens to."""
     unresolved: int = 0
-    """Messages not sent because their host is unknown."""
+    """Messages not sent because their host is unknown, or too many wait to be looked up."""
     listeners_failed: int = 0
     errors: int = 0
     """Errors the system reported, such as a port nobody listens at."""
@@ -71,6 +74,8 @@ class Unicast:
         self._advertise = None if advertise is None else to_address(advertise)
         self._listeners: dict[str, list[Listener]] = {}
         self._hosts: dict[Address, tuple[tuple[str, int], float]] = {}
+        # Posted datagrams whose host is being looked up.
+        self._lookups: dict[asyncio.Task[object], None] = {}
         self._throttle = Throttle(interval_s=5.0)
         self._statistics = UnicastStatistics()
         # Set while started.
@@ -100,6 +105,8 @@ class Unicast:
         if self._transport is not None:
             self._transport.close()
             self._transport = None
+            for lookup in list(self._lookups):
+                lookup.cancel()
             await self._receiver.closed.wait()
 
     async def __aenter__(self) -> Self:
@@ -148,6 +155,27 @@ class Unicast:
         self._statistics.sent += 1
         return True
 
+    def post(self, address: Address | str, subject: str, payload: bytes = b"") -> None:
+        """Send one datagram without waiting: if its host must be looked up, that goes on alone."""
+        target = to_address(address)
+        resolved = self._remembered(target)
+        if resolved is not None and self._transport is not None:
+            self._transport.sendto(self._encode(subject, payload), resolved)
+            self._statistics.sent += 1
+        elif len(self._lookups) < _LOOKUPS_MAX:
+            self._encode(subject, payload)
+            lookup = asyncio.ensure_future(self._send_later(target, subject, payload))
+            self._lookups[lookup] = None
+            lookup.add_done_callback(self._lookups.pop)
+        else:
+            self._statistics.unresolved += 1
+
+    async def _send_later(self, target: Address, subject: str, payload: bytes) -> None:
+        try:
+            await self.send(target, subject, payload)
+        except NotRunning:
+            self._statistics.unresolved += 1
+
     def statistics(self) -> UnicastStatistics:
         """A copy of the counters."""
         return msgspec.structs.replace(self._statistics)
@@ -166,10 +194,10 @@ class Unicast:
             raise MessageTooLarge(str(error), subject=subject) from None
 
     async def _resolve(self, target: Address) -> tuple[str, int] | None:
+        known = self._remembered(target)
+        if known is not None:
+            return known
         loop = asyncio.get_running_loop()
-        known = self._hosts.get(target)
-        if known is not None and loop.time() < known[1]:
-            return known[0]
         try:
             found = await loop.getaddrinfo(target.host, target.port, family=self._family())
         except (OSError, UnicodeError):
@@ -180,9 +208,18 @@ class Unicast:
         self._hosts[target] = (resolved, loop.time() + _HOST_TTL_S)  # type: ignore[assignment]
         return resolved  # type: ignore[return-value]
 
+    def _remembered(self, target: Address) -> tuple[str, int] | None:
+        """Where the target was found lately."""
+        known = self._hosts.get(target)
+        if known is None or asyncio.get_running_loop().time() >= known[1]:
+            return None
+        return known[0]
+
     def _family(self) -> int:
+        """The family of the own socket, which is what its name has the shape of."""
         assert self._transport is not None
-        return int(self._transport.get_extra_info("socket").family)
+        is_v4 = len(self._transport.get_extra_info("sockname")) == 2
+        return socket.AF_INET if is_v4 else socket.AF_INET6
 
     def _on_datagram(self, data: bytes, source: tuple[str, int]) -> None:
         try:

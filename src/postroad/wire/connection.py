@@ -14,7 +14,13 @@ from typing import TypeAlias
 import msgspec
 
 from postroad.core.address import Address
-from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, RemoteProtocolError
+from postroad.core.errors import (
+    HandshakeRefused,
+    IllegalFrame,
+    PeerSilent,
+    RemoteProtocolError,
+    SameNameRefused,
+)
 from postroad.core.limits import KIB
 
 from .codecs import Version3Codec
@@ -254,7 +260,7 @@ class Connection:
         if hello.cluster != ours.cluster:
             raise HandshakeRefused(f"the peer is of cluster {hello.cluster!r}")
         if hello.name == ours.name and hello.incarnation != ours.incarnation:
-            raise HandshakeRefused(f"another live node at {hello.address} is named {ours.name!r}")
+            raise SameNameRefused(f"another live node at {hello.address} is named {ours.name!r}")
         if self.certificate_names is not None and hello.name not in self.certificate_names:
             names = ", ".join(sorted(self.certificate_names)) or "nobody"
             raise HandshakeRefused(f"node {hello.name!r} shows a certificate of {names}")

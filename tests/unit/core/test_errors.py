@@ -7,6 +7,7 @@ import pytest
 
 from postroad.core import errors
 from postroad.core.errors import (
+    ClusterError,
     ConfigError,
     ConnectFailed,
     ConnectionClosed,
@@ -20,6 +21,7 @@ from postroad.core.errors import (
     MessagingError,
     MissingExtra,
     NoRemoteHandler,
+    NoSuchMember,
     NotRunning,
     Outcome,
     PeerSilent,
@@ -29,6 +31,7 @@ from postroad.core.errors import (
     RemoteProtocolError,
     RemoteProtocolFailure,
     RequestTimeout,
+    SameNamePeer,
     TlsFailed,
     UsageError,
     WrongPeer,
@@ -95,6 +98,8 @@ def test_codes_follow_the_tree() -> None:
             assert 2000 <= error.code < 3000
         elif issubclass(error, MessagingError):
             assert 3000 <= error.code < 4000
+        elif issubclass(error, ClusterError):
+            assert 4000 <= error.code < 5000
         else:
             assert 1000 <= error.code < 2000
 
@@ -117,6 +122,7 @@ def test_every_class_says_what_it_is(error: type[PostroadError]) -> None:
         (TlsFailed, ConnectionError),
         (WrongPeer, ConnectionError),
         (RequestTimeout, TimeoutError),
+        (NoSuchMember, LookupError),
     ],
 )
 def test_builtin_handlers_catch_it(error: type[PostroadError], builtin: type[Exception]) -> None:
@@ -131,10 +137,12 @@ REQUEST_ERRORS = {
     ConnectionClosed: (Outcome.UNKNOWN, False),
     TlsFailed: (Outcome.NOT_SENT, False),
     WrongPeer: (Outcome.NOT_SENT, True),
+    SameNamePeer: (Outcome.NOT_SENT, False),
     RequestTimeout: (Outcome.UNKNOWN, False),
     RemoteProtocolFailure: (Outcome.KNOWN, False),
     NoRemoteHandler: (Outcome.KNOWN, True),
     RemoteHandlerFailure: (Outcome.KNOWN, False),
+    NoSuchMember: (Outcome.NOT_SENT, True),
 }
 
 

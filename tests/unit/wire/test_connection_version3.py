@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from postroad.core.address import Address
-from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent
+from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, SameNameRefused
 from postroad.core.limits import Limits
 from postroad.wire import (
     Cancel,
@@ -53,7 +53,7 @@ def refusal(side: Side) -> str:
     assert side.machine.phase is Phase.CLOSED
     assert side.machine.peer is None
     last = cut_version3(side.take())[-1]
-    assert (last.kind, last.word) == (7, HandshakeRefused.code)
+    assert (last.kind, last.word) == (7, side.failure.code)
     assert last.body.decode() == str(side.failure)
     return str(side.failure)
 
@@ -133,6 +133,7 @@ def test_a_second_node_of_the_same_name_is_refused(role: Role) -> None:
     ours = side.config.hello
     side.give(changed_hello(role, name=ours.name, incarnation=2, address=Address("b", 9)))
     assert refusal(side) == f"another live node at b:9 is named '{ours.name}'"
+    assert isinstance(side.failure, SameNameRefused)
 
 
 def test_a_node_may_call_itself() -> None:
@@ -177,7 +178,7 @@ def test_the_refused_side_hears_why() -> None:
     pair.client.give(cut_goodbye(pair.server.take()))
     (goodbye,) = pair.client.events
     assert isinstance(goodbye, Goodbye)
-    assert goodbye.code == HandshakeRefused.code
+    assert goodbye.code == SameNameRefused.code
     assert "is named 'same'" in goodbye.reason
     assert pair.client.machine.phase is Phase.DRAINING
 

@@ -1,0 +1,371 @@
+"""Runs the membership machine over the network.
+
+The rule of the glue: after anything happened, send what the machine wants sent, tell of what
+changed, and keep one timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from postroad.core import Address, Throttle
+from postroad.core.errors import ConfigError, NameTaken, UsageError
+from postroad.net import Message, MessagingService, Unicast
+
+from .discovery import Discovery, DiscoveryStatistics, StaticDiscovery
+from .events import Audience, ChangeStream, Listener
+from .membership import (
+    Change,
+    Counters,
+    Member,
+    MemberChange,
+    Membership,
+    MembershipConfig,
+    NameContested,
+    NameLost,
+    Phase,
+    State,
+)
+from .transmission import Transmission
+
+logger = logging.getLogger("postroad.cluster")
+
+SUBJECT = "cluster.membership"
+# Similar warnings are told once in so many seconds.
+_WARN_INTERVAL_S = 10.0
+# Low bits of an instance number, to tell apart processes that began in the same millisecond.
+_INSTANCE_BITS = 20
+
+
+class AgentStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's cluster at one moment."""
+
+    members: int
+    """Members, this node included."""
+    suspects: int
+    health: int
+    """How much this node doubts itself; 0 is well."""
+    counters: Counters
+    streams_failed: int
+    """Packets that could not be delivered over TCP."""
+    streams_dropped: int
+    """Packets that were not sent, because too many were under way."""
+    round_trips_s: dict[str, float]
+    """Time to members and back."""
+    discovery: DiscoveryStatistics
+
+
+class Agent:
+    """Keeps this node a member of its cluster, and knows the others.
+
+        async with Agent(service, StaticDiscovery(["10.0.0.1:26502"])) as agent:
+            print([str(member) for member in agent.members])
+
+    Args:
+        service: the started messaging service of this node; its name is the member's name.
+        discovery: tells where others may be found; without it this node waits to be found.
+        properties: what others shall know of this node.
+        config: all times and sizes.
+        datagrams: whether gossip goes by UDP, at the port of the service. By default it does,
+            unless the service uses TLS, which datagrams would undo.
+    """
+
+    def __init__(
+        self,
+        service: MessagingService,
+        discovery: Discovery | None = None,
+        *,
+        properties: Mapping[str, str] | None = None,
+        config: MembershipConfig | None = None,
+        datagrams: bool | None = None,
+    ) -> None:
+        if datagrams and service.is_secure:
+            raise ConfigError("gossip by datagrams would bypass TLS; leave datagrams off")
+        self.service = service
+        self.config = config or MembershipConfig()
+        self._discovery = StaticDiscovery([]) if discovery is None else discovery
+        self._properties = dict(properties or {})
+        self._uses_datagrams = not service.is_secure if datagrams is None else datagrams
+        self._audience = Audience()
+        self._throttle = Throttle(_WARN_INTERVAL_S)
+        # Why this node is no member any more, if it did not leave by itself.
+        self.failure: NameTaken | None = None
+        self._is_stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        # Probes that only TCP answered, as far as that was told.
+        self._told_by_stream = 0
+        # Set by start.
+        self._loop: asyncio.AbstractEventLoop
+        self._machine: Membership | None = None
+        self._transmission: Transmission
+        self._joined: asyncio.Future[None]
+        self._closed: asyncio.Future[None]
+
+    # Life.
+
+    async def start(self) -> None:
+        """Join the cluster.
+
+        Returns once a contact has answered, or, if none does, after a while: this node then goes on
+        alone and keeps looking for others.
+
+        Raises:
+            NameTaken: another live node of the cluster has this node's name.
+        """
+        if self._machine is not None:
+            raise UsageError(f"agent of {self.service.name!r} was started already; make a new one")
+        self._loop = asyncio.get_running_loop()
+        self._joined = self._loop.create_future()
+        self._closed = self._loop.create_future()
+        self._machine = machine = self._make_machine(self.service.address)
+        self._transmission = Transmission(self.service, self._on_answer, self._on_same_name)
+        try:
+            if self._uses_datagrams:
+                await self._transmission.open_datagrams(SUBJECT, self._on_datagram)
+            self.service.subscribe(SUBJECT, self._on_request)
+            machine.start(self._loop.time())
+            self._pump()
+            await self._discovery.start(self.service.name, self.service.address, self._on_contacts)
+            await asyncio.shield(self._joined)
+        except BaseException:
+            await self._close(self.failure)
+            raise
+        if self.failure is not None:
+            await self._close(self.failure)
+            raise self.failure
+        logger.info("%s joined the cluster; %d members", self.service.name, len(self.members))
+
+    async def stop(self) -> None:
+        """Say goodbye and leave."""
+        machine = self._machine
+        if machine is None or self._is_stopped:
+            return
+        self._is_stopped = True
+        machine.leave()
+        self._pump()
+        await self._transmission.drain()
+        await self._close(self.failure)
+
+    async def _close(self, failure: NameTaken | None) -> None:
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.service.unsubscribe(SUBJECT)
+        self._audience.close(failure)
+        await self._discovery.stop()
+        await self._transmission.close()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    async def wait_closed(self) -> None:
+        """Return once this node has left; raises NameTaken if it had to."""
+        self._running_machine()
+        await asyncio.shield(self._closed)
+        if self.failure is not None:
+            raise self.failure
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def _make_machine(self, address: Address) -> Membership:
+        began_ms = time.time_ns() // 1_000_000
+        return Membership(
+            self.service.name,
+            address,
+            instance=began_ms << _INSTANCE_BITS | secrets.randbits(_INSTANCE_BITS),
+            incarnation=began_ms,
+            secret=secrets.token_bytes(16),
+            chance=random.SystemRandom(),
+            properties=self._properties,
+            config=self.config,
+        )
+
+    # Looking.
+
+    @property
+    def local(self) -> Member:
+        """This node."""
+        return self._running_machine().own
+
+    @property
+    def members(self) -> list[Member]:
+        """All members, this node first, those that do not answer at the moment included."""
+        return self._running_machine().members()
+
+    def member(self, name: str) -> Member | None:
+        """The member of that name."""
+        return self._running_machine().member(name)
+
+    def names_at(self, address: Address) -> list[str]:
+        """Members that are reached at the address: one or none, unless two claim it."""
+        return self._running_machine().names_at(address)
+
+    @property
+    def datagrams(self) -> Unicast | None:
+        """What this node sends and receives datagrams with, if it may."""
+        return self._transmission.datagrams
+
+    def statistics(self) -> AgentStatistics:
+        """What is going on."""
+        machine = self._running_machine()
+        members = machine.members()
+        return AgentStatistics(
+            members=len(members),
+            suspects=sum(member.state is State.SUSPECT for member in members),
+            health=machine.health,
+            counters=msgspec.structs.replace(
+                machine.counters, refused=dict(machine.counters.refused)
+            ),
+            streams_failed=self._transmission.failed,
+            streams_dropped=self._transmission.dropped,
+            round_trips_s=machine.round_trips_s(),
+            discovery=self._discovery.statistics(),
+        )
+
+    def changes(self) -> ChangeStream:
+        """Every change from now on, to be read with `async for`."""
+        return self._audience.open_stream()
+
+    def add_listener(self, listener: Listener) -> None:
+        """Have `listener(change)` called with every change."""
+        self._audience.add(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Do not call it any more."""
+        self._audience.remove(listener)
+
+    # Doing.
+
+    def set_properties(self, changes: Mapping[str, str | None]) -> None:
+        """Change what others know of this node; None removes a property."""
+        self._running_machine().set_properties(changes, self._loop.time())
+        self._pump()
+
+    def meet(self, address: Address) -> None:
+        """Somebody unknown speaks from there: find out whether it is a member nobody told of."""
+        self._running_machine().meet(address, self._loop.time())
+        self._pump()
+
+    def _running_machine(self) -> Membership:
+        if self._machine is None:
+            raise UsageError(f"start() the agent of {self.service.name!r} first")
+        return self._machine
+
+    # What comes in.
+
+    def _on_contacts(self, contacts: frozenset[Address]) -> None:
+        self._running_machine().set_contacts(contacts, self._loop.time())
+        self._pump()
+
+    def _on_request(self, message: Message) -> bytes:
+        answer = self._running_machine().receive(
+            message.payload, message.sender, self._loop.time(), in_stream=True
+        )
+        self._pump()
+        return answer or b""
+
+    def _on_datagram(self, message: Message) -> None:
+        answer = self._running_machine().receive(message.payload, message.sender, self._loop.time())
+        if answer is not None:
+            self._transmission.post(message.sender, SUBJECT, answer)
+        self._pump()
+
+    def _on_answer(self, address: Address, payload: bytes) -> None:
+        self._running_machine().receive(payload, address, self._loop.time(), in_stream=True)
+        self._pump()
+
+    def _on_same_name(self, address: Address) -> None:
+        self._running_machine().on_same_name(address, self._loop.time())
+        self._pump()
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._running_machine().tick(self._loop.time())
+        self._pump()
+
+    # What goes out.
+
+    def _pump(self) -> None:
+        """Send, tell, set the timer."""
+        machine = self._running_machine()
+        for send in machine.take_outgoing():
+            self._transmission.send(send, SUBJECT, timeout_s=self.config.probe_timeout_s)
+        for change in machine.take_changes():
+            self._tell(change)
+        if machine.phase is Phase.MEMBER and not self._joined.done():
+            self._joined.set_result(None)
+        self._warn_of_blocked_datagrams(machine.counters.probes_by_stream)
+        self._arm(machine.deadline())
+
+    def _arm(self, when: float) -> None:
+        timer = self._timer
+        if timer is not None:
+            if timer.when() == when:
+                return
+            timer.cancel()
+            self._timer = None
+        if when < float("inf") and not self._is_stopped:
+            self._timer = self._loop.call_at(when, self._tick)
+
+    def _tell(self, change: Change) -> None:
+        if isinstance(change, MemberChange):
+            logger.info("%s: %s", self.service.name, change)
+            self._audience.tell(change)
+        elif isinstance(change, NameContested):
+            self._warn(
+                "contested",
+                "a second node named %r at %s was refused",
+                self.service.name,
+                change.rival,
+            )
+        else:
+            self._give_up(change)
+
+    def _give_up(self, lost: NameLost) -> None:
+        """Another live node keeps the name: this one is no member any more."""
+        self.failure = NameTaken(self.service.name, str(lost.holder))
+        if not self._joined.done():
+            # Whoever starts this node is told.
+            self._joined.set_result(None)
+            return
+        logger.error("%s", self.failure)
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._transmission.run_last(self._close(self.failure))
+
+    def _warn_of_blocked_datagrams(self, by_stream: int) -> None:
+        if by_stream > self._told_by_stream and self._uses_datagrams:
+            self._told_by_stream = by_stream
+            self._warn(
+                "datagrams",
+                "%s: a member answers over TCP but not over UDP; are datagrams blocked?",
+                self.service.name,
+            )
+
+    def _warn(self, key: str, text: str, *args: object) -> None:
+        if self._throttle.admit(key, self._loop.time()) is not None:
+            logger.warning(text, *args)
+
+    def __repr__(self) -> str:
+        if self._machine is None:
+            return f"<Agent {self.service.name} not started>"
+        members = len(self._machine.members())
+        return f"<Agent {self.service.name} {self._machine.phase.value}, {members} members>"

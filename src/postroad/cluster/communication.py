@@ -1,0 +1,319 @@
+"""Messages by member name, with the caller's own encoding.
+
+What travels is exactly what the encoder made: no envelope, no member name. Names become addresses
+when a message is sent, and the receiver knows its sender by the connection it came over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from postroad.core import Throttle
+from postroad.core.errors import (
+    MalformedPayload,
+    MessagingError,
+    NoSuchMember,
+    Outcome,
+    RemoteHandlerFailure,
+)
+from postroad.net import Message
+
+from .agent import Agent
+from .membership import Member
+
+logger = logging.getLogger("postroad.cluster")
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+Encoder: TypeAlias = Callable[[M], bytes]
+Decoder: TypeAlias = Callable[[bytes], M]
+Consumer: TypeAlias = Callable[[M, Member], object]
+"""Called with a message and the member it comes from; may be a coroutine function."""
+Replier: TypeAlias = Callable[[M, Member], R | Awaitable[R]]
+
+Failures: TypeAlias = dict[str, MessagingError]
+"""Members a message was not sent to, and why."""
+
+_NAMES_TOLD = 10
+# Asynchronous consumers of datagrams at work; more datagrams are dropped, as a full socket would.
+_RUNNING_MAX = 256
+_WARN_INTERVAL_S = 5.0
+
+
+def as_is(payload: bytes) -> bytes:
+    """The encoding of bytes as themselves."""
+    return payload
+
+
+class CommunicationStatistics(msgspec.Struct):
+    """Totals since the start."""
+
+    strangers: int = 0
+    """Messages dropped or refused because their sender is no known member."""
+    malformed: int = 0
+    """Datagrams dropped because they could not be decoded."""
+    failed: int = 0
+    """Consumers of datagrams that raised."""
+    overflowed: int = 0
+    """Datagrams dropped because too many were being handled."""
+
+
+class Communication:
+    """Sends messages to members and handles theirs.
+
+    communication = Communication(agent)
+    communication.reply_to("price", lambda item, member: b"7")
+    price = await communication.send("beta", "price", b"apple")
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._service = agent.service
+        self._running: dict[asyncio.Future[object], None] = {}
+        self._throttle = Throttle(_WARN_INTERVAL_S)
+        self._statistics = CommunicationStatistics()
+
+    # Sending.
+
+    async def send(
+        self,
+        member: str,
+        subject: str,
+        message: M,
+        *,
+        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+        decoder: Decoder[R] = as_is,  # type: ignore[assignment]  # The same.
+        timeout: float | None = None,
+    ) -> R:
+        """Send a request and return the reply.
+
+        Raises:
+            NoSuchMember: the member is not known here, or does not know this node yet.
+            MalformedPayload: the reply could not be decoded.
+            MessagingError: one of its sub-classes; `outcome` says whether the peer may have acted.
+        """
+        target = self._find(member, subject)
+        payload = encoder(message)
+        try:
+            reply = await self._service.request(
+                target.address, subject, payload, timeout=timeout, peer=target.name
+            )
+        except RemoteHandlerFailure as failure:
+            raise _unless_stranger(failure) from None
+        return _decode(decoder, reply)
+
+    async def unicast(
+        self,
+        member: str,
+        subject: str,
+        message: M,
+        *,
+        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+        reliable: bool = True,
+    ) -> None:
+        """Send a message without a reply: over TCP, or as a datagram that may get lost.
+
+        Where datagrams are off, everything goes over TCP.
+        """
+        await self._post(self._find(member, subject), subject, encoder(message), reliable)
+
+    async def multicast(
+        self,
+        members: Iterable[str],
+        subject: str,
+        message: M,
+        *,
+        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+        reliable: bool = True,
+    ) -> Failures:
+        """Send a message to several members, encoded once; returns whom it was not sent to."""
+        payload = encoder(message)
+        names = list(dict.fromkeys(members))
+        sending = (self._try_to_post(name, subject, payload, reliable) for name in names)
+        errors = await asyncio.gather(*sending)
+        return {name: error for name, error in zip(names, errors, strict=True) if error}
+
+    async def broadcast(
+        self,
+        subject: str,
+        message: M,
+        *,
+        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+        reliable: bool = True,
+        include_self: bool = False,
+    ) -> Failures:
+        """Send a message to all members, also those that do not answer at the moment."""
+        own = self.agent.local.name
+        names = [it.name for it in self.agent.members if include_self or it.name != own]
+        return await self.multicast(names, subject, message, encoder=encoder, reliable=reliable)
+
+    async def _try_to_post(
+        self, name: str, subject: str, payload: bytes, reliable: bool
+    ) -> MessagingError | None:
+        try:
+            await self._post(self._find(name, subject), subject, payload, reliable)
+        except MessagingError as error:
+            return error
+        return None
+
+    async def _post(self, target: Member, subject: str, payload: bytes, reliable: bool) -> None:
+        datagrams = self.agent.datagrams
+        if reliable or datagrams is None or target.name == self._service.name:
+            await self._service.send(target.address, subject, payload, peer=target.name)
+        else:
+            datagrams.post(target.address, subject, payload)
+
+    def _find(self, name: str, subject: str) -> Member:
+        member = self.agent.member(name)
+        if member is not None:
+            return member
+        known = [it.name for it in self.agent.members]
+        more = f" and {len(known) - _NAMES_TOLD} more" if len(known) > _NAMES_TOLD else ""
+        raise NoSuchMember(
+            f"no member {name!r}; known are {', '.join(known[:_NAMES_TOLD])}{more}",
+            subject=subject,
+            peer=name,
+        )
+
+    # Handling.
+
+    def consume(
+        self,
+        subject: str,
+        handler: Consumer[M],
+        *,
+        decoder: Decoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+    ) -> None:
+        """Have `handler(message, member)` called for messages to the subject; it never replies.
+
+        Messages come over TCP or as datagrams. Those of senders that are no members are dropped.
+        """
+        self._service.subscribe(
+            subject,
+            lambda message: self._handle(message, handler, decoder),  # type: ignore[arg-type, return-value]
+            one_way=True,
+        )
+        if self.agent.datagrams is not None:
+            self.agent.datagrams.subscribe(
+                subject, lambda message: self._consume_datagram(message, handler, decoder)
+            )
+
+    def reply_to(
+        self,
+        subject: str,
+        handler: Replier[M, R],
+        *,
+        decoder: Decoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+        encoder: Encoder[R] = as_is,  # type: ignore[assignment]  # The same.
+    ) -> None:
+        """Have `handler(message, member)` called for requests to the subject; it returns the reply.
+
+        Requests of senders that are no members are refused with NoSuchMember.
+        """
+
+        def handle(message: Message) -> bytes | Awaitable[bytes]:
+            result = self._handle(message, handler, decoder)
+            if isinstance(result, Awaitable):
+                return _encode_later(result, encoder)
+            return encoder(result)
+
+        self._service.subscribe(subject, handle)
+
+    def unsubscribe(self, subject: str) -> bool:
+        """Forget the handler of the subject; False if there was none."""
+        if self.agent.datagrams is not None:
+            self.agent.datagrams.unsubscribe(subject)
+        return self._service.unsubscribe(subject)
+
+    def _handle(
+        self, message: Message, handler: Callable[[M, Member], R], decoder: Decoder[M]
+    ) -> R:
+        member = self._identify(message)
+        return handler(_decode(decoder, message.payload), member)
+
+    def _identify(self, message: Message) -> Member:
+        """The member a message comes from; asks strangers who they are."""
+        name = message.peer
+        if name is None:
+            # Older versions of the protocol tell the address only.
+            names = self.agent.names_at(message.sender)
+            name = names[0] if len(names) == 1 else ""
+        member = self.agent.member(name)
+        if member is None:
+            self._statistics.strangers += 1
+            self.agent.meet(message.sender)
+            raise NoSuchMember(
+                f"sender {message.sender} is not a known cluster member", outcome=Outcome.KNOWN
+            )
+        return member
+
+    def _consume_datagram(
+        self, message: Message, handler: Consumer[M], decoder: Decoder[M]
+    ) -> None:
+        if len(self._running) >= _RUNNING_MAX:
+            self._statistics.overflowed += 1
+            return
+        try:
+            result = self._handle(message, handler, decoder)
+        except NoSuchMember as error:
+            self._warn("stranger", "dropped a datagram to %r: %s", message.subject, error)
+        except MalformedPayload as error:
+            self._statistics.malformed += 1
+            self._warn("malformed", "dropped a datagram to %r: %s", message.subject, error)
+        else:
+            if isinstance(result, Awaitable):
+                self._run(result, message.subject)
+
+    def _run(self, awaitable: Awaitable[object], subject: str) -> None:
+        run = asyncio.ensure_future(awaitable)
+        self._running[run] = None
+        run.add_done_callback(lambda done: self._on_done(done, subject))
+
+    def _on_done(self, run: asyncio.Future[object], subject: str) -> None:
+        del self._running[run]
+        if not run.cancelled() and (error := run.exception()) is not None:
+            self._statistics.failed += 1
+            self._warn("failed", "the consumer of %r failed: %r", subject, error)
+
+    def _warn(self, key: str, text: str, *args: object) -> None:
+        if self._throttle.admit(key, asyncio.get_running_loop().time()) is not None:
+            logger.warning(text, *args)
+
+    def statistics(self) -> CommunicationStatistics:
+        """A copy of the counters."""
+        return msgspec.structs.replace(self._statistics)
+
+    def __repr__(self) -> str:
+        return f"<Communication of {self.agent!r}>"
+
+
+def _decode(decoder: Decoder[M], payload: bytes) -> M:
+    """Run the caller's decoder; whatever it raises means that the payload is not what it reads."""
+    try:
+        return decoder(payload)
+    except Exception as error:
+        raise MalformedPayload(f"{type(error).__name__}: {error}") from error
+
+
+async def _encode_later(result: Awaitable[R], encoder: Encoder[R]) -> bytes:
+    return encoder(await result)
+
+
+def _unless_stranger(failure: RemoteHandlerFailure) -> MessagingError:
+    """The failure, or what it stands for if the peer does not know this node."""
+    if failure.remote_code != NoSuchMember.code:
+        return failure
+    return NoSuchMember(
+        f"the peer does not know this node yet: {failure.detail}",
+        peer=failure.peer,
+        subject=failure.subject,
+        elapsed_s=failure.elapsed_s,
+        timeout_s=failure.timeout_s,
+        outcome=Outcome.KNOWN,
+    )

@@ -1,0 +1,131 @@
+"""Contacts from DNS: every address record of the given names, asked for again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Any
+
+from postroad.core import Address
+from postroad.core.errors import ConfigError
+
+from .background import BackgroundDiscovery, check_port, check_seconds, retry_pause
+
+DEFAULT_PORT = 26502
+
+# Spreads the questions of nodes that were started together.
+_JITTER = 0.1
+
+# Only the socket addresses are of interest here.
+_Records = list[tuple[Any, Any, Any, Any, tuple[Any, ...]]]
+
+
+class DnsDiscovery(BackgroundDiscovery):
+    """Resolves names; every A and AAAA record is a contact.
+
+    When a name cannot be resolved, its last answer stays and it is asked for again sooner.
+
+    Args:
+        names: `host` or `host:port`; a host may be an IP address too.
+        default_port: the port of names without one.
+        interval_s: seconds between questions, give or take a tenth.
+        timeout_s: how long an answer is waited for; a later one counts in the next round.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        default_port: int = DEFAULT_PORT,
+        interval_s: float = 60.0,
+        *,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self._targets = frozenset(_parse(name, default_port) for name in names)
+        if not self._targets:
+            raise ConfigError("discovery by DNS needs at least one name")
+        self._interval_s = check_seconds("interval_s", interval_s)
+        self._timeout_s = check_seconds("timeout_s", timeout_s)
+        # The last answer for each target, and the questions that are still open.
+        self._answers: dict[Address, frozenset[Address]] = {}
+        self._questions: dict[Address, asyncio.Task[_Records]] = {}
+        described = ",".join(sorted(map(str, self._targets)))
+        super().__init__(f"DNS {described}", first_answer_s=timeout_s + 1.0)
+
+    async def _search(self) -> None:
+        attempt = 0
+        own = frozenset({self._address})
+        while True:
+            is_complete = await self._resolve(self._targets | own)
+            # The own host may be a name, or an IP address in another spelling.
+            self._own = own | self._answers.get(self._address, frozenset())
+            self._set_connected(is_complete)
+            self._tell(
+                address
+                for target in self._targets
+                for address in self._answers.get(target, frozenset())
+            )
+            attempt = 0 if is_complete else attempt + 1
+            await asyncio.sleep(self._pause(attempt))
+
+    def _pause(self, attempt: int) -> float:
+        if attempt:
+            return retry_pause(attempt, self._interval_s)
+        return self._interval_s * random.uniform(1 - _JITTER, 1 + _JITTER)
+
+    async def _resolve(self, targets: frozenset[Address]) -> bool:
+        """Ask for all targets at once; True if each was answered."""
+        # A resolver that hangs keeps its thread, so a question is never asked twice at a time.
+        for target in targets - self._questions.keys():
+            self._questions[target] = self._loop.create_task(self._ask(target))
+        await asyncio.wait(self._questions.values(), timeout=self._timeout_s)
+        answered = [self._take_answer(target) for target in targets]
+        return all(answered)
+
+    async def _ask(self, target: Address) -> _Records:
+        return await self._loop.getaddrinfo(
+            target.host, target.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+        )
+
+    def _take_answer(self, target: Address) -> bool:
+        if not self._questions[target].done():
+            self._complain(target.host, "no answer for %s in %g s", target, self._timeout_s)
+            return False
+        try:
+            records = self._questions.pop(target).result()
+        # A name that cannot be encoded for DNS is a UnicodeError.
+        except (OSError, UnicodeError) as error:
+            self._complain(target.host, "cannot resolve %s: %s", target.host, error)
+            return False
+        self._answers[target] = frozenset(Address(*record[4][:2]) for record in records)
+        return True
+
+    async def _withdraw(self) -> None:
+        questions = list(self._questions.values())
+        for question in questions:
+            question.cancel()
+        # Their failures are of no interest any more, but would be reported if nobody looked.
+        await asyncio.gather(*questions, return_exceptions=True)
+
+
+def _parse(name: str, default_port: int) -> Address:
+    if _is_ip(bare := name.strip("[]")):
+        return check_port(Address(bare, default_port))
+    target = Address.parse(name) if ":" in name else Address(name, default_port)
+    try:
+        is_name = bool(target.host.encode("idna")) and not any(map(str.isspace, target.host))
+    except UnicodeError:
+        is_name = False
+    if not is_name:
+        raise ConfigError(f"DNS name {name!r} is not of the form host or host:port")
+    return check_port(target)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

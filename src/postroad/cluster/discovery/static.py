@@ -1,0 +1,33 @@
+"""Contacts that are written down once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from postroad.core import Address, to_address
+
+from .background import BackgroundDiscovery, check_port
+
+
+class StaticDiscovery(BackgroundDiscovery):
+    """Knows the addresses it is given, and no others.
+
+    Args:
+        addresses: where nodes may be found, `host:port`; the own one may be among them in the
+            same spelling, so that all nodes can share one list. May be empty, for the first node.
+    """
+
+    def __init__(self, addresses: Iterable[Address | str] = ()) -> None:
+        self._addresses = frozenset(check_port(to_address(address)) for address in addresses)
+        super().__init__(_describe(self._addresses), first_answer_s=1.0)
+
+    async def _search(self) -> None:
+        self._set_connected(True)
+        self._tell(self._addresses)
+
+    async def _withdraw(self) -> None:
+        """Nothing is registered anywhere."""
+
+
+def _describe(addresses: Iterable[Address]) -> str:
+    return ",".join(sorted(map(str, addresses))) or "nobody"

@@ -1,0 +1,47 @@
+"""What a node learns about its cluster, for whoever wants to know."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from postroad.core import Address
+
+from .records import Member
+
+
+class ChangeKind(enum.Enum):
+    """What changed."""
+
+    ADDED = "added"
+    METADATA = "metadata"
+    REACHABILITY = "reachability"
+    REMOVED = "removed"
+
+
+class MemberChange(msgspec.Struct, frozen=True):
+    """A change of one member.
+
+    `member` is as it is now, so that in a removal its state tells why: dead, or left. `previous` is
+    as it was, and None for one that was added.
+    """
+
+    kind: ChangeKind
+    member: Member
+    previous: Member | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.member}"
+
+
+class NameContested(msgspec.Struct, frozen=True):
+    """Another live node claims this node's name; this node keeps it."""
+
+    rival: Address
+
+
+class NameLost(msgspec.Struct, frozen=True):
+    """Another live node has this node's name and keeps it; this node is no member any more."""
+
+    holder: Address

@@ -1,0 +1,198 @@
+"""Finding others, and comparing views with them: contacts first, later one member after another.
+
+Who is said to be found somewhere and is not known as a member is asked again and again, ever less
+often; so are members thought dead, because the two halves of a divided cluster think that of each
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from postroad.core import Address
+from postroad.core.backoff import backoff
+
+from .packets import News, Sync, SyncRequest, fit
+from .records import Record
+from .states import State
+from .voice import Voice
+
+# Contacts asked at one time.
+_ASKED_MAX = 3
+# Questions remembered; the oldest is forgotten for the next.
+_QUESTIONS_MAX = 64
+# Pauses between two exchanges differ by this share, so that nodes do not fall into step.
+_JITTER = 0.2
+_FIRST_PAUSE_S = 0.5
+# Strangers remembered; forgetting them all costs a question each.
+_STRANGERS_MAX = 256
+
+
+class _Contact:
+    """A place where a node of the cluster may be."""
+
+    __slots__ = ("attempts", "due", "name")
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.attempts = 0
+        # Who answered there last.
+        self.name: str | None = None
+
+
+class Contacts:
+    """Whom to ask for the view of the cluster, and what to do with the answers."""
+
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+        self._config = voice.config
+        self._roster = voice.roster
+        self._contacts: dict[Address, _Contact] = {}
+        self._questions: dict[int, Address] = {}
+        self._next_sync = 0.0
+        # The pause before the next exchange: short while this node is new and others may be too.
+        self._sync_pause_s = min(self._config.probe_interval_s, self._config.sync_interval_s)
+        # Contacts that are not members, as of a revision of the roster.
+        self._unknown: list[Address] = []
+        self._unknown_at = -1
+        # Strangers that were asked who they are, and when that may be done again.
+        self._met: dict[Address, float] = {}
+
+    def begin(self, now: float) -> None:
+        """Start the clock."""
+        self._next_sync = now + self._pause_s()
+
+    def set(self, addresses: Iterable[Address], now: float) -> bool:
+        """These are the places now; whether there are any but this node's own."""
+        wanted = [it for it in addresses if it != self._roster.own.address]
+        self._contacts = {it: self._contacts.get(it) or _Contact(now) for it in sorted(wanted)}
+        self._unknown_at = -1
+        return bool(self._contacts)
+
+    def meet(self, address: Address, now: float) -> None:
+        """A node nobody told of spoke up from there: ask it who it is."""
+        if self._met.get(address, 0.0) > now or self._is_known(address, None):
+            return
+        if len(self._met) >= _STRANGERS_MAX:
+            self._met.clear()
+        self._met[address] = now + self._config.probe_interval_s
+        self._ask(address)
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        due = [self._contacts[at].due for at in self._find_unknown()]
+        return min(self._next_sync, *due) if due else self._next_sync
+
+    def tick(self, now: float) -> None:
+        """Ask those whose turn it is."""
+        due = [at for at in self._find_unknown() if self._contacts[at].due <= now]
+        for address in due[:_ASKED_MAX]:
+            contact = self._contacts[address]
+            contact.attempts += 1
+            contact.due = now + backoff(
+                contact.attempts,
+                first_s=_FIRST_PAUSE_S,
+                max_s=self._config.sync_interval_s,
+                chance=self._voice.chance.random(),
+            )
+            self._ask(address)
+        if self._next_sync <= now:
+            self._next_sync = now + self._pause_s()
+            self._compare()
+
+    def _compare(self) -> None:
+        """Compare views with one member, and see whether one of the dead is back."""
+        for entry in self._voice.choose(1):
+            self._ask(entry.record.address)
+        dead = [it for it in self._roster.tombstones() if it.state is State.DEAD]
+        for entry in self._voice.chance.sample(dead, min(1, len(dead))):
+            self._ask(entry.record.address)
+
+    def _ask(self, address: Address) -> None:
+        own = self._roster.own
+        number = self._voice.number()
+        while len(self._questions) >= _QUESTIONS_MAX:
+            del self._questions[next(iter(self._questions))]
+        self._questions[number] = address
+        first = (own,) if self._voice.is_member else ()
+        request = SyncRequest(
+            number=number,
+            digest=self._roster.digest(),
+            name=own.name,
+            instance=own.instance,
+            news=self._voice.news(*first, in_stream=True),
+        )
+        self._voice.say(address, request, in_stream=True, asks=True)
+
+    def _find_unknown(self) -> list[Address]:
+        if self._unknown_at != self._roster.revision:
+            self._unknown_at = self._roster.revision
+            contacts = self._contacts.items()
+            self._unknown = [at for at, it in contacts if not self._is_known(at, it.name)]
+        return self._unknown
+
+    def _is_known(self, address: Address, name: str | None) -> bool:
+        """Whether the node at the address is a member already, or is this one."""
+        if name is not None and (name == self._roster.own.name or name in self._roster.active):
+            return True
+        return bool(self._roster.names_at(address))
+
+    def _pause_s(self) -> float:
+        pause_s = self._sync_pause_s
+        self._sync_pause_s = min(2 * pause_s, self._config.sync_interval_s)
+        return pause_s * (1 + _JITTER * (2 * self._voice.chance.random() - 1))
+
+    # Requests and answers.
+
+    def on_request(self, request: SyncRequest) -> Sync:
+        """Tell all, unless the other knows it."""
+        own = self._roster.own
+        agrees = request.digest == self._roster.digest()
+        return Sync(
+            number=request.number,
+            agrees=agrees,
+            name=own.name,
+            instance=own.instance,
+            news=[] if agrees else self._everything(),
+        )
+
+    def on_answer(self, sync: Sync) -> bool:
+        """Another's view, all heard by now; whether it was asked for. Tells what it lacks."""
+        address = self._questions.pop(sync.number, None)
+        if address is None:
+            return False
+        contact = self._contacts.get(address)
+        if contact is not None:
+            contact.name, contact.attempts = sync.name, 0
+            self._unknown_at = -1
+        if not sync.agrees and self._voice.is_member:
+            told = {record.name: record for record in sync.news}
+            newer = [it for it in self._all() if _is_newer(it, told.get(it.name))]
+            if newer:
+                news = News(news=self._fit(newer))
+                self._voice.say(address, news, in_stream=True)
+        return True
+
+    def _all(self) -> list[Record]:
+        own = [self._roster.own] if self._voice.is_member else []
+        return own + self._roster.records()
+
+    def _everything(self) -> list[Record]:
+        return self._fit(self._all())
+
+    def _fit(self, records: list[Record]) -> list[Record]:
+        """What a packet can carry of them; of a very large view another part each time."""
+        room = self._config.stream_bytes_max
+        fitting = fit(records, room, full_bytes_max=room)
+        if len(fitting) < len(records):
+            self._voice.chance.shuffle(records)
+            fitting = fit(records, room, full_bytes_max=room)
+        return fitting
+
+
+def _is_newer(ours: Record, theirs: Record | None) -> bool:
+    if theirs is None:
+        return True
+    if ours.instance != theirs.instance:
+        return (ours.incarnation, ours.instance) > (theirs.incarnation, theirs.instance)
+    return ours.rank > theirs.rank or ours.version > theirs.version

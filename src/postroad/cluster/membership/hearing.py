@@ -1,0 +1,114 @@
+"""What a node does with the news it hears: believe, object, ask back, or refuse and count."""
+
+from __future__ import annotations
+
+from postroad.core.errors import MalformedPayload
+
+from .naming import Naming
+from .own import OwnRecord
+from .packets import Pull
+from .probing import Prober
+from .records import Record, check_record
+from .roster import LEAP_MAX, Verdict
+from .states import State
+from .voice import Voice
+
+# Properties that came without their text are asked for again after so long.
+_PULL_PAUSE_S = 1.0
+
+
+class Hearing:
+    """Takes in one record after another."""
+
+    def __init__(self, voice: Voice, own: OwnRecord, prober: Prober, naming: Naming) -> None:
+        self._voice = voice
+        self._roster = voice.roster
+        self._own = own
+        self._prober = prober
+        self._naming = naming
+        # Members whose properties were asked for, and when that may be done again.
+        self._pulls: dict[str, float] = {}
+
+    def hear(self, record: Record, now: float) -> None:
+        """Take in what somebody says of a node."""
+        known = self._roster.entries.get(record.name)
+        if known is not None and known.record == record and not known.lacks_properties:
+            # Most news have been heard before.
+            return
+        try:
+            check_record(record, properties_bytes_max=self._voice.config.properties_bytes_max)
+        except MalformedPayload:
+            self._voice.refuse("malformed record")
+            return
+        if record.name != self._roster.own.name:
+            self._hear_of_another(record, now)
+        elif record.instance == self._roster.own.instance:
+            self._hear_of_self(record)
+        else:
+            self._hear_of_namesake(record, now)
+
+    def _hear_of_another(self, record: Record, now: float) -> None:
+        verdict = self._roster.merge(record, now)
+        if verdict.is_refusal:
+            self._voice.refuse(verdict.value)
+        elif verdict is Verdict.CONTESTED:
+            self._naming.contest(record, now)
+        else:
+            self._pull(record.name, now)
+            if verdict is Verdict.NEWS:
+                self._check_address(record, now)
+
+    def _hear_of_self(self, record: Record) -> None:
+        """Object to whatever is said of this node that it did not say."""
+        own = self._roster.own
+        if record.state is State.LEFT:
+            self._voice.refuse(Verdict.FORGED.value)
+        elif record.incarnation > own.incarnation + LEAP_MAX:
+            self._voice.refuse(Verdict.LEAPED.value)
+        elif record.rank > own.rank:
+            self._voice.counters.refutations += 1
+            self._voice.health.worsen()
+            self._own.outrank(record)
+
+    def _hear_of_namesake(self, record: Record, now: float) -> None:
+        """Another process has this name, or had it: outrank it, and find out whether it lives."""
+        own = self._roster.own
+        if record.incarnation > own.incarnation + LEAP_MAX:
+            self._voice.refuse(Verdict.LEAPED.value)
+            return
+        is_newer = record.incarnation >= own.incarnation
+        is_elsewhere = record.state.is_active and record.address != own.address
+        if is_elsewhere and (is_newer or not self._voice.is_member):
+            self._naming.look_into(record, now)
+        if is_newer:
+            self._own.outrank(record)
+
+    def _check_address(self, record: Record, now: float) -> None:
+        """Two names at one address cannot both be right: ask who is there."""
+        if not record.state.is_active:
+            return
+        if record.address == self._roster.own.address:
+            self._voice.refuse("claims this node's address")
+        for name in self._roster.names_at(record.address):
+            if name != record.name:
+                self._voice.refuse("claims another member's address")
+                self._prober.probe(self._roster.active[name], now)
+
+    # Properties that are too large for the packet that told of them.
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        return min(self._pulls.values(), default=float("inf"))
+
+    def tick(self, now: float) -> None:
+        """Ask again for what did not come."""
+        for name in [name for name, due in self._pulls.items() if due <= now]:
+            self._pull(name, now)
+
+    def _pull(self, name: str, now: float) -> None:
+        entry = self._roster.active.get(name)
+        if entry is None or not entry.lacks_properties:
+            self._pulls.pop(name, None)
+        elif self._pulls.get(name, 0.0) <= now:
+            self._pulls[name] = now + _PULL_PAUSE_S
+            self._voice.say(entry.record.address, Pull(), in_stream=True, asks=True)

@@ -1,0 +1,372 @@
+"""The membership machine: packets and time in, packets and changes out.
+
+It follows SWIM: each node asks the others in turn whether they live, has others ask before it
+suspects anybody, and passes on what it learns with whatever it says. Whoever runs it does three
+things after every call: send what `take_outgoing` gives, tell of what `take_changes` gives, and
+call `tick` at `deadline()`. Time is an argument, chance is passed in, nothing here waits.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from postroad.core import Address
+from postroad.core.errors import MalformedPayload
+
+from .changes import MemberChange, NameContested, NameLost
+from .config import MembershipConfig
+from .contacts import Contacts
+from .hearing import Hearing
+from .naming import Naming, Ruling
+from .own import OwnRecord, check_properties, first_record
+from .packets import (
+    Ack,
+    Nack,
+    News,
+    Packet,
+    Ping,
+    PingRequest,
+    Pull,
+    Sync,
+    SyncRequest,
+    decode_packet,
+)
+from .probing import Prober
+from .records import Member, to_member
+from .roster import Roster
+from .rumours import Rumours
+from .voice import Chance, Counters, Send, Voice
+
+NEVER = float("inf")
+
+Change: TypeAlias = MemberChange | NameContested | NameLost
+
+# Whoever wakes up later than this after its deadline has stood still.
+_STANDSTILL_S = 0.25
+
+
+class Phase(enum.Enum):
+    """The life of a node in its cluster."""
+
+    NEW = "not started"
+    JOINING = "joining"
+    MEMBER = "member"
+    LEFT = "left"
+    REFUSED = "refused"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether packets and time mean anything."""
+        return self in (Phase.JOINING, Phase.MEMBER)
+
+
+class Membership:
+    """One node's view of its cluster.
+
+    Args:
+        name: this node's name.
+        address: where others reach it.
+        instance: a number higher than that of any process that began earlier.
+        incarnation: where to begin counting; the wall clock in milliseconds is a good place.
+        secret: what this node proves with that it leaves of its own will.
+        chance: random numbers.
+        properties: what others shall know of this node.
+        config: all times and sizes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        *,
+        instance: int,
+        incarnation: int,
+        secret: bytes,
+        chance: Chance,
+        properties: Mapping[str, str] | None = None,
+        config: MembershipConfig | None = None,
+    ) -> None:
+        self.config = config or MembershipConfig()
+        self.phase = Phase.NEW
+        own = first_record(
+            name,
+            address,
+            instance=instance,
+            incarnation=incarnation,
+            secret=secret,
+            properties=check_properties(properties or {}, self.config),
+        )
+        rumours = Rumours()
+        self._roster = Roster(self.config, own, rumours)
+        self._voice = Voice(self.config, self._roster, rumours, chance)
+        self._own = OwnRecord(self._voice, secret)
+        self._prober = Prober(self._voice)
+        self._contacts = Contacts(self._voice)
+        self._naming = Naming(self._voice)
+        self._hearing = Hearing(self._voice, self._own, self._prober, self._naming)
+        self._news_of_names: list[NameContested | NameLost] = []
+        # Until when an answer is awaited before going on alone; None once there is one.
+        self._join_deadline: float | None = None
+        self._next_gossip = 0.0
+        self._next_cleaning = 0.0
+        # When somebody was told to call `tick`.
+        self._due = NEVER
+        self._handlers: dict[type, Callable[[Any, Address, float, bool], Packet | None]] = {
+            Ping: self._on_ping,
+            Ack: self._on_ack,
+            PingRequest: self._on_ping_request,
+            Nack: self._on_nack,
+            News: self._on_news,
+            SyncRequest: self._on_sync_request,
+            Sync: self._on_sync,
+            Pull: self._on_pull,
+        }
+
+    # What is known.
+
+    @property
+    def own(self) -> Member:
+        """This node."""
+        return to_member(self._roster.own)
+
+    def members(self) -> list[Member]:
+        """Everybody, this node first."""
+        return [self.own, *(entry.member for entry in self._roster.active.values())]
+
+    def member(self, name: str) -> Member | None:
+        """One member by its name."""
+        if name == self._roster.own.name:
+            return self.own
+        entry = self._roster.active.get(name)
+        return None if entry is None else entry.member
+
+    def names_at(self, address: Address) -> list[str]:
+        """Who claims the address, usually one."""
+        if address == self._roster.own.address:
+            return [self._roster.own.name]
+        return self._roster.names_at(address)
+
+    @property
+    def counters(self) -> Counters:
+        """What was done so far."""
+        return self._voice.counters
+
+    @property
+    def health(self) -> int:
+        """How much this node doubts itself; 0 is well."""
+        return self._voice.health.score
+
+    def round_trips_s(self) -> dict[str, float]:
+        """Time to members and back, where it was measured."""
+        trips = {it.record.name: it.round_trip.smoothed_s for it in self._roster.active.values()}
+        return {name: trip for name, trip in trips.items() if trip is not None}
+
+    # What is to be done.
+
+    def take_outgoing(self) -> list[Send]:
+        """Packets to be sent."""
+        outgoing, self._voice.outgoing = self._voice.outgoing, []
+        return outgoing
+
+    def take_changes(self) -> list[Change]:
+        """What changed since the last call."""
+        changes: list[Change] = [*self._roster.changes, *self._news_of_names]
+        self._roster.changes.clear()
+        self._news_of_names.clear()
+        return changes
+
+    def deadline(self) -> float:
+        """When `tick` must be called."""
+        return self._due
+
+    # The life of the node.
+
+    def start(self, now: float) -> None:
+        """Begin to join: contacts are asked for the view, and whether the name is free."""
+        self.phase = Phase.JOINING
+        self._join_deadline = now + self.config.join_timeout_s
+        self._next_cleaning = now + self.config.sync_interval_s
+        self._prober.begin(now)
+        self._contacts.begin(now)
+        self._plan(now)
+
+    def set_contacts(self, addresses: Iterable[Address], now: float) -> None:
+        """These are the places where others may be found."""
+        self._wake(now)
+        if not self._contacts.set(addresses, now):
+            self._join_deadline = None
+        self._plan(now)
+
+    def set_properties(self, changes: Mapping[str, str | None], now: float) -> None:
+        """Change what others know of this node; None removes a property."""
+        self._own.change_properties(changes)
+        self._plan(now)
+
+    def leave(self) -> None:
+        """Say goodbye. What is sent now is the last."""
+        if self.phase.is_running:
+            self._own.say_goodbye()
+            self._retire(Phase.LEFT)
+
+    def meet(self, address: Address, now: float) -> None:
+        """Somebody who is not known here speaks from there: find out who it is."""
+        self._wake(now)
+        self._contacts.meet(address, now)
+        self._plan(now)
+
+    def receive(
+        self, data: bytes, source: Address, now: float, *, in_stream: bool = False
+    ) -> bytes | None:
+        """Take a packet from the node that advertises the address; the answer, if there is one."""
+        if not self.phase.is_running:
+            return None
+        self._wake(now)
+        self._voice.counters.packets_received += 1
+        self._voice.counters.bytes_received += len(data)
+        try:
+            packet = decode_packet(data, news_max=self.config.members_max)
+        except MalformedPayload:
+            self._voice.refuse("malformed packet")
+            return None
+        for record in packet.news:
+            self._hearing.hear(record, now)
+        answer = self._handlers[type(packet)](packet, source, now, in_stream)
+        self._plan(now)
+        return None if answer is None else self._voice.encode(answer)
+
+    def on_same_name(self, address: Address, now: float) -> None:
+        """The node at the address refused a connection, because it has this node's name."""
+        self._wake(now)
+        self._obey(self._naming.on_same_name(address))
+        self._plan(now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        if not self.phase.is_running:
+            return
+        self._wake(now)
+        self._naming.tick(now)
+        self._contacts.tick(now)
+        self._prober.tick(now)
+        self._hearing.tick(now)
+        self._roster.bury_silent(now)
+        if self._join_deadline is not None and self._join_deadline <= now:
+            self._join_deadline = None
+        if self._next_cleaning <= now:
+            self._next_cleaning = now + self.config.sync_interval_s
+            self._roster.forget_old(now)
+        if self._next_gossip <= now:
+            self._gossip(now)
+        self._plan(now)
+
+    # Time.
+
+    def _wake(self, now: float) -> None:
+        """Notice if this node stood still: then others had no chance to be heard."""
+        stood_still_s = now - self._due
+        if stood_still_s <= _STANDSTILL_S:
+            return
+        self._voice.counters.standstills += 1
+        self._voice.health.worsen()
+        self._prober.postpone(stood_still_s)
+        self._naming.postpone(stood_still_s)
+        self._roster.postpone(stood_still_s)
+        self._due = now
+
+    def _plan(self, now: float) -> None:
+        """Join if nothing speaks against it, and find out what is due next."""
+        if not self.phase.is_running:
+            return
+        if self.phase is Phase.JOINING and self._join_deadline is None:
+            self._join_unless_contested()
+        if self._own.is_urgent:
+            self._own.is_urgent = False
+            self._next_gossip = now
+        self._due = min(
+            self._next_cleaning,
+            NEVER if self._join_deadline is None else self._join_deadline,
+            self._next_gossip if len(self._voice.rumours) else NEVER,
+            self._prober.deadline(),
+            self._contacts.deadline(),
+            self._naming.deadline(),
+            self._hearing.deadline(),
+            self._roster.deadline(),
+        )
+
+    def _gossip(self, now: float) -> None:
+        """Pass on news to a few members."""
+        if not len(self._voice.rumours):
+            return
+        self._next_gossip = now + self.config.gossip_interval_s
+        for entry in self._voice.choose(self.config.gossip_fanout, with_suspects=True):
+            if news := self._voice.news():
+                self._voice.say(entry.record.address, News(news=news))
+
+    # Names.
+
+    def _join_unless_contested(self) -> None:
+        if not self._naming.has_rivals:
+            self.phase = Phase.MEMBER
+            self._voice.is_member = True
+            self._own.announce()
+
+    def _obey(self, ruling: Ruling | None) -> None:
+        """Two live nodes have this name; one of them keeps it."""
+        if ruling is None:
+            return
+        if ruling.yields:
+            self._own.say_goodbye()
+            self._news_of_names.append(NameLost(ruling.rival))
+            self._retire(Phase.REFUSED)
+        else:
+            self._news_of_names.append(NameContested(ruling.rival))
+
+    def _retire(self, phase: Phase) -> None:
+        self.phase = phase
+        self._voice.is_member = False
+        self._due = NEVER
+
+    # Packets.
+
+    def _on_ping(self, ping: Ping, source: Address, now: float, in_stream: bool) -> Packet | None:
+        own = self._roster.own
+        if ping.joins and ping.name == own.name and ping.instance != own.instance:
+            self._voice.counters.names_contested += 1
+            self._news_of_names.append(NameContested(source))
+        elif ping.name not in self._roster.entries:
+            self._contacts.meet(source, now)
+        return Ack(
+            number=ping.number,
+            name=own.name,
+            instance=own.instance,
+            news=self._voice.news(in_stream=in_stream),
+        )
+
+    def _on_ack(self, ack: Ack, source: Address, now: float, in_stream: bool) -> None:
+        if not self._prober.on_ack(ack, now, in_stream=in_stream):
+            self._obey(self._naming.on_ack(ack, now))
+
+    def _on_ping_request(
+        self, request: PingRequest, source: Address, now: float, in_stream: bool
+    ) -> None:
+        self._prober.on_request(request, source, now)
+
+    def _on_nack(self, nack: Nack, source: Address, now: float, in_stream: bool) -> None:
+        self._prober.on_nack(nack)
+
+    def _on_news(self, news: News, source: Address, now: float, in_stream: bool) -> None:
+        """All news have been heard by now."""
+
+    def _on_sync_request(
+        self, request: SyncRequest, source: Address, now: float, in_stream: bool
+    ) -> Packet:
+        return self._contacts.on_request(request)
+
+    def _on_sync(self, sync: Sync, source: Address, now: float, in_stream: bool) -> None:
+        if self._contacts.on_answer(sync):
+            self._join_deadline = None
+
+    def _on_pull(self, pull: Pull, source: Address, now: float, in_stream: bool) -> Packet | None:
+        return News(news=[self._roster.own]) if self._voice.is_member else None

@@ -1,0 +1,111 @@
+"""What a node says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from postroad.core import Address
+from postroad.core.errors import ConfigError
+
+from .changes import ChangeKind, MemberChange
+from .config import MembershipConfig
+from .packets import News
+from .records import Properties, Record, digest_of, properties_size, to_member
+from .states import State
+from .voice import Voice
+
+# A leaving node tells so many members in a way that arrives, and so many more by datagram.
+_FAREWELLS = 3
+_FAREWELL_DATAGRAMS = 8
+
+
+def first_record(
+    name: str,
+    address: Address,
+    *,
+    instance: int,
+    incarnation: int,
+    secret: bytes,
+    properties: Properties,
+) -> Record:
+    """A node as it begins."""
+    return Record(
+        name=name,
+        instance=instance,
+        host=address.host,
+        port=address.port,
+        incarnation=incarnation,
+        state=State.ALIVE,
+        version=0,
+        farewell=digest_of(secret),
+        properties=properties,
+    )
+
+
+def check_properties(properties: Mapping[Any, Any], config: MembershipConfig) -> Properties:
+    """A copy, if others can be expected to keep so much."""
+    for key, value in properties.items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise ConfigError(f"property {key!r} must be text with a text for a value")
+    try:
+        size = properties_size(properties)
+    except UnicodeEncodeError:
+        raise ConfigError("a property cannot be encoded as UTF-8") from None
+    if size > config.properties_bytes_max:
+        raise ConfigError(
+            f"properties of {size} bytes exceed the {config.properties_bytes_max} allowed"
+        )
+    return dict(properties)
+
+
+class OwnRecord:
+    """This node's record, which nobody else may change."""
+
+    def __init__(self, voice: Voice, secret: bytes) -> None:
+        self._voice = voice
+        self._roster = voice.roster
+        self._secret = secret
+        # Whether others should hear of it at once.
+        self.is_urgent = False
+
+    def announce(self) -> None:
+        """Tell everybody, if they may know of this node yet."""
+        if self._voice.is_member:
+            self._voice.rumours.add(self._roster.own)
+            self.is_urgent = True
+
+    def outrank(self, record: Record) -> None:
+        """Have the last word over what was said of this node."""
+        own = self._roster.own
+        incarnation = max(own.incarnation, record.incarnation) + 1
+        self._roster.change_own(msgspec.structs.replace(own, incarnation=incarnation))
+        self.announce()
+
+    def change_properties(self, changes: Mapping[str, str | None]) -> None:
+        """Change what others know of this node; None removes a property."""
+        own = self._roster.own
+        merged = {**(own.properties or {}), **changes}
+        wanted = {key: value for key, value in merged.items() if value is not None}
+        properties = check_properties(wanted, self._voice.config)
+        if properties == own.properties:
+            return
+        changed = msgspec.structs.replace(own, properties=properties, version=own.version + 1)
+        self._roster.change_own(changed)
+        self._roster.changes.append(
+            MemberChange(ChangeKind.METADATA, to_member(changed), to_member(own))
+        )
+        self.announce()
+
+    def say_goodbye(self) -> None:
+        """Prove to some members that this node leaves; they pass it on."""
+        if not self._voice.is_member:
+            return
+        farewell = msgspec.structs.replace(
+            self._roster.own, state=State.LEFT, secret=self._secret, properties=None
+        )
+        for place, entry in enumerate(self._voice.choose(_FAREWELLS + _FAREWELL_DATAGRAMS)):
+            in_stream = place < _FAREWELLS
+            self._voice.say(entry.record.address, News(news=[farewell]), in_stream=in_stream)

@@ -1,0 +1,118 @@
+"""What nodes send each other, as MessagePack. Every packet may carry news besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from postroad.core.errors import MalformedPayload
+
+from .records import Record
+
+
+class _Packet(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+    news: list[Record] = []
+
+
+class Ping(_Packet, frozen=True, tag=1):
+    """Are you there? The answer is an Ack with the same number."""
+
+    number: int
+    target: str
+    """Whom the sender believes to be there."""
+    name: str
+    instance: int
+    """Who asks."""
+    joins: bool = False
+    """Whether the sender asks because it wants to join under the target's name."""
+
+
+class Ack(_Packet, frozen=True, tag=2):
+    """I am here, and this is who I am."""
+
+    number: int
+    name: str
+    instance: int
+
+
+class PingRequest(_Packet, frozen=True, tag=3):
+    """Please ask that member for me. The answer is its Ack, or a Nack."""
+
+    number: int
+    target: str
+
+
+class Nack(_Packet, frozen=True, tag=4):
+    """I am well, but the member you had me ask does not answer me either."""
+
+    number: int
+
+
+class News(_Packet, frozen=True, tag=5):
+    """Nothing but news."""
+
+
+class SyncRequest(_Packet, frozen=True, tag=6):
+    """Do we agree? The answer is a Sync with the same number."""
+
+    number: int
+    digest: bytes
+    name: str
+    instance: int
+
+
+class Sync(_Packet, frozen=True, tag=7):
+    """All I know, or nothing if we agree."""
+
+    number: int
+    agrees: bool
+    name: str
+    instance: int
+
+
+class Pull(_Packet, frozen=True, tag=8):
+    """Tell me your properties: your news came without. The answer is News."""
+
+
+Packet: TypeAlias = Ping | Ack | PingRequest | Nack | News | SyncRequest | Sync | Pull
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Packet)
+
+
+def encode_packet(packet: Packet) -> bytes:
+    """The bytes to send."""
+    return _encoder.encode(packet)
+
+
+def decode_packet(data: bytes, *, news_max: int) -> Packet:
+    """Read what a peer sent; raises MalformedPayload for anything else."""
+    try:
+        packet: Packet = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise MalformedPayload(f"no packet of the membership: {error}") from None
+    if len(packet.news) > news_max + 1:
+        raise MalformedPayload(f"a packet with {len(packet.news)} records")
+    return packet
+
+
+def record_size(record: Record) -> int:
+    """Bytes a record takes in a packet."""
+    return len(_encoder.encode(record))
+
+
+def fit(records: Iterable[Record], room: int, *, full_bytes_max: int) -> list[Record]:
+    """As many of the records as there is room for, with their properties where these are short."""
+    fitting = []
+    for record in records:
+        size = record_size(record)
+        if size > full_bytes_max:
+            record = record.without_properties()
+            size = record_size(record)
+        if size > room:
+            break
+        room -= size
+        fitting.append(record)
+    return fitting

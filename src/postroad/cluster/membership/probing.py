@@ -1,0 +1,223 @@
+"""Asking members in turn whether they live: directly, then through others, then suspecting them."""
+
+from __future__ import annotations
+
+from postroad.core import Address
+
+from .packets import Ack, Nack, Ping, PingRequest
+from .roster import Entry
+from .states import State
+from .voice import Voice
+
+# Probes this node makes for others at one time; more are refused.
+_RELAYS_MAX = 256
+# A relay gives up before the one who asked does, so that its word still counts.
+_RELAY_SHARE = 2 / 3
+# How many round trips a probe may take at least.
+_ROUND_TRIPS = 4
+
+
+class Probe:
+    """One question under way."""
+
+    __slots__ = (
+        "direct_until",
+        "incarnation",
+        "instance",
+        "name",
+        "relays",
+        "relays_answered",
+        "started",
+        "until",
+    )
+
+    def __init__(self, entry: Entry, started: float, direct_s: float, timeout_s: float) -> None:
+        record = entry.record
+        self.name = record.name
+        self.instance = record.instance
+        self.incarnation = record.incarnation
+        self.started = started
+        # Until when only the direct answer is awaited; then None.
+        self.direct_until: float | None = started + direct_s
+        self.until = started + timeout_s
+        self.relays = 0
+        self.relays_answered = 0
+
+    @property
+    def deadline(self) -> float:
+        """When something must be done about it."""
+        return self.until if self.direct_until is None else self.direct_until
+
+
+class _Relay:
+    """A question asked for somebody else."""
+
+    __slots__ = ("asker", "number", "until")
+
+    def __init__(self, asker: Address, number: int, until: float) -> None:
+        self.asker = asker
+        self.number = number
+        self.until = until
+
+
+class Prober:
+    """All questions under way, and whose turn is next."""
+
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+        self._config = voice.config
+        self._roster = voice.roster
+        self._turns: list[str] = []
+        self._probes: dict[int, Probe] = {}
+        self._relays: dict[int, _Relay] = {}
+        self._next_turn = 0.0
+
+    def begin(self, now: float) -> None:
+        """Nodes that start together should not all ask at the same moments."""
+        self._next_turn = now + self._config.probe_interval_s * self._voice.chance.random()
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        pending = [probe.deadline for probe in self._probes.values()]
+        pending += [relay.until for relay in self._relays.values()]
+        return min(self._next_turn, *pending) if pending else self._next_turn
+
+    def tick(self, now: float) -> None:
+        """Go on with what is due."""
+        for number, relay in list(self._relays.items()):
+            if relay.until <= now:
+                del self._relays[number]
+                self._voice.say(relay.asker, Nack(number=relay.number, news=self._voice.news()))
+        for number, probe in list(self._probes.items()):
+            if probe.until <= now:
+                del self._probes[number]
+                self._fail(probe)
+            elif probe.direct_until is not None and probe.direct_until <= now:
+                probe.direct_until = None
+                self._widen(number, probe)
+        if self._next_turn <= now:
+            self._next_turn = now + self._config.probe_interval_s * self._voice.health.patience
+            entry = self._take_turn()
+            if entry is not None:
+                self.probe(entry, now)
+
+    def postpone(self, seconds: float) -> None:
+        """This node stood still: nobody is to blame for not being heard meanwhile."""
+        for probe in self._probes.values():
+            probe.started += seconds
+            probe.until += seconds
+            if probe.direct_until is not None:
+                probe.direct_until += seconds
+        for relay in self._relays.values():
+            relay.until += seconds
+
+    def _take_turn(self) -> Entry | None:
+        """Everybody comes once before anybody comes twice."""
+        active = self._roster.active
+        while True:
+            if not self._turns:
+                if not active:
+                    return None
+                self._turns = list(active)
+                self._voice.chance.shuffle(self._turns)
+            entry = active.get(self._turns.pop())
+            if entry is not None:
+                return entry
+
+    def probe(self, entry: Entry, now: float) -> None:
+        """Ask a member."""
+        bound_s = entry.round_trip.bound_s
+        patience = self._voice.health.patience
+        probe = Probe(
+            entry,
+            now,
+            max(self._config.indirect_after_s * patience, bound_s),
+            max(self._config.probe_timeout_s * patience, _ROUND_TRIPS * bound_s),
+        )
+        number = self._voice.number()
+        self._probes[number] = probe
+        self._voice.counters.probes += 1
+        self._ask(number, entry)
+
+    def _ask(self, number: int, entry: Entry, *, in_stream: bool = False) -> None:
+        own, record = self._roster.own, entry.record
+        # Whoever is suspected must hear of it, to be able to object.
+        first = () if record.state is State.ALIVE else (record,)
+        ping = Ping(
+            number=number,
+            target=record.name,
+            name=own.name,
+            instance=own.instance,
+            news=self._voice.news(*first, in_stream=in_stream),
+        )
+        self._voice.say(record.address, ping, in_stream=in_stream, asks=True)
+
+    def _widen(self, number: int, probe: Probe) -> None:
+        """The direct way is silent: try the stream, and have others try."""
+        entry = self._roster.active.get(probe.name)
+        if entry is None:
+            return
+        self._ask(number, entry, in_stream=True)
+        relays = self._voice.choose(self._config.indirect_probes, but=probe.name)
+        probe.relays = len(relays)
+        for relay in relays:
+            request = PingRequest(
+                number=number,
+                target=probe.name,
+                news=self._voice.news(),
+            )
+            self._voice.say(relay.record.address, request)
+
+    def _fail(self, probe: Probe) -> None:
+        """Nobody reached it. If not even those who were asked answer, the trouble may be here."""
+        self._voice.counters.probes_failed += 1
+        unheard = probe.relays - probe.relays_answered
+        if unheard or not probe.relays:
+            self._voice.health.worsen(unheard or 1)
+        if self._roster.suspect(probe.name, probe.incarnation, since=probe.started):
+            self._voice.counters.suspicions += 1
+
+    # Answers.
+
+    def on_ack(self, ack: Ack, now: float, *, in_stream: bool) -> bool:
+        """An answer to a question of this node; False if there is no such question."""
+        relay = self._relays.pop(ack.number, None)
+        if relay is not None:
+            answer = Ack(
+                number=relay.number,
+                name=ack.name,
+                instance=ack.instance,
+                news=self._voice.news(),
+            )
+            self._voice.say(relay.asker, answer)
+            return True
+        probe = self._probes.pop(ack.number, None)
+        if probe is None:
+            return False
+        if (ack.name, ack.instance) != (probe.name, probe.instance):
+            # The member is not there any more; somebody else is.
+            self._roster.suspect(probe.name, probe.incarnation, since=probe.started)
+            return True
+        self._voice.health.improve()
+        self._voice.counters.probes_by_stream += in_stream and probe.direct_until is None
+        entry = self._roster.active.get(probe.name)
+        if entry is not None and probe.direct_until is not None:
+            entry.round_trip.add(now - probe.started)
+        return True
+
+    def on_nack(self, nack: Nack) -> None:
+        """A member that was asked to try is well, but did not reach the other."""
+        probe = self._probes.get(nack.number)
+        if probe is not None:
+            probe.relays_answered = min(probe.relays_answered + 1, probe.relays)
+
+    def on_request(self, request: PingRequest, asker: Address, now: float) -> None:
+        """Ask a member for somebody else; only one that is known here, where it is known to be."""
+        entry = self._roster.active.get(request.target)
+        if entry is None or len(self._relays) >= _RELAYS_MAX:
+            self._voice.say(asker, Nack(number=request.number, news=self._voice.news()))
+            return
+        number = self._voice.number()
+        wait_s = (self._config.probe_timeout_s - self._config.indirect_after_s) * _RELAY_SHARE
+        self._relays[number] = _Relay(asker, request.number, now + wait_s)
+        self._ask(number, entry)

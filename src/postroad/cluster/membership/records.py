@@ -1,0 +1,126 @@
+"""What nodes tell each other about a member, and which of two tales is the newer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+import msgspec
+
+from postroad.core import Address, validate_node_name
+from postroad.core.errors import ConfigError, MalformedPayload
+
+from .states import State
+
+Properties: TypeAlias = dict[str, str]
+
+FAREWELL_BYTES = 16
+_HOST_CHARS_MAX = 255
+_SECRET_BYTES_MAX = 64
+_INCARNATION_MAX = 1 << 62
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One member as it travels."""
+
+    name: str
+    instance: int
+    """Tells one process from the next of that name; a process that began later has a higher one."""
+    host: str
+    port: int
+    incarnation: int
+    """Raised by the member itself, and by nobody else, to make its word the last."""
+    state: State
+    version: int
+    """Counts the changes of the properties."""
+    farewell: bytes
+    """Digest of a secret; whoever can tell the secret may say that this process leaves."""
+    properties: Properties | None = None
+    """None where they are left out; whoever has an older version can ask for them."""
+    witness: str = ""
+    """Of a suspected or dead member: who says so."""
+    secret: bytes = b""
+    """Of one that left: what the digest was made of."""
+
+    @property
+    def address(self) -> Address:
+        """Where it is reached."""
+        return Address(self.host, self.port)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Of two records of one process the one of the higher rank is the newer."""
+        if self.state is State.LEFT:
+            return (_INCARNATION_MAX, State.LEFT)
+        return (self.incarnation, self.state)
+
+    def without_properties(self) -> Record:
+        """The same, shorter."""
+        return msgspec.structs.replace(self, properties=None)
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One member of the cluster as a node sees it at one moment."""
+
+    name: str
+    address: Address
+    state: State
+    incarnation: int
+    instance: int
+    properties: Mapping[str, str]
+    version: int
+    """Counts the changes of its properties."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it answers; a member that does not is kept for a while, then removed."""
+        return self.state is State.ALIVE
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.address}, {self.state.name.lower()}"
+
+
+def to_member(record: Record) -> Member:
+    """The public form of a record."""
+    return Member(
+        name=record.name,
+        address=record.address,
+        state=record.state,
+        incarnation=record.incarnation,
+        instance=record.instance,
+        properties=MappingProxyType(record.properties or {}),
+        version=record.version,
+    )
+
+
+def digest_of(secret: bytes) -> bytes:
+    """What everybody may know of the secret."""
+    return hashlib.sha256(secret).digest()[:FAREWELL_BYTES]
+
+
+def may_leave(record: Record, farewell: bytes) -> bool:
+    """Whether a record that says "left" comes from the member with that digest itself."""
+    return len(record.secret) <= _SECRET_BYTES_MAX and digest_of(record.secret) == farewell
+
+
+def properties_size(properties: Mapping[str, str]) -> int:
+    """Bytes that properties take in a packet, nearly."""
+    return sum(len(key.encode()) + len(value.encode()) + 4 for key, value in properties.items())
+
+
+def check_record(record: Record, *, properties_bytes_max: int) -> None:
+    """Raise MalformedPayload if no honest node would send it."""
+    try:
+        validate_node_name(record.name)
+    except ConfigError as error:
+        raise MalformedPayload(str(error)) from None
+    if not record.host or len(record.host) > _HOST_CHARS_MAX or not 0 < record.port < 65536:
+        raise MalformedPayload(f"member {record.name!r} at {record.host!r}:{record.port}")
+    if not (0 <= record.incarnation < _INCARNATION_MAX and 0 <= record.instance < 1 << 63):
+        raise MalformedPayload(f"member {record.name!r} has an impossible incarnation")
+    if record.version < 0 or len(record.farewell) != FAREWELL_BYTES:
+        raise MalformedPayload(f"member {record.name!r} has an impossible version or digest")
+    if record.properties and properties_size(record.properties) > properties_bytes_max:
+        raise MalformedPayload(f"member {record.name!r} has too many properties")

@@ -1,0 +1,337 @@
+"""All members a node knows of, and the rules by which it believes what it hears about them.
+
+Of two tales about one process the one with the higher incarnation is newer, and at the same
+incarnation the one with the later state. Of two processes with one name the one with the higher
+incarnation is newer; but while the older is thought alive, that has to be looked into first.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+
+import msgspec
+
+from postroad.core import Address
+
+from .changes import ChangeKind, MemberChange
+from .config import MembershipConfig
+from .health import RoundTrip
+from .records import Member, Record, may_leave, to_member
+from .rumours import Rumours
+from .states import HEARD, TRANSITIONS, Cause, State
+from .suspicion import Suspicion
+
+# A leap of more milliseconds than a lifetime has is no restart of a node, but garbage.
+LEAP_MAX = 1 << 42
+
+
+class Verdict(enum.Enum):
+    """What became of a record."""
+
+    NEWS = "news"
+    STALE = "nothing new"
+    CONTESTED = "a second process of that name"
+    LEAPED = "incarnation out of range"
+    FORGED = "forged farewell"
+    CROWDED = "too many members"
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether no honest node would have sent it."""
+        return self in (Verdict.LEAPED, Verdict.FORGED, Verdict.CROWDED)
+
+
+class Entry:
+    """One other member, or one that was."""
+
+    __slots__ = ("_held", "_member", "_wanted", "record", "round_trip", "since", "suspicion")
+
+    def __init__(self, record: Record, now: float) -> None:
+        self.record = record
+        # When it came to its state.
+        self.since = now
+        self.suspicion: Suspicion | None = None
+        self.round_trip = RoundTrip()
+        # Version of the properties that are known, and of the newest that were heard of.
+        self._held = record.version if record.properties is not None else -1
+        self._wanted = record.version
+        # The public form, and what it was made of.
+        self._member: tuple[Record, Member] | None = None
+
+    @property
+    def state(self) -> State:
+        """What is thought of it."""
+        return self.record.state
+
+    @property
+    def member(self) -> Member:
+        """Its public form."""
+        if self._member is None or self._member[0] is not self.record:
+            self._member = (self.record, to_member(self.record))
+        return self._member[1]
+
+    @property
+    def lacks_properties(self) -> bool:
+        """Whether newer ones exist than are known."""
+        return self._held < self._wanted
+
+    def take_properties(self, record: Record) -> bool:
+        """Learn of properties, or at least that there are newer ones; whether they are here now."""
+        self._wanted = max(self._wanted, record.version)
+        if record.properties is None or record.version <= self._held:
+            return False
+        self._held = record.version
+        self.record = msgspec.structs.replace(
+            self.record, version=record.version, properties=record.properties
+        )
+        return True
+
+
+class Roster:
+    """Everybody this node knows of; itself apart."""
+
+    def __init__(self, config: MembershipConfig, own: Record, rumours: Rumours) -> None:
+        self._config = config
+        self._rumours = rumours
+        self.own = own
+        # Others by name, tombstones of the dead included; then those who count, and the suspected.
+        self.entries: dict[str, Entry] = {}
+        self.active: dict[str, Entry] = {}
+        self.suspects: dict[str, Entry] = {}
+        self._names_at: dict[Address, dict[str, None]] = {}
+        # For whoever wants to know; drained by the machine.
+        self.changes: list[MemberChange] = []
+        # Counts the changes of who is active.
+        self.revision = 0
+        self._digest: bytes | None = None
+
+    # Looking.
+
+    @property
+    def size(self) -> int:
+        """Members, this node included."""
+        return len(self.active) + 1
+
+    def names_at(self, address: Address) -> list[str]:
+        """Active members that claim the address; more than one only while that is sorted out."""
+        return list(self._names_at.get(address, ()))
+
+    def tombstones(self) -> list[Entry]:
+        """Members that were."""
+        return [it for it in self.entries.values() if not it.state.is_active]
+
+    def records(self) -> list[Record]:
+        """All that is known of others, tombstones included."""
+        return [entry.record for entry in self.entries.values()]
+
+    def digest(self) -> bytes:
+        """The same at two nodes if they think the same of all active members."""
+        if self._digest is None:
+            known = [self.own, *(it.record for it in self.active.values())]
+            facts = sorted((it.name, it.instance, it.rank, it.version) for it in known)
+            encoded = msgspec.msgpack.encode(facts)
+            self._digest = hashlib.blake2b(encoded, digest_size=8).digest()
+        return self._digest
+
+    # Believing.
+
+    def merge(self, record: Record, now: float) -> Verdict:
+        """Take in what was heard about another node."""
+        entry = self.entries.get(record.name)
+        highest = max(self.own.incarnation, entry.record.incarnation if entry else 0)
+        if record.incarnation > highest + LEAP_MAX:
+            return Verdict.LEAPED
+        if entry is None:
+            return self._meet(record, now)
+        if record.instance != entry.record.instance:
+            return self._merge_other_process(entry, record, now)
+        if record.state is State.LEFT and not may_leave(record, entry.record.farewell):
+            return Verdict.FORGED
+        if record.rank > entry.record.rank:
+            has_news = self._apply(entry, HEARD[record.state], record, now)
+        else:
+            has_news = self._confirm(entry, record)
+        has_news |= self._take_properties(entry, record)
+        return Verdict.NEWS if has_news else Verdict.STALE
+
+    def _meet(self, record: Record, now: float) -> Verdict:
+        """Hear of a node for the first time."""
+        if record.state is State.LEFT and not may_leave(record, record.farewell):
+            return Verdict.FORGED
+        if len(self.entries) >= self._config.members_max and not self._bury_oldest():
+            return Verdict.CROWDED
+        entry = self.entries[record.name] = Entry(record, now)
+        after = TRANSITIONS[None, HEARD[record.state]]
+        if after is State.SUSPECT:
+            entry.suspicion = self._new_suspicion(record, now)
+        self._settle(entry, None)
+        self._rumours.add(record)
+        return Verdict.NEWS
+
+    def _merge_other_process(self, entry: Entry, record: Record, now: float) -> Verdict:
+        known = entry.record
+        if (record.incarnation, record.instance) <= (known.incarnation, known.instance):
+            return Verdict.STALE
+        if entry.state.is_active:
+            return Verdict.CONTESTED
+        return self.replace(record, now)
+
+    def replace(self, record: Record, now: float) -> Verdict:
+        """Believe that the process of that name is this one now."""
+        entry = self.entries.get(record.name)
+        if entry is not None and entry.record.instance == record.instance:
+            return self.merge(record, now)
+        if entry is not None:
+            self._apply(entry, Cause.REPLACED, record, now)
+        return self._meet(record, now)
+
+    def suspect(self, name: str, incarnation: int, *, since: float) -> bool:
+        """A probe of this node failed; whether that is news."""
+        entry = self.active.get(name)
+        if entry is None or entry.record.incarnation != incarnation:
+            return False
+        accusation = msgspec.structs.replace(
+            entry.record, state=State.SUSPECT, witness=self.own.name
+        )
+        if entry.state is State.ALIVE:
+            return self._apply(entry, Cause.PROBE_FAILED, accusation, since)
+        return self._confirm(entry, accusation)
+
+    def bury_silent(self, now: float) -> None:
+        """Declare dead who did not speak up in time."""
+        for entry in list(self.suspects.values()):
+            if entry.suspicion is not None and entry.suspicion.deadline <= now:
+                death = msgspec.structs.replace(entry.record, witness=self.own.name)
+                self._apply(entry, Cause.TIMED_OUT, death, now)
+
+    def forget_old(self, now: float) -> None:
+        """Forget members that went long ago."""
+        for entry in self.tombstones():
+            if entry.since + self._config.tombstone_s <= now:
+                self._apply(entry, Cause.FORGOTTEN, entry.record, now)
+
+    def change_own(self, own: Record) -> None:
+        """This node has something new to say of itself."""
+        self.own = own
+        self._digest = None
+
+    def deadline(self) -> float:
+        """When `bury_silent` has something to do."""
+        deadlines = [it.suspicion.deadline for it in self.suspects.values() if it.suspicion]
+        return min(deadlines, default=float("inf"))
+
+    def postpone(self, seconds: float) -> None:
+        """This node stood still: that time does not count against anybody."""
+        for entry in self.suspects.values():
+            if entry.suspicion is not None:
+                entry.suspicion.postpone(seconds)
+
+    # Changing.
+
+    def _apply(self, entry: Entry, cause: Cause, record: Record, now: float) -> bool:
+        """Change what is thought of a member, if the table says so; whether that is news."""
+        before = entry.record
+        if (before.state, cause) not in TRANSITIONS:
+            return False
+        after = TRANSITIONS[before.state, cause]
+        if after is None:
+            self._remove(entry)
+            return True
+        entry.record = msgspec.structs.replace(
+            before,
+            state=after,
+            incarnation=max(before.incarnation, record.incarnation),
+            witness=record.witness,
+            secret=record.secret,
+        )
+        has_news = self._apply_suspicion(entry, before, cause, now)
+        if after is not before.state:
+            entry.since = now
+        self._settle(entry, before)
+        if has_news:
+            # A death is told on as it was heard, though here it is but a suspicion.
+            self._rumours.add(record if cause is Cause.HEARD_DEAD else entry.record)
+        return has_news
+
+    def _apply_suspicion(self, entry: Entry, before: Record, cause: Cause, now: float) -> bool:
+        """Begin, hasten or end the suspicion; whether others should hear of it."""
+        if entry.state is not State.SUSPECT:
+            entry.suspicion = None
+            return True
+        is_new = entry.suspicion is None or entry.record.incarnation > before.incarnation
+        if entry.suspicion is None or is_new:
+            entry.suspicion = self._new_suspicion(entry.record, now)
+        if cause is Cause.HEARD_DEAD:
+            return entry.suspicion.hasten() or is_new
+        return is_new
+
+    def _new_suspicion(self, record: Record, now: float) -> Suspicion:
+        return Suspicion(self._config, now, record.witness, self.size)
+
+    def _confirm(self, entry: Entry, record: Record) -> bool:
+        """Hear once more that a member is suspected; whether somebody says so who had not."""
+        if entry.suspicion is None or record.state is not State.SUSPECT:
+            return False
+        if record.rank != entry.record.rank or not entry.suspicion.confirm(record.witness):
+            return False
+        self._rumours.add(msgspec.structs.replace(entry.record, witness=record.witness))
+        return True
+
+    def _take_properties(self, entry: Entry, record: Record) -> bool:
+        before = entry.record
+        if not entry.take_properties(record):
+            return False
+        self._digest = None
+        self._rumours.add(entry.record)
+        if entry.state.is_active:
+            self._report(ChangeKind.METADATA, entry.record, before)
+        return True
+
+    def _remove(self, entry: Entry) -> None:
+        """Forget a member, dead or replaced."""
+        before = entry.record
+        entry.record = msgspec.structs.replace(before, state=max(State.DEAD, before.state))
+        self._settle(entry, before)
+        del self.entries[before.name]
+
+    def _bury_oldest(self) -> bool:
+        """Make room by forgetting who went first; False if all are alive."""
+        oldest = min(self.tombstones(), key=lambda entry: entry.since, default=None)
+        if oldest is None:
+            return False
+        self._remove(oldest)
+        return True
+
+    def _settle(self, entry: Entry, before: Record | None) -> None:
+        """Bring indices up to date and tell of what changed."""
+        record = entry.record
+        self._digest = None
+        was_active = before is not None and before.state.is_active
+        _keep(self.suspects, entry, record.state is State.SUSPECT)
+        _keep(self.active, entry, record.state.is_active)
+        names = self._names_at.setdefault(record.address, {})
+        if record.state.is_active:
+            names[record.name] = None
+        else:
+            names.pop(record.name, None)
+            if not names:
+                del self._names_at[record.address]
+        self.revision += was_active is not record.state.is_active
+        if was_active and not record.state.is_active:
+            self._report(ChangeKind.REMOVED, record, before)
+        elif record.state.is_active and not was_active:
+            self._report(ChangeKind.ADDED, record, None)
+        elif was_active and before is not None and before.state is not record.state:
+            self._report(ChangeKind.REACHABILITY, record, before)
+
+    def _report(self, kind: ChangeKind, record: Record, before: Record | None) -> None:
+        previous = None if before is None else to_member(before)
+        self.changes.append(MemberChange(kind, to_member(record), previous))
+
+
+def _keep(index: dict[str, Entry], entry: Entry, belongs: bool) -> None:
+    if belongs:
+        index[entry.record.name] = entry
+    else:
+        index.pop(entry.record.name, None)

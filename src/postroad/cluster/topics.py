@@ -1,0 +1,104 @@
+"""Publishing to whoever wants to hear: subscriptions are properties of members."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from postroad.core.errors import ConfigError
+
+from .communication import Communication, Consumer, Decoder, Encoder, Failures, as_is
+from .membership import Member
+
+logger = logging.getLogger("postroad.cluster")
+
+M = TypeVar("M")
+
+_PROPERTY = "topic:"
+_SUBJECT = "topic."
+
+
+class Topics:
+    """Topics of a cluster.
+
+        topics = Topics(communication)
+        topics.subscribe("prices", lambda message, member: print(member.name, message))
+        await topics.publish("prices", b"apple 7")
+
+    A new subscription is known to the others once their news have spread, within a second or two
+    in a cluster of usual size. Handlers begin with the messages of one publisher in their order.
+    """
+
+    def __init__(self, communication: Communication) -> None:
+        self._communication = communication
+        self._agent = communication.agent
+        self._consumers: dict[str, list[Consumer[bytes]]] = {}
+
+    def subscribe(
+        self,
+        topic: str,
+        handler: Consumer[M],
+        *,
+        decoder: Decoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+    ) -> Consumer[bytes]:
+        """Have `handler(message, member)` called for messages to the topic.
+
+        Several may subscribe to one topic. Returns what `unsubscribe` takes.
+        """
+        if not topic:
+            raise ConfigError("a topic must not be empty")
+
+        def consume(payload: bytes, member: Member) -> object:
+            return handler(decoder(payload), member)
+
+        consumers = self._consumers.setdefault(topic, [])
+        if not consumers:
+            self._communication.consume(
+                _SUBJECT + topic, lambda payload, member: self._deliver(topic, payload, member)
+            )
+            self._agent.set_properties({_PROPERTY + topic: ""})
+        consumers.append(consume)
+        return consume
+
+    def unsubscribe(self, topic: str, consumer: Consumer[bytes] | None = None) -> None:
+        """Withdraw one subscription of this node to the topic, or all."""
+        consumers = self._consumers.get(topic, [])
+        kept = [it for it in consumers if consumer is not None and it is not consumer]
+        if kept:
+            self._consumers[topic] = kept
+        elif consumers:
+            del self._consumers[topic]
+            self._communication.unsubscribe(_SUBJECT + topic)
+            self._agent.set_properties({_PROPERTY + topic: None})
+
+    def subscribers(self, topic: str) -> list[Member]:
+        """Reachable members that want the topic, this node included."""
+        key = _PROPERTY + topic
+        return [it for it in self._agent.members if it.is_reachable and key in it.properties]
+
+    async def publish(
+        self,
+        topic: str,
+        message: M,
+        *,
+        encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
+    ) -> Failures:
+        """Send a message to all subscribers; returns whom it was not sent to."""
+        names = [member.name for member in self.subscribers(topic)]
+        return await self._communication.multicast(
+            names, _SUBJECT + topic, message, encoder=encoder
+        )
+
+    async def _deliver(self, topic: str, payload: bytes, member: Member) -> None:
+        """Hand a message to each subscriber; one that fails does not keep it from the others."""
+        for consumer in list(self._consumers.get(topic, ())):
+            try:
+                result = consumer(payload, member)
+                if isinstance(result, Awaitable):
+                    await result
+            except Exception:
+                logger.exception("a subscriber of topic %r failed", topic)
+
+    def __repr__(self) -> str:
+        return f"<Topics of {self._agent.service.name}: {', '.join(self._consumers) or 'none'}>"

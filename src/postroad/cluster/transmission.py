@@ -1,0 +1,106 @@
+"""Carries the packets of the membership: by datagram where that is allowed, else over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from postroad.core import Address
+from postroad.core.errors import MessageTooLarge, MessagingError, NotRunning, SameNamePeer
+from postroad.net import Message, MessagingService, Unicast
+
+from .membership import Send
+
+logger = logging.getLogger("postroad.cluster")
+
+# Packets under way over TCP; more are dropped, the protocol makes up for them.
+_STREAMS_MAX = 128
+# How long a leaving node waits until its goodbye is delivered.
+_DRAIN_S = 1.0
+
+
+class Transmission:
+    """Sends packets without anybody having to wait for them."""
+
+    def __init__(
+        self,
+        service: MessagingService,
+        on_answer: Callable[[Address, bytes], None],
+        on_same_name: Callable[[Address], None],
+    ) -> None:
+        self._service = service
+        self._on_answer = on_answer
+        self._on_same_name = on_same_name
+        # Set while datagrams may be sent.
+        self.datagrams: Unicast | None = None
+        self._streams: dict[asyncio.Task[None], None] = {}
+        # What `run_last` runs, kept because nobody else does.
+        self._last: asyncio.Future[None] | None = None
+        self.failed = 0
+        self.dropped = 0
+
+    async def open_datagrams(self, subject: str, listener: Callable[[Message], None]) -> None:
+        """Open a datagram socket beside the service's, at the same port."""
+        service = self._service
+        datagrams = Unicast(service.cluster, service.name, service.bound, service.address)
+        datagrams.subscribe(subject, listener)
+        await datagrams.start()
+        self.datagrams = datagrams
+
+    def send(self, send: Send, subject: str, *, timeout_s: float) -> None:
+        """Send a packet the way it wants."""
+        if self.datagrams is not None and not send.is_stream:
+            self.post(send.address, subject, send.payload)
+        elif len(self._streams) < _STREAMS_MAX:
+            self._start(self._stream(send, subject, timeout_s))
+        else:
+            self.dropped += 1
+
+    def post(self, address: Address, subject: str, payload: bytes) -> None:
+        """Send a datagram; what cannot be sent is as good as lost on its way."""
+        if self.datagrams is None:
+            return
+        try:
+            self.datagrams.post(address, subject, payload)
+        except (MessageTooLarge, NotRunning, OSError) as error:
+            self.dropped += 1
+            logger.debug("no datagram to %s: %s", address, error)
+
+    async def _stream(self, send: Send, subject: str, timeout_s: float) -> None:
+        service = self._service
+        try:
+            if not send.wants_answer:
+                await service.send(send.address, subject, send.payload, timeout=timeout_s)
+                return
+            answer = await service.request(send.address, subject, send.payload, timeout=timeout_s)
+        except SameNamePeer:
+            self._on_same_name(send.address)
+        except MessagingError as error:
+            self.failed += 1
+            logger.debug("no packet to %s: %s", send.address, error)
+        else:
+            if answer:
+                self._on_answer(send.address, answer)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._streams[task] = None
+        task.add_done_callback(self._streams.pop)
+
+    def run_last(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run something to its end that closes this."""
+        self._last = asyncio.ensure_future(coroutine)
+
+    async def drain(self) -> None:
+        """Wait for what is under way, but not for long."""
+        if self._streams:
+            await asyncio.wait(list(self._streams), timeout=_DRAIN_S)
+
+    async def close(self) -> None:
+        """Send no more."""
+        for task in list(self._streams):
+            task.cancel()
+        if self.datagrams is not None:
+            await self.datagrams.stop()

@@ -1,0 +1,43 @@
+"""A deterministic simulator: whole nodes under virtual time, over a network in memory."""
+
+from .clock import ManualClock
+from .cluster import Checker, SimCluster
+from .disk import SimDisk
+from .event_log import EventLog
+from .failures import (
+    CRASH,
+    CorrectnessFailure,
+    LivenessFailure,
+    SimulationFailure,
+    require,
+)
+from .loop import SimLoop
+from .network import MemoryNetwork
+from .node import Program, SimNode
+from .runner import Outcome, main, run_seed
+from .simulation import Scenario, Simulation
+from .timeline import Timeline, Timer
+
+__all__ = [
+    "CRASH",
+    "Checker",
+    "CorrectnessFailure",
+    "EventLog",
+    "LivenessFailure",
+    "ManualClock",
+    "MemoryNetwork",
+    "Outcome",
+    "Program",
+    "Scenario",
+    "SimCluster",
+    "SimDisk",
+    "SimLoop",
+    "SimNode",
+    "Simulation",
+    "SimulationFailure",
+    "Timeline",
+    "Timer",
+    "main",
+    "require",
+    "run_seed",
+]

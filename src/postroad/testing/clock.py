@@ -1,0 +1,32 @@
+"""A clock that a test moves by hand, for machines that are told the time."""
+
+from __future__ import annotations
+
+from postroad.core.errors import UsageError
+
+
+class ManualClock:
+    """Stands still until it is told to go on; call it to read it.
+
+    clock = ManualClock()
+    machine = Machine(clock=clock)
+    clock.advance(1.5)
+    """
+
+    __slots__ = ("now",)
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> float:
+        """Let time pass; returns what time it is then."""
+        if seconds < 0:
+            raise UsageError(f"a clock cannot advance by {seconds} s; set `now` to move it back")
+        self.now += seconds
+        return self.now
+
+    def __repr__(self) -> str:
+        return f"<ManualClock {self.now:.6f} s>"

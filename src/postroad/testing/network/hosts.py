@@ -1,0 +1,138 @@
+"""Machines of the memory network: addresses, ports, and what is open at them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from .datagram import MemoryDatagramTransport
+    from .server import Listener
+
+Endpoint: TypeAlias = tuple[str, int]
+"""An IPv4 address and a port."""
+
+WILDCARD = "0.0.0.0"
+LOOPBACK = "127.0.0.1"
+_WILDCARDS = (None, "", WILDCARD, "::")
+_LOOPBACKS = ("localhost", "::1")
+# Where the search for a free port begins; those who dial must not meet those who listen.
+_FIRST_LISTENING = 32_768
+_FIRST_DIALED = 45_000
+_LAST_PORT = 65_535
+
+T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """Something open at a host, as its kernel sees it."""
+
+    def end_by_kernel(self) -> None:
+        """The process is gone: close as the kernel does."""
+
+    def vanish(self) -> None:
+        """The power is gone: be no more, without a word to anybody."""
+
+
+class Ports(Generic[T]):
+    """Who has which port of one protocol."""
+
+    def __init__(self, first_free: int = _FIRST_LISTENING) -> None:
+        self._taken: dict[Endpoint, T] = {}
+        self._first_free = self._next_free = first_free
+
+    def take(self, address: str, port: int, owner: T) -> int:
+        """Bind; port 0 chooses one. Returns the port."""
+        port = port or self._choose(address)
+        if self._is_taken(address, port):
+            raise OSError(
+                errno.EADDRINUSE,
+                f"error while attempting to bind on address {(address, port)}: "
+                f"{os.strerror(errno.EADDRINUSE).lower()}",
+            )
+        self._taken[address, port] = owner
+        return port
+
+    def release(self, address: str, port: int) -> None:
+        """Forget who has it."""
+        self._taken.pop((address, port), None)
+
+    def find(self, address: str, port: int) -> T | None:
+        """Who gets what arrives there."""
+        exact = self._taken.get((address, port))
+        return self._taken.get((WILDCARD, port)) if exact is None else exact
+
+    def clear(self) -> None:
+        """Release all."""
+        self._taken.clear()
+
+    def _choose(self, address: str) -> int:
+        while True:
+            port = self._next_free
+            self._next_free = self._first_free if port == _LAST_PORT else port + 1
+            if not self._is_taken(address, port):
+                return port
+
+    def _is_taken(self, address: str, port: int) -> bool:
+        if address == WILDCARD:
+            return any(taken == port for _, taken in self._taken)
+        return (address, port) in self._taken or (WILDCARD, port) in self._taken
+
+
+class Host:
+    """One machine: name, address, and the sockets that are open on it."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        # Whether it has power; without, it answers nothing.
+        self.is_on = True
+        # Bytes per second its processes read from each connection; None is no limit.
+        self.read_rate: float | None = None
+        self.listeners: Ports[Listener] = Ports()
+        self.datagrams: Ports[MemoryDatagramTransport] = Ports()
+        # Source ports of connections that are dialed from here.
+        self.dialed: Ports[object] = Ports(_FIRST_DIALED)
+        # Everything open, oldest first.
+        self.sockets: dict[Closable, None] = {}
+
+    def own_address(self, wanted: str | None) -> str:
+        """The address to bind for what the caller named; only its own can be bound."""
+        if wanted in _WILDCARDS:
+            return WILDCARD
+        if wanted in _LOOPBACKS or (wanted and wanted.startswith("127.")):
+            return LOOPBACK if wanted in _LOOPBACKS else str(wanted)
+        if wanted in (self.name, self.address):
+            return self.address
+        raise OSError(
+            errno.EADDRNOTAVAIL,
+            f"error while attempting to bind on address {wanted!r}: "
+            f"{os.strerror(errno.EADDRNOTAVAIL).lower()}; this is host {self.name}",
+        )
+
+    def source_address(self, target: str) -> str:
+        """The address that what leaves for the target comes from."""
+        return LOOPBACK if target.startswith("127.") else self.address
+
+    def end_processes(self) -> None:
+        """Close everything as the kernel does when its process is killed."""
+        for each in list(self.sockets):
+            each.end_by_kernel()
+        self._forget()
+
+    def lose_power(self) -> None:
+        """Be off: everything open is gone, and nobody hears of it."""
+        self.is_on = False
+        for each in list(self.sockets):
+            each.vanish()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.sockets.clear()
+        self.listeners.clear()
+        self.datagrams.clear()
+        self.dialed.clear()
+
+    def __repr__(self) -> str:
+        return f"<Host {self.name} {self.address} {'on' if self.is_on else 'off'}>"

@@ -1,0 +1,256 @@
+"""A transport of the memory network: what asyncio's transports of real sockets do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
+
+from .hosts import Endpoint, Host
+from .pipe import Mark, Pipe
+from .reading import ReadingHalf, reset_error
+
+if TYPE_CHECKING:
+    from .network import MemoryNetwork
+    from .server import MemoryServer
+
+_HIGH_WATER_BYTES = 64 * 1024
+
+
+class MemoryTransport(ReadingHalf):
+    """One end of a connection.
+
+    `on_...`, `break_off`, `end_by_kernel` and `vanish` are for the network, which calls them from
+    outside of the process; everything else happens within it.
+    """
+
+    outgoing: Pipe
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        host: Host,
+        context: Context,
+        local: Endpoint,
+        remote: Endpoint,
+        server: MemoryServer | None = None,
+    ) -> None:
+        names = {"sockname": local, "peername": remote, "socket": None}
+        super().__init__(network.loop, host, context, names)
+        self.local, self.remote = local, remote
+        self._server = server
+        self._buffer: deque[bytes] = deque()
+        self._buffered_bytes = 0
+        self._high_bytes = _HIGH_WATER_BYTES
+        self._low_bytes = _HIGH_WATER_BYTES // 4
+        self._is_protocol_paused = False
+        self._is_write_planned = False
+        self._is_eof_wanted = False
+        self._is_end_sent = False
+        # Set when `connection_lost` is planned; and when the socket is closed.
+        self._is_lost = False
+        self.is_gone = False
+        host.sockets[self] = None
+
+    # Life.
+
+    def begin(self, protocol: asyncio.BaseProtocol, ready: asyncio.Future[None] | None) -> None:
+        """Tell the protocol of the connection, then read; `ready` is done after that."""
+        self._protocol = protocol
+        self._plan(protocol.connection_made, self)
+        self._plan(self._begin_reading)
+        if ready is not None:
+            self._plan(_settle, ready)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Have another protocol told from now on."""
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Who is told."""
+        assert self._protocol is not None
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        return self._is_closing
+
+    def close(self) -> None:
+        """Read no more, write what is buffered, then close."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if not self._buffer:
+            self._lose(None)
+
+    def abort(self) -> None:
+        """Close at once; what is buffered is lost."""
+        self._lose(None)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._is_lost:
+            return
+        self._is_closing = self._is_lost = True
+        self._buffer.clear()
+        self._buffered_bytes = 0
+        self._plan(self._report_loss, error)
+
+    def _report_loss(self, error: Exception | None) -> None:
+        try:
+            if self._protocol is not None:
+                self._protocol.connection_lost(error)
+        finally:
+            self._close_socket(is_known=isinstance(error, OSError))
+            if self._server is not None:
+                self._server.forget(self)
+
+    def _close_socket(self, *, is_known: bool) -> None:
+        """Close as the kernel does: a peer whose data nobody read is told by a reset."""
+        if self.is_gone:
+            return
+        self.is_gone = True
+        self._release()
+        if not is_known:
+            self._send_end(Mark.RESET if self.incoming.arrived_bytes else Mark.FIN)
+
+    def _send_end(self, mark: Mark) -> None:
+        if mark is Mark.RESET or not self._is_end_sent:
+            self._is_end_sent = True
+            self.outgoing.finish(mark)
+
+    def _release(self) -> None:
+        self.host.sockets.pop(self, None)
+        if self._server is None:
+            self.host.dialed.release(*self.local)
+
+    # Writing.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send, or buffer what the connection does not take now."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"data argument must be a bytes-like object, not {type(data).__name__!r}"
+            )
+        if self._is_eof_wanted:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._is_lost or not data:
+            return
+        if self.incoming.end is Mark.RESET:
+            self._lose(reset_error())
+            return
+        data = bytes(data)
+        sent = 0 if self._buffer else self.outgoing.send(data)
+        if sent < len(data):
+            self._buffer.append(data[sent:] if sent else data)
+            self._buffered_bytes += len(data) - sent
+            self._pause_protocol()
+
+    def writelines(self, list_of_data: Any) -> None:
+        """Write all of them."""
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        """It can."""
+        return True
+
+    def write_eof(self) -> None:
+        """Say that nothing more comes, after what is buffered; reading goes on."""
+        if self._is_closing or self._is_eof_wanted:
+            return
+        self._is_eof_wanted = True
+        if not self._buffer:
+            self._send_end(Mark.FIN)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes the connection has not taken yet."""
+        return self._buffered_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """When the protocol is told to go on, and when to pause."""
+        return (self._low_bytes, self._high_bytes)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set when the protocol is told to pause, and when to go on."""
+        if high is None:
+            high = _HIGH_WATER_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._high_bytes, self._low_bytes = high, low
+        self._pause_protocol()
+
+    def _flush(self) -> None:
+        self._is_write_planned = False
+        while self._buffer:
+            data = self._buffer[0]
+            sent = self.outgoing.send(data)
+            self._buffered_bytes -= sent
+            if sent < len(data):
+                self._buffer[0] = data[sent:]
+                break
+            self._buffer.popleft()
+        self._resume_protocol()
+        if not self._buffer and not self._is_lost:
+            if self._is_eof_wanted:
+                self._send_end(Mark.FIN)
+            if self._is_closing:
+                self._lose(None)
+
+    def _pause_protocol(self) -> None:
+        if self._buffered_bytes > self._high_bytes and not self._is_protocol_paused:
+            self._is_protocol_paused = True
+            self._tell("pause_writing")
+
+    def _resume_protocol(self) -> None:
+        if self._is_protocol_paused and self._buffered_bytes <= self._low_bytes:
+            self._is_protocol_paused = False
+            self._tell("resume_writing")
+
+    def _tell(self, what: str) -> None:
+        try:
+            getattr(self._protocol, what)()
+        except Exception as error:
+            self._loop.call_exception_handler(
+                {
+                    "message": f"protocol.{what}() failed",
+                    "exception": error,
+                    "transport": self,
+                    "protocol": self._protocol,
+                }
+            )
+
+    # Called by the network.
+
+    def on_room(self) -> None:
+        """The connection takes more."""
+        if self._buffer and not self._is_write_planned:
+            self._is_write_planned = True
+            self._plan(self._flush)
+
+    def break_off(self, error: OSError) -> None:
+        """The kernel gave the connection up; the process hears of it."""
+        if not self.is_gone:
+            self.is_gone = True
+            self._release()
+            self._lose(error)
+
+    def end_by_kernel(self) -> None:
+        """The process is gone: what it had not handed to the kernel is lost."""
+        self._is_closing = self._is_lost = True
+        self._close_socket(is_known=False)
+
+    def vanish(self) -> None:
+        """The power is gone: nothing is sent any more, nobody is told."""
+        self._is_closing = self._is_lost = self.is_gone = True
+        self.outgoing.cut()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_gone else "closing" if self._is_closing else "open"
+        return f"<MemoryTransport {self.local} to {self.remote} {state}>"
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
