@@ -18,7 +18,7 @@ from typing import Self
 import msgspec
 
 from postroad.core import Address, Throttle
-from postroad.core.errors import ConfigError, NameTaken, UsageError
+from postroad.core.errors import ConfigError, NameTaken, NotRunning, UsageError
 from postroad.net import Message, MessagingService, Unicast
 
 from .discovery import Discovery, DiscoveryStatistics, StaticDiscovery
@@ -91,7 +91,7 @@ class Agent:
         if datagrams and service.is_secure:
             raise ConfigError("gossip by datagrams would bypass TLS; leave datagrams off")
         self.service = service
-        self.config = config or MembershipConfig()
+        self.config = _fit_to_frames(config or MembershipConfig(), service)
         self._discovery = StaticDiscovery([]) if discovery is None else discovery
         self._properties = dict(properties or {})
         self._uses_datagrams = not service.is_secure if datagrams is None else datagrams
@@ -100,6 +100,7 @@ class Agent:
         # Why this node is no member any more, if it did not leave by itself.
         self.failure: NameTaken | None = None
         self._is_stopped = False
+        self._is_subscribed = False
         self._timer: asyncio.TimerHandle | None = None
         # Probes that only TCP answered, as far as that was told.
         self._told_by_stream = 0
@@ -129,9 +130,10 @@ class Agent:
         self._machine = machine = self._make_machine(self.service.address)
         self._transmission = Transmission(self.service, self._on_answer, self._on_same_name)
         try:
+            self.service.subscribe(SUBJECT, self._on_request)
+            self._is_subscribed = True
             if self._uses_datagrams:
                 await self._transmission.open_datagrams(SUBJECT, self._on_datagram)
-            self.service.subscribe(SUBJECT, self._on_request)
             machine.start(self._loop.time())
             self._pump()
             await self._discovery.start(self.service.name, self.service.address, self._on_contacts)
@@ -142,6 +144,8 @@ class Agent:
         if self.failure is not None:
             await self._close(self.failure)
             raise self.failure
+        if self._is_stopped:
+            raise NotRunning(f"the agent of {self.service.name!r} was stopped while it started")
         logger.info("%s joined the cluster; %d members", self.service.name, len(self.members))
 
     async def stop(self) -> None:
@@ -152,6 +156,10 @@ class Agent:
         self._is_stopped = True
         machine.leave()
         self._pump()
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Let the goodbye be delivered, then close."""
         await self._transmission.drain()
         await self._close(self.failure)
 
@@ -159,12 +167,14 @@ class Agent:
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        self.service.unsubscribe(SUBJECT)
+        if self._is_subscribed:
+            self.service.unsubscribe(SUBJECT)
         self._audience.close(failure)
         await self._discovery.stop()
         await self._transmission.close()
-        if not self._closed.done():
-            self._closed.set_result(None)
+        for future in (self._joined, self._closed):
+            if not future.done():
+                future.set_result(None)
 
     async def wait_closed(self) -> None:
         """Return once this node has left; raises NameTaken if it had to."""
@@ -349,7 +359,7 @@ class Agent:
         logger.error("%s", self.failure)
         if not self._is_stopped:
             self._is_stopped = True
-            self._transmission.run_last(self._close(self.failure))
+            self._transmission.run_last(self._finish())
 
     def _warn_of_blocked_datagrams(self, by_stream: int) -> None:
         if by_stream > self._told_by_stream and self._uses_datagrams:
@@ -369,3 +379,9 @@ class Agent:
             return f"<Agent {self.service.name} not started>"
         members = len(self._machine.members())
         return f"<Agent {self.service.name} {self._machine.phase.value}, {members} members>"
+
+
+def _fit_to_frames(config: MembershipConfig, service: MessagingService) -> MembershipConfig:
+    """A view that is sent must not be larger than what a connection carries."""
+    stream_bytes_max = min(config.stream_bytes_max, service.limits.frame_bytes_max // 2)
+    return msgspec.structs.replace(config, stream_bytes_max=stream_bytes_max)

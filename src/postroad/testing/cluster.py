@@ -17,7 +17,7 @@ from .disk import SimDisk
 from .disposal import dispose
 from .event_log import EventLog
 from .failures import LivenessFailure, SimulationFailure
-from .lanes import CURRENT, Lane
+from .lanes import Lane
 from .loop import SimLoop
 from .network import MemoryNetwork
 from .node import Program, SimNode
@@ -80,6 +80,7 @@ class SimCluster:
             self.seed, log=self.log, callbacks_per_moment_max=callbacks_per_moment_max
         )
         self.loop.on_unhandled = self._on_unhandled
+        self.loop.on_failure = self._on_failure
         self.simulation.follow(self.loop.time, lambda: self.loop.callbacks)
         self.nodes: dict[str, SimNode] = {}
         self._log_level = log_level
@@ -93,7 +94,7 @@ class SimCluster:
     def __enter__(self) -> Self:
         surroundings = simulated_surroundings(self.loop, self.simulation.rng_of("surroundings"))
         self._stack.enter_context(surroundings)
-        handler = _LogHandler(self.log, self._log_level)
+        handler = _LogHandler(self.loop, self._log_level)
         root, level = logging.getLogger(), logging.getLogger().level
         root.addHandler(handler)
         root.setLevel(min(level, self._log_level))
@@ -192,6 +193,10 @@ class SimCluster:
         self.log.add("test", "holds", claim)
         return self.now - started
 
+    def after(self, seconds: float, act: Callable[[], object]) -> asyncio.TimerHandle:
+        """Have the test do something in so many seconds, beside the cluster."""
+        return self.loop.call_later(seconds, act, context=self.loop.own.context.copy())
+
     def every(self, seconds: float, check: Callable[[], object]) -> Checker:
         """Call something again and again beside the cluster; what it raises fails the run."""
         return Checker(self.loop, seconds, check)
@@ -254,12 +259,16 @@ class SimCluster:
             error = RuntimeError(message)
         if lane.is_dead or not self._is_open or self.loop.has_failed_with(error):
             return
-        if isinstance(error, SimulationFailure):
-            self.log.add(lane.name, "failed", str(error))
-        else:
-            self.log.add(lane.name, "crashed", f"{message}: {error!r}")
+        if not isinstance(error, SimulationFailure):
             error.add_note(f"{message}, in the process of {lane.name!r}")
         self.loop.fail(error)
+
+    def _on_failure(self, error: BaseException) -> None:
+        if isinstance(error, SimulationFailure):
+            self.log.add(self.loop.lane.name, "failed", str(error))
+        else:
+            notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            self.log.add(self.loop.lane.name, "crashed", f"{error!r}{notes}")
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -272,17 +281,14 @@ class SimCluster:
 class _LogHandler(logging.Handler):
     """Writes records of `logging` to the log of the run, with the node they come from."""
 
-    def __init__(self, log: EventLog, level: int) -> None:
+    def __init__(self, loop: SimLoop, level: int) -> None:
         super().__init__(level)
-        self._log = log
+        self._loop = loop
 
     def emit(self, record: logging.LogRecord) -> None:
-        lane = CURRENT.get()
+        """Write one record."""
         text = " | ".join(record.getMessage().splitlines())
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
-        self._log.add(
-            "test" if lane is None else lane.name,
-            record.levelname.lower(),
-            f"{record.name}: {text}",
-        )
+        who = self._loop.lane.name
+        self._loop.log.add(who, record.levelname.lower(), f"{record.name}: {text}")

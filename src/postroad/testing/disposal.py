@@ -16,16 +16,17 @@ _CLOSE_ATTEMPTS_MAX = 100
 _never_ending: list[object] = []
 
 
-def dispose(tasks: list[asyncio.Future[Any]]) -> None:
+def dispose(tasks: dict[asyncio.Future[Any], object]) -> None:
     """Close the coroutines of unfinished tasks; what their `finally` does goes nowhere.
 
-    The list may grow meanwhile: such code can make new tasks.
+    There may be more of them meanwhile: such code can make new tasks.
     """
     with _silence():
-        for task in tasks:
+        while tasks:
+            task = next(iter(tasks))
             if isinstance(task, asyncio.Task):
                 _close(task)
-        tasks.clear()
+            tasks.pop(task, None)
 
 
 def _close(task: asyncio.Task[Any]) -> None:

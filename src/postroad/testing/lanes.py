@@ -19,15 +19,11 @@ if TYPE_CHECKING:
 
 ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
-# Finished tasks are forgotten whenever there are so many more than at the last time.
-_TASKS_STEP = 256
-
 
 class Lane:
     """One process: its callbacks, its tasks, and where it runs."""
 
     __slots__ = (
-        "_tasks_max",
         "clock_offset_s",
         "context",
         "exception_handler",
@@ -55,8 +51,7 @@ class Lane:
         self.exception_handler: ExceptionHandler | None = None
         self.signal_handlers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         # Held until they are done: what is forgotten would be closed at a moment of its own.
-        self.tasks: list[asyncio.Future[Any]] = []
-        self._tasks_max = _TASKS_STEP
+        self.tasks: dict[asyncio.Future[Any], object] = {}
         # What everything in the lane begins with.
         self.context = Context()
         self.context.run(CURRENT.set, self)
@@ -64,14 +59,15 @@ class Lane:
 
     def hold(self, task: asyncio.Future[Any]) -> None:
         """Keep a task alive until it is done."""
-        self.tasks.append(task)
-        if len(self.tasks) > self._tasks_max:
-            self.forget_finished()
-            self._tasks_max = 2 * len(self.tasks) + _TASKS_STEP
+        self.tasks[task] = None
+        # In the lane itself, so that a failure nobody asked for is told as this process's.
+        task.add_done_callback(self.tasks.pop, context=self.context)
 
     def forget_finished(self) -> None:
         """Hold only what is not done."""
-        self.tasks = [it for it in self.tasks if not it.done()]
+        for task in [it for it in self.tasks if it.done()]:
+            task.remove_done_callback(self.tasks.pop)
+            del self.tasks[task]
 
     def die(self) -> None:
         """Drop everything that was to run; nothing runs any more."""

@@ -64,12 +64,13 @@ class SimLoop(Scheduler, NetworkCalls):
         self._executor_rng = Random(f"{seed}/executor")
         self.log = EventLog(self.time) if log is None else log
         self.network = MemoryNetwork(self, Random(f"{seed}/network"), self.log)
-        self.own = Lane("test", self.network.own_host, self.fail)
+        self.own = self._active = Lane("test", self.network.own_host, self.fail)
+        self.network.context = self.own.context
 
     @property
     def lane(self) -> Lane:
         """The process of the code that runs."""
-        return CURRENT.get() or self.own
+        return CURRENT.get() or self._active
 
     # Running.
 
@@ -121,6 +122,7 @@ class SimLoop(Scheduler, NetworkCalls):
                 handle = lane.queue.popleft()
                 if not handle.cancelled():
                     self.callbacks += 1
+                    self._active = lane
                     handle._run()
             if not lane.queue:
                 self._unlist(lane)
@@ -143,6 +145,7 @@ class SimLoop(Scheduler, NetworkCalls):
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
             self._is_running = self._is_halted = False
+            self._active = self.own
 
     def raise_failure(self) -> None:
         """Raise what the run failed with, if anything did."""

@@ -54,6 +54,10 @@ class Scheduler(asyncio.AbstractEventLoop):
         self._is_closed = False
         # What belongs to no simulated process: the test itself, and the network.
         self.own: Lane
+        # Whose callback runs; code in a context that names no lane belongs to it.
+        self._active: Lane
+        # Told of each failure when it is reported.
+        self.on_failure: Callable[[BaseException], object] | None = None
 
     # Scheduling.
 
@@ -70,7 +74,7 @@ class Scheduler(asyncio.AbstractEventLoop):
         if context is None:
             context = copy_context()
         handle = asyncio.Handle(callback, args, self, context)
-        lane = context.get(CURRENT) or self.own
+        lane = context.get(CURRENT) or self._active
         lane.queue.append(handle)
         if not lane.is_listed:
             self._list(lane)
@@ -105,7 +109,7 @@ class Scheduler(asyncio.AbstractEventLoop):
         if context is None:
             context = copy_context()
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        lane = context.get(CURRENT) or self.own
+        lane = context.get(CURRENT) or self._active
         if not lane.is_dead:
             heapq.heappush(self._timers, (when, next(self._order), timer, lane))
             timer._scheduled = True  # type: ignore[attr-defined]  # Asks for the call below.
@@ -157,6 +161,8 @@ class Scheduler(asyncio.AbstractEventLoop):
             self._failures.append(error)
             if self._failure is None:
                 self._failure = error
+            if self.on_failure is not None:
+                self.on_failure(error)
         self._is_halted = True
 
     def has_failed_with(self, error: BaseException) -> bool:
@@ -190,10 +196,14 @@ class Scheduler(asyncio.AbstractEventLoop):
                 ready.pop()
             if not handle._cancelled:  # Quicker than its method.
                 self.callbacks += 1
+                self._active = lane
                 handle._run()
+            # This frame may outlive its end in a traceback; what has run must not.
+            del handle
             if self._is_halted:
                 return
             if self.callbacks > last:
+                self._callbacks_before = self.callbacks
                 raise LivenessFailure(
                     f"{self._per_moment_max} callbacks at one moment: time stands still"
                 )

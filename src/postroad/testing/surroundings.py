@@ -1,7 +1,8 @@
 """The world outside of the loop: clocks, chance, the host's name, garbage.
 
 While a simulation runs, code that asks the operating system gets answers that follow from the
-seed. Names that a module imported itself (`from time import monotonic`) are out of reach.
+seed. Out of reach are names that a module imported itself (`from time import monotonic`), and what
+reads a clock without asking `time`: `datetime.now()`, `time.localtime()`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ logger = logging.getLogger("postroad.cluster.discovery")
 _WARN_INTERVAL_S = 60.0
 # Pauses after something went wrong.
 RETRY_FIRST_S = 0.25
-RETRY_MAX_S = 15.0
+RETRY_MAX_S = 5.0
 
 
 class _State(enum.Enum):

@@ -17,7 +17,7 @@ import msgspec
 from postroad.core import Address, validate_cluster_name
 from postroad.core.errors import ConfigError, MissingExtra
 
-from .background import BackgroundDiscovery, check_port, check_seconds, retry_pause
+from .background import RETRY_MAX_S, BackgroundDiscovery, check_port, check_seconds, retry_pause
 
 if TYPE_CHECKING:
     from .zookeeper import Entry, ZooKeeperSession
@@ -28,7 +28,7 @@ _BATCH = 100
 _RECHECK_S = 60.0
 # After an outage others enter themselves again at their own pace; for so many session time-outs
 # nobody is taken for gone.
-_KEEP_TIMEOUTS = 3
+_KEEP_TIMEOUTS = 4
 # After so many session time-outs without a connection the session is over for ZooKeeper, and a
 # server that lost its data would never take it back.
 _GIVE_UP_TIMEOUTS = 2
@@ -115,7 +115,7 @@ class ZooKeeperDiscovery(BackgroundDiscovery):
 
     def _pause(self, attempt: int) -> float:
         if attempt:
-            return retry_pause(attempt)
+            return retry_pause(attempt, min(RETRY_MAX_S, self._session_timeout_s))
         kept_s = self._keep_until - self._loop.time()
         return min(kept_s, _RECHECK_S) if kept_s > 0 else _RECHECK_S
 

@@ -22,8 +22,10 @@ from kazoo.protocol.states import KeeperState
 
 from postroad.core.errors import ConfigError
 
-# Pauses between attempts to connect, doubling in between.
-_RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 5.0}
+# Pauses between attempts to connect, doubling in between. The longest is not longer than the
+# session, so that a node is back soon after its ZooKeeper.
+_RECONNECT_FIRST_S = 0.1
+_RECONNECT_MAX_S = 5.0
 
 # What kazoo warns of after each line that tells the cause.
 _CONSEQUENCE = "Transition to CONNECTING"
@@ -75,7 +77,11 @@ class ZooKeeperSession:
             timeout=timeout_s,
             handler=self._handler,
             auth_data=list(auth),
-            connection_retry=_RECONNECT,
+            connection_retry={
+                "max_tries": -1,
+                "delay": _RECONNECT_FIRST_S,
+                "max_delay": min(_RECONNECT_MAX_S, timeout_s),
+            },
             logger=self._log,
         )
         self._client.add_listener(self._on_state)

@@ -9,6 +9,9 @@ import msgspec
 from postroad.core.errors import ConfigError
 from postroad.core.limits import KIB, MIB
 
+# A record without properties whose names and host are as long as they may be.
+_RECORD_BYTES_MAX = 1_024
+
 
 class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Times, counts and sizes of one node's membership. Nodes of a cluster should agree on them."""
@@ -72,5 +75,8 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
                     f"membership {shorter}={getattr(self, shorter)} must not be more than "
                     f"{longer}={getattr(self, longer)}"
                 )
-        if self.packet_bytes_max < 512:
-            raise ConfigError("membership packet_bytes_max must be 512 or more")
+        if self.packet_bytes_max < _RECORD_BYTES_MAX:
+            raise ConfigError(
+                f"membership packet_bytes_max must be {_RECORD_BYTES_MAX} or more, "
+                "or not every record would fit"
+            )

@@ -165,6 +165,9 @@ class Contacts:
         if contact is not None:
             contact.name, contact.attempts = sync.name, 0
             self._unknown_at = -1
+        if sync.instance == self._roster.own.instance:
+            # A contact that is this very node by another address.
+            return False
         if not sync.agrees and self._voice.is_member:
             told = {record.name: record for record in sync.news}
             newer = [it for it in self._all() if _is_newer(it, told.get(it.name))]
@@ -194,5 +197,5 @@ def _is_newer(ours: Record, theirs: Record | None) -> bool:
     if theirs is None:
         return True
     if ours.instance != theirs.instance:
-        return (ours.incarnation, ours.instance) > (theirs.incarnation, theirs.instance)
+        return ours.succeeds(theirs)
     return ours.rank > theirs.rank or ours.version > theirs.version

@@ -14,9 +14,9 @@ class LocalHealth:
         self._maximum = maximum
         self.score = 0
 
-    def worsen(self, by: int = 1) -> None:
+    def worsen(self) -> None:
         """Something suggests that the trouble is here."""
-        self.score = min(self.score + by, self._maximum)
+        self.score = min(self.score + 1, self._maximum)
 
     def improve(self) -> None:
         """All went well."""

@@ -9,7 +9,7 @@ from .own import OwnRecord
 from .packets import Pull
 from .probing import Prober
 from .records import Record, check_record
-from .roster import LEAP_MAX, Verdict
+from .roster import Verdict
 from .states import State
 from .voice import Voice
 
@@ -40,9 +40,12 @@ class Hearing:
         except MalformedPayload:
             self._voice.refuse("malformed record")
             return
-        if record.name != self._roster.own.name:
+        own = self._roster.own
+        if record.name != own.name:
             self._hear_of_another(record, now)
-        elif record.instance == self._roster.own.instance:
+        elif self._roster.leaps(record, own):
+            self._voice.refuse(Verdict.LEAPED.value)
+        elif record.instance == own.instance:
             self._hear_of_self(record)
         else:
             self._hear_of_namesake(record, now)
@@ -63,19 +66,16 @@ class Hearing:
         own = self._roster.own
         if record.state is State.LEFT:
             self._voice.refuse(Verdict.FORGED.value)
-        elif record.incarnation > own.incarnation + LEAP_MAX:
-            self._voice.refuse(Verdict.LEAPED.value)
         elif record.rank > own.rank:
             self._voice.counters.refutations += 1
             self._voice.health.worsen()
             self._own.outrank(record)
+        else:
+            self._own.correct(record)
 
     def _hear_of_namesake(self, record: Record, now: float) -> None:
         """Another process has this name, or had it: outrank it, and find out whether it lives."""
         own = self._roster.own
-        if record.incarnation > own.incarnation + LEAP_MAX:
-            self._voice.refuse(Verdict.LEAPED.value)
-            return
         is_newer = record.incarnation >= own.incarnation
         is_elsewhere = record.state.is_active and record.address != own.address
         if is_elsewhere and (is_newer or not self._voice.is_member):

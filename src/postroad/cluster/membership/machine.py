@@ -45,6 +45,8 @@ Change: TypeAlias = MemberChange | NameContested | NameLost
 
 # Whoever wakes up later than this after its deadline has stood still.
 _STANDSTILL_S = 0.25
+# More news than this come of many nodes at once, and should not queue for datagrams.
+_CROWD_OF_NEWS = 32
 
 
 class Phase(enum.Enum):
@@ -284,7 +286,7 @@ class Membership:
         if self._own.is_urgent:
             self._own.is_urgent = False
             self._next_gossip = now
-        self._due = min(
+        soonest = min(
             self._next_cleaning,
             NEVER if self._join_deadline is None else self._join_deadline,
             self._next_gossip if len(self._voice.rumours) else NEVER,
@@ -294,15 +296,19 @@ class Membership:
             self._hearing.deadline(),
             self._roster.deadline(),
         )
+        # What is overdue is due now, and not a sign that this node stood still.
+        self._due = max(soonest, now)
 
     def _gossip(self, now: float) -> None:
-        """Pass on news to a few members."""
-        if not len(self._voice.rumours):
+        """Pass on news to a few members; by stream if there are more than datagrams can carry."""
+        rumours = self._voice.rumours
+        if not len(rumours):
             return
         self._next_gossip = now + self.config.gossip_interval_s
+        in_stream = len(rumours) > _CROWD_OF_NEWS
         for entry in self._voice.choose(self.config.gossip_fanout, with_suspects=True):
-            if news := self._voice.news():
-                self._voice.say(entry.record.address, News(news=news))
+            if news := self._voice.news(in_stream=in_stream):
+                self._voice.say(entry.record.address, News(news=news), in_stream=in_stream)
 
     # Names.
 
@@ -331,17 +337,19 @@ class Membership:
     # Packets.
 
     def _on_ping(self, ping: Ping, source: Address, now: float, in_stream: bool) -> Packet | None:
-        own = self._roster.own
+        own, sender = self._roster.own, self._roster.entries.get(ping.name)
         if ping.joins and ping.name == own.name and ping.instance != own.instance:
             self._voice.counters.names_contested += 1
             self._news_of_names.append(NameContested(source))
-        elif ping.name not in self._roster.entries:
+        elif sender is None:
             self._contacts.meet(source, now)
+        # Whoever is thought dead must hear of it, to be able to object.
+        doubted = [sender.record] if sender is not None and sender.doubts(ping.instance) else []
         return Ack(
             number=ping.number,
             name=own.name,
             instance=own.instance,
-            news=self._voice.news(in_stream=in_stream),
+            news=self._voice.news(*doubted, in_stream=in_stream),
         )
 
     def _on_ack(self, ack: Ack, source: Address, now: float, in_stream: bool) -> None:

@@ -84,6 +84,15 @@ class OwnRecord:
         self._roster.change_own(msgspec.structs.replace(own, incarnation=incarnation))
         self.announce()
 
+    def correct(self, record: Record) -> None:
+        """Have the last word about the properties, too."""
+        own = self._roster.own
+        is_other = record.properties is not None and record.properties != own.properties
+        if record.version > own.version or (record.version == own.version and is_other):
+            version = record.version + 1
+            self._roster.change_own(msgspec.structs.replace(own, version=version))
+            self.announce()
+
     def change_properties(self, changes: Mapping[str, str | None]) -> None:
         """Change what others know of this node; None removes a property."""
         own = self._roster.own

@@ -171,9 +171,11 @@ class Prober:
     def _fail(self, probe: Probe) -> None:
         """Nobody reached it. If not even those who were asked answer, the trouble may be here."""
         self._voice.counters.probes_failed += 1
-        unheard = probe.relays - probe.relays_answered
-        if unheard or not probe.relays:
-            self._voice.health.worsen(unheard or 1)
+        entry = self._roster.active.get(probe.name)
+        if entry is not None and entry.state is State.ALIVE:
+            is_confirmed = probe.relays > 0 and probe.relays_answered == probe.relays
+            if not is_confirmed:
+                self._voice.health.worsen()
         if self._roster.suspect(probe.name, probe.incarnation, since=probe.started):
             self._voice.counters.suspicions += 1
 

@@ -11,13 +11,14 @@ import msgspec
 
 from postroad.core import Address, validate_node_name
 from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.names import NODE_NAME_BYTES_MAX
 
 from .states import State
 
 Properties: TypeAlias = dict[str, str]
 
 FAREWELL_BYTES = 16
-_HOST_CHARS_MAX = 255
+_HOST_BYTES_MAX = 255
 _SECRET_BYTES_MAX = 64
 _INCARNATION_MAX = 1 << 62
 
@@ -55,6 +56,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if self.state is State.LEFT:
             return (_INCARNATION_MAX, State.LEFT)
         return (self.incarnation, self.state)
+
+    def succeeds(self, other: Record) -> bool:
+        """Of two processes of one name, whether this is the later."""
+        return (self.incarnation, self.instance) > (other.incarnation, other.instance)
 
     def without_properties(self) -> Record:
         """The same, shorter."""
@@ -102,7 +107,7 @@ def digest_of(secret: bytes) -> bytes:
 
 def may_leave(record: Record, farewell: bytes) -> bool:
     """Whether a record that says "left" comes from the member with that digest itself."""
-    return len(record.secret) <= _SECRET_BYTES_MAX and digest_of(record.secret) == farewell
+    return digest_of(record.secret) == farewell
 
 
 def properties_size(properties: Mapping[str, str]) -> int:
@@ -116,10 +121,13 @@ def check_record(record: Record, *, properties_bytes_max: int) -> None:
         validate_node_name(record.name)
     except ConfigError as error:
         raise MalformedPayload(str(error)) from None
-    if not record.host or len(record.host) > _HOST_CHARS_MAX or not 0 < record.port < 65536:
-        raise MalformedPayload(f"member {record.name!r} at {record.host!r}:{record.port}")
+    if not 0 < len(record.host.encode()) <= _HOST_BYTES_MAX or not 0 < record.port < 65536:
+        raise MalformedPayload(f"member {record.name!r} at an impossible address")
     if not (0 <= record.incarnation < _INCARNATION_MAX and 0 <= record.instance < 1 << 63):
         raise MalformedPayload(f"member {record.name!r} has an impossible incarnation")
+    # What fits no datagram would stand at the head of the news for ever.
+    if len(record.witness.encode()) > NODE_NAME_BYTES_MAX or len(record.secret) > _SECRET_BYTES_MAX:
+        raise MalformedPayload(f"member {record.name!r} has an impossible witness")
     if record.version < 0 or len(record.farewell) != FAREWELL_BYTES:
         raise MalformedPayload(f"member {record.name!r} has an impossible version or digest")
     if record.properties and properties_size(record.properties) > properties_bytes_max:

@@ -64,6 +64,10 @@ class Entry:
         """What is thought of it."""
         return self.record.state
 
+    def doubts(self, instance: int) -> bool:
+        """Whether that very process is thought to be anything but alive."""
+        return self.record.instance == instance and self.state is not State.ALIVE
+
     @property
     def member(self) -> Member:
         """Its public form."""
@@ -139,8 +143,7 @@ class Roster:
     def merge(self, record: Record, now: float) -> Verdict:
         """Take in what was heard about another node."""
         entry = self.entries.get(record.name)
-        highest = max(self.own.incarnation, entry.record.incarnation if entry else 0)
-        if record.incarnation > highest + LEAP_MAX:
+        if self.leaps(record, None if entry is None else entry.record):
             return Verdict.LEAPED
         if entry is None:
             return self._meet(record, now)
@@ -154,6 +157,12 @@ class Roster:
             has_news = self._confirm(entry, record)
         has_news |= self._take_properties(entry, record)
         return Verdict.NEWS if has_news else Verdict.STALE
+
+    def leaps(self, record: Record, known: Record | None) -> bool:
+        """Whether its numbers are so high that the member itself could hardly outrank them."""
+        incarnation, version = (known.incarnation, known.version) if known else (0, 0)
+        highest = max(self.own.incarnation, incarnation)
+        return record.incarnation > highest + LEAP_MAX or record.version > version + LEAP_MAX
 
     def _meet(self, record: Record, now: float) -> Verdict:
         """Hear of a node for the first time."""
@@ -170,19 +179,22 @@ class Roster:
         return Verdict.NEWS
 
     def _merge_other_process(self, entry: Entry, record: Record, now: float) -> Verdict:
-        known = entry.record
-        if (record.incarnation, record.instance) <= (known.incarnation, known.instance):
+        if not record.succeeds(entry.record):
             return Verdict.STALE
         if entry.state.is_active:
             return Verdict.CONTESTED
         return self.replace(record, now)
 
     def replace(self, record: Record, now: float) -> Verdict:
-        """Believe that the process of that name is this one now."""
+        """Believe that the process of that name is this one now, unless it was outranked."""
         entry = self.entries.get(record.name)
         if entry is not None and entry.record.instance == record.instance:
             return self.merge(record, now)
+        if record.state is State.LEFT and not may_leave(record, record.farewell):
+            return Verdict.FORGED
         if entry is not None:
+            if not record.succeeds(entry.record):
+                return Verdict.STALE
             self._apply(entry, Cause.REPLACED, record, now)
         return self._meet(record, now)
 
@@ -293,6 +305,7 @@ class Roster:
         before = entry.record
         entry.record = msgspec.structs.replace(before, state=max(State.DEAD, before.state))
         self._settle(entry, before)
+        self._rumours.drop(before.name)
         del self.entries[before.name]
 
     def _bury_oldest(self) -> bool:

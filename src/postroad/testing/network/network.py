@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from postroad.core.errors import UsageError
 from postroad.testing.event_log import EventLog
-from postroad.testing.lanes import CURRENT
 
 from .conditions import GOOD
 from .datagram import MemoryDatagramTransport
@@ -69,8 +68,7 @@ class MemoryNetwork(Topology):
         return self._by_address.get(address)
 
     def _current_host(self) -> Host:
-        lane = CURRENT.get()
-        return self.own_host if lane is None else lane.host
+        return self.loop.lane.host
 
     # For the loop.
 

@@ -40,6 +40,8 @@ class ReadingHalf(asyncio.Transport):
         self._has_begun = False
         self._is_paused = False
         self._is_read_planned = False
+        # A host that reads slowly reads no earlier.
+        self._next_read = 0.0
         self._saw_eof = False
         self._is_closing = False
 
@@ -72,8 +74,10 @@ class ReadingHalf(asyncio.Transport):
         incoming = self.incoming
         if incoming.arrived_bytes:
             size = self._hand_over()
+            if self.host.read_rate is not None:
+                self._next_read = self._loop.time() + size / self.host.read_rate
             if incoming.arrived_bytes or incoming.end is not None:
-                self._plan_read(size)
+                self._plan_read()
         elif incoming.end is Mark.RESET:
             self._lose(reset_error())
         elif incoming.end is Mark.FIN and not self._saw_eof:
@@ -119,15 +123,14 @@ class ReadingHalf(asyncio.Transport):
         if not stays_open:
             self.close()
 
-    def _plan_read(self, size: int) -> None:
+    def _plan_read(self) -> None:
         if self._is_read_planned:
             return
         self._is_read_planned = True
-        rate = self.host.read_rate
-        if rate is None or not size:
+        if self._next_read <= self._loop.time():
             self._plan(self._read)
         else:
-            self._loop.call_later(size / rate, self._read, context=self._context)
+            self._loop.call_at(self._next_read, self._read, context=self._context)
 
     def _fail(self, error: BaseException, what: str) -> None:
         """The protocol raised: say so, and close."""
@@ -149,7 +152,7 @@ class ReadingHalf(asyncio.Transport):
             # What is still to be written cannot be any more.
             self._plan(self._lose, reset_error())
         if self._has_begun and not self._is_paused and not self._is_closing:
-            self._plan_read(0)
+            self._plan_read()
 
     def _plan(self, callback: Any, *args: Any) -> None:
         self._loop.call_soon(callback, *args, context=self._context)

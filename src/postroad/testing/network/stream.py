@@ -38,6 +38,7 @@ class MemoryTransport(ReadingHalf):
     ) -> None:
         names = {"sockname": local, "peername": remote, "socket": None}
         super().__init__(network.loop, host, context, names)
+        self._network = network
         self.local, self.remote = local, remote
         self._server = server
         self._buffer: deque[bytes] = deque()
@@ -97,6 +98,9 @@ class MemoryTransport(ReadingHalf):
         self._plan(self._report_loss, error)
 
     def _report_loss(self, error: Exception | None) -> None:
+        if isinstance(error, OSError):
+            where = f"{self.remote[0]}:{self.remote[1]}"
+            self._network.tell(self.host, "lost", f"the connection with {where}: {error.strerror}")
         try:
             if self._protocol is not None:
                 self._protocol.connection_lost(error)

@@ -43,8 +43,8 @@ class Topology:
         self._by_address: dict[str, Host] = {}
         # What tries again when a way opens or a host comes back.
         self._waiting: list[Callable[[], None]] = []
-        # What the network does belongs to no simulated process.
-        self.context = Context()
+        # What the network does belongs to no simulated process; set by the loop.
+        self.context: Context
 
     # Hosts and names.
 
