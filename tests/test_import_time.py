@@ -12,7 +12,7 @@ RATIO_MAX = 1.6
 
 BARE = "import asyncio, msgspec"
 OURS = "import postroad"
-LATE = ("click", "cryptography", "uvloop", "zstandard")
+LATE = ("click", "cryptography", "kazoo", "uvloop", "zstandard")
 
 
 def fresh_interpreter(source: str) -> str:

@@ -30,6 +30,7 @@ PLANTED = [
     ("cluster.membership", "random"),
     ("cluster.membership", "time"),
     ("net", "click"),
+    ("net", "kazoo"),
     ("net", "postroad"),
     ("net", "postroad.cluster"),
     ("net", "postroad.testing"),

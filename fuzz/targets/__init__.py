@@ -10,6 +10,7 @@ from fuzz.targets import (
     documented,
     handshake,
     hello,
+    membership,
     sbe,
     version3,
     zeebe,
@@ -25,6 +26,7 @@ _MODULES = (
     compression,
     datagram,
     connection,
+    membership,
 )
 
 TARGETS: dict[str, Target] = {

@@ -351,7 +351,7 @@ async def test_second_hello(caplog: pytest.LogCaptureFixture) -> None:
     ("hello", "kind"),
     [
         (Version3().hello(cluster="other"), "HandshakeRefused"),
-        (Version3().hello(name="client"), "HandshakeRefused"),
+        (Version3().hello(name="client"), "SameNameRefused"),
         (version3_frame(3), "MalformedFrame"),
         (version3_frame(5, id=1), "IllegalFrame"),
     ],

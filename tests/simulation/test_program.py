@@ -16,10 +16,10 @@ from tests.simulation.timeline import Timeline
 from tests.source_tree import ROOT
 
 PRINT_LOG_DIGEST = """
-import hashlib
+import hashlib, sys
 from tests.simulation.scenarios import SCENARIOS, run_seed
 for seed in range(5):
-    log = run_seed("wire", SCENARIOS["wire"], seed).log
+    log = run_seed(sys.argv[1], SCENARIOS[sys.argv[1]], seed).log
     print(hashlib.sha256(log.encode()).hexdigest())
 """
 
@@ -77,16 +77,17 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
     assert "usage" in capsys.readouterr().err
 
 
-def test_run_depends_on_nothing_but_its_seed() -> None:
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_run_depends_on_nothing_but_its_seed(name: str) -> None:
     def digests(hash_seed: str) -> list[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", PRINT_LOG_DIGEST]
+        command = [sys.executable, "-c", PRINT_LOG_DIGEST, name]
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
         )
         return done.stdout.split()
 
-    logs = [run_seed("wire", SCENARIOS["wire"], seed).log for seed in range(5)]
+    logs = [run_seed(name, SCENARIOS[name], seed).log for seed in range(5)]
     here = [hashlib.sha256(log.encode()).hexdigest() for log in logs]
     assert digests("1") == digests("2") == here
     assert len(set(here)) == len(here)

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable
 from random import Random
 
+import msgspec
 import pytest
 
 from fuzz.__main__ import main
@@ -13,6 +14,7 @@ from fuzz.replay import find_error, shrink
 from fuzz.target import BrokenInvariant, Target
 from fuzz.targets import TARGETS
 from fuzz.terminal import render_table
+from postroad.cluster.membership import TRANSITIONS, Cause, State, packets, roster
 from postroad.wire import Connection, Frame, datagram, sbe
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe
 from postroad.wire.compression import Zlib
@@ -132,6 +134,21 @@ def plant_illegal_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "_fail", fail)
 
 
+def plant_unmapped_packet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "fuzz.targets.membership.decode_packet",
+        lambda data, *, news_max: packets._decoder.decode(data),
+    )
+
+
+def plant_credulous_roster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "may_leave", lambda record, farewell: True)
+
+
+def plant_belief_in_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRANSITIONS, (State.ALIVE, Cause.HEARD_DEAD), State.DEAD)
+
+
 @pytest.mark.parametrize(
     ("name", "plant", "error"),
     [
@@ -148,6 +165,9 @@ def plant_illegal_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         ("connection-documented-fresh-server", plant_lawless_machine, BrokenInvariant),
         ("connection-documented-3-server", plant_illegal_answer, BrokenInvariant),
         ("connection-zeebe-2-client", plant_byte_lost_at_split, BrokenInvariant),
+        ("membership-packet", plant_unmapped_packet, msgspec.DecodeError),
+        ("membership-machine", plant_credulous_roster, BrokenInvariant),
+        ("membership-machine", plant_belief_in_deaths, BrokenInvariant),
     ],
 )
 def test_planted_bug_is_found(

@@ -18,12 +18,19 @@ from typing import Self
 import msgspec
 
 from postroad.core import Address, Throttle
-from postroad.core.errors import ConfigError, NameTaken, NotRunning, UsageError
+from postroad.core.errors import (
+    ConfigError,
+    NameTaken,
+    NotRunning,
+    SameNamePeer,
+    UsageError,
+)
 from postroad.net import Message, MessagingService, Unicast
 
 from .discovery import Discovery, DiscoveryStatistics, StaticDiscovery
 from .events import Audience, ChangeStream, Listener
 from .membership import (
+    NEVER,
     Change,
     Counters,
     Member,
@@ -42,8 +49,6 @@ logger = logging.getLogger("postroad.cluster")
 SUBJECT = "cluster.membership"
 # Similar warnings are told once in so many seconds.
 _WARN_INTERVAL_S = 10.0
-# Low bits of an instance number, to tell apart processes that began in the same millisecond.
-_INSTANCE_BITS = 20
 
 
 class AgentStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +106,10 @@ class Agent:
         self.failure: NameTaken | None = None
         self._is_stopped = False
         self._is_subscribed = False
+        # The task that closes everything, once there is a reason to.
+        self._closing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
         # Probes that only TCP answered, as far as that was told.
         self._told_by_stream = 0
         # Set by start.
@@ -131,6 +139,7 @@ class Agent:
         self._transmission = Transmission(self.service, self._on_answer, self._on_same_name)
         try:
             self.service.subscribe(SUBJECT, self._on_request)
+            self.service.watch_namesakes(self._on_namesake)
             self._is_subscribed = True
             if self._uses_datagrams:
                 await self._transmission.open_datagrams(SUBJECT, self._on_datagram)
@@ -139,10 +148,10 @@ class Agent:
             await self._discovery.start(self.service.name, self.service.address, self._on_contacts)
             await asyncio.shield(self._joined)
         except BaseException:
-            await self._close(self.failure)
+            await self._begin_closing()
             raise
         if self.failure is not None:
-            await self._close(self.failure)
+            await self._begin_closing()
             raise self.failure
         if self._is_stopped:
             raise NotRunning(f"the agent of {self.service.name!r} was stopped while it started")
@@ -150,26 +159,28 @@ class Agent:
 
     async def stop(self) -> None:
         """Say goodbye and leave."""
-        machine = self._machine
-        if machine is None or self._is_stopped:
-            return
-        self._is_stopped = True
-        machine.leave()
-        self._pump()
-        await self._finish()
+        if self._machine is not None:
+            self._machine.leave()
+            self._pump()
+            await self._begin_closing()
 
-    async def _finish(self) -> None:
+    def _begin_closing(self) -> asyncio.Future[None]:
+        """Close in a task of its own, which ends even if whoever waits for it is cancelled."""
+        if self._closing is None:
+            self._is_stopped = True
+            self._closing = self._loop.create_task(self._close())
+        return asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         """Let the goodbye be delivered, then close."""
-        await self._transmission.drain()
-        await self._close(self.failure)
-
-    async def _close(self, failure: NameTaken | None) -> None:
-        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
         if self._is_subscribed:
             self.service.unsubscribe(SUBJECT)
-        self._audience.close(failure)
+            self.service.ignore_namesakes()
+            self.service.set_member(False)
+        await self._transmission.drain()
+        self._audience.close(self.failure)
         await self._discovery.stop()
         await self._transmission.close()
         for future in (self._joined, self._closed):
@@ -196,12 +207,11 @@ class Agent:
         await self.stop()
 
     def _make_machine(self, address: Address) -> Membership:
-        began_ms = time.time_ns() // 1_000_000
         return Membership(
             self.service.name,
             address,
-            instance=began_ms << _INSTANCE_BITS | secrets.randbits(_INSTANCE_BITS),
-            incarnation=began_ms,
+            instance=self.service.incarnation,
+            incarnation=time.time_ns() // 1_000_000,
             secret=secrets.token_bytes(16),
             chance=random.SystemRandom(),
             properties=self._properties,
@@ -231,6 +241,7 @@ class Agent:
     @property
     def datagrams(self) -> Unicast | None:
         """What this node sends and receives datagrams with, if it may."""
+        self._running_machine()
         return self._transmission.datagrams
 
     def statistics(self) -> AgentStatistics:
@@ -286,24 +297,35 @@ class Agent:
         self._pump()
 
     def _on_request(self, message: Message) -> bytes:
-        answer = self._running_machine().receive(
-            message.payload, message.sender, self._loop.time(), in_stream=True
-        )
+        answer = self._receive(message.payload, message.sender, in_stream=True)
         self._pump()
         return answer or b""
 
     def _on_datagram(self, message: Message) -> None:
-        answer = self._running_machine().receive(message.payload, message.sender, self._loop.time())
+        answer = self._receive(message.payload, message.sender)
         if answer is not None:
             self._transmission.post(message.sender, SUBJECT, answer)
         self._pump()
 
     def _on_answer(self, address: Address, payload: bytes) -> None:
-        self._running_machine().receive(payload, address, self._loop.time(), in_stream=True)
+        self._receive(payload, address, in_stream=True)
         self._pump()
 
-    def _on_same_name(self, address: Address) -> None:
-        self._running_machine().on_same_name(address, self._loop.time())
+    def _receive(self, payload: bytes, source: Address, *, in_stream: bool = False) -> bytes | None:
+        machine = self._running_machine()
+        answer = machine.receive(payload, source, self._loop.time(), in_stream=in_stream)
+        for reason in machine.take_refusals():
+            self._warn(reason, "%s: refused news from %s: %s", self.service.name, source, reason)
+        return answer
+
+    def _on_same_name(self, address: Address, rival: SameNamePeer) -> None:
+        self._running_machine().on_same_name(
+            address, rival.incarnation, self._loop.time(), is_member=rival.is_member
+        )
+        self._pump()
+
+    def _on_namesake(self, address: Address, instance: int) -> None:
+        self._running_machine().hear_of_namesake(address, instance, self._loop.time())
         self._pump()
 
     def _tick(self) -> None:
@@ -321,18 +343,19 @@ class Agent:
         for change in machine.take_changes():
             self._tell(change)
         if machine.phase is Phase.MEMBER and not self._joined.done():
+            self.service.set_member(True)
             self._joined.set_result(None)
         self._warn_of_blocked_datagrams(machine.counters.probes_by_stream)
         self._arm(machine.deadline())
 
     def _arm(self, when: float) -> None:
-        timer = self._timer
-        if timer is not None:
-            if timer.when() == when:
+        if self._timer is not None:
+            if self._timer_at == when:
                 return
-            timer.cancel()
+            self._timer.cancel()
             self._timer = None
-        if when < float("inf") and not self._is_stopped:
+        if when < NEVER and not self._is_stopped:
+            self._timer_at = when
             self._timer = self._loop.call_at(when, self._tick)
 
     def _tell(self, change: Change) -> None:
@@ -357,9 +380,7 @@ class Agent:
             self._joined.set_result(None)
             return
         logger.error("%s", self.failure)
-        if not self._is_stopped:
-            self._is_stopped = True
-            self._transmission.run_last(self._finish())
+        self._begin_closing()
 
     def _warn_of_blocked_datagrams(self, by_stream: int) -> None:
         if by_stream > self._told_by_stream and self._uses_datagrams:

@@ -245,7 +245,7 @@ class Communication:
             names = self.agent.names_at(message.sender)
             name = names[0] if len(names) == 1 else ""
         member = self.agent.member(name)
-        if member is None:
+        if member is None or (message.peer is not None and member.address != message.sender):
             self._statistics.strangers += 1
             self.agent.meet(message.sender)
             raise NoSuchMember(

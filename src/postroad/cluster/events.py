@@ -76,6 +76,11 @@ class Audience:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._streams: dict[ChangeStream, None] = {}
+        # Changes that come up while one is told wait for their turn.
+        self._untold: deque[MemberChange] = deque()
+        self._is_telling = False
+        self._is_closed = False
+        self._end: PostroadError | None = None
 
     def add(self, listener: Listener) -> None:
         """Call it with every change."""
@@ -90,13 +95,25 @@ class Audience:
         """A new reader."""
         stream = ChangeStream(self._forget)
         self._streams[stream] = None
+        if self._is_closed:
+            stream.close(self._end)
         return stream
 
     def _forget(self, stream: ChangeStream) -> None:
         self._streams.pop(stream, None)
 
     def tell(self, change: MemberChange) -> None:
-        """Tell everybody; one that fails disturbs nobody else."""
+        """Tell everybody, in the order of the changes, also if a listener causes more of them."""
+        self._untold.append(change)
+        if self._is_telling:
+            return
+        self._is_telling = True
+        while self._untold:
+            self._tell_one(self._untold.popleft())
+        self._is_telling = False
+
+    def _tell_one(self, change: MemberChange) -> None:
+        """One listener that fails disturbs nobody else."""
         for stream in list(self._streams):
             stream.put(change)
         for listener in list(self._listeners):
@@ -107,5 +124,7 @@ class Audience:
 
     def close(self, error: PostroadError | None) -> None:
         """There will be no more changes."""
+        self._is_closed = True
+        self._end = error
         for stream in list(self._streams):
             stream.close(error)

@@ -52,14 +52,21 @@ class Topics:
         def consume(payload: bytes, member: Member) -> object:
             return handler(decoder(payload), member)
 
-        consumers = self._consumers.setdefault(topic, [])
-        if not consumers:
+        if topic not in self._consumers:
+            self._begin(topic)
+        self._consumers.setdefault(topic, []).append(consume)
+        return consume
+
+    def _begin(self, topic: str) -> None:
+        """Tell the others that this node wants the topic, and take what they send."""
+        self._agent.set_properties({_PROPERTY + topic: ""})
+        try:
             self._communication.consume(
                 _SUBJECT + topic, lambda payload, member: self._deliver(topic, payload, member)
             )
-            self._agent.set_properties({_PROPERTY + topic: ""})
-        consumers.append(consume)
-        return consume
+        except ConfigError:
+            self._agent.set_properties({_PROPERTY + topic: None})
+            raise
 
     def unsubscribe(self, topic: str, consumer: Consumer[bytes] | None = None) -> None:
         """Withdraw one subscription of this node to the topic, or all."""

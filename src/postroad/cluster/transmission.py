@@ -28,7 +28,7 @@ class Transmission:
         self,
         service: MessagingService,
         on_answer: Callable[[Address, bytes], None],
-        on_same_name: Callable[[Address], None],
+        on_same_name: Callable[[Address, SameNamePeer], None],
     ) -> None:
         self._service = service
         self._on_answer = on_answer
@@ -36,8 +36,6 @@ class Transmission:
         # Set while datagrams may be sent.
         self.datagrams: Unicast | None = None
         self._streams: dict[asyncio.Task[None], None] = {}
-        # What `run_last` runs, kept because nobody else does.
-        self._last: asyncio.Future[None] | None = None
         self.failed = 0
         self.dropped = 0
 
@@ -75,8 +73,8 @@ class Transmission:
                 await service.send(send.address, subject, send.payload, timeout=timeout_s)
                 return
             answer = await service.request(send.address, subject, send.payload, timeout=timeout_s)
-        except SameNamePeer:
-            self._on_same_name(send.address)
+        except SameNamePeer as error:
+            self._on_same_name(send.address, error)
         except MessagingError as error:
             self.failed += 1
             logger.debug("no packet to %s: %s", send.address, error)
@@ -88,10 +86,6 @@ class Transmission:
         task = asyncio.ensure_future(coroutine)
         self._streams[task] = None
         task.add_done_callback(self._streams.pop)
-
-    def run_last(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run something to its end that closes this."""
-        self._last = asyncio.ensure_future(coroutine)
 
     async def drain(self) -> None:
         """Wait for what is under way, but not for long."""

@@ -140,9 +140,24 @@ class HandshakeRefused(RemoteProtocolError):
 
 
 class SameNameRefused(HandshakeRefused):
-    """The peer has this node's own name: one of the two must be renamed or stopped."""
+    """The peer has this node's own name: one of the two must be renamed or stopped.
+
+    Attributes:
+        host, port: where the peer says it is reached.
+        incarnation: the number that tells its process from this one.
+        is_member: whether it has joined the cluster.
+    """
 
     code = 2341
+
+    def __init__(
+        self, detail: str, *, host: str, port: int, incarnation: int, is_member: bool
+    ) -> None:
+        super().__init__(detail)
+        self.host = host
+        self.port = port
+        self.incarnation = incarnation
+        self.is_member = is_member
 
 
 class PeerSilent(RemoteProtocolError):
@@ -296,10 +311,17 @@ class WrongPeer(ConnectionClosed):
 
 
 class SameNamePeer(ConnectionClosed):
-    """A node with this node's own name answers there."""
+    """A node with this node's own name answers there.
+
+    Attributes:
+        incarnation: the number that tells its process from this one.
+        is_member: whether it has joined the cluster.
+    """
 
     code = 3430
     outcome = Outcome.NOT_SENT
+    incarnation: int = 0
+    is_member: bool = False
 
 
 class RequestTimeout(MessagingError, TimeoutError):

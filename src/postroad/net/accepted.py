@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from postroad.core import Address
-from postroad.core.errors import PeerSilent
+from postroad.core.errors import PeerSilent, RemoteProtocolError, SameNameRefused
 from postroad.wire import (
     NEVER,
     Cancel,
@@ -132,6 +132,12 @@ class AcceptedLink(Link):
         self.abandon()
 
     # Receiving.
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        on_namesake = self._context.on_namesake
+        if isinstance(error, SameNameRefused) and on_namesake is not None:
+            on_namesake(Address(error.host, error.port), error.incarnation)
+        super()._fail(error)
 
     def _handle(self, events: list[Event], now: float) -> None:
         for event in events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from postroad.core import Limits, Throttle
+from postroad.core import Address, Limits, Throttle
 from postroad.core.errors import RemoteProtocolError
 from postroad.wire import WireConfig
 
@@ -29,6 +29,8 @@ class LinkContext:
         self.is_stopped = False
         self.protocol_errors_by_kind: dict[str, int] = {}
         self.throttle = Throttle(_WARN_INTERVAL_S)
+        # Told of a node with this node's name that connected: its address and incarnation.
+        self.on_namesake: Callable[[Address, int], None] | None = None
 
     def count_protocol_error(self, error: RemoteProtocolError) -> None:
         """Add to the counters of the given kind of error."""

@@ -29,7 +29,6 @@ class DialedLink(Link):
     __slots__ = (
         "_encode_request",
         "_ended",
-        "_has_same_name",
         "_is_refused",
         "_is_retired",
         "_new_future",
@@ -73,9 +72,8 @@ class DialedLink(Link):
         self._encode_request: Callable[[list[bytes], int, str, bytes, int, bool], None]
         self._was_open = False
         self._is_retired = False
-        # Whether the peer wants nothing to do with this node, or has its very name.
+        # Whether the peer wants nothing to do with this node.
         self._is_refused = False
-        self._has_same_name = False
         # What the peer gave as its reason to close.
         self._peer_reason: str | None = None
         # Callers waiting until this link can take another message.
@@ -224,8 +222,7 @@ class DialedLink(Link):
             self.opened.set_result(None)
         elif isinstance(event, Goodbye):
             self._peer_reason = event.reason
-            self._has_same_name = event.code == SameNameRefused.code
-            self._is_refused = event.code == HandshakeRefused.code or self._has_same_name
+            self._is_refused = event.code in (HandshakeRefused.code, SameNameRefused.code)
             self._make_room()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
@@ -296,8 +293,7 @@ class DialedLink(Link):
 
     def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         self.can_send = False
-        kind = self._kind_of_loss(exc)
-        down = LinkDown(kind(self._describe_loss(exc), **self._judge_loss(kind)))
+        down = LinkDown(self._explain_loss(exc))
         if self._was_open and self._close_reason is None and self._peer_reason is None:
             self._context.counters.connections_lost += 1
         if not self.opened.done():
@@ -306,10 +302,15 @@ class DialedLink(Link):
         self._context.counters.requests_sent += self._ended
         self._make_room()
 
-    def _kind_of_loss(self, exc: Exception | None) -> type[ConnectionClosed]:
-        if self._has_same_name or isinstance(self.machine.failure, SameNameRefused):
-            return SameNamePeer
-        return TlsFailed if is_tls_error(exc) and not self._was_open else ConnectionClosed
+    def _explain_loss(self, exc: Exception | None) -> ConnectionClosed:
+        failure = self.machine.failure
+        if isinstance(failure, SameNameRefused):
+            # The peer's hello comes before anything else it says, so this side always knows.
+            error = SameNamePeer(str(failure))
+            error.incarnation, error.is_member = failure.incarnation, failure.is_member
+            return error
+        kind = TlsFailed if is_tls_error(exc) and not self._was_open else ConnectionClosed
+        return kind(self._describe_loss(exc), **self._judge_loss(kind))
 
     @property
     def _is_secured(self) -> bool:

@@ -179,6 +179,28 @@ class MessagingService:
         return self._bound
 
     @property
+    def incarnation(self) -> int:
+        """The number that tells this process from others of its name; later ones have higher."""
+        if self._address is None:
+            raise UsageError("start() the service first; its incarnation is known from then on")
+        return self._context.config.hello.incarnation
+
+    def set_member(self, is_member: bool) -> None:
+        """Have new connections told whether this node has joined its cluster."""
+        config = self._context.config
+        hello = msgspec.structs.replace(config.hello, is_member=is_member)
+        self._context.config = msgspec.structs.replace(config, hello=hello)
+
+    def watch_namesakes(self, callback: Callable[[Address, int], None]) -> None:
+        """Have a callback told the address and incarnation of nodes of this name that connect."""
+        self._check_running()
+        self._context.on_namesake = callback
+
+    def ignore_namesakes(self) -> None:
+        """Tell nobody any more."""
+        self._context.on_namesake = None
+
+    @property
     def is_secure(self) -> bool:
         """Whether everything it sends and accepts goes through TLS."""
         return self._tls is not None

@@ -57,7 +57,8 @@ class SimCluster:
             sim.add("alpha", serve).start()
             sim.run_until(lambda: is_ready(), within=30.0, claim="alpha is ready")
 
-    Inside of `with`, clocks and chance of this Python process are the simulation's.
+    Inside of `with`, clocks and chance of this Python process are the simulation's. All nodes share
+    one loop, so `asyncio.all_tasks()` returns the tasks of all of them.
 
     Args:
         seed: decides everything; or the simulation of a scenario, whose log and time it shares.
@@ -92,6 +93,8 @@ class SimCluster:
     # Life.
 
     def __enter__(self) -> Self:
+        if asyncio._get_running_loop() is not None:
+            raise UsageError("an event loop runs here already: use SimCluster in plain functions")
         surroundings = simulated_surroundings(self.loop, self.simulation.rng_of("surroundings"))
         self._stack.enter_context(surroundings)
         handler = _LogHandler(self.loop, self._log_level)
@@ -186,6 +189,7 @@ class SimCluster:
         deadline = started + within
         while not holds():
             if self.now >= deadline:
+                self.log.add("test", "failed", f"not within {within:g} s: {claim}")
                 raise LivenessFailure(f"not within {within:g} s: {claim}")
             moment = self.loop.next_moment()
             soonest = deadline if moment is None else max(self.now + every, moment)
@@ -287,7 +291,7 @@ class _LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        text = " | ".join(record.getMessage().splitlines())
+        text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
         who = self._loop.lane.name

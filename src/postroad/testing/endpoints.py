@@ -71,4 +71,6 @@ class NetworkCalls(UnsupportedCalls):
     ) -> tuple[asyncio.DatagramTransport, ProtocolT]:
         """Open a datagram socket at the caller's host."""
         refuse_options(sock=sock)
+        if local_addr is None and remote_addr is None and not options.get("family"):
+            raise ValueError("unexpected address family")
         return await self.network.open_datagrams(protocol_factory, local_addr, remote_addr)

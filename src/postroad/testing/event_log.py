@@ -33,6 +33,8 @@ class EventLog:
 
     def add(self, who: str, verb: str, details: str = "") -> None:
         """Write down that somebody did something now."""
+        if "\n" in details:
+            details = " | ".join(details.splitlines())
         if "0x" in details:
             details = _MEMORY_ADDRESS.sub("0x...", details)
         line = f"{self.now():12.6f}  {who:<8}  {verb:<10}  {details}"

@@ -41,6 +41,8 @@ def pytest_runtest_makereport(
         replay = f"python -m pytest '{item.nodeid}' --sim-seed {sim.seed}"
         report.sections.append((f"simulation with seed {sim.seed}", str(sim.log)))
         report.sections.append(("to run it again", replay))
+    if call.when == "teardown" and sim is not None:
+        del item.stash[_RUN]
     return report
 
 

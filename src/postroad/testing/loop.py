@@ -241,10 +241,14 @@ class SimLoop(Scheduler, NetworkCalls):
         """Run the function now; its result comes a little later, as from another thread."""
         self._check_closed()
         future: asyncio.Future[T] = self.create_future()
+        # As in another thread, no loop runs where the function runs.
+        asyncio._set_running_loop(None)
         try:
             settle = partial(future.set_result, func(*args))
         except Exception as error:
             settle = partial(future.set_exception, error)
+        finally:
+            asyncio._set_running_loop(self if self._is_running else None)
         delay_s = self._executor_rng.uniform(0, _EXECUTOR_S_MAX)
         self.call_later(delay_s, lambda: None if future.done() else settle())
         return future

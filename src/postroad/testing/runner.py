@@ -7,6 +7,7 @@ Exit codes: 0 all seeds passed, 127 something crashed, 128 something that had to
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import time
 import traceback
@@ -61,7 +62,7 @@ def run_seed(name: str, scenario: Scenario, seed: int, *, program: str | None = 
         scenario(simulation)
     except SimulationFailure as failure:
         exit_code, reason = failure.exit_code, f"{failure.kind}: {failure}"
-    except Exception as error:
+    except (Exception, asyncio.CancelledError, SystemExit) as error:
         trace = "".join(traceback.format_exception(error))
         exit_code, reason = CRASH, f"crash: {error!r}\n\n{trace}"
     return Outcome(

@@ -260,7 +260,13 @@ class Connection:
         if hello.cluster != ours.cluster:
             raise HandshakeRefused(f"the peer is of cluster {hello.cluster!r}")
         if hello.name == ours.name and hello.incarnation != ours.incarnation:
-            raise SameNameRefused(f"another live node at {hello.address} is named {ours.name!r}")
+            raise SameNameRefused(
+                f"another live node at {hello.address} is named {ours.name!r}",
+                host=hello.address.host,
+                port=hello.address.port,
+                incarnation=hello.incarnation,
+                is_member=hello.is_member,
+            )
         if self.certificate_names is not None and hello.name not in self.certificate_names:
             names = ", ".join(sorted(self.certificate_names)) or "nobody"
             raise HandshakeRefused(f"node {hello.name!r} shows a certificate of {names}")

@@ -67,6 +67,8 @@ class Hello(msgspec.Struct, frozen=True):
     requests_pending_max: int
     heartbeat_timeout_ms: int = 0
     compressions: tuple[str, ...] = ()
+    is_member: bool = False
+    """Whether the node has joined its cluster under its name."""
 
 
 class Cancel(msgspec.Struct, gc=False):

@@ -21,6 +21,7 @@ _FIELD = struct.Struct(">HH")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _U16 = struct.Struct(">H")
+_U8 = struct.Struct(">B")
 
 
 class Tag(enum.IntEnum):
@@ -35,6 +36,7 @@ class Tag(enum.IntEnum):
     REQUESTS_PENDING_MAX = 7
     HEARTBEAT_TIMEOUT_MS = 8
     COMPRESSIONS = 9
+    MEMBER = 10
 
 
 _REQUIRED = (Tag.CLUSTER, Tag.NAME, Tag.INCARNATION, Tag.FRAME_BYTES_MAX)
@@ -53,6 +55,8 @@ def encode_hello(hello: Hello) -> bytes:
         Tag.HEARTBEAT_TIMEOUT_MS: _U32.pack(hello.heartbeat_timeout_ms),
         Tag.COMPRESSIONS: ",".join(hello.compressions).encode(),
     }
+    if hello.is_member:
+        fields[Tag.MEMBER] = _U8.pack(1)
     return b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in fields.items())
 
 
@@ -78,6 +82,7 @@ def decode_hello(body: bytes) -> Hello:
         requests_pending_max=requests_pending_max,
         heartbeat_timeout_ms=_number(fields, Tag.HEARTBEAT_TIMEOUT_MS, _U32),
         compressions=tuple(compressions.split(",")) if compressions else (),
+        is_member=_number(fields, Tag.MEMBER, _U8) != 0,
     )
 
 

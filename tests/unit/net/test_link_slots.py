@@ -18,7 +18,7 @@ def make_link(kind: type[Link]) -> Link:
     context, loop = LinkContext(make_config(), count(1).__next__), asyncio.get_running_loop()
     if kind is DialedLink:
         return DialedLink(context, loop, SERVER_ADDRESS)
-    return AcceptedLink(context, loop, Subscriptions(), set())
+    return AcceptedLink(context, loop, Subscriptions(), {})
 
 
 @pytest.mark.parametrize("kind", [DialedLink, AcceptedLink])

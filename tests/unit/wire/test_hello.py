@@ -2,6 +2,7 @@
 
 import struct
 
+import msgspec
 import pytest
 
 from postroad.core.address import Address
@@ -46,7 +47,13 @@ def test_order_does_not_matter() -> None:
 
 
 def test_unknown_fields_are_skipped() -> None:
-    assert decode_hello(hello_fields({**FIELDS, 10: b"later", 65_535: b""})) == HELLO
+    assert decode_hello(hello_fields({**FIELDS, 11: b"later", 65_535: b""})) == HELLO
+
+
+def test_a_member_says_so_and_nobody_else() -> None:
+    member = msgspec.structs.replace(HELLO, is_member=True)
+    assert encode_hello(member) == encode_hello(HELLO) + bytes.fromhex("000a 0001 01")
+    assert decode_hello(encode_hello(member)) == member
 
 
 def test_a_field_given_twice_counts_the_last_time() -> None:

@@ -29,8 +29,9 @@ _RECHECK_S = 60.0
 # After an outage others enter themselves again at their own pace; for so many session time-outs
 # nobody is taken for gone.
 _KEEP_TIMEOUTS = 4
-# After so many session time-outs without a connection the session is over for ZooKeeper, and a
-# server that lost its data would never take it back.
+# After so many session time-outs without a connection the session is over for ZooKeeper, and a new
+# one may connect where this one cannot: kazoo gives up on refused credentials, and a server that
+# lost its data refuses clients that know more than it does.
 _GIVE_UP_TIMEOUTS = 2
 # Another node may enter itself or go between two steps; then the steps are taken again.
 _REGISTER_TRIES = 3
@@ -81,7 +82,7 @@ class ZooKeeperDiscovery(BackgroundDiscovery):
         self._connect_timeout_s = check_seconds("connect_timeout_s", connect_timeout_s)
         self._request_timeout_s = check_seconds("request_timeout_s", request_timeout_s)
         self._auth = tuple(auth)
-        # None until the first attempt, and after kazoo gave up.
+        # None between sessions.
         self._session: ZooKeeperSession | None = None
         self._wake = asyncio.Event()
         # What was read and is watched since, by node: the address, or None if there is none in it.
@@ -167,7 +168,7 @@ class ZooKeeperDiscovery(BackgroundDiscovery):
         """Say that there is no connection; let go of a session that may never have one."""
         self._complain("connection", "not connected: %s", session.trouble or "no answer")
         disconnected_s = self._loop.time() - session.changed_at
-        if session.is_dead or disconnected_s > _GIVE_UP_TIMEOUTS * self._session_timeout_s:
+        if disconnected_s > _GIVE_UP_TIMEOUTS * self._session_timeout_s:
             self._session = None
             await session.close(self._request_timeout_s)
 

@@ -18,7 +18,6 @@ from kazoo import exceptions
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
-from kazoo.protocol.states import KeeperState
 
 from postroad.core.errors import ConfigError
 
@@ -114,11 +113,6 @@ class ZooKeeperSession:
         except Exception as error:
             self._log.debug("closing failed: %r", error)
         self._post(_settle, closed, None, None)
-
-    @property
-    def is_dead(self) -> bool:
-        """kazoo gave up for good, or found no server to try: only a new session can connect."""
-        return self._client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 
     @property
     def id(self) -> int | None:

@@ -2,12 +2,13 @@
 
 from .changes import ChangeKind, MemberChange, NameContested, NameLost
 from .config import MembershipConfig
-from .machine import Change, Membership, Phase
+from .machine import NEVER, Change, Membership, Phase
 from .records import Member, Record
 from .states import TRANSITIONS, Cause, State
 from .voice import Chance, Counters, Send
 
 __all__ = [
+    "NEVER",
     "TRANSITIONS",
     "Cause",
     "Chance",

@@ -49,7 +49,7 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     tombstone_s: float = 600.0
     """Dead members are remembered for so long, so that old news cannot bring them back."""
     health_max: int = 8
-    """A node that finds itself slow becomes up to so many times more patient with others."""
+    """How far a node may doubt itself: with each step it gives others their time once more."""
 
     members_max: int = 5_000
     """Members of a cluster; news of more are refused."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from postroad.core import Address
 from postroad.core.errors import MalformedPayload
 
 from .naming import Naming
@@ -64,9 +67,10 @@ class Hearing:
     def _hear_of_self(self, record: Record) -> None:
         """Object to whatever is said of this node that it did not say."""
         own = self._roster.own
+        is_false = record.identity != own.identity and record.incarnation >= own.incarnation
         if record.state is State.LEFT:
             self._voice.refuse(Verdict.FORGED.value)
-        elif record.rank > own.rank:
+        elif record.rank > own.rank or is_false:
             self._voice.counters.refutations += 1
             self._voice.health.worsen()
             self._own.outrank(record)
@@ -82,6 +86,15 @@ class Hearing:
             self._naming.look_into(record, now)
         if is_newer:
             self._own.outrank(record)
+
+    def hear_of_caller(self, address: Address, instance: int, now: float) -> None:
+        """A process calls from the address that says it has this name: ask there."""
+        own = self._roster.own
+        if instance != own.instance and address != own.address:
+            caller = msgspec.structs.replace(
+                own, instance=instance, host=address.host, port=address.port
+            )
+            self._naming.look_into(caller, now)
 
     def _check_address(self, record: Record, now: float) -> None:
         """Two names at one address cannot both be right: ask who is there."""

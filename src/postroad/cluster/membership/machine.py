@@ -2,8 +2,9 @@
 
 It follows SWIM: each node asks the others in turn whether they live, has others ask before it
 suspects anybody, and passes on what it learns with whatever it says. Whoever runs it does three
-things after every call: send what `take_outgoing` gives, tell of what `take_changes` gives, and
-call `tick` at `deadline()`. Time is an argument, chance is passed in, nothing here waits.
+things after every call: send what `take_outgoing` gives, tell of what `take_changes` and
+`take_refusals` give, and call `tick` at `deadline()`. Time is an argument, chance is passed in,
+nothing here waits.
 """
 
 from __future__ import annotations
@@ -179,6 +180,11 @@ class Membership:
         self._news_of_names.clear()
         return changes
 
+    def take_refusals(self) -> list[str]:
+        """Why something was not believed since the last call."""
+        refusals, self._voice.refusals = self._voice.refusals, []
+        return refusals
+
     def deadline(self) -> float:
         """When `tick` must be called."""
         return self._due
@@ -196,6 +202,8 @@ class Membership:
 
     def set_contacts(self, addresses: Iterable[Address], now: float) -> None:
         """These are the places where others may be found."""
+        if not self.phase.is_running:
+            return
         self._wake(now)
         if not self._contacts.set(addresses, now):
             self._join_deadline = None
@@ -214,6 +222,8 @@ class Membership:
 
     def meet(self, address: Address, now: float) -> None:
         """Somebody who is not known here speaks from there: find out who it is."""
+        if not self.phase.is_running:
+            return
         self._wake(now)
         self._contacts.meet(address, now)
         self._plan(now)
@@ -238,10 +248,20 @@ class Membership:
         self._plan(now)
         return None if answer is None else self._voice.encode(answer)
 
-    def on_same_name(self, address: Address, now: float) -> None:
-        """The node at the address refused a connection, because it has this node's name."""
+    def on_same_name(self, address: Address, instance: int, now: float, *, is_member: bool) -> None:
+        """This node called the address, and a process with its own name answered."""
+        if not self.phase.is_running:
+            return
         self._wake(now)
-        self._obey(self._naming.on_same_name(address))
+        self._obey(self._naming.on_same_name(address, instance, is_member=is_member))
+        self._plan(now)
+
+    def hear_of_namesake(self, address: Address, instance: int, now: float) -> None:
+        """A process that says it has this node's name called from the address."""
+        if not self.phase.is_running:
+            return
+        self._wake(now)
+        self._hearing.hear_of_caller(address, instance, now)
         self._plan(now)
 
     def tick(self, now: float) -> None:
@@ -338,9 +358,8 @@ class Membership:
 
     def _on_ping(self, ping: Ping, source: Address, now: float, in_stream: bool) -> Packet | None:
         own, sender = self._roster.own, self._roster.entries.get(ping.name)
-        if ping.joins and ping.name == own.name and ping.instance != own.instance:
-            self._voice.counters.names_contested += 1
-            self._news_of_names.append(NameContested(source))
+        if ping.name == own.name:
+            self._on_ping_of_namesake(ping, source, now)
         elif sender is None:
             self._contacts.meet(source, now)
         # Whoever is thought dead must hear of it, to be able to object.
@@ -349,8 +368,17 @@ class Membership:
             number=ping.number,
             name=own.name,
             instance=own.instance,
+            farewell=own.farewell,
+            is_member=self._voice.is_member,
             news=self._voice.news(*doubted, in_stream=in_stream),
         )
+
+    def _on_ping_of_namesake(self, ping: Ping, source: Address, now: float) -> None:
+        if ping.joins and ping.instance != self._roster.own.instance:
+            self._voice.counters.names_contested += 1
+            self._news_of_names.append(NameContested(source))
+        else:
+            self._hearing.hear_of_caller(source, ping.instance, now)
 
     def _on_ack(self, ack: Ack, source: Address, now: float, in_stream: bool) -> None:
         if not self._prober.on_ack(ack, now, in_stream=in_stream):

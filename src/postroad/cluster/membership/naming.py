@@ -3,9 +3,9 @@
 Another member's name: the process that is known is asked. If it answers, the newcomer is not
 believed; if the newcomer answers in its place, or nobody does in time, the newcomer takes over.
 
-This node's own name: the other process is asked. If it answers, both live, and the one that began
-earlier keeps the name. A node yields only to an answer to its own question, so a forged packet
-cannot make it. A node that is still joining yields to whoever answers.
+This node's own name: the other process is asked. If it answers, both live. A member goes before one
+that is still joining; else the one that began earlier keeps the name. A node yields only to an
+answer to its own question, so a forged packet cannot make it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Naming:
         """Ask the known process of that name whether it lives."""
         for number, contest in self._contests.items():
             if contest.claimant.name == challenger.name:
-                if challenger.incarnation > contest.claimant.incarnation:
+                if challenger.succeeds(contest.claimant):
                     self._contests[number] = contest._replace(claimant=challenger)
                 return
         if len(self._contests) >= _OPEN_MAX:
@@ -87,9 +87,14 @@ class Naming:
         self._ask(self._contests, challenger, now, holder, about=challenger)
 
     def _judge(self, challenger: Record, ack: Ack, now: float) -> None:
-        """Believe the challenger if it is there itself, or somebody of another name is."""
-        if ack.name != challenger.name or ack.instance == challenger.instance:
-            self._roster.replace(challenger, now)
+        """Believe the challenger unless the holder answered, or somebody nobody told of."""
+        holder = self._roster.entries.get(challenger.name)
+        if ack.name == challenger.name:
+            if holder is not None and _is_from(ack, holder.record):
+                return
+            if not _is_from(ack, challenger):
+                return
+        self._roster.replace(challenger, now)
 
     # This node's own name.
 
@@ -109,20 +114,22 @@ class Naming:
         own = self._roster.own
         if rival is None or ack.name != own.name or ack.instance == own.instance:
             return None
-        return self._rule(rival.claimant.address, ack.instance)
+        return self._rule(rival.claimant.address, ack.instance, is_member=ack.is_member)
 
-    def on_same_name(self, address: Address) -> Ruling | None:
-        """The process at the address refused a connection because it has this node's name."""
+    def on_same_name(self, address: Address, instance: int, *, is_member: bool) -> Ruling | None:
+        """A process with this node's name answered at an address this node called."""
         for number, rival in list(self._rivals.items()):
             if rival.claimant.address == address:
                 del self._rivals[number]
-                return self._rule(address, rival.claimant.instance)
-        return None if self._voice.is_member else Ruling(address, yields=True)
+        if instance == self._roster.own.instance:
+            return None
+        return self._rule(address, instance, is_member=is_member)
 
-    def _rule(self, address: Address, instance: int) -> Ruling:
+    def _rule(self, address: Address, instance: int, *, is_member: bool) -> Ruling:
         self._voice.counters.names_contested += 1
-        is_elder = instance < self._roster.own.instance
-        return Ruling(address, yields=is_elder or not self._voice.is_member)
+        if is_member is not self._voice.is_member:
+            return Ruling(address, yields=is_member)
+        return Ruling(address, yields=instance < self._roster.own.instance)
 
     # Both.
 
@@ -151,6 +158,10 @@ class Naming:
                 news=voice.news(*first, in_stream=in_stream),
             )
             voice.say(whom.address, ping, in_stream=in_stream, asks=True)
+
+
+def _is_from(ack: Ack, record: Record) -> bool:
+    return (ack.instance, ack.farewell) == (record.instance, record.farewell)
 
 
 def _take_due(questions: dict[int, _Question], now: float) -> list[Record]:

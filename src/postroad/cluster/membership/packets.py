@@ -35,6 +35,8 @@ class Ack(_Packet, frozen=True, tag=2):
     number: int
     name: str
     instance: int
+    farewell: bytes
+    is_member: bool
 
 
 class PingRequest(_Packet, frozen=True, tag=3):

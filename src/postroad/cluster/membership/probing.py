@@ -189,6 +189,8 @@ class Prober:
                 number=relay.number,
                 name=ack.name,
                 instance=ack.instance,
+                farewell=ack.farewell,
+                is_member=ack.is_member,
                 news=self._voice.news(),
             )
             self._voice.say(relay.asker, answer)

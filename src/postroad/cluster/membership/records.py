@@ -51,6 +51,11 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Address(self.host, self.port)
 
     @property
+    def identity(self) -> tuple[int, str, int, bytes]:
+        """What one process never changes."""
+        return (self.instance, self.host, self.port, self.farewell)
+
+    @property
     def rank(self) -> tuple[int, int]:
         """Of two records of one process the one of the higher rank is the newer."""
         if self.state is State.LEFT:
@@ -58,7 +63,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (self.incarnation, self.state)
 
     def succeeds(self, other: Record) -> bool:
-        """Of two processes of one name, whether this is the later."""
+        """Of two records of one name that differ in their process, whether this is the later."""
         return (self.incarnation, self.instance) > (other.incarnation, other.instance)
 
     def without_properties(self) -> Record:

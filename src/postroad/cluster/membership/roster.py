@@ -147,10 +147,11 @@ class Roster:
             return Verdict.LEAPED
         if entry is None:
             return self._meet(record, now)
-        if record.instance != entry.record.instance:
-            return self._merge_other_process(entry, record, now)
-        if record.state is State.LEFT and not may_leave(record, entry.record.farewell):
+        is_same = record.instance == entry.record.instance
+        if is_same and record.state is State.LEFT and not may_leave(record, entry.record.farewell):
             return Verdict.FORGED
+        if record.identity != entry.record.identity:
+            return self._merge_other_process(entry, record, now)
         if record.rank > entry.record.rank:
             has_news = self._apply(entry, HEARD[record.state], record, now)
         else:
@@ -188,7 +189,7 @@ class Roster:
     def replace(self, record: Record, now: float) -> Verdict:
         """Believe that the process of that name is this one now, unless it was outranked."""
         entry = self.entries.get(record.name)
-        if entry is not None and entry.record.instance == record.instance:
+        if entry is not None and entry.record.identity == record.identity:
             return self.merge(record, now)
         if record.state is State.LEFT and not may_leave(record, record.farewell):
             return Verdict.FORGED
@@ -235,9 +236,8 @@ class Roster:
 
     def postpone(self, seconds: float) -> None:
         """This node stood still: that time does not count against anybody."""
-        for entry in self.suspects.values():
-            if entry.suspicion is not None:
-                entry.suspicion.postpone(seconds)
+        for suspicion in [it.suspicion for it in self.suspects.values() if it.suspicion]:
+            suspicion.postpone(seconds)
 
     # Changing.
 

@@ -75,8 +75,9 @@ class Voice:
         self.counters = Counters(refused={})
         # Whether this node may speak of itself; not before it knows that its name is free.
         self.is_member = False
-        # Drained by whoever runs the machine.
+        # Drained by whoever runs the machine: packets, and reasons why something was refused.
         self.outgoing: list[Send] = []
+        self.refusals: list[str] = []
 
     def number(self) -> int:
         """A number nobody can guess, to know the answer by."""
@@ -117,6 +118,7 @@ class Voice:
         """Count something that was not believed."""
         refused = self.counters.refused
         refused[reason] = refused.get(reason, 0) + 1
+        self.refusals.append(reason)
 
     def choose(
         self, count: int, *, but: str | None = None, with_suspects: bool = False

@@ -143,8 +143,6 @@ class MemoryNetwork(Topology):
         remote: tuple[str, int] | None,
     ) -> tuple[asyncio.DatagramTransport, ProtocolT]:
         """Bind a datagram socket at the caller's own host."""
-        if local is None and remote is None:
-            raise ValueError("unexpected address family")
         host = self._current_host()
         peer = None if remote is None else (await self.look_up(*remote, proto=17))[0][4]
         own = host.source_address(peer[0]) if peer is not None else WILDCARD

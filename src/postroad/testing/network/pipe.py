@@ -77,7 +77,7 @@ class Pipe:
 
     # The writer's side.
 
-    def send(self, data: bytes) -> int:
+    def send(self, data: bytes | memoryview) -> int:
         """Take as much as there is room for; returns how much that is."""
         taken = min(len(data), WINDOW_BYTES - self._unread_bytes)
         if taken <= 0:
@@ -89,7 +89,7 @@ class Pipe:
             size = min(taken - start, _PIECE_BYTES_MAX)
             if size > 1 and rng.random() < _CUT_CHANCE:
                 size = rng.randint(1, size)
-            self._depart(data[start : start + size])
+            self._depart(bytes(data[start : start + size]))
             start += size
         return taken
 

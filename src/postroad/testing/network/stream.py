@@ -41,7 +41,7 @@ class MemoryTransport(ReadingHalf):
         self._network = network
         self.local, self.remote = local, remote
         self._server = server
-        self._buffer: deque[bytes] = deque()
+        self._buffer: deque[memoryview] = deque()
         self._buffered_bytes = 0
         self._high_bytes = _HIGH_WATER_BYTES
         self._low_bytes = _HIGH_WATER_BYTES // 4
@@ -105,18 +105,17 @@ class MemoryTransport(ReadingHalf):
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
         finally:
-            self._close_socket(is_known=isinstance(error, OSError))
+            self._close_socket()
             if self._server is not None:
                 self._server.forget(self)
 
-    def _close_socket(self, *, is_known: bool) -> None:
+    def _close_socket(self) -> None:
         """Close as the kernel does: a peer whose data nobody read is told by a reset."""
         if self.is_gone:
             return
         self.is_gone = True
         self._release()
-        if not is_known:
-            self._send_end(Mark.RESET if self.incoming.arrived_bytes else Mark.FIN)
+        self._send_end(Mark.RESET if self.incoming.arrived_bytes else Mark.FIN)
 
     def _send_end(self, mark: Mark) -> None:
         if mark is Mark.RESET or not self._is_end_sent:
@@ -146,7 +145,7 @@ class MemoryTransport(ReadingHalf):
         data = bytes(data)
         sent = 0 if self._buffer else self.outgoing.send(data)
         if sent < len(data):
-            self._buffer.append(data[sent:] if sent else data)
+            self._buffer.append(memoryview(data)[sent:])
             self._buffered_bytes += len(data) - sent
             self._pause_protocol()
 
@@ -243,7 +242,7 @@ class MemoryTransport(ReadingHalf):
     def end_by_kernel(self) -> None:
         """The process is gone: what it had not handed to the kernel is lost."""
         self._is_closing = self._is_lost = True
-        self._close_socket(is_known=False)
+        self._close_socket()
 
     def vanish(self) -> None:
         """The power is gone: nothing is sent any more, nobody is told."""

@@ -1,0 +1,50 @@
+"""Where generated parts stand: whole files, and sections of pages between two comments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .drawing import draw_states
+from .tables import settings_table, transitions_table
+
+DOCS = Path(__file__).resolve().parent.parent
+
+_FILES = {"images/member-states.svg": draw_states}
+_SECTIONS = {
+    "membership.md": {"settings": settings_table, "transitions": transitions_table},
+}
+
+
+def generated() -> dict[Path, str]:
+    """Every file with a generated part, as it should be."""
+    files = {DOCS / name: make() for name, make in _FILES.items()}
+    for name, sections in _SECTIONS.items():
+        text = (DOCS / name).read_text(encoding="utf-8")
+        for title, make in sections.items():
+            text = _replace(text, title, make())
+        files[DOCS / name] = text
+    return files
+
+
+def outdated() -> list[str]:
+    """Names of files that are not as they should be."""
+    return [path.name for path, text in generated().items() if _read(path) != text]
+
+
+def write() -> None:
+    """Bring all files up to date."""
+    for path, text in generated().items():
+        path.write_text(text, encoding="utf-8")
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _replace(text: str, title: str, section: str) -> str:
+    begin, end = f"<!-- generated: {title} -->", f"<!-- end of {title} -->"
+    before, found_begin, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found_begin and found_end):
+        raise LookupError(f"no section between {begin} and {end}")
+    return f"{before}{begin}\n\n{section}\n\n{end}{after}"

@@ -1,0 +1,58 @@
+"""Tables of the membership page: all settings, and every change of a member's state."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from postroad.cluster import MembershipConfig, State
+from postroad.cluster.membership import TRANSITIONS, Cause
+
+
+def settings_table() -> str:
+    """Names, defaults and meanings of what `MembershipConfig` holds."""
+    meanings = dict(_docstrings(MembershipConfig))
+    rows = [
+        (f"`{field.name}`", _number(field.default), meanings[field.name])
+        for field in msgspec.structs.fields(MembershipConfig)
+    ]
+    return _table(("setting", "default", "meaning"), rows)
+
+
+def transitions_table() -> str:
+    """What a node thinks of a member after each cause, by what it thought before."""
+    states = (None, *State)
+    rows = [(cause.value, *(_after(state, cause) for state in states)) for cause in Cause]
+    return _table(("cause", *map(state_name, states)), rows)
+
+
+def state_name(state: State | None) -> str:
+    """A state for people."""
+    return "not known" if state is None else state.name.lower()
+
+
+def _after(state: State | None, cause: Cause) -> str:
+    key = (state, cause)
+    return state_name(TRANSITIONS[key]) if key in TRANSITIONS else "-"
+
+
+def _docstrings(owner: type) -> Iterator[tuple[str, str]]:
+    """Fields of a class and what stands below each, on one line."""
+    tree = ast.parse(inspect.getsource(owner)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            yield ast.unparse(field.target), " ".join(ast.literal_eval(text.value).split())
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    titles = list(head)
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

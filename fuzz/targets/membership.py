@@ -1,0 +1,135 @@
+"""Packets of the membership: their bytes, and what a machine does with them."""
+
+from __future__ import annotations
+
+from random import Random
+
+from fuzz.target import Target, prefixes, require
+from postroad.cluster.membership import Membership, MembershipConfig, Record, State
+from postroad.cluster.membership.packets import (
+    Ack,
+    Nack,
+    News,
+    Packet,
+    Ping,
+    PingRequest,
+    Pull,
+    Sync,
+    SyncRequest,
+    decode_packet,
+    encode_packet,
+)
+from postroad.cluster.membership.records import digest_of
+from postroad.core import Address
+from postroad.core.errors import MalformedPayload
+
+_NEWS_MAX = 8
+_NOW = 1_000.0
+_INCARNATION = 1_000
+_CONFIG = MembershipConfig(members_max=_NEWS_MAX)
+_MEMBERS = ("node-1", "node-2")
+_SOURCE = Address("127.0.0.1", 26_502)
+# What a packet adds to the news it carries: numbers, and two names.
+_PACKET_BYTES_EXTRA = 600
+
+
+def check_packet(data: bytes) -> None:
+    """Any bytes are a packet or malformed, cut off or not."""
+    for it in (*prefixes(data), data):
+        try:
+            packet = decode_packet(it, news_max=_NEWS_MAX)
+        except MalformedPayload:
+            continue
+        again = decode_packet(encode_packet(packet), news_max=_NEWS_MAX)
+        require(again == packet, f"{packet} does not survive encoding")
+
+
+def check_machine(data: bytes) -> None:
+    """Whatever a machine receives, it stays a sane member, and removes nobody who may live."""
+    for in_stream in (False, True):
+        machine = _make_machine()
+        answer = machine.receive(data, _SOURCE, _NOW, in_stream=in_stream)
+        if answer is not None:
+            decode_packet(answer, news_max=_NEWS_MAX)
+        _check_state(machine, _NOW)
+        soon = _NOW + _CONFIG.gossip_interval_s
+        machine.tick(soon)
+        _check_state(machine, soon)
+
+
+def _check_state(machine: Membership, now: float) -> None:
+    names = [member.name for member in machine.members()]
+    require(set(_MEMBERS) <= set(names), f"one packet left only {names}")
+    require(len(names) <= _NEWS_MAX + 1, f"{len(names)} members")
+    require(machine.own.state is State.ALIVE, f"this node is {machine.own}")
+    require(machine.deadline() >= now, "a deadline in the past")
+    for send in machine.take_outgoing():
+        decode_packet(send.payload, news_max=_NEWS_MAX)
+        size_max = _CONFIG.packet_bytes_max + _PACKET_BYTES_EXTRA
+        fits = send.is_stream or len(send.payload) <= size_max
+        require(fits, f"a datagram of {len(send.payload)} bytes")
+
+
+def _make_machine() -> Membership:
+    """A member that knows two others, whose goodbyes nobody can forge."""
+    machine = Membership(
+        "node-0",
+        _SOURCE,
+        instance=1,
+        incarnation=_INCARNATION,
+        secret=b"unknown",
+        chance=Random(0),
+        config=_CONFIG,
+    )
+    machine.start(_NOW)
+    machine.set_contacts([], _NOW)
+    known = News(news=[_make_record(name) for name in _MEMBERS])
+    machine.receive(encode_packet(known), _SOURCE, _NOW)
+    machine.take_outgoing()
+    return machine
+
+
+def _make_record(name: str, state: State = State.ALIVE, instance: int = 1) -> Record:
+    return Record(
+        name=name,
+        instance=instance,
+        host=f"{name}.example",
+        port=26_502,
+        incarnation=_INCARNATION + 1,
+        state=state,
+        version=instance,
+        farewell=digest_of(name.encode() + b"unknown"),
+        properties={"role": "größe"} if state is State.ALIVE else None,
+        witness="" if state is State.ALIVE else "node-1",
+        secret=b"guess" if state is State.LEFT else b"",
+    )
+
+
+def _seeds() -> list[bytes]:
+    news = [_make_record("node-2", state) for state in State]
+    others = [_make_record("node-0"), _make_record("node-1", instance=2), _make_record("node-3")]
+    packets: list[Packet] = [
+        Ping(number=1, target="node-0", name="node-1", instance=1, news=news[1:3]),
+        Ping(number=2, target="node-0", name="node-0", instance=2, joins=True),
+        Ack(
+            number=2**62,
+            name="node-1",
+            instance=1,
+            farewell=b"f" * 16,
+            is_member=True,
+            news=others[:1],
+        ),
+        PingRequest(number=3, target="node-2", news=others[1:]),
+        Nack(number=4),
+        News(news=news[2:]),
+        SyncRequest(number=5, digest=b"12345678", name="node-9", instance=9),
+        Sync(number=6, agrees=False, name="node-1", instance=1, news=news[:2]),
+        Pull(news=others[2:]),
+    ]
+    return [encode_packet(packet) for packet in packets]
+
+
+TARGETS = [
+    Target("membership-packet", check_packet, _seeds()),
+    Target("membership-machine", check_machine, _seeds()),
+]

@@ -1,0 +1,378 @@
+"""Agents over real sockets: joining, leaving, crashing, coming back, starting and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+
+from postroad import Address, MessagingService
+from postroad.cluster import (
+    Agent,
+    ChangeKind,
+    MembershipConfig,
+    StaticDiscovery,
+    ZooKeeperDiscovery,
+)
+from postroad.core.errors import ConfigError, UsageError
+from tests.cluster_nodes import (
+    QUICK,
+    Node,
+    all_know,
+    both_ways,
+    make_node,
+    running_cluster,
+    running_node,
+    running_service,
+    udp_ports,
+)
+from tests.net_peers import nothing_left, until
+from tests.net_scripts import blackhole, unused_address
+from tests.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_server
+
+pytestmark = pytest.mark.integration
+
+
+# Joining.
+
+
+@pytest.mark.parametrize("names", ["a b", "a b c d e"])
+@both_ways
+async def test_nodes_find_each_other(names: str, datagrams: bool) -> None:
+    async with nothing_left(), running_cluster(names, datagrams=datagrams) as nodes:
+        for node in nodes:
+            assert node.agent.members[0] == node.agent.local
+            assert node.agent.local.name == node.name
+            for other in nodes:
+                member = node.see(other.name)
+                assert member.address == other.address
+                assert member.instance == other.agent.local.instance
+                assert member.is_reachable
+                assert node.agent.names_at(other.address) == [other.name]
+            assert (node.address.port in udp_ports()) is datagrams
+            assert (node.agent.datagrams is not None) is datagrams
+
+
+async def test_contact_of_a_contact() -> None:
+    async with running_node("a") as a, running_node("b", a) as b, running_node("c", b) as c:
+        await all_know([a, b, c])
+
+
+async def test_all_start_at_once_with_one_list() -> None:
+    async with (
+        running_service("a") as first,
+        running_service("b") as second,
+        running_service("c") as third,
+    ):
+        services = [first, second, third]
+        addresses = [it.address for it in services]
+        nodes = [make_node(it, *addresses) for it in services]
+        await asyncio.gather(*(node.agent.start() for node in nodes))
+        await all_know(nodes)
+        await asyncio.gather(*(node.agent.stop() for node in nodes))
+
+
+async def test_node_whose_contact_is_away_goes_on_alone_and_finds_it_later() -> None:
+    later = unused_address()
+    async with running_node("early", later, config=QUICK) as early:
+        assert early.names == {"early"}
+        async with running_node("late", bind=later, config=QUICK) as late:
+            await all_know([early, late])
+
+
+async def test_contact_under_another_spelling() -> None:
+    async with running_node("a") as a:
+        spelled = Address("localhost", a.address.port)
+        async with running_node("b", spelled) as b:
+            await all_know([a, b])
+            assert b.see("a").address == a.address
+
+
+@pytest.mark.parametrize(
+    ("bind", "advertise"),
+    [("0.0.0.0:0", "127.0.0.1:0"), ("0.0.0.0:0", "localhost:0"), ("[::1]:0", None)],
+    ids=["any address", "host name", "IPv6"],
+)
+async def test_addresses_of_all_kinds(bind: str, advertise: str | None) -> None:
+    async with running_cluster("a b c", bind=bind, advertise=advertise, config=QUICK) as nodes:
+        for node in nodes:
+            await node.eventually(lambda it: len(it.agent.statistics().round_trips_s) == 2)
+            assert not node.told(ChangeKind.REMOVED)
+
+
+async def test_families_of_addresses_mix() -> None:
+    """Datagrams do not go from one to the other, TCP does."""
+    async with (
+        running_node("a", config=QUICK) as a,
+        running_node("b", a, bind="[::1]:0", config=QUICK) as b,
+    ):
+        await all_know([a, b])
+        for node in (a, b):
+            await node.eventually(lambda it: it.agent.statistics().counters.probes_by_stream >= 3)
+            assert not node.told(ChangeKind.REMOVED)
+
+
+async def test_agents_find_each_other_through_zookeeper(tmp_path: Path) -> None:
+    def discovery() -> ZooKeeperDiscovery:
+        return ZooKeeperDiscovery(server.hosts, "found", session_timeout_s=SESSION_TIMEOUT_S)
+
+    with zookeeper_server(tmp_path) as server:
+        async with (
+            running_node("a", discovery=discovery()) as a,
+            running_node("b", discovery=discovery()) as b,
+        ):
+            async with running_node("c", discovery=discovery()) as c:
+                await all_know([a, b, c])
+                statistics = c.agent.statistics().discovery
+                assert (statistics.is_connected, statistics.registrations) == (True, 1)
+                # Who is alive is not for ZooKeeper to say.
+                server.pause()
+                c.agent.set_properties({"role": "leader"})
+                await a.until(lambda it: it.see("c").properties, "c leads")
+                server.resume()
+            await all_know([a, b])
+
+
+async def test_clusters_do_not_mix(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        running_node("a", cluster="one", config=QUICK) as first,
+        running_node("b", first, cluster="one", config=QUICK) as second,
+        running_node("a", first, second, cluster="two", config=QUICK) as alien,
+        running_node("c", first, alien, cluster="two", config=QUICK) as fellow,
+    ):
+        await all_know([first, second])
+        await all_know([alien, fellow])
+        # Contacts that refuse are asked again; that changes nothing.
+        await until(lambda: alien.agent.statistics().streams_failed >= 3)
+        assert first.names == second.names == {"a", "b"}
+        assert alien.names == fellow.names == {"a", "c"}
+        assert first.service.statistics().protocol_errors_by_kind.keys() == {"HandshakeRefused"}
+    assert "cluster" in caplog.text
+
+
+# Properties.
+
+
+async def test_properties_are_seen_changed_and_removed() -> None:
+    async with (
+        running_node("a", properties={"zone": "north", "role": "leader"}) as a,
+        running_node("b", a) as b,
+        running_node("c", a) as c,
+    ):
+        for node in (b, c):
+            await node.until_knows("a", "b", "c")
+            assert node.see("a").properties == {"zone": "north", "role": "leader"}
+        a.agent.set_properties({"zone": "south", "role": None, "load": "3"})
+        for node in (a, b, c):
+            await node.until(lambda it: it.see("a").version == 1, "a has changed")
+            assert node.see("a").properties == {"zone": "south", "load": "3"}
+        # One who comes later does not learn of what was removed.
+        async with running_node("d", c) as d:
+            await d.until_knows("a", "b", "c")
+            assert d.see("a").properties == {"zone": "south", "load": "3"}
+
+
+@both_ways
+async def test_large_properties(datagrams: bool) -> None:
+    large = {f"key {number}": "ä" * 1_000 for number in range(8)}
+    async with running_cluster("a b c", datagrams=datagrams) as (a, b, c):
+        a.agent.set_properties(large)
+        for node in (b, c):
+            await node.until(lambda it: it.see("a").properties == large, "a is large")
+        with pytest.raises(ConfigError, match=r"properties of \d+ bytes exceed the 16384 allowed"):
+            a.agent.set_properties({"one": "x" * 16_000})
+        with pytest.raises(ConfigError, match="must be text"):
+            a.agent.set_properties({"one": 1})  # type: ignore[dict-item]
+        assert a.agent.local.properties == large
+
+
+# Looking.
+
+
+async def test_statistics_and_repr() -> None:
+    async with running_service("a") as service:
+        node = make_node(service, config=QUICK)
+        assert repr(node.agent) == "<Agent a not started>"
+        async with node.agent, running_node("b", node, config=QUICK) as other:
+            await all_know([node, other])
+            assert repr(node.agent) == "<Agent a member, 2 members>"
+            await until(lambda: "b" in node.agent.statistics().round_trips_s)
+            statistics = node.agent.statistics()
+            assert (statistics.members, statistics.suspects) == (2, 0)
+            assert statistics.counters.probes > 0
+            assert statistics.counters.packets_sent > 0
+            assert statistics.counters.packets_received > 0
+            assert 0 <= statistics.round_trips_s["b"] < 5
+            assert statistics.streams_dropped == 0
+            assert statistics.discovery.contacts == 0
+            assert other.agent.statistics().discovery.contacts == 1
+            # A copy: what happens later does not change it.
+            statistics.counters.refused["anything"] = 1
+            assert node.agent.statistics().counters.refused == {}
+        assert repr(node.agent) == "<Agent a left, 1 members>"
+
+
+# Misuse.
+
+
+async def test_use_before_start() -> None:
+    async with running_service("a") as service:
+        agent = Agent(service)
+        for use in (
+            lambda: agent.members,
+            lambda: agent.local,
+            lambda: agent.member("b"),
+            lambda: agent.names_at(service.address),
+            lambda: agent.datagrams,
+            agent.statistics,
+            lambda: agent.set_properties({"a": "b"}),
+            lambda: agent.meet(service.address),
+        ):
+            with pytest.raises(UsageError, match=r"start\(\) the agent of 'a' first"):
+                use()
+        with pytest.raises(UsageError, match=r"start\(\)"):
+            await agent.wait_closed()
+        await agent.stop()
+
+
+async def test_start_twice() -> None:
+    async with running_cluster("a b") as (a, b):
+        with pytest.raises(UsageError, match="'a' was started already; make a new one"):
+            await a.agent.start()
+        await b.agent.stop()
+        with pytest.raises(UsageError, match="'b' was started already; make a new one"):
+            await b.agent.start()
+        await a.until_knows()
+
+
+async def test_service_must_be_started() -> None:
+    with pytest.raises(UsageError, match=r"start\(\) the service first"):
+        await Agent(MessagingService("cluster-tests", "a")).start()
+
+
+@both_ways
+async def test_second_agent_on_a_service_does_not_harm_the_first(datagrams: bool) -> None:
+    async with running_cluster("a b", datagrams=datagrams) as (a, b):
+        with pytest.raises(ConfigError):
+            await Agent(a.service, datagrams=datagrams).start()
+        async with running_node("c", a, datagrams=datagrams) as c:
+            await all_know([a, b, c])
+
+
+# uvloop leaves the socket that it could not bind to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_port_busy_for_datagrams() -> None:
+    async with running_service("a") as service:
+        async with nothing_left():
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as busy:
+                busy.bind(service.address)
+                with pytest.raises(ConfigError, match=f"datagram socket at {service.address}"):
+                    await Agent(service).start()
+        async with make_node(service).agent as agent:
+            assert len(agent.members) == 1
+
+
+@pytest.mark.parametrize("properties", [{"a": 1}, {"a": "x" * 20_000}, {"a": "\ud800"}])
+async def test_bad_properties_at_start(properties: dict[str, str]) -> None:
+    async with running_service("a") as service, nothing_left():
+        with pytest.raises(ConfigError, match="propert"):
+            await Agent(service, properties=properties).start()
+
+
+# Stopping.
+
+
+async def test_stop_is_idempotent_and_ends_waiting() -> None:
+    async with nothing_left(), running_service("a") as service:
+        agent = make_node(service).agent
+        await agent.stop()
+        await agent.start()
+        waiting = asyncio.create_task(agent.wait_closed())
+        await asyncio.gather(agent.stop(), agent.stop())
+        await agent.stop()
+        await waiting
+        assert agent.failure is None
+        assert service.address.port not in udp_ports()
+
+
+async def test_stop_is_bounded_when_nobody_takes_the_goodbye() -> None:
+    async with running_cluster("a b c") as (a, b, c):
+        await b.crash()
+        await c.crash()
+        async with asyncio.timeout(3):
+            await a.agent.stop()
+
+
+async def test_stop_after_the_service() -> None:
+    async with nothing_left(), running_cluster("a b", config=QUICK) as (a, b):
+        await b.service.stop()
+        async with asyncio.timeout(3):
+            await b.agent.stop()
+        await a.until_removed("b")
+
+
+async def test_cancelled_stop_can_be_finished() -> None:
+    async with nothing_left(), blackhole() as contact, running_service("a") as service:
+        # The contact is still being called when the node leaves.
+        config = MembershipConfig(join_timeout_s=0.01)
+        agent = make_node(service, contact, config=config).agent
+        await agent.start()
+        stopping = asyncio.create_task(agent.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        await agent.stop()
+        try:
+            await asyncio.wait_for(agent.wait_closed(), 3)
+            assert service.address.port not in udp_ports()
+        finally:
+            if agent.datagrams is not None:
+                await agent.datagrams.stop()
+
+
+async def start_in_vain(
+    service: MessagingService, contact: Address
+) -> tuple[Node, asyncio.Task[None]]:
+    """A node that waits for a contact which never answers."""
+    node = make_node(service, contact, config=MembershipConfig(join_timeout_s=60))
+    starting = asyncio.create_task(node.agent.start())
+    await until(lambda: service.statistics().subscriptions == 1)
+    await until(lambda: node.agent.statistics().discovery.contacts == 1)
+    return node, starting
+
+
+async def test_cancelled_start_leaves_nothing_open() -> None:
+    async with blackhole() as contact, running_service("a") as service:
+        async with nothing_left():
+            node, starting = await start_in_vain(service, contact)
+            assert service.address.port in udp_ports()
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            assert service.statistics().subscriptions == 0
+            await node.agent.stop()
+        async with make_node(service).agent as agent:
+            assert len(agent.members) == 1
+
+
+async def test_stop_during_start_ends_both() -> None:
+    async with blackhole() as contact, running_service("a") as service, nothing_left():
+        node, starting = await start_in_vain(service, contact)
+        await node.agent.stop()
+        done, _ = await asyncio.wait([starting], timeout=3)
+        starting.cancel()
+        assert done
+
+
+async def test_log_tells_who_joined(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "postroad.cluster")
+    async with running_cluster("a b") as (a, b):
+        assert "a joined the cluster; 1 members" in caplog.text
+        assert f"a: added b at {b.address}, alive" in caplog.text
+    assert f"a: removed b at {b.address}, left" in caplog.text
+    assert StaticDiscovery([a.address]).statistics().contacts == 0

@@ -1,0 +1,335 @@
+"""Datagrams and packets no honest node would send: nothing breaks, nobody is removed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import msgspec
+import pytest
+
+from postroad import Address, MessagingService
+from postroad.cluster import ChangeKind, State
+from postroad.cluster.agent import SUBJECT
+from postroad.cluster.membership import Record
+from postroad.cluster.membership.packets import Ack, News, Packet, Ping, SyncRequest, encode_packet
+from postroad.core.errors import MessagingError
+from postroad.wire import Datagram, encode_datagram, encode_preamble
+from tests.cluster_nodes import (
+    CLUSTER,
+    QUICK,
+    Node,
+    all_know,
+    running_cluster,
+    running_service,
+    spy_out,
+)
+from tests.net_peers import LOOPBACK, until
+
+pytestmark = pytest.mark.integration
+
+DATAGRAM_BYTES_MAX = 65_507
+
+
+class Attacker:
+    """Throws datagrams at nodes, from one socket and under any name."""
+
+    def __init__(self, sock: socket.socket, records: dict[str, Record]) -> None:
+        self._sock = sock
+        # What it found out about the members.
+        self._records = records
+        self.address = Address(LOOPBACK, sock.getsockname()[1])
+
+    def forge(self, member: str, /, **changes: object) -> Record:
+        """What is known of a member, changed."""
+        return msgspec.structs.replace(self._records[member], **changes)
+
+    def throw(self, target: Node, data: bytes) -> None:
+        self._sock.sendto(data, target.address)
+
+    def say(self, target: Node, packet: Packet | bytes, *, cluster: str = CLUSTER) -> None:
+        """Send a well-formed datagram with a packet or garbage in it."""
+        payload = packet if isinstance(packet, bytes) else encode_packet(packet)
+        host, port = self.address
+        datagram = Datagram("attacker", host, port, SUBJECT, payload)
+        self.throw(target, encode_datagram(encode_preamble(cluster), datagram))
+
+
+@contextmanager
+def attacker(records: dict[str, Record]) -> Iterator[Attacker]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((LOOPBACK, 0))
+        yield Attacker(sock, records)
+
+
+def refused(node: Node, reason: str) -> int:
+    return node.agent.statistics().counters.refused.get(reason, 0)
+
+
+def datagrams_refused(node: Node) -> int:
+    assert node.agent.datagrams is not None
+    return node.agent.datagrams.statistics().refused
+
+
+@asynccontextmanager
+async def attacked_cluster() -> AsyncIterator[tuple[list[Node], Attacker]]:
+    """Afterwards all are still members, the same processes, and have never been removed."""
+    async with running_cluster("a b c", config=QUICK) as nodes:
+        processes = [node.agent.local.instance for node in nodes]
+        with attacker(await spy_out(nodes[0])) as enemy:
+            yield nodes, enemy
+        for node in nodes:
+            # News still travel, so nobody is deaf or dumb.
+            node.agent.set_properties({"still": node.name})
+        honest = [node.name for node in nodes]
+        for node in nodes:
+            await node.until(
+                lambda it: [it.see(name).properties.get("still") for name in honest] == honest,
+                "all are well",
+            )
+            assert [node.see(it.name).instance for it in nodes] == processes
+            assert not [it for it in node.told(ChangeKind.REMOVED) if it.member.name in honest]
+
+
+# Garbage.
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        encode_preamble(CLUSTER),
+        encode_preamble(CLUSTER) + b"\xff\xff\xff\xff",
+        encode_preamble(CLUSTER) + b"\x00\x00\x00\x02\xc1\xc1",
+        encode_preamble(CLUSTER) + bytes(DATAGRAM_BYTES_MAX - 4),
+        bytes(DATAGRAM_BYTES_MAX),
+    ],
+    ids=["empty", "byte", "preamble", "bad length", "no body", "largest", "largest zeros"],
+)
+async def test_garbage_datagram(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with attacked_cluster() as (nodes, enemy):
+        for node in nodes:
+            enemy.throw(node, data)
+        for node in nodes:
+            await node.eventually(lambda it: datagrams_refused(it) == 1)
+    assert "refused a datagram from" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode([99, []]),
+        msgspec.msgpack.encode([1, [], "number", "a", "b", 1]),
+        msgspec.msgpack.encode([5, [["a"]]]),
+        b"\x91" * 20_000,
+        bytes(65_000),
+    ],
+    ids=["empty", "no code", "unknown", "wrong type", "short record", "nested", "large"],
+)
+async def test_garbage_packet(payload: bytes) -> None:
+    async with attacked_cluster() as (nodes, enemy):
+        for node in nodes:
+            enemy.say(node, payload)
+        for node in nodes:
+            await node.eventually(lambda it: refused(it, "malformed packet") == 1)
+
+
+async def test_datagrams_of_another_cluster(caplog: pytest.LogCaptureFixture) -> None:
+    async with attacked_cluster() as (nodes, enemy):
+        a, b, _c = nodes
+        death = enemy.forge("b", state=State.DEAD, incarnation=b.agent.local.incarnation + 9)
+        enemy.say(a, News(news=[death]), cluster="another")
+        await until(lambda: datagrams_refused(a) == 1)
+        assert a.see("b").is_reachable
+    assert "datagram of another cluster" in caplog.text
+
+
+async def test_flood(caplog: pytest.LogCaptureFixture) -> None:
+    chance = random.Random(11)
+    async with attacked_cluster() as (nodes, enemy), asyncio.timeout(30):
+        a = nodes[0]
+        for number in range(1, 5_001):
+            data = chance.randbytes(chance.randrange(200))
+            if number % 2:
+                enemy.throw(a, data)
+            else:
+                enemy.say(a, data)
+            if number % 100 == 0:
+                # More at once would be dropped by the kernel, and would test nothing.
+                while datagrams_refused(a) + refused(a, "malformed packet") < number:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+        assert datagrams_refused(a) == refused(a, "malformed packet") == 2_500
+        # Told, but not five thousand times.
+        lines = [it for it in caplog.records if it.levelno >= logging.WARNING]
+        assert 0 < len(lines) < 50
+
+
+# Forgeries.
+
+
+async def until_refuted(node: Node, incarnation: int) -> None:
+    def has_heard(it: Node) -> bool:
+        member = it.see("b")
+        return member.is_reachable and member.incarnation > incarnation
+
+    await node.until(has_heard, "b has objected")
+
+
+async def test_forged_death() -> None:
+    """It is but a suspicion, and the member objects in time."""
+    async with attacked_cluster() as (nodes, enemy):
+        a, b, c = nodes
+        for ahead in (0, 1, 1_000):
+            local = b.agent.local
+            incarnation = local.incarnation + ahead
+            death = enemy.forge("b", state=State.DEAD, incarnation=incarnation, witness="c")
+            for node in (a, c):
+                enemy.say(node, News(news=[death]))
+            for node in (a, c):
+                await until_refuted(node, incarnation)
+        assert b.agent.statistics().counters.refutations >= 3
+
+
+async def test_forged_death_of_the_receiver() -> None:
+    async with attacked_cluster() as (nodes, enemy):
+        a = nodes[0]
+        before = a.agent.local.incarnation
+        enemy.say(a, News(news=[enemy.forge("a", state=State.DEAD)]))
+        await until(lambda: a.agent.local.incarnation > before)
+
+
+async def test_forged_farewell() -> None:
+    async with attacked_cluster() as (nodes, enemy):
+        a, b, _c = nodes
+        for secret in (b"", b"guess", bytes(64)):
+            farewell = enemy.forge("b", state=State.LEFT, secret=secret)
+            enemy.say(a, News(news=[farewell]))
+            enemy.say(b, News(news=[farewell]))
+        await until(lambda: refused(a, "forged farewell") == 3)
+        await until(lambda: refused(b, "forged farewell") == 3)
+
+
+@pytest.mark.parametrize("has_port", [True, False], ids=["attacker's address", "nobody's address"])
+async def test_forged_successor(has_port: bool) -> None:
+    """A newer process of a member's name: the member is asked, and it lives."""
+    async with attacked_cluster() as (nodes, enemy):
+        a, b, c = nodes
+        local = b.agent.local
+        successor = enemy.forge(
+            "b",
+            instance=local.instance + 1,
+            incarnation=local.incarnation + 1,
+            port=enemy.address.port if has_port else 1,
+        )
+        for node in (a, b, c):
+            enemy.say(node, News(news=[successor]))
+        for node in (a, c):
+            await node.eventually(lambda it: it.agent.statistics().counters.names_contested >= 1)
+        # Longer than the question may take.
+        enough = a.agent.statistics().counters.probes + 8
+        await until(lambda: a.agent.statistics().counters.probes >= enough)
+        assert b.agent.failure is None
+
+
+async def test_forged_answers() -> None:
+    """An answer nobody asked for means nothing, nor does a question in another's name."""
+    async with attacked_cluster() as (nodes, enemy):
+        a, b, _c = nodes
+        local = b.agent.local
+        before = a.agent.statistics().counters.packets_received
+        for number in range(100):
+            enemy.say(
+                a,
+                Ack(
+                    number=number,
+                    name="b",
+                    instance=local.instance + 1,
+                    farewell=b"",
+                    is_member=True,
+                ),
+            )
+            enemy.say(a, Ack(number=number, name="a", instance=1, farewell=b"", is_member=True))
+        enemy.say(a, Ping(number=1, target="a", name="a", instance=7, joins=True))
+        enemy.say(a, Ping(number=1, target="b", name="b", instance=local.instance + 1))
+        enemy.say(a, SyncRequest(number=1, digest=b"", name="b", instance=1))
+        await until(lambda: a.agent.statistics().counters.packets_received >= before + 203)
+        assert a.agent.failure is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"incarnation": (1 << 62) - 1}, "incarnation out of range"),
+        ({"incarnation": -1}, "malformed record"),
+        ({"incarnation": 1 << 62}, "malformed record"),
+        ({"port": 0}, "malformed record"),
+        ({"host": ""}, "malformed record"),
+        ({"host": "h" * 300}, "malformed record"),
+        ({"name": ""}, "malformed record"),
+        ({"version": -1}, "malformed record"),
+        ({"farewell": b""}, "malformed record"),
+        ({"secret": bytes(60_000)}, "malformed record"),
+        ({"witness": "w" * 1_000}, "malformed record"),
+        ({"properties": {"k": "x" * 20_000}}, "malformed record"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+async def test_impossible_record(changes: dict[str, object], reason: str) -> None:
+    async with attacked_cluster() as (nodes, enemy):
+        a = nodes[0]
+        enemy.say(a, News(news=[enemy.forge("b", **changes)]))
+        await until(lambda: refused(a, reason) == 1)
+
+
+async def test_newcomers_at_the_address_of_members() -> None:
+    async with attacked_cluster() as (nodes, enemy):
+        a, b, _c = nodes
+        for place, victim in enumerate((a, b)):
+            ghost = enemy.forge(victim.name, name=f"ghost-{place}", instance=5)
+            enemy.say(a, News(news=[ghost]))
+        await until(lambda: refused(a, "claims this node's address") >= 1)
+        await until(lambda: refused(a, "claims another member's address") >= 1)
+        # They do not answer under those names, so that they are gone soon.
+        await all_know(nodes)
+
+
+async def test_members_that_do_not_exist_are_gone_soon() -> None:
+    async with attacked_cluster() as (nodes, enemy):
+        a = nodes[0]
+        ghosts = [
+            enemy.forge("a", name=f"ghost-{number}", instance=5, port=1) for number in range(5)
+        ]
+        enemy.say(a, News(news=ghosts))
+        await a.until(lambda it: len(it.told(ChangeKind.ADDED)) >= 7, "the ghosts are there")
+        await all_know(nodes)
+
+
+# The same over TCP.
+
+
+async def ask(service: MessagingService, target: Node, payload: bytes) -> bytes:
+    return await service.request(target.address, SUBJECT, payload)
+
+
+async def test_bad_packets_in_streams() -> None:
+    chance = random.Random(12)
+    async with attacked_cluster() as (nodes, enemy), running_service("attacker") as service:
+        a = nodes[0]
+        for size in (0, 1, 100, 100_000, 4_000_000):
+            assert await ask(service, a, chance.randbytes(size)) == b""
+        assert refused(a, "malformed packet") == 5
+        many = [enemy.forge("b")] * 10_000
+        assert await ask(service, a, encode_packet(News(news=many))) == b""
+        assert refused(a, "malformed packet") == 6
+        death = enemy.forge("b", state=State.DEAD, witness="c")
+        await ask(service, a, encode_packet(News(news=[death])))
+        await a.until(lambda it: it.see("b").is_reachable, "b has objected")
+        with pytest.raises(MessagingError):
+            await service.request(a.address, SUBJECT, bytes(5_000_000))

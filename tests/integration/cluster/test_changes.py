@@ -1,0 +1,204 @@
+"""Changes as users hear of them: by `async for`, by callbacks, in order, and telling the truth."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad.cluster import Agent, ChangeKind, Member, MemberChange, State
+from postroad.core.errors import EventsLost
+from tests.cluster_nodes import (
+    QUICK,
+    Node,
+    all_know,
+    make_node,
+    running_cluster,
+    running_node,
+    running_service,
+)
+
+pytestmark = pytest.mark.integration
+
+
+class Mirror:
+    """What a listener knows if it believes every change, and nothing else."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.members: dict[str, Member] = {member.name: member for member in agent.members}
+        agent.add_listener(self)
+
+    def __call__(self, change: MemberChange) -> None:
+        known = self.members.get(change.member.name)
+        if change.kind is ChangeKind.ADDED:
+            assert known is None
+            assert change.previous is None
+        else:
+            assert known is not None
+            assert change.previous is not None
+            assert change.previous.instance == change.member.instance == known.instance
+            assert change.previous.properties == known.properties
+        if change.kind is ChangeKind.REMOVED:
+            assert change.member.state in (State.DEAD, State.LEFT)
+            del self.members[change.member.name]
+        else:
+            assert change.member.state.is_active
+            self.members[change.member.name] = change.member
+
+    def is_true(self) -> bool:
+        """Whether that is what the agent says."""
+        return self.members == {member.name: member for member in self._agent.members}
+
+
+async def next_change(stream: object) -> MemberChange:
+    change = await asyncio.wait_for(anext(stream), 10)  # type: ignore[call-overload]
+    assert isinstance(change, MemberChange)
+    return change
+
+
+async def test_stream_tells_everything_in_order() -> None:
+    async with running_node("a") as a:
+        stream = a.agent.changes()
+        async with running_node("b", a, properties={"zone": "north"}) as b:
+            added = await next_change(stream)
+            assert (added.kind, added.member.name) == (ChangeKind.ADDED, "b")
+            assert added.member.address == b.address
+            assert added.member.properties == {"zone": "north"}
+            assert added.previous is None
+            assert str(added) == f"added b at {b.address}, alive"
+
+            b.agent.set_properties({"zone": "south"})
+            changed = await next_change(stream)
+            assert (changed.kind, changed.member.name) == (ChangeKind.METADATA, "b")
+            assert changed.member.properties == {"zone": "south"}
+            assert changed.previous is not None
+            assert changed.previous.properties == {"zone": "north"}
+            # A member is a picture of one moment, which nobody can change afterwards.
+            assert added.member.properties == {"zone": "north"}
+            with pytest.raises(TypeError):
+                changed.member.properties["zone"] = "west"  # type: ignore[index]
+        removed = await next_change(stream)
+        assert (removed.kind, removed.member.state) == (ChangeKind.REMOVED, State.LEFT)
+        assert removed.member.properties == {"zone": "south"}
+        assert a.agent.member("b") is None
+
+
+async def test_stream_ends_with_the_agent_after_what_is_unread() -> None:
+    async with running_service("a") as service:
+        node = make_node(service)
+        await node.agent.start()
+        stream = node.agent.changes()
+        node.agent.set_properties({"unread": "yes"})
+        waiting = asyncio.create_task(collect(node.agent))
+        await asyncio.sleep(0)
+        await node.agent.stop()
+        assert [it.kind for it in await collect_from(stream)] == [ChangeKind.METADATA]
+        assert await asyncio.wait_for(waiting, 5) == []
+        # One that is opened only now has nothing to tell.
+        assert await asyncio.wait_for(collect(node.agent), 5) == []
+
+
+async def collect(agent: Agent) -> list[MemberChange]:
+    return await collect_from(agent.changes())
+
+
+async def collect_from(stream: object) -> list[MemberChange]:
+    return [change async for change in stream]  # type: ignore[attr-defined]
+
+
+async def test_reader_may_stop_reading() -> None:
+    async with running_node("a") as a:
+        stream = a.agent.changes()
+        a.agent.set_properties({"n": "1"})
+        stream.close()
+        a.agent.set_properties({"n": "2"})
+        assert [it.member.properties["n"] for it in await collect_from(stream)] == ["1"]
+
+
+async def test_own_changes_are_told_too() -> None:
+    async with running_node("a") as a:
+        a.agent.set_properties({"n": "1"})
+        a.agent.set_properties({"n": "1"})
+        a.agent.set_properties({"n": None})
+        a.agent.set_properties({"n": None})
+        assert [dict(it.member.properties) for it in a.changes] == [{"n": "1"}, {}]
+        assert {it.kind for it in a.changes} == {ChangeKind.METADATA}
+
+
+async def test_failing_listener_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[MemberChange] = []
+
+    def fail(change: MemberChange) -> None:
+        calls.append(change)
+        raise RuntimeError("listener out of order")
+
+    async with running_service("a") as service:
+        node = Node(service, Agent(service))
+        node.agent.remove_listener(node.changes.append)
+        node.agent.add_listener(fail)
+        after: list[MemberChange] = []
+        node.agent.add_listener(after.append)
+        async with node.agent, running_node("b", node) as b:
+            await all_know([node, b])
+            assert [it.member.name for it in calls] == ["b"]
+            assert after == calls
+            assert "listener out of order" in caplog.text
+            node.agent.remove_listener(fail)
+            node.agent.remove_listener(fail)
+            b.agent.set_properties({"n": "1"})
+            await node.until(lambda _: len(after) == 2, "b changed")
+            assert len(calls) == 1
+
+
+async def test_listener_may_cause_changes_and_all_hear_them_in_order() -> None:
+    async with running_service("a") as service:
+        node = make_node(service)
+
+        def greet(change: MemberChange) -> None:
+            if change.kind is ChangeKind.ADDED:
+                node.agent.set_properties({"greeted": change.member.name})
+
+        node.agent.add_listener(greet)
+        later: list[MemberChange] = []
+        node.agent.add_listener(later.append)
+        async with node.agent:
+            stream = node.agent.changes()
+            async with running_node("b", node):
+                told = [await next_change(stream) for _ in range(2)]
+        assert [it.kind for it in told] == [ChangeKind.ADDED, ChangeKind.METADATA]
+        assert node.changes[:2] == told
+        assert later[:2] == told
+
+
+async def test_slow_reader_is_told_that_it_missed_something() -> None:
+    async with running_node("a") as a:
+        slow, quick = a.agent.changes(), a.agent.changes()
+        for number in range(10_001):
+            a.agent.set_properties({"n": str(number)})
+            assert (await anext(quick)).member.properties["n"] == str(number)
+        with pytest.raises(EventsLost, match="more than 10000 changes were not read in time"):
+            await anext(slow)
+        # It can begin anew.
+        fresh = a.agent.changes()
+        a.agent.set_properties({"n": "last"})
+        assert (await anext(fresh)).member.properties["n"] == "last"
+
+
+async def test_changes_agree_with_the_members_through_thick_and_thin() -> None:
+    async with running_cluster("a b c d", config=QUICK) as (a, b, c, d):
+        mirrors = [Mirror(node.agent) for node in (a, b)]
+        c.agent.set_properties({"n": "1"})
+        await d.crash()
+        async with running_node("e", c, config=QUICK) as e:
+            e.agent.set_properties({"n": "2"})
+            for node in (a, b):
+                await node.until_removed("d")
+                await node.until(lambda it: "e" in it.names and it.see("e").version, "e changed")
+            async with running_node("d", b, bind=d.address, config=QUICK) as back:
+                for node in (a, b):
+                    await node.until_meets(back.agent.local)
+        for node in (a, b):
+            await node.until_knows("a", "b", "c")
+            assert node.see("c").properties == {"n": "1"}
+        await a.until(lambda _: all(mirror.is_true() for mirror in mirrors), "it is as was told")

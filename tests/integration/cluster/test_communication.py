@@ -1,0 +1,258 @@
+"""Messages by member name: every way to send them, and what the receiver is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from postroad import MessagingService, Outcome
+from postroad.cluster import Member
+from postroad.core.errors import (
+    ConnectFailed,
+    ConnectionClosed,
+    MessagingError,
+    NoSuchMember,
+)
+from tests.cluster_nodes import (
+    Inbox,
+    Node,
+    all_know,
+    both_ways,
+    running_cluster,
+    running_node,
+    running_service,
+)
+from tests.net_peers import SPEECHES, Gate, Speech, until
+
+pytestmark = pytest.mark.integration
+
+
+class Order(msgspec.Struct):
+    item: str
+    count: int
+
+
+class Receipt(msgspec.Struct):
+    total: int
+
+
+encode = msgspec.msgpack.encode
+read_order = msgspec.msgpack.Decoder(Order).decode
+read_receipt = msgspec.msgpack.Decoder(Receipt).decode
+
+
+def bill(order: Order, _member: Member) -> Receipt:
+    return Receipt(order.count * 7)
+
+
+async def bill_later(order: Order, member: Member) -> Receipt:
+    await asyncio.sleep(0)
+    return bill(order, member)
+
+
+# Requests.
+
+
+@pytest.mark.parametrize("handler", [bill, bill_later])
+@pytest.mark.parametrize("target", ["b", "a"], ids=["to another", "to itself"])
+async def test_request_with_own_encoding(
+    handler: Callable[[Order, Member], Receipt], target: str
+) -> None:
+    async with running_cluster("a b") as nodes:
+        for node in nodes:
+            node.communication.reply_to("bill", handler, decoder=read_order, encoder=encode)
+        receipt = await nodes[0].communication.send(
+            target, "bill", Order("apple", 3), encoder=encode, decoder=read_receipt
+        )
+        assert receipt == Receipt(21)
+
+
+async def test_handler_is_given_the_member() -> None:
+    seen: list[Member] = []
+
+    def handle(_message: bytes, member: Member) -> bytes:
+        seen.append(member)
+        return member.properties["zone"].encode()
+
+    async with (
+        running_node("a", properties={"zone": "north"}) as a,
+        running_node("b", a) as b,
+    ):
+        await all_know([a, b])
+        b.communication.reply_to("who", handle)
+        assert await a.communication.send("b", "who", b"") == b"north"
+        assert seen == [b.see("a")]
+
+
+async def test_bytes_on_the_wire_are_exactly_those_of_the_encoder() -> None:
+    """So that nodes of other systems, which know no Communication, can take part."""
+    order = encode(Order("apple", 3))
+    async with running_cluster("a b") as (a, b):
+        raw: list[tuple[bytes, str]] = []
+        b.service.subscribe("raw", lambda message: raw.append((message.payload, message.subject)))
+        assert b.agent.datagrams is not None
+        b.agent.datagrams.subscribe("raw", lambda it: raw.append((it.payload, it.subject)))
+        assert await a.communication.send("b", "raw", Order("apple", 3), encoder=encode) == b""
+        await a.communication.unicast("b", "raw", Order("apple", 3), encoder=encode)
+        await a.communication.unicast("b", "raw", Order("apple", 3), encoder=encode, reliable=False)
+        await until(lambda: len(raw) == 3)
+        assert raw == [(order, "raw")] * 3
+
+        b.communication.reply_to("bill", bill, decoder=read_order, encoder=encode)
+        assert await a.service.request(b.address, "bill", order) == encode(Receipt(21))
+
+
+# Messages without a reply.
+
+
+@both_ways
+@pytest.mark.parametrize("reliable", [True, False], ids=["reliable", "unreliable"])
+async def test_unicast(datagrams: bool, reliable: bool) -> None:
+    async with running_cluster("a b", datagrams=datagrams) as (a, b):
+        inbox, own = Inbox(b), Inbox(a)
+        await a.communication.unicast("b", "note", b"hello", reliable=reliable)
+        await inbox.until((b"hello", "a"))
+        await a.communication.unicast("a", "note", b"me", reliable=reliable)
+        await own.until((b"me", "a"))
+
+
+async def test_unreliable_goes_by_datagram_and_reliable_does_not() -> None:
+    async with running_cluster("a b") as (a, b):
+        heard: list[bytes] = []
+        assert b.agent.datagrams is not None
+        b.agent.datagrams.subscribe("note", lambda message: heard.append(message.payload))
+        streamed: list[bytes] = []
+        b.service.subscribe("note", lambda message: streamed.append(message.payload))
+        await a.communication.unicast("b", "note", b"quick", reliable=False)
+        await a.communication.unicast("b", "note", b"sure")
+        await until(lambda: heard and streamed)
+        assert (heard, streamed) == ([b"quick"], [b"sure"])
+
+
+@both_ways
+@pytest.mark.parametrize("reliable", [True, False], ids=["reliable", "unreliable"])
+async def test_multicast_and_broadcast(datagrams: bool, reliable: bool) -> None:
+    async with running_cluster("a b c d", datagrams=datagrams) as nodes:
+        a = nodes[0].communication
+        inboxes = {node.name: Inbox(node) for node in nodes}
+        assert await a.multicast(["b", "c", "b"], "note", b"1", reliable=reliable) == {}
+        assert await a.broadcast("note", b"2", reliable=reliable) == {}
+        assert await a.broadcast("note", b"3", reliable=reliable, include_self=True) == {}
+        await inboxes["a"].until((b"3", "a"))
+        await inboxes["b"].until((b"1", "a"), (b"2", "a"), (b"3", "a"))
+        await inboxes["c"].until((b"1", "a"), (b"2", "a"), (b"3", "a"))
+        await inboxes["d"].until((b"2", "a"), (b"3", "a"))
+
+
+async def test_multicast_encodes_once_and_tells_whom_it_missed() -> None:
+    encoded: list[Order] = []
+
+    def encode_once(order: Order) -> bytes:
+        encoded.append(order)
+        return encode(order)
+
+    async with running_cluster("a b c") as (a, b, c):
+        inbox = Inbox(b)
+        await c.crash()
+        failures = await a.communication.multicast(
+            ["b", "c", "nobody"], "note", Order("apple", 1), encoder=encode_once
+        )
+        assert failures.keys() == {"c", "nobody"}
+        assert isinstance(failures["c"], ConnectFailed | ConnectionClosed)
+        assert isinstance(failures["nobody"], NoSuchMember)
+        await inbox.until((encode(Order("apple", 1)), "a"))
+        assert len(encoded) == 1
+
+
+async def test_asynchronous_consumers() -> None:
+    gate = Gate()
+
+    async def consume(message: bytes, member: Member) -> None:
+        await gate(message)  # type: ignore[arg-type]
+
+    async with running_cluster("a b") as (a, b):
+        b.communication.consume("slow", consume)
+        await a.communication.unicast("b", "slow", b"1")
+        await a.communication.unicast("b", "slow", b"2", reliable=False)
+        await until(lambda: gate.waiting == 2)
+        gate.open()
+        await until(lambda: gate.finished == 2)
+
+
+async def test_unsubscribe() -> None:
+    async with running_cluster("a b") as (a, b):
+        inbox = Inbox(b)
+        await a.communication.unicast("b", "note", b"1", reliable=False)
+        await inbox.until((b"1", "a"))
+        assert b.communication.unsubscribe("note")
+        assert not b.communication.unsubscribe("note")
+        await a.communication.unicast("b", "note", b"2", reliable=False)
+        await a.communication.unicast("b", "note", b"3")
+        assert b.agent.datagrams is not None
+        await until(lambda: b.agent.datagrams.statistics().unheard == 1)  # type: ignore[union-attr]
+        await until(lambda: b.service.statistics().no_handler == 1)
+        assert len(inbox.letters) == 1
+        again = Inbox(b)
+        await a.communication.unicast("b", "note", b"4")
+        await again.until((b"4", "a"))
+
+
+# Other versions of the protocol.
+
+
+@pytest.mark.parametrize("speech", SPEECHES, ids=str)
+@both_ways
+async def test_every_version_and_profile(speech: Speech, datagrams: bool) -> None:
+    """Older ones tell no name, so that the sender is known by its address."""
+    async with running_cluster("a b c", protocol=speech.protocol, datagrams=datagrams) as nodes:
+        a, b, _c = nodes
+        b.communication.reply_to("who", lambda _message, member: member.name.encode())
+        inbox = Inbox(b)
+        assert await a.communication.send("b", "who", b"") == b"a"
+        await a.communication.unicast("b", "note", b"1")
+        await a.communication.unicast("b", "note", b"2", reliable=False)
+        await inbox.until((b"1", "a"), (b"2", "a"))
+        async with running_service("stranger", protocol=speech.protocol) as stranger:
+            await expect_stranger_refused(stranger, b)
+
+
+@pytest.mark.parametrize("speech", SPEECHES, ids=str)
+async def test_member_that_advertises_a_host_name(speech: Speech) -> None:
+    """The oldest version tells its IP address instead, by which nobody knows it."""
+    options = {"protocol": speech.protocol, "advertise": "localhost:0"}
+    async with running_cluster("a b", **options) as (a, b):
+        b.communication.reply_to("who", lambda _message, member: member.name.encode())
+        if speech.version == 1:
+            await expect_stranger_refused(a.service, b)
+        else:
+            assert await a.communication.send("b", "who", b"") == b"a"
+
+
+async def expect_stranger_refused(stranger: MessagingService, node: Node) -> None:
+    with pytest.raises(MessagingError, match="not a known cluster member") as refused:
+        await stranger.request(node.address, "who")
+    assert refused.value.outcome is Outcome.KNOWN
+
+
+async def test_versions_mix_within_a_profile() -> None:
+    old, new = Speech("documented", 1).protocol, Speech("documented", 3).protocol
+    async with (
+        running_node("a", protocol=new) as a,
+        running_node("b", a, protocol=old) as b,
+        running_node("c", b, protocol=new) as c,
+    ):
+        await all_know([a, b, c])
+        for node in (a, b, c):
+            node.communication.reply_to("who", lambda _message, member: member.name.encode())
+        for sender in (a, b, c):
+            for receiver in (a, b, c):
+                answer: bytes = await sender.communication.send(receiver.name, "who", b"")
+                assert answer == sender.name.encode()
+
+
+async def test_repr() -> None:
+    async with running_node("a") as a:
+        assert repr(a.communication) == "<Communication of <Agent a member, 1 members>>"

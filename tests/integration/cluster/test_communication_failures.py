@@ -1,0 +1,235 @@
+"""Messages by member name that fail: nobody, somebody else, or somebody who cannot read them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from postroad import Outcome, Unicast
+from postroad.cluster import Member, MembershipConfig, State
+from postroad.cluster.agent import SUBJECT
+from postroad.cluster.communication import as_is
+from postroad.cluster.membership.packets import News, encode_packet
+from postroad.core.errors import (
+    MalformedPayload,
+    MessageTooLarge,
+    NoRemoteHandler,
+    NoSuchMember,
+    RemoteHandlerFailure,
+    RemoteProtocolFailure,
+    RequestTimeout,
+    WrongPeer,
+)
+from tests.cluster_nodes import (
+    CLUSTER,
+    QUICK,
+    Inbox,
+    all_know,
+    both_ways,
+    failure,
+    running_cluster,
+    running_node,
+    running_service,
+    spy_out,
+)
+from tests.net_peers import stays, until
+
+pytestmark = pytest.mark.integration
+
+
+class Order(msgspec.Struct):
+    item: str
+
+
+encode = msgspec.msgpack.encode
+read_order = msgspec.msgpack.Decoder(Order).decode
+
+
+# Nobody of that name.
+
+
+async def test_unknown_here() -> None:
+    async with running_cluster("a b c") as (a, _b, _c):
+        for call in (
+            a.communication.send("nobody", "who", b""),
+            a.communication.unicast("nobody", "who", b""),
+            a.communication.unicast("nobody", "who", b"", reliable=False),
+        ):
+            error = await failure(call, NoSuchMember)
+            assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
+            assert error.subject == "who"
+            assert "no member 'nobody'; known are a, b, c" in str(error)
+
+
+async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_cluster("a b") as (_, b), running_service("stranger") as stranger:
+        calls: list[bytes] = []
+
+        def reply(message: bytes, _member: Member) -> bytes:
+            calls.append(message)
+            return b""
+
+        b.communication.reply_to("who", reply)
+        inbox = Inbox(b)
+        with pytest.raises(RemoteHandlerFailure) as refused:
+            await stranger.request(b.address, "who", b"1")
+        assert refused.value.remote_code == NoSuchMember.code
+        assert (refused.value.outcome, refused.value.retryable) == (Outcome.KNOWN, True)
+        assert f"sender {stranger.address} is not a known cluster member" in str(refused.value)
+        await stranger.send(b.address, "note", b"2")
+        await until(lambda: b.communication.statistics().strangers == 2)
+        assert (calls, inbox.letters) == ([], [])
+        assert b.names == {"a", "b"}
+    assert "is not a known cluster member" in caplog.text
+
+
+async def test_member_that_is_not_known_yet() -> None:
+    """It is told so, and asked who it is: soon after it is known."""
+    # They would find out by themselves if they spoke to each other for any other reason.
+    config = MembershipConfig(
+        probe_interval_s=1_000, sync_interval_s=1_000, gossip_interval_s=1_000
+    )
+    async with (
+        running_node("a", config=config) as a,
+        running_node("b", config=config) as b,
+        Unicast(CLUSTER, "herald") as herald,
+    ):
+        a.communication.reply_to("who", lambda _message, member: member.name.encode())
+        news = News(news=list((await spy_out(a)).values()))
+        await herald.send(b.address, SUBJECT, encode_packet(news))
+        await b.until_knows("a")
+        error = await failure(b.communication.send("a", "who", b""), NoSuchMember)
+        assert (error.outcome, error.retryable) == (Outcome.KNOWN, True)
+        assert "the peer does not know this node yet" in str(error)
+        assert error.subject == "who"
+        await all_know([a, b])
+        assert await b.communication.send("a", "who", b"") == b"b"
+
+
+async def test_member_that_left() -> None:
+    async with running_cluster("a b") as (a, b):
+        await b.stop()
+        await a.until_removed("b")
+        await failure(a.communication.send("b", "who", b""), NoSuchMember)
+
+
+async def test_suspected_member_is_still_reached() -> None:
+    async with running_cluster("a b", config=QUICK) as (a, b):
+        b.communication.reply_to("who", lambda _message, _member: b"me")
+        await b.agent.datagrams.stop()  # type: ignore[union-attr]
+        b.service.unsubscribe("cluster.membership")
+        await a.until(lambda it: it.see("b").state is State.SUSPECT, "b is suspected")
+        assert await a.communication.send("b", "who", b"") == b"me"
+
+
+# Somebody else at the address.
+
+
+@both_ways
+async def test_another_node_at_the_address(datagrams: bool) -> None:
+    async with running_cluster("a b", datagrams=datagrams) as (a, b):
+        await b.crash()
+        async with running_service("impostor", bind=b.address) as impostor:
+            got: list[bytes] = []
+            impostor.subscribe("secret", lambda message: got.append(message.payload))
+            for call in (
+                a.communication.send("b", "secret", b"1"),
+                a.communication.unicast("b", "secret", b"2"),
+            ):
+                error = await failure(call, WrongPeer)
+                assert (error.outcome, error.retryable) == (Outcome.NOT_SENT, True)
+            failures = await a.communication.broadcast("secret", b"3")
+            assert failures.keys() == {"b"}
+            assert isinstance(failures["b"], WrongPeer)
+            await stays(lambda: not got)
+
+
+async def test_another_member_at_the_address_of_one_that_crashed() -> None:
+    async with running_cluster("a b", config=QUICK) as (a, b):
+        await b.crash()
+        async with running_node("c", a, bind=b.address, config=QUICK) as c:
+            got = Inbox(c, "secret")
+            await a.until_meets(c.agent.local)
+            with pytest.raises((WrongPeer, NoSuchMember)):
+                await a.communication.send("b", "secret", b"1")
+            await a.until_removed("b")
+            assert a.see("c").is_reachable
+            assert got.letters == []
+
+
+# Failing handlers and messages nobody can read.
+
+
+async def test_failing_handler() -> None:
+    def fail(_message: bytes, _member: Member) -> bytes:
+        raise RuntimeError("out of apples")
+
+    async def fail_later(_message: bytes, _member: Member) -> bytes:
+        raise RuntimeError("out of pears")
+
+    async with running_cluster("a b") as (a, b):
+        b.communication.reply_to("now", fail)
+        b.communication.reply_to("later", fail_later, encoder=as_is)
+        for subject, text in (("now", "out of apples"), ("later", "out of pears")):
+            error = await failure(a.communication.send("b", subject, b""), RemoteHandlerFailure)
+            assert (error.outcome, error.retryable) == (Outcome.KNOWN, False)
+            assert text in str(error)
+        await failure(a.communication.send("b", "nothing", b""), NoRemoteHandler)
+
+
+async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail_later(_message: bytes, _member: Member) -> None:
+        raise RuntimeError("out of pears")
+
+    async with running_cluster("a b") as (a, b):
+        b.communication.consume("later", fail_later)
+        await a.communication.unicast("b", "later", b"", reliable=False)
+        await until(lambda: b.communication.statistics().failed == 1)
+        assert "the consumer of 'later' failed: RuntimeError('out of pears')" in caplog.text
+
+
+async def test_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_cluster("a b") as (a, b):
+        orders: list[Order] = []
+        b.communication.reply_to("bill", lambda it, _member: it, decoder=read_order, encoder=encode)
+        b.communication.consume("order", lambda it, _member: orders.append(it), decoder=read_order)
+        error = await failure(a.communication.send("b", "bill", b"\xc1"), RemoteProtocolFailure)
+        assert (error.outcome, error.retryable) == (Outcome.KNOWN, False)
+        assert "DecodeError" in str(error)
+        await a.communication.unicast("b", "order", b"\xc1", reliable=False)
+        await until(lambda: b.communication.statistics().malformed == 1)
+        await a.communication.unicast("b", "order", b"\xc1")
+        await a.communication.unicast("b", "order", Order("apple"), encoder=encode)
+        await until(lambda: orders == [Order("apple")])
+        assert "dropped a datagram to 'order'" in caplog.text
+
+
+async def test_reply_that_cannot_be_decoded() -> None:
+    async with running_cluster("a b") as (a, b):
+        b.communication.reply_to("bill", lambda _message, _member: b"\xc1")
+        with pytest.raises(MalformedPayload, match="DecodeError"):
+            await a.communication.send("b", "bill", b"", decoder=read_order)
+
+
+async def test_timeout() -> None:
+    async def hang(_message: bytes, _member: Member) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async with running_cluster("a b") as (a, b):
+        b.communication.reply_to("hang", hang, encoder=as_is)
+        error = await failure(a.communication.send("b", "hang", b"", timeout=0.05), RequestTimeout)
+        assert error.timeout_s == 0.05
+
+
+async def test_too_large_for_a_datagram() -> None:
+    async with running_cluster("a b") as (a, b):
+        inbox = Inbox(b)
+        error = await failure(
+            a.communication.unicast("b", "note", bytes(66_000), reliable=False), MessageTooLarge
+        )
+        assert error.outcome is Outcome.NOT_SENT
+        await a.communication.unicast("b", "note", bytes(66_000))
+        await inbox.until((bytes(66_000), "a"))

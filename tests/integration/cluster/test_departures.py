@@ -1,0 +1,87 @@
+"""Members that leave, crash and come back, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad import Address
+from postroad.cluster import ChangeKind, State
+from tests.cluster_nodes import QUICK, USUAL, all_know, both_ways, running_cluster, running_node
+
+pytestmark = pytest.mark.integration
+
+
+@both_ways
+async def test_leaving_is_seen_at_once_by_all(datagrams: bool) -> None:
+    async with running_cluster("a b c d e", datagrams=datagrams) as nodes:
+        *others, leaver = nodes
+        started = asyncio.get_running_loop().time()
+        await leaver.agent.stop()
+        for node in others:
+            change = await node.until_removed("e")
+            assert change.member.state is State.LEFT
+            assert node.names == {"a", "b", "c", "d"}
+            assert not node.told(ChangeKind.REACHABILITY)
+        # A silent member would not even be suspected by now.
+        elapsed = asyncio.get_running_loop().time() - started
+        assert elapsed < USUAL.probe_timeout_s + USUAL.confirmed_failure_timeout_s
+
+
+@both_ways
+async def test_crash_is_noticed(datagrams: bool) -> None:
+    async with running_cluster("a b c d", config=QUICK, datagrams=datagrams) as nodes:
+        *others, lost = nodes
+        await lost.crash()
+        for node in others:
+            change = await node.until_removed("d")
+            assert change.member.state is State.DEAD
+            assert change.previous is not None and change.previous.state is State.SUSPECT
+            assert node.names == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["after removal", "at once"])
+@pytest.mark.parametrize("same_port", [True, False], ids=["same port", "another port"])
+async def test_restart_under_the_same_name(same_port: bool, is_noticed: bool) -> None:
+    async with running_cluster("a b c", config=QUICK) as (a, b, c):
+        before = c.agent.local
+        await c.crash()
+        if is_noticed:
+            await a.until_removed("c")
+            await b.until_removed("c")
+        bind = c.address if same_port else Address("127.0.0.1", 0)
+        async with running_node("c", a, b, bind=bind, config=QUICK) as back:
+            for node in (a, b):
+                await node.until_meets(back.agent.local)
+                assert node.see("c").address == back.address
+                assert node.see("c").is_reachable
+                kinds = [it.kind for it in node.changes if it.member.name == "c"]
+                assert kinds.count(ChangeKind.ADDED) == 2
+                assert kinds.count(ChangeKind.REMOVED) == 1
+                removal = node.told(ChangeKind.REMOVED, "c")[0]
+                assert removal.member.instance == before.instance
+            await all_know([a, b, back])
+            back.communication.reply_to("who", lambda _message, _member: b"new")
+            assert await a.communication.send("c", "who", b"") == b"new"
+
+
+async def test_node_that_leaves_may_come_back() -> None:
+    async with running_cluster("a b") as (a, b):
+        await b.stop()
+        await a.until_removed("b")
+        async with running_node("b", a, bind=b.address) as back:
+            await all_know([a, back])
+
+
+async def test_member_both_ways_among_others(caplog: pytest.LogCaptureFixture) -> None:
+    """As where a firewall blocks UDP: TCP keeps the member alive, and it is told."""
+    async with (
+        running_cluster("a b", config=QUICK) as (a, b),
+        running_node("c", a, config=QUICK, datagrams=False) as c,
+    ):
+        await all_know([a, b, c])
+        for node in (a, b):
+            await node.eventually(lambda it: it.agent.statistics().counters.probes_by_stream >= 3)
+            assert not node.told(ChangeKind.REMOVED)
+    assert "answers over TCP but not over UDP; are datagrams blocked?" in caplog.text

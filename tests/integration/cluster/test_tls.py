@@ -1,0 +1,125 @@
+"""A cluster over mutual TLS: everything goes over TCP, and no datagram socket is opened."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from postroad import Unicast
+from postroad.cluster import Agent, ChangeKind, Member, MembershipConfig, State, Topics
+from postroad.core.errors import ConfigError, NameTaken
+from tests.cluster_nodes import (
+    CLUSTER,
+    QUICK,
+    USUAL,
+    Node,
+    all_know,
+    make_node,
+    running_node,
+    running_service,
+    udp_ports,
+)
+from tests.net_peers import until
+from tests.tls_nodes import Authority
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "one")
+
+
+@asynccontextmanager
+async def secure_cluster(
+    authority: Authority, config: MembershipConfig = USUAL
+) -> AsyncIterator[list[Node]]:
+    async with (
+        running_node("a", tls=authority.tls("a"), config=config) as a,
+        running_node("b", a, tls=authority.tls("b"), config=config) as b,
+        running_node("c", b, tls=authority.tls("c"), config=config) as c,
+    ):
+        await all_know([a, b, c])
+        yield [a, b, c]
+
+
+async def test_no_datagram_socket_is_opened(authority: Authority) -> None:
+    async with secure_cluster(authority) as nodes:
+        for node in nodes:
+            assert node.agent.datagrams is None
+            assert node.address.port not in udp_ports()
+
+
+async def test_datagrams_are_refused(authority: Authority) -> None:
+    async with running_service("a", tls=authority.tls("a")) as service:
+        with pytest.raises(ConfigError, match="datagrams would bypass TLS"):
+            Agent(service, datagrams=True)
+
+
+async def test_whole_life(authority: Authority) -> None:
+    async with secure_cluster(authority, QUICK) as (a, b, c):
+        a.agent.set_properties({"large": "x" * 10_000})
+        for node in (b, c):
+            await node.until(lambda it: it.see("a").properties, "a changed")
+        # Long enough for probes to have gone both ways.
+        await until(lambda: all(it.agent.statistics().counters.probes >= 4 for it in (a, b, c)))
+        assert not a.told(ChangeKind.REMOVED)
+        await c.crash()
+        for node in (a, b):
+            assert (await node.until_removed("c")).member.state is State.DEAD
+        await b.agent.stop()
+        assert (await a.until_removed("b")).member.state is State.LEFT
+
+
+async def test_messages(authority: Authority) -> None:
+    async with secure_cluster(authority) as (a, b, c):
+        notes: list[tuple[bytes, str]] = []
+
+        def note(message: bytes, member: Member) -> None:
+            notes.append((message, member.name))
+
+        b.communication.reply_to("who", lambda _message, member: member.name.encode())
+        b.communication.consume("note", note)
+        assert await a.communication.send("b", "who", b"") == b"a"
+        await a.communication.unicast("b", "note", b"1", reliable=False)
+        await until(lambda: notes == [(b"1", "a")])
+        Topics(c.communication).subscribe("news", note)
+        topics = Topics(a.communication)
+        await a.until(lambda _: topics.subscribers("news"), "c wants news")
+        assert await topics.publish("news", b"2") == {}
+        await until(lambda: (b"2", "a") in notes)
+
+
+@pytest.mark.parametrize("asks_holder", [True, False], ids=["asks holder", "asks another"])
+async def test_second_node_of_a_name_is_refused(
+    authority: Authority, asks_holder: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        secure_cluster(authority) as (a, b, c),
+        running_service("a", tls=authority.tls("a")) as service,
+    ):
+        second = make_node(service, a if asks_holder else b)
+        with pytest.raises(NameTaken, match=str(a.address)):
+            await second.agent.start()
+        assert f"another live node at {service.address} is named 'a'" in caplog.text
+        assert a.agent.failure is None
+        await all_know([a, b, c])
+
+
+async def test_strangers_stay_outside(authority: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "two")
+    async with (
+        secure_cluster(authority) as (a, b, c),
+        running_node("d", a, tls=other.tls("d"), config=QUICK) as d,
+        running_node("e", a, config=QUICK) as e,
+        Unicast(CLUSTER, "f") as f,
+    ):
+        for _ in range(20):
+            await f.send(a.address, "cluster.membership", b"anything")
+        await until(lambda: a.service.statistics().tls_failures >= 2)
+        assert d.names == {"d"}
+        assert e.names == {"e"}
+        await all_know([a, b, c])

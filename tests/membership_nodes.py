@@ -1,0 +1,355 @@
+"""Membership machines for tests: records, single machines, and clusters without sockets.
+
+There are no tasks and no waiting: a `Wire` carries packets at once and in a fixed order, and time
+passes when a test says so. A node's address, secret and process number follow from its name, so a
+test can forge what another node would say.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import NamedTuple
+
+from postroad.cluster.membership import (
+    Change,
+    ChangeKind,
+    MemberChange,
+    Membership,
+    MembershipConfig,
+    Phase,
+    Record,
+    Send,
+    State,
+)
+from postroad.cluster.membership.packets import News, Packet, decode_packet, encode_packet
+from postroad.cluster.membership.records import digest_of
+from postroad.cluster.membership.roster import Roster
+from postroad.cluster.membership.rumours import Rumours
+from postroad.cluster.membership.voice import Voice
+from postroad.core import Address
+from postroad.testing import ManualClock
+
+START = 1_000.0
+"""When a wire's clock begins: late enough for a time of zero to be long ago."""
+INCARNATION = 1_000
+NEWS_MAX = 5_000
+
+# Two machines that answer each other for ever would hang a test.
+_STEPS_MAX = 200_000
+
+
+def address_of(name: str) -> Address:
+    """Where the node of that name is reached."""
+    return Address(f"{name}.example", 26_502)
+
+
+def secret_of(name: str) -> bytes:
+    """What the node of that name says goodbye with."""
+    return f"secret of {name}".encode()
+
+
+def instance_of(name: str, *, start: int = 0) -> int:
+    """The process number of the node of that name, after so many restarts; -1 is one before."""
+    return sum(name.encode()) + (start + 1) * 1_000_000
+
+
+def make_record(
+    name: str,
+    state: State = State.ALIVE,
+    *,
+    incarnation: int = INCARNATION,
+    start: int = 0,
+    address: Address | None = None,
+    version: int = 0,
+    properties: dict[str, str] | None = None,
+    witness: str = "",
+    secret: bytes | None = None,
+) -> Record:
+    """What somebody says of the node of that name; goodbyes are genuine unless a secret is given.
+
+    Properties that are not given are empty, as they are for a node that has none.
+    """
+    address = address or address_of(name)
+    if secret is None:
+        secret = secret_of(name) if state is State.LEFT else b""
+    return Record(
+        name=name,
+        instance=instance_of(name, start=start),
+        host=address.host,
+        port=address.port,
+        incarnation=incarnation,
+        state=state,
+        version=version,
+        farewell=digest_of(secret_of(name)),
+        properties={} if properties is None else properties,
+        witness=witness,
+        secret=secret,
+    )
+
+
+def make_machine(
+    name: str,
+    *,
+    start: int = 0,
+    incarnation: int = INCARNATION,
+    address: Address | None = None,
+    seed: int = 0,
+    properties: dict[str, str] | None = None,
+    config: MembershipConfig | None = None,
+) -> Membership:
+    """The machine of the node of that name, not started."""
+    return Membership(
+        name,
+        address or address_of(name),
+        instance=instance_of(name, start=start),
+        incarnation=incarnation,
+        secret=secret_of(name),
+        chance=Random(f"{seed} {name}"),
+        properties=properties,
+        config=config,
+    )
+
+
+def make_roster(name: str = "self", config: MembershipConfig | None = None) -> Roster:
+    """An empty roster of the node of that name."""
+    return Roster(config or MembershipConfig(), make_record(name), Rumours())
+
+
+def make_voice(name: str = "self", config: MembershipConfig | None = None, seed: int = 0) -> Voice:
+    """What the parts of a machine speak with; its node is a member."""
+    config = config or MembershipConfig()
+    rumours = Rumours()
+    voice = Voice(config, Roster(config, make_record(name), rumours), rumours, Random(seed))
+    voice.is_member = True
+    return voice
+
+
+class Said(NamedTuple):
+    """A packet in the open."""
+
+    address: Address
+    packet: Packet
+    is_stream: bool
+
+
+def read_send(send: Send) -> Said:
+    """Open a packet that is to be sent."""
+    packet = decode_packet(send.payload, news_max=NEWS_MAX)
+    return Said(send.address, packet, send.is_stream)
+
+
+def take_said(source: Membership | Voice) -> list[Said]:
+    """What a machine, or a part of it, has said since the last call."""
+    if isinstance(source, Membership):
+        outgoing = source.take_outgoing()
+    else:
+        outgoing, source.outgoing = source.outgoing, []
+    return [read_send(send) for send in outgoing]
+
+
+def tell(
+    machine: Membership, *records: Record, now: float, source: Address | None = None
+) -> bytes | None:
+    """Let a machine hear news, from somebody whom it does not ask back."""
+    payload = encode_packet(News(news=list(records)))
+    return machine.receive(payload, source or Address("somewhere", 1), now)
+
+
+def ask(
+    machine: Membership, packet: Packet, *, now: float = START, name: str = "b"
+) -> Packet | None:
+    """Hand a machine a packet from the node of that name; its answer."""
+    answer = machine.receive(encode_packet(packet), address_of(name), now)
+    return None if answer is None else decode_packet(answer, news_max=NEWS_MAX)
+
+
+def join_alone(name: str = "a", *, config: MembershipConfig | None = None) -> Membership:
+    """A machine that is a member of a cluster of its own."""
+    machine = make_machine(name, config=config)
+    machine.start(START)
+    machine.set_contacts([], START)
+    return machine
+
+
+class Leg(NamedTuple):
+    """One packet on its way, from name to name."""
+
+    sender: str
+    receiver: str
+    payload: bytes
+    is_stream: bool
+
+
+class _Parcel(NamedTuple):
+    sender: Membership
+    send: Send
+
+
+class Wire:
+    """Machines connected to each other, and a clock.
+
+    Packets arrive in the order in which they were sent, at the moment they were sent, unless
+    `loses` says that one gets lost. Whatever a machine reports is kept in `changes`.
+    """
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(START)
+        self.nodes: dict[Address, Membership] = {}
+        self.changes: dict[str, list[Change]] = {}
+        self.loses: Callable[[Leg], bool] = lambda leg: False
+        self._on_their_way: deque[_Parcel] = deque()
+
+    # Nodes come and go.
+
+    def add(self, machine: Membership, contacts: Iterable[str | Membership] = ()) -> Membership:
+        """Start a machine that knows these others by name or by themselves, and let it join."""
+        self.nodes[machine.own.address] = machine
+        self.changes.setdefault(machine.own.name, [])
+        machine.start(self.clock())
+        places = [
+            it.own.address if isinstance(it, Membership) else address_of(it) for it in contacts
+        ]
+        machine.set_contacts(places, self.clock())
+        self.tick()
+        return machine
+
+    def stop(self, machine: Membership) -> None:
+        """Take a machine away without a word, as when its process is killed."""
+        self.nodes.pop(machine.own.address, None)
+        machine.take_outgoing()
+
+    def cut(self, *names: str) -> None:
+        """Let nobody among these names hear anybody else, and nobody else hear them."""
+        self.loses = lambda leg: (leg.sender in names) is not (leg.receiver in names)
+
+    def isolate(self, *names: str) -> None:
+        """Let these hear nobody at all, and nobody hear them."""
+        self.loses = lambda leg: leg.sender in names or leg.receiver in names
+
+    def heal(self) -> None:
+        """Lose nothing any more."""
+        self.loses = lambda leg: False
+
+    # Time passes.
+
+    def pump(self) -> None:
+        """Carry packets until nobody has anything to say at this moment."""
+        self._collect()
+        for _ in range(_STEPS_MAX):
+            if not self._on_their_way:
+                return
+            self._deliver(self._on_their_way.popleft())
+            self._collect()
+        raise AssertionError("the machines do not come to rest")
+
+    def run(self, seconds: float) -> None:
+        """Let time pass; every machine gets its ticks when it wants them."""
+        self.run_until(lambda: False, limit_s=seconds)
+
+    def run_until(self, is_so: Callable[[], bool], *, limit_s: float = 120.0) -> bool:
+        """Let time pass until something is so, but not for ever; whether it is."""
+        end = self.clock() + limit_s
+        self.pump()
+        for _ in range(_STEPS_MAX):
+            if is_so():
+                return True
+            due = min((it.deadline() for it in self.nodes.values()), default=end)
+            self.clock.now = max(self.clock(), min(due, end))
+            if due > end:
+                return is_so()
+            self.tick()
+        raise AssertionError("the machines do not let time pass")
+
+    def tick(self) -> None:
+        """Tick every machine that is due."""
+        for machine in list(self.nodes.values()):
+            if machine.deadline() <= self.clock():
+                machine.tick(self.clock())
+        self.pump()
+
+    # Packets.
+
+    def _collect(self) -> None:
+        for machine in list(self.nodes.values()):
+            self._on_their_way.extend(_Parcel(machine, it) for it in machine.take_outgoing())
+            self.changes[machine.own.name] += machine.take_changes()
+
+    def _deliver(self, parcel: _Parcel) -> None:
+        sender, send = parcel
+        receiver = self.nodes.get(send.address)
+        if receiver is None or self._is_lost(sender, receiver, send.payload, send.is_stream):
+            return
+        if send.is_stream and sender is not receiver and sender.own.name == receiver.own.name:
+            # The messaging service connects no two nodes of one name.
+            is_member = receiver.phase is Phase.MEMBER
+            sender.on_same_name(
+                send.address, receiver.own.instance, self.clock(), is_member=is_member
+            )
+            receiver.hear_of_namesake(sender.own.address, sender.own.instance, self.clock())
+            return
+        answer = receiver.receive(
+            send.payload, sender.own.address, self.clock(), in_stream=send.is_stream
+        )
+        if answer is None or self._is_lost(receiver, sender, answer, send.is_stream):
+            return
+        if sender.own.address in self.nodes:
+            sender.receive(answer, send.address, self.clock(), in_stream=send.is_stream)
+
+    def _is_lost(
+        self, sender: Membership, receiver: Membership, payload: bytes, is_stream: bool
+    ) -> bool:
+        return self.loses(Leg(sender.own.name, receiver.own.name, payload, is_stream))
+
+    # Looking.
+
+    def removals(self, name: str) -> list[str]:
+        """Nodes that saw the member of that name removed, one entry each time."""
+        return [
+            observer
+            for observer, changes in self.changes.items()
+            for change in changes
+            if isinstance(change, MemberChange)
+            and change.kind is ChangeKind.REMOVED
+            and change.member.name == name
+        ]
+
+    def agree(self) -> bool:
+        """Whether all nodes think the same of the same members."""
+        views = {self.view(machine) for machine in self.nodes.values()}
+        return len(views) == 1
+
+    def view(self, machine: Membership) -> frozenset[tuple[object, ...]]:
+        """Everything a node knows of members, comparable."""
+        return frozenset(
+            (
+                *(it.name, it.address, it.state, it.incarnation, it.instance, it.version),
+                *sorted(it.properties.items()),
+            )
+            for it in machine.members()
+        )
+
+
+def make_cluster(
+    *names: str, config: MembershipConfig | None = None, seed: int = 0
+) -> tuple[Wire, dict[str, Membership]]:
+    """A wire with nodes that know each other and have nothing left to tell."""
+    wire = Wire()
+    machines: dict[str, Membership] = {}
+    for name in names:
+        machine = make_machine(name, config=config, seed=seed)
+        machines[name] = wire.add(machine, machines.values())
+    wire.run(30.0)
+    return wire, machines
+
+
+def names_of(machine: Membership) -> list[str]:
+    """Members a node knows, itself included, in order."""
+    return sorted(member.name for member in machine.members())
+
+
+def state_of(machine: Membership, name: str) -> State | None:
+    """What a node thinks of an active member."""
+    member = machine.member(name)
+    return None if member is None else member.state

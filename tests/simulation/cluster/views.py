@@ -1,0 +1,227 @@
+"""Checks what each process is told, beside the cluster: no change may contradict another.
+
+Here it is decided what a node may believe. It may be late, but it may not be told nonsense: every
+change must follow from the one before, every record must have been true of some process once, and
+nobody may be given up who was there all the time.
+"""
+
+from __future__ import annotations
+
+from postroad.cluster import ChangeKind, Member, MemberChange, MembershipConfig, State
+from postroad.core.errors import NameTaken
+from postroad.testing import SimCluster, require
+from tests.simulation.cluster.process import Process
+from tests.simulation.cluster.quiet import Quiet
+
+CONFIG = MembershipConfig()
+# Who was suspected for a reason had its whole time to speak up since that reason is gone, and some
+# more, because whoever was cut off tells its suspicions late.
+WELL_S = CONFIG.failure_timeout_s + CONFIG.probe_timeout_s
+# Whoever is asked for its name in vain has not answered for so long.
+ANSWER_S = CONFIG.probe_timeout_s * (CONFIG.health_max + 1)
+# Probes under way: one each interval, and each takes no longer than the most patient waits.
+PROBES_MAX = 64
+
+
+class Views:
+    """What every process was told so far, and what is wrong with it."""
+
+    def __init__(self, sim: SimCluster, quiet: Quiet) -> None:
+        self._sim = sim
+        self._quiet = quiet
+        # All there were, oldest first.
+        self.processes: list[Process] = []
+        # Others as each process was told of them.
+        self._told: dict[Process, dict[str, Member]] = {}
+        # What each process has removed, by instance.
+        self._removed: dict[Process, dict[int, Member]] = {}
+        self.changes = 0
+
+    def add(self, process: Process) -> None:
+        """A process has started."""
+        self.processes.append(process)
+        self._told[process] = {}
+        self._removed[process] = {}
+
+    # What processes tell.
+
+    def on_change(self, process: Process, change: MemberChange) -> None:
+        """A process has learnt of a change."""
+        self.changes += 1
+        self._sim.log.add(process.node.name, "sees", str(change))
+        member, told = change.member, self._told[process]
+        if member.name == process.name:
+            self._check_own(process, change)
+            return
+        self._check_order(process, change, told.get(member.name))
+        self._check_truth(process, member)
+        if change.kind is ChangeKind.REMOVED:
+            self._check_removal(process, member)
+            if not self._is_replaced(process, member):
+                self._removed[process][member.instance] = member
+            del told[member.name]
+        else:
+            told[member.name] = member
+
+    def on_joined(self, process: Process) -> None:
+        """A process takes part: its name must have been free."""
+        self._sim.log.add(process.node.name, "joined", process.name)
+        for holder in self._namesakes(process):
+            require(
+                not (holder.is_member and self._can_know(process, holder)),
+                f"{process} joined although {holder} has its name and could be reached",
+            )
+
+    def on_name_taken(self, process: Process, error: NameTaken) -> None:
+        """A process goes: somebody must have its name."""
+        self._sim.log.add(process.node.name, "yields", str(error))
+        longest_ago = self._sim.now - ANSWER_S
+        require(
+            any(it.ended is None or it.ended > longest_ago for it in self._namesakes(process)),
+            f"{process} gave up its name, and nobody else has it",
+        )
+
+    def _namesakes(self, process: Process) -> list[Process]:
+        return [it for it in self.processes if it.name == process.name and it is not process]
+
+    def _can_know(self, process: Process, holder: Process) -> bool:
+        """Whether since its start it could reach the holder of its name, and seeds that know it."""
+        waited_s = self._sim.now - process.started
+        seeds = [it for it in self.processes if it.is_seed and it.is_member]
+        return bool(seeds) and all(
+            self._quiet.between(process, it) >= waited_s
+            and (it is holder or self._quiet.between(holder, it) >= WELL_S)
+            for it in (holder, *seeds)
+        )
+
+    # What a change must be like.
+
+    def _check_own(self, process: Process, change: MemberChange) -> None:
+        require(change.kind is ChangeKind.METADATA, f"{process} is told of itself: {change}")
+        process.remember_properties(change.member)
+
+    def _check_order(self, process: Process, change: MemberChange, known: Member | None) -> None:
+        is_added = change.kind is ChangeKind.ADDED
+        about = f"{process} is told: {change}"
+        require(is_added == (known is None), f"{about}, and before: {known}")
+        require(is_added == (change.previous is None), f"{about}, previous {change.previous}")
+        is_active = change.member.state.is_active
+        require(is_active == (change.kind is not ChangeKind.REMOVED), about)
+        if known is None or change.previous is None:
+            self._check_return(process, change.member)
+            return
+        require(_facts(known) == _facts(change.previous), f"{about}, was {known}: {change}")
+        before, after = change.previous, change.member
+        require(before.instance == after.instance, f"{about}, another process than before")
+        if change.kind is ChangeKind.REACHABILITY:
+            require(before.state is not after.state, f"{about}, which is nothing new")
+        if change.kind is ChangeKind.METADATA:
+            require(before.state is after.state, f"{about}, and its state changed too")
+
+    def _check_return(self, process: Process, member: Member) -> None:
+        """Whoever was removed comes back only by a newer word of its own."""
+        removed = self._removed[process].get(member.instance)
+        if removed is not None:
+            require(
+                removed.state is not State.LEFT and member.incarnation > removed.incarnation,
+                f"{process} brings back {member}, removed at incarnation {removed.incarnation}",
+            )
+
+    def _check_truth(self, process: Process, member: Member) -> None:
+        """Nobody but the member itself decides about its record."""
+        source = self.find(member)
+        require(source is not None, f"{process} is told of {member}, which never was")
+        if source is None or source.own is None:
+            return
+        require(
+            member.address == source.own.address and member.incarnation <= source.own.incarnation,
+            f"{process} is told of {member}, which {source} has never said",
+        )
+        self._check_properties(process, member, source)
+
+    def _check_properties(self, process: Process, member: Member, source: Process) -> None:
+        said = source.history.get(member.version)
+        is_awaited = not member.properties
+        require(
+            said is not None and (is_awaited or said == member.properties),
+            f"{process} is told of properties of {member}, version {member.version}, "
+            f"that it never had: {sorted(member.properties)}",
+        )
+
+    def _check_removal(self, process: Process, member: Member) -> None:
+        """Nobody is given up who was there all the time, and nobody is said to have left."""
+        source = self.find(member)
+        if source is None or not source.is_member:
+            return
+        require(member.state is not State.LEFT, f"{process} says that {source} left")
+        if self._is_replaced(process, member):
+            there_s = self._quiet.between(process, source)
+            require(
+                there_s < ANSWER_S,
+                f"{process} replaced {member}, which was there for {there_s:.1f} s",
+            )
+            return
+        others = [it for it in self.processes if it.is_running]
+        well_s = min(self._quiet.around(source, others), self._quiet.between(process, source))
+        require(
+            well_s < WELL_S,
+            f"{process} removed {member}, which all could reach for {well_s:.1f} s",
+        )
+
+    def _is_replaced(self, process: Process, member: Member) -> bool:
+        """Whether another process has taken over the name of one that was removed."""
+        assert process.agent is not None
+        successor = process.agent.member(member.name)
+        return successor is not None and successor.instance != member.instance
+
+    def find(self, member: Member) -> Process | None:
+        """The process that is meant."""
+        for process in self.processes:
+            if process.own is not None and process.own.instance == member.instance:
+                return process if process.name == member.name else None
+        return None
+
+    # What must always hold.
+
+    def check(self) -> None:
+        """What processes list is what they were told, and none keeps more than it needs."""
+        for process in self.processes:
+            if process.is_member:
+                self._check_listed(process)
+                self._check_memory(process)
+
+    def _check_listed(self, process: Process) -> None:
+        assert process.agent is not None
+        own, *others = process.agent.members
+        require(own.name == process.name, f"{process} lists {own} first")
+        listed = {member.name: member for member in others}
+        require(len(listed) == len(others), f"{process} lists a member twice: {others}")
+        told = self._told[process]
+        require(
+            {name: _facts(it) for name, it in listed.items()}
+            == {name: _facts(it) for name, it in told.items()},
+            f"{process} lists {sorted(listed)} and was told of {sorted(told)}",
+        )
+
+    def _check_memory(self, process: Process) -> None:
+        machine = process.machine
+        assert machine is not None
+        names = {it.name for it in self.processes}
+        entries = len(machine._roster.entries)
+        require(entries < len(names), f"{process} remembers {entries} others of {len(names)}")
+        rumours = len(machine._voice.rumours)
+        require(rumours <= entries + 1, f"{process} has {rumours} rumours of {entries} others")
+        probes = len(machine._prober._probes)
+        require(probes <= PROBES_MAX, f"{process} has {probes} probes under way")
+
+
+def _facts(member: Member) -> tuple[object, ...]:
+    """All that a change tells of; the incarnation may rise without one."""
+    return (
+        member.name,
+        member.address,
+        member.state,
+        member.instance,
+        dict(member.properties),
+        member.version,
+    )

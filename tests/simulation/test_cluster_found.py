@@ -1,0 +1,138 @@
+"""What scenario `cluster` has found once, as small as it can be told."""
+
+import asyncio
+from random import Random
+
+import msgspec
+
+from postroad.cluster import ChangeKind, MemberChange, State
+from postroad.cluster.membership import Membership, Record
+from postroad.cluster.membership.own import first_record
+from postroad.cluster.membership.packets import Ack, News, Ping, Pull, decode_packet, encode_packet
+from postroad.core import Address
+from postroad.testing import SimCluster, SimNode
+
+NEWS_MAX = 10
+
+
+class Listener:
+    """One machine and what comes out of it, driven by hand."""
+
+    def __init__(self) -> None:
+        self.machine = Membership(
+            "ear",
+            Address("10.0.0.1", 7000),
+            instance=1,
+            incarnation=1,
+            secret=b"own",
+            chance=Random(1),
+        )
+        self.now = 0.0
+        self.changes: list[tuple[float, MemberChange]] = []
+        self.machine.start(self.now)
+        self.machine.set_contacts([], self.now)
+
+    def hear(self, record: Record) -> None:
+        data = encode_packet(News(news=[record]))
+        self.machine.receive(data, record.address, self.now)
+        self._note()
+
+    def run(self, until: float) -> None:
+        while self.machine.deadline() <= until:
+            self.now = self.machine.deadline()
+            self.machine.tick(self.now)
+            self._note()
+
+    def _note(self) -> None:
+        told = [it for it in self.machine.take_changes() if isinstance(it, MemberChange)]
+        self.changes += [(self.now, change) for change in told]
+
+
+def record_of(name: str, instance: int, incarnation: int, secret: bytes = b"theirs") -> Record:
+    return first_record(
+        name,
+        Address("10.0.0.2", 7000),
+        instance=instance,
+        incarnation=incarnation,
+        secret=secret,
+        properties={"role": "worker"},
+    )
+
+
+def test_process_that_is_gone_takes_over_no_name() -> None:
+    """Its tombstone must not displace a live member, though that is out of reach for a moment."""
+    for state in (State.DEAD, State.LEFT):
+        ear = Listener()
+        ear.hear(record_of("holder", 2, 10))
+        gone = msgspec.structs.replace(
+            record_of("holder", 3, 20), state=state, secret=b"theirs", witness="somebody"
+        )
+        ear.hear(gone)
+        # Nobody answers, for as long as a question about a name takes.
+        ear.run(until=ear.machine.config.probe_timeout_s + 0.5)
+        member = ear.machine.member("holder")
+        assert member is not None and member.instance == 2, f"replaced by one that is {state.name}"
+
+
+def test_properties_of_a_successor_are_asked_for() -> None:
+    """They are left out of datagrams where they are large, also of one that tells of a restart."""
+    ear = Listener()
+    ear.hear(record_of("worker", 2, 10))
+    ear.machine.take_outgoing()
+    successor = record_of("worker", 3, 20).without_properties()
+    ear.hear(successor)
+    sent = [decode_packet(it.payload, news_max=NEWS_MAX) for it in ear.machine.take_outgoing()]
+    question = next(it for it in sent if isinstance(it, Ping))
+    ack = Ack(number=question.number, name="worker", instance=3, farewell=b"", is_member=True)
+    ear.machine.receive(encode_packet(ack), Address("10.0.0.2", 7000), ear.now)
+    member = ear.machine.member("worker")
+    assert member is not None and member.instance == successor.instance
+
+    sent = [decode_packet(it.payload, news_max=NEWS_MAX) for it in ear.machine.take_outgoing()]
+    assert any(isinstance(it, Pull) for it in sent)
+
+
+def test_node_that_doubts_itself_removes_nobody_at_once() -> None:
+    """However long it waited for the answer, whoever is suspected may speak up after that."""
+    ear = Listener()
+    ear.hear(record_of("worker", 2, 10))
+    ear.machine._voice.health.score = ear.machine.config.health_max
+    ear.run(until=60.0)
+    times = {change.kind: time for time, change in ear.changes}
+    waited_s = times[ChangeKind.REMOVED] - times[ChangeKind.REACHABILITY]
+    assert waited_s >= ear.machine.config.confirmed_failure_timeout_s
+
+
+def test_connection_is_made_before_it_is_lost() -> None:
+    """Also where it was reset before the process that was asked for it got to run."""
+    told: list[str] = []
+
+    class Teller(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            told.append("made")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            told.append("lost")
+
+    async def serve(node: SimNode) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_server(Teller, node.host, 7000)
+        await loop.create_future()
+
+    async def connect(node: SimNode) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(asyncio.Protocol, "server", 7000)
+        await loop.create_future()
+
+    with SimCluster(1) as sim:
+        server, client = sim.add("server", serve), sim.add("client", connect)
+        server.start()
+        sim.run_for(0.1)
+        server.pause()
+        client.start()
+        sim.run_for(1.0)
+        assert sim.network.reset("client", "server") == 1
+        sim.run_for(1.0)
+        server.resume()
+        sim.run_for(1.0)
+    assert told == ["made", "lost"]

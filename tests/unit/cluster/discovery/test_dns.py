@@ -1,0 +1,157 @@
+"""Discovery by DNS: forms of names, the own address among the answers, resolvers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from postroad.cluster.discovery import DnsDiscovery
+from postroad.core import Address
+from tests.contract.discovery_behaviour import OTHER, OWN, THIRD, Told
+from tests.raw_peers import eventually
+
+NEVER_S = 1_000.0
+
+
+class Resolver:
+    """Answers in place of the loop's resolver, for every name the same."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hosts: list[str] | OSError = []
+        self.asked: Counter[str] = Counter()
+        self.is_free = asyncio.Event()
+        self.is_free.set()
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self.getaddrinfo)
+
+    async def getaddrinfo(self, host: str, port: int, **_options: Any) -> Any:
+        if host == OWN.host:
+            return records([host], port)
+        self.asked[host] += 1
+        await self.is_free.wait()
+        if isinstance(self.hosts, OSError):
+            raise self.hosts
+        return records(self.hosts, port)
+
+
+def records(hosts: list[str], port: int) -> list[tuple[Any, ...]]:
+    kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+    return [(*kind, (host, port)) for host in hosts]
+
+
+@pytest.fixture
+async def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    return Resolver(monkeypatch)
+
+
+async def contacts_of(names: list[str], own: Address = OWN) -> frozenset[Address]:
+    """What the real resolver makes of these names."""
+    discovery, told = DnsDiscovery(names), Told()
+    await discovery.start("own", own, told)
+    await discovery.stop()
+    assert len(told.calls) == 1
+    return told.calls[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "contact"),
+    [
+        ("127.0.0.2", Address("127.0.0.2", 26502)),
+        ("127.0.0.2:80", Address("127.0.0.2", 80)),
+        ("::1", Address("::1", 26502)),
+        ("[::1]", Address("::1", 26502)),
+        ("[::1]:80", Address("::1", 80)),
+    ],
+)
+async def test_forms_of_names(name: str, contact: Address) -> None:
+    assert await contacts_of([name]) == {contact}
+
+
+async def test_a_real_name() -> None:
+    contacts = await contacts_of(["localhost:7002"])
+    assert contacts
+    assert contacts <= {Address("127.0.0.1", 7002), Address("::1", 7002)}
+
+
+@pytest.mark.parametrize(
+    ("own", "name"),
+    [
+        (Address("localhost", 7001), "localhost:7001"),
+        (Address("localhost", 7001), "127.0.0.1:7001"),
+        (Address("0:0:0:0:0:0:0:1", 7001), "[::1]:7001"),
+    ],
+)
+async def test_the_own_address_in_another_spelling(own: Address, name: str) -> None:
+    assert await contacts_of([name, "127.0.0.2:7001"], own) == {Address("127.0.0.2", 7001)}
+
+
+async def test_another_port_of_the_own_host_is_another_node() -> None:
+    assert Address("127.0.0.1", 7002) in await contacts_of(
+        ["localhost:7002"], Address("localhost", 7001)
+    )
+
+
+async def test_every_record_is_a_contact(resolver: Resolver) -> None:
+    resolver.hosts = ["10.0.0.1", "10.0.0.2", "10.0.0.1"]
+    assert await contacts_of(["nodes.example:1"]) == {
+        Address("10.0.0.1", 1),
+        Address("10.0.0.2", 1),
+    }
+
+
+async def test_the_last_answer_stays_when_resolving_fails(resolver: Resolver) -> None:
+    resolver.hosts = [OTHER.host]
+    discovery, told = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01), Told()
+    await discovery.start("own", OWN, told)
+    resolver.hosts = socket.gaierror(socket.EAI_NONAME, "planted")
+    await eventually(lambda: discovery.statistics().failures > 2, "it is asked again")
+
+    assert told.calls == [{OTHER}]
+    assert not discovery.statistics().is_connected
+    assert "cannot resolve nodes.example: " in discovery.statistics().last_error
+    await discovery.stop()
+
+
+async def test_a_failure_is_retried_sooner(resolver: Resolver) -> None:
+    resolver.hosts = socket.gaierror(socket.EAI_AGAIN, "planted")
+    discovery, told = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=NEVER_S), Told()
+    await discovery.start("own", OWN, told)
+    assert told.calls == [frozenset()]
+    resolver.hosts = [OTHER.host]
+
+    await told.until(OTHER)
+    await discovery.stop()
+
+
+async def test_one_name_that_fails_does_not_hide_the_others(resolver: Resolver) -> None:
+    resolver.hosts = socket.gaierror(socket.EAI_AGAIN, "planted")
+    discovery, told = DnsDiscovery(["nodes.example", f"{OWN.host}:{THIRD.port}"]), Told()
+    await discovery.start("own", OWN, told)
+
+    assert told.calls == [{THIRD}]
+    await discovery.stop()
+
+
+async def test_a_resolver_that_hangs_is_asked_once(resolver: Resolver) -> None:
+    resolver.hosts = [OTHER.host]
+    resolver.is_free.clear()
+    discovery = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01, timeout_s=0.01)
+    told = Told()
+    await discovery.start("own", OWN, told)
+    await eventually(lambda: discovery.statistics().failures > 3, "it is waited for again")
+    assert resolver.asked["nodes.example"] == 1
+    assert told.calls == [frozenset()]
+
+    resolver.is_free.set()
+    await told.until(OTHER)
+    await discovery.stop()
+
+
+async def test_stop_does_not_wait_for_a_resolver_that_hangs(resolver: Resolver) -> None:
+    resolver.is_free.clear()
+    discovery = DnsDiscovery(["nodes.example"], timeout_s=0.01)
+    await discovery.start("own", OWN, Told())
+    await asyncio.wait_for(discovery.stop(), 1)

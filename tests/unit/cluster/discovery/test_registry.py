@@ -1,0 +1,37 @@
+"""Discovery by ZooKeeper, as far as no server is needed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from postroad.cluster.discovery import ZooKeeperDiscovery
+from postroad.core.errors import MissingExtra
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "postroad.cluster.discovery.zookeeper", raising=False)
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    with pytest.raises(MissingExtra, match=r'pip install "postroad\[zookeeper\]"'):
+        ZooKeeperDiscovery("127.0.0.1:2181", "demo")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "root", "members"),
+    [
+        ("demo", "/postroad", "/postroad/demo/members"),
+        ("demo", "/", "/demo/members"),
+        ("demo", "/a/b/", "/a/b/demo/members"),
+        ("a/b", "/r", "/r/a%2Fb/members"),
+        ("..", "/r", "/r/%2E%2E/members"),
+        ("v1.2", "/r", "/r/v1.2/members"),
+        ("", "/r", "/r/%/members"),
+        ("ä\0", "/r", "/r/%C3%A4%00/members"),
+    ],
+)
+def test_where_members_are_kept(cluster: str, root: str, members: str) -> None:
+    discovery = ZooKeeperDiscovery("127.0.0.1:2181", cluster, root)
+    assert repr(discovery) == (
+        f"<ZooKeeperDiscovery ZooKeeper 127.0.0.1:2181 {members} [not started]>"
+    )

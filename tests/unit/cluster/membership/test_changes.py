@@ -1,0 +1,14 @@
+"""Changes as people read them."""
+
+from postroad.cluster.membership import ChangeKind, MemberChange, State
+from postroad.cluster.membership.records import to_member
+from tests.membership_nodes import make_record
+
+
+def test_a_change_says_what_happened_to_whom() -> None:
+    change = MemberChange(ChangeKind.REMOVED, to_member(make_record("b", State.LEFT)))
+    assert str(change) == "removed b at b.example:26502, left"
+
+
+def test_an_added_member_was_nothing_before() -> None:
+    assert MemberChange(ChangeKind.ADDED, to_member(make_record("b"))).previous is None

@@ -1,0 +1,303 @@
+"""Finding others and comparing views: whom a node asks, when, and what it does with answers."""
+
+import msgspec
+import pytest
+
+from postroad.cluster.membership import MembershipConfig, State
+from postroad.cluster.membership.contacts import Contacts
+from postroad.cluster.membership.packets import News, Sync, SyncRequest
+from postroad.cluster.membership.voice import Voice
+from postroad.core import Address
+from tests.membership_nodes import (
+    INCARNATION,
+    Said,
+    address_of,
+    instance_of,
+    make_record,
+    make_voice,
+    take_said,
+)
+
+NOW = 100.0
+CONFIG = MembershipConfig(sync_interval_s=10.0, probe_interval_s=1.0)
+
+
+def make_contacts(*places: str, voice: Voice | None = None) -> tuple[Contacts, Voice]:
+    voice = voice or make_voice(config=CONFIG)
+    contacts = Contacts(voice)
+    contacts.begin(NOW)
+    contacts.set([address_of(place) for place in places], NOW)
+    return contacts, voice
+
+
+def asked(said: list[Said]) -> list[Address]:
+    assert all(isinstance(it.packet, SyncRequest) and it.is_stream for it in said)
+    return [it.address for it in said]
+
+
+def request_of(said: Said) -> SyncRequest:
+    assert isinstance(said.packet, SyncRequest)
+    return said.packet
+
+
+def answer(request: SyncRequest, name: str, *news_of: str, agrees: bool = False) -> Sync:
+    return Sync(
+        number=request.number,
+        agrees=agrees,
+        name=name,
+        instance=instance_of(name),
+        news=[make_record(it) for it in news_of],
+    )
+
+
+def ask_one(contacts: Contacts, voice: Voice) -> SyncRequest:
+    """Let the only contact be asked."""
+    contacts.tick(NOW)
+    (said,) = take_said(voice)
+    return request_of(said)
+
+
+# Whom to ask, and when.
+
+
+def test_without_contacts_only_the_exchange_with_members_is_due() -> None:
+    contacts, voice = make_contacts()
+    assert NOW + 0.8 <= contacts.deadline() <= NOW + 1.2
+    contacts.tick(contacts.deadline())
+    assert take_said(voice) == []
+
+
+def test_the_own_address_is_no_contact() -> None:
+    contacts, voice = make_contacts()
+    assert not contacts.set([voice.roster.own.address], NOW)
+    assert contacts.set([voice.roster.own.address, address_of("b")], NOW)
+    contacts.tick(NOW)
+    assert asked(take_said(voice)) == [address_of("b")]
+
+
+def test_a_contact_is_asked_at_once_and_introduced_to_this_node() -> None:
+    contacts, voice = make_contacts("b")
+    assert contacts.deadline() == NOW
+    request = ask_one(contacts, voice)
+    assert (request.name, request.instance) == ("self", instance_of("self"))
+    assert request.digest == voice.roster.digest()
+    assert request.news == [make_record("self")]
+
+
+def test_a_node_that_is_no_member_yet_does_not_speak_of_itself() -> None:
+    contacts, voice = make_contacts("b")
+    voice.is_member = False
+    assert ask_one(contacts, voice).news == []
+
+
+def test_only_a_few_contacts_are_asked_at_a_time() -> None:
+    contacts, voice = make_contacts(*"bcdefgh")
+    contacts.tick(NOW)
+    first = asked(take_said(voice))
+    contacts.tick(NOW)
+    second = asked(take_said(voice))
+    assert len(first) == len(second) == 3
+    assert not set(first) & set(second)
+
+
+def test_a_silent_contact_is_asked_ever_less_often() -> None:
+    contacts, voice = make_contacts("b")
+    contacts._next_sync = float("inf")
+    pauses, now = [], NOW
+    for _ in range(10):
+        contacts.tick(now)
+        assert asked(take_said(voice)) == [address_of("b")]
+        pauses.append(contacts.deadline() - now)
+        now = contacts.deadline()
+    assert 0.25 <= pauses[0] <= 0.5
+    assert all(CONFIG.sync_interval_s / 2 <= it <= CONFIG.sync_interval_s for it in pauses[-4:])
+
+
+def test_contacts_that_stay_keep_their_patience_and_others_are_forgotten() -> None:
+    contacts, voice = make_contacts("b", "c")
+    contacts.tick(NOW)
+    take_said(voice)
+    contacts.set([address_of("b"), address_of("d")], NOW)
+    contacts.tick(NOW)
+    assert asked(take_said(voice)) == [address_of("d")]
+
+
+def test_a_contact_that_is_a_member_is_not_asked() -> None:
+    contacts, voice = make_contacts("b")
+    voice.roster.merge(make_record("b"), NOW)
+    assert contacts.deadline() > NOW
+    contacts.tick(NOW)
+    assert take_said(voice) == []
+
+
+def test_a_contact_whose_member_dies_is_asked_again() -> None:
+    contacts, voice = make_contacts("b")
+    voice.roster.merge(make_record("b"), NOW)
+    contacts.tick(NOW)
+    voice.roster.merge(make_record("b", State.LEFT), NOW)
+    contacts.tick(NOW)
+    assert asked(take_said(voice)) == [address_of("b")]
+
+
+def test_a_contact_under_another_spelling_is_known_once_it_has_answered() -> None:
+    contacts, voice = make_contacts("alias")
+    request = ask_one(contacts, voice)
+    voice.roster.merge(make_record("b"), NOW)
+    assert contacts.deadline() < NOW + 0.6, "nobody knows yet that it is b"
+    assert contacts.on_answer(answer(request, "b", agrees=True))
+    contacts.tick(NOW + 0.7)
+    assert take_said(voice) == []
+
+
+def test_this_very_node_under_another_spelling_is_no_contact() -> None:
+    contacts, voice = make_contacts("alias")
+    request = ask_one(contacts, voice)
+    assert not contacts.on_answer(answer(request, "self", agrees=True))
+    contacts.tick(NOW + 0.7)
+    assert take_said(voice) == []
+
+
+# Strangers.
+
+
+def test_a_stranger_that_speaks_up_is_asked_who_it_is_but_not_at_every_word() -> None:
+    contacts, voice = make_contacts()
+    for later in (0.0, 0.5, 0.99):
+        contacts.meet(address_of("b"), NOW + later)
+    contacts.meet(address_of("c"), NOW)
+    assert asked(take_said(voice)) == [address_of("b"), address_of("c")]
+    contacts.meet(address_of("b"), NOW + 1.0)
+    assert asked(take_said(voice)) == [address_of("b")]
+
+
+def test_a_member_is_no_stranger() -> None:
+    contacts, voice = make_contacts()
+    voice.roster.merge(make_record("b"), NOW)
+    contacts.meet(address_of("b"), NOW)
+    assert take_said(voice) == []
+
+
+def test_strangers_without_number_are_not_remembered_without_number() -> None:
+    contacts, voice = make_contacts()
+    for port in range(1, 301):
+        contacts.meet(Address("stranger", port), NOW)
+    assert len(take_said(voice)) == 300
+    assert len(contacts._met) <= 256
+    assert len(contacts._questions) <= 64
+
+
+# Comparing views.
+
+
+def test_a_new_node_compares_often_and_an_old_one_seldom() -> None:
+    contacts, voice = make_contacts()
+    voice.roster.merge(make_record("b"), NOW)
+    pauses, now = [], NOW
+    for _ in range(8):
+        pauses.append(contacts.deadline() - now)
+        now = contacts.deadline()
+        contacts.tick(now)
+        assert asked(take_said(voice)) == [address_of("b")]
+    expected = [1, 2, 4, 8, 10, 10, 10, 10]
+    assert pauses == [pytest.approx(it, rel=0.21) for it in expected]
+    assert len(set(pauses)) == 8, "never in step"
+
+
+def test_one_of_the_dead_is_asked_too_but_never_one_that_left() -> None:
+    contacts, voice = make_contacts()
+    for name, state in (("b", State.ALIVE), ("x", State.DEAD), ("y", State.LEFT)):
+        voice.roster.merge(make_record(name, state), NOW)
+    contacts.tick(contacts.deadline())
+    assert asked(take_said(voice)) == [address_of("b"), address_of("x")]
+
+
+def test_who_agrees_says_no_more() -> None:
+    contacts, voice = make_contacts()
+    voice.roster.merge(make_record("b"), NOW)
+    request = SyncRequest(number=5, digest=voice.roster.digest(), name="b", instance=1)
+    assert contacts.on_request(request) == Sync(
+        number=5, agrees=True, name="self", instance=instance_of("self"), news=[]
+    )
+
+
+def test_who_does_not_agree_tells_all() -> None:
+    contacts, voice = make_contacts()
+    records = [make_record("b"), make_record("x", State.DEAD)]
+    for record in records:
+        voice.roster.merge(record, NOW)
+    sync = contacts.on_request(SyncRequest(number=5, digest=b"", name="b", instance=1))
+    assert not sync.agrees
+    assert sync.news == [make_record("self"), *records]
+
+
+def test_who_is_no_member_yet_tells_of_others_only() -> None:
+    contacts, voice = make_contacts()
+    voice.is_member = False
+    voice.roster.merge(make_record("b"), NOW)
+    sync = contacts.on_request(SyncRequest(number=5, digest=b"", name="b", instance=1))
+    assert sync.news == [make_record("b")]
+
+
+def test_an_answer_nobody_asked_for_is_ignored() -> None:
+    contacts, voice = make_contacts("b")
+    request = ask_one(contacts, voice)
+    assert not contacts.on_answer(Sync(number=1, agrees=False, name="b", instance=1))
+    assert contacts.on_answer(answer(request, "b", agrees=True))
+    assert not contacts.on_answer(answer(request, "b")), "once is enough"
+    assert take_said(voice) == []
+
+
+def test_an_answer_from_somebody_who_was_met_counts_too() -> None:
+    contacts, voice = make_contacts()
+    contacts.meet(address_of("b"), NOW)
+    request = request_of(take_said(voice)[0])
+    assert contacts.on_answer(answer(request, "b", agrees=True))
+
+
+def test_the_other_is_told_what_it_lacks() -> None:
+    contacts, voice = make_contacts("b")
+    newer = [
+        make_record("c"),
+        make_record("d", State.SUSPECT, witness="e"),
+        make_record("e", version=1, properties={"role": "x"}),
+        make_record("f", start=1),
+    ]
+    older = [make_record("g"), make_record("h")]
+    for record in [*newer, *older]:
+        voice.roster.merge(record, NOW)
+    voice.rumours.drop("c")
+    request = ask_one(contacts, voice)
+    sync = answer(request, "b", "b", "d", "e", "f", "g")
+    later = make_record("h", start=1, incarnation=INCARNATION + 1)
+    contacts.on_answer(msgspec.structs.replace(sync, news=[*sync.news, later]))
+
+    (said,) = take_said(voice)
+    assert (said.address, said.is_stream) == (address_of("b"), True)
+    assert said.packet == News(news=[make_record("self"), *newer])
+
+
+def test_the_other_is_told_nothing_if_it_lacks_nothing() -> None:
+    contacts, voice = make_contacts("b")
+    request = ask_one(contacts, voice)
+    contacts.on_answer(answer(request, "b", "self"))
+    assert take_said(voice) == []
+
+
+def test_who_is_no_member_yet_tells_nothing() -> None:
+    contacts, voice = make_contacts("b")
+    voice.is_member = False
+    voice.roster.merge(make_record("c"), NOW)
+    contacts.on_answer(answer(ask_one(contacts, voice), "b"))
+    assert take_said(voice) == []
+
+
+def test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time() -> None:
+    config = MembershipConfig(packet_bytes_max=1_024, stream_bytes_max=1_024)
+    contacts, voice = make_contacts(voice=make_voice(config=config))
+    names = {f"node-{number}" for number in range(60)}
+    for name in names:
+        voice.roster.merge(make_record(name), NOW)
+    request = SyncRequest(number=5, digest=b"", name="b", instance=1)
+    parts = [{it.name for it in contacts.on_request(request).news} for _ in range(60)]
+    assert all(1 < len(part) < 60 for part in parts)
+    assert set().union(*parts) == names | {"self"}

@@ -1,0 +1,235 @@
+"""What a node does with news: believe, object, ask back, or refuse and count."""
+
+import msgspec
+import pytest
+
+from postroad.cluster.membership import MembershipConfig, Record, State
+from postroad.cluster.membership.hearing import Hearing
+from postroad.cluster.membership.naming import Naming
+from postroad.cluster.membership.own import OwnRecord
+from postroad.cluster.membership.packets import Ping, Pull
+from postroad.cluster.membership.probing import Prober
+from postroad.cluster.membership.roster import LEAP_MAX
+from tests.membership_nodes import (
+    INCARNATION,
+    address_of,
+    make_record,
+    make_voice,
+    secret_of,
+    take_said,
+)
+
+NOW = 100.0
+ELSEWHERE = address_of("elsewhere")
+
+
+class Ear:
+    """A node that hears."""
+
+    def __init__(self, *names: str, config: MembershipConfig | None = None) -> None:
+        self.voice = make_voice(config=config)
+        self.naming = Naming(self.voice)
+        own = OwnRecord(self.voice, secret_of("self"))
+        self.hearing = Hearing(self.voice, own, Prober(self.voice), self.naming)
+        self.hear(*map(make_record, names))
+        for name in names:
+            self.voice.rumours.drop(name)
+
+    def hear(self, *records: Record, now: float = NOW) -> None:
+        for record in records:
+            self.hearing.hear(record, now)
+
+    @property
+    def own(self) -> Record:
+        return self.voice.roster.own
+
+    @property
+    def refused(self) -> dict[str, int]:
+        return self.voice.counters.refused
+
+    def take_pulls(self) -> int:
+        said = take_said(self.voice)
+        assert all(it.is_stream and it.packet == Pull() for it in said)
+        return len(said)
+
+
+def large(version: int = 0) -> Record:
+    """News of b with properties that did not fit."""
+    return make_record("b", version=version).without_properties()
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (msgspec.structs.replace(make_record("b"), port=0), "malformed record"),
+        (make_record("b", incarnation=INCARNATION + LEAP_MAX + 1), "incarnation out of range"),
+        (make_record("b", State.LEFT, secret=b"guess"), "forged farewell"),
+        (make_record("self", State.LEFT), "forged farewell"),
+        (make_record("self", incarnation=INCARNATION + LEAP_MAX + 1), "incarnation out of range"),
+        (
+            make_record("self", start=1, incarnation=INCARNATION + LEAP_MAX + 1),
+            "incarnation out of range",
+        ),
+        (make_record("d"), "too many members"),
+    ],
+    ids=lambda it: it if isinstance(it, str) else it.name,
+)
+def test_what_no_honest_node_would_say_is_counted_and_changes_nothing(
+    record: Record, reason: str
+) -> None:
+    ear = Ear("b", "c", config=MembershipConfig(members_max=2))
+    ear.voice.roster.changes.clear()
+    ear.hear(record)
+    assert ear.refused == {reason: 1}
+    assert ear.voice.roster.changes == []
+    assert ear.own == make_record("self")
+    assert len(ear.voice.rumours) == 0
+    assert take_said(ear.voice) == []
+
+
+def test_what_is_known_is_not_looked_at_twice() -> None:
+    ear = Ear("b")
+    ear.voice.roster.changes.clear()
+    ear.hear(make_record("b"))
+    assert ear.voice.roster.changes == []
+    assert len(ear.voice.rumours) == 0
+
+
+# This node itself.
+
+
+@pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])
+def test_a_node_objects_to_being_suspected_or_dead(state: State) -> None:
+    ear = Ear("b")
+    ear.hear(make_record("self", state, witness="b"))
+    assert ear.own.incarnation == INCARNATION + 1
+    assert ear.own.state is State.ALIVE
+    assert ear.voice.counters.refutations == 1
+    assert ear.voice.health.score == 1
+    assert ear.voice.news() == [ear.own]
+
+
+def test_a_node_does_not_object_to_what_is_true_or_old() -> None:
+    ear = Ear("b")
+    older = make_record("self", State.DEAD, incarnation=INCARNATION - 1)
+    ear.hear(make_record("self"), older)
+    assert ear.own == make_record("self")
+    assert ear.voice.counters.refutations == 0
+
+
+def test_a_node_objects_to_properties_it_never_had() -> None:
+    ear = Ear("b")
+    forged = make_record("self", version=9, properties={"role": "forged"})
+    ear.hear(forged)
+    assert ear.own.version > forged.version
+    assert ear.own.properties == {}
+    assert ear.voice.news() == [ear.own]
+
+
+# Namesakes.
+
+
+def test_a_later_process_elsewhere_is_outranked_and_asked() -> None:
+    ear = Ear()
+    ear.hear(make_record("self", start=1, incarnation=INCARNATION + 5, address=ELSEWHERE))
+    assert ear.own.incarnation == INCARNATION + 6
+    assert ear.naming.has_rivals
+    assert [it.address for it in take_said(ear.voice)] == [ELSEWHERE] * 2
+
+
+@pytest.mark.parametrize(("is_member", "asks"), [(True, False), (False, True)])
+def test_an_earlier_process_elsewhere_concerns_only_who_is_joining(
+    is_member: bool, asks: bool
+) -> None:
+    ear = Ear()
+    ear.voice.is_member = is_member
+    ear.hear(make_record("self", start=-1, incarnation=INCARNATION - 5, address=ELSEWHERE))
+    assert ear.naming.has_rivals is asks
+    assert ear.own == make_record("self")
+
+
+def test_an_earlier_process_at_this_address_is_outranked_and_gone() -> None:
+    ear = Ear()
+    ear.hear(make_record("self", start=-1))
+    assert ear.own.incarnation == INCARNATION + 1
+    assert not ear.naming.has_rivals
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.LEFT])
+def test_a_namesake_that_went_is_outranked_only(state: State) -> None:
+    ear = Ear()
+    ear.hear(make_record("self", state, start=1, address=ELSEWHERE))
+    assert ear.own.incarnation == INCARNATION + 1
+    assert not ear.naming.has_rivals
+
+
+def test_a_second_process_of_another_member_is_looked_into() -> None:
+    ear = Ear("b")
+    ear.hear(make_record("b", start=1))
+    assert ear.voice.counters.names_contested == 1
+    assert [it.address for it in take_said(ear.voice)] == [address_of("b")] * 2
+
+
+# Addresses.
+
+
+def test_a_second_name_at_an_address_has_the_first_asked() -> None:
+    ear = Ear("b")
+    ear.hear(make_record("c", address=address_of("b")))
+    assert ear.refused == {"claims another member's address": 1}
+    (said,) = take_said(ear.voice)
+    assert isinstance(said.packet, Ping)
+    assert (said.address, said.packet.target) == (address_of("b"), "b")
+
+
+def test_a_name_at_this_nodes_address_is_counted() -> None:
+    ear = Ear()
+    ear.hear(make_record("c", address=address_of("self")))
+    assert ear.refused == {"claims this node's address": 1}
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.LEFT])
+def test_who_went_claims_no_address(state: State) -> None:
+    ear = Ear("b")
+    ear.hear(make_record("c", state, address=address_of("b")))
+    ear.hear(make_record("d", state, address=address_of("self")))
+    assert ear.refused == {}
+
+
+# Large properties.
+
+
+def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
+    ear = Ear()
+    ear.hear(large())
+    assert ear.take_pulls() == 1
+    ear.hear(large(), now=NOW + 0.5)
+    assert ear.take_pulls() == 0, "not at every word"
+    assert ear.hearing.deadline() == NOW + 1.0
+    ear.hearing.tick(NOW + 0.99)
+    assert ear.take_pulls() == 0
+    ear.hearing.tick(NOW + 1.0)
+    assert ear.take_pulls() == 1
+    ear.hear(make_record("b", properties={"role": "x"}), now=NOW + 1.1)
+    assert ear.hearing.deadline() == float("inf")
+    ear.hearing.tick(NOW + 5.0)
+    assert ear.take_pulls() == 0
+
+
+def test_nobody_is_asked_for_properties_after_it_went() -> None:
+    ear = Ear()
+    ear.hear(large())
+    ear.take_pulls()
+    ear.hear(make_record("b", State.LEFT))
+    ear.hearing.tick(NOW + 1.0)
+    assert ear.take_pulls() == 0
+    assert ear.hearing.deadline() == float("inf")
+
+
+def test_a_newer_version_is_asked_for_too() -> None:
+    ear = Ear("b")
+    ear.hear(large(version=3))
+    assert ear.take_pulls() == 1

@@ -1,0 +1,297 @@
+"""The life of a machine: joining, being a member, leaving, and telling the time."""
+
+from collections.abc import Callable
+
+import pytest
+
+from postroad.cluster.membership import (
+    ChangeKind,
+    MemberChange,
+    Membership,
+    MembershipConfig,
+    NameContested,
+    NameLost,
+    Phase,
+    State,
+)
+from postroad.cluster.membership.packets import (
+    Ping,
+)
+from postroad.core import Address
+from postroad.core.errors import ConfigError
+from tests.membership_nodes import (
+    INCARNATION,
+    START,
+    Wire,
+    address_of,
+    ask,
+    join_alone,
+    make_cluster,
+    make_machine,
+    make_record,
+    names_of,
+    state_of,
+    tell,
+)
+
+CONFIG = MembershipConfig()
+
+
+def phase_of(machine: Membership) -> Phase:
+    """What a call may have changed, though a type checker cannot see it."""
+    return machine.phase
+
+
+# Joining.
+
+
+def test_a_machine_that_has_not_started_does_nothing() -> None:
+    machine = make_machine("a")
+    assert machine.phase is Phase.NEW
+    assert machine.deadline() == float("inf")
+    assert ask(machine, Ping(number=1, target="a", name="b", instance=1)) is None
+    machine.tick(START)
+    assert machine.take_outgoing() == []
+    assert machine.counters.packets_received == 0
+
+
+def test_properties_that_nobody_could_keep_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError):
+        make_machine("a", properties={"key": "x" * 20_000})
+
+
+def test_without_contacts_a_node_is_a_member_at_once() -> None:
+    machine = join_alone()
+    assert phase_of(machine) is Phase.MEMBER
+    assert machine.members() == [machine.own]
+    assert machine.take_changes() == []
+
+
+def test_before_it_hears_of_contacts_a_node_waits_but_not_for_ever() -> None:
+    machine = make_machine("a")
+    machine.start(START)
+    assert phase_of(machine) is Phase.JOINING
+    machine.tick(START + CONFIG.join_timeout_s - 0.1)
+    assert phase_of(machine) is Phase.JOINING
+    machine.tick(START + CONFIG.join_timeout_s)
+    assert phase_of(machine) is Phase.MEMBER
+
+
+def test_contacts_that_are_silent_do_not_keep_a_node_from_going_on_alone() -> None:
+    wire = Wire()
+    machine = wire.add(make_machine("a"), ["nobody"])
+    wire.run(CONFIG.join_timeout_s - 0.1)
+    assert phase_of(machine) is Phase.JOINING
+    wire.run(0.2)
+    assert phase_of(machine) is Phase.MEMBER
+
+
+def test_a_contact_that_answers_makes_a_member_at_once() -> None:
+    wire = Wire()
+    first = wire.add(make_machine("a"))
+    second = wire.add(make_machine("b", properties={"role": "x"}), ["a"])
+    assert second.phase is Phase.MEMBER
+    assert names_of(second) == ["a", "b"]
+    wire.run(0.1)
+    assert names_of(first) == ["a", "b"]
+    (change,) = wire.changes["a"]
+    assert isinstance(change, MemberChange)
+    assert (change.kind, change.member) == (ChangeKind.ADDED, second.own)
+
+
+def test_a_contact_that_comes_late_is_found() -> None:
+    wire = Wire()
+    second = wire.add(make_machine("b"), ["a"])
+    wire.run(30)
+    first = wire.add(make_machine("a"))
+    assert wire.run_until(lambda: names_of(first) == names_of(second) == ["a", "b"], limit_s=11)
+
+
+def test_this_node_by_another_address_is_no_contact_that_answers() -> None:
+    wire = Wire()
+    machine = make_machine("a")
+    wire.nodes[address_of("alias")] = machine
+    wire.add(machine, ["alias"])
+    assert phase_of(machine) is Phase.JOINING
+    wire.run(CONFIG.join_timeout_s)
+    assert phase_of(machine) is Phase.MEMBER
+    assert names_of(machine) == ["a"]
+
+
+def test_many_nodes_find_each_other_through_one() -> None:
+    names = [f"node-{number}" for number in range(12)]
+    wire, machines = make_cluster(*names)
+    assert all(names_of(machine) == sorted(names) for machine in machines.values())
+    assert wire.agree()
+    assert not any(wire.removals(name) for name in names)
+    assert [machine.health for machine in machines.values()] == [0] * 12
+
+
+def test_two_halves_that_meet_become_one() -> None:
+    wire = Wire()
+    machines = [wire.add(make_machine("a")), wire.add(make_machine("b"))]
+    machines += [wire.add(make_machine("c"), ["a"]), wire.add(make_machine("d"), ["b"])]
+    wire.run(10)
+    assert names_of(machines[0]) == ["a", "c"]
+    machines[2].set_contacts([address_of("d")], wire.clock())
+    assert wire.run_until(lambda: wire.agree() and len(machines[1].members()) == 4, limit_s=15)
+
+
+def test_a_stranger_that_is_met_is_asked_and_becomes_known() -> None:
+    wire = Wire()
+    first, second = wire.add(make_machine("a")), wire.add(make_machine("b"))
+    first.meet(second.own.address, wire.clock())
+    wire.pump()
+    assert names_of(first) == names_of(second) == ["a", "b"]
+
+
+# Looking.
+
+
+def test_members_are_found_by_name_and_by_address() -> None:
+    wire, machines = make_cluster("a", "b")
+    machine = machines["a"]
+    assert machine.member("a") == machine.own == machine.members()[0]
+    member = machine.member("b")
+    assert member == machine.members()[1]
+    assert machine.member("nobody") is None
+    assert machine.names_at(address_of("a")) == ["a"]
+    assert machine.names_at(address_of("b")) == ["b"]
+    assert machine.names_at(Address("nowhere", 1)) == []
+    assert machine.round_trips_s() == {"b": 0.0}
+    wire.stop(machines["b"])
+    assert wire.run_until(lambda: machine.member("b") is None)
+    assert machine.round_trips_s() == {}
+
+
+def test_a_trip_that_was_not_measured_is_not_told() -> None:
+    machine = join_alone()
+    tell(machine, make_record("b"), now=START)
+    assert machine.round_trips_s() == {}
+
+
+# Changing.
+
+
+def test_properties_reach_everybody_and_so_does_their_removal() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    machines["a"].set_properties({"role": "leader", "zone": "north"}, wire.clock())
+    wire.run(1)
+    machines["a"].set_properties({"role": None}, wire.clock())
+    wire.run(1)
+    for machine in machines.values():
+        member = machine.member("a")
+        assert member is not None
+        assert dict(member.properties) == {"zone": "north"}
+    kinds = [change.kind for change in wire.changes["b"] if isinstance(change, MemberChange)]
+    assert kinds[-2:] == [ChangeKind.METADATA] * 2
+
+
+def test_large_properties_are_fetched() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    text = "x" * 10_000
+    machines["a"].set_properties({"text": text}, wire.clock())
+    wire.run(1)
+    for machine in machines.values():
+        member = machine.member("a")
+        assert member is not None
+        assert member.properties["text"] == text
+
+
+def test_large_properties_are_asked_for_again_if_the_first_question_is_lost() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    wire.loses = lambda leg: leg.is_stream
+    machines["a"].set_properties({"text": "x" * 10_000}, wire.clock())
+    wire.run(1.5)
+    wire.heal()
+    wire.run(1.5)
+    assert wire.agree()
+
+
+def test_what_a_node_says_of_itself_while_it_joins_is_known_later() -> None:
+    wire = Wire()
+    first = wire.add(make_machine("a"))
+    second = make_machine("b")
+    second.set_properties({"role": "x"}, START)
+    wire.add(second, ["a"])
+    wire.run(1)
+    member = first.member("b")
+    assert member is not None
+    assert dict(member.properties) == {"role": "x"}
+
+
+# Leaving.
+
+
+def test_who_leaves_is_removed_everywhere_at_once_and_for_its_own_reason() -> None:
+    wire, machines = make_cluster("a", "b", "c", "d")
+    machines["d"].leave()
+    wire.run(1)
+    assert machines["d"].phase is Phase.LEFT
+    for name in "abc":
+        assert names_of(machines[name]) == ["a", "b", "c"]
+        last = wire.changes[name][-1]
+        assert isinstance(last, MemberChange)
+        assert (last.kind, last.member.state) == (ChangeKind.REMOVED, State.LEFT)
+    wire.run(60)
+    assert wire.removals("d") == ["a", "b", "c"]
+
+
+def test_who_leaves_while_joining_says_nothing() -> None:
+    machine = make_machine("a")
+    machine.start(START)
+    machine.leave()
+    assert machine.phase is Phase.LEFT
+    assert machine.take_outgoing() == []
+
+
+def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
+    now = START + 1
+    return {
+        "tick": lambda machine: machine.tick(now),
+        "leave": lambda machine: machine.leave(),
+        "receive": lambda machine: tell(machine, make_record("c"), now=now),
+        "meet": lambda machine: machine.meet(address_of("c"), now),
+        "namesake": lambda machine: machine.hear_of_namesake(address_of("c"), 1, now),
+        "contacts": lambda machine: machine.set_contacts([address_of("c")], now),
+        "same name": lambda machine: machine.on_same_name(address_of("c"), 1, now, is_member=True),
+    }
+
+
+@pytest.mark.parametrize("use", use_after_leaving())
+def test_a_machine_that_left_stays_silent(use: str) -> None:
+    machine = join_alone()
+    tell(machine, make_record("b"), now=START)
+    machine.leave()
+    machine.take_outgoing()
+    machine.take_changes()
+    use_after_leaving()[use](machine)
+    assert machine.phase is Phase.LEFT
+    assert machine.take_outgoing() == []
+    assert machine.take_changes() == []
+    assert machine.deadline() == float("inf")
+
+
+def test_a_node_that_left_may_come_back_as_a_new_process() -> None:
+    wire, machines = make_cluster("a", "b")
+    machines["b"].leave()
+    wire.run(1)
+    wire.stop(machines["b"])
+    again = wire.add(make_machine("b", start=1, incarnation=INCARNATION + 5), ["a"])
+    wire.run(1)
+    assert names_of(machines["a"]) == ["a", "b"]
+    assert state_of(machines["a"], "b") is State.ALIVE
+    assert again.phase is Phase.MEMBER
+
+
+def test_phases_in_which_a_machine_runs() -> None:
+    assert [phase for phase in Phase if phase.is_running] == [Phase.JOINING, Phase.MEMBER]
+
+
+def test_changes_are_told_once() -> None:
+    machine = join_alone()
+    tell(machine, make_record("b"), now=START)
+    first = machine.take_changes()
+    assert len(first) == 1
+    assert not isinstance(first[0], NameContested | NameLost)
+    assert machine.take_changes() == []

@@ -1,0 +1,331 @@
+"""Lies, garbage and old news, told to a cluster of machines: nobody who lives is removed."""
+
+import msgspec
+import pytest
+
+from postroad.cluster.membership import Membership, MembershipConfig, Record, State
+from postroad.cluster.membership.packets import (
+    Ack,
+    News,
+    Packet,
+    Ping,
+    Sync,
+    SyncRequest,
+    encode_packet,
+)
+from postroad.cluster.membership.roster import LEAP_MAX
+from postroad.core import Address
+from tests.membership_nodes import (
+    INCARNATION,
+    Wire,
+    address_of,
+    ask,
+    instance_of,
+    join_alone,
+    make_cluster,
+    make_record,
+    names_of,
+    tell,
+)
+
+NAMES = ("a", "b", "c", "d")
+EVIL = Address("evil.example", 666)
+
+
+def live_through(*lies: Record, to: str = "a") -> tuple[Wire, dict[str, Membership]]:
+    """A cluster in which one node is told lies, a good while later."""
+    wire, machines = make_cluster(*NAMES)
+    tell(machines[to], *lies, now=wire.clock())
+    wire.run(60)
+    return wire, machines
+
+
+def assert_all_live(wire: Wire, machines: dict[str, Membership]) -> None:
+    for name, machine in machines.items():
+        assert wire.removals(name) == []
+        assert set(NAMES) <= set(names_of(machine))
+
+
+def refused(machine: Membership) -> dict[str, int]:
+    return machine.counters.refused
+
+
+# About a member that lives.
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 1_000_000])
+@pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])
+def test_a_forged_death_is_refuted(state: State, ahead: int) -> None:
+    lie = make_record("b", state, incarnation=INCARNATION + ahead, witness="c")
+    wire, machines = live_through(lie)
+    assert_all_live(wire, machines)
+    assert machines["b"].counters.refutations >= 1
+    assert machines["b"].own.incarnation > lie.incarnation
+    assert wire.agree()
+
+
+def test_a_forged_death_told_to_everybody_at_once_is_refuted() -> None:
+    wire, machines = make_cluster(*NAMES)
+    for name in "acd":
+        lie = make_record("b", State.DEAD, witness=name)
+        tell(machines[name], lie, now=wire.clock())
+    wire.run(60)
+    assert_all_live(wire, machines)
+
+
+def test_forged_deaths_told_again_and_again_are_refuted() -> None:
+    wire, machines = make_cluster(*NAMES)
+    for _ in range(30):
+        member = machines["a"].member("b")
+        assert member is not None
+        lie = make_record("b", State.DEAD, incarnation=member.incarnation + 3, witness="c")
+        tell(machines["a"], lie, now=wire.clock())
+        wire.run(1)
+    assert_all_live(wire, machines)
+
+
+@pytest.mark.parametrize("secret", [b"", b"guess", b"x" * 64])
+def test_a_forged_farewell_is_refused(secret: bytes) -> None:
+    lie = make_record("b", State.LEFT, incarnation=INCARNATION + 5, secret=secret)
+    wire, machines = live_through(lie)
+    assert_all_live(wire, machines)
+    assert refused(machines["a"]) == {"forged farewell": 1}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("place", [EVIL, address_of("b"), address_of("c")])
+def test_a_forged_successor_is_not_believed(state: State, place: Address) -> None:
+    lie = make_record("b", state, start=1, incarnation=INCARNATION + 5, address=place)
+    wire, machines = live_through(lie)
+    assert_all_live(wire, machines)
+    assert machines["a"].counters.names_contested == 1
+    member = machines["a"].member("b")
+    assert member is not None
+    assert member.instance == instance_of("b")
+    assert wire.agree()
+
+
+def test_a_forged_successor_is_not_believed_by_who_cannot_reach_the_holder() -> None:
+    wire, machines = make_cluster(*NAMES)
+    wire.loses = lambda leg: {leg.sender, leg.receiver} == {"a", "b"}
+    lie = make_record("b", start=1, incarnation=INCARNATION + 5, address=EVIL)
+    tell(machines["a"], lie, now=wire.clock())
+    wire.run(60)
+    assert_all_live(wire, machines)
+
+
+@pytest.mark.parametrize("ahead", [0, 5])
+def test_forged_properties_are_corrected(ahead: int) -> None:
+    lie = make_record(
+        "b", incarnation=INCARNATION + ahead, version=99, properties={"role": "forged"}
+    )
+    wire, machines = live_through(lie)
+    assert_all_live(wire, machines)
+    assert wire.agree()
+    member = machines["a"].member("b")
+    assert member is not None
+    assert dict(member.properties) == {}
+
+
+def test_a_version_nobody_has_does_not_keep_nodes_asking() -> None:
+    lie = make_record("b", version=99).without_properties()
+    wire, machines = live_through(lie)
+    before = machines["a"].counters.packets_sent
+    wire.run(20)
+    assert machines["a"].counters.packets_sent - before < 20 * 4
+
+
+@pytest.mark.parametrize("name", ["b", "a", "stranger"])
+@pytest.mark.parametrize("state", [State.ALIVE, State.DEAD])
+def test_an_incarnation_out_of_range_is_refused(name: str, state: State) -> None:
+    lie = make_record(name, state, incarnation=INCARNATION + LEAP_MAX + 1)
+    wire, machines = live_through(lie)
+    assert_all_live(wire, machines)
+    assert refused(machines["a"]) == {"incarnation out of range": 1}
+    assert all(len(machine.members()) == 4 for machine in machines.values())
+
+
+@pytest.mark.parametrize("state", [State.ALIVE, State.SUSPECT, State.DEAD])
+def test_stale_records_change_nothing(state: State) -> None:
+    wire, machines = make_cluster(*NAMES)
+    before = wire.view(machines["a"])
+    for name in NAMES:
+        old = make_record(name, state, incarnation=INCARNATION - 1, witness="c")
+        tell(machines["a"], old, now=wire.clock())
+    wire.run(30)
+    assert_all_live(wire, machines)
+    assert wire.view(machines["a"]) == before
+    assert refused(machines["a"]) == {}
+
+
+def test_a_record_of_a_live_member_elsewhere_does_not_move_it() -> None:
+    wire, machines = live_through(make_record("b", incarnation=INCARNATION + 1, address=EVIL))
+    assert_all_live(wire, machines)
+    member = machines["a"].member("b")
+    assert member is not None
+    assert member.address == address_of("b")
+
+
+# About this node.
+
+
+def test_another_at_this_nodes_own_name_does_not_drive_it_out() -> None:
+    lies = [
+        make_record("a", start=start, incarnation=INCARNATION + 7, address=place)
+        for start in (-1, 1)
+        for place in (EVIL, address_of("b"), address_of("nobody"))
+    ]
+    wire, machines = live_through(*lies)
+    assert_all_live(wire, machines)
+    assert machines["a"].own.incarnation > INCARNATION + 7
+
+
+def test_an_answer_nobody_asked_for_does_not_drive_a_node_out() -> None:
+    wire, machines = make_cluster(*NAMES)
+    for number in range(100):
+        ack = Ack(number=number, name="a", instance=1, farewell=b"", is_member=True)
+        ask(machines["a"], ack, now=wire.clock())
+    assert_all_live(wire, machines)
+
+
+def test_a_farewell_in_this_nodes_own_name_is_refused() -> None:
+    wire, machines = live_through(make_record("a", State.LEFT))
+    assert_all_live(wire, machines)
+    assert refused(machines["a"]) == {"forged farewell": 1}
+
+
+# Addresses.
+
+
+def test_a_stranger_at_a_members_address_is_found_out() -> None:
+    wire, machines = live_through(make_record("liar", address=address_of("b")))
+    assert_all_live(wire, machines)
+    assert refused(machines["a"])["claims another member's address"] >= 1
+    assert names_of(machines["a"]) == list(NAMES)
+
+
+def test_a_stranger_at_this_nodes_address_is_found_out() -> None:
+    wire, machines = live_through(make_record("liar", address=address_of("a")))
+    assert_all_live(wire, machines)
+    assert refused(machines["a"])["claims this node's address"] >= 1
+    assert names_of(machines["a"]) == list(NAMES)
+
+
+def test_a_member_that_does_not_exist_is_dropped_in_time() -> None:
+    wire, machines = live_through(make_record("ghost", address=EVIL))
+    assert_all_live(wire, machines)
+    assert all(names_of(machine) == list(NAMES) for machine in machines.values())
+
+
+# Sizes and garbage.
+
+
+def oversized_records() -> dict[str, Record]:
+    record = make_record("big", address=Address("10.0.0.9", 9))
+    changes: dict[str, dict[str, object]] = {
+        "host": {"host": "h" * 1_000},
+        "wide host": {"host": "\N{SNOWMAN}" * 255},
+        "name": {"name": "n" * 300},
+        "witness": {"witness": "w" * 5_000},
+        "secret": {"secret": b"s" * 5_000},
+        "properties": {"properties": {"key": "x" * 20_000}},
+        "farewell": {"farewell": b"f" * 1_000},
+        "version": {"version": -1},
+    }
+    return {name: msgspec.structs.replace(record, **it) for name, it in changes.items()}
+
+
+def assert_passes_on(wire: Wire, machines: dict[str, Membership], *names: str) -> None:
+    """Everybody hears of these, and nothing is left that cannot be told."""
+    everybody = list(machines.values())
+    assert wire.run_until(lambda: all(set(names) <= set(names_of(it)) for it in everybody))
+    wire.run(3)
+    assert [len(machine._voice.rumours) for machine in everybody] == [0] * len(everybody)
+
+
+@pytest.mark.parametrize("which", oversized_records())
+def test_an_oversized_record_is_refused_and_holds_up_nothing(which: str) -> None:
+    wire, machines = make_cluster(*NAMES)
+    tell(machines["a"], oversized_records()[which], now=wire.clock())
+    tell(machines["a"], make_record("e"), now=wire.clock())
+    assert refused(machines["a"]) == {"malformed record": 1}
+    assert_passes_on(wire, machines, "e")
+    assert_all_live(wire, machines)
+
+
+def test_the_longest_honest_record_holds_up_nothing() -> None:
+    wire, machines = make_cluster(*NAMES)
+    longest = make_record(
+        "n" * 255,
+        State.SUSPECT,
+        address=Address("h" * 255, 65_535),
+        witness="w" * 255,
+        version=2**40,
+        properties={"key": "x" * 10_000},
+    )
+    tell(machines["a"], longest, make_record("e"), now=wire.clock())
+    assert_passes_on(wire, machines, "e", "n" * 255)
+
+
+def test_a_flood_of_strangers_is_refused_and_drives_nobody_out() -> None:
+    config = MembershipConfig(members_max=10)
+    wire, machines = make_cluster(*NAMES, config=config)
+    for state in (State.ALIVE, State.DEAD):
+        for number in range(100):
+            stranger = make_record(f"{state.name}-{number}", state, address=EVIL)
+            tell(machines["a"], stranger, now=wire.clock())
+    assert refused(machines["a"])["too many members"] >= 90
+    assert len(machines["a"]._roster.entries) <= 10
+    assert len(machines["a"]._voice.rumours) <= 11
+    wire.run(60)
+    assert_all_live(wire, machines)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xc1", b"\x00" * 100, b"\x92\x05" + b"\x91" * 5_000, bytes(range(256))],
+    ids=lambda data: data[:4].hex() or "empty",
+)
+def test_garbage_is_counted(data: bytes) -> None:
+    wire, machines = make_cluster(*NAMES)
+    for in_stream in (False, True):
+        answer = machines["a"].receive(data, EVIL, wire.clock(), in_stream=in_stream)
+        assert answer is None
+    assert refused(machines["a"]) == {"malformed packet": 2}
+    assert_all_live(wire, machines)
+
+
+def test_more_records_than_members_may_be_are_refused_unread() -> None:
+    machine = join_alone(config=MembershipConfig(members_max=5))
+    news = [make_record(f"node-{number}") for number in range(7)]
+    tell(machine, *news, now=machine.deadline())
+    assert refused(machine) == {"malformed packet": 1}
+    assert names_of(machine) == ["a"]
+
+
+# Packets that use a node against others.
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Ping(number=1, target="a", name="stranger", instance=1),
+        SyncRequest(number=1, digest=b"", name="stranger", instance=1),
+        Sync(number=1, agrees=False, name="stranger", instance=1),
+        News(),
+    ],
+    ids=lambda packet: type(packet).__name__,
+)
+def test_a_small_packet_provokes_few_datagrams(packet: Packet) -> None:
+    wire, machines = make_cluster(*NAMES)
+    for _ in range(50):
+        machines["a"].receive(encode_packet(packet), EVIL, wire.clock())
+    assert len(machines["a"].take_outgoing()) <= 1
+
+
+def test_numbers_as_large_as_they_get_do_no_harm() -> None:
+    machine = join_alone()
+    for number in (2**64 - 1, -(2**63), 0):
+        answer = ask(machine, Ping(number=number, target="", name="", instance=number))
+        assert isinstance(answer, Ack)
+        assert answer.number == number

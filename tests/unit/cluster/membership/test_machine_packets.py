@@ -1,0 +1,123 @@
+"""What a machine answers to each packet."""
+
+import pytest
+
+from postroad.cluster.membership import (
+    Phase,
+    State,
+)
+from postroad.cluster.membership.packets import (
+    Ack,
+    Nack,
+    News,
+    Packet,
+    Ping,
+    PingRequest,
+    Pull,
+    Sync,
+    SyncRequest,
+)
+from tests.membership_nodes import (
+    START,
+    address_of,
+    ask,
+    instance_of,
+    join_alone,
+    make_cluster,
+    make_machine,
+    make_record,
+    take_said,
+    tell,
+)
+
+
+def test_a_ping_is_answered_with_who_is_here() -> None:
+    machine = join_alone()
+    answer = ask(machine, Ping(number=7, target="someone", name="b", instance=1))
+    assert isinstance(answer, Ack)
+    assert (answer.number, answer.name, answer.instance) == (7, "a", instance_of("a"))
+
+
+def test_a_stranger_that_pings_is_asked_who_it_is() -> None:
+    machine = join_alone()
+    ask(machine, Ping(number=7, target="a", name="b", instance=1))
+    (said,) = take_said(machine)
+    assert said.address == address_of("b")
+    assert isinstance(said.packet, SyncRequest)
+
+
+@pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])
+def test_who_pings_and_is_doubted_hears_of_it(state: State) -> None:
+    machine = join_alone()
+    doubt = make_record("b", state, witness="c")
+    tell(machine, doubt, now=START)
+    answer = ask(machine, Ping(number=7, target="a", name="b", instance=instance_of("b")))
+    assert isinstance(answer, Ack)
+    assert doubt in answer.news
+
+
+def test_a_pull_is_answered_with_the_own_record() -> None:
+    machine = join_alone()
+    answer = ask(machine, Pull())
+    assert answer == News(news=[make_record("a")])
+
+
+def test_who_is_joining_answers_but_does_not_speak_of_itself() -> None:
+    machine = make_machine("a")
+    machine.start(START)
+    assert ask(machine, Pull()) is None
+    answer = ask(machine, SyncRequest(number=3, digest=b"", name="b", instance=1))
+    assert isinstance(answer, Sync)
+    assert answer.news == []
+    assert isinstance(ask(machine, Ping(number=7, target="a", name="b", instance=1)), Ack)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Ack(number=1, name="b", instance=1, farewell=b"f", is_member=True),
+        Nack(number=1),
+        News(),
+        PingRequest(number=1, target="b"),
+        Sync(number=1, agrees=False, name="b", instance=1),
+    ],
+    ids=lambda packet: type(packet).__name__,
+)
+def test_what_nobody_asked_for_gets_no_answer(packet: Packet) -> None:
+    assert ask(join_alone(), packet) is None
+
+
+def test_an_unasked_view_does_not_make_a_member() -> None:
+    machine = make_machine("a")
+    machine.start(START)
+    ask(machine, Sync(number=1, agrees=True, name="b", instance=1))
+    assert machine.phase is Phase.JOINING
+
+
+def test_many_news_at_once_go_by_stream() -> None:
+    wire, machines = make_cluster("a", "b")
+    for number in range(100):
+        tell(machines["a"], make_record(f"node-{number}"), now=wire.clock())
+    machines["a"].tick(wire.clock())
+    said = [it for it in take_said(machines["a"]) if isinstance(it.packet, News)]
+    assert said[0].is_stream
+    assert len(said[0].packet.news) == 100
+
+
+def test_a_suspected_member_hears_the_news_too() -> None:
+    machine = join_alone()
+    suspected = make_record("b", State.SUSPECT, witness="c")
+    tell(machine, suspected, now=START)
+    machine.tick(START)
+    (said,) = [it for it in take_said(machine) if isinstance(it.packet, News)]
+    assert said.address == address_of("b")
+    assert suspected in said.packet.news
+
+
+def test_packets_are_counted() -> None:
+    _wire, machines = make_cluster("a", "b")
+    ours, theirs = machines["a"].counters, machines["b"].counters
+    assert ours.packets_sent == theirs.packets_received > 0
+    assert ours.bytes_sent == theirs.bytes_received > 0
+    assert ours.probes > 0
+    assert ours.refused == {}

@@ -1,0 +1,301 @@
+"""One name, one live process: all rulings."""
+
+import pytest
+
+from postroad.cluster.membership import ChangeKind, MembershipConfig, Record
+from postroad.cluster.membership.naming import Naming, Ruling
+from postroad.cluster.membership.packets import Ack, Ping
+from postroad.cluster.membership.records import digest_of
+from postroad.cluster.membership.roster import Verdict
+from postroad.cluster.membership.voice import Voice
+from tests.membership_nodes import (
+    INCARNATION,
+    address_of,
+    instance_of,
+    make_record,
+    make_voice,
+    secret_of,
+    take_said,
+)
+
+NOW = 100.0
+TIMEOUT_S = 2.0
+CONFIG = MembershipConfig(probe_timeout_s=TIMEOUT_S)
+ELSEWHERE = address_of("elsewhere")
+
+CHALLENGER = make_record("b", start=1, incarnation=INCARNATION + 1, address=ELSEWHERE)
+ELDER, YOUNGER = -1, +1
+
+
+def make_naming(*names: str, is_member: bool = True) -> tuple[Naming, Voice]:
+    voice = make_voice(config=CONFIG)
+    voice.is_member = is_member
+    for name in names:
+        voice.roster.merge(make_record(name), NOW)
+        voice.rumours.drop(name)
+    voice.roster.changes.clear()
+    return Naming(voice), voice
+
+
+def asked(voice: Voice) -> Ping:
+    """The question that went out, by datagram and by stream."""
+    datagram, stream = take_said(voice)
+    assert (datagram.is_stream, stream.is_stream) == (False, True)
+    assert datagram.address == stream.address
+    assert isinstance(datagram.packet, Ping)
+    assert isinstance(stream.packet, Ping)
+    assert datagram.packet.number == stream.packet.number
+    return datagram.packet
+
+
+def contest(naming: Naming, voice: Voice, challenger: Record = CHALLENGER) -> int:
+    assert voice.roster.merge(challenger, NOW) is Verdict.CONTESTED
+    naming.contest(challenger, NOW)
+    return asked(voice).number
+
+
+def ack(number: int, name: str, instance: int) -> Ack:
+    farewell = digest_of(secret_of(name))
+    return Ack(number=number, name=name, instance=instance, farewell=farewell, is_member=True)
+
+
+def kinds(voice: Voice) -> list[ChangeKind]:
+    return [change.kind for change in voice.roster.changes]
+
+
+REPLACED = [ChangeKind.REMOVED, ChangeKind.ADDED]
+
+
+# Another member's name.
+
+
+def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
+    naming, voice = make_naming("b")
+    naming.contest(CHALLENGER, NOW)
+    datagram, stream = take_said(voice)
+    for it in (datagram, stream):
+        assert it.address == address_of("b")
+        assert isinstance(it.packet, Ping)
+        assert (it.packet.target, it.packet.name, it.packet.joins) == ("b", "self", False)
+        assert it.packet.news == [CHALLENGER]
+    assert voice.news() == [CHALLENGER], "others look into it too"
+    assert voice.counters.names_contested == 1
+    assert naming.deadline() == NOW + TIMEOUT_S
+    assert not naming.has_rivals
+
+
+def test_a_holder_that_answers_keeps_its_name() -> None:
+    naming, voice = make_naming("b")
+    number = contest(naming, voice)
+    assert naming.on_ack(ack(number, "b", instance_of("b")), NOW + 1) is None
+    naming.tick(NOW + TIMEOUT_S)
+    assert kinds(voice) == []
+    assert naming.deadline() == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "instance"), [("b", CHALLENGER.instance), ("somebody", instance_of("somebody"))]
+)
+def test_another_answer_in_its_place_gives_the_name_to_the_challenger(
+    name: str, instance: int
+) -> None:
+    naming, voice = make_naming("b")
+    number = contest(naming, voice)
+    assert naming.on_ack(ack(number, name, instance), NOW + 1) is None
+    assert kinds(voice) == REPLACED
+    assert voice.roster.active["b"].record == CHALLENGER
+
+
+def test_a_holder_that_is_silent_loses_its_name() -> None:
+    naming, voice = make_naming("b")
+    contest(naming, voice)
+    naming.tick(NOW + TIMEOUT_S - 0.01)
+    assert kinds(voice) == []
+    naming.tick(NOW + TIMEOUT_S)
+    assert kinds(voice) == REPLACED
+
+
+def test_the_newest_challenger_is_the_one_that_counts() -> None:
+    naming, voice = make_naming("b")
+    contest(naming, voice)
+    newer = make_record("b", start=2, incarnation=INCARNATION + 2)
+    naming.contest(newer, NOW + 1)
+    naming.contest(CHALLENGER, NOW + 1)
+    assert take_said(voice) == [], "one question is enough"
+    assert voice.counters.names_contested == 1
+    naming.tick(NOW + TIMEOUT_S)
+    assert voice.roster.active["b"].record == newer
+
+
+def test_of_two_challengers_at_one_incarnation_the_one_that_began_later_counts() -> None:
+    first = make_record("b", start=1, incarnation=INCARNATION + 1)
+    second = make_record("b", start=2, incarnation=INCARNATION + 1)
+    for order in ((first, second), (second, first)):
+        naming, voice = make_naming("b")
+        for challenger in order:
+            naming.contest(challenger, NOW)
+        naming.tick(NOW + TIMEOUT_S)
+        assert voice.roster.active["b"].record == second
+
+
+def test_a_holder_that_is_heard_to_have_outranked_the_challenger_keeps_its_name() -> None:
+    """Its answer may be lost while its word arrives by way of others."""
+    naming, voice = make_naming("b")
+    contest(naming, voice)
+    voice.roster.merge(make_record("b", incarnation=CHALLENGER.incarnation + 1), NOW + 1)
+    naming.tick(NOW + TIMEOUT_S)
+    assert kinds(voice) == []
+    assert voice.roster.active["b"].record.instance == instance_of("b")
+
+
+def test_questions_are_limited() -> None:
+    names = [f"node-{number}" for number in range(65)]
+    naming, voice = make_naming(*names)
+    for name in names:
+        naming.contest(make_record(name, start=1), NOW)
+    assert voice.counters.names_contested == 64
+    assert len(take_said(voice)) == 2 * 64
+
+
+def test_standing_still_postpones_questions() -> None:
+    naming, voice = make_naming("b")
+    contest(naming, voice)
+    naming.look_into(make_record("self", start=1, address=ELSEWHERE), NOW)
+    naming.postpone(5.0)
+    assert naming.deadline() == NOW + 5.0 + TIMEOUT_S
+    naming.tick(NOW + TIMEOUT_S)
+    assert kinds(voice) == []
+    assert naming.has_rivals
+
+
+def test_patience_lengthens_the_time() -> None:
+    naming, voice = make_naming("b")
+    voice.health.worsen()
+    contest(naming, voice)
+    assert naming.deadline() == NOW + 2 * TIMEOUT_S
+
+
+# This node's own name.
+
+
+def make_rival(age: int) -> Record:
+    """A second process of this node's name, older or younger than it."""
+    return make_record("self", start=age, address=ELSEWHERE, incarnation=INCARNATION)
+
+
+def look_into(naming: Naming, voice: Voice, rival: Record) -> Ping:
+    naming.look_into(rival, NOW)
+    assert naming.has_rivals
+    return asked(voice)
+
+
+def test_a_member_asks_its_rival_and_says_who_it_is() -> None:
+    naming, voice = make_naming()
+    ping = look_into(naming, voice, make_rival(YOUNGER))
+    assert (ping.target, ping.joins, ping.news) == ("self", False, [voice.roster.own])
+
+
+def test_a_joining_node_asks_without_speaking_of_itself() -> None:
+    naming, voice = make_naming(is_member=False)
+    ping = look_into(naming, voice, make_rival(YOUNGER))
+    assert (ping.target, ping.joins, ping.news) == ("self", True, [])
+
+
+@pytest.mark.parametrize(
+    ("is_member", "age", "yields"),
+    [(True, YOUNGER, False), (True, ELDER, True), (False, YOUNGER, True), (False, ELDER, True)],
+)
+def test_who_keeps_the_name(is_member: bool, age: int, yields: bool) -> None:
+    naming, voice = make_naming(is_member=is_member)
+    rival = make_rival(age)
+    number = look_into(naming, voice, rival).number
+    ruling = naming.on_ack(ack(number, "self", rival.instance), NOW + 1)
+    assert ruling == Ruling(ELSEWHERE, yields=yields)
+    assert voice.counters.names_contested == 1
+    assert not naming.has_rivals
+
+
+@pytest.mark.parametrize(
+    ("is_member", "age", "yields"),
+    [(True, YOUNGER, False), (True, ELDER, True), (False, YOUNGER, True), (False, ELDER, True)],
+)
+def test_a_refused_connection_is_an_answer_too(is_member: bool, age: int, yields: bool) -> None:
+    naming, voice = make_naming(is_member=is_member)
+    look_into(naming, voice, make_rival(age))
+    instance = instance_of("self", start=age)
+    assert naming.on_same_name(ELSEWHERE, instance, is_member=True) == Ruling(
+        ELSEWHERE, yields=yields
+    )
+    assert not naming.has_rivals
+
+
+def test_a_refused_connection_nobody_wondered_about() -> None:
+    member, _ = make_naming()
+    joining, _ = make_naming(is_member=False)
+    elder, younger = instance_of("self", start=ELDER), instance_of("self", start=YOUNGER)
+    assert member.on_same_name(ELSEWHERE, elder, is_member=True) == Ruling(ELSEWHERE, yields=True)
+    assert member.on_same_name(ELSEWHERE, younger, is_member=True) == Ruling(
+        ELSEWHERE, yields=False
+    )
+    assert joining.on_same_name(ELSEWHERE, younger, is_member=True) == Ruling(
+        ELSEWHERE, yields=True
+    )
+
+
+def test_a_member_goes_before_who_is_joining() -> None:
+    member, _ = make_naming()
+    elder = instance_of("self", start=ELDER)
+    assert member.on_same_name(ELSEWHERE, elder, is_member=False) == Ruling(ELSEWHERE, yields=False)
+
+
+@pytest.mark.parametrize(("age", "yields"), [(ELDER, True), (YOUNGER, False)])
+def test_of_two_that_are_joining_the_elder_goes_on(age: int, yields: bool) -> None:
+    joining, _ = make_naming(is_member=False)
+    instance = instance_of("self", start=age)
+    ruling = joining.on_same_name(ELSEWHERE, instance, is_member=False)
+    assert ruling == Ruling(ELSEWHERE, yields=yields)
+
+
+def test_this_node_by_another_address_is_no_rival() -> None:
+    member, _ = make_naming()
+    assert member.on_same_name(ELSEWHERE, instance_of("self"), is_member=True) is None
+
+
+def test_a_refused_connection_elsewhere_leaves_other_questions_open() -> None:
+    naming, voice = make_naming()
+    look_into(naming, voice, make_rival(ELDER))
+    naming.on_same_name(address_of("third"), instance_of("self", start=YOUNGER), is_member=True)
+    assert naming.has_rivals
+
+
+@pytest.mark.parametrize("name", ["self", "somebody"])
+def test_an_answer_by_this_node_or_by_another_name_is_no_rival(name: str) -> None:
+    naming, voice = make_naming()
+    number = look_into(naming, voice, make_rival(ELDER)).number
+    assert naming.on_ack(ack(number, name, instance_of(name)), NOW + 1) is None
+    assert not naming.has_rivals
+
+
+def test_an_answer_to_no_question_moves_nobody() -> None:
+    naming, voice = make_naming()
+    look_into(naming, voice, make_rival(ELDER))
+    assert naming.on_ack(ack(1, "self", make_rival(ELDER).instance), NOW + 1) is None
+    assert naming.has_rivals
+
+
+def test_a_rival_that_is_silent_does_not_exist() -> None:
+    naming, voice = make_naming()
+    look_into(naming, voice, make_rival(ELDER))
+    naming.tick(NOW + TIMEOUT_S)
+    assert not naming.has_rivals
+    assert voice.counters.names_contested == 0
+
+
+def test_a_rival_is_asked_once_at_a_time() -> None:
+    naming, voice = make_naming()
+    look_into(naming, voice, make_rival(ELDER))
+    naming.look_into(make_rival(ELDER), NOW)
+    assert take_said(voice) == []
+    for number in range(100):
+        naming.look_into(make_record("self", start=1, address=address_of(f"at-{number}")), NOW)
+    assert len(take_said(voice)) == 2 * 63

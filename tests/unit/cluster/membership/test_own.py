@@ -1,0 +1,132 @@
+"""What a node says of itself."""
+
+import pytest
+
+from postroad.cluster.membership import ChangeKind, MembershipConfig, State
+from postroad.cluster.membership.own import OwnRecord, check_properties, first_record
+from postroad.cluster.membership.packets import News
+from postroad.cluster.membership.records import may_leave
+from postroad.core.errors import ConfigError
+from tests.membership_nodes import (
+    INCARNATION,
+    address_of,
+    instance_of,
+    make_record,
+    make_voice,
+    secret_of,
+    take_said,
+)
+
+NOW = 100.0
+CONFIG = MembershipConfig(properties_bytes_max=100)
+
+
+def test_a_node_begins_alive() -> None:
+    record = first_record(
+        "b",
+        address_of("b"),
+        instance=instance_of("b"),
+        incarnation=INCARNATION,
+        secret=secret_of("b"),
+        properties={},
+    )
+    assert record == make_record("b")
+
+
+def test_properties_are_copied() -> None:
+    given = {"role": "leader"}
+    checked = check_properties(given, CONFIG)
+    given["role"] = "changed"
+    assert checked == {"role": "leader"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"role": 1}, "'role' must be text"),
+        ({1: "role"}, "1 must be text"),
+        ({"role": None}, "'role' must be text"),
+        ({"role": "\ud800"}, "UTF-8"),
+        ({"role": "x" * 100}, "properties of 108 bytes exceed the 100 allowed"),
+    ],
+)
+def test_what_others_cannot_keep_is_refused(properties: dict[object, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_properties(properties, CONFIG)
+
+
+def test_a_member_announces_itself() -> None:
+    voice = make_voice()
+    own = OwnRecord(voice, secret_of("self"))
+    own.announce()
+    assert own.is_urgent
+    assert voice.news() == [make_record("self")]
+
+
+def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
+    voice = make_voice()
+    voice.is_member = False
+    voice.roster.merge(make_record("b"), NOW)
+    voice.rumours.drop("b")
+    own = OwnRecord(voice, secret_of("self"))
+    own.announce()
+    own.outrank(make_record("self", State.SUSPECT))
+    own.change_properties({"role": "x"})
+    own.say_goodbye()
+    assert not own.is_urgent
+    assert voice.news() == []
+    assert take_said(voice) == []
+    assert voice.roster.own.incarnation == INCARNATION + 1
+
+
+@pytest.mark.parametrize("ahead", [-5, 0, 7])
+def test_having_the_last_word(ahead: int) -> None:
+    voice = make_voice()
+    own = OwnRecord(voice, secret_of("self"))
+    rumour = make_record("self", State.DEAD, incarnation=INCARNATION + ahead)
+    own.outrank(rumour)
+    assert voice.roster.own.rank > rumour.rank
+    assert voice.roster.own.incarnation == INCARNATION + max(ahead, 0) + 1
+    assert voice.news() == [voice.roster.own]
+
+
+def test_changed_properties_are_a_new_version() -> None:
+    voice = make_voice()
+    own = OwnRecord(voice, secret_of("self"))
+    own.change_properties({"role": "leader", "zone": "north"})
+    own.change_properties({"role": None, "zone": "south"})
+    assert voice.roster.own.properties == {"zone": "south"}
+    assert voice.roster.own.version == 2
+    assert [change.kind for change in voice.roster.changes] == [ChangeKind.METADATA] * 2
+    assert voice.roster.changes[1].previous == voice.roster.changes[0].member
+    assert voice.news() == [voice.roster.own]
+
+
+@pytest.mark.parametrize("changes", [{}, {"role": None}])
+def test_properties_that_stay_the_same_are_no_new_version(changes: dict[str, str | None]) -> None:
+    voice = make_voice()
+    OwnRecord(voice, secret_of("self")).change_properties(changes)
+    assert voice.roster.own.version == 0
+    assert voice.roster.changes == []
+
+
+def test_properties_that_are_refused_change_nothing() -> None:
+    voice = make_voice(config=CONFIG)
+    with pytest.raises(ConfigError):
+        OwnRecord(voice, secret_of("self")).change_properties({"role": "x" * 100})
+    assert voice.roster.own == make_record("self")
+
+
+def test_goodbye_proves_itself_to_some_members_and_to_few_in_a_way_that_arrives() -> None:
+    voice = make_voice()
+    for number in range(30):
+        voice.roster.merge(make_record(f"node-{number}"), NOW)
+    OwnRecord(voice, secret_of("self")).say_goodbye()
+    said = take_said(voice)
+    assert [it.is_stream for it in said] == [True] * 3 + [False] * 8
+    assert len({it.address for it in said}) == 11
+    for it in said:
+        assert isinstance(it.packet, News)
+        (farewell,) = it.packet.news
+        assert farewell.state is State.LEFT
+        assert may_leave(farewell, voice.roster.own.farewell)

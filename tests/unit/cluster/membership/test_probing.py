@@ -1,0 +1,366 @@
+"""Asking members whether they live: directly, by stream, through others; and answering for them."""
+
+import pytest
+
+from postroad.cluster.membership import MembershipConfig, State
+from postroad.cluster.membership.packets import Ack, Nack, Ping, PingRequest
+from postroad.cluster.membership.probing import Prober
+from postroad.cluster.membership.records import digest_of
+from postroad.cluster.membership.voice import Voice
+from tests.membership_nodes import (
+    INCARNATION,
+    Said,
+    address_of,
+    instance_of,
+    make_record,
+    make_voice,
+    secret_of,
+    take_said,
+)
+
+NOW = 100.0
+CONFIG = MembershipConfig(
+    probe_interval_s=1.0, probe_timeout_s=2.0, indirect_after_s=0.5, indirect_probes=3
+)
+
+
+def make_prober(*names: str) -> tuple[Prober, Voice]:
+    """A prober among members that have nothing to gossip about, with no turn to come."""
+    voice = make_voice(config=CONFIG)
+    for name in names:
+        voice.roster.merge(make_record(name), NOW)
+        voice.rumours.drop(name)
+    prober = Prober(voice)
+    prober._next_turn = float("inf")
+    return prober, voice
+
+
+def begin(prober: Prober, voice: Voice, name: str = "b", now: float = NOW) -> int:
+    """Ask a member directly; the number of the question."""
+    prober.probe(voice.roster.active[name], now)
+    (said,) = take_said(voice)
+    assert isinstance(said.packet, Ping)
+    assert (said.address, said.is_stream) == (address_of(name), False)
+    return said.packet.number
+
+
+def ack(number: int, name: str = "b", *, start: int = 0) -> Ack:
+    farewell = digest_of(secret_of(name))
+    instance = instance_of(name, start=start)
+    return Ack(number=number, name=name, instance=instance, farewell=farewell, is_member=True)
+
+
+def only(said: list[Said]) -> Said:
+    (it,) = said
+    return it
+
+
+# Whose turn it is.
+
+
+def test_nodes_that_start_together_do_not_ask_together() -> None:
+    starts = []
+    for seed in range(5):
+        prober = Prober(make_voice(config=CONFIG, seed=seed))
+        prober.begin(NOW)
+        starts.append(prober.deadline())
+    assert all(NOW <= it <= NOW + 1.0 for it in starts)
+    assert len(set(starts)) == 5
+
+
+def test_who_is_alone_asks_nobody() -> None:
+    prober, voice = make_prober()
+    prober.begin(NOW)
+    prober.tick(NOW + 1)
+    assert take_said(voice) == []
+    assert prober.deadline() == NOW + 2
+
+
+def test_everybody_comes_once_before_anybody_comes_twice() -> None:
+    prober, voice = make_prober(*"bcdef")
+    prober.begin(NOW)
+    asked = []
+    for turn in range(10):
+        prober.tick(NOW + 1 + turn)
+        said = only(take_said(voice))
+        assert isinstance(said.packet, Ping)
+        prober.on_ack(ack(said.packet.number, said.packet.target), NOW + 1 + turn, in_stream=False)
+        asked.append(said.address)
+    everybody = sorted(map(address_of, "bcdef"))
+    assert sorted(asked[:5]) == everybody
+    assert sorted(asked[5:]) == everybody
+
+
+def test_who_went_meanwhile_is_passed_over() -> None:
+    prober, voice = make_prober("b", "c")
+    prober.begin(NOW)
+    prober.tick(NOW + 1)
+    first = only(take_said(voice)).address.host[0]
+    other = "c" if first == "b" else "b"
+    voice.roster.merge(make_record(other, State.LEFT), NOW)
+    prober._probes.clear()
+    prober.tick(NOW + 2)
+    pings = [it for it in take_said(voice) if isinstance(it.packet, Ping)]
+    assert [it.address for it in pings] == [address_of(first)]
+
+
+def test_a_node_that_doubts_itself_asks_less_often() -> None:
+    prober, voice = make_prober("b")
+    prober.begin(NOW)
+    voice.health.worsen()
+    prober.tick(NOW + 1)
+    prober._probes.clear()
+    assert prober.deadline() == NOW + 3
+
+
+# The direct way.
+
+
+def test_an_answer_ends_the_question_and_tells_the_distance() -> None:
+    prober, voice = make_prober("b")
+    voice.health.worsen()
+    number = begin(prober, voice)
+    assert prober.on_ack(ack(number), NOW + 0.1, in_stream=False)
+    assert voice.roster.entries["b"].round_trip.smoothed_s == pytest.approx(0.1)
+    assert voice.health.score == 0
+    assert prober.deadline() == float("inf")
+    assert (voice.counters.probes, voice.counters.probes_failed) == (1, 0)
+    assert not prober.on_ack(ack(number), NOW + 0.2, in_stream=False), "a duplicate"
+
+
+def test_an_answer_nobody_asked_for_is_not_taken() -> None:
+    prober, _voice = make_prober("b")
+    assert not prober.on_ack(ack(5), NOW, in_stream=False)
+    prober.on_nack(Nack(number=5))
+
+
+def test_the_answer_of_one_that_went_meanwhile_is_taken() -> None:
+    prober, voice = make_prober("b")
+    number = begin(prober, voice)
+    voice.roster.merge(make_record("b", State.LEFT), NOW)
+    assert prober.on_ack(ack(number), NOW + 0.1, in_stream=False)
+
+
+@pytest.mark.parametrize(("name", "start"), [("c", 0), ("b", 1)])
+def test_somebody_else_at_the_address_makes_the_member_suspected(name: str, start: int) -> None:
+    prober, voice = make_prober("b")
+    voice.health.worsen()
+    number = begin(prober, voice)
+    assert prober.on_ack(ack(number, name, start=start), NOW + 0.1, in_stream=False)
+    assert voice.roster.entries["b"].state is State.SUSPECT
+    assert voice.health.score == 1, "no reason for confidence"
+
+
+def test_a_suspected_member_is_told_so() -> None:
+    prober, voice = make_prober("b")
+    suspected = make_record("b", State.SUSPECT, witness="c")
+    voice.roster.merge(suspected, NOW)
+    voice.rumours.drop("b")
+    prober.probe(voice.roster.active["b"], NOW)
+    assert only(take_said(voice)).packet.news == [suspected]
+
+
+# The other ways.
+
+
+def test_after_a_while_the_stream_and_others_are_tried() -> None:
+    prober, voice = make_prober(*"bcdefg")
+    number = begin(prober, voice)
+    assert prober.deadline() == NOW + 0.5
+    prober.tick(NOW + 0.5)
+    stream, *requests = take_said(voice)
+    assert isinstance(stream.packet, Ping)
+    assert (stream.address, stream.is_stream, stream.packet.number) == (
+        address_of("b"),
+        True,
+        number,
+    )
+    assert [it.packet for it in requests] == [PingRequest(number=number, target="b")] * 3
+    assert address_of("b") not in [it.address for it in requests]
+    assert prober.deadline() == NOW + 2.0
+
+
+def test_an_answer_by_stream_only_is_counted_and_tells_nothing_of_the_distance() -> None:
+    prober, voice = make_prober("b")
+    number = begin(prober, voice)
+    prober.tick(NOW + 0.5)
+    prober.on_ack(ack(number), NOW + 0.6, in_stream=True)
+    assert voice.counters.probes_by_stream == 1
+    assert voice.roster.entries["b"].round_trip.smoothed_s is None
+    assert voice.roster.suspects == {}
+
+
+def test_where_all_goes_by_stream_a_quick_answer_is_a_direct_one() -> None:
+    prober, voice = make_prober("b")
+    number = begin(prober, voice)
+    prober.on_ack(ack(number), NOW + 0.1, in_stream=True)
+    assert voice.counters.probes_by_stream == 0
+    assert voice.roster.entries["b"].round_trip.smoothed_s == pytest.approx(0.1)
+
+
+def test_a_late_answer_by_datagram_is_no_answer_by_stream() -> None:
+    prober, voice = make_prober("b")
+    number = begin(prober, voice)
+    prober.tick(NOW + 0.5)
+    assert prober.on_ack(ack(number), NOW + 1.9, in_stream=False)
+    assert voice.counters.probes_by_stream == 0
+    prober.tick(NOW + 2.0)
+    assert voice.roster.suspects == {}
+
+
+def test_one_that_went_meanwhile_is_not_looked_for() -> None:
+    prober, voice = make_prober("b", "c")
+    begin(prober, voice)
+    voice.roster.merge(make_record("b", State.LEFT), NOW)
+    voice.rumours.drop("b")
+    prober.tick(NOW + 0.5)
+    assert take_said(voice) == []
+    prober.tick(NOW + 2.0)
+    assert voice.roster.suspects == {}
+    assert voice.health.score == 0
+
+
+def test_no_answer_in_time_makes_suspected() -> None:
+    prober, voice = make_prober("b", "c")
+    begin(prober, voice)
+    prober.tick(NOW + 0.5)
+    prober.tick(NOW + 1.99)
+    assert voice.roster.suspects == {}
+    prober.tick(NOW + 2.0)
+    assert list(voice.roster.suspects) == ["b"]
+    assert voice.roster.deadline() == NOW + CONFIG.failure_timeout_s, "since it was asked"
+    assert (voice.counters.probes_failed, voice.counters.suspicions) == (1, 1)
+    assert prober.deadline() == float("inf")
+
+
+def test_a_member_that_spoke_up_meanwhile_is_not_suspected() -> None:
+    prober, voice = make_prober("b", "c")
+    begin(prober, voice)
+    voice.roster.merge(make_record("b", incarnation=INCARNATION + 1), NOW + 1)
+    prober.tick(NOW + 2.0)
+    assert voice.roster.suspects == {}
+    assert (voice.counters.probes_failed, voice.counters.suspicions) == (1, 0)
+
+
+def test_a_node_whose_helpers_are_silent_too_doubts_itself() -> None:
+    prober, voice = make_prober(*"bcde")
+    number = begin(prober, voice)
+    prober.tick(NOW + 0.5)
+    for _ in range(2):
+        prober.on_nack(Nack(number=number))
+    prober.tick(NOW + 2.0)
+    assert voice.health.score == 1
+
+
+def test_a_node_whose_helpers_answer_does_not_doubt_itself() -> None:
+    prober, voice = make_prober(*"bcde")
+    number = begin(prober, voice)
+    prober.tick(NOW + 0.5)
+    for _ in range(5):
+        prober.on_nack(Nack(number=number))
+    prober.tick(NOW + 2.0)
+    assert voice.health.score == 0
+    assert list(voice.roster.suspects) == ["b"]
+
+
+def test_a_node_without_helpers_doubts_itself() -> None:
+    prober, voice = make_prober("b")
+    begin(prober, voice)
+    prober.tick(NOW + 0.5)
+    prober.tick(NOW + 2.0)
+    assert voice.health.score == 1
+
+
+def test_a_second_failure_with_a_suspected_member_says_nothing_of_this_node() -> None:
+    prober, voice = make_prober("b")
+    voice.roster.merge(make_record("b", State.SUSPECT, witness="c"), NOW)
+    voice.rumours.drop("b")
+    prober.probe(voice.roster.active["b"], NOW)
+    prober.tick(NOW + 2.0)
+    assert voice.health.score == 0
+
+
+def test_patience_lengthens_the_times() -> None:
+    prober, voice = make_prober("b")
+    voice.health.worsen()
+    begin(prober, voice)
+    assert prober.deadline() == NOW + 1.0
+    prober.tick(NOW + 1.0)
+    assert prober.deadline() == NOW + 4.0
+
+
+def test_a_far_member_is_given_more_time() -> None:
+    prober, voice = make_prober("b")
+    voice.roster.entries["b"].round_trip.add(0.4)
+    begin(prober, voice)
+    assert prober.deadline() == pytest.approx(NOW + 1.2)
+    prober.tick(NOW + 1.2)
+    assert prober.deadline() == pytest.approx(NOW + 4.8)
+
+
+def test_standing_still_postpones_questions_and_favours() -> None:
+    prober, voice = make_prober("b", "c")
+    number = begin(prober, voice)
+    prober.postpone(3.0)
+    assert prober.deadline() == NOW + 3.5
+    prober.tick(NOW + 3.5)
+    prober.postpone(10.0)
+    assert prober.deadline() == NOW + 15.0
+    prober.on_request(PingRequest(number=1, target="c"), address_of("x"), NOW)
+    before = prober.deadline()
+    prober.postpone(1.0)
+    assert prober.deadline() == before + 1.0
+    prober.on_ack(ack(number), NOW + 14.1, in_stream=False)
+
+
+def test_time_spent_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
+    prober, voice = make_prober("b", "c")
+    number = begin(prober, voice)
+    begin(prober, voice, "c")
+    prober.postpone(3.0)
+    prober.on_ack(ack(number), NOW + 3.1, in_stream=False)
+    assert voice.roster.entries["b"].round_trip.smoothed_s == pytest.approx(0.1)
+    prober.tick(NOW + 5.0)
+    assert voice.roster.deadline() == NOW + 3.0 + CONFIG.failure_timeout_s
+
+
+# Favours for others.
+
+
+def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
+    prober, voice = make_prober("b")
+    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW)
+    ping = only(take_said(voice))
+    assert isinstance(ping.packet, Ping)
+    assert ping.address == address_of("b")
+    assert ping.packet.number != 7
+    assert prober.on_ack(ack(ping.packet.number), NOW + 0.1, in_stream=False)
+    passed_on = only(take_said(voice))
+    assert passed_on == Said(address_of("asker"), ack(7), is_stream=False)
+    prober.tick(NOW + 10)
+    assert take_said(voice) == []
+
+
+def test_who_asked_hears_of_a_failure_before_it_gives_up() -> None:
+    prober, voice = make_prober("b")
+    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW)
+    take_said(voice)
+    assert NOW < prober.deadline() < NOW + CONFIG.probe_timeout_s - CONFIG.indirect_after_s
+    prober.tick(prober.deadline())
+    assert only(take_said(voice)) == Said(address_of("asker"), Nack(number=7), is_stream=False)
+    assert voice.roster.suspects == {}, "that is for the asker to say"
+
+
+def test_nobody_is_asked_who_is_not_known() -> None:
+    prober, voice = make_prober()
+    prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW)
+    assert only(take_said(voice)) == Said(address_of("asker"), Nack(number=7), is_stream=False)
+
+
+def test_favours_are_limited() -> None:
+    prober, voice = make_prober("b")
+    for number in range(257):
+        prober.on_request(PingRequest(number=number, target="b"), address_of("asker"), NOW)
+    packets = [it.packet for it in take_said(voice)]
+    assert all(isinstance(packet, Ping) for packet in packets[:256])
+    assert packets[256:] == [Nack(number=256)]

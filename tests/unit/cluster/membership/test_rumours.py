@@ -1,0 +1,108 @@
+"""News on their way."""
+
+import pytest
+
+from postroad.cluster.membership import Record, State
+from postroad.cluster.membership.packets import record_size
+from postroad.cluster.membership.rumours import Rumours, retellings
+from tests.membership_nodes import make_record
+
+ROOM = 100_000
+
+
+def take(rumours: Rumours, room: int = ROOM, *, times_max: int = 100) -> list[Record]:
+    return rumours.take(room, times_max=times_max, full_bytes_max=room)
+
+
+def names(records: list[Record]) -> list[str]:
+    return [record.name for record in records]
+
+
+@pytest.mark.parametrize(
+    ("size", "factor", "times"),
+    [(1, 4, 4), (2, 4, 4), (9, 4, 4), (10, 4, 8), (99, 4, 8), (100, 4, 12), (999, 3, 9)],
+)
+def test_larger_clusters_need_more_retellings(size: int, factor: int, times: int) -> None:
+    assert retellings(size, factor) == times
+
+
+def test_no_news_at_first() -> None:
+    rumours = Rumours()
+    assert len(rumours) == 0
+    assert take(rumours) == []
+
+
+def test_news_are_told_so_often_and_then_dropped() -> None:
+    rumours = Rumours()
+    rumours.add(make_record("a"))
+    told = [names(take(rumours, times_max=3)) for _ in range(4)]
+    assert told == [["a"], ["a"], ["a"], []]
+    assert len(rumours) == 0
+
+
+def test_fewer_retellings_than_before_drop_what_was_told_more_often() -> None:
+    rumours = Rumours()
+    rumours.add(make_record("a"))
+    for _ in range(5):
+        take(rumours)
+    assert names(take(rumours, times_max=3)) == ["a"]
+    assert len(rumours) == 0
+
+
+def test_the_least_told_come_first() -> None:
+    rumours = Rumours()
+    for name in ("a", "b"):
+        rumours.add(make_record(name))
+    take(rumours)
+    rumours.add(make_record("c"))
+    room_for_one = record_size(make_record("c"))
+    assert names(take(rumours, room_for_one)) == ["c"]
+    assert names(take(rumours, room_for_one)) == ["a"]
+    assert names(take(rumours, room_for_one)) == ["b"]
+
+
+def test_every_news_gets_its_turn_however_little_room_there_is() -> None:
+    rumours = Rumours()
+    for name in "abcde":
+        rumours.add(make_record(name))
+    room_for_two = 2 * record_size(make_record("a"))
+    told = [name for _ in range(5) for name in names(take(rumours, room_for_two))]
+    assert sorted(told) == sorted("abcde" * 2)
+
+
+def test_newer_news_replace_older_ones_and_count_from_the_start() -> None:
+    rumours = Rumours()
+    rumours.add(make_record("a"))
+    take(rumours, times_max=2)
+    newer = make_record("a", State.SUSPECT)
+    rumours.add(newer)
+    assert len(rumours) == 1
+    assert take(rumours, times_max=2) == [newer]
+    assert take(rumours, times_max=2) == [newer]
+    assert take(rumours, times_max=2) == []
+
+
+def test_forgotten_news_are_not_told() -> None:
+    rumours = Rumours()
+    rumours.add(make_record("a"))
+    rumours.add(make_record("b"))
+    rumours.drop("a")
+    rumours.drop("nobody")
+    assert names(take(rumours)) == ["b"]
+
+
+def test_no_more_than_fits() -> None:
+    rumours = Rumours()
+    for name in "abc":
+        rumours.add(make_record(name))
+    size = record_size(make_record("a"))
+    assert take(rumours, size - 1) == []
+    assert len(take(rumours, 3 * size - 1)) == 2
+
+
+def test_large_properties_stay_behind() -> None:
+    rumours = Rumours()
+    large = make_record("a", properties={"key": "x" * 1_000})
+    rumours.add(large)
+    assert rumours.take(1_200, times_max=9, full_bytes_max=600) == [large.without_properties()]
+    assert rumours.take(2_400, times_max=9, full_bytes_max=1_200) == [large]

@@ -1,0 +1,93 @@
+"""What a node adds to whatever it says, whom it chooses, and what it counts."""
+
+from postroad.cluster.membership import MembershipConfig, State
+from postroad.cluster.membership.packets import Nack, News, encode_packet
+from postroad.cluster.membership.voice import Voice
+from tests.membership_nodes import address_of, make_record, make_voice, take_said
+
+NOW = 100.0
+
+
+def names(voice: Voice, *, in_stream: bool = False) -> list[str]:
+    return [record.name for record in voice.news(in_stream=in_stream)]
+
+
+def test_a_packet_is_queued_and_counted() -> None:
+    voice = make_voice()
+    voice.say(address_of("b"), Nack(number=1))
+    voice.say(address_of("b"), News(), in_stream=True, asks=True)
+    sends = voice.outgoing
+    assert [(it.is_stream, it.wants_answer) for it in sends] == [(False, False), (True, True)]
+    assert sends[0].payload == encode_packet(Nack(number=1))
+    assert voice.counters.packets_sent == 2
+    assert voice.counters.bytes_sent == sum(len(it.payload) for it in sends)
+    assert [it.packet for it in take_said(voice)] == [Nack(number=1), News()]
+
+
+def test_without_news_only_what_was_asked_for_is_told() -> None:
+    voice = make_voice()
+    record = make_record("b")
+    assert voice.news() == []
+    assert voice.news(record) == [record]
+
+
+def test_what_was_asked_for_comes_first_and_once() -> None:
+    voice = make_voice()
+    for name in "bc":
+        voice.rumours.add(make_record(name))
+    suspected = make_record("b", State.SUSPECT)
+    assert voice.news(suspected) == [suspected, make_record("c")]
+
+
+def test_news_are_told_as_often_as_the_size_of_the_cluster_asks_for() -> None:
+    voice = make_voice(config=MembershipConfig(retransmit_factor=2))
+    voice.rumours.add(make_record("b"))
+    assert [names(voice) for _ in range(3)] == [["b"], ["b"], []]
+
+
+def test_a_datagram_has_less_room_than_a_stream() -> None:
+    voice = make_voice()
+    for number in range(100):
+        voice.rumours.add(make_record(f"node-{number}"))
+    datagram = voice.news()
+    assert 0 < len(datagram) < 100
+    assert len(encode_packet(News(news=datagram))) <= voice.config.packet_bytes_max + 16
+    assert len(voice.news(in_stream=True)) == 100
+
+
+def test_large_properties_go_by_stream_only() -> None:
+    voice = make_voice()
+    large = make_record("b", properties={"key": "x" * 700})
+    voice.rumours.add(large)
+    assert voice.news() == [large.without_properties()]
+    assert voice.news(in_stream=True) == [large]
+    assert voice.news(large) == [large.without_properties()]
+
+
+def test_what_is_refused_is_counted_by_reason() -> None:
+    voice = make_voice()
+    for reason in ("odd", "odd", "even"):
+        voice.refuse(reason)
+    assert voice.counters.refused == {"odd": 2, "even": 1}
+    assert make_voice().counters.refused == {}, "each node counts for itself"
+
+
+def test_some_others_are_chosen_at_random() -> None:
+    voice = make_voice()
+    for name in "bcdef":
+        voice.roster.merge(make_record(name), NOW)
+    voice.roster.merge(make_record("s", State.SUSPECT), NOW)
+    voice.roster.merge(make_record("x", State.DEAD), NOW)
+
+    everybody = {entry.record.name for entry in voice.choose(99)}
+    assert everybody == set("bcdef")
+    assert {it.record.name for it in voice.choose(99, but="b")} == set("cdef")
+    assert {it.record.name for it in voice.choose(99, with_suspects=True)} == set("bcdefs")
+    assert len({tuple(it.record.name for it in voice.choose(2)) for _ in range(50)}) > 5
+
+
+def test_numbers_are_hard_to_guess() -> None:
+    voice = make_voice()
+    numbers = {voice.number() for _ in range(100)}
+    assert len(numbers) == 100
+    assert max(numbers) > 2**50

@@ -1,0 +1,125 @@
+"""Changes handed to listeners and to readers."""
+
+import asyncio
+import logging
+
+import pytest
+
+from postroad.cluster.events import _UNREAD_MAX, Audience, ChangeStream
+from postroad.cluster.membership import ChangeKind, MemberChange
+from postroad.cluster.membership.records import to_member
+from postroad.core.errors import EventsLost, NameTaken
+from tests.membership_nodes import make_record
+
+
+def make_change(name: str) -> MemberChange:
+    return MemberChange(ChangeKind.ADDED, to_member(make_record(name)))
+
+
+async def read_all(stream: ChangeStream) -> list[str]:
+    return [change.member.name async for change in stream]
+
+
+async def test_a_reader_gets_changes_in_their_order_and_then_the_end() -> None:
+    audience = Audience()
+    audience.tell(make_change("before"))
+    stream = audience.open_stream()
+    for name in "abc":
+        audience.tell(make_change(name))
+    audience.close(None)
+    assert await read_all(stream) == ["a", "b", "c"]
+
+
+async def test_a_reader_that_waits_is_woken() -> None:
+    audience = Audience()
+    reading = asyncio.create_task(read_all(audience.open_stream()))
+    for name in "ab":
+        await asyncio.sleep(0)
+        audience.tell(make_change(name))
+        audience.tell(make_change(name + name))
+    await asyncio.sleep(0)
+    audience.close(None)
+    assert await reading == ["a", "aa", "b", "bb"]
+
+
+async def test_every_reader_gets_every_change() -> None:
+    audience = Audience()
+    streams = [audience.open_stream() for _ in range(3)]
+    audience.tell(make_change("a"))
+    audience.close(None)
+    assert [await read_all(stream) for stream in streams] == [["a"]] * 3
+
+
+async def test_a_reader_learns_why_it_ended_after_what_is_unread() -> None:
+    audience = Audience()
+    stream = audience.open_stream()
+    audience.tell(make_change("a"))
+    audience.close(NameTaken("self", "elsewhere:1"))
+    assert (await anext(stream)).member.name == "a"
+    for _ in range(2):
+        with pytest.raises(NameTaken):
+            await anext(stream)
+
+
+async def test_a_reader_that_closes_hears_no_more() -> None:
+    audience = Audience()
+    stream = audience.open_stream()
+    stream.close()
+    audience.tell(make_change("a"))
+    stream.close(NameTaken("self", "elsewhere:1"))
+    assert await read_all(stream) == []
+
+
+async def test_a_reader_that_falls_too_far_behind_is_told_so() -> None:
+    audience = Audience()
+    slow, fast = audience.open_stream(), audience.open_stream()
+    change = make_change("a")
+    for _ in range(_UNREAD_MAX):
+        audience.tell(change)
+        await anext(fast)
+    audience.tell(change)
+    with pytest.raises(EventsLost, match="10000"):
+        await anext(slow)
+    assert await anext(fast) == change
+
+
+def test_listeners_are_called_until_they_are_removed() -> None:
+    audience = Audience()
+    heard: list[MemberChange] = []
+    change = make_change("a")
+    audience.add(heard.append)
+    audience.tell(change)
+    audience.remove(heard.append)
+    audience.remove(heard.append)
+    audience.tell(change)
+    assert heard == [change]
+
+
+def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    audience = Audience()
+    heard: list[MemberChange] = []
+
+    def fail(change: MemberChange) -> None:
+        raise ValueError(change)
+
+    audience.add(fail)
+    audience.add(heard.append)
+    with caplog.at_level(logging.ERROR, logger="postroad.cluster"):
+        audience.tell(make_change("a"))
+    assert len(heard) == 1
+    assert "a listener to changes of the cluster failed" in caplog.text
+
+
+def test_a_listener_may_remove_itself_while_it_is_called() -> None:
+    audience = Audience()
+    heard: list[str] = []
+
+    def once(change: MemberChange) -> None:
+        heard.append("once")
+        audience.remove(once)
+
+    audience.add(once)
+    audience.add(lambda change: heard.append("always"))
+    for _ in range(2):
+        audience.tell(make_change("a"))
+    assert heard == ["once", "always", "always"]

@@ -1,0 +1,101 @@
+"""Clock, timeline, log and failures: the parts without a loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.testing import (
+    CRASH,
+    CorrectnessFailure,
+    EventLog,
+    LivenessFailure,
+    ManualClock,
+    Simulation,
+    Timeline,
+    require,
+)
+
+
+def test_clock_moves_by_hand() -> None:
+    clock = ManualClock(5.0)
+    assert clock() == clock.now == 5.0
+    assert clock.advance(1.5) == clock() == 6.5
+    clock.now = 1.0
+    assert clock() == 1.0
+    assert repr(clock) == "<ManualClock 1.000000 s>"
+    with pytest.raises(UsageError, match="back"):
+        clock.advance(-1)
+
+
+def test_exit_codes() -> None:
+    assert (CRASH, LivenessFailure.exit_code, CorrectnessFailure.exit_code) == (127, 128, 129)
+
+
+def test_require() -> None:
+    require(True, "holds")
+    with pytest.raises(CorrectnessFailure, match="broken"):
+        require(False, "broken")
+
+
+def test_log_has_columns() -> None:
+    clock = ManualClock()
+    log = EventLog(clock)
+    log.add("alpha", "started")
+    clock.advance(1.25)
+    log.add("network", "partition", "alpha and beta")
+    assert log.lines == [
+        "    0.000000  alpha     started",
+        "    1.250000  network   partition   alpha and beta",
+    ]
+    assert str(log) == "\n".join(log.lines)
+
+
+def test_event_is_one_line() -> None:
+    log = EventLog(ManualClock())
+    log.add("a", "b", "one\ntwo")
+    assert log.lines == ["    0.000000  a         b           one | two"]
+
+
+def test_log_is_bounded() -> None:
+    log = EventLog(ManualClock(), lines_max=2)
+    for number in range(5):
+        log.add("a", "b", str(number))
+    assert [line[-1] for line in log.lines] == ["3", "4"]
+    assert str(log).startswith("(3 earlier lines left out)\n")
+
+
+def test_log_names_no_place_in_memory() -> None:
+    log = EventLog(ManualClock())
+    log.add("a", "b", f"{object()!r} 0x10")
+    assert log.lines[0].endswith("<object object at 0x...> 0x10")
+
+
+def test_time_that_stands_still() -> None:
+    timeline = Timeline(actions_max=100)
+
+    def again() -> None:
+        timeline.after(0.0, again)
+
+    again()
+    with pytest.raises(LivenessFailure, match="stands still"):
+        timeline.run(until=1.0)
+
+
+def test_parts_of_a_simulation_have_their_own_chance() -> None:
+    one, same, other = Simulation(1), Simulation(1), Simulation(2)
+    first = one.rng_of("network").random()
+    one.rng.random()
+    assert one.rng_of("network").random() == first == same.rng_of("network").random()
+    assert first != one.rng_of("disk").random()
+    assert first != other.rng_of("network").random()
+
+
+def test_simulation_can_follow_another_time() -> None:
+    simulation = Simulation(1)
+    simulation.timeline.run(until=2.0)
+    assert (simulation.now, simulation.actions) == (2.0, 0)
+    simulation.follow(lambda: 7.0, lambda: 3)
+    simulation.log.add("a", "b")
+    assert (simulation.now, simulation.actions) == (7.0, 3)
+    assert "7.000000" in simulation.log.lines[0]
