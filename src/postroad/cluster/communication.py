@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -81,6 +81,29 @@ class Communication:
 
     # Sending.
 
+    @overload
+    async def send(
+        self,
+        member: str,
+        subject: str,
+        message: M,
+        *,
+        encoder: Encoder[M] = ...,
+        timeout: float | None = ...,
+    ) -> bytes: ...
+
+    @overload
+    async def send(
+        self,
+        member: str,
+        subject: str,
+        message: M,
+        *,
+        encoder: Encoder[M] = ...,
+        decoder: Decoder[R],
+        timeout: float | None = ...,
+    ) -> R: ...
+
     async def send(
         self,
         member: str,
@@ -88,9 +111,9 @@ class Communication:
         message: M,
         *,
         encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
-        decoder: Decoder[R] = as_is,  # type: ignore[assignment]  # The same.
+        decoder: Decoder[Any] = as_is,
         timeout: float | None = None,
-    ) -> R:
+    ) -> Any:
         """Send a request and return the reply.
 
         Raises:
@@ -204,13 +227,28 @@ class Communication:
                 subject, lambda message: self._consume_datagram(message, handler, decoder)
             )
 
+    @overload
+    def reply_to(
+        self, subject: str, handler: Replier[M, bytes], *, decoder: Decoder[M] = ...
+    ) -> None: ...
+
+    @overload
     def reply_to(
         self,
         subject: str,
         handler: Replier[M, R],
         *,
-        decoder: Decoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
-        encoder: Encoder[R] = as_is,  # type: ignore[assignment]  # The same.
+        decoder: Decoder[M] = ...,
+        encoder: Encoder[R],
+    ) -> None: ...
+
+    def reply_to(
+        self,
+        subject: str,
+        handler: Replier[Any, Any],
+        *,
+        decoder: Decoder[Any] = as_is,
+        encoder: Encoder[Any] = as_is,
     ) -> None:
         """Have `handler(message, member)` called for requests to the subject; it returns the reply.
 

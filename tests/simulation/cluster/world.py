@@ -37,15 +37,15 @@ class World:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         for node in plan.nodes:
-            self._add_host(node.name, node.name)
+            self._add_host(node.name)
         twins = {it.victim for it in plan.faults if it.kind is Fault.TWIN}
         for name in sorted(twins):
-            self._add_host(f"{_TWIN}{name}", name)
+            self._add_host(f"{_TWIN}{name}")
         self._seeds = [f"{sim.nodes[name].host}:{PORT}" for name in plan.seeds]
         self._write_agenda()
         sim.every(_CHECK_INTERVAL_S, self.views.check)
 
-    def _add_host(self, host: str, name: str) -> None:
+    def _add_host(self, host: str) -> None:
         async def program(node: SimNode) -> None:
             process = self._latest[host]
             try:
