@@ -367,7 +367,7 @@ VERSION_3_BREACHES: dict[str, tuple[bytes, str]] = {
     "hello with half a field": (version3_frame(3, b"\0\1\0\xff"), "MalformedFrame"),
     "hello of 5,000 bytes": (version3_frame(3, bytes(5_000)), "FrameTooLarge"),
     "hello of a bad name": (V3.hello(name="a b"), "MalformedFrame"),
-    "hello of the server's own name": (V3.hello(name="server"), "HandshakeRefused"),
+    "hello of the server's own name": (V3.hello(name="server"), "SameNameRefused"),
     "hello of another cluster": (V3.hello(cluster="other"), "HandshakeRefused"),
     "hello that accepts nothing": (V3.hello(frame_bytes_max=0), "MalformedFrame"),
     "goodbye that is no UTF-8": (V3.hello() + version3_frame(7, b"\xff"), "MalformedFrame"),

@@ -83,7 +83,13 @@ def test_properties_of_a_successor_are_asked_for() -> None:
     ear.hear(successor)
     sent = [decode_packet(it.payload, news_max=NEWS_MAX) for it in ear.machine.take_outgoing()]
     question = next(it for it in sent if isinstance(it, Ping))
-    ack = Ack(number=question.number, name="worker", instance=3, farewell=b"", is_member=True)
+    ack = Ack(
+        number=question.number,
+        name="worker",
+        instance=successor.instance,
+        farewell=successor.farewell,
+        is_member=True,
+    )
     ear.machine.receive(encode_packet(ack), Address("10.0.0.2", 7000), ear.now)
     member = ear.machine.member("worker")
     assert member is not None and member.instance == successor.instance

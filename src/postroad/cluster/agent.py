@@ -12,12 +12,10 @@ import random
 import secrets
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
-from postroad.core import Address, Throttle
+from postroad.core import Address, Lifecycle, Throttle
 from postroad.core.errors import (
     ConfigError,
     NameTaken,
@@ -69,7 +67,7 @@ class AgentStatistics(msgspec.Struct, frozen=True, kw_only=True):
     discovery: DiscoveryStatistics
 
 
-class Agent:
+class Agent(Lifecycle):
     """Keeps this node a member of its cluster, and knows the others.
 
         async with Agent(service, StaticDiscovery(["10.0.0.1:26502"])) as agent:
@@ -193,18 +191,6 @@ class Agent:
         await asyncio.shield(self._closed)
         if self.failure is not None:
             raise self.failure
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     def _make_machine(self, address: Address) -> Membership:
         return Membership(

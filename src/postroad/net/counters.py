@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:
+    from .accepted import AcceptedLink
+    from .context import LinkContext
+    from .dialed import DialedLink
 
 
 class Counters(msgspec.Struct):
@@ -55,3 +63,32 @@ class Statistics(Counters):
     protocol_errors_by_kind: dict[str, int] = {}
     round_trips_s: dict[str, float] = {}
     """Last time of a heartbeat to a peer and back, by its address (version 3)."""
+
+
+def take_statistics(
+    context: LinkContext,
+    *,
+    dialed: Sequence[DialedLink],
+    accepted: Sequence[AcceptedLink],
+    local_handlers: int,
+    subscriptions: int,
+) -> Statistics:
+    """A snapshot: what ended links have added to the counters, and what open ones have so far."""
+    links = (*dialed, *accepted)
+    totals = msgspec.structs.asdict(context.counters)
+    totals["requests_sent"] += sum(link.requests_sent for link in dialed)
+    totals["requests_received"] += sum(link.requests_received for link in accepted)
+    totals["replies_sent"] += sum(link.replies_sent for link in accepted)
+    totals["bytes_sent"] += sum(link.bytes_sent for link in links)
+    totals["bytes_received"] += sum(link.bytes_received for link in links)
+    trips = {str(link.address): link.machine.round_trip_s for link in dialed}
+    return Statistics(
+        **totals,
+        dialed=len(dialed),
+        accepted=len(accepted),
+        requests_pending=sum(len(link.pending) for link in dialed),
+        handlers_running=sum(len(link.running) for link in accepted) + local_handlers,
+        subscriptions=subscriptions,
+        protocol_errors_by_kind=dict(context.protocol_errors_by_kind),
+        round_trips_s={peer: trip for peer, trip in trips.items() if trip is not None},
+    )

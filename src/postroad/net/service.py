@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
-import ssl
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
-from postroad.core import Address, Limits, to_address, validate_cluster_name, validate_node_name
+from postroad.core import (
+    Address,
+    Lifecycle,
+    Limits,
+    to_address,
+    validate_cluster_name,
+    validate_node_name,
+)
 from postroad.core.errors import (
     ConnectionClosed,
     NotRunning,
@@ -21,20 +25,18 @@ from postroad.core.errors import (
     WrongPeer,
 )
 
-from .accepted import AcceptedLink
 from .attempt import Attempt, Payload, check_message, check_size, check_timeout
 from .context import LinkContext
-from .counters import Statistics
+from .counters import Statistics, take_statistics
 from .dialed import DialedLink
 from .dispatch import Subscriptions
 from .identity import Identity, Protocol, choose_advertised
-from .link import LINGER_S
-from .listener import Listener
 from .local import LocalDelivery
 from .message import Handler
 from .pool import Pool
+from .reception import Reception
 from .results import error_of
-from .tls import TlsConfig, report_failed_handshakes
+from .tls import TlsConfig
 
 # Addresses and subjects remembered with their link; forgetting them all costs one look-up each.
 _ROUTES_MAX = 4_096
@@ -48,7 +50,7 @@ class _State(enum.Enum):
     STOPPED = "stopped"
 
 
-class MessagingService:
+class MessagingService(Lifecycle):
     """Sends messages to other nodes and answers theirs.
 
         async with MessagingService("demo", "alpha") as service:
@@ -84,15 +86,11 @@ class MessagingService:
         self.limits = limits or Limits()
         self._identity = Identity(cluster, name, protocol or Protocol(), self.limits)
         self._subscriptions = Subscriptions()
-        # A dictionary for its order: whatever goes through them all does so in the order they came.
-        self._accepted: dict[AcceptedLink, None] = {}
         self._routes: dict[tuple[Address | str, str], DialedLink] = {}
         self._timeout_s = self.limits.request_timeout_s
         self._state = _State.NEW
         # The task that stops the service, once somebody wants that.
         self._stopping: asyncio.Task[None] | None = None
-        # Held while certificates change.
-        self._reloading = asyncio.Lock()
         # Set by start.
         self._address: Address | None = None
         self._bound: Address | None = None
@@ -100,7 +98,7 @@ class MessagingService:
         self._now: Callable[[], float]
         self._context: LinkContext
         self._pool: Pool
-        self._listener: Listener
+        self._reception: Reception
         self._local: LocalDelivery
 
     # Life.
@@ -111,17 +109,20 @@ class MessagingService:
             raise UsageError(f"service {self.name!r} is {self._state.value}; make a new one")
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
-        server_tls, client_tls = self._load_tls()
-        self._listener = Listener(
-            self._loop, self._accept, handshake_timeout_s=self.limits.handshake_timeout_s
+        client_tls = None if self._tls is None else self._tls.client_context()
+        self._reception = Reception(
+            self._loop,
+            self._subscriptions,
+            self._tls,
+            handshake_timeout_s=self.limits.handshake_timeout_s,
         )
         self._state = _State.STARTING
         try:
-            bound = await self._listener.open(self._bind, server_tls)
+            bound = await self._reception.open(self._bind)
             address = choose_advertised(self._advertise, bound)
             config = await self._identity.at(address)
         except BaseException:
-            self._listener.close()
+            self._reception.abort()
             self._state = _State.NEW
             raise
         self._address, self._bound = address, bound
@@ -130,7 +131,7 @@ class MessagingService:
         self._pool.tls = client_tls
         self._local = LocalDelivery(self._context, self._subscriptions, address)
         self._state = _State.RUNNING
-        await self._listener.start()
+        await self._reception.start(self._context)
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no more requests, give those in flight `grace` seconds, close everything."""
@@ -144,25 +145,11 @@ class MessagingService:
 
     async def _stop(self, grace_s: float) -> None:
         """Close everything; a task of its own, so that it ends even if its caller is cancelled."""
-        async with self._reloading:
-            self._listener.close()
         await asyncio.gather(
-            self._pool.close(grace_s), self._close_accepted(grace_s), self._local.close(grace_s)
+            self._pool.close(grace_s), self._reception.close(grace_s), self._local.close(grace_s)
         )
         self._routes.clear()
         self._state = _State.STOPPED
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     @property
     def address(self) -> Address:
@@ -208,13 +195,11 @@ class MessagingService:
     async def reload_tls(self) -> None:
         """Read the certificate files again and use them for every new connection."""
         self._check_running()
-        server_tls, client_tls = self._load_tls()
-        if server_tls is None:
+        if self._tls is None:
             raise UsageError("this service was made without TLS")
-        async with self._reloading:
-            self._check_running()
-            await self._listener.replace_context(server_tls)
-            self._pool.tls = client_tls
+        client_tls = self._tls.client_context()
+        await self._reception.reload_tls()
+        self._pool.tls = client_tls
 
     # Handlers.
 
@@ -401,62 +386,18 @@ class MessagingService:
         if peer is not None and peer != self.name:
             raise WrongPeer(f"expected node {peer!r}, but this node, {self.name!r}, is there")
 
-    # Setting up and closing down.
-
-    def _accept(self) -> AcceptedLink:
-        return AcceptedLink(self._context, self._loop, self._subscriptions, self._accepted)
-
-    async def _close_accepted(self, grace_s: float) -> None:
-        for link in list(self._accepted):
-            link.stop()
-        links = [asyncio.ensure_future(link.wait_over()) for link in self._accepted]
-        if links:
-            await asyncio.wait(links, timeout=grace_s)
-        for link in list(self._accepted):
-            link.abandon()
-        if links:
-            # Cancelled handlers get a moment to clean up.
-            await asyncio.wait(links, timeout=LINGER_S)
-            for waiter in links:
-                waiter.cancel()
-
-    def _load_tls(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-        if self._tls is None:
-            return None, None
-        server_tls = self._tls.server_context()
-        report_failed_handshakes(server_tls, self._on_tls_failure)
-        return server_tls, self._tls.client_context()
-
-    def _on_tls_failure(self, error: ssl.SSLError) -> None:
-        self._context.counters.tls_failures += 1
-        self._context.warn("tls", self._now(), "TLS with a new connection failed: %s", error)
-
     # Looking inside.
 
     def statistics(self) -> Statistics:
         """Counters since the start, and what is open now."""
         if self._address is None:
             return Statistics(subscriptions=len(self._subscriptions.by_subject))
-        links = [link for link in self._pool.links if link.transport is not None]
-        counters = msgspec.structs.asdict(self._context.counters)
-        counters["requests_sent"] += sum(link.requests_sent for link in links)
-        counters["requests_received"] += sum(it.requests_received for it in self._accepted)
-        counters["replies_sent"] += sum(it.replies_sent for it in self._accepted)
-        counters["bytes_sent"] += sum(it.bytes_sent for it in (*links, *self._accepted))
-        counters["bytes_received"] += sum(it.bytes_received for it in (*links, *self._accepted))
-        return Statistics(
-            **counters,
-            dialed=len(links),
-            accepted=len(self._accepted),
-            requests_pending=sum(len(link.pending) for link in links),
-            handlers_running=sum(len(link.running) for link in self._accepted) + len(self._local),
+        return take_statistics(
+            self._context,
+            dialed=[link for link in self._pool.links if link.transport is not None],
+            accepted=list(self._reception.links),
+            local_handlers=len(self._local),
             subscriptions=len(self._subscriptions.by_subject),
-            protocol_errors_by_kind=dict(self._context.protocol_errors_by_kind),
-            round_trips_s={
-                str(link.address): link.machine.round_trip_s
-                for link in links
-                if link.machine.round_trip_s is not None
-            },
         )
 
     def __repr__(self) -> str:

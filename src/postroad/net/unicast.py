@@ -6,12 +6,18 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
-from postroad.core import Address, Throttle, to_address, validate_cluster_name, validate_node_name
+from postroad.core import (
+    Address,
+    Lifecycle,
+    Throttle,
+    to_address,
+    validate_cluster_name,
+    validate_node_name,
+)
 from postroad.core.errors import (
     ConfigError,
     LocalProtocolError,
@@ -53,7 +59,7 @@ class UnicastStatistics(msgspec.Struct):
     """Errors the system reported, such as a port nobody listens at."""
 
 
-class Unicast:
+class Unicast(Lifecycle):
     """Sends and receives datagrams. Several listeners may share a subject.
 
     async with Unicast("demo", "alpha") as unicast:
@@ -108,18 +114,6 @@ class Unicast:
             for lookup in list(self._lookups):
                 lookup.cancel()
             await self._receiver.closed.wait()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     @property
     def address(self) -> Address:

@@ -1,0 +1,93 @@
+"""Everything about connections that peers open to this node, from the socket to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from postroad.core import Address
+from postroad.core.errors import NotRunning
+
+from .accepted import AcceptedLink
+from .context import LinkContext
+from .dispatch import Subscriptions
+from .link import LINGER_S
+from .listener import Listener
+from .tls import TlsConfig, report_failed_handshakes
+
+
+class Reception:
+    """The listener of a service and the links it has accepted."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        subscriptions: Subscriptions,
+        tls: TlsConfig | None,
+        *,
+        handshake_timeout_s: float,
+    ) -> None:
+        self._loop = loop
+        self._subscriptions = subscriptions
+        self._tls = tls
+        self._listener = Listener(loop, self._accept, handshake_timeout_s=handshake_timeout_s)
+        # A dictionary for its order: whatever goes through them all does so in the order they came.
+        self.links: dict[AcceptedLink, None] = {}
+        # Held while certificates change.
+        self._changing = asyncio.Lock()
+        # Set by start.
+        self._context: LinkContext
+
+    async def open(self, bind: Address) -> Address:
+        """Bind; returns the address with the port that was really bound."""
+        return await self._listener.open(bind, self._load_tls())
+
+    async def start(self, context: LinkContext) -> None:
+        """Accept connections from now on."""
+        self._context = context
+        await self._listener.start()
+
+    async def reload_tls(self) -> None:
+        """Serve new connections with the certificate files as they are now."""
+        tls = self._load_tls()
+        async with self._changing:
+            if self._context.is_stopped:
+                raise NotRunning("the service is stopping")
+            if tls is not None:
+                await self._listener.replace_context(tls)
+
+    def abort(self) -> None:
+        """Give up before anything was accepted."""
+        self._listener.close()
+
+    async def close(self, grace_s: float) -> None:
+        """Accept no more, let handlers finish for a while, close all connections."""
+        async with self._changing:
+            self._listener.close()
+        for link in list(self.links):
+            link.stop()
+        waiting = [asyncio.ensure_future(link.wait_over()) for link in self.links]
+        if waiting:
+            await asyncio.wait(waiting, timeout=grace_s)
+        for link in list(self.links):
+            link.abandon()
+        if waiting:
+            # Cancelled handlers get a moment to clean up.
+            await asyncio.wait(waiting, timeout=LINGER_S)
+            for waiter in waiting:
+                waiter.cancel()
+
+    def _accept(self) -> AcceptedLink:
+        return AcceptedLink(self._context, self._loop, self._subscriptions, self.links)
+
+    def _load_tls(self) -> ssl.SSLContext | None:
+        if self._tls is None:
+            return None
+        context = self._tls.server_context()
+        report_failed_handshakes(context, self._on_tls_failure)
+        return context
+
+    def _on_tls_failure(self, error: ssl.SSLError) -> None:
+        self._context.counters.tls_failures += 1
+        now = self._loop.time()
+        self._context.warn("tls", now, "TLS with a new connection failed: %s", error)
