@@ -35,7 +35,7 @@ class Hearing:
     def hear(self, record: Record, now: float) -> None:
         """Take in what somebody says of a node."""
         known = self._roster.entries.get(record.name)
-        if known is not None and known.record == record and not known.lacks_properties:
+        if known is not None and known.record == record:
             # Most news have been heard before.
             return
         try:
@@ -59,10 +59,8 @@ class Hearing:
             self._voice.refuse(verdict.value)
         elif verdict is Verdict.CONTESTED:
             self._naming.contest(record, now)
-        else:
-            self._pull(record.name, now)
-            if verdict is Verdict.NEWS:
-                self._check_address(record, now)
+        elif verdict is Verdict.NEWS:
+            self._check_address(record, now)
 
     def _hear_of_self(self, record: Record) -> None:
         """Object to whatever is said of this node that it did not say."""
@@ -111,17 +109,15 @@ class Hearing:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        return min(self._pulls.values(), default=float("inf"))
+        lacking = self._roster.lacking
+        return min((self._pulls.get(name, 0.0) for name in lacking), default=float("inf"))
 
     def tick(self, now: float) -> None:
-        """Ask again for what did not come."""
-        for name in [name for name, due in self._pulls.items() if due <= now]:
-            self._pull(name, now)
-
-    def _pull(self, name: str, now: float) -> None:
-        entry = self._roster.active.get(name)
-        if entry is None or not entry.lacks_properties:
-            self._pulls.pop(name, None)
-        elif self._pulls.get(name, 0.0) <= now:
-            self._pulls[name] = now + _PULL_PAUSE_S
-            self._voice.say(entry.record.address, Pull(), in_stream=True, asks=True)
+        """Ask for what did not come, again and again."""
+        lacking = self._roster.lacking
+        if len(self._pulls) > len(lacking):
+            self._pulls = {name: due for name, due in self._pulls.items() if name in lacking}
+        for name, entry in lacking.items():
+            if self._pulls.get(name, 0.0) <= now:
+                self._pulls[name] = now + _PULL_PAUSE_S
+                self._voice.say(entry.record.address, Pull(), in_stream=True, asks=True)

@@ -245,6 +245,7 @@ class Membership:
         for record in packet.news:
             self._hearing.hear(record, now)
         answer = self._handlers[type(packet)](packet, source, now, in_stream)
+        self._hearing.tick(now)
         self._plan(now)
         return None if answer is None else self._voice.encode(answer)
 
@@ -309,7 +310,7 @@ class Membership:
         soonest = min(
             self._next_cleaning,
             NEVER if self._join_deadline is None else self._join_deadline,
-            self._next_gossip if len(self._voice.rumours) else NEVER,
+            self._next_gossip if len(self._voice.rumours) and self._roster.active else NEVER,
             self._prober.deadline(),
             self._contacts.deadline(),
             self._naming.deadline(),

@@ -80,6 +80,8 @@ class Prober:
         """When `tick` has something to do."""
         pending = [probe.deadline for probe in self._probes.values()]
         pending += [relay.until for relay in self._relays.values()]
+        suspicions = [entry.suspicion for entry in self._roster.suspects.values()]
+        pending += [suspicion.reminder for suspicion in suspicions if suspicion is not None]
         return min(self._next_turn, *pending) if pending else self._next_turn
 
     def tick(self, now: float) -> None:
@@ -91,10 +93,11 @@ class Prober:
         for number, probe in list(self._probes.items()):
             if probe.until <= now:
                 del self._probes[number]
-                self._fail(probe)
+                self._fail(probe, now)
             elif probe.direct_until is not None and probe.direct_until <= now:
                 probe.direct_until = None
                 self._widen(number, probe)
+        self._remind(now)
         if self._next_turn <= now:
             self._next_turn = now + self._config.probe_interval_s * self._voice.health.patience
             entry = self._take_turn()
@@ -168,7 +171,7 @@ class Prober:
             )
             self._voice.say(relay.record.address, request)
 
-    def _fail(self, probe: Probe) -> None:
+    def _fail(self, probe: Probe, now: float) -> None:
         """Nobody reached it. If not even those who were asked answer, the trouble may be here."""
         self._voice.counters.probes_failed += 1
         entry = self._roster.active.get(probe.name)
@@ -176,8 +179,16 @@ class Prober:
             is_confirmed = probe.relays > 0 and probe.relays_answered == probe.relays
             if not is_confirmed:
                 self._voice.health.worsen()
-        if self._roster.suspect(probe.name, probe.incarnation, since=probe.started):
+        # It has been silent since the question; but whatever more patience cost is not its fault.
+        since = max(probe.started, now - self._config.probe_timeout_s)
+        if self._roster.suspect(probe.name, probe.incarnation, since=since):
             self._voice.counters.suspicions += 1
+
+    def _remind(self, now: float) -> None:
+        """Tell suspects of their suspicion once more: the way by others may have failed."""
+        for entry in self._roster.suspects.values():
+            if entry.suspicion is not None and entry.suspicion.is_reminder_due(now):
+                self._ask(self._voice.number(), entry)
 
     # Answers.
 

@@ -45,7 +45,7 @@ class Verdict(enum.Enum):
 class Entry:
     """One other member, or one that was."""
 
-    __slots__ = ("_held", "_member", "_wanted", "record", "round_trip", "since", "suspicion")
+    __slots__ = ("_member", "_wanted", "held", "record", "round_trip", "since", "suspicion")
 
     def __init__(self, record: Record, now: float) -> None:
         self.record = record
@@ -54,7 +54,7 @@ class Entry:
         self.suspicion: Suspicion | None = None
         self.round_trip = RoundTrip()
         # Version of the properties that are known, and of the newest that were heard of.
-        self._held = record.version if record.properties is not None else -1
+        self.held = record.version if record.properties is not None else -1
         self._wanted = record.version
         # The public form, and what it was made of.
         self._member: tuple[Record, Member] | None = None
@@ -78,14 +78,14 @@ class Entry:
     @property
     def lacks_properties(self) -> bool:
         """Whether newer ones exist than are known."""
-        return self._held < self._wanted
+        return self.held < self._wanted
 
     def take_properties(self, record: Record) -> bool:
         """Learn of properties, or at least that there are newer ones; whether they are here now."""
         self._wanted = max(self._wanted, record.version)
-        if record.properties is None or record.version <= self._held:
+        if record.properties is None or record.version <= self.held:
             return False
-        self._held = record.version
+        self.held = record.version
         self.record = msgspec.structs.replace(
             self.record, version=record.version, properties=record.properties
         )
@@ -103,6 +103,8 @@ class Roster:
         self.entries: dict[str, Entry] = {}
         self.active: dict[str, Entry] = {}
         self.suspects: dict[str, Entry] = {}
+        # Active members some of whose properties are not known.
+        self.lacking: dict[str, Entry] = {}
         self._names_at: dict[Address, dict[str, None]] = {}
         # For whoever wants to know; drained by the machine.
         self.changes: list[MemberChange] = []
@@ -132,9 +134,10 @@ class Roster:
     def digest(self) -> bytes:
         """The same at two nodes if they think the same of all active members."""
         if self._digest is None:
-            known = [self.own, *(it.record for it in self.active.values())]
-            facts = sorted((it.name, it.instance, it.rank, it.version) for it in known)
-            encoded = msgspec.msgpack.encode(facts)
+            known = [(self.own, self.own.version)]
+            known += [(entry.record, entry.held) for entry in self.active.values()]
+            facts = [(it.name, it.instance, it.rank, version) for it, version in known]
+            encoded = msgspec.msgpack.encode(sorted(facts))
             self._digest = hashlib.blake2b(encoded, digest_size=8).digest()
         return self._digest
 
@@ -183,7 +186,8 @@ class Roster:
         if not record.succeeds(entry.record):
             return Verdict.STALE
         if entry.state.is_active:
-            return Verdict.CONTESTED
+            # A process that is gone by now has no claim to the name of one that may live.
+            return Verdict.CONTESTED if record.state.is_active else Verdict.STALE
         return self.replace(record, now)
 
     def replace(self, record: Record, now: float) -> Verdict:
@@ -292,7 +296,9 @@ class Roster:
 
     def _take_properties(self, entry: Entry, record: Record) -> bool:
         before = entry.record
-        if not entry.take_properties(record):
+        is_taken = entry.take_properties(record)
+        _keep(self.lacking, entry, entry.state.is_active and entry.lacks_properties)
+        if not is_taken:
             return False
         self._digest = None
         self._rumours.add(entry.record)
@@ -323,6 +329,7 @@ class Roster:
         was_active = before is not None and before.state.is_active
         _keep(self.suspects, entry, record.state is State.SUSPECT)
         _keep(self.active, entry, record.state.is_active)
+        _keep(self.lacking, entry, record.state.is_active and entry.lacks_properties)
         names = self._names_at.setdefault(record.address, {})
         if record.state.is_active:
             names[record.name] = None

@@ -15,12 +15,21 @@ class Suspicion:
     hastens a death.
     """
 
-    __slots__ = ("_accusers", "_is_hastened", "_longest_s", "_needed", "_shortest_s", "_started")
+    __slots__ = (
+        "_accusers",
+        "_is_hastened",
+        "_is_reminded",
+        "_longest_s",
+        "_needed",
+        "_shortest_s",
+        "_started",
+    )
 
     def __init__(self, config: MembershipConfig, started: float, accuser: str, size: int) -> None:
         self._started = started
         self._accusers = {accuser}
         self._is_hastened = False
+        self._is_reminded = False
         self._longest_s = config.failure_timeout_s
         self._shortest_s = config.confirmed_failure_timeout_s
         # The member itself and its first accuser cannot confirm.
@@ -42,6 +51,20 @@ class Suspicion:
     def deadline(self) -> float:
         """When the member is declared dead."""
         return self._started + self._timeout_s()
+
+    @property
+    def reminder(self) -> float:
+        """When the member is told of it once more; never again after that.
+
+        Half way: by then most who could object have done so, and there is time for the rest.
+        """
+        return math.inf if self._is_reminded else self._started + self._shortest_s / 2
+
+    def is_reminder_due(self, now: float) -> bool:
+        """Whether to tell the member now; true once."""
+        is_due = self.reminder <= now
+        self._is_reminded |= is_due
+        return is_due
 
     def _timeout_s(self) -> float:
         if self._is_hastened:

@@ -52,6 +52,8 @@ class MemoryTransport(ReadingHalf):
         # Set when `connection_lost` is planned; and when the socket is closed.
         self._is_lost = False
         self.is_gone = False
+        # Whether the protocol has been told of the connection.
+        self._is_made = False
         host.sockets[self] = None
 
     # Life.
@@ -59,10 +61,14 @@ class MemoryTransport(ReadingHalf):
     def begin(self, protocol: asyncio.BaseProtocol, ready: asyncio.Future[None] | None) -> None:
         """Tell the protocol of the connection, then read; `ready` is done after that."""
         self._protocol = protocol
-        self._plan(protocol.connection_made, self)
+        self._plan(self._make)
         self._plan(self._begin_reading)
         if ready is not None:
             self._plan(_settle, ready)
+
+    def _make(self) -> None:
+        self._is_made = True
+        self.get_protocol().connection_made(self)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Have another protocol told from now on."""
@@ -98,6 +104,10 @@ class MemoryTransport(ReadingHalf):
         self._plan(self._report_loss, error)
 
     def _report_loss(self, error: Exception | None) -> None:
+        if self._protocol is not None and not self._is_made:
+            # It is reset before its process got to run: that is told of the connection first.
+            self._plan(self._report_loss, error)
+            return
         if isinstance(error, OSError):
             where = f"{self.remote[0]}:{self.remote[1]}"
             self._network.tell(self.host, "lost", f"the connection with {where}: {error.strerror}")

@@ -38,6 +38,7 @@ class Ear:
     def hear(self, *records: Record, now: float = NOW) -> None:
         for record in records:
             self.hearing.hear(record, now)
+        self.hearing.tick(now)
 
     @property
     def own(self) -> Record:

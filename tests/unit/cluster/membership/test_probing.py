@@ -230,7 +230,31 @@ def test_no_answer_in_time_makes_suspected() -> None:
     assert list(voice.roster.suspects) == ["b"]
     assert voice.roster.deadline() == NOW + CONFIG.failure_timeout_s, "since it was asked"
     assert (voice.counters.probes_failed, voice.counters.suspicions) == (1, 1)
-    assert prober.deadline() == float("inf")
+
+
+def test_a_suspect_is_told_once_more_and_only_once() -> None:
+    """The way by others may have failed, and its objection may have got lost."""
+    prober, voice = make_prober("b", "c")
+    voice.roster.merge(make_record("b", State.SUSPECT, witness="c"), NOW)
+    half_way = NOW + CONFIG.confirmed_failure_timeout_s / 2
+    prober.tick(half_way - 0.01)
+    take_said(voice)
+    assert prober.deadline() == half_way
+    prober.tick(half_way)
+    said = only([it for it in take_said(voice) if it.address == address_of("b")])
+    assert isinstance(said.packet, Ping)
+    assert [record.state for record in said.packet.news] == [State.SUSPECT]
+    prober.tick(half_way + 0.1)
+    assert [it for it in take_said(voice) if it.address == address_of("b")] == []
+
+
+def test_more_patience_does_not_eat_up_the_time_to_speak_up() -> None:
+    prober, voice = make_prober("b", "c")
+    voice.health.score = 8
+    prober.probe(voice.roster.active["b"], NOW)
+    end = NOW + 9 * CONFIG.probe_timeout_s
+    prober.tick(end)
+    assert voice.roster.deadline() == end - CONFIG.probe_timeout_s + CONFIG.failure_timeout_s
 
 
 def test_a_member_that_spoke_up_meanwhile_is_not_suspected() -> None:
