@@ -123,7 +123,7 @@ def _seeds() -> list[bytes]:
         Nack(number=4),
         News(news=news[2:]),
         SyncRequest(number=5, digest=b"12345678", name="node-9", instance=9),
-        Sync(number=6, agrees=False, name="node-1", instance=1, news=news[:2]),
+        Sync(number=6, agrees=False, name="node-1", instance=1, is_member=True, news=news[:2]),
         Pull(news=others[2:]),
     ]
     return [encode_packet(packet) for packet in packets]

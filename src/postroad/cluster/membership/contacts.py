@@ -31,11 +31,12 @@ _STRANGERS_MAX = 256
 class _Contact:
     """A place where a node of the cluster may be."""
 
-    __slots__ = ("attempts", "due", "name")
+    __slots__ = ("attempts", "due", "has_answered", "name")
 
     def __init__(self, due: float) -> None:
         self.due = due
         self.attempts = 0
+        self.has_answered = False
         # Who answered there last.
         self.name: str | None = None
 
@@ -153,17 +154,22 @@ class Contacts:
             agrees=agrees,
             name=own.name,
             instance=own.instance,
+            is_member=self._voice.is_member,
             news=[] if agrees else self._everything(),
         )
 
     def on_answer(self, sync: Sync) -> bool:
-        """Another's view, all heard by now; whether it was asked for. Tells what it lacks."""
+        """Another's view, all heard by now. Tells what it lacks.
+
+        Returns whether this node knows enough to join: a member has answered, or nobody is left
+        who could.
+        """
         address = self._questions.pop(sync.number, None)
         if address is None:
             return False
         contact = self._contacts.get(address)
         if contact is not None:
-            contact.name, contact.attempts = sync.name, 0
+            contact.name, contact.attempts, contact.has_answered = sync.name, 0, True
             self._unknown_at = -1
         if sync.instance == self._roster.own.instance:
             # A contact that is this very node by another address.
@@ -174,7 +180,7 @@ class Contacts:
             if newer:
                 news = News(news=self._fit(newer))
                 self._voice.say(address, news, in_stream=True)
-        return True
+        return sync.is_member or all(it.has_answered for it in self._contacts.values())
 
     def _all(self) -> list[Record]:
         own = [self._roster.own] if self._voice.is_member else []

@@ -9,7 +9,7 @@ from postroad.core.errors import MalformedPayload
 
 from .naming import Naming
 from .own import OwnRecord
-from .packets import Pull
+from .packets import News, Pull
 from .probing import Prober
 from .records import Record, check_record
 from .roster import Verdict
@@ -18,6 +18,8 @@ from .voice import Voice
 
 # Properties that came without their text are asked for again after so long.
 _PULL_PAUSE_S = 1.0
+# Nodes remembered as informed; forgetting them all costs a packet each.
+_INFORMED_MAX = 256
 
 
 class Hearing:
@@ -29,6 +31,8 @@ class Hearing:
         self._own = own
         self._prober = prober
         self._naming = naming
+        # Nodes that were told that they are thought dead, and when that may be done again.
+        self._informed: dict[str, float] = {}
         # Members whose properties were asked for, and when that may be done again.
         self._pulls: dict[str, float] = {}
 
@@ -61,6 +65,19 @@ class Hearing:
             self._naming.contest(record, now)
         elif verdict is Verdict.NEWS:
             self._check_address(record, now)
+        elif record.state.is_active:
+            self._inform(record, now)
+
+    def _inform(self, record: Record, now: float) -> None:
+        """Tell a node that is said to live, but thought dead here, so that it can object."""
+        entry = self._roster.entries[record.name]
+        is_gone = entry.state is State.LEFT and entry.record.instance == record.instance
+        if entry.state.is_active or is_gone or self._informed.get(record.name, 0.0) > now:
+            return
+        if len(self._informed) >= _INFORMED_MAX:
+            self._informed.clear()
+        self._informed[record.name] = now + self._voice.config.probe_interval_s
+        self._voice.say(record.address, News(news=[entry.record.without_properties()]))
 
     def _hear_of_self(self, record: Record) -> None:
         """Object to whatever is said of this node that it did not say."""

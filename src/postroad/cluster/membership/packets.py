@@ -72,6 +72,7 @@ class Sync(_Packet, frozen=True, tag=7):
     agrees: bool
     name: str
     instance: int
+    is_member: bool
 
 
 class Pull(_Packet, frozen=True, tag=8):

@@ -46,6 +46,7 @@ def answer(request: SyncRequest, name: str, *news_of: str, agrees: bool = False)
         agrees=agrees,
         name=name,
         instance=instance_of(name),
+        is_member=True,
         news=[make_record(it) for it in news_of],
     )
 
@@ -216,7 +217,7 @@ def test_who_agrees_says_no_more() -> None:
     voice.roster.merge(make_record("b"), NOW)
     request = SyncRequest(number=5, digest=voice.roster.digest(), name="b", instance=1)
     assert contacts.on_request(request) == Sync(
-        number=5, agrees=True, name="self", instance=instance_of("self"), news=[]
+        number=5, agrees=True, name="self", instance=instance_of("self"), is_member=True, news=[]
     )
 
 
@@ -241,7 +242,9 @@ def test_who_is_no_member_yet_tells_of_others_only() -> None:
 def test_an_answer_nobody_asked_for_is_ignored() -> None:
     contacts, voice = make_contacts("b")
     request = ask_one(contacts, voice)
-    assert not contacts.on_answer(Sync(number=1, agrees=False, name="b", instance=1))
+    assert not contacts.on_answer(
+        Sync(number=1, agrees=False, name="b", instance=1, is_member=True)
+    )
     assert contacts.on_answer(answer(request, "b", agrees=True))
     assert not contacts.on_answer(answer(request, "b")), "once is enough"
     assert take_said(voice) == []
@@ -301,3 +304,13 @@ def test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time() -> No
     parts = [{it.name for it in contacts.on_request(request).news} for _ in range(60)]
     assert all(1 < len(part) < 60 for part in parts)
     assert set().union(*parts) == names | {"self"}
+
+
+def test_who_is_joining_itself_is_no_reason_to_join_while_others_may_answer() -> None:
+    contacts, voice = make_contacts("b", "c")
+    contacts.tick(NOW)
+    first, second = (request_of(it) for it in take_said(voice))
+    is_joining = msgspec.structs.replace(answer(first, "b", agrees=True), is_member=False)
+    assert not contacts.on_answer(is_joining)
+    also_joining = msgspec.structs.replace(answer(second, "c", agrees=True), is_member=False)
+    assert contacts.on_answer(also_joining), "nobody is left who could know more"

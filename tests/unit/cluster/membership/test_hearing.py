@@ -234,3 +234,31 @@ def test_a_newer_version_is_asked_for_too() -> None:
     ear = Ear("b")
     ear.hear(large(version=3))
     assert ear.take_pulls() == 1
+
+
+# Those who are thought dead.
+
+
+@pytest.mark.parametrize("start", [0, -1], ids=["the same process", "an earlier process"])
+def test_who_is_said_to_live_but_thought_dead_hears_of_it(start: int) -> None:
+    ear = Ear()
+    ear.hear(make_record("b", State.DEAD, witness="c"))
+    take_said(ear.voice)
+    claim = make_record("b", start=start, incarnation=INCARNATION - 1, address=ELSEWHERE)
+    ear.hear(claim)
+    (said,) = take_said(ear.voice)
+    assert said.address == ELSEWHERE
+    assert [record.state for record in said.packet.news] == [State.DEAD]
+    ear.hear(claim, now=NOW + 0.1)
+    assert take_said(ear.voice) == [], "not at every word"
+    ear.hear(claim, now=NOW + 1.0)
+    assert len(take_said(ear.voice)) == 1
+
+
+def test_who_left_is_not_told_and_the_living_neither() -> None:
+    ear = Ear("c")
+    ear.hear(make_record("b", State.LEFT))
+    take_said(ear.voice)
+    ear.hear(make_record("b", incarnation=INCARNATION - 1))
+    ear.hear(make_record("c", incarnation=INCARNATION - 1))
+    assert take_said(ear.voice) == []

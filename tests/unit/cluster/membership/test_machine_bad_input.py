@@ -312,7 +312,7 @@ def test_more_records_than_members_may_be_are_refused_unread() -> None:
     [
         Ping(number=1, target="a", name="stranger", instance=1),
         SyncRequest(number=1, digest=b"", name="stranger", instance=1),
-        Sync(number=1, agrees=False, name="stranger", instance=1),
+        Sync(number=1, agrees=False, name="stranger", instance=1, is_member=True),
         News(),
     ],
     ids=lambda packet: type(packet).__name__,

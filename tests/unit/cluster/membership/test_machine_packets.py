@@ -79,7 +79,7 @@ def test_who_is_joining_answers_but_does_not_speak_of_itself() -> None:
         Nack(number=1),
         News(),
         PingRequest(number=1, target="b"),
-        Sync(number=1, agrees=False, name="b", instance=1),
+        Sync(number=1, agrees=False, name="b", instance=1, is_member=True),
     ],
     ids=lambda packet: type(packet).__name__,
 )
@@ -90,7 +90,7 @@ def test_what_nobody_asked_for_gets_no_answer(packet: Packet) -> None:
 def test_an_unasked_view_does_not_make_a_member() -> None:
     machine = make_machine("a")
     machine.start(START)
-    ask(machine, Sync(number=1, agrees=True, name="b", instance=1))
+    ask(machine, Sync(number=1, agrees=True, name="b", instance=1, is_member=True))
     assert machine.phase is Phase.JOINING
 
 

@@ -34,7 +34,7 @@ PACKETS: list[Packet] = [
     Nack(number=4),
     News(),
     SyncRequest(number=5, digest=b"12345678", name="a", instance=1),
-    Sync(number=6, agrees=True, name="a", instance=1),
+    Sync(number=6, agrees=True, name="a", instance=1, is_member=True),
     Pull(),
 ]
 
