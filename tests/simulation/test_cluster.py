@@ -12,7 +12,7 @@ from postroad.cluster.membership.naming import Naming
 from postroad.cluster.membership.probing import Probe, Prober
 from postroad.cluster.membership.roster import Entry, Roster
 from postroad.cluster.membership.suspicion import Suspicion
-from tests.simulation.failures import CRASH, CorrectnessFailure, LivenessFailure
+from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
 from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
 
 SEEDS = 100

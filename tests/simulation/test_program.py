@@ -8,11 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from postroad.testing import CorrectnessFailure, LivenessFailure, Simulation, Timeline
 from tests.simulation.__main__ import main
-from tests.simulation.context import Simulation
-from tests.simulation.failures import CorrectnessFailure, LivenessFailure
 from tests.simulation.scenarios import SCENARIOS, run_seed
-from tests.simulation.timeline import Timeline
 from tests.source_tree import ROOT
 
 PRINT_LOG_DIGEST = """

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from postroad.core.errors import PeerSilent
+from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
 from postroad.wire import NEVER, Connection, Event, Frame, Pending
 from postroad.wire.heartbeat import Heartbeats, PingHeartbeats
 from postroad.wire.reader import FrameReader
-from tests.simulation.failures import CRASH, CorrectnessFailure, LivenessFailure
 from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
 
 SEEDS = 100
@@ -121,7 +121,7 @@ def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.simulation.timeline.ACTIONS_MAX", 5_000)
+    monkeypatch.setattr("postroad.testing.timeline.ACTIONS_MAX", 5_000)
     monkeypatch.setattr(Connection, "deadline", lambda self: 0.0)
 
 

@@ -6,10 +6,8 @@ from collections import deque
 from collections.abc import Callable
 
 from postroad.core.errors import MessageTooLarge
+from postroad.testing import LivenessFailure, Simulation, Timer, require
 from postroad.wire import Cancel, Event, Goodbye, Opened, Pending, Phase, Reply, Role
-from tests.simulation.context import Simulation
-from tests.simulation.failures import LivenessFailure, require
-from tests.simulation.timeline import Timer
 from tests.simulation.wire.endpoint import Endpoint
 from tests.simulation.wire.messages import Call, End, check_reply
 from tests.simulation.wire.plan import LATENESS_S_MAX, Job, Kind, Plan

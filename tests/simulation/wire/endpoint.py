@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from postroad.core.errors import RemoteProtocolError
 from postroad.core.limits import KIB, SUBJECT_BYTES_MAX
+from postroad.testing import CorrectnessFailure, Simulation, Timer, require
 from postroad.wire import (
     NEVER,
     Cancel,
@@ -22,9 +23,6 @@ from postroad.wire import (
     Role,
     WireConfig,
 )
-from tests.simulation.context import Simulation
-from tests.simulation.failures import CorrectnessFailure, require
-from tests.simulation.timeline import Timer
 
 if TYPE_CHECKING:
     from tests.simulation.wire.link import Link

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from postroad.testing import CorrectnessFailure
 from postroad.wire import Event, Frame, Reply, Request, Role, Status
-from tests.simulation.failures import CorrectnessFailure
 
 _TEXT_MAX = 200
 

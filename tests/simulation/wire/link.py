@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from postroad.core.errors import FrameTooLarge, PeerSilent, RemoteProtocolError
+from postroad.testing import CorrectnessFailure, LivenessFailure, Simulation
 from postroad.wire import NEVER, Frame, Phase, Reply, Request, Role
-from tests.simulation.context import Simulation
-from tests.simulation.failures import CorrectnessFailure, LivenessFailure
 from tests.simulation.wire.disturbance import Disturbances, disturbed_s
 from tests.simulation.wire.endpoint import Endpoint
 from tests.simulation.wire.ledger import Ledger

@@ -6,8 +6,8 @@ import enum
 from hashlib import blake2b
 
 from postroad.core.errors import RemoteHandlerFailure
+from postroad.testing import CorrectnessFailure, require
 from postroad.wire import Reply, Request, Status
-from tests.simulation.failures import CorrectnessFailure, require
 from tests.simulation.wire.endpoint import Endpoint
 from tests.simulation.wire.ledger import shorten
 from tests.simulation.wire.plan import Job, Kind

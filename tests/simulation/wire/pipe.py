@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from tests.simulation.context import Simulation
+from postroad.testing import Simulation
 from tests.simulation.wire.plan import Cut
 
 

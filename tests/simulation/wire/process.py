@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.context import Simulation
-from tests.simulation.timeline import Action, Timer
+from postroad.testing import Simulation
+from postroad.testing.timeline import Action, Timer
 from tests.simulation.wire.disturbance import Disturbances
 from tests.simulation.wire.plan import LATENESS_S_MAX
 

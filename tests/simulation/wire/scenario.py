@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import count
 
 from postroad.core import Address
+from postroad.testing import LivenessFailure, Simulation
 from postroad.wire import NEVER, Hello, Role, SpareBuffer, WireConfig, encode_preamble
 from postroad.wire.compression import load_algorithm
-from tests.simulation.context import Simulation
-from tests.simulation.failures import LivenessFailure
 from tests.simulation.wire.client import Client
 from tests.simulation.wire.endpoint import Endpoint
 from tests.simulation.wire.link import Link

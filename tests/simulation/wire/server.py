@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from postroad.testing import Simulation
 from postroad.wire import Cancel, Event, Goodbye, Pending, Phase, Reply, Request
-from tests.simulation.context import Simulation
 from tests.simulation.wire.endpoint import Endpoint
 from tests.simulation.wire.messages import Call, answer, refusal
 from tests.simulation.wire.plan import Kind

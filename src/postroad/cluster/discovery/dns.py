@@ -78,10 +78,10 @@ class DnsDiscovery(BackgroundDiscovery):
     async def _resolve(self, targets: frozenset[Address]) -> bool:
         """Ask for all targets at once; True if each was answered."""
         # A resolver that hangs keeps its thread, so a question is never asked twice at a time.
-        for target in targets - self._questions.keys():
+        for target in sorted(targets - self._questions.keys()):
             self._questions[target] = self._loop.create_task(self._ask(target))
         await asyncio.wait(self._questions.values(), timeout=self._timeout_s)
-        answered = [self._take_answer(target) for target in targets]
+        answered = [self._take_answer(target) for target in sorted(targets)]
         return all(answered)
 
     async def _ask(self, target: Address) -> _Records:
