@@ -237,7 +237,7 @@ async def failure(call: Awaitable[object], kind: type[MessagingError]) -> Messag
 
 async def spy_out(node: Node) -> dict[str, Record]:
     """All that the node knows of members, as it tells any node of the cluster that asks."""
-    question = SyncRequest(number=1, digest=b"", name="spy", instance=1)
+    question = SyncRequest(number=1, digest=b"")
     async with running_service("spy", cluster=node.service.cluster) as spy:
         answer = await spy.request(node.address, SUBJECT, encode_packet(question))
     return {record.name: record for record in decode_packet(answer, news_max=100).news}

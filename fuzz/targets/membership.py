@@ -109,8 +109,8 @@ def _seeds() -> list[bytes]:
     news = [_make_record("node-2", state) for state in State]
     others = [_make_record("node-0"), _make_record("node-1", instance=2), _make_record("node-3")]
     packets: list[Packet] = [
-        Ping(number=1, target="node-0", name="node-1", instance=1, news=news[1:3]),
-        Ping(number=2, target="node-0", name="node-0", instance=2, joins=True),
+        Ping(number=1, name="node-1", instance=1, news=news[1:3]),
+        Ping(number=2, name="node-0", instance=2, joins=True),
         Ack(
             number=2**62,
             name="node-1",
@@ -122,7 +122,7 @@ def _seeds() -> list[bytes]:
         PingRequest(number=3, target="node-2", news=others[1:]),
         Nack(number=4),
         News(news=news[2:]),
-        SyncRequest(number=5, digest=b"12345678", name="node-9", instance=9),
+        SyncRequest(number=5, digest=b"12345678"),
         Sync(number=6, agrees=False, name="node-1", instance=1, is_member=True, news=news[:2]),
         Pull(news=others[2:]),
     ]

@@ -56,7 +56,7 @@ def plant_forgotten_tombstones(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def bury_and_forget(self: Roster, now: float) -> None:
         bury(self, now)
-        for entry in self.tombstones():
+        for entry in self.tombstones.values():
             del self.entries[entry.record.name]
 
     monkeypatch.setattr(Roster, "bury_silent", bury_and_forget)

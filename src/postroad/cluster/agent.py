@@ -11,11 +11,11 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 import msgspec
 
-from postroad.core import Address, Lifecycle, Throttle
+from postroad.core import Address, Lifecycle, ThrottledLog
 from postroad.core.errors import (
     ConfigError,
     NameTaken,
@@ -39,8 +39,9 @@ from .membership import (
     NameLost,
     Phase,
     State,
+    check_properties,
 )
-from .transmission import Transmission
+from .transmission import DatagramListener, Transmission
 
 logger = logging.getLogger("postroad.cluster")
 
@@ -96,14 +97,18 @@ class Agent(Lifecycle):
         self.service = service
         self.config = _fit_to_frames(config or MembershipConfig(), service)
         self._discovery = StaticDiscovery([]) if discovery is None else discovery
-        self._properties = dict(properties or {})
+        self._properties = check_properties(properties or {}, self.config)
         self._uses_datagrams = not service.is_secure if datagrams is None else datagrams
         self._audience = Audience()
-        self._throttle = Throttle(_WARN_INTERVAL_S)
+        self._transmission = Transmission(service, self._on_answer, self._on_same_name)
+        self._transmission.subscribe(SUBJECT, self._on_datagram)
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         # Why this node is no member any more, if it did not leave by itself.
         self.failure: NameTaken | None = None
         self._is_stopped = False
         self._is_subscribed = False
+        # What others have this agent run until it stops.
+        self._tasks: dict[asyncio.Future[object], None] = {}
         # The task that closes everything, once there is a reason to.
         self._closing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -113,7 +118,6 @@ class Agent(Lifecycle):
         # Set by start.
         self._loop: asyncio.AbstractEventLoop
         self._machine: Membership | None = None
-        self._transmission: Transmission
         self._joined: asyncio.Future[None]
         self._closed: asyncio.Future[None]
 
@@ -134,33 +138,44 @@ class Agent(Lifecycle):
         self._joined = self._loop.create_future()
         self._closed = self._loop.create_future()
         self._machine = machine = self._make_machine(self.service.address)
-        self._transmission = Transmission(self.service, self._on_answer, self._on_same_name)
         try:
             self.service.subscribe(SUBJECT, self._on_request)
             self.service.watch_namesakes(self._on_namesake)
             self._is_subscribed = True
             if self._uses_datagrams:
-                await self._transmission.open_datagrams(SUBJECT, self._on_datagram)
+                await self._transmission.open_datagrams()
+            if self._is_stopped:
+                # Whoever stopped it could not know of the socket.
+                await self._transmission.close()
+                raise self._stopped_while_starting()
             machine.start(self._loop.time())
             self._pump()
             await self._discovery.start(self.service.name, self.service.address, self._on_contacts)
             await asyncio.shield(self._joined)
         except BaseException:
+            self._leave()
             await self._begin_closing()
             raise
         if self.failure is not None:
             await self._begin_closing()
             raise self.failure
         if self._is_stopped:
-            raise NotRunning(f"the agent of {self.service.name!r} was stopped while it started")
+            raise self._stopped_while_starting()
         logger.info("%s joined the cluster; %d members", self.service.name, len(self.members))
 
     async def stop(self) -> None:
         """Say goodbye and leave."""
         if self._machine is not None:
-            self._machine.leave()
-            self._pump()
+            self._leave()
             await self._begin_closing()
+
+    def _leave(self) -> None:
+        machine = self._running_machine()
+        machine.leave()
+        self._pump()
+
+    def _stopped_while_starting(self) -> NotRunning:
+        return NotRunning(f"the agent of {self.service.name!r} was stopped while it started")
 
     def _begin_closing(self) -> asyncio.Future[None]:
         """Close in a task of its own, which ends even if whoever waits for it is cancelled."""
@@ -179,7 +194,12 @@ class Agent(Lifecycle):
             self.service.set_member(False)
         await self._transmission.drain()
         self._audience.close(self.failure)
-        await self._discovery.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        try:
+            await self._discovery.stop()
+        except Exception:
+            logger.exception("the discovery of %s could not be stopped", self.service.name)
         await self._transmission.close()
         for future in (self._joined, self._closed):
             if not future.done():
@@ -230,6 +250,21 @@ class Agent(Lifecycle):
         self._running_machine()
         return self._transmission.datagrams
 
+    def subscribe_datagrams(self, subject: str, listener: DatagramListener) -> None:
+        """Have `listener(message)` called for datagrams to the subject; also before the start."""
+        self._transmission.subscribe(subject, listener)
+
+    def unsubscribe_datagrams(self, subject: str) -> None:
+        """Forget the listeners to the subject."""
+        self._transmission.unsubscribe(subject)
+
+    def run(self, awaitable: Awaitable[object]) -> asyncio.Future[object]:
+        """Run something beside this agent; it is cancelled when the agent stops."""
+        task = asyncio.ensure_future(awaitable)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
     def statistics(self) -> AgentStatistics:
         """What is going on."""
         machine = self._running_machine()
@@ -263,8 +298,13 @@ class Agent(Lifecycle):
 
     def set_properties(self, changes: Mapping[str, str | None]) -> None:
         """Change what others know of this node; None removes a property."""
-        self._running_machine().set_properties(changes, self._loop.time())
-        self._pump()
+        if self._machine is None:
+            merged = {**self._properties, **changes}
+            kept = {key: value for key, value in merged.items() if value is not None}
+            self._properties = check_properties(kept, self.config)
+        else:
+            self._machine.set_properties(changes, self._loop.time())
+            self._pump()
 
     def meet(self, address: Address) -> None:
         """Somebody unknown speaks from there: find out whether it is a member nobody told of."""
@@ -378,8 +418,7 @@ class Agent(Lifecycle):
             )
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        if self._throttle.admit(key, self._loop.time()) is not None:
-            logger.warning(text, *args)
+        self._log.warn(key, self._loop.time(), text, *args)
 
     def __repr__(self) -> str:
         if self._machine is None:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from postroad.core import Throttle
+from postroad.core import ThrottledLog
 from postroad.core.errors import (
     MalformedPayload,
     MessagingError,
@@ -76,7 +76,7 @@ class Communication:
         self.agent = agent
         self._service = agent.service
         self._running: dict[asyncio.Future[object], None] = {}
-        self._throttle = Throttle(_WARN_INTERVAL_S)
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self._statistics = CommunicationStatistics()
 
     # Sending.
@@ -129,7 +129,7 @@ class Communication:
             )
         except RemoteHandlerFailure as failure:
             raise _unless_stranger(failure) from None
-        return _decode(decoder, reply)
+        return decode(decoder, reply)
 
     async def unicast(
         self,
@@ -222,10 +222,9 @@ class Communication:
             lambda message: self._handle(message, handler, decoder),  # type: ignore[arg-type, return-value]
             one_way=True,
         )
-        if self.agent.datagrams is not None:
-            self.agent.datagrams.subscribe(
-                subject, lambda message: self._consume_datagram(message, handler, decoder)
-            )
+        self.agent.subscribe_datagrams(
+            subject, lambda message: self._consume_datagram(message, handler, decoder)
+        )
 
     @overload
     def reply_to(
@@ -265,15 +264,14 @@ class Communication:
 
     def unsubscribe(self, subject: str) -> bool:
         """Forget the handler of the subject; False if there was none."""
-        if self.agent.datagrams is not None:
-            self.agent.datagrams.unsubscribe(subject)
+        self.agent.unsubscribe_datagrams(subject)
         return self._service.unsubscribe(subject)
 
     def _handle(
         self, message: Message, handler: Callable[[M, Member], R], decoder: Decoder[M]
     ) -> R:
         member = self._identify(message)
-        return handler(_decode(decoder, message.payload), member)
+        return handler(decode(decoder, message.payload), member)
 
     def _identify(self, message: Message) -> Member:
         """The member a message comes from; asks strangers who they are."""
@@ -309,7 +307,7 @@ class Communication:
                 self._run(result, message.subject)
 
     def _run(self, awaitable: Awaitable[object], subject: str) -> None:
-        run = asyncio.ensure_future(awaitable)
+        run = self.agent.run(awaitable)
         self._running[run] = None
         run.add_done_callback(lambda done: self._on_done(done, subject))
 
@@ -320,8 +318,7 @@ class Communication:
             self._warn("failed", "the consumer of %r failed: %r", subject, error)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        if self._throttle.admit(key, asyncio.get_running_loop().time()) is not None:
-            logger.warning(text, *args)
+        self._log.warn(key, asyncio.get_running_loop().time(), text, *args)
 
     def statistics(self) -> CommunicationStatistics:
         """A copy of the counters."""
@@ -331,7 +328,7 @@ class Communication:
         return f"<Communication of {self.agent!r}>"
 
 
-def _decode(decoder: Decoder[M], payload: bytes) -> M:
+def decode(decoder: Decoder[M], payload: bytes) -> M:
     """Run the caller's decoder; whatever it raises means that the payload is not what it reads."""
     try:
         return decoder(payload)

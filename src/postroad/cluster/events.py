@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Self, TypeAlias
@@ -23,17 +24,16 @@ _UNREAD_MAX = 10_000
 class ChangeStream:
     """Changes in their order, from the moment it was made: `async for change in agent.changes()`.
 
-    It ends when the agent stops. It raises `EventsLost` if its reader falls too far behind, and
-    `NameTaken` if this node has to leave because of its name.
+    It ends when the agent stops, or when it is closed or forgotten. It raises `EventsLost` if its
+    reader falls too far behind, and `NameTaken` if this node has to leave because of its name.
     """
 
-    def __init__(self, on_close: Callable[[ChangeStream], None]) -> None:
-        self._on_close = on_close
+    def __init__(self) -> None:
         self._unread: deque[MemberChange] = deque()
         self._wake: asyncio.Future[None] | None = None
         # What the reader is told after what is unread.
         self._end: PostroadError | None = None
-        self._is_closed = False
+        self.is_closed = False
 
     def put(self, change: MemberChange) -> None:
         """Add a change."""
@@ -46,10 +46,9 @@ class ChangeStream:
 
     def close(self, error: PostroadError | None = None) -> None:
         """End it, with an error if there is one."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._end = error
-            self._on_close(self)
             self._stir()
 
     def _stir(self) -> None:
@@ -63,7 +62,7 @@ class ChangeStream:
         while not self._unread:
             if self._end is not None:
                 raise self._end
-            if self._is_closed:
+            if self.is_closed:
                 raise StopAsyncIteration
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
@@ -75,7 +74,8 @@ class Audience:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
-        self._streams: dict[ChangeStream, None] = {}
+        # Weak, so that one whose reader went away does not collect changes for ever.
+        self._streams: list[weakref.ref[ChangeStream]] = []
         # Changes that come up while one is told wait for their turn.
         self._untold: deque[MemberChange] = deque()
         self._is_telling = False
@@ -93,14 +93,19 @@ class Audience:
 
     def open_stream(self) -> ChangeStream:
         """A new reader."""
-        stream = ChangeStream(self._forget)
-        self._streams[stream] = None
+        stream = ChangeStream()
+        self._streams.append(weakref.ref(stream))
         if self._is_closed:
             stream.close(self._end)
         return stream
 
-    def _forget(self, stream: ChangeStream) -> None:
-        self._streams.pop(stream, None)
+    def _open_streams(self) -> list[ChangeStream]:
+        """Those that are read, in the order they were opened."""
+        streams = [stream for ref in self._streams if (stream := ref()) is not None]
+        open_streams = [stream for stream in streams if not stream.is_closed]
+        if len(open_streams) < len(self._streams):
+            self._streams = [weakref.ref(stream) for stream in open_streams]
+        return open_streams
 
     def tell(self, change: MemberChange) -> None:
         """Tell everybody, in the order of the changes, also if a listener causes more of them."""
@@ -114,7 +119,7 @@ class Audience:
 
     def _tell_one(self, change: MemberChange) -> None:
         """One listener that fails disturbs nobody else."""
-        for stream in list(self._streams):
+        for stream in self._open_streams():
             stream.put(change)
         for listener in list(self._listeners):
             try:
@@ -126,5 +131,5 @@ class Audience:
         """There will be no more changes."""
         self._is_closed = True
         self._end = error
-        for stream in list(self._streams):
+        for stream in self._open_streams():
             stream.close(error)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from postroad.core import ThrottledLog
 from postroad.core.errors import ConfigError
 
-from .communication import Communication, Consumer, Decoder, Encoder, Failures, as_is
+from .communication import Communication, Consumer, Decoder, Encoder, Failures, as_is, decode
 from .membership import Member
 
 logger = logging.getLogger("postroad.cluster")
@@ -17,6 +19,7 @@ M = TypeVar("M")
 
 _PROPERTY = "topic:"
 _SUBJECT = "topic."
+_WARN_INTERVAL_S = 5.0
 
 
 class Topics:
@@ -34,6 +37,7 @@ class Topics:
         self._communication = communication
         self._agent = communication.agent
         self._consumers: dict[str, list[Consumer[bytes]]] = {}
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
 
     def subscribe(
         self,
@@ -50,7 +54,7 @@ class Topics:
             raise ConfigError("a topic must not be empty")
 
         def consume(payload: bytes, member: Member) -> object:
-            return handler(decoder(payload), member)
+            return handler(decode(decoder, payload), member)
 
         if topic not in self._consumers:
             self._begin(topic)
@@ -104,8 +108,9 @@ class Topics:
                 result = consumer(payload, member)
                 if isinstance(result, Awaitable):
                     await result
-            except Exception:
-                logger.exception("a subscriber of topic %r failed", topic)
+            except Exception as error:
+                now = asyncio.get_running_loop().time()
+                self._log.warn(topic, now, "a subscriber of topic %r failed: %r", topic, error)
 
     def __repr__(self) -> str:
         return f"<Topics of {self._agent.service.name}: {', '.join(self._consumers) or 'none'}>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeAlias
 
 from postroad.core import Address
 from postroad.core.errors import MessageTooLarge, MessagingError, NotRunning, SameNamePeer
@@ -14,6 +14,8 @@ from postroad.net import Message, MessagingService, Unicast
 from .membership import Send
 
 logger = logging.getLogger("postroad.cluster")
+
+DatagramListener: TypeAlias = Callable[[Message], object]
 
 # Packets under way over TCP; more are dropped, the protocol makes up for them.
 _STREAMS_MAX = 128
@@ -35,17 +37,32 @@ class Transmission:
         self._on_same_name = on_same_name
         # Set while datagrams may be sent.
         self.datagrams: Unicast | None = None
+        self._listeners: dict[str, list[DatagramListener]] = {}
         self._streams: dict[asyncio.Task[None], None] = {}
         self.failed = 0
         self.dropped = 0
 
-    async def open_datagrams(self, subject: str, listener: Callable[[Message], None]) -> None:
+    async def open_datagrams(self) -> None:
         """Open a datagram socket beside the service's, at the same port."""
         service = self._service
         datagrams = Unicast(service.cluster, service.name, service.bound, service.address)
-        datagrams.subscribe(subject, listener)
+        for subject, listeners in self._listeners.items():
+            for listener in listeners:
+                datagrams.subscribe(subject, listener)
         await datagrams.start()
         self.datagrams = datagrams
+
+    def subscribe(self, subject: str, listener: DatagramListener) -> None:
+        """Listen to datagrams, from the moment there are any."""
+        self._listeners.setdefault(subject, []).append(listener)
+        if self.datagrams is not None:
+            self.datagrams.subscribe(subject, listener)
+
+    def unsubscribe(self, subject: str) -> None:
+        """Listen no more."""
+        self._listeners.pop(subject, None)
+        if self.datagrams is not None:
+            self.datagrams.unsubscribe(subject)
 
     def send(self, send: Send, subject: str, *, timeout_s: float) -> None:
         """Send a packet the way it wants."""
@@ -70,9 +87,13 @@ class Transmission:
         service = self._service
         try:
             if not send.wants_answer:
-                await service.send(send.address, subject, send.payload, timeout=timeout_s)
+                await service.send(
+                    send.address, subject, send.payload, timeout=timeout_s, peer=send.peer
+                )
                 return
-            answer = await service.request(send.address, subject, send.payload, timeout=timeout_s)
+            answer = await service.request(
+                send.address, subject, send.payload, timeout=timeout_s, peer=send.peer
+            )
         except SameNamePeer as error:
             self._on_same_name(send.address, error)
         except MessagingError as error:

@@ -6,7 +6,7 @@ from .errors import Outcome, PostroadError
 from .lifecycle import Lifecycle
 from .limits import Limits
 from .names import validate_cluster_name, validate_node_name
-from .throttle import Throttle
+from .throttle import Throttle, ThrottledLog
 
 __all__ = [
     "Address",
@@ -15,6 +15,7 @@ __all__ = [
     "Outcome",
     "PostroadError",
     "Throttle",
+    "ThrottledLog",
     "errors",
     "faults",
     "to_address",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 # Keys are chosen by peers in part; forgetting them all at this size keeps the table bounded.
 KEYS_MAX = 1_024
 
@@ -26,3 +28,25 @@ class Throttle:
             self._seen.clear()
         self._seen[key] = (now, 0)
         return kept_back
+
+
+class ThrottledLog:
+    """Log lines that come in crowds: one for each key and interval, with a count of the rest."""
+
+    __slots__ = ("_logger", "_throttle")
+
+    def __init__(self, logger: logging.Logger, interval_s: float) -> None:
+        self._logger = logger
+        self._throttle = Throttle(interval_s)
+
+    def warn(
+        self, key: str, now: float, text: str, *args: object, level: int = logging.WARNING
+    ) -> None:
+        """Log a line, but not more often than makes sense for its key."""
+        kept_back = self._throttle.admit(key, now)
+        if kept_back is None:
+            return
+        if kept_back:
+            text += " (and %d more like it)"
+            args = (*args, kept_back)
+        self._logger.log(level, text, *args)

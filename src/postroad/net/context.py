@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from postroad.core import Address, Limits, Throttle
+from postroad.core import Address, Limits, ThrottledLog
 from postroad.core.errors import RemoteProtocolError
 from postroad.wire import WireConfig
 
@@ -28,7 +28,7 @@ class LinkContext:
         # Set when the service stops; connections made after that are not served.
         self.is_stopped = False
         self.protocol_errors_by_kind: dict[str, int] = {}
-        self.throttle = Throttle(_WARN_INTERVAL_S)
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         # Told of a node with this node's name that connected: its address and incarnation.
         self.on_namesake: Callable[[Address, int], None] | None = None
 
@@ -40,9 +40,4 @@ class LinkContext:
 
     def warn(self, key: str, now: float, text: str, *args: object) -> None:
         """Log a warning, but not more often than makes sense for its key."""
-        kept_back = self.throttle.admit(key, now)
-        if kept_back is not None:
-            if kept_back:
-                text += " (and %d more like it)"
-                args = (*args, kept_back)
-            logger.warning(text, *args)
+        self._log.warn(key, now, text, *args)

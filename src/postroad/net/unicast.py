@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Callable
 from typing import TypeAlias
@@ -13,7 +14,7 @@ import msgspec
 from postroad.core import (
     Address,
     Lifecycle,
-    Throttle,
+    ThrottledLog,
     to_address,
     validate_cluster_name,
     validate_node_name,
@@ -82,7 +83,7 @@ class Unicast(Lifecycle):
         self._hosts: dict[Address, tuple[tuple[str, int], float]] = {}
         # Posted datagrams whose host is being looked up.
         self._lookups: dict[asyncio.Task[object], None] = {}
-        self._throttle = Throttle(interval_s=5.0)
+        self._log = ThrottledLog(logger, interval_s=5.0)
         self._statistics = UnicastStatistics()
         # Set while started.
         self._transport: asyncio.DatagramTransport | None = None
@@ -196,18 +197,25 @@ class Unicast(Lifecycle):
             found = await loop.getaddrinfo(target.host, target.port, family=self._family())
         except (OSError, UnicodeError):
             return None
-        if len(self._hosts) >= _HOSTS_MAX:
-            self._hosts.clear()
-        resolved = found[0][4]
-        self._hosts[target] = (resolved, loop.time() + _HOST_TTL_S)  # type: ignore[assignment]
-        return resolved  # type: ignore[return-value]
+        resolved: tuple[str, int] = found[0][4]  # type: ignore[assignment]
+        self._remember(target, resolved, loop.time() + _HOST_TTL_S)
+        return resolved
 
     def _remembered(self, target: Address) -> tuple[str, int] | None:
         """Where the target was found lately."""
         known = self._hosts.get(target)
-        if known is None or asyncio.get_running_loop().time() >= known[1]:
+        if known is not None and asyncio.get_running_loop().time() < known[1]:
+            return known[0]
+        if self._transport is None or not _is_literal(target.host, self._family()):
             return None
-        return known[0]
+        # Nothing to be looked up: that could wait behind names that are slow to resolve.
+        self._remember(target, (target.host, target.port), math.inf)
+        return (target.host, target.port)
+
+    def _remember(self, target: Address, resolved: tuple[str, int], until: float) -> None:
+        if len(self._hosts) >= _HOSTS_MAX:
+            self._hosts.clear()
+        self._hosts[target] = (resolved, until)
 
     def _family(self) -> int:
         """The family of the own socket, which is what its name has the shape of."""
@@ -243,12 +251,20 @@ class Unicast(Lifecycle):
         logger.debug("datagram socket of %s: %s", self.name, error)
 
     def _warn(self, key: str, text: str, *args: object) -> None:
-        if self._throttle.admit(key, asyncio.get_running_loop().time()) is not None:
-            logger.warning(text, *args)
+        self._log.warn(key, asyncio.get_running_loop().time(), text, *args)
 
     def __repr__(self) -> str:
         state = f"at {self._address}" if self._transport is not None else "not running"
         return f"<Unicast {self.name} {state}>"
+
+
+def _is_literal(host: str, family: int) -> bool:
+    """Whether the host is an address of that family already."""
+    try:
+        socket.inet_pton(family, host)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 class _Receiver(asyncio.DatagramProtocol):

@@ -259,6 +259,9 @@ class Connection:
         ours = self._config.hello
         if hello.cluster != ours.cluster:
             raise HandshakeRefused(f"the peer is of cluster {hello.cluster!r}")
+        if self.certificate_names is not None and hello.name not in self.certificate_names:
+            names = ", ".join(sorted(self.certificate_names)) or "nobody"
+            raise HandshakeRefused(f"node {hello.name!r} shows a certificate of {names}")
         if hello.name == ours.name and hello.incarnation != ours.incarnation:
             raise SameNameRefused(
                 f"another live node at {hello.address} is named {ours.name!r}",
@@ -267,9 +270,6 @@ class Connection:
                 incarnation=hello.incarnation,
                 is_member=hello.is_member,
             )
-        if self.certificate_names is not None and hello.name not in self.certificate_names:
-            names = ", ".join(sorted(self.certificate_names)) or "nobody"
-            raise HandshakeRefused(f"node {hello.name!r} shows a certificate of {names}")
         self.peer = hello
         self.send_bytes_max = hello.frame_bytes_max
         limits = self._config.limits

@@ -256,9 +256,9 @@ async def test_forged_answers() -> None:
                 ),
             )
             enemy.say(a, Ack(number=number, name="a", instance=1, farewell=b"", is_member=True))
-        enemy.say(a, Ping(number=1, target="a", name="a", instance=7, joins=True))
-        enemy.say(a, Ping(number=1, target="b", name="b", instance=local.instance + 1))
-        enemy.say(a, SyncRequest(number=1, digest=b"", name="b", instance=1))
+        enemy.say(a, Ping(number=1, name="a", instance=7, joins=True))
+        enemy.say(a, Ping(number=1, name="b", instance=local.instance + 1))
+        enemy.say(a, SyncRequest(number=1, digest=b""))
         await until(lambda: a.agent.statistics().counters.packets_received >= before + 203)
         assert a.agent.failure is None
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from postroad.core import Address, Throttle, validate_node_name
+from postroad.core import Address, ThrottledLog, validate_node_name
 from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError, UsageError
 
@@ -42,7 +42,7 @@ class BackgroundDiscovery(ABC):
         self._source = source
         self._first_answer_s = first_answer_s
         self._counts = DiscoveryStatistics()
-        self._throttle = Throttle(_WARN_INTERVAL_S)
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self._state = _State.NEW
         # Set when the source has answered or refused, and when nobody needs an answer any more.
         self._answered = asyncio.Event()
@@ -150,11 +150,8 @@ class BackgroundDiscovery(ABC):
         self._warn(key, text, *args)
 
     def _warn(self, key: str, text: str, *args: object, level: int = logging.WARNING) -> None:
-        kept_back = self._throttle.admit(key, self._loop.time())
-        if kept_back is None:
-            return
-        others = f" (and {kept_back} more like it)" if kept_back else ""
-        logger.log(level, "%s: %s%s", self._source, text % args, others)
+        now = self._loop.time()
+        self._log.warn(key, now, f"%s: {text}", self._source, *args, level=level)
 
     def _count_failure(self, error: str) -> None:
         self._counts.failures += 1

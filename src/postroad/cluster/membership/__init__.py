@@ -3,6 +3,7 @@
 from .changes import ChangeKind, MemberChange, NameContested, NameLost
 from .config import MembershipConfig
 from .machine import NEVER, Change, Membership, Phase
+from .own import check_properties
 from .records import Member, Record
 from .states import TRANSITIONS, Cause, State
 from .voice import Chance, Counters, Send
@@ -25,4 +26,5 @@ __all__ = [
     "Record",
     "Send",
     "State",
+    "check_properties",
 ]

@@ -17,15 +17,16 @@ from .records import Record
 from .states import State
 from .voice import Voice
 
-# Contacts asked at one time.
+# Contacts asked at one time, and the pause before the next are.
 _ASKED_MAX = 3
+_BATCH_PAUSE_S = 0.1
 # Questions remembered; the oldest is forgotten for the next.
 _QUESTIONS_MAX = 64
 # Pauses between two exchanges differ by this share, so that nodes do not fall into step.
 _JITTER = 0.2
 _FIRST_PAUSE_S = 0.5
-# Strangers remembered; forgetting them all costs a question each.
-_STRANGERS_MAX = 256
+# Strangers asked who they are within the interval of probes: anybody can pretend to be one.
+_STRANGERS_MAX = 8
 
 
 class _Contact:
@@ -51,6 +52,7 @@ class Contacts:
         self._contacts: dict[Address, _Contact] = {}
         self._questions: dict[int, Address] = {}
         self._next_sync = 0.0
+        self._next_batch = 0.0
         # The pause before the next exchange: short while this node is new and others may be too.
         self._sync_pause_s = min(self._config.probe_interval_s, self._config.sync_interval_s)
         # Contacts that are not members, as of a revision of the roster.
@@ -72,22 +74,32 @@ class Contacts:
 
     def meet(self, address: Address, now: float) -> None:
         """A node nobody told of spoke up from there: ask it who it is."""
-        if self._met.get(address, 0.0) > now or self._is_known(address, None):
+        if self._is_known(address, None):
             return
-        if len(self._met) >= _STRANGERS_MAX:
-            self._met.clear()
-        self._met[address] = now + self._config.probe_interval_s
-        self._ask(address)
+        self._met = {at: until for at, until in self._met.items() if until > now}
+        if address not in self._met and len(self._met) < _STRANGERS_MAX:
+            self._met[address] = now + self._config.probe_interval_s
+            self._ask(address)
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        due = [self._contacts[at].due for at in self._find_unknown()]
-        return min(self._next_sync, *due) if due else self._next_sync
+        due = min((self._contacts[at].due for at in self._find_unknown()), default=float("inf"))
+        return min(self._next_sync, max(due, self._next_batch))
 
     def tick(self, now: float) -> None:
         """Ask those whose turn it is."""
+        if self._next_batch <= now:
+            self._ask_contacts(now)
+        if self._next_sync <= now:
+            self._next_sync = now + self._pause_s()
+            self._compare()
+
+    def _ask_contacts(self, now: float) -> None:
+        """Ask a few of those whose turn it is, at random."""
         due = [at for at in self._find_unknown() if self._contacts[at].due <= now]
-        for address in due[:_ASKED_MAX]:
+        if due:
+            self._next_batch = now + _BATCH_PAUSE_S
+        for address in self._voice.chance.sample(due, min(_ASKED_MAX, len(due))):
             contact = self._contacts[address]
             contact.attempts += 1
             contact.due = now + backoff(
@@ -97,15 +109,12 @@ class Contacts:
                 chance=self._voice.chance.random(),
             )
             self._ask(address)
-        if self._next_sync <= now:
-            self._next_sync = now + self._pause_s()
-            self._compare()
 
     def _compare(self) -> None:
         """Compare views with one member, and see whether one of the dead is back."""
         for entry in self._voice.choose(1):
             self._ask(entry.record.address)
-        dead = [it for it in self._roster.tombstones() if it.state is State.DEAD]
+        dead = [it for it in self._roster.tombstones.values() if it.state is State.DEAD]
         for entry in self._voice.chance.sample(dead, min(1, len(dead))):
             self._ask(entry.record.address)
 
@@ -119,8 +128,6 @@ class Contacts:
         request = SyncRequest(
             number=number,
             digest=self._roster.digest(),
-            name=own.name,
-            instance=own.instance,
             news=self._voice.news(*first, in_stream=True),
         )
         self._voice.say(address, request, in_stream=True, asks=True)
@@ -133,8 +140,8 @@ class Contacts:
         return self._unknown
 
     def _is_known(self, address: Address, name: str | None) -> bool:
-        """Whether the node at the address is a member already, or is this one."""
-        if name is not None and (name == self._roster.own.name or name in self._roster.active):
+        """Whether the node at the address is a member already."""
+        if name is not None and name in self._roster.active:
             return True
         return bool(self._roster.names_at(address))
 
@@ -169,18 +176,23 @@ class Contacts:
             return False
         contact = self._contacts.get(address)
         if contact is not None:
-            contact.name, contact.attempts, contact.has_answered = sync.name, 0, True
-            self._unknown_at = -1
+            contact.has_answered = True
         if sync.instance == self._roster.own.instance:
-            # A contact that is this very node by another address.
-            return False
+            # This very node by another address. It is asked again, for others may be there later.
+            return self._have_all_answered()
+        if contact is not None:
+            contact.name, contact.attempts = sync.name, 0
+            self._unknown_at = -1
         if not sync.agrees and self._voice.is_member:
             told = {record.name: record for record in sync.news}
             newer = [it for it in self._all() if _is_newer(it, told.get(it.name))]
             if newer:
                 news = News(news=self._fit(newer))
                 self._voice.say(address, news, in_stream=True)
-        return sync.is_member or all(it.has_answered for it in self._contacts.values())
+        return sync.is_member or self._have_all_answered()
+
+    def _have_all_answered(self) -> bool:
+        return all(contact.has_answered for contact in self._contacts.values())
 
     def _all(self) -> list[Record]:
         own = [self._roster.own] if self._voice.is_member else []

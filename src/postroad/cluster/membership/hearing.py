@@ -18,8 +18,8 @@ from .voice import Voice
 
 # Properties that came without their text are asked for again after so long.
 _PULL_PAUSE_S = 1.0
-# Nodes remembered as informed; forgetting them all costs a packet each.
-_INFORMED_MAX = 256
+# Nodes told within the interval of probes; the others hear of it another time.
+_INFORMED_MAX = 16
 
 
 class Hearing:
@@ -75,9 +75,13 @@ class Hearing:
         if entry.state.is_active or is_gone or self._informed.get(record.name, 0.0) > now:
             return
         if len(self._informed) >= _INFORMED_MAX:
-            self._informed.clear()
+            self._informed = {name: due for name, due in self._informed.items() if due > now}
+            if len(self._informed) >= _INFORMED_MAX:
+                return
         self._informed[record.name] = now + self._voice.config.probe_interval_s
-        self._voice.say(record.address, News(news=[entry.record.without_properties()]))
+        is_same = entry.record.instance == record.instance
+        address = entry.record.address if is_same else record.address
+        self._voice.say(address, News(news=[entry.record.without_properties()]))
 
     def _hear_of_self(self, record: Record) -> None:
         """Object to whatever is said of this node that it did not say."""
@@ -85,7 +89,7 @@ class Hearing:
         is_false = record.identity != own.identity and record.incarnation >= own.incarnation
         if record.state is State.LEFT:
             self._voice.refuse(Verdict.FORGED.value)
-        elif record.rank > own.rank or is_false:
+        if is_false or (record.rank > own.rank and record.state is not State.LEFT):
             self._voice.counters.refutations += 1
             self._voice.health.worsen()
             self._own.outrank(record)
@@ -117,10 +121,10 @@ class Hearing:
             return
         if record.address == self._roster.own.address:
             self._voice.refuse("claims this node's address")
-        for name in self._roster.names_at(record.address):
-            if name != record.name:
-                self._voice.refuse("claims another member's address")
-                self._prober.probe(self._roster.active[name], now)
+        other = self._roster.first_at(record.address)
+        if other is not None and other.record.name != record.name:
+            self._voice.refuse("claims another member's address")
+            self._prober.probe(other, now)
 
     # Properties that are too large for the packet that told of them.
 
@@ -137,4 +141,5 @@ class Hearing:
         for name, entry in lacking.items():
             if self._pulls.get(name, 0.0) <= now:
                 self._pulls[name] = now + _PULL_PAUSE_S
-                self._voice.say(entry.record.address, Pull(), in_stream=True, asks=True)
+                pull = Pull(version=entry.wanted)
+                self._voice.say(entry.record.address, pull, to=name, in_stream=True, asks=True)

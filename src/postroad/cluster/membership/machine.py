@@ -406,4 +406,7 @@ class Membership:
             self._join_deadline = None
 
     def _on_pull(self, pull: Pull, source: Address, now: float, in_stream: bool) -> Packet | None:
-        return News(news=[self._roster.own]) if self._voice.is_member else None
+        if not self._voice.is_member or self._roster.leaps_version(pull.version):
+            return None
+        self._own.outnumber(pull.version)
+        return News(news=[self._roster.own])

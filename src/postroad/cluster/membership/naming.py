@@ -151,13 +151,12 @@ class Naming:
         for in_stream in (False, True):
             ping = Ping(
                 number=number,
-                target=whom.name,
                 name=own.name,
                 instance=own.instance,
                 joins=not voice.is_member,
                 news=voice.news(*first, in_stream=in_stream),
             )
-            voice.say(whom.address, ping, in_stream=in_stream, asks=True)
+            voice.say(whom.address, ping, to=whom.name, in_stream=in_stream, asks=True)
 
 
 def _is_from(ack: Ack, record: Record) -> bool:

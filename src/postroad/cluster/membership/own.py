@@ -88,9 +88,16 @@ class OwnRecord:
         """Have the last word about the properties, too."""
         own = self._roster.own
         is_other = record.properties is not None and record.properties != own.properties
-        if record.version > own.version or (record.version == own.version and is_other):
-            version = record.version + 1
-            self._roster.change_own(msgspec.structs.replace(own, version=version))
+        if record.version == own.version and is_other:
+            self.outnumber(own.version + 1)
+        else:
+            self.outnumber(record.version)
+
+    def outnumber(self, version: int) -> None:
+        """Somebody heard of a version of the properties; no other must count higher."""
+        own = self._roster.own
+        if version > own.version:
+            self._roster.change_own(msgspec.structs.replace(own, version=version + 1))
             self.announce()
 
     def change_properties(self, changes: Mapping[str, str | None]) -> None:
@@ -115,6 +122,7 @@ class OwnRecord:
         farewell = msgspec.structs.replace(
             self._roster.own, state=State.LEFT, secret=self._secret, properties=None
         )
-        for place, entry in enumerate(self._voice.choose(_FAREWELLS + _FAREWELL_DATAGRAMS)):
+        told = self._voice.choose(_FAREWELLS + _FAREWELL_DATAGRAMS, with_suspects=True)
+        for place, entry in enumerate(told):
             in_stream = place < _FAREWELLS
             self._voice.say(entry.record.address, News(news=[farewell]), in_stream=in_stream)

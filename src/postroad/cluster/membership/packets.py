@@ -20,13 +20,11 @@ class Ping(_Packet, frozen=True, tag=1):
     """Are you there? The answer is an Ack with the same number."""
 
     number: int
-    target: str
-    """Whom the sender believes to be there."""
     name: str
     instance: int
     """Who asks."""
     joins: bool = False
-    """Whether the sender asks because it wants to join under the target's name."""
+    """Whether the sender is no member yet, and wants to join under the receiver's name."""
 
 
 class Ack(_Packet, frozen=True, tag=2):
@@ -61,8 +59,6 @@ class SyncRequest(_Packet, frozen=True, tag=6):
 
     number: int
     digest: bytes
-    name: str
-    instance: int
 
 
 class Sync(_Packet, frozen=True, tag=7):
@@ -77,6 +73,9 @@ class Sync(_Packet, frozen=True, tag=7):
 
 class Pull(_Packet, frozen=True, tag=8):
     """Tell me your properties: your news came without. The answer is News."""
+
+    version: int
+    """The newest the sender has heard of."""
 
 
 Packet: TypeAlias = Ping | Ack | PingRequest | Nack | News | SyncRequest | Sync | Pull
@@ -98,6 +97,8 @@ def decode_packet(data: bytes, *, news_max: int) -> Packet:
         raise MalformedPayload(f"no packet of the membership: {error}") from None
     if len(packet.news) > news_max + 1:
         raise MalformedPayload(f"a packet with {len(packet.news)} records")
+    if len({record.name for record in packet.news}) < len(packet.news):
+        raise MalformedPayload("a packet that tells of one member twice")
     return packet
 
 

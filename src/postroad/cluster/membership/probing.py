@@ -9,7 +9,8 @@ from .roster import Entry
 from .states import State
 from .voice import Voice
 
-# Probes this node makes for others at one time; more are refused.
+# Members asked at one time, and members asked for others; more are refused.
+_PROBES_MAX = 64
 _RELAYS_MAX = 256
 # A relay gives up before the one who asked does, so that its word still counts.
 _RELAY_SHARE = 2 / 3
@@ -128,7 +129,10 @@ class Prober:
                 return entry
 
     def probe(self, entry: Entry, now: float) -> None:
-        """Ask a member."""
+        """Ask a member, unless it is being asked."""
+        is_asked = any(probe.name == entry.record.name for probe in self._probes.values())
+        if is_asked or len(self._probes) >= _PROBES_MAX:
+            return
         bound_s = entry.round_trip.bound_s
         patience = self._voice.health.patience
         probe = Probe(
@@ -148,12 +152,11 @@ class Prober:
         first = () if record.state is State.ALIVE else (record,)
         ping = Ping(
             number=number,
-            target=record.name,
             name=own.name,
             instance=own.instance,
             news=self._voice.news(*first, in_stream=in_stream),
         )
-        self._voice.say(record.address, ping, in_stream=in_stream, asks=True)
+        self._voice.say(record.address, ping, to=record.name, in_stream=in_stream, asks=True)
 
     def _widen(self, number: int, probe: Probe) -> None:
         """The direct way is silent: try the stream, and have others try."""
@@ -169,7 +172,7 @@ class Prober:
                 target=probe.name,
                 news=self._voice.news(),
             )
-            self._voice.say(relay.record.address, request)
+            self._voice.say(relay.record.address, request, to=relay.record.name)
 
     def _fail(self, probe: Probe, now: float) -> None:
         """Nobody reached it. If not even those who were asked answer, the trouble may be here."""

@@ -133,7 +133,7 @@ def check_record(record: Record, *, properties_bytes_max: int) -> None:
     # What fits no datagram would stand at the head of the news for ever.
     if len(record.witness.encode()) > NODE_NAME_BYTES_MAX or len(record.secret) > _SECRET_BYTES_MAX:
         raise MalformedPayload(f"member {record.name!r} has an impossible witness")
-    if record.version < 0 or len(record.farewell) != FAREWELL_BYTES:
+    if not 0 <= record.version < _INCARNATION_MAX or len(record.farewell) != FAREWELL_BYTES:
         raise MalformedPayload(f"member {record.name!r} has an impossible version or digest")
     if record.properties and properties_size(record.properties) > properties_bytes_max:
         raise MalformedPayload(f"member {record.name!r} has too many properties")

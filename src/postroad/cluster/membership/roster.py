@@ -22,8 +22,9 @@ from .rumours import Rumours
 from .states import HEARD, TRANSITIONS, Cause, State
 from .suspicion import Suspicion
 
-# A leap of more milliseconds than a lifetime has is no restart of a node, but garbage.
-LEAP_MAX = 1 << 42
+# A leap of incarnations by more than eight years of milliseconds is no restart, but garbage; and
+# no member changes its properties so often between two words that are heard of it.
+LEAP_MAX = 1 << 38
 
 
 class Verdict(enum.Enum):
@@ -45,7 +46,7 @@ class Verdict(enum.Enum):
 class Entry:
     """One other member, or one that was."""
 
-    __slots__ = ("_member", "_wanted", "held", "record", "round_trip", "since", "suspicion")
+    __slots__ = ("_member", "held", "record", "round_trip", "since", "suspicion", "wanted")
 
     def __init__(self, record: Record, now: float) -> None:
         self.record = record
@@ -55,7 +56,7 @@ class Entry:
         self.round_trip = RoundTrip()
         # Version of the properties that are known, and of the newest that were heard of.
         self.held = record.version if record.properties is not None else -1
-        self._wanted = record.version
+        self.wanted = record.version
         # The public form, and what it was made of.
         self._member: tuple[Record, Member] | None = None
 
@@ -78,11 +79,11 @@ class Entry:
     @property
     def lacks_properties(self) -> bool:
         """Whether newer ones exist than are known."""
-        return self.held < self._wanted
+        return self.held < self.wanted
 
     def take_properties(self, record: Record) -> bool:
         """Learn of properties, or at least that there are newer ones; whether they are here now."""
-        self._wanted = max(self._wanted, record.version)
+        self.wanted = max(self.wanted, record.version)
         if record.properties is None or record.version <= self.held:
             return False
         self.held = record.version
@@ -99,10 +100,12 @@ class Roster:
         self._config = config
         self._rumours = rumours
         self.own = own
-        # Others by name, tombstones of the dead included; then those who count, and the suspected.
+        # Others by name; then those who count, the suspected among them, and those who went, in
+        # their order.
         self.entries: dict[str, Entry] = {}
         self.active: dict[str, Entry] = {}
         self.suspects: dict[str, Entry] = {}
+        self.tombstones: dict[str, Entry] = {}
         # Active members some of whose properties are not known.
         self.lacking: dict[str, Entry] = {}
         self._names_at: dict[Address, dict[str, None]] = {}
@@ -123,9 +126,10 @@ class Roster:
         """Active members that claim the address; more than one only while that is sorted out."""
         return list(self._names_at.get(address, ()))
 
-    def tombstones(self) -> list[Entry]:
-        """Members that were."""
-        return [it for it in self.entries.values() if not it.state.is_active]
+    def first_at(self, address: Address) -> Entry | None:
+        """The member known longest at an address."""
+        names = self._names_at.get(address)
+        return self.active[next(iter(names))] if names else None
 
     def records(self) -> list[Record]:
         """All that is known of others, tombstones included."""
@@ -168,11 +172,15 @@ class Roster:
         highest = max(self.own.incarnation, incarnation)
         return record.incarnation > highest + LEAP_MAX or record.version > version + LEAP_MAX
 
+    def leaps_version(self, version: int) -> bool:
+        """Whether that is no version of the own properties anybody can have heard of."""
+        return not 0 <= version <= self.own.version + LEAP_MAX
+
     def _meet(self, record: Record, now: float) -> Verdict:
         """Hear of a node for the first time."""
         if record.state is State.LEFT and not may_leave(record, record.farewell):
             return Verdict.FORGED
-        if len(self.entries) >= self._config.members_max and not self._bury_oldest():
+        if len(self.entries) >= self._config.members_max and not self._make_room(record):
             return Verdict.CROWDED
         entry = self.entries[record.name] = Entry(record, now)
         after = TRANSITIONS[None, HEARD[record.state]]
@@ -224,7 +232,7 @@ class Roster:
 
     def forget_old(self, now: float) -> None:
         """Forget members that went long ago."""
-        for entry in self.tombstones():
+        for entry in list(self.tombstones.values()):
             if entry.since + self._config.tombstone_s <= now:
                 self._apply(entry, Cause.FORGOTTEN, entry.record, now)
 
@@ -312,12 +320,13 @@ class Roster:
         entry.record = msgspec.structs.replace(before, state=max(State.DEAD, before.state))
         self._settle(entry, before)
         self._rumours.drop(before.name)
+        self.tombstones.pop(before.name, None)
         del self.entries[before.name]
 
-    def _bury_oldest(self) -> bool:
-        """Make room by forgetting who went first; False if all are alive."""
-        oldest = min(self.tombstones(), key=lambda entry: entry.since, default=None)
-        if oldest is None:
+    def _make_room(self, record: Record) -> bool:
+        """Forget who went first, for somebody who lives; False if all do."""
+        oldest = next(iter(self.tombstones.values()), None)
+        if oldest is None or not record.state.is_active:
             return False
         self._remove(oldest)
         return True
@@ -329,6 +338,7 @@ class Roster:
         was_active = before is not None and before.state.is_active
         _keep(self.suspects, entry, record.state is State.SUSPECT)
         _keep(self.active, entry, record.state.is_active)
+        _keep(self.tombstones, entry, not record.state.is_active)
         _keep(self.lacking, entry, record.state.is_active and entry.lacks_properties)
         names = self._names_at.setdefault(record.address, {})
         if record.state.is_active:

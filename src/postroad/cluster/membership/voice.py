@@ -36,6 +36,8 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     """Whether it must arrive, whatever its size; else a datagram will do."""
     wants_answer: bool
     """Whether the receiver answers at once."""
+    peer: str | None
+    """Who must be there, where that is known."""
 
 
 class Counters(msgspec.Struct):
@@ -101,11 +103,16 @@ class Voice:
         return chosen
 
     def say(
-        self, address: Address, packet: Packet, *, in_stream: bool = False, asks: bool = False
+        self,
+        address: Address,
+        packet: Packet,
+        *,
+        to: str | None = None,
+        in_stream: bool = False,
+        asks: bool = False,
     ) -> None:
-        """Queue a packet."""
-        payload = self.encode(packet)
-        self.outgoing.append(Send(address, payload, in_stream, asks))
+        """Queue a packet, for the node of that name if it is known."""
+        self.outgoing.append(Send(address, self.encode(packet), in_stream, asks, to))
 
     def encode(self, packet: Packet) -> bytes:
         """The packet's bytes, counted as sent."""

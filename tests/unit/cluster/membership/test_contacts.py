@@ -215,7 +215,7 @@ def test_one_of_the_dead_is_asked_too_but_never_one_that_left() -> None:
 def test_who_agrees_says_no_more() -> None:
     contacts, voice = make_contacts()
     voice.roster.merge(make_record("b"), NOW)
-    request = SyncRequest(number=5, digest=voice.roster.digest(), name="b", instance=1)
+    request = SyncRequest(number=5, digest=voice.roster.digest())
     assert contacts.on_request(request) == Sync(
         number=5, agrees=True, name="self", instance=instance_of("self"), is_member=True, news=[]
     )
@@ -226,7 +226,7 @@ def test_who_does_not_agree_tells_all() -> None:
     records = [make_record("b"), make_record("x", State.DEAD)]
     for record in records:
         voice.roster.merge(record, NOW)
-    sync = contacts.on_request(SyncRequest(number=5, digest=b"", name="b", instance=1))
+    sync = contacts.on_request(SyncRequest(number=5, digest=b""))
     assert not sync.agrees
     assert sync.news == [make_record("self"), *records]
 
@@ -235,7 +235,7 @@ def test_who_is_no_member_yet_tells_of_others_only() -> None:
     contacts, voice = make_contacts()
     voice.is_member = False
     voice.roster.merge(make_record("b"), NOW)
-    sync = contacts.on_request(SyncRequest(number=5, digest=b"", name="b", instance=1))
+    sync = contacts.on_request(SyncRequest(number=5, digest=b""))
     assert sync.news == [make_record("b")]
 
 
@@ -300,7 +300,7 @@ def test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time() -> No
     names = {f"node-{number}" for number in range(60)}
     for name in names:
         voice.roster.merge(make_record(name), NOW)
-    request = SyncRequest(number=5, digest=b"", name="b", instance=1)
+    request = SyncRequest(number=5, digest=b"")
     parts = [{it.name for it in contacts.on_request(request).news} for _ in range(60)]
     assert all(1 < len(part) < 60 for part in parts)
     assert set().union(*parts) == names | {"self"}

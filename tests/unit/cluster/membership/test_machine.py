@@ -49,7 +49,7 @@ def test_a_machine_that_has_not_started_does_nothing() -> None:
     machine = make_machine("a")
     assert machine.phase is Phase.NEW
     assert machine.deadline() == float("inf")
-    assert ask(machine, Ping(number=1, target="a", name="b", instance=1)) is None
+    assert ask(machine, Ping(number=1, name="b", instance=1)) is None
     machine.tick(START)
     assert machine.take_outgoing() == []
     assert machine.counters.packets_received == 0

@@ -33,14 +33,14 @@ from tests.membership_nodes import (
 
 def test_a_ping_is_answered_with_who_is_here() -> None:
     machine = join_alone()
-    answer = ask(machine, Ping(number=7, target="someone", name="b", instance=1))
+    answer = ask(machine, Ping(number=7, name="b", instance=1))
     assert isinstance(answer, Ack)
     assert (answer.number, answer.name, answer.instance) == (7, "a", instance_of("a"))
 
 
 def test_a_stranger_that_pings_is_asked_who_it_is() -> None:
     machine = join_alone()
-    ask(machine, Ping(number=7, target="a", name="b", instance=1))
+    ask(machine, Ping(number=7, name="b", instance=1))
     (said,) = take_said(machine)
     assert said.address == address_of("b")
     assert isinstance(said.packet, SyncRequest)
@@ -51,25 +51,25 @@ def test_who_pings_and_is_doubted_hears_of_it(state: State) -> None:
     machine = join_alone()
     doubt = make_record("b", state, witness="c")
     tell(machine, doubt, now=START)
-    answer = ask(machine, Ping(number=7, target="a", name="b", instance=instance_of("b")))
+    answer = ask(machine, Ping(number=7, name="b", instance=instance_of("b")))
     assert isinstance(answer, Ack)
     assert doubt in answer.news
 
 
 def test_a_pull_is_answered_with_the_own_record() -> None:
     machine = join_alone()
-    answer = ask(machine, Pull())
+    answer = ask(machine, Pull(version=0))
     assert answer == News(news=[make_record("a")])
 
 
 def test_who_is_joining_answers_but_does_not_speak_of_itself() -> None:
     machine = make_machine("a")
     machine.start(START)
-    assert ask(machine, Pull()) is None
-    answer = ask(machine, SyncRequest(number=3, digest=b"", name="b", instance=1))
+    assert ask(machine, Pull(version=0)) is None
+    answer = ask(machine, SyncRequest(number=3, digest=b""))
     assert isinstance(answer, Sync)
     assert answer.news == []
-    assert isinstance(ask(machine, Ping(number=7, target="a", name="b", instance=1)), Ack)
+    assert isinstance(ask(machine, Ping(number=7, name="b", instance=1)), Ack)
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,14 @@ NEWS = [
     make_record("c", State.LEFT).without_properties(),
 ]
 PACKETS: list[Packet] = [
-    Ping(number=1, target="b", name="a", instance=7, joins=True),
+    Ping(number=1, name="a", instance=7, joins=True),
     Ack(number=2**62, name="b", instance=0, farewell=b"f" * 16, is_member=True),
     PingRequest(number=3, target="c"),
     Nack(number=4),
     News(),
-    SyncRequest(number=5, digest=b"12345678", name="a", instance=1),
+    SyncRequest(number=5, digest=b"12345678"),
     Sync(number=6, agrees=True, name="a", instance=1, is_member=True),
-    Pull(),
+    Pull(version=0),
 ]
 
 

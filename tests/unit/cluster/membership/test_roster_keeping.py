@@ -169,7 +169,7 @@ def test_who_went_is_forgotten_after_a_while_and_the_living_never() -> None:
     roster.changes.clear()
 
     roster.forget_old(NOW + CONFIG.tombstone_s - 1)
-    assert [entry.record.name for entry in roster.tombstones()] == ["c", "d"]
+    assert [entry.record.name for entry in roster.tombstones.values()] == ["c", "d"]
     roster.forget_old(NOW + CONFIG.tombstone_s)
     assert list(roster.entries) == ["b", "d"]
     roster.forget_old(NOW + 10 + CONFIG.tombstone_s)
@@ -216,7 +216,7 @@ def test_records_of_all_and_tombstones() -> None:
     records = [make_record("b"), make_record("c", State.DEAD), make_record("d", State.LEFT)]
     roster = make_crowd(*records)
     assert roster.records() == records
-    assert [entry.record for entry in roster.tombstones()] == records[1:]
+    assert [entry.record for entry in roster.tombstones.values()] == records[1:]
 
 
 def test_two_names_at_one_address() -> None:
