@@ -132,12 +132,13 @@ class Said(NamedTuple):
     address: Address
     packet: Packet
     is_stream: bool
+    peer: str | None = None
 
 
 def read_send(send: Send) -> Said:
     """Open a packet that is to be sent."""
     packet = decode_packet(send.payload, news_max=NEWS_MAX)
-    return Said(send.address, packet, send.is_stream)
+    return Said(send.address, packet, send.is_stream, send.peer)
 
 
 def take_said(source: Membership | Voice) -> list[Said]:
@@ -153,6 +154,7 @@ def tell(
     machine: Membership, *records: Record, now: float, source: Address | None = None
 ) -> bytes | None:
     """Let a machine hear news, from somebody whom it does not ask back."""
+    assert len({it.name for it in records}) == len(records), "or the packet would be malformed"
     payload = encode_packet(News(news=list(records)))
     return machine.receive(payload, source or Address("somewhere", 1), now)
 
@@ -288,6 +290,9 @@ class Wire:
                 send.address, receiver.own.instance, self.clock(), is_member=is_member
             )
             receiver.hear_of_namesake(sender.own.address, sender.own.instance, self.clock())
+            return
+        if send.is_stream and send.peer not in (None, receiver.own.name):
+            # The messaging service delivers nothing to another than who was meant.
             return
         answer = receiver.receive(
             send.payload, sender.own.address, self.clock(), in_stream=send.is_stream

@@ -106,10 +106,11 @@ def _make_record(name: str, state: State = State.ALIVE, instance: int = 1) -> Re
 
 
 def _seeds() -> list[bytes]:
-    news = [_make_record("node-2", state) for state in State]
+    dead, left = _make_record("node-2", State.DEAD), _make_record("node-2", State.LEFT)
+    suspect = _make_record("node-1", State.SUSPECT)
     others = [_make_record("node-0"), _make_record("node-1", instance=2), _make_record("node-3")]
     packets: list[Packet] = [
-        Ping(number=1, name="node-1", instance=1, news=news[1:3]),
+        Ping(number=1, name="node-1", instance=1, news=[suspect, dead]),
         Ping(number=2, name="node-0", instance=2, joins=True),
         Ack(
             number=2**62,
@@ -121,10 +122,11 @@ def _seeds() -> list[bytes]:
         ),
         PingRequest(number=3, target="node-2", news=others[1:]),
         Nack(number=4),
-        News(news=news[2:]),
+        News(news=[suspect, left]),
+        News(news=[dead, others[2]]),
         SyncRequest(number=5, digest=b"12345678"),
-        Sync(number=6, agrees=False, name="node-1", instance=1, is_member=True, news=news[:2]),
-        Pull(news=others[2:]),
+        Sync(number=6, agrees=False, name="node-1", instance=1, is_member=True, news=others),
+        Pull(version=7, news=others[2:]),
     ]
     return [encode_packet(packet) for packet in packets]
 

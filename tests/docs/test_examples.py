@@ -1,10 +1,12 @@
-"""The example of a cluster, run the way its page says."""
+"""The examples of a cluster, run the way their page says."""
 
 import re
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, files_of
 
 STORY = """\
 alpha joined
@@ -34,3 +36,38 @@ def test_three_nodes_join_talk_and_lose_one() -> None:
     assert done.stdout.startswith(STORY)
     assert END.search(done.stdout)
     assert done.stderr == ""
+
+
+def test_nodes_in_processes_of_their_own(tmp_path: Path) -> None:
+    alpha_port, beta_port = unused_ports(2)
+    program = files_of("membership.md")["node.py"]
+    program = program.replace("7001", str(alpha_port)).replace("7002", str(beta_port))
+    (tmp_path / "node.py").write_text(program)
+    with (
+        start(tmp_path, "alpha", alpha_port) as alpha,
+        start(tmp_path, "beta", beta_port) as beta,
+    ):
+        assert alpha.stdout is not None
+        assert beta.stdout is not None
+        assert alpha.stdout.readline() == f"added beta at 127.0.0.1:{beta_port}, alive\n"
+        assert alpha.stdout.readline() == "hello alpha, this is beta\n"
+        assert beta.stdout.readline() == f"added alpha at 127.0.0.1:{alpha_port}, alive\n"
+        assert beta.stdout.readline() == "hello beta, this is alpha\n"
+        beta.terminate()
+        assert beta.wait(20) == 143
+        assert alpha.stdout.readline() == f"removed beta at 127.0.0.1:{beta_port}, left\n"
+        alpha.terminate()
+        assert alpha.wait(20) == 143
+
+
+def start(directory: Path, name: str, port: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "node.py", name, str(port)]
+    return subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True)
+
+
+def unused_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(sock.getsockname()[1]) for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports

@@ -190,10 +190,12 @@ def test_two_nodes_that_compare_their_views_agree(ours: list[Record], theirs: li
     ours, theirs = ([it for it in tale if it.name != "b"] for tale in (ours, theirs))
     wire = Wire()
     first = wire.add(make_machine("a", config=CONFIG))
-    tell(first, *ours, now=wire.clock())
+    for record in ours:
+        tell(first, record, now=wire.clock())
     second = make_machine("b", config=CONFIG)
     second.start(wire.clock())
-    tell(second, *theirs, now=wire.clock())
+    for record in theirs:
+        tell(second, record, now=wire.clock())
     wire.add(second, ["a"])
     assert wire.run_until(lambda: names_of(first) == names_of(second), limit_s=0.5)
     assert wire.run_until(lambda: thought(first) == thought(second), limit_s=0.5)
@@ -255,16 +257,32 @@ any_records = st.builds(
     witness=texts,
     secret=st.binary(max_size=20),
 )
-news = st.lists(any_records | tales(starts=1), max_size=4)
+news = st.lists(any_records | tales(starts=1), max_size=4, unique_by=lambda it: it.name)
 packets: st.SearchStrategy[Packet] = st.one_of(
-    st.builds(Ping, number=numbers, target=texts, name=texts, instance=numbers, news=news),
-    st.builds(Ack, number=numbers, name=texts, instance=numbers, news=news),
+    st.builds(Ping, number=numbers, name=texts, instance=numbers, joins=st.booleans(), news=news),
+    st.builds(
+        Ack,
+        number=numbers,
+        name=texts,
+        instance=numbers,
+        farewell=st.binary(max_size=20),
+        is_member=st.booleans(),
+        news=news,
+    ),
     st.builds(PingRequest, number=numbers, target=others | texts, news=news),
     st.builds(Nack, number=numbers, news=news),
     st.builds(News, news=news),
-    st.builds(SyncRequest, number=numbers, digest=st.binary(), name=texts, instance=numbers),
-    st.builds(Sync, number=numbers, agrees=st.booleans(), name=texts, instance=numbers, news=news),
-    st.builds(Pull, news=news),
+    st.builds(SyncRequest, number=numbers, digest=st.binary(), news=news),
+    st.builds(
+        Sync,
+        number=numbers,
+        agrees=st.booleans(),
+        name=texts,
+        instance=numbers,
+        is_member=st.booleans(),
+        news=news,
+    ),
+    st.builds(Pull, version=numbers, news=news),
 )
 
 

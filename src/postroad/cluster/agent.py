@@ -48,6 +48,7 @@ logger = logging.getLogger("postroad.cluster")
 SUBJECT = "cluster.membership"
 # Similar warnings are told once in so many seconds.
 _WARN_INTERVAL_S = 10.0
+_NAMES_TOLD = 10
 
 
 class AgentStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +93,12 @@ class Agent(Lifecycle):
         config: MembershipConfig | None = None,
         datagrams: bool | None = None,
     ) -> None:
+        if not isinstance(service, MessagingService):
+            raise ConfigError(f"an agent needs a MessagingService, not {service!r}")
+        if discovery is not None and not isinstance(discovery, Discovery):
+            raise ConfigError(
+                f"{discovery!r} is no discovery; StaticDiscovery([...]) takes addresses"
+            )
         if datagrams and service.is_secure:
             raise ConfigError("gossip by datagrams would bypass TLS; leave datagrams off")
         self.service = service
@@ -139,7 +146,7 @@ class Agent(Lifecycle):
         self._closed = self._loop.create_future()
         self._machine = machine = self._make_machine(self.service.address)
         try:
-            self.service.subscribe(SUBJECT, self._on_request)
+            self._subscribe()
             self.service.watch_namesakes(self._on_namesake)
             self._is_subscribed = True
             if self._uses_datagrams:
@@ -161,7 +168,27 @@ class Agent(Lifecycle):
             raise self.failure
         if self._is_stopped:
             raise self._stopped_while_starting()
-        logger.info("%s joined the cluster; %d members", self.service.name, len(self.members))
+        self._tell_of_start()
+
+    def _subscribe(self) -> None:
+        try:
+            self.service.subscribe(SUBJECT, self._on_request)
+        except ConfigError:
+            raise UsageError(f"service {self.service.name!r} has an agent already") from None
+
+    def _tell_of_start(self) -> None:
+        names = [member.name for member in self.members]
+        if len(names) > 1 or not self._discovery.statistics().contacts:
+            more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
+            told = ", ".join(names[:_NAMES_TOLD])
+            logger.info("%s joined the cluster; members: %s%s", self.service.name, told, more)
+            return
+        reason = self._transmission.last_failure
+        logger.warning(
+            "%s goes on alone and keeps looking: no contact has answered%s",
+            self.service.name,
+            f"; the last one: {reason}" if reason else "",
+        )
 
     async def stop(self) -> None:
         """Say goodbye and leave."""
@@ -298,6 +325,8 @@ class Agent(Lifecycle):
 
     def set_properties(self, changes: Mapping[str, str | None]) -> None:
         """Change what others know of this node; None removes a property."""
+        if self._is_stopped:
+            raise UsageError(f"the agent of {self.service.name!r} was stopped")
         if self._machine is None:
             merged = {**self._properties, **changes}
             kept = {key: value for key, value in merged.items() if value is not None}

@@ -20,6 +20,7 @@ from postroad.core.errors import (
     NoSuchMember,
     Outcome,
     RemoteHandlerFailure,
+    UsageError,
 )
 from postroad.net import Message
 
@@ -156,7 +157,11 @@ class Communication:
         reliable: bool = True,
     ) -> Failures:
         """Send a message to several members, encoded once; returns whom it was not sent to."""
+        if isinstance(members, str):
+            raise UsageError(f"members must be several names, not the text {members!r}")
         payload = encoder(message)
+        if not isinstance(payload, bytes):
+            raise UsageError(f"an encoder must return bytes, not {type(payload).__name__}")
         names = list(dict.fromkeys(members))
         sending = (self._try_to_post(name, subject, payload, reliable) for name in names)
         errors = await asyncio.gather(*sending)

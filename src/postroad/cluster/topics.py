@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from postroad.core import ThrottledLog
+from postroad.core import PostroadError, ThrottledLog
 from postroad.core.errors import ConfigError
 
 from .communication import Communication, Consumer, Decoder, Encoder, Failures, as_is, decode
@@ -50,8 +50,7 @@ class Topics:
 
         Several may subscribe to one topic. Returns what `unsubscribe` takes.
         """
-        if not topic:
-            raise ConfigError("a topic must not be empty")
+        _check_topic(topic)
 
         def consume(payload: bytes, member: Member) -> object:
             return handler(decode(decoder, payload), member)
@@ -62,14 +61,14 @@ class Topics:
         return consume
 
     def _begin(self, topic: str) -> None:
-        """Tell the others that this node wants the topic, and take what they send."""
-        self._agent.set_properties({_PROPERTY + topic: ""})
+        """Take what others send to the topic, and tell them that this node wants it."""
+        self._communication.consume(
+            _SUBJECT + topic, lambda payload, member: self._deliver(topic, payload, member)
+        )
         try:
-            self._communication.consume(
-                _SUBJECT + topic, lambda payload, member: self._deliver(topic, payload, member)
-            )
-        except ConfigError:
-            self._agent.set_properties({_PROPERTY + topic: None})
+            self._agent.set_properties({_PROPERTY + topic: ""})
+        except PostroadError:
+            self._communication.unsubscribe(_SUBJECT + topic)
             raise
 
     def unsubscribe(self, topic: str, consumer: Consumer[bytes] | None = None) -> None:
@@ -95,7 +94,11 @@ class Topics:
         *,
         encoder: Encoder[M] = as_is,  # type: ignore[assignment]  # Bytes need no other.
     ) -> Failures:
-        """Send a message to all subscribers; returns whom it was not sent to."""
+        """Send a message to all subscribers; returns whom it was not sent to.
+
+        A subscriber that does not answer at the moment is left out.
+        """
+        _check_topic(topic)
         names = [member.name for member in self.subscribers(topic)]
         return await self._communication.multicast(
             names, _SUBJECT + topic, message, encoder=encoder
@@ -114,3 +117,8 @@ class Topics:
 
     def __repr__(self) -> str:
         return f"<Topics of {self._agent.service.name}: {', '.join(self._consumers) or 'none'}>"
+
+
+def _check_topic(topic: str) -> None:
+    if not topic:
+        raise ConfigError("a topic must not be empty")

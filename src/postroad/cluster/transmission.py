@@ -7,8 +7,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-from postroad.core import Address
-from postroad.core.errors import MessageTooLarge, MessagingError, NotRunning, SameNamePeer
+from postroad.core import Address, ThrottledLog
+from postroad.core.errors import (
+    ConnectionClosed,
+    MessageTooLarge,
+    MessagingError,
+    NotRunning,
+    SameNamePeer,
+)
 from postroad.net import Message, MessagingService, Unicast
 
 from .membership import Send
@@ -19,6 +25,8 @@ DatagramListener: TypeAlias = Callable[[Message], object]
 
 # Packets under way over TCP; more are dropped, the protocol makes up for them.
 _STREAMS_MAX = 128
+# Similar warnings are told once in so many seconds.
+_WARN_INTERVAL_S = 60.0
 # How long a leaving node waits until its goodbye is delivered.
 _DRAIN_S = 1.0
 
@@ -40,6 +48,9 @@ class Transmission:
         self._listeners: dict[str, list[DatagramListener]] = {}
         self._streams: dict[asyncio.Task[None], None] = {}
         self.failed = 0
+        # Why a packet could not be delivered, the last time.
+        self.last_failure = ""
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self.dropped = 0
 
     async def open_datagrams(self) -> None:
@@ -86,11 +97,6 @@ class Transmission:
     async def _stream(self, send: Send, subject: str, timeout_s: float) -> None:
         service = self._service
         try:
-            if not send.wants_answer:
-                await service.send(
-                    send.address, subject, send.payload, timeout=timeout_s, peer=send.peer
-                )
-                return
             answer = await service.request(
                 send.address, subject, send.payload, timeout=timeout_s, peer=send.peer
             )
@@ -98,10 +104,19 @@ class Transmission:
             self._on_same_name(send.address, error)
         except MessagingError as error:
             self.failed += 1
-            logger.debug("no packet to %s: %s", send.address, error)
+            self.last_failure = str(error)
+            if isinstance(error, ConnectionClosed) and not error.retryable:
+                self._warn(send.address, error)
+            else:
+                logger.debug("no packet to %s: %s", send.address, error)
         else:
             if answer:
                 self._on_answer(send.address, answer)
+
+    def _warn(self, address: Address, error: MessagingError) -> None:
+        """Somebody is there, but will never talk to this node as things are."""
+        now = asyncio.get_running_loop().time()
+        self._log.warn(str(address), now, "cannot talk to %s: %s", address, error)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)

@@ -12,7 +12,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from .failures import CRASH, SimulationFailure
@@ -113,7 +112,7 @@ def this_program() -> str:
     started = sys.modules["__main__"]
     if started.__spec__ is not None:
         return f"python -m {started.__spec__.name.removesuffix('.__main__')}"
-    return f"python {Path(sys.argv[0]).name}"
+    return f"python {sys.argv[0]}"
 
 
 def _parse(

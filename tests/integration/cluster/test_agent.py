@@ -13,8 +13,10 @@ from postroad import Address, MessagingService
 from postroad.cluster import (
     Agent,
     ChangeKind,
+    Communication,
     MembershipConfig,
     StaticDiscovery,
+    Topics,
     ZooKeeperDiscovery,
 )
 from postroad.core.errors import ConfigError, UsageError
@@ -228,7 +230,6 @@ async def test_use_before_start() -> None:
             lambda: agent.names_at(service.address),
             lambda: agent.datagrams,
             agent.statistics,
-            lambda: agent.set_properties({"a": "b"}),
             lambda: agent.meet(service.address),
         ):
             with pytest.raises(UsageError, match=r"start\(\) the agent of 'a' first"):
@@ -236,6 +237,49 @@ async def test_use_before_start() -> None:
         with pytest.raises(UsageError, match=r"start\(\)"):
             await agent.wait_closed()
         await agent.stop()
+
+
+async def test_properties_and_handlers_before_start() -> None:
+    async with running_service("a") as service, running_node("b") as b:
+        agent = Agent(service, StaticDiscovery([b.address]), properties={"role": "x", "old": "y"})
+        agent.set_properties({"role": "z", "old": None})
+        communication = Communication(agent)
+        got: asyncio.Queue[bytes] = asyncio.Queue()
+        communication.consume("early", lambda message, _member: got.put_nowait(message))
+        topics = Topics(communication)
+        topics.subscribe("news", lambda message, _member: got.put_nowait(message))
+        async with agent:
+            await b.until_knows("a")
+            assert dict(b.see("a").properties) == {"role": "z", "topic:news": ""}
+            await b.communication.unicast("a", "early", b"1", reliable=False)
+            assert await asyncio.wait_for(got.get(), 5) == b"1"
+            await Topics(b.communication).publish("news", b"2")
+            assert await asyncio.wait_for(got.get(), 5) == b"2"
+        with pytest.raises(UsageError, match="the agent of 'a' was stopped"):
+            agent.set_properties({"role": "late"})
+
+
+async def test_unusable_arguments() -> None:
+    async with running_service("a") as service:
+        for discovery in (["127.0.0.1:1"], "127.0.0.1:1"):
+            with pytest.raises(ConfigError, match="is no discovery; StaticDiscovery"):
+                Agent(service, discovery)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="needs a MessagingService, not 'a'"):
+            Agent("a")  # type: ignore[arg-type]
+        for properties in ("abc", {"": "x"}, {"key": 1}):
+            with pytest.raises(ConfigError, match="propert"):
+                Agent(service, properties=properties)  # type: ignore[arg-type]
+
+
+async def test_node_that_stays_alone_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    quick = MembershipConfig(join_timeout_s=0.2)
+    async with running_service("a") as service:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            address = Address(*nobody.getsockname())
+            async with Agent(service, StaticDiscovery([address]), config=quick):
+                assert "a goes on alone and keeps looking: no contact has answered" in caplog.text
+                assert f"to {address}" in caplog.text
 
 
 async def test_start_twice() -> None:
@@ -256,7 +300,7 @@ async def test_service_must_be_started() -> None:
 @both_ways
 async def test_second_agent_on_a_service_does_not_harm_the_first(datagrams: bool) -> None:
     async with running_cluster("a b", datagrams=datagrams) as (a, b):
-        with pytest.raises(ConfigError):
+        with pytest.raises(UsageError, match="service 'a' has an agent already"):
             await Agent(a.service, datagrams=datagrams).start()
         async with running_node("c", a, datagrams=datagrams) as c:
             await all_know([a, b, c])
@@ -372,7 +416,8 @@ async def test_stop_during_start_ends_both() -> None:
 async def test_log_tells_who_joined(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "postroad.cluster")
     async with running_cluster("a b") as (a, b):
-        assert "a joined the cluster; 1 members" in caplog.text
+        assert "a joined the cluster; members: a\n" in caplog.text
+        assert "b joined the cluster; members: b, a\n" in caplog.text
         assert f"a: added b at {b.address}, alive" in caplog.text
     assert f"a: removed b at {b.address}, left" in caplog.text
     assert StaticDiscovery([a.address]).statistics().contacts == 0

@@ -1,7 +1,11 @@
 """Changes handed to listeners and to readers."""
 
 import asyncio
+import gc
 import logging
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,6 +18,15 @@ from tests.membership_nodes import make_record
 
 def make_change(name: str) -> MemberChange:
     return MemberChange(ChangeKind.ADDED, to_member(make_record(name)))
+
+
+@contextmanager
+def warnings_of_the_loop_kept_quiet() -> Iterator[None]:
+    """A task that is thrown away while it waits complains to its loop."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+    yield
+    loop.set_exception_handler(None)
 
 
 async def read_all(stream: ChangeStream) -> list[str]:
@@ -123,3 +136,59 @@ def test_a_listener_may_remove_itself_while_it_is_called() -> None:
     for _ in range(2):
         audience.tell(make_change("a"))
     assert heard == ["once", "always", "always"]
+
+
+def test_a_stream_nobody_holds_any_more_collects_nothing() -> None:
+    audience = Audience()
+    kept, forgotten = audience.open_stream(), weakref.ref(audience.open_stream())
+    gc.collect()
+    assert forgotten() is None
+    audience.tell(make_change("a"))
+    assert [ref() for ref in audience._streams] == [kept]
+
+
+async def test_readers_that_stopped_reading_leave_nothing_behind() -> None:
+    audience = Audience()
+
+    async def read_one() -> str:
+        async for change in audience.open_stream():
+            return change.member.name
+        raise AssertionError("it ended")
+
+    for _ in range(20):
+        reading = asyncio.create_task(read_one())
+        await asyncio.sleep(0)
+        audience.tell(make_change("a"))
+        assert await reading == "a"
+    del reading
+    gc.collect()
+    audience.tell(make_change("b"))
+    assert audience._streams == []
+
+
+async def test_a_stream_opened_after_the_end_ends_for_the_same_reason() -> None:
+    audience = Audience()
+    audience.close(NameTaken("self", "elsewhere:1"))
+    with pytest.raises(NameTaken):
+        await anext(audience.open_stream())
+
+
+@pytest.mark.xfail(reason="the stream, and with it the task that waits for it, is held weakly")
+async def test_a_reader_that_waits_is_not_forgotten_though_nobody_else_holds_its_task() -> None:
+    audience = Audience()
+    heard: list[str] = []
+
+    async def read() -> None:
+        async for change in audience.open_stream():
+            heard.append(change.member.name)
+
+    # Held by what it waits for, as long as that may come.
+    watched = weakref.ref(asyncio.ensure_future(read()))
+    await asyncio.sleep(0)
+    with warnings_of_the_loop_kept_quiet():
+        gc.collect()
+    audience.tell(make_change("a"))
+    await asyncio.sleep(0)
+    audience.close(None)
+    assert watched() is not None
+    assert heard == ["a"]

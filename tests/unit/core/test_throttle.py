@@ -1,6 +1,10 @@
 """Repeated log lines are counted, not told."""
 
-from postroad.core.throttle import KEYS_MAX, Throttle
+import logging
+
+import pytest
+
+from postroad.core.throttle import KEYS_MAX, Throttle, ThrottledLog
 
 
 def test_the_first_of_a_key_is_told() -> None:
@@ -34,3 +38,33 @@ def test_the_table_stays_bounded() -> None:
     assert throttle.admit("one more", 1) == 0
     assert len(throttle._seen) == 1
     assert throttle.admit("peer 0", 1) == 0
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> ThrottledLog:
+    caplog.set_level(logging.DEBUG, logger="test.throttle")
+    return ThrottledLog(logging.getLogger("test.throttle"), 10)
+
+
+def test_a_line_of_a_crowd_is_logged_with_the_count_of_the_rest(
+    log: ThrottledLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    for now in (0, 1, 2, 10, 20):
+        log.warn("refused", now, "refused %s at %d %%", "b", now)
+    assert caplog.messages == [
+        "refused b at 0 %",
+        "refused b at 10 % (and 2 more like it)",
+        "refused b at 20 %",
+    ]
+
+
+def test_lines_of_other_keys_are_logged_at_their_level(
+    log: ThrottledLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.warn("a", 0, "plain 100 %")
+    log.warn("b", 0, "small", level=logging.DEBUG)
+    log.warn("b", 1, "small", level=logging.DEBUG)
+    assert [(it.levelno, it.getMessage()) for it in caplog.records] == [
+        (logging.WARNING, "plain 100 %"),
+        (logging.DEBUG, "small"),
+    ]

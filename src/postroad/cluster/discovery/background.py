@@ -11,6 +11,7 @@ import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +22,8 @@ from postroad.core.errors import ConfigError, UsageError
 from .contacts import DiscoveryStatistics, OnContacts
 
 logger = logging.getLogger("postroad.cluster.discovery")
+
+T = TypeVar("T")
 
 # Similar warnings are told once in so many seconds.
 _WARN_INTERVAL_S = 60.0
@@ -179,6 +182,13 @@ def check_port(address: Address) -> Address:
     if not 0 < address.port < 65536:
         raise ConfigError(f"address {address}: the port of a contact must be 1 to 65535")
     return address
+
+
+def check_list(name: str, values: Iterable[T]) -> list[T]:
+    """Return several values as a list; a single text, whose letters would be taken, is an error."""
+    if isinstance(values, str):
+        raise ConfigError(f"{name} must be a list, such as [{values!r}], not a single text")
+    return list(values)
 
 
 def check_seconds(name: str, value: float) -> float:

@@ -7,7 +7,7 @@ out. So an outage of its source removes nobody.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -38,6 +38,7 @@ class DiscoveryStatistics(msgspec.Struct):
     """What went wrong last, also when it is over by now."""
 
 
+@runtime_checkable
 class Discovery(Protocol):
     """Tells where nodes of the cluster may be found; never who is alive."""
 

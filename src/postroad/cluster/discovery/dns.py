@@ -12,7 +12,7 @@ from typing import Any
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
-from .background import BackgroundDiscovery, check_port, check_seconds, retry_pause
+from .background import BackgroundDiscovery, check_list, check_port, check_seconds, retry_pause
 
 DEFAULT_PORT = 26502
 
@@ -43,7 +43,7 @@ class DnsDiscovery(BackgroundDiscovery):
         *,
         timeout_s: float = 5.0,
     ) -> None:
-        self._targets = frozenset(_parse(name, default_port) for name in names)
+        self._targets = frozenset(_parse(it, default_port) for it in check_list("names", names))
         if not self._targets:
             raise ConfigError("discovery by DNS needs at least one name")
         self._interval_s = check_seconds("interval_s", interval_s)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from postroad.core import Address, to_address
 
-from .background import BackgroundDiscovery, check_port
+from .background import BackgroundDiscovery, check_list, check_port
 
 
 class StaticDiscovery(BackgroundDiscovery):
@@ -18,7 +18,8 @@ class StaticDiscovery(BackgroundDiscovery):
     """
 
     def __init__(self, addresses: Iterable[Address | str] = ()) -> None:
-        self._addresses = frozenset(check_port(to_address(address)) for address in addresses)
+        listed = check_list("addresses", addresses)
+        self._addresses = frozenset(check_port(to_address(address)) for address in listed)
         super().__init__(_describe(self._addresses), first_answer_s=1.0)
 
     async def _search(self) -> None:

@@ -18,7 +18,7 @@ from .states import State
 from .voice import Voice
 
 # Contacts asked at one time, and the pause before the next are.
-_ASKED_MAX = 3
+_ASKED_MAX = 6
 _BATCH_PAUSE_S = 0.1
 # Questions remembered; the oldest is forgotten for the next.
 _QUESTIONS_MAX = 64
@@ -95,11 +95,13 @@ class Contacts:
             self._compare()
 
     def _ask_contacts(self, now: float) -> None:
-        """Ask a few of those whose turn it is, at random."""
+        """Ask a few of those whose turn it is: those asked least first, else at random."""
         due = [at for at in self._find_unknown() if self._contacts[at].due <= now]
         if due:
             self._next_batch = now + _BATCH_PAUSE_S
-        for address in self._voice.chance.sample(due, min(_ASKED_MAX, len(due))):
+        self._voice.chance.shuffle(due)
+        due.sort(key=lambda address: self._contacts[address].attempts)
+        for address in due[:_ASKED_MAX]:
             contact = self._contacts[address]
             contact.attempts += 1
             contact.due = now + backoff(
@@ -130,7 +132,7 @@ class Contacts:
             digest=self._roster.digest(),
             news=self._voice.news(*first, in_stream=True),
         )
-        self._voice.say(address, request, in_stream=True, asks=True)
+        self._voice.say(address, request, in_stream=True)
 
     def _find_unknown(self) -> list[Address]:
         if self._unknown_at != self._roster.revision:

@@ -142,4 +142,4 @@ class Hearing:
             if self._pulls.get(name, 0.0) <= now:
                 self._pulls[name] = now + _PULL_PAUSE_S
                 pull = Pull(version=entry.wanted)
-                self._voice.say(entry.record.address, pull, to=name, in_stream=True, asks=True)
+                self._voice.say(entry.record.address, pull, to=name, in_stream=True)

@@ -156,7 +156,7 @@ class Naming:
                 joins=not voice.is_member,
                 news=voice.news(*first, in_stream=in_stream),
             )
-            voice.say(whom.address, ping, to=whom.name, in_stream=in_stream, asks=True)
+            voice.say(whom.address, ping, to=whom.name, in_stream=in_stream)
 
 
 def _is_from(ack: Ack, record: Record) -> bool:

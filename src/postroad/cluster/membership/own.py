@@ -47,8 +47,10 @@ def first_record(
 
 def check_properties(properties: Mapping[Any, Any], config: MembershipConfig) -> Properties:
     """A copy, if others can be expected to keep so much."""
+    if not isinstance(properties, Mapping):
+        raise ConfigError(f"properties must be a mapping of texts, not {properties!r}")
     for key, value in properties.items():
-        if not (isinstance(key, str) and isinstance(value, str)):
+        if not (key and isinstance(key, str) and isinstance(value, str)):
             raise ConfigError(f"property {key!r} must be text with a text for a value")
     try:
         size = properties_size(properties)

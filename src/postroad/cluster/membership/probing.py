@@ -156,7 +156,7 @@ class Prober:
             instance=own.instance,
             news=self._voice.news(*first, in_stream=in_stream),
         )
-        self._voice.say(record.address, ping, to=record.name, in_stream=in_stream, asks=True)
+        self._voice.say(record.address, ping, to=record.name, in_stream=in_stream)
 
     def _widen(self, number: int, probe: Probe) -> None:
         """The direct way is silent: try the stream, and have others try."""

@@ -34,8 +34,6 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     is_stream: bool
     """Whether it must arrive, whatever its size; else a datagram will do."""
-    wants_answer: bool
-    """Whether the receiver answers at once."""
     peer: str | None
     """Who must be there, where that is known."""
 
@@ -109,10 +107,9 @@ class Voice:
         *,
         to: str | None = None,
         in_stream: bool = False,
-        asks: bool = False,
     ) -> None:
         """Queue a packet, for the node of that name if it is known."""
-        self.outgoing.append(Send(address, self.encode(packet), in_stream, asks, to))
+        self.outgoing.append(Send(address, self.encode(packet), in_stream, to))
 
     def encode(self, packet: Packet) -> bytes:
         """The packet's bytes, counted as sent."""

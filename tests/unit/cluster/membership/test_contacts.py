@@ -1,5 +1,7 @@
 """Finding others and comparing views: whom a node asks, when, and what it does with answers."""
 
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -20,6 +22,8 @@ from tests.membership_nodes import (
 
 NOW = 100.0
 CONFIG = MembershipConfig(sync_interval_s=10.0, probe_interval_s=1.0)
+# Between two batches of contacts that are asked.
+PAUSE_S = 0.1
 
 
 def make_contacts(*places: str, voice: Voice | None = None) -> tuple[Contacts, Voice]:
@@ -80,7 +84,6 @@ def test_a_contact_is_asked_at_once_and_introduced_to_this_node() -> None:
     contacts, voice = make_contacts("b")
     assert contacts.deadline() == NOW
     request = ask_one(contacts, voice)
-    assert (request.name, request.instance) == ("self", instance_of("self"))
     assert request.digest == voice.roster.digest()
     assert request.news == [make_record("self")]
 
@@ -96,9 +99,37 @@ def test_only_a_few_contacts_are_asked_at_a_time() -> None:
     contacts.tick(NOW)
     first = asked(take_said(voice))
     contacts.tick(NOW)
+    assert take_said(voice) == [], "the others wait for their turn"
+    assert contacts.deadline() == NOW + PAUSE_S
+    contacts.tick(NOW + PAUSE_S)
     second = asked(take_said(voice))
     assert len(first) == len(second) == 3
     assert not set(first) & set(second)
+
+
+def test_which_contacts_come_first_is_left_to_chance() -> None:
+    """Else all nodes of a long list would begin with the same few, which may be down."""
+    firsts = set()
+    for seed in range(10):
+        contacts, voice = make_contacts(*"bcdefgh", voice=make_voice(config=CONFIG, seed=seed))
+        contacts.tick(NOW)
+        firsts.add(frozenset(asked(take_said(voice))))
+    assert len(firsts) > 3
+
+
+def test_a_live_contact_among_many_silent_ones_is_asked_within_one_round() -> None:
+    contacts, voice = make_contacts(*(f"node-{number}" for number in range(60)))
+    contacts._next_sync = float("inf")
+    asked_at: dict[Address, float] = {}
+    now = NOW
+    while len(asked_at) < 60:
+        contacts.tick(now)
+        for address in asked(take_said(voice)):
+            asked_at.setdefault(address, now)
+        now = contacts.deadline()
+        assert now < NOW + 60, f"only {len(asked_at)} were asked"
+    batches = Counter(asked_at.values())
+    assert max(batches.values()) == 3
 
 
 def test_a_silent_contact_is_asked_ever_less_often() -> None:
@@ -119,7 +150,7 @@ def test_contacts_that_stay_keep_their_patience_and_others_are_forgotten() -> No
     contacts.tick(NOW)
     take_said(voice)
     contacts.set([address_of("b"), address_of("d")], NOW)
-    contacts.tick(NOW)
+    contacts.tick(NOW + PAUSE_S)
     assert asked(take_said(voice)) == [address_of("d")]
 
 
@@ -150,12 +181,29 @@ def test_a_contact_under_another_spelling_is_known_once_it_has_answered() -> Non
     assert take_said(voice) == []
 
 
-def test_this_very_node_under_another_spelling_is_no_contact() -> None:
+def test_this_very_node_by_another_address_is_asked_ever_less_often() -> None:
+    """Behind the address of a balancer there may be others the next time."""
     contacts, voice = make_contacts("alias")
-    request = ask_one(contacts, voice)
-    assert not contacts.on_answer(answer(request, "self", agrees=True))
-    contacts.tick(NOW + 0.7)
-    assert take_said(voice) == []
+    contacts._next_sync = float("inf")
+    pauses, now = [], NOW
+    for _ in range(10):
+        contacts.tick(now)
+        (said,) = take_said(voice)
+        assert said.address == address_of("alias")
+        assert contacts.on_answer(answer(request_of(said), "self", agrees=True))
+        pauses.append(contacts.deadline() - now)
+        now = contacts.deadline()
+    assert 0.25 <= pauses[0] <= 0.5
+    assert all(CONFIG.sync_interval_s / 2 <= it <= CONFIG.sync_interval_s for it in pauses[-4:])
+
+
+def test_this_very_node_does_not_answer_for_contacts_that_have_not() -> None:
+    contacts, voice = make_contacts("alias", "b")
+    contacts.tick(NOW)
+    requests = {it.address: request_of(it) for it in take_said(voice)}
+    own = answer(requests[address_of("alias")], "self", agrees=True)
+    assert not contacts.on_answer(own), "though it is a member, as far as it says"
+    assert contacts.on_answer(answer(requests[address_of("b")], "b", agrees=True))
 
 
 # Strangers.
@@ -178,13 +226,25 @@ def test_a_member_is_no_stranger() -> None:
     assert take_said(voice) == []
 
 
-def test_strangers_without_number_are_not_remembered_without_number() -> None:
+def test_of_strangers_without_number_a_few_are_asked_in_an_interval() -> None:
     contacts, voice = make_contacts()
-    for port in range(1, 301):
-        contacts.meet(Address("stranger", port), NOW)
-    assert len(take_said(voice)) == 300
-    assert len(contacts._met) <= 256
-    assert len(contacts._questions) <= 64
+    for later in (0.0, 0.99):
+        for port in range(1, 301):
+            contacts.meet(Address("stranger", port), NOW + later)
+    assert len(take_said(voice)) == 8
+    assert len(contacts._met) == 8
+    for port in range(301, 601):
+        contacts.meet(Address("stranger", port), NOW + CONFIG.probe_interval_s)
+    assert len(take_said(voice)) == 8, "in the next interval others have their turn"
+
+
+def test_questions_without_number_are_not_remembered_without_number() -> None:
+    contacts, voice = make_contacts()
+    for second in range(20):
+        for port in range(1, 9):
+            contacts.meet(Address(f"stranger-{second}", port), NOW + second)
+    assert len(take_said(voice)) == 160
+    assert len(contacts._questions) == 64
 
 
 # Comparing views.

@@ -10,6 +10,7 @@ from postroad.cluster.membership.own import OwnRecord
 from postroad.cluster.membership.packets import Ping, Pull
 from postroad.cluster.membership.probing import Prober
 from postroad.cluster.membership.roster import LEAP_MAX
+from postroad.core import Address
 from tests.membership_nodes import (
     INCARNATION,
     address_of,
@@ -48,9 +49,9 @@ class Ear:
     def refused(self) -> dict[str, int]:
         return self.voice.counters.refused
 
-    def take_pulls(self) -> int:
+    def take_pulls(self, version: int = 0) -> int:
         said = take_said(self.voice)
-        assert all(it.is_stream and it.packet == Pull(version=0) for it in said)
+        assert all(it.is_stream and it.packet == Pull(version=version) for it in said)
         return len(said)
 
 
@@ -130,6 +131,18 @@ def test_a_node_objects_to_properties_it_never_had() -> None:
     assert ear.voice.news() == [ear.own]
 
 
+def test_a_farewell_of_this_process_with_another_digest_is_outranked() -> None:
+    """Who has met only the forger of it would else believe that this node has left for ever."""
+    ear = Ear()
+    forged = msgspec.structs.replace(
+        make_record("self", State.LEFT, incarnation=INCARNATION + 5), farewell=b"f" * 16
+    )
+    ear.hear(forged)
+    assert ear.refused == {"forged farewell": 1}
+    assert ear.own.incarnation == INCARNATION + 6
+    assert ear.voice.news() == [ear.own]
+
+
 # Namesakes.
 
 
@@ -183,7 +196,15 @@ def test_a_second_name_at_an_address_has_the_first_asked() -> None:
     assert ear.refused == {"claims another member's address": 1}
     (said,) = take_said(ear.voice)
     assert isinstance(said.packet, Ping)
-    assert (said.address, said.packet.target) == (address_of("b"), "b")
+    assert (said.address, said.peer) == (address_of("b"), "b")
+
+
+def test_of_many_names_at_an_address_only_the_first_is_asked_and_once_at_a_time() -> None:
+    ear = Ear("b")
+    for number in range(50):
+        ear.hear(make_record(f"liar-{number}", address=address_of("b")))
+    assert ear.refused == {"claims another member's address": 50}
+    assert [it.peer for it in take_said(ear.voice)] == ["b"]
 
 
 def test_a_name_at_this_nodes_address_is_counted() -> None:
@@ -233,21 +254,28 @@ def test_nobody_is_asked_for_properties_after_it_went() -> None:
 def test_a_newer_version_is_asked_for_too() -> None:
     ear = Ear("b")
     ear.hear(large(version=3))
-    assert ear.take_pulls() == 1
+    assert ear.take_pulls(version=3) == 1
+    ear.hear(large(version=5))
+    ear.hearing.tick(NOW + 1.0)
+    assert ear.take_pulls(version=5) == 1
 
 
 # Those who are thought dead.
 
 
-@pytest.mark.parametrize("start", [0, -1], ids=["the same process", "an earlier process"])
-def test_who_is_said_to_live_but_thought_dead_hears_of_it(start: int) -> None:
+@pytest.mark.parametrize(
+    ("start", "place"),
+    [(0, address_of("b")), (-1, ELSEWHERE)],
+    ids=["the same process where it is known to be", "an earlier process where it says it is"],
+)
+def test_who_is_said_to_live_but_thought_dead_hears_of_it(start: int, place: Address) -> None:
     ear = Ear()
     ear.hear(make_record("b", State.DEAD, witness="c"))
     take_said(ear.voice)
     claim = make_record("b", start=start, incarnation=INCARNATION - 1, address=ELSEWHERE)
     ear.hear(claim)
     (said,) = take_said(ear.voice)
-    assert said.address == ELSEWHERE
+    assert said.address == place
     assert [record.state for record in said.packet.news] == [State.DEAD]
     ear.hear(claim, now=NOW + 0.1)
     assert take_said(ear.voice) == [], "not at every word"
@@ -262,3 +290,26 @@ def test_who_left_is_not_told_and_the_living_neither() -> None:
     ear.hear(make_record("b", incarnation=INCARNATION - 1))
     ear.hear(make_record("c", incarnation=INCARNATION - 1))
     assert take_said(ear.voice) == []
+
+
+def test_in_an_interval_only_so_many_are_told_that_they_are_thought_dead() -> None:
+    ear = Ear()
+    names = [f"node-{number}" for number in range(40)]
+    ear.hear(*(make_record(name, State.DEAD, witness="c") for name in names))
+    claims = [make_record(name, incarnation=INCARNATION - 1) for name in names]
+    ear.hear(*claims)
+    first = {it.address for it in take_said(ear.voice)}
+    assert len(first) == 16
+    ear.hear(*claims, now=NOW + 0.99)
+    assert take_said(ear.voice) == []
+    ear.hear(*reversed(claims), now=NOW + 1.0)
+    second = {it.address for it in take_said(ear.voice)}
+    assert len(second) == 16
+    assert not first & second, "the others hear of it another time"
+
+
+def test_the_answer_to_a_pull_is_awaited_from_the_member_itself() -> None:
+    ear = Ear()
+    ear.hear(large())
+    (said,) = take_said(ear.voice)
+    assert (said.address, said.peer) == (address_of("b"), "b")

@@ -107,15 +107,34 @@ def test_a_contact_that_comes_late_is_found() -> None:
     assert wire.run_until(lambda: names_of(first) == names_of(second) == ["a", "b"], limit_s=11)
 
 
-def test_this_node_by_another_address_is_no_contact_that_answers() -> None:
+def test_a_node_whose_only_contact_is_itself_by_another_address_is_a_member_at_once() -> None:
     wire = Wire()
     machine = make_machine("a")
     wire.nodes[address_of("alias")] = machine
     wire.add(machine, ["alias"])
+    assert phase_of(machine) is Phase.MEMBER
+    assert names_of(machine) == ["a"]
+
+
+def test_this_node_by_another_address_does_not_answer_for_others() -> None:
+    wire = Wire()
+    machine = make_machine("a")
+    wire.nodes[address_of("alias")] = machine
+    wire.add(machine, ["alias", "nobody"])
     assert phase_of(machine) is Phase.JOINING
     wire.run(CONFIG.join_timeout_s)
     assert phase_of(machine) is Phase.MEMBER
-    assert names_of(machine) == ["a"]
+
+
+def test_others_are_found_behind_an_address_that_led_to_this_node_first() -> None:
+    wire = Wire()
+    machine = make_machine("a")
+    wire.nodes[address_of("balancer")] = machine
+    wire.add(machine, ["balancer"])
+    wire.run(120)
+    other = wire.add(make_machine("b"))
+    wire.nodes[address_of("balancer")] = other
+    assert wire.run_until(lambda: names_of(machine) == ["a", "b"], limit_s=11)
 
 
 def test_many_nodes_find_each_other_through_one() -> None:

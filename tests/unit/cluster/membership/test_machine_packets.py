@@ -17,6 +17,7 @@ from postroad.cluster.membership.packets import (
     Sync,
     SyncRequest,
 )
+from postroad.cluster.membership.roster import LEAP_MAX
 from tests.membership_nodes import (
     START,
     address_of,
@@ -60,6 +61,35 @@ def test_a_pull_is_answered_with_the_own_record() -> None:
     machine = join_alone()
     answer = ask(machine, Pull(version=0))
     assert answer == News(news=[make_record("a")])
+
+
+def test_a_pull_of_a_version_this_node_never_had_is_outnumbered() -> None:
+    machine = join_alone()
+    machine.set_properties({"role": "x"}, START)
+    answer = ask(machine, Pull(version=99))
+    assert answer == News(news=[make_record("a", version=100, properties={"role": "x"})])
+    assert ask(machine, Pull(version=99)) == answer, "once is enough"
+
+
+@pytest.mark.parametrize("version", [-1, LEAP_MAX + 1, 2**64 - 1])
+def test_a_pull_of_a_version_out_of_range_gets_no_answer(version: int) -> None:
+    machine = join_alone()
+    assert ask(machine, Pull(version=version)) is None
+    assert machine.own.version == 0
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_answers_tell_whether_this_node_is_a_member(is_member: bool) -> None:
+    machine = make_machine("a")
+    machine.start(START)
+    if is_member:
+        machine.set_contacts([], START)
+    ack = ask(machine, Ping(number=7, name="b", instance=1))
+    sync = ask(machine, SyncRequest(number=8, digest=b""))
+    assert isinstance(ack, Ack)
+    assert isinstance(sync, Sync)
+    assert ack.is_member is sync.is_member is is_member
+    assert ack.farewell == make_record("a").farewell
 
 
 def test_who_is_joining_answers_but_does_not_speak_of_itself() -> None:

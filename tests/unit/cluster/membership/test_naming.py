@@ -45,6 +45,7 @@ def asked(voice: Voice) -> Ping:
     assert isinstance(datagram.packet, Ping)
     assert isinstance(stream.packet, Ping)
     assert datagram.packet.number == stream.packet.number
+    assert datagram.peer == stream.peer is not None
     return datagram.packet
 
 
@@ -76,7 +77,7 @@ def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
     for it in (datagram, stream):
         assert it.address == address_of("b")
         assert isinstance(it.packet, Ping)
-        assert (it.packet.target, it.packet.name, it.packet.joins) == ("b", "self", False)
+        assert (it.peer, it.packet.name, it.packet.joins) == ("b", "self", False)
         assert it.packet.news == [CHALLENGER]
     assert voice.news() == [CHALLENGER], "others look into it too"
     assert voice.counters.names_contested == 1
@@ -104,6 +105,17 @@ def test_another_answer_in_its_place_gives_the_name_to_the_challenger(
     assert naming.on_ack(ack(number, name, instance), NOW + 1) is None
     assert kinds(voice) == REPLACED
     assert voice.roster.active["b"].record == CHALLENGER
+
+
+@pytest.mark.parametrize("instance", [instance_of("b"), CHALLENGER.instance, 7])
+def test_an_answer_with_a_digest_nobody_told_of_moves_nobody(instance: int) -> None:
+    """Process numbers are known to all; only the digest tells a process from a pretender."""
+    naming, voice = make_naming("b")
+    number = contest(naming, voice)
+    forged = msgspec.structs.replace(ack(number, "b", instance), farewell=digest_of(b"forged"))
+    assert naming.on_ack(forged, NOW + 1) is None
+    assert kinds(voice) == []
+    assert naming.deadline() == float("inf")
 
 
 def test_a_holder_that_is_silent_loses_its_name() -> None:
@@ -192,13 +204,13 @@ def look_into(naming: Naming, voice: Voice, rival: Record) -> Ping:
 def test_a_member_asks_its_rival_and_says_who_it_is() -> None:
     naming, voice = make_naming()
     ping = look_into(naming, voice, make_rival(YOUNGER))
-    assert (ping.target, ping.joins, ping.news) == ("self", False, [voice.roster.own])
+    assert (ping.joins, ping.news) == (False, [voice.roster.own])
 
 
 def test_a_joining_node_asks_without_speaking_of_itself() -> None:
     naming, voice = make_naming(is_member=False)
     ping = look_into(naming, voice, make_rival(YOUNGER))
-    assert (ping.target, ping.joins, ping.news) == ("self", True, [])
+    assert (ping.joins, ping.news) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -254,6 +266,18 @@ def test_of_two_that_are_joining_the_elder_goes_on(age: int, yields: bool) -> No
     instance = instance_of("self", start=age)
     ruling = joining.on_same_name(ELSEWHERE, instance, is_member=False)
     assert ruling == Ruling(ELSEWHERE, yields=yields)
+
+
+@pytest.mark.parametrize(
+    ("is_member", "age", "yields"),
+    [(True, YOUNGER, False), (True, ELDER, False), (False, YOUNGER, False), (False, ELDER, True)],
+)
+def test_an_answer_by_who_is_joining_itself(is_member: bool, age: int, yields: bool) -> None:
+    naming, voice = make_naming(is_member=is_member)
+    rival = make_rival(age)
+    number = look_into(naming, voice, rival).number
+    joining = msgspec.structs.replace(ack(number, "self", rival.instance), is_member=False)
+    assert naming.on_ack(joining, NOW + 1) == Ruling(ELSEWHERE, yields=yields)
 
 
 def test_this_node_by_another_address_is_no_rival() -> None:

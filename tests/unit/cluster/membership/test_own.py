@@ -117,6 +117,25 @@ def test_properties_that_are_refused_change_nothing() -> None:
     assert voice.roster.own == make_record("self")
 
 
+@pytest.mark.parametrize(("heard", "counts"), [(3, 3), (2, 3), (0, 3), (4, 5), (99, 100)])
+def test_no_version_anybody_heard_of_counts_higher(heard: int, counts: int) -> None:
+    voice = make_voice()
+    voice.roster.change_own(make_record("self", version=3, properties={"role": "x"}))
+    own = OwnRecord(voice, secret_of("self"))
+    own.outnumber(heard)
+    assert voice.roster.own == make_record("self", version=counts, properties={"role": "x"})
+    assert own.is_urgent is (counts > 3), "who heard of another must hear of this one"
+
+
+def test_goodbye_is_said_to_suspects_too() -> None:
+    """They may live; and where all are suspected, nobody else would hear of it."""
+    voice = make_voice()
+    voice.roster.merge(make_record("b", State.SUSPECT, witness="c"), NOW)
+    OwnRecord(voice, secret_of("self")).say_goodbye()
+    (said,) = take_said(voice)
+    assert (said.address, said.is_stream) == (address_of("b"), True)
+
+
 def test_goodbye_proves_itself_to_some_members_and_to_few_in_a_way_that_arrives() -> None:
     voice = make_voice()
     for number in range(30):

@@ -88,10 +88,17 @@ def test_fields_that_later_nodes_add_are_skipped() -> None:
 
 
 def test_more_records_than_a_cluster_has_are_malformed() -> None:
-    full = News(news=[make_record("a")] * 4)
+    full = News(news=[make_record(name) for name in "abcd"])
     assert decode_packet(encode_packet(full), news_max=3) == full
     with pytest.raises(MalformedPayload, match="4 records"):
         decode_packet(encode_packet(full), news_max=2)
+
+
+@pytest.mark.parametrize("packet", PACKETS, ids=lambda packet: type(packet).__name__)
+def test_a_packet_that_tells_of_one_member_twice_is_malformed(packet: Packet) -> None:
+    twice = [make_record("a"), make_record("b"), make_record("a", State.SUSPECT)]
+    with pytest.raises(MalformedPayload, match="twice"):
+        decode_packet(encode_packet(msgspec.structs.replace(packet, news=twice)), news_max=10)
 
 
 def test_the_size_of_a_record_is_what_it_adds_to_a_packet() -> None:

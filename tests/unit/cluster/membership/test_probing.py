@@ -84,7 +84,8 @@ def test_everybody_comes_once_before_anybody_comes_twice() -> None:
         prober.tick(NOW + 1 + turn)
         said = only(take_said(voice))
         assert isinstance(said.packet, Ping)
-        prober.on_ack(ack(said.packet.number, said.packet.target), NOW + 1 + turn, in_stream=False)
+        assert said.peer is not None
+        prober.on_ack(ack(said.packet.number, said.peer), NOW + 1 + turn, in_stream=False)
         asked.append(said.address)
     everybody = sorted(map(address_of, "bcdef"))
     assert sorted(asked[:5]) == everybody
@@ -175,6 +176,7 @@ def test_after_a_while_the_stream_and_others_are_tried() -> None:
         True,
         number,
     )
+    assert stream.peer == "b", "whoever else is there by now must not answer for it"
     assert [it.packet for it in requests] == [PingRequest(number=number, target="b")] * 3
     assert address_of("b") not in [it.address for it in requests]
     assert prober.deadline() == NOW + 2.0
@@ -388,3 +390,27 @@ def test_favours_are_limited() -> None:
     packets = [it.packet for it in take_said(voice)]
     assert all(isinstance(packet, Ping) for packet in packets[:256])
     assert packets[256:] == [Nack(number=256)]
+
+
+def test_a_member_is_asked_once_at_a_time() -> None:
+    prober, voice = make_prober("b", "c")
+    number = begin(prober, voice)
+    prober.probe(voice.roster.active["b"], NOW + 0.1)
+    assert take_said(voice) == []
+    begin(prober, voice, "c")
+    prober.on_ack(ack(number), NOW + 0.2, in_stream=False)
+    begin(prober, voice, "b", NOW + 0.3)
+    assert voice.counters.probes == 3
+
+
+def test_questions_are_limited() -> None:
+    names = [f"node-{number}" for number in range(65)]
+    prober, voice = make_prober(*names)
+    for name in names:
+        prober.probe(voice.roster.active[name], NOW)
+    said = take_said(voice)
+    assert [it.peer for it in said] == names[:64]
+    assert isinstance(said[0].packet, Ping)
+    prober.on_ack(ack(said[0].packet.number, names[0]), NOW + 0.1, in_stream=False)
+    prober.probe(voice.roster.active[names[64]], NOW + 0.1)
+    assert only(take_said(voice)).peer == names[64]

@@ -199,6 +199,49 @@ def test_the_oldest_tombstone_makes_room() -> None:
     assert sorted(roster.entries) == ["c", "d", "e"]
 
 
+@pytest.mark.parametrize("state", [State.DEAD, State.LEFT])
+def test_a_full_roster_takes_no_tombstones_of_strangers(state: State) -> None:
+    config = MembershipConfig(members_max=2)
+    roster = make_crowd(make_record("b", State.DEAD), make_record("c"), config=config)
+    assert roster.merge(make_record("d", state), NOW) is Verdict.CROWDED
+    assert list(roster.entries) == ["b", "c"]
+    assert roster.merge(make_record("c", state), NOW) is Verdict.NEWS, "it is known"
+
+
+def test_tombstones_are_in_the_order_of_burial_not_of_meeting() -> None:
+    roster = make_crowd(*(make_record(name) for name in "bcde"))
+    for name in "dbec":
+        roster.merge(make_record(name, State.LEFT), NOW)
+    assert list(roster.tombstones) == ["d", "b", "e", "c"]
+
+
+def test_who_came_back_is_buried_again_behind_the_others() -> None:
+    config = MembershipConfig(members_max=3)
+    dead = [make_record(name, State.DEAD) for name in "bcd"]
+    roster = make_crowd(*dead, config=config)
+    roster.merge(make_record("b", incarnation=INCARNATION + 1), NOW)
+    assert list(roster.tombstones) == ["c", "d"]
+    roster.merge(make_record("b", State.LEFT), NOW)
+    roster.merge(make_record("c", State.LEFT), NOW)
+    assert list(roster.tombstones) == ["c", "d", "b"], "another death of c is no burial"
+    assert roster.merge(make_record("e"), NOW) is Verdict.NEWS
+    assert list(roster.tombstones) == ["d", "b"]
+    assert take_changes(roster) == [
+        (ChangeKind.ADDED, "b"),
+        (ChangeKind.REMOVED, "b"),
+        (ChangeKind.ADDED, "e"),
+    ]
+
+
+def test_a_flood_of_the_living_finds_room_until_nobody_is_left_to_forget() -> None:
+    config = MembershipConfig(members_max=100)
+    dead = [make_record(f"dead-{number}", State.DEAD) for number in range(100)]
+    roster = make_crowd(*dead, config=config)
+    verdicts = [roster.merge(make_record(f"live-{number}"), NOW) for number in range(101)]
+    assert verdicts == [Verdict.NEWS] * 100 + [Verdict.CROWDED]
+    assert roster.tombstones == {}
+
+
 def test_news_of_who_was_forgotten_do_not_pile_up() -> None:
     config = MembershipConfig(members_max=3)
     rumours = Rumours()
@@ -224,6 +267,16 @@ def test_two_names_at_one_address() -> None:
     assert roster.names_at(address_of("b")) == ["b", "c"]
     roster.merge(make_record("b", State.LEFT), NOW)
     assert roster.names_at(address_of("b")) == ["c"]
+
+
+def test_who_is_known_longest_at_an_address() -> None:
+    roster = make_crowd(make_record("b"), make_record("c", address=address_of("b")))
+    first = roster.first_at(address_of("b"))
+    assert first is roster.entries["b"]
+    roster.merge(make_record("b", State.LEFT), NOW)
+    assert roster.first_at(address_of("b")) is roster.entries["c"]
+    roster.merge(make_record("c", State.LEFT), NOW)
+    assert roster.first_at(address_of("b")) is None
 
 
 def test_whether_a_process_is_doubted() -> None:

@@ -77,3 +77,19 @@ def test_time_spent_standing_still_does_not_count() -> None:
     suspicion = suspect()
     suspicion.postpone(3.0)
     assert left_s(suspicion) == LONGEST_S + 3.0
+
+
+def test_the_member_is_reminded_once_half_way_of_the_shortest_time() -> None:
+    suspicion = suspect()
+    half_way = 50.0 + SHORTEST_S / 2
+    assert suspicion.reminder == half_way
+    assert not suspicion.is_reminder_due(half_way - 0.01)
+    assert suspicion.is_reminder_due(half_way)
+    assert not suspicion.is_reminder_due(half_way)
+    assert suspicion.reminder == math.inf
+
+
+def test_time_spent_standing_still_puts_the_reminder_off() -> None:
+    suspicion = suspect()
+    suspicion.postpone(3.0)
+    assert suspicion.reminder == 53.0 + SHORTEST_S / 2

@@ -15,9 +15,9 @@ def names(voice: Voice, *, in_stream: bool = False) -> list[str]:
 def test_a_packet_is_queued_and_counted() -> None:
     voice = make_voice()
     voice.say(address_of("b"), Nack(number=1))
-    voice.say(address_of("b"), News(), in_stream=True, asks=True)
+    voice.say(address_of("b"), News(), to="b", in_stream=True)
     sends = voice.outgoing
-    assert [(it.is_stream, it.wants_answer) for it in sends] == [(False, False), (True, True)]
+    assert [(it.is_stream, it.peer) for it in sends] == [(False, None), (True, "b")]
     assert sends[0].payload == encode_packet(Nack(number=1))
     assert voice.counters.packets_sent == 2
     assert voice.counters.bytes_sent == sum(len(it.payload) for it in sends)
