@@ -33,7 +33,8 @@ from postroad.testing import ManualClock
 
 START = 1_000.0
 """When a wire's clock begins: late enough for a time of zero to be long ago."""
-INCARNATION = 1_000
+# Beyond what any clock shows, so that leaps are counted from here.
+INCARNATION = (1 << 42) + 1_000
 NEWS_MAX = 5_000
 
 # Two machines that answer each other for ever would hang a test.

@@ -117,6 +117,7 @@ def _seeds() -> list[bytes]:
             name="node-1",
             instance=1,
             farewell=b"f" * 16,
+            incarnation=0,
             is_member=True,
             news=others[:1],
         ),

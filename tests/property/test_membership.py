@@ -266,6 +266,7 @@ packets: st.SearchStrategy[Packet] = st.one_of(
         name=texts,
         instance=numbers,
         farewell=st.binary(max_size=20),
+        incarnation=numbers,
         is_member=st.booleans(),
         news=news,
     ),

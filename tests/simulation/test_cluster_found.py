@@ -88,6 +88,7 @@ def test_properties_of_a_successor_are_asked_for() -> None:
         name="worker",
         instance=successor.instance,
         farewell=successor.farewell,
+        incarnation=0,
         is_member=True,
     )
     ear.machine.receive(encode_packet(ack), Address("10.0.0.2", 7000), ear.now)

@@ -28,7 +28,9 @@ class ChangeStream:
     reader falls too far behind, and `NameTaken` if this node has to leave because of its name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: dict[ChangeStream, None]) -> None:
+        # Where it is held while somebody waits for it.
+        self._waiting = waiting
         self._unread: deque[MemberChange] = deque()
         self._wake: asyncio.Future[None] | None = None
         # What the reader is told after what is unread.
@@ -65,7 +67,11 @@ class ChangeStream:
             if self.is_closed:
                 raise StopAsyncIteration
             self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
+            self._waiting[self] = None
+            try:
+                await self._wake
+            finally:
+                self._waiting.pop(self, None)
         return self._unread.popleft()
 
 
@@ -74,8 +80,10 @@ class Audience:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
-        # Weak, so that one whose reader went away does not collect changes for ever.
+        # Weak, so that one whose reader went away does not collect changes for ever; but somebody
+        # who waits must not go away.
         self._streams: list[weakref.ref[ChangeStream]] = []
+        self._waiting: dict[ChangeStream, None] = {}
         # Changes that come up while one is told wait for their turn.
         self._untold: deque[MemberChange] = deque()
         self._is_telling = False
@@ -93,7 +101,7 @@ class Audience:
 
     def open_stream(self) -> ChangeStream:
         """A new reader."""
-        stream = ChangeStream()
+        stream = ChangeStream(self._waiting)
         self._streams.append(weakref.ref(stream))
         if self._is_closed:
             stream.close(self._end)

@@ -252,10 +252,16 @@ async def test_forged_answers() -> None:
                     name="b",
                     instance=local.instance + 1,
                     farewell=b"",
+                    incarnation=0,
                     is_member=True,
                 ),
             )
-            enemy.say(a, Ack(number=number, name="a", instance=1, farewell=b"", is_member=True))
+            enemy.say(
+                a,
+                Ack(
+                    number=number, name="a", instance=1, farewell=b"", incarnation=0, is_member=True
+                ),
+            )
         enemy.say(a, Ping(number=1, name="a", instance=7, joins=True))
         enemy.say(a, Ping(number=1, name="b", instance=local.instance + 1))
         enemy.say(a, SyncRequest(number=1, digest=b""))

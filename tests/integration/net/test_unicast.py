@@ -235,3 +235,84 @@ async def test_advertised_address() -> None:
         await third.send(pair.receiver.address, "tick")
         await until(lambda: len(seen) == 1)
         assert seen[0].sender == third.address
+
+
+# Posting, which waits for nothing.
+
+
+async def test_post_to_an_address_is_sent_at_once() -> None:
+    seen: list[Message] = []
+    async with two() as pair:
+        pair.receiver.subscribe("tick", seen.append)
+        pair.sender.post(pair.receiver.address, "tick", b"1")
+        assert pair.sender.statistics().sent == 1, "nothing had to be looked up"
+        assert not pair.sender._lookups
+        await until(lambda: len(seen) == 1)
+        assert seen[0].payload == b"1"
+
+
+async def test_post_to_a_host_name_is_sent_when_it_is_found() -> None:
+    seen: list[Message] = []
+    async with two() as pair:
+        pair.receiver.subscribe("tick", seen.append)
+        named = Address("localhost", pair.receiver.address.port)
+        pair.sender.post(named, "tick", b"1")
+        assert pair.sender.statistics().sent == 0
+        await until(lambda: len(seen) == 1)
+        assert not pair.sender._lookups
+        pair.sender.post(named, "tick", b"2")
+        assert pair.sender.statistics().sent == 2, "it is remembered"
+        await until(lambda: len(seen) == 2)
+
+
+async def test_post_does_not_wait_behind_names_that_are_slow_to_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Message] = []
+    never = asyncio.Event()
+    async with two() as pair:
+        loop = asyncio.get_running_loop()
+
+        async def hang(*_target: object, **_options: object) -> None:
+            await never.wait()
+
+        monkeypatch.setattr(loop, "getaddrinfo", hang)
+        pair.receiver.subscribe("tick", seen.append)
+        for number in range(300):
+            pair.sender.post(Address(f"{number}.example", 7), "tick")
+        assert len(pair.sender._lookups) == 256
+        assert pair.sender.statistics().unresolved == 44, "more are dropped"
+        pair.sender.post(pair.receiver.address, "tick")
+        assert await pair.sender.send(pair.receiver.address, "tick")
+        await until(lambda: len(seen) == 2)
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 300, "::1", "1.2.3", ""])
+async def test_post_to_a_host_that_is_none_is_counted(host: str) -> None:
+    async with two() as pair:
+        pair.sender.post(Address(host, 7), "tick")
+        await until(lambda: not pair.sender._lookups)
+        statistics = pair.sender.statistics()
+        assert statistics.sent + statistics.unresolved == 1
+
+
+async def test_post_of_what_cannot_be_sent_is_refused_at_once() -> None:
+    async with two() as pair:
+        for host in ("127.0.0.1", "localhost"):
+            with pytest.raises(MessageTooLarge):
+                pair.sender.post(Address(host, 7), "tick", bytes(70_000))
+        assert not pair.sender._lookups
+    for host in ("127.0.0.1", "localhost"):
+        with pytest.raises(NotRunning):
+            pair.sender.post(Address(host, 7), "tick")
+
+
+async def test_stop_ends_what_was_posted_and_not_found() -> None:
+    async with nothing_left():
+        unicast = Unicast(CLUSTER, "alone")
+        await unicast.start()
+        unicast.post("localhost:7", "tick")
+        assert len(unicast._lookups) == 1
+        await unicast.stop()
+        await until(lambda: not unicast._lookups)
+        assert unicast.statistics().sent == 0

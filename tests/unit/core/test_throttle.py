@@ -41,16 +41,16 @@ def test_the_table_stays_bounded() -> None:
 
 
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> ThrottledLog:
+def crowded(caplog: pytest.LogCaptureFixture) -> ThrottledLog:
     caplog.set_level(logging.DEBUG, logger="test.throttle")
     return ThrottledLog(logging.getLogger("test.throttle"), 10)
 
 
 def test_a_line_of_a_crowd_is_logged_with_the_count_of_the_rest(
-    log: ThrottledLog, caplog: pytest.LogCaptureFixture
+    crowded: ThrottledLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     for now in (0, 1, 2, 10, 20):
-        log.warn("refused", now, "refused %s at %d %%", "b", now)
+        crowded.warn("refused", now, "refused %s at %d %%", "b", now)
     assert caplog.messages == [
         "refused b at 0 %",
         "refused b at 10 % (and 2 more like it)",
@@ -59,11 +59,11 @@ def test_a_line_of_a_crowd_is_logged_with_the_count_of_the_rest(
 
 
 def test_lines_of_other_keys_are_logged_at_their_level(
-    log: ThrottledLog, caplog: pytest.LogCaptureFixture
+    crowded: ThrottledLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log.warn("a", 0, "plain 100 %")
-    log.warn("b", 0, "small", level=logging.DEBUG)
-    log.warn("b", 1, "small", level=logging.DEBUG)
+    crowded.warn("a", 0, "plain 100 %")
+    crowded.warn("b", 0, "small", level=logging.DEBUG)
+    crowded.warn("b", 1, "small", level=logging.DEBUG)
     assert [(it.levelno, it.getMessage()) for it in caplog.records] == [
         (logging.WARNING, "plain 100 %"),
         (logging.DEBUG, "small"),

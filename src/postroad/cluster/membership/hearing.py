@@ -11,7 +11,7 @@ from .naming import Naming
 from .own import OwnRecord
 from .packets import News, Pull
 from .probing import Prober
-from .records import Record, check_record
+from .records import CLAIM_MAX, Record, check_record
 from .roster import Verdict
 from .states import State
 from .voice import Voice
@@ -50,7 +50,7 @@ class Hearing:
         own = self._roster.own
         if record.name != own.name:
             self._hear_of_another(record, now)
-        elif self._roster.leaps(record, own):
+        elif max(record.incarnation, record.version) > max(CLAIM_MAX, own.incarnation):
             self._voice.refuse(Verdict.LEAPED.value)
         elif record.instance == own.instance:
             self._hear_of_self(record)

@@ -35,7 +35,7 @@ from .packets import (
     decode_packet,
 )
 from .probing import Prober
-from .records import Member, to_member
+from .records import CLAIM_MAX, Member, to_member
 from .roster import Roster
 from .rumours import Rumours
 from .voice import Chance, Counters, Send, Voice
@@ -370,6 +370,7 @@ class Membership:
             name=own.name,
             instance=own.instance,
             farewell=own.farewell,
+            incarnation=own.incarnation,
             is_member=self._voice.is_member,
             news=self._voice.news(*doubted, in_stream=in_stream),
         )
@@ -406,7 +407,7 @@ class Membership:
             self._join_deadline = None
 
     def _on_pull(self, pull: Pull, source: Address, now: float, in_stream: bool) -> Packet | None:
-        if not self._voice.is_member or self._roster.leaps_version(pull.version):
+        if not self._voice.is_member or not 0 <= pull.version <= CLAIM_MAX:
             return None
         self._own.outnumber(pull.version)
         return News(news=[self._roster.own])

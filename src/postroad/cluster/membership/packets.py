@@ -34,6 +34,7 @@ class Ack(_Packet, frozen=True, tag=2):
     name: str
     instance: int
     farewell: bytes
+    incarnation: int
     is_member: bool
 
 

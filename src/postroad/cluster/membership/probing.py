@@ -204,6 +204,7 @@ class Prober:
                 name=ack.name,
                 instance=ack.instance,
                 farewell=ack.farewell,
+                incarnation=ack.incarnation,
                 is_member=ack.is_member,
                 news=self._voice.news(),
             )
@@ -219,8 +220,10 @@ class Prober:
         self._voice.health.improve()
         self._voice.counters.probes_by_stream += in_stream and probe.direct_until is None
         entry = self._roster.active.get(probe.name)
-        if entry is not None and probe.direct_until is not None:
-            entry.round_trip.add(now - probe.started)
+        if entry is not None:
+            self._roster.hear_itself(entry, ack.incarnation, now)
+            if probe.direct_until is not None:
+                entry.round_trip.add(now - probe.started)
         return True
 
     def on_nack(self, nack: Nack) -> None:

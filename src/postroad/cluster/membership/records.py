@@ -20,7 +20,9 @@ Properties: TypeAlias = dict[str, str]
 FAREWELL_BYTES = 16
 _HOST_BYTES_MAX = 255
 _SECRET_BYTES_MAX = 64
-_INCARNATION_MAX = 1 << 62
+# What others may claim of a node, and what it can say itself to outrank any claim.
+CLAIM_MAX = 1 << 62
+NUMBER_MAX = (1 << 63) - 1
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -59,7 +61,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def rank(self) -> tuple[int, int]:
         """Of two records of one process the one of the higher rank is the newer."""
         if self.state is State.LEFT:
-            return (_INCARNATION_MAX, State.LEFT)
+            return (NUMBER_MAX, State.LEFT)
         return (self.incarnation, self.state)
 
     def succeeds(self, other: Record) -> bool:
@@ -128,12 +130,13 @@ def check_record(record: Record, *, properties_bytes_max: int) -> None:
         raise MalformedPayload(str(error)) from None
     if not 0 < len(record.host.encode()) <= _HOST_BYTES_MAX or not 0 < record.port < 65536:
         raise MalformedPayload(f"member {record.name!r} at an impossible address")
-    if not (0 <= record.incarnation < _INCARNATION_MAX and 0 <= record.instance < 1 << 63):
-        raise MalformedPayload(f"member {record.name!r} has an impossible incarnation")
+    numbers = (record.incarnation, record.instance, record.version)
+    if not all(0 <= number < NUMBER_MAX for number in numbers):
+        raise MalformedPayload(f"member {record.name!r} has an impossible number")
     # What fits no datagram would stand at the head of the news for ever.
     if len(record.witness.encode()) > NODE_NAME_BYTES_MAX or len(record.secret) > _SECRET_BYTES_MAX:
         raise MalformedPayload(f"member {record.name!r} has an impossible witness")
-    if not 0 <= record.version < _INCARNATION_MAX or len(record.farewell) != FAREWELL_BYTES:
-        raise MalformedPayload(f"member {record.name!r} has an impossible version or digest")
+    if len(record.farewell) != FAREWELL_BYTES:
+        raise MalformedPayload(f"member {record.name!r} has an impossible digest")
     if record.properties and properties_size(record.properties) > properties_bytes_max:
         raise MalformedPayload(f"member {record.name!r} has too many properties")

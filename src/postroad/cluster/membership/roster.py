@@ -17,14 +17,15 @@ from postroad.core import Address
 from .changes import ChangeKind, MemberChange
 from .config import MembershipConfig
 from .health import RoundTrip
-from .records import Member, Record, may_leave, to_member
+from .records import NUMBER_MAX, Member, Record, may_leave, to_member
 from .rumours import Rumours
 from .states import HEARD, TRANSITIONS, Cause, State
 from .suspicion import Suspicion
 
-# A leap of incarnations by more than eight years of milliseconds is no restart, but garbage; and
-# no member changes its properties so often between two words that are heard of it.
+# Incarnations begin at the wall clock in milliseconds. A leap of more than eight years beyond what
+# is known, and beyond what any clock may show, is garbage.
 LEAP_MAX = 1 << 38
+_CLOCK_MAX = 1 << 42
 
 
 class Verdict(enum.Enum):
@@ -167,14 +168,17 @@ class Roster:
         return Verdict.NEWS if has_news else Verdict.STALE
 
     def leaps(self, record: Record, known: Record | None) -> bool:
-        """Whether its numbers are so high that the member itself could hardly outrank them."""
-        incarnation, version = (known.incarnation, known.version) if known else (0, 0)
-        highest = max(self.own.incarnation, incarnation)
-        return record.incarnation > highest + LEAP_MAX or record.version > version + LEAP_MAX
+        """Whether its incarnation is too high to be true, unless the member itself says so."""
+        incarnation = known.incarnation if known else 0
+        return record.incarnation > max(self.own.incarnation, incarnation, _CLOCK_MAX) + LEAP_MAX
 
-    def leaps_version(self, version: int) -> bool:
-        """Whether that is no version of the own properties anybody can have heard of."""
-        return not 0 <= version <= self.own.version + LEAP_MAX
+    def hear_itself(self, entry: Entry, incarnation: int, now: float) -> None:
+        """A member answered a question of this node: what it says of itself needs no proof."""
+        if entry.record.incarnation < incarnation < NUMBER_MAX:
+            word = msgspec.structs.replace(
+                entry.record, state=State.ALIVE, incarnation=incarnation, witness=""
+            )
+            self._apply(entry, Cause.HEARD_ALIVE, word, now)
 
     def _meet(self, record: Record, now: float) -> Verdict:
         """Hear of a node for the first time."""

@@ -9,6 +9,7 @@ from postroad.cluster.membership.naming import Naming
 from postroad.cluster.membership.own import OwnRecord
 from postroad.cluster.membership.packets import Ping, Pull
 from postroad.cluster.membership.probing import Prober
+from postroad.cluster.membership.records import CLAIM_MAX
 from postroad.cluster.membership.roster import LEAP_MAX
 from postroad.core import Address
 from tests.membership_nodes import (
@@ -70,9 +71,9 @@ def large(version: int = 0) -> Record:
         (make_record("b", incarnation=INCARNATION + LEAP_MAX + 1), "incarnation out of range"),
         (make_record("b", State.LEFT, secret=b"guess"), "forged farewell"),
         (make_record("self", State.LEFT), "forged farewell"),
-        (make_record("self", incarnation=INCARNATION + LEAP_MAX + 1), "incarnation out of range"),
+        (make_record("self", incarnation=CLAIM_MAX + 1), "incarnation out of range"),
         (
-            make_record("self", start=1, incarnation=INCARNATION + LEAP_MAX + 1),
+            make_record("self", start=1, incarnation=CLAIM_MAX + 1),
             "incarnation out of range",
         ),
         (make_record("d"), "too many members"),
@@ -205,6 +206,14 @@ def test_of_many_names_at_an_address_only_the_first_is_asked_and_once_at_a_time(
         ear.hear(make_record(f"liar-{number}", address=address_of("b")))
     assert ear.refused == {"claims another member's address": 50}
     assert [it.peer for it in take_said(ear.voice)] == ["b"]
+
+
+def test_of_claims_to_many_addresses_only_so_many_are_looked_into_at_a_time() -> None:
+    names = [f"node-{number}" for number in range(65)]
+    ear = Ear(*names)
+    ear.hear(*(make_record(f"liar-{name}", address=address_of(name)) for name in names))
+    assert ear.refused == {"claims another member's address": 65}
+    assert [it.peer for it in take_said(ear.voice)] == names[:64]
 
 
 def test_a_name_at_this_nodes_address_is_counted() -> None:

@@ -13,7 +13,7 @@ from postroad.cluster.membership.packets import (
     SyncRequest,
     encode_packet,
 )
-from postroad.cluster.membership.records import digest_of
+from postroad.cluster.membership.records import CLAIM_MAX, digest_of
 from postroad.cluster.membership.roster import LEAP_MAX
 from postroad.core import Address
 from tests.membership_nodes import (
@@ -144,7 +144,7 @@ def test_a_version_nobody_has_does_not_keep_nodes_asking() -> None:
 @pytest.mark.parametrize("name", ["b", "a", "stranger"])
 @pytest.mark.parametrize("state", [State.ALIVE, State.DEAD])
 def test_an_incarnation_out_of_range_is_refused(name: str, state: State) -> None:
-    lie = make_record(name, state, incarnation=INCARNATION + LEAP_MAX + 1)
+    lie = make_record(name, state, incarnation=CLAIM_MAX + 1)
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
     assert refused(machines["a"]) == {"incarnation out of range": 1}
@@ -189,7 +189,7 @@ def test_another_at_this_nodes_own_name_does_not_drive_it_out() -> None:
 def test_an_answer_nobody_asked_for_does_not_drive_a_node_out() -> None:
     wire, machines = make_cluster(*NAMES)
     for number in range(100):
-        ack = Ack(number=number, name="a", instance=1, farewell=b"", is_member=True)
+        ack = Ack(number=number, name="a", instance=1, farewell=b"", incarnation=0, is_member=True)
         ask(machines["a"], ack, now=wire.clock())
     assert_all_live(wire, machines)
 

@@ -17,7 +17,7 @@ from postroad.cluster.membership.packets import (
     Sync,
     SyncRequest,
 )
-from postroad.cluster.membership.roster import LEAP_MAX
+from postroad.cluster.membership.records import CLAIM_MAX
 from tests.membership_nodes import (
     START,
     address_of,
@@ -71,7 +71,7 @@ def test_a_pull_of_a_version_this_node_never_had_is_outnumbered() -> None:
     assert ask(machine, Pull(version=99)) == answer, "once is enough"
 
 
-@pytest.mark.parametrize("version", [-1, LEAP_MAX + 1, 2**64 - 1])
+@pytest.mark.parametrize("version", [-1, CLAIM_MAX + 1, 2**64 - 1])
 def test_a_pull_of_a_version_out_of_range_gets_no_answer(version: int) -> None:
     machine = join_alone()
     assert ask(machine, Pull(version=version)) is None
@@ -105,7 +105,7 @@ def test_who_is_joining_answers_but_does_not_speak_of_itself() -> None:
 @pytest.mark.parametrize(
     "packet",
     [
-        Ack(number=1, name="b", instance=1, farewell=b"f", is_member=True),
+        Ack(number=1, name="b", instance=1, farewell=b"f", incarnation=0, is_member=True),
         Nack(number=1),
         News(),
         PingRequest(number=1, target="b"),

@@ -1,5 +1,6 @@
 """One name, one live process: all rulings."""
 
+import msgspec
 import pytest
 
 from postroad.cluster.membership import ChangeKind, MembershipConfig, Record
@@ -57,7 +58,14 @@ def contest(naming: Naming, voice: Voice, challenger: Record = CHALLENGER) -> in
 
 def ack(number: int, name: str, instance: int) -> Ack:
     farewell = digest_of(secret_of(name))
-    return Ack(number=number, name=name, instance=instance, farewell=farewell, is_member=True)
+    return Ack(
+        number=number,
+        name=name,
+        instance=instance,
+        farewell=farewell,
+        incarnation=0,
+        is_member=True,
+    )
 
 
 def kinds(voice: Voice) -> list[ChangeKind]:

@@ -29,7 +29,7 @@ NEWS = [
 ]
 PACKETS: list[Packet] = [
     Ping(number=1, name="a", instance=7, joins=True),
-    Ack(number=2**62, name="b", instance=0, farewell=b"f" * 16, is_member=True),
+    Ack(number=2**62, name="b", instance=0, farewell=b"f" * 16, incarnation=0, is_member=True),
     PingRequest(number=3, target="c"),
     Nack(number=4),
     News(),

@@ -124,22 +124,15 @@ def test_an_incarnation_out_of_range_is_garbage() -> None:
     assert merge(roster, make_record("b", incarnation=highest)) is Verdict.NEWS
 
 
-def test_a_version_out_of_range_is_garbage() -> None:
-    roster = make_crowd(make_record("b", version=5))
-    for name, known in (("b", 5), ("stranger", 0)):
-        leap = make_record(name, version=known + LEAP_MAX + 1, properties={"role": "x"})
-        assert merge(roster, leap, leap.without_properties()) is Verdict.LEAPED
-    assert list(roster.entries) == ["b"]
-    assert not roster.entries["b"].lacks_properties
-    assert merge(roster, make_record("b", version=5 + LEAP_MAX)) is Verdict.NEWS
-
-
-def test_which_versions_of_the_own_properties_somebody_may_have_heard_of() -> None:
-    roster = make_roster()
-    roster.change_own(make_record("self", version=5))
-    versions = [-1, 0, 5, 5 + LEAP_MAX, 5 + LEAP_MAX + 1]
-    leaps = [roster.leaps_version(version) for version in versions]
-    assert leaps == [True, False, False, False, True]
+def test_what_a_member_says_itself_needs_no_proof() -> None:
+    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
+    entry = roster.entries["b"]
+    roster.hear_itself(entry, INCARNATION, NOW)
+    assert entry.state is State.SUSPECT, "that is what was suspected"
+    roster.hear_itself(entry, INCARNATION + 9 * LEAP_MAX, NOW)
+    assert (entry.state, entry.record.incarnation) == (State.ALIVE, INCARNATION + 9 * LEAP_MAX)
+    roster.hear_itself(entry, 1 << 63, NOW)
+    assert entry.record.incarnation == INCARNATION + 9 * LEAP_MAX
 
 
 def test_refusals_are_told_from_what_happens_among_the_honest() -> None:

@@ -270,13 +270,13 @@ def test_two_names_at_one_address() -> None:
 
 
 def test_who_is_known_longest_at_an_address() -> None:
-    roster = make_crowd(make_record("b"), make_record("c", address=address_of("b")))
-    first = roster.first_at(address_of("b"))
-    assert first is roster.entries["b"]
+    place = address_of("b")
+    roster = make_crowd(make_record("b"), make_record("c", address=place))
+    assert roster.first_at(place) is roster.entries["b"]
     roster.merge(make_record("b", State.LEFT), NOW)
-    assert roster.first_at(address_of("b")) is roster.entries["c"]
-    roster.merge(make_record("c", State.LEFT), NOW)
-    assert roster.first_at(address_of("b")) is None
+    assert roster.first_at(place) is roster.entries["c"]
+    roster.merge(make_record("c", State.LEFT, address=place), NOW)
+    assert roster.first_at(place) is None
 
 
 def test_whether_a_process_is_doubted() -> None:

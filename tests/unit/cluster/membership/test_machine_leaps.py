@@ -1,0 +1,101 @@
+"""Leaps of incarnations and versions: whoever is lied about can always have the last word.
+
+A leap that one node believes must be one that the member itself believes too, and that all others
+believe of it afterwards. Else it could not object, or nobody would hear it.
+"""
+
+import pytest
+
+from postroad.cluster.membership import State
+from postroad.cluster.membership.roster import LEAP_MAX
+from tests.membership_nodes import (
+    INCARNATION,
+    Wire,
+    make_cluster,
+    make_machine,
+    make_record,
+    names_of,
+    tell,
+)
+
+NAMES = ("a", "b", "c", "d")
+# Milliseconds since 1970, in this decade.
+TODAY = 1_790_000_000_000
+
+
+@pytest.mark.parametrize("to", ["a", "b"], ids=["told to another", "told to the member"])
+def test_a_leap_is_outranked(to: str) -> None:
+    wire, machines = make_cluster(*NAMES)
+    high = INCARNATION + LEAP_MAX // 2
+    tell(
+        machines[to], make_record("b", State.DEAD, incarnation=high, witness="c"), now=wire.clock()
+    )
+    wire.run(60)
+    assert wire.removals("b") == []
+    assert wire.agree()
+
+
+def test_the_highest_leap_told_to_the_member_is_outranked() -> None:
+    wire, machines = make_cluster(*NAMES)
+    high = INCARNATION + LEAP_MAX
+    tell(machines["b"], make_record("b", State.DEAD, incarnation=high), now=wire.clock())
+    wire.run(60)
+    assert wire.agree()
+
+
+def test_a_leap_told_to_a_node_that_began_later_is_outranked() -> None:
+    wire = Wire()
+    wire.add(make_machine("b"))
+    later = wire.add(make_machine("a", incarnation=INCARNATION + 500), ["b"])
+    wire.run(30)
+    highest = INCARNATION + 500 + LEAP_MAX
+    tell(later, make_record("b", State.DEAD, incarnation=highest, witness="c"), now=wire.clock())
+    wire.run(60)
+    assert wire.removals("b") == []
+    assert names_of(later) == ["a", "b"]
+
+
+def test_two_leaps_at_once_told_to_another_are_outranked() -> None:
+    wire, machines = make_cluster(*NAMES)
+    for leaps in (1, 2):
+        high = INCARNATION + leaps * LEAP_MAX
+        lie = make_record("b", State.SUSPECT, incarnation=high, witness="c")
+        tell(machines["a"], lie, now=wire.clock())
+    wire.run(60)
+    assert wire.removals("b") == []
+
+
+def test_who_was_made_to_leap_twice_at_once_is_still_believed() -> None:
+    wire, machines = make_cluster(*NAMES)
+    for leaps in (1, 2):
+        high = INCARNATION + leaps * LEAP_MAX
+        lie = make_record("b", State.SUSPECT, incarnation=high, witness="c")
+        tell(machines["b"], lie, now=wire.clock())
+    # The others do not believe what is told of it, but what it answers them.
+    wire.run(20)
+    wire.isolate("b")
+    wire.run(4)
+    wire.heal()
+    wire.run(120)
+    assert wire.removals("b") == []
+    assert wire.agree()
+
+
+def test_who_was_made_to_count_two_leaps_at_once_can_still_change_its_properties() -> None:
+    wire, machines = make_cluster(*NAMES)
+    for leaps in (1, 2):
+        lie = make_record("b", version=leaps * LEAP_MAX, properties={"role": "forged"})
+        tell(machines["b"], lie, now=wire.clock())
+    machines["b"].set_properties({"role": "own"}, wire.clock())
+    wire.run(60)
+    member = machines["c"].member("b")
+    assert member is not None
+    assert dict(member.properties) == {"role": "own"}
+
+
+def test_a_node_whose_clock_was_never_set_finds_the_others() -> None:
+    wire = Wire()
+    wire.add(make_machine("a", incarnation=TODAY))
+    unset = wire.add(make_machine("b", incarnation=0), ["a"])
+    wire.run(30)
+    assert names_of(unset) == ["a", "b"]

@@ -1,0 +1,152 @@
+"""What an agent takes before it starts, and what it ends when it stops, in the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from postroad import Message, MessagingService
+from postroad.cluster import Agent, StaticDiscovery
+from postroad.cluster.discovery.contacts import OnContacts
+from postroad.core import Address
+from postroad.core.errors import ConfigError
+from postroad.testing import SimCluster, SimNode
+
+PORT = 7000
+
+
+class Village:
+    """Two nodes whose agents know each other, and what they hear."""
+
+    def __init__(self, sim: SimCluster) -> None:
+        self.sim = sim
+        self.agents: dict[str, Agent] = {}
+        self.heard: list[bytes] = []
+        self.nodes = {name: sim.add(name, self._live) for name in ("alpha", "beta")}
+
+    async def _live(self, node: SimNode) -> None:
+        async with MessagingService("village", node.name, f"{node.host}:{PORT}") as service:
+            agent = Agent(service, StaticDiscovery([f"alpha:{PORT}"]), properties={"age": "1"})
+            agent.set_properties({"role": node.name, "age": None})
+            agent.subscribe_datagrams("tick", self._hear)
+            self.agents[node.name] = agent
+            async with agent:
+                await asyncio.Event().wait()
+
+    def _hear(self, message: Message) -> None:
+        self.heard.append(message.payload)
+
+    def start(self) -> None:
+        for node in self.nodes.values():
+            node.start()
+        self.sim.run_for(3.0)
+
+    def post(self, subject: str, payload: bytes) -> None:
+        """Have alpha send beta a datagram."""
+
+        async def send() -> None:
+            datagrams = self.agents["alpha"].datagrams
+            assert datagrams is not None
+            await datagrams.send(f"beta:{PORT}", subject, payload)
+
+        self.sim.run(send(), self.nodes["alpha"])
+        self.sim.run_for(0.5)
+
+
+@pytest.fixture
+def village() -> Iterator[Village]:
+    with SimCluster(seed=5) as sim:
+        yield Village(sim)
+
+
+def test_properties_set_before_the_start_are_known_to_others(village: Village) -> None:
+    village.start()
+    member = village.agents["alpha"].member("beta")
+    assert member is not None
+    assert dict(member.properties) == {"role": "beta"}
+    assert member.version == 0, "others have seen no other"
+
+
+@pytest.mark.parametrize("changes", [{"a": 1}, {"a": "x" * 20_000}])
+def test_properties_nobody_could_keep_are_refused_before_the_start(
+    changes: dict[str, str | None],
+) -> None:
+    agent = Agent(MessagingService("village", "alpha"), properties={"role": "x"})
+    with pytest.raises(ConfigError, match="propert"):
+        agent.set_properties(changes)
+    assert agent._properties == {"role": "x"}
+
+
+def test_datagrams_subscribed_to_before_the_start_are_heard(village: Village) -> None:
+    village.start()
+    village.post("tick", b"1")
+    assert village.heard == [b"1"]
+
+
+def test_datagrams_are_heard_until_nobody_subscribes(village: Village) -> None:
+    village.start()
+    late: list[Message] = []
+    village.agents["beta"].subscribe_datagrams("late", late.append)
+    village.post("late", b"1")
+    village.agents["beta"].unsubscribe_datagrams("late")
+    village.agents["beta"].unsubscribe_datagrams("tick")
+    village.post("late", b"2")
+    village.post("tick", b"2")
+    assert [message.payload for message in late] == [b"1"]
+    assert village.heard == []
+
+
+def test_what_an_agent_runs_is_cancelled_when_it_stops(village: Village) -> None:
+    village.start()
+    agent, node = village.agents["beta"], village.nodes["beta"]
+    ended: list[str] = []
+
+    async def linger() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def run() -> None:
+        agent.run(linger())
+        assert await agent.run(asyncio.sleep(0.1, "done")) == "done"
+
+    village.sim.run(run(), node)
+    assert len(agent._tasks) == 1, "what is done is forgotten"
+    village.sim.run(agent.stop(), node)
+    village.sim.run_for(0.1)
+    assert ended == ["cancelled"]
+    assert agent._tasks == {}
+
+
+def test_start_that_is_cancelled_says_goodbye(village: Village) -> None:
+    """It may be a member already, though its discovery has not told all yet."""
+    village.start()
+    alpha = village.agents["alpha"]
+    starting: list[asyncio.Task[None]] = []
+
+    class Slow(StaticDiscovery):
+        async def start(self, name: str, address: Address, on_contacts: OnContacts) -> None:
+            await super().start(name, address, on_contacts)
+            await asyncio.Event().wait()
+
+    async def live(node: SimNode) -> None:
+        async with MessagingService("village", node.name, f"{node.host}:{PORT}") as service:
+            starting.append(asyncio.create_task(Agent(service, Slow([f"alpha:{PORT}"])).start()))
+            await asyncio.wait(starting)
+
+    node = village.sim.add("gamma", live)
+    node.start()
+    village.sim.run_for(2.0)
+    assert alpha.member("gamma") is not None
+
+    async def cancel() -> None:
+        starting[0].cancel()
+
+    village.sim.run(cancel(), node)
+    village.sim.run_for(2.0)
+    assert alpha.member("gamma") is None
+    assert starting[0].cancelled()
