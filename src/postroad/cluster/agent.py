@@ -288,6 +288,8 @@ class Agent(Lifecycle):
     def run(self, awaitable: Awaitable[object]) -> asyncio.Future[object]:
         """Run something beside this agent; it is cancelled when the agent stops."""
         task = asyncio.ensure_future(awaitable)
+        if self._is_stopped:
+            task.cancel()
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task

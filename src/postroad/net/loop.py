@@ -44,7 +44,7 @@ async def _until_terminated(main: Coroutine[Any, Any, T]) -> T:
 
     try:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
-    except (NotImplementedError, RuntimeError, ValueError):
+    except (RuntimeError, ValueError):
         # No such signals here, or not the main thread: others decide about this one's end.
         return await main
     try:

@@ -274,7 +274,7 @@ async def test_forged_answers() -> None:
     [
         ({"incarnation": (1 << 62) - 1}, "incarnation out of range"),
         ({"incarnation": -1}, "malformed record"),
-        ({"incarnation": 1 << 62}, "malformed record"),
+        ({"incarnation": 1 << 63}, "malformed record"),
         ({"port": 0}, "malformed record"),
         ({"host": ""}, "malformed record"),
         ({"host": "h" * 300}, "malformed record"),

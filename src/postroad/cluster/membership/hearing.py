@@ -50,7 +50,9 @@ class Hearing:
         own = self._roster.own
         if record.name != own.name:
             self._hear_of_another(record, now)
-        elif max(record.incarnation, record.version) > max(CLAIM_MAX, own.incarnation):
+        elif _is_beyond(record.incarnation, own.incarnation) or _is_beyond(
+            record.version, own.version
+        ):
             self._voice.refuse(Verdict.LEAPED.value)
         elif record.instance == own.instance:
             self._hear_of_self(record)
@@ -143,3 +145,8 @@ class Hearing:
                 self._pulls[name] = now + _PULL_PAUSE_S
                 pull = Pull(version=entry.wanted)
                 self._voice.say(entry.record.address, pull, to=name, in_stream=True)
+
+
+def _is_beyond(claim: int, own: int) -> bool:
+    """Whether a number claimed of this node is higher than it could outrank."""
+    return claim > max(CLAIM_MAX, own)

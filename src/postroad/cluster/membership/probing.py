@@ -220,10 +220,12 @@ class Prober:
         self._voice.health.improve()
         self._voice.counters.probes_by_stream += in_stream and probe.direct_until is None
         entry = self._roster.active.get(probe.name)
-        if entry is not None:
+        is_direct = probe.direct_until is not None
+        if entry is not None and is_direct:
+            entry.round_trip.add(now - probe.started)
+        if entry is not None and (is_direct or in_stream):
+            # Nobody else can have answered: those who were asked to try know the number too.
             self._roster.hear_itself(entry, ack.incarnation, now)
-            if probe.direct_until is not None:
-                entry.round_trip.add(now - probe.started)
         return True
 
     def on_nack(self, nack: Nack) -> None:

@@ -4,17 +4,22 @@ A leap that one node believes must be one that the member itself believes too, a
 believe of it afterwards. Else it could not object, or nobody would hear it.
 """
 
+import msgspec
 import pytest
 
-from postroad.cluster.membership import State
+from postroad.cluster.membership import Membership, State
+from postroad.cluster.membership.packets import Ack, Ping, Pull
+from postroad.cluster.membership.records import CLAIM_MAX
 from postroad.cluster.membership.roster import LEAP_MAX
 from tests.membership_nodes import (
     INCARNATION,
     Wire,
+    ask,
     make_cluster,
     make_machine,
     make_record,
     names_of,
+    take_said,
     tell,
 )
 
@@ -99,3 +104,52 @@ def test_a_node_whose_clock_was_never_set_finds_the_others() -> None:
     unset = wire.add(make_machine("b", incarnation=0), ["a"])
     wire.run(30)
     assert names_of(unset) == ["a", "b"]
+
+
+# The highest numbers.
+
+
+def doubt(machine: Membership, name: str, now: float) -> None:
+    """Let a machine hear an honest doubt about a member as it knows it."""
+    known = machine._roster.entries[name].record
+    tell(machine, msgspec.structs.replace(known, state=State.SUSPECT, witness="c"), now=now)
+
+
+def test_who_was_made_to_count_as_high_as_others_may_claim_can_still_object() -> None:
+    wire, machines = make_cluster(*NAMES)
+    tell(machines["b"], make_record("b", State.DEAD, incarnation=CLAIM_MAX), now=wire.clock())
+    wire.run(30)
+    doubt(machines["a"], "b", wire.clock())
+    wire.run(60)
+    assert wire.removals("b") == []
+    assert wire.agree()
+
+
+def test_who_was_made_to_count_versions_as_high_as_others_may_claim_can_still_object() -> None:
+    wire, machines = make_cluster(*NAMES)
+    ask(machines["b"], Pull(version=CLAIM_MAX), now=wire.clock(), name="c")
+    wire.run(30)
+    doubt(machines["a"], "b", wire.clock())
+    wire.run(60)
+    assert wire.removals("b") == []
+
+
+def test_who_was_asked_to_try_cannot_speak_for_a_member() -> None:
+    """A relay knows the number of the question, and so can forge the answer."""
+    wire, machines = make_cluster(*NAMES)
+    asker, known = machines["a"], make_record("b")
+    asker._prober.probe(asker._roster.active["b"], wire.clock())
+    (ping,) = [it.packet for it in take_said(asker) if isinstance(it.packet, Ping)]
+    asker._prober.tick(wire.clock() + asker.config.indirect_after_s)
+    forged = Ack(
+        number=ping.number,
+        name="b",
+        instance=known.instance,
+        farewell=known.farewell,
+        incarnation=CLAIM_MAX + 5,
+        is_member=True,
+    )
+    ask(asker, forged, now=wire.clock(), name="c")
+    member = asker.member("b")
+    assert member is not None
+    assert member.incarnation == known.incarnation
