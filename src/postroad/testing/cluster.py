@@ -132,8 +132,14 @@ class SimCluster:
         lanes = [*self._buried, *running, self.loop.own]
         for lane in lanes:
             self.loop.kill(lane)
-        for lane in lanes:
-            lane.context.copy().run(dispose, lane.tasks)
+        # What the ends of coroutines begin belongs to this loop, and is disposed of with them.
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(self.loop)
+        try:
+            for lane in lanes:
+                lane.context.copy().run(dispose, lane.tasks)
+        finally:
+            asyncio._set_running_loop(outer)
         self.loop.close()
 
     def bury(self, lane: Lane) -> None:

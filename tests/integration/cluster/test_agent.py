@@ -267,7 +267,7 @@ async def test_unusable_arguments() -> None:
         with pytest.raises(ConfigError, match="needs a MessagingService, not 'a'"):
             Agent("a")  # type: ignore[arg-type]
         for properties in ("abc", {"": "x"}, {"key": 1}):
-            with pytest.raises(ConfigError, match="property|properties"):
+            with pytest.raises(ConfigError, match=r"property|properties"):
                 Agent(service, properties=properties)  # type: ignore[arg-type]
 
 
@@ -323,7 +323,7 @@ async def test_port_busy_for_datagrams() -> None:
 @pytest.mark.parametrize("properties", [{"a": 1}, {"a": "x" * 20_000}, {"a": "\ud800"}])
 async def test_bad_properties_at_start(properties: dict[str, str]) -> None:
     async with running_service("a") as service, nothing_left():
-        with pytest.raises(ConfigError, match="property|properties"):
+        with pytest.raises(ConfigError, match=r"property|properties"):
             await Agent(service, properties=properties).start()
 
 

@@ -74,7 +74,7 @@ def test_properties_nobody_could_keep_are_refused_before_the_start(
     changes: dict[str, str | None],
 ) -> None:
     agent = Agent(MessagingService("village", "alpha"), properties={"role": "x"})
-    with pytest.raises(ConfigError, match="property|properties"):
+    with pytest.raises(ConfigError, match=r"property|properties"):
         agent.set_properties(changes)
     assert agent._properties == {"role": "x"}
 
