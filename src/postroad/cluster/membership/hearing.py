@@ -95,8 +95,11 @@ class Hearing:
             self._voice.counters.refutations += 1
             self._voice.health.worsen()
             self._own.outrank(record)
-        else:
+        elif record.state is State.ALIVE:
             self._own.correct(record)
+        elif record.state is not State.LEFT:
+            # Outranked already, but whoever said it has not heard so.
+            self._own.repeat()
 
     def _hear_of_namesake(self, record: Record, now: float) -> None:
         """Another process has this name, or had it: outrank it, and find out whether it lives."""

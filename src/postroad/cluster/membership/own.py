@@ -79,6 +79,11 @@ class OwnRecord:
             self._voice.rumours.add(self._roster.own)
             self.is_urgent = True
 
+    def repeat(self) -> None:
+        """Tell what is said of this node once more, with whatever is sent next."""
+        if self._voice.is_member:
+            self._voice.rumours.add(self._roster.own)
+
     def outrank(self, record: Record) -> None:
         """Have the last word over what was said of this node."""
         own = self._roster.own

@@ -26,6 +26,7 @@ class Probe:
         "incarnation",
         "instance",
         "name",
+        "next_try",
         "relays",
         "relays_answered",
         "started",
@@ -40,14 +41,15 @@ class Probe:
         self.started = started
         # Until when only the direct answer is awaited; then None.
         self.direct_until: float | None = started + direct_s
-        self.until = started + timeout_s
+        # When to ask once more, of whoever waits so long.
+        self.next_try = self.until = started + timeout_s
         self.relays = 0
         self.relays_answered = 0
 
     @property
     def deadline(self) -> float:
         """When something must be done about it."""
-        return self.until if self.direct_until is None else self.direct_until
+        return min(self.until, self.next_try if self.direct_until is None else self.direct_until)
 
 
 class _Relay:
@@ -97,7 +99,9 @@ class Prober:
                 self._fail(probe, now)
             elif probe.direct_until is not None and probe.direct_until <= now:
                 probe.direct_until = None
-                self._widen(number, probe)
+                self._widen(number, probe, now)
+            elif probe.direct_until is None and probe.next_try <= now:
+                self._try_again(number, probe, now)
         self._remind(now)
         if self._next_turn <= now:
             self._next_turn = now + self._config.probe_interval_s * self._voice.health.patience
@@ -110,6 +114,7 @@ class Prober:
         for probe in self._probes.values():
             probe.started += seconds
             probe.until += seconds
+            probe.next_try += seconds
             if probe.direct_until is not None:
                 probe.direct_until += seconds
         for relay in self._relays.values():
@@ -158,8 +163,17 @@ class Prober:
         )
         self._voice.say(record.address, ping, to=record.name, in_stream=in_stream)
 
-    def _widen(self, number: int, probe: Probe) -> None:
+    def _try_again(self, number: int, probe: Probe, now: float) -> None:
+        """Patience is of use only if the question does not get lost once and for all."""
+        probe.next_try = now + self._config.probe_timeout_s
+        entry = self._roster.active.get(probe.name)
+        if entry is not None:
+            self._ask(number, entry)
+            self._ask(number, entry, in_stream=True)
+
+    def _widen(self, number: int, probe: Probe, now: float) -> None:
         """The direct way is silent: try the stream, and have others try."""
+        probe.next_try = now + self._config.probe_timeout_s
         entry = self._roster.active.get(probe.name)
         if entry is None:
             return

@@ -322,3 +322,14 @@ def test_the_answer_to_a_pull_is_awaited_from_the_member_itself() -> None:
     ear.hear(large())
     (said,) = take_said(ear.voice)
     assert (said.address, said.peer) == (address_of("b"), "b")
+
+
+@pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])
+def test_an_objection_is_repeated_to_who_has_not_heard_it(state: State) -> None:
+    ear = Ear("b")
+    ear.hear(make_record("self", state, witness="b"))
+    while ear.voice.news():
+        assert len(ear.voice.rumours) <= 1
+    ear.hear(make_record("self", state, witness="c"))
+    assert ear.voice.news() == [ear.own], "told with the very answer"
+    assert ear.voice.counters.refutations == 1

@@ -317,8 +317,11 @@ def test_patience_lengthens_the_times() -> None:
     voice.health.worsen()
     begin(prober, voice)
     assert prober.deadline() == NOW + 1.0
-    prober.tick(NOW + 1.0)
-    assert prober.deadline() == NOW + 4.0
+    for moment in (1.0, 3.0, 3.99):
+        prober.tick(NOW + moment)
+        assert voice.roster.suspects == {}
+    prober.tick(NOW + 4.0)
+    assert list(voice.roster.suspects) == ["b"]
 
 
 def test_a_far_member_is_given_more_time() -> None:
@@ -326,8 +329,11 @@ def test_a_far_member_is_given_more_time() -> None:
     voice.roster.entries["b"].round_trip.add(0.4)
     begin(prober, voice)
     assert prober.deadline() == pytest.approx(NOW + 1.2)
-    prober.tick(NOW + 1.2)
-    assert prober.deadline() == pytest.approx(NOW + 4.8)
+    for moment in (1.21, 3.3, 4.79):
+        prober.tick(NOW + moment)
+        assert voice.roster.suspects == {}
+    prober.tick(NOW + 4.81)
+    assert list(voice.roster.suspects) == ["b"]
 
 
 def test_standing_still_postpones_questions_and_favours() -> None:
@@ -405,3 +411,19 @@ def test_a_member_is_asked_once_at_a_time() -> None:
     assert take_said(voice) == []
     prober.on_ack(ack(number), NOW + 0.2, in_stream=False)
     begin(prober, voice, "b", NOW + 0.3)
+
+
+def test_who_has_patience_asks_again() -> None:
+    prober, voice = make_prober("b", "c")
+    voice.health.score = 2
+    prober.probe(voice.roster.active["b"], NOW)
+    prober.tick(NOW + 1.5)
+    take_said(voice)
+    assert prober.deadline() == NOW + 3.5
+    prober.tick(NOW + 3.5)
+    asked = [it for it in take_said(voice) if it.address == address_of("b")]
+    assert [it.is_stream for it in asked] == [False, True]
+    prober.tick(NOW + 5.5)
+    assert [it for it in take_said(voice) if it.address == address_of("b")] != []
+    prober.tick(NOW + 6.0)
+    assert list(voice.roster.suspects) == ["b"]
