@@ -127,7 +127,7 @@ def _seeds() -> list[bytes]:
         News(news=[dead, others[2]]),
         SyncRequest(number=5, digest=b"12345678"),
         Sync(number=6, agrees=False, name="node-1", instance=1, is_member=True, news=others),
-        Pull(version=7, news=others[2:]),
+        Pull(version=7, instance=1, news=others[2:]),
     ]
     return [encode_packet(packet) for packet in packets]
 

@@ -283,7 +283,7 @@ packets: st.SearchStrategy[Packet] = st.one_of(
         is_member=st.booleans(),
         news=news,
     ),
-    st.builds(Pull, version=numbers, news=news),
+    st.builds(Pull, version=numbers, instance=numbers, news=news),
 )
 
 

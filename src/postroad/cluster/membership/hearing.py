@@ -146,7 +146,7 @@ class Hearing:
         for name, entry in lacking.items():
             if self._pulls.get(name, 0.0) <= now:
                 self._pulls[name] = now + _PULL_PAUSE_S
-                pull = Pull(version=entry.wanted)
+                pull = Pull(version=entry.wanted, instance=entry.record.instance)
                 self._voice.say(entry.record.address, pull, to=name, in_stream=True)
 
 

@@ -409,5 +409,6 @@ class Membership:
     def _on_pull(self, pull: Pull, source: Address, now: float, in_stream: bool) -> Packet | None:
         if not self._voice.is_member or not 0 <= pull.version <= CLAIM_MAX:
             return None
-        self._own.outnumber(pull.version)
+        if pull.instance == self._roster.own.instance:
+            self._own.outnumber(pull.version)
         return News(news=[self._roster.own])

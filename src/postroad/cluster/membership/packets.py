@@ -77,6 +77,8 @@ class Pull(_Packet, frozen=True, tag=8):
 
     version: int
     """The newest the sender has heard of."""
+    instance: int
+    """Of which process; its successor has nothing to do with it."""
 
 
 Packet: TypeAlias = Ping | Ack | PingRequest | Nack | News | SyncRequest | Sync | Pull

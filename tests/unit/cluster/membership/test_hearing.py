@@ -15,6 +15,7 @@ from postroad.core import Address
 from tests.membership_nodes import (
     INCARNATION,
     address_of,
+    instance_of,
     make_record,
     make_voice,
     secret_of,
@@ -52,7 +53,10 @@ class Ear:
 
     def take_pulls(self, version: int = 0) -> int:
         said = take_said(self.voice)
-        assert all(it.is_stream and it.packet == Pull(version=version) for it in said)
+        assert all(
+            it.is_stream and it.packet == Pull(version=version, instance=instance_of("b"))
+            for it in said
+        )
         return len(said)
 
 

@@ -15,6 +15,7 @@ from tests.membership_nodes import (
     INCARNATION,
     Wire,
     ask,
+    instance_of,
     make_cluster,
     make_machine,
     make_record,
@@ -127,7 +128,12 @@ def test_who_was_made_to_count_as_high_as_others_may_claim_can_still_object() ->
 
 def test_who_was_made_to_count_versions_as_high_as_others_may_claim_can_still_object() -> None:
     wire, machines = make_cluster(*NAMES)
-    ask(machines["b"], Pull(version=CLAIM_MAX), now=wire.clock(), name="c")
+    ask(
+        machines["b"],
+        Pull(version=CLAIM_MAX, instance=instance_of("b")),
+        now=wire.clock(),
+        name="c",
+    )
     wire.run(30)
     doubt(machines["a"], "b", wire.clock())
     wire.run(60)

@@ -59,22 +59,22 @@ def test_who_pings_and_is_doubted_hears_of_it(state: State) -> None:
 
 def test_a_pull_is_answered_with_the_own_record() -> None:
     machine = join_alone()
-    answer = ask(machine, Pull(version=0))
+    answer = ask(machine, Pull(version=0, instance=instance_of("a")))
     assert answer == News(news=[make_record("a")])
 
 
 def test_a_pull_of_a_version_this_node_never_had_is_outnumbered() -> None:
     machine = join_alone()
     machine.set_properties({"role": "x"}, START)
-    answer = ask(machine, Pull(version=99))
+    answer = ask(machine, Pull(version=99, instance=instance_of("a")))
     assert answer == News(news=[make_record("a", version=100, properties={"role": "x"})])
-    assert ask(machine, Pull(version=99)) == answer, "once is enough"
+    assert ask(machine, Pull(version=99, instance=instance_of("a"))) == answer, "once is enough"
 
 
 @pytest.mark.parametrize("version", [-1, CLAIM_MAX + 1, 2**64 - 1])
 def test_a_pull_of_a_version_out_of_range_gets_no_answer(version: int) -> None:
     machine = join_alone()
-    assert ask(machine, Pull(version=version)) is None
+    assert ask(machine, Pull(version=version, instance=instance_of("a"))) is None
     assert machine.own.version == 0
 
 
@@ -95,7 +95,7 @@ def test_answers_tell_whether_this_node_is_a_member(is_member: bool) -> None:
 def test_who_is_joining_answers_but_does_not_speak_of_itself() -> None:
     machine = make_machine("a")
     machine.start(START)
-    assert ask(machine, Pull(version=0)) is None
+    assert ask(machine, Pull(version=0, instance=instance_of("a"))) is None
     answer = ask(machine, SyncRequest(number=3, digest=b""))
     assert isinstance(answer, Sync)
     assert answer.news == []
@@ -151,3 +151,10 @@ def test_packets_are_counted() -> None:
     assert ours.bytes_sent == theirs.bytes_received > 0
     assert ours.probes > 0
     assert ours.refused == {}
+
+
+def test_a_pull_meant_for_an_earlier_process_changes_no_version() -> None:
+    machine = join_alone()
+    answer = ask(machine, Pull(version=99, instance=instance_of("a", start=-1)))
+    assert isinstance(answer, News)
+    assert [record.version for record in answer.news] == [0]

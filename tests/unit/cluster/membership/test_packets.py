@@ -35,7 +35,7 @@ PACKETS: list[Packet] = [
     News(),
     SyncRequest(number=5, digest=b"12345678"),
     Sync(number=6, agrees=True, name="a", instance=1, is_member=True),
-    Pull(version=0),
+    Pull(version=0, instance=1),
 ]
 
 
