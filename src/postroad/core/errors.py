@@ -17,6 +17,23 @@
     ├── ClusterError                          abstract
     │   ├── NameTaken                         another live node has this node's name
     │   └── EventsLost                        a reader of events was too slow for them
+    ├── DurableError                          abstract
+    │   ├── StoreError                        abstract: something is wrong with this node's store
+    │   │   ├── StoreLocked                   another process works on it
+    │   │   ├── StoreCorrupt                  it is damaged
+    │   │   ├── StoreMismatch                 another node's, or of another version
+    │   │   └── StoreUnavailable              disk full, connection lost: nothing was changed
+    │   ├── PostRefused                       the message cannot be taken
+    │   │   ├── MailboxFull                   too much waits already
+    │   │   └── IdempotencyConflict           the same key with another content
+    │   ├── StreamRefused                     abstract: two stores disagree on what was delivered
+    │   │   ├── SenderRestored                the sender forgot what it had sent
+    │   │   ├── ReceiverRestored              the receiver forgot what it had accepted
+    │   │   └── HistoryDiverged               both remember, and differently
+    │   ├── Fenced                            another bridge took over
+    │   ├── TransactionLost                   a transaction ended before its user did
+    │   ├── NoSuchDeadLetter (LookupError)
+    │   └── Reject                            raised by handlers: trying again cannot help
     └── MessagingError                        a request or message did not succeed
         ├── NotRunning (RuntimeError)         this service is not started, or is stopping
         ├── MessageTooLarge (ValueError)      larger than this connection carries
@@ -195,6 +212,112 @@ class EventsLost(ClusterError):
     """Events came faster than they were read, and some were dropped; look at the members anew."""
 
     code = 4200
+
+
+class DurableError(PostroadError):
+    """Abstract: something durable could not be done."""
+
+    code = 5000
+
+
+class StoreError(DurableError):
+    """Abstract: something is wrong with this node's store."""
+
+    code = 5100
+
+
+class StoreLocked(StoreError):
+    """Another process works on the store; one at a time may."""
+
+    code = 5110
+    retryable = True
+
+
+class StoreCorrupt(StoreError):
+    """The store is damaged and was not opened; restore a backup, then start a new epoch."""
+
+    code = 5120
+
+
+class StoreMismatch(StoreError):
+    """The store belongs to another node, or was written by a newer version of Postroad."""
+
+    code = 5130
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot write or answer now: a full disk, a lost connection. Nothing was changed."""
+
+    code = 5140
+    retryable = True
+
+
+class PostRefused(DurableError):
+    """The message cannot be taken; nothing was stored."""
+
+    code = 5200
+
+
+class MailboxFull(PostRefused):
+    """As much waits for the peer as this node keeps; try again when some was delivered."""
+
+    code = 5210
+    retryable = True
+
+
+class IdempotencyConflict(PostRefused):
+    """A message with the same idempotency key and another content was posted before."""
+
+    code = 5220
+
+
+class StreamRefused(DurableError):
+    """Abstract: two stores disagree on what was delivered; an operator must decide."""
+
+    code = 5300
+
+
+class SenderRestored(StreamRefused):
+    """The receiver accepted more than the sender remembers: the sender's store is an old one."""
+
+    code = 5310
+
+
+class ReceiverRestored(StreamRefused):
+    """The receiver remembers less than it acknowledged: its store is an old one."""
+
+    code = 5320
+
+
+class HistoryDiverged(StreamRefused):
+    """Both sides remember the same number of messages, but not the same ones."""
+
+    code = 5330
+
+
+class Fenced(DurableError):
+    """Another bridge took over the store; this one must stop."""
+
+    code = 5400
+
+
+class TransactionLost(DurableError):
+    """The transaction was rolled back before its user was done: it took too long."""
+
+    code = 5500
+    retryable = True
+
+
+class NoSuchDeadLetter(DurableError, LookupError):
+    """No dead letter has that number; it may have been retried or dropped."""
+
+    code = 5600
+
+
+class Reject(DurableError):
+    """Raised by a handler when trying again cannot help: the message becomes a dead letter."""
+
+    code = 5700
 
 
 class MessagingError(PostroadError):

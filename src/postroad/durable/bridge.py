@@ -1,0 +1,371 @@
+"""Carries what waits for one peer to that peer, and removes what the peer has accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from postroad.core import Address, faults
+from postroad.core.backoff import backoff
+from postroad.core.errors import (
+    Fenced,
+    MessageTooLarge,
+    PostroadError,
+    StoreUnavailable,
+    StreamRefused,
+)
+from postroad.net import MessagingService
+
+from .config import MailConfig
+from .control import BridgeHealth
+from .exchange import Answer, Offer, Reason, Verdict, decode, encode
+from .names import DELIVER, OFFER
+from .outflow import Course, Outflow, compare
+from .store import Store
+from .store import queries as query
+from .store.database import Database
+from .store.ledger import Ledger
+from .store.rows import OutPage, Peer
+from .store.schema import read_meta, write_meta
+from .store.units import Unit
+
+logger = logging.getLogger("postroad.durable")
+
+BEFORE_SEND = faults.declare("durable.bridge.before_send")
+AFTER_SEND = faults.declare("durable.bridge.after_send")
+ACCEPTED = faults.declare("durable.bridge.accepted")
+
+_PAGES_AT_ONCE = 8
+# Pages that were committed a moment ago are sent without being read back, up to so many bytes.
+_HOT_BYTES_MAX = 1024 * 1024
+# A stream that was refused is offered again from time to time: the other side may have decided.
+_REFUSED_S = 60.0
+TOKEN = "bridge.token"
+
+
+class Phase(enum.StrEnum):
+    """What a bridge is doing."""
+
+    RESTING = "resting"
+    OFFERING = "offering"
+    SENDING = "sending"
+    WAITING = "waiting"
+    REFUSED = "refused"
+
+
+class Settlement(Unit):
+    """What a peer has accepted is removed; what it refused becomes dead letters."""
+
+    __slots__ = ("_answer", "_bridge", "_course")
+
+    def __init__(self, bridge: Bridge, course: Course, answer: Answer) -> None:
+        super().__init__()
+        self._bridge = bridge
+        self._course = course
+        self._answer = answer
+
+    def apply(self, ledger: Ledger) -> None:
+        check_token(ledger.database, self._course.token)
+        answer = self._answer
+        ledger.outbox.settle(
+            self._course.peer,
+            self._course.epoch,
+            answer.watermark,
+            answer.chain,
+            answer.refusals,
+            ledger.now_ms,
+        )
+
+    def settle(self, error: Exception | None) -> None:
+        self._bridge.on_settled(error)
+
+
+def check_token(database: Database, token: int) -> None:
+    """Raise Fenced if another bridge manager has taken over the store."""
+    newest = int(read_meta(database, TOKEN) or 0)
+    if newest != token:
+        raise Fenced(f"bridge manager {newest} has taken over from {token}")
+
+
+def take_token(ledger: Ledger) -> int:
+    """Take over the store as its bridge manager."""
+    token = int(read_meta(ledger.database, TOKEN) or 0) + 1
+    write_meta(ledger.database, TOKEN, str(token))
+    return token
+
+
+class Bridge:
+    """One bridge: from the outbox of this node's store to one peer."""
+
+    def __init__(
+        self,
+        service: MessagingService,
+        store: Store,
+        config: MailConfig,
+        peer: str,
+        target: Address,
+        token: int,
+    ) -> None:
+        self.peer = peer
+        self.target = target
+        self.phase = Phase.RESTING
+        self.trouble: str | None = None
+        self.sent = 0
+        self._service = service
+        self._store = store
+        self._config = config
+        self._token = token
+        self._failures = 0
+        # Pages that follow one another and were not sent yet.
+        self._hot: deque[OutPage] = deque()
+        self._hot_bytes = 0
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._hurry = asyncio.Event()
+        self._is_stale = False
+        self.fenced: Fenced | None = None
+        self._windows: deque[asyncio.Task[bytes]] = deque()
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"postroad bridge to {peer}"
+        )
+
+    # What it is told.
+
+    def on_pages(self, pages: Sequence[OutPage]) -> None:
+        """Pages were committed."""
+        for page in pages:
+            if self._hot and self._hot[-1].last + 1 != page.first:
+                self._drop_hot()
+            if self._hot_bytes + page.size <= _HOT_BYTES_MAX or not self._hot:
+                self._hot.append(page)
+                self._hot_bytes += page.size
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """There may be mail, or the peer may be back."""
+        self._wake.set()
+        self._hurry.set()
+
+    def move(self, target: Address) -> None:
+        """The peer is somewhere else now."""
+        if target != self.target:
+            self.target = target
+            self._failures = 0
+            for window in self._windows:
+                window.cancel()
+        self.nudge()
+
+    def forget(self) -> None:
+        """What waits was changed in the store: read it again."""
+        self._drop_hot()
+        self._is_stale = True
+        self.nudge()
+
+    def _drop_hot(self) -> None:
+        self._hot.clear()
+        self._hot_bytes = 0
+
+    async def close(self) -> None:
+        """Stop; what is on its way may arrive, and is sent again by the next bridge."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # Running.
+
+    async def _run(self) -> None:
+        while self.fenced is None:
+            self.phase = Phase.RESTING
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                has_more = await self._converse()
+            except Fenced as error:
+                self._tell(error)
+                self.fenced = error
+            except StreamRefused as error:
+                self._tell(error, logging.ERROR)
+                self.phase = Phase.REFUSED
+                await self._pause(_REFUSED_S)
+            except PostroadError as error:
+                self._tell(error)
+                await self._back_off()
+            else:
+                if not has_more:
+                    continue
+            finally:
+                await self._recall()
+            self._wake.set()
+
+    def _tell(self, error: Exception, level: int = logging.DEBUG) -> None:
+        if str(error) != self.trouble:
+            self.trouble = str(error)
+            logger.log(level, "bridge to %s: %s", self.peer, error)
+
+    async def _back_off(self) -> None:
+        self._failures += 1
+        self.phase = Phase.WAITING
+        await self._pause(
+            backoff(
+                self._failures,
+                first_s=self._config.bridge_first_s,
+                max_s=self._config.bridge_max_s,
+                chance=random.random(),
+            )
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless there is news of the peer."""
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
+
+    async def _recall(self) -> None:
+        """Give up on windows that were not answered."""
+        windows, self._windows = self._windows, deque()
+        for window in windows:
+            window.cancel()
+        await asyncio.gather(*windows, return_exceptions=True)
+
+    async def _converse(self) -> bool:
+        """Agree with the peer on where things are, then send until something goes wrong.
+
+        Returns whether there is more to be sent.
+        """
+        self._is_stale = False
+        peer = await self._store.read(query.find_peer, self.peer)
+        if peer is None or peer.head == peer.settled:
+            return False
+        self.phase = Phase.OFFERING
+        course = Course(peer=self.peer, store=self._store.id, epoch=peer.epoch, token=self._token)
+        answer = await self._offer(course, peer)
+        self._settle(course, answer, peer.settled)
+        outflow = Outflow(course, self._config, answer)
+        while not self._is_stale:
+            await self._send_more(outflow, peer)
+            while self._windows and self._windows[0].done():
+                if not self._hear(outflow, course):
+                    if outflow.is_full:
+                        await self._wait_for_room()
+                    return True
+            if not self._windows and outflow.room <= 0:
+                await self._wait_for_room()
+                return True
+            self.phase = Phase.SENDING if self._windows else Phase.RESTING
+            await self._wake.wait()
+            self._wake.clear()
+        return True
+
+    async def _wait_for_room(self) -> None:
+        self.trouble = f"{self.peer!r} has no room for more"
+        await self._back_off()
+
+    async def _offer(self, course: Course, peer: Peer) -> Answer:
+        offer = Offer(course.store, course.epoch, course.token, peer.settled)
+        reply = await self._service.request(
+            self.target,
+            OFFER,
+            encode(offer),
+            timeout=self._config.offer_timeout_s,
+            peer=self.peer,
+        )
+        answer = decode(Answer, reply)
+        self._check_verdict(answer)
+        now, chain = await self._store.read(query.peer_and_chain, self.peer, answer.watermark)
+        if now.epoch != peer.epoch:
+            raise StoreUnavailable("a new epoch was started meanwhile")
+        compare(now, answer, chain)
+        return answer
+
+    def _check_verdict(self, answer: Answer) -> None:
+        if answer.verdict is Verdict.FENCED:
+            raise Fenced(f"{self.peer!r} has heard from a later bridge manager of this store")
+
+    async def _send_more(self, outflow: Outflow, peer: Peer) -> None:
+        """Send what may be sent."""
+        while outflow.room > 0:
+            pages = outflow.choose(await self._next_pages(outflow, peer))
+            if not pages:
+                return
+            await self._send(outflow, pages)
+
+    async def _next_pages(self, outflow: Outflow, peer: Peer) -> Sequence[OutPage]:
+        """Pages after those that are sent, from memory or from the store."""
+        hot = self._hot
+        while hot and hot[0].last <= outflow.sent:
+            self._hot_bytes -= hot.popleft().size
+        if hot and hot[0].first == outflow.sent + 1:
+            return list(hot)
+        return await self._store.read(query.read_pages, peer.id, outflow.sent, _PAGES_AT_ONCE)
+
+    async def _send(self, outflow: Outflow, pages: Sequence[OutPage]) -> None:
+        BEFORE_SEND.reach(peer=self.peer, first=pages[0].first)
+        window = outflow.send(pages, time.time_ns() // 1_000_000)
+        payload = encode(window)
+        delivery = asyncio.ensure_future(self._deliver(payload, pages))
+        delivery.add_done_callback(self._on_delivery)
+        self._windows.append(delivery)
+        # Let it be written, so that windows stay in order.
+        await asyncio.sleep(0)
+        AFTER_SEND.reach(peer=self.peer, first=pages[0].first)
+
+    def _on_delivery(self, delivery: asyncio.Future[bytes]) -> None:
+        self._wake.set()
+
+    async def _deliver(self, payload: bytes, pages: Sequence[OutPage]) -> bytes:
+        try:
+            return await self._service.request(
+                self.target,
+                DELIVER,
+                payload,
+                timeout=self._config.window_timeout_s,
+                peer=self.peer,
+            )
+        except MessageTooLarge as error:
+            await self._void(pages[0], error)
+            raise
+
+    async def _void(self, page: OutPage, error: MessageTooLarge) -> None:
+        """Make dead letters of a page that is too large for the peer's connections."""
+        await self._store.write(
+            lambda ledger: ledger.outbox.void(
+                self.peer, page, Reason.TOO_LARGE, error.detail, ledger.now_ms
+            )
+        )
+        self._drop_hot()
+        self._failures = 0
+
+    def _hear(self, outflow: Outflow, course: Course) -> bool:
+        """Take the answer to the oldest window; False if one must begin again."""
+        answer = decode(Answer, self._windows.popleft().result())
+        ACCEPTED.reach(peer=self.peer, watermark=answer.watermark)
+        self._check_verdict(answer)
+        before = outflow.settled
+        goes_on = outflow.on_answer(answer)
+        self._settle(course, answer, before)
+        if answer.watermark > before:
+            self._failures = 0
+            self.trouble = None
+        return goes_on
+
+    def _settle(self, course: Course, answer: Answer, before: int) -> None:
+        if answer.watermark > before:
+            self.sent += answer.watermark - before
+            self._store.submit(Settlement(self, course, answer), lazy=True)
+
+    def on_settled(self, error: Exception | None) -> None:
+        """A settlement is durable, or failed: then a later one makes up for it."""
+        if isinstance(error, Fenced):
+            self.fenced = error
+            self._task.cancel()
+
+    def health(self) -> BridgeHealth:
+        """How things are."""
+        return BridgeHealth(self.peer, str(self.target), self.phase, self.sent, self.trouble)

@@ -1,0 +1,406 @@
+"""Gets the messages of one queue from the store to whoever handles them, and back.
+
+The store knows what is not finished; everything in here is a cache of it. When a commit fails, all
+of it is dropped and read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+
+from postroad.core import faults
+from postroad.core.backoff import backoff
+from postroad.core.errors import PostRefused, Reject, StoreError
+
+from .config import MailConfig, Retry
+from .exchange import Reason
+from .handling import Handling
+from .letters import NEVER_MS
+from .posting import Post
+from .shelf import Entry, Shelf
+from .statistics import Meter
+from .store import Store
+from .store import queries as query
+from .store.ledger import News
+from .store.rows import AsideLetter, InPage
+
+logger = logging.getLogger("postroad.durable")
+
+TAKEN = faults.declare("durable.consumer.taken")
+HANDLED = faults.declare("durable.consumer.handled")
+
+_PAGES_AT_ONCE = 8
+_ASIDE_AT_ONCE = 256
+# A wall clock may jump; looking from time to time makes up for it.
+_LOOK_AGAIN_S = 30.0
+_REPAIR_FIRST_S = 0.05
+_REPAIR_MAX_S = 5.0
+_DETAIL_CHARS_MAX = 2_000
+# More keys in trouble than this, and the queue waits for them.
+_HELD_KEYS_MAX = 10_000
+
+
+class Consumption:
+    """The messages of one queue, on their way through this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: MailConfig,
+        queue: str,
+        queue_id: int,
+        *,
+        is_ordered: bool,
+        retry: Retry,
+        meter: Meter,
+    ) -> None:
+        self.queue = queue
+        self.retry = retry
+        self._store = store
+        self._config = config
+        self._id = queue_id
+        self._meter = meter
+        self._is_ordered = is_ordered
+        self._loop = asyncio.get_running_loop()
+        self._shelf = Shelf(is_ordered=is_ordered, held={})
+        # One object for each page and letter that is in memory, whatever is read again.
+        self._pages: dict[int, InPage] = {}
+        self._asides: dict[int, AsideLetter] = {}
+        self._in_hand: dict[Entry, None] = {}
+        # How far the pages have been read, and how far they go.
+        self._read_upto = 0
+        self._newest = 0
+        self._is_read_whole = False
+        self._is_aside_due = True
+        self._has_more_aside = False
+        # Letters that left while the table was being read, and may have been seen there.
+        self._left_meanwhile: dict[int, None] = {}
+        self._aside_timer: asyncio.TimerHandle | None = None
+        self._acks: list[Entry] = []
+        self.uncommitted = 0
+        self._is_broken = True
+        self._refused: list[tuple[Entry, Exception]] = []
+        self._repairs = 0
+        self.is_paused = False
+        self._is_closed = False
+        self.handled = self.failed = 0
+        self.changed = asyncio.Event()
+        self._loading = self._loop.create_task(self._load(), name=f"postroad queue {queue}")
+        self._load_wanted = asyncio.Event()
+        self._load_wanted.set()
+
+    # Taking.
+
+    def take(self) -> Entry | None:
+        """The next message to handle; None if there is none at the moment."""
+        if self._is_broken or self.is_paused or self.uncommitted >= self._config.uncommitted_max:
+            return None
+        if self._shelf.held_keys > _HELD_KEYS_MAX:
+            return None
+        entry = self._shelf.take(time.time_ns() // 1_000_000)
+        if self._shelf.displaced or self._shelf.expired:
+            self._clear_shelf()
+        if entry is not None:
+            self._in_hand[entry] = None
+            TAKEN.reach(entry=entry)
+        if self._shelf.size < self._config.ahead_letters // 2:
+            self._want_more()
+        return entry
+
+    async def wait(self) -> None:
+        """Wait until there may be something to take."""
+        self.changed.clear()
+        await self.changed.wait()
+
+    def _clear_shelf(self) -> None:
+        """Write down what the shelf does not keep any more."""
+        displaced, self._shelf.displaced = self._shelf.displaced, []
+        expired, self._shelf.expired = self._shelf.expired, []
+        unit = Handling(self._on_settled)
+        for entry in displaced:
+            unit.hold_back(entry, due_ms=NEVER_MS, failures=entry.failures)
+        for entry in expired:
+            unit.bury(entry, Reason.EXPIRED, "it expired before it was handled", entry.failures)
+        self._submit(unit)
+
+    # What came of a message.
+
+    def finish(self, entry: Entry, posts: Sequence[Post] = ()) -> Handling | None:
+        """A message was handled; returns the unit to commit with the handler's statements."""
+        if not self._put_down(entry):
+            return None
+        HANDLED.reach(entry=entry)
+        self.handled += 1
+        self._shelf.finish(entry)
+        return Handling(self._on_settled, finished=(entry,), posts=posts)
+
+    def acknowledge(self, entry: Entry) -> None:
+        """A message was handled, and nothing else follows from it."""
+        if not self._put_down(entry):
+            return
+        HANDLED.reach(entry=entry)
+        self.handled += 1
+        self._shelf.finish(entry)
+        if not self._acks:
+            self._loop.call_soon(self._flush_acks)
+        self._acks.append(entry)
+        self.uncommitted += 1
+
+    def _flush_acks(self) -> None:
+        acks, self._acks = self._acks, []
+        if acks:
+            self.uncommitted -= len(acks)
+            self._submit(Handling(self._on_settled, finished=acks))
+
+    def submit(self, unit: Handling) -> None:
+        """Have a unit committed that `finish` made."""
+        self._flush_acks()
+        self._submit(unit)
+
+    def expect(self, unit: Handling) -> None:
+        """A unit that `finish` made is committed by a transaction."""
+        self._flush_acks()
+        self.uncommitted += len(unit.entries())
+
+    def _submit(self, unit: Handling) -> None:
+        self.uncommitted += len(unit.entries())
+        self._store.submit(unit)
+
+    def fail(self, entry: Entry, error: BaseException, pause_s: float | None = None) -> None:
+        """A handler failed: try again later, or give the message up."""
+        if not self._put_down(entry):
+            return
+        self.failed += 1
+        self._flush_acks()
+        if self._is_hopeless(entry, error):
+            self._shelf.finish(entry)
+        else:
+            self._shelf.fail(entry)
+        unit = self._judge(entry, error, pause_s)
+        followers, self._shelf.displaced = self._shelf.displaced, []
+        for follower in followers:
+            unit.hold_back(follower, due_ms=NEVER_MS, failures=follower.failures)
+        self._submit(unit)
+
+    def _is_hopeless(self, entry: Entry, error: BaseException) -> bool:
+        return isinstance(error, Reject) or entry.failures + 1 >= self.retry.attempts
+
+    def _judge(self, entry: Entry, error: BaseException, pause_s: float | None = None) -> Handling:
+        """What becomes of a message whose handler failed: another attempt, or a dead letter."""
+        unit = Handling(self._on_settled)
+        failures = entry.failures + 1
+        detail = f"{type(error).__name__}: {error}".replace("\0", "?")[:_DETAIL_CHARS_MAX]
+        if self._is_hopeless(entry, error):
+            reason = Reason.REJECTED if isinstance(error, Reject) else Reason.FAILED
+            unit.bury(entry, reason, detail, failures)
+        else:
+            if pause_s is None:
+                pause_s = self.retry.pause_s(failures, random.random())
+            due_ms = time.time_ns() // 1_000_000 + round(pause_s * 1000)
+            unit.hold_back(entry, due_ms=due_ms, failures=failures, error=detail)
+        return unit
+
+    def give_back(self, entry: Entry) -> None:
+        """A message was not handled after all."""
+        if self._put_down(entry):
+            self._shelf.give_back(entry)
+            self.changed.set()
+
+    def _put_down(self, entry: Entry) -> bool:
+        """Whether what was done with a message counts: not while everything is read again."""
+        del self._in_hand[entry]
+        if self._is_broken:
+            self._want_more()
+        return not self._is_broken
+
+    # What came of a commit.
+
+    def _on_settled(self, unit: Handling, error: Exception | None) -> None:
+        entries = unit.entries()
+        self.uncommitted -= len(entries)
+        if error is None:
+            self._repairs = 0
+            self._meter.add(len(entries), self._loop.time())
+            self._forget(entries)
+        else:
+            self._break(unit, error)
+        if self._is_broken:
+            self._want_more()
+        self.changed.set()
+
+    def _forget(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if entry.page is not None:
+                if not entry.page.pending:
+                    self._pages.pop(entry.page.id, None)
+            elif entry.aside is not None:
+                self._asides.pop(entry.aside.id, None)
+                self._left_meanwhile[entry.aside.id] = None
+                self._is_aside_due |= self._has_more_aside
+        if self._shelf.size < self._config.ahead_letters // 2:
+            self._want_more()
+
+    def _break(self, unit: Handling, error: Exception) -> None:
+        if not self._is_broken:
+            logger.warning("queue %r is read again: %s", self.queue, error)
+        self._is_broken = True
+        if isinstance(error, PostRefused) and len(unit.finished) == 1:
+            self._refused.append((unit.finished[0], error))
+
+    # Loading.
+
+    def on_news(self, news: News) -> None:
+        """Take up what a commit brought."""
+        for page in news.arrived:
+            if page.queue == self.queue:
+                self._on_page(page)
+        if self.queue in news.set_aside_in:
+            self._is_aside_due = True
+            self._want_more()
+
+    def _on_page(self, page: InPage) -> None:
+        if page.id <= self._read_upto:
+            # It was read before this was told.
+            return
+        is_next = self._is_read_whole and self._read_upto >= self._newest
+        self._newest = max(self._newest, page.id)
+        if is_next and not self._is_broken and self._shelf.size < self._config.ahead_letters:
+            self._read_upto = page.id
+            self._add_page(page)
+            self.changed.set()
+        else:
+            self._want_more()
+
+    def _add_page(self, page: InPage) -> None:
+        self._pages[page.id] = page
+        self._shelf.add_page(page)
+
+    def _want_more(self) -> None:
+        if not self._load_wanted.is_set() and (
+            self._is_broken
+            or self._is_aside_due
+            or not self._is_read_whole
+            or self._read_upto < self._newest
+        ):
+            self._load_wanted.set()
+
+    async def _load(self) -> None:
+        """Keep the shelf filled, until closed."""
+        failures = 0
+        while not self._is_closed:
+            await self._load_wanted.wait()
+            self._load_wanted.clear()
+            try:
+                await self._load_once()
+                failures = 0
+            except StoreError as error:
+                failures += 1
+                logger.warning("queue %r cannot be read: %s", self.queue, error)
+                await self._pause(failures)
+                self._load_wanted.set()
+
+    async def _load_once(self) -> None:
+        if self._is_broken and not await self._repair():
+            return
+        if self._is_aside_due:
+            await self._load_aside()
+        while (
+            not self._is_broken
+            and not (self._is_read_whole and self._read_upto >= self._newest)
+            and self._shelf.size < self._config.ahead_letters
+        ):
+            await self._load_pages()
+        self.changed.set()
+
+    async def _load_pages(self) -> None:
+        pages = await self._store.read(
+            query.read_inbox, self.queue, self._id, self._read_upto, _PAGES_AT_ONCE
+        )
+        self._is_read_whole = len(pages) < _PAGES_AT_ONCE
+        if self._is_broken:
+            return
+        for page in pages:
+            self._read_upto = page.id
+            self._add_page(self._pages.get(page.id, page))
+        self.changed.set()
+
+    async def _load_aside(self) -> None:
+        self._is_aside_due = False
+        self._left_meanwhile.clear()
+        limit = _ASIDE_AT_ONCE + len(self._asides)
+        now_ms = time.time_ns() // 1_000_000
+        asides = await self._store.read(query.read_aside, self.queue, self._id, now_ms, limit)
+        next_ms = await self._store.read(query.next_due_ms, self._id, now_ms)
+        if self._is_broken:
+            return
+        self._has_more_aside = len(asides) == limit
+        for aside in asides:
+            if aside.id not in self._asides and aside.id not in self._left_meanwhile:
+                self._asides[aside.id] = aside
+                self._shelf.add_aside(aside)
+        self._plan_look(next_ms, now_ms)
+
+    def _plan_look(self, next_ms: int | None, now_ms: int) -> None:
+        if self._aside_timer is not None:
+            self._aside_timer.cancel()
+            self._aside_timer = None
+        if next_ms is not None:
+            pause_s = min((next_ms - now_ms) / 1000, _LOOK_AGAIN_S)
+            self._aside_timer = self._loop.call_later(max(pause_s, 0.001), self._look_aside)
+
+    def _look_aside(self) -> None:
+        self._is_aside_due = True
+        self._want_more()
+
+    async def _repair(self) -> bool:
+        """Drop everything and read it again, once nobody works on it; False if somebody does."""
+        if self._in_hand or self.uncommitted:
+            return False
+        if self._repairs:
+            await self._pause(self._repairs)
+        self._repairs += 1
+        while self._refused:
+            entry, error = self._refused[-1]
+            await self._store.write(self._judge(entry, error).apply)
+            self._refused.pop()
+        held = await self._store.read(query.held_keys, self._id)
+        self._shelf = Shelf(is_ordered=self._is_ordered, held=held)
+        self._asides.clear()
+        self._acks.clear()
+        self._read_upto = 0
+        self._is_read_whole = False
+        self._is_aside_due = True
+        self._is_broken = False
+        return True
+
+    def reload(self) -> None:
+        """The queue was changed in the store: read it again."""
+        self._is_broken = True
+        self._want_more()
+
+    async def _pause(self, attempt: int) -> None:
+        pause_s = backoff(
+            attempt, first_s=_REPAIR_FIRST_S, max_s=_REPAIR_MAX_S, chance=random.random()
+        )
+        await asyncio.sleep(pause_s)
+
+    # Life and looks.
+
+    async def close(self) -> None:
+        """Take nothing more; what was handled is committed by the store."""
+        self._flush_acks()
+        self._is_closed = True
+        self.changed.set()
+        if self._aside_timer is not None:
+            self._aside_timer.cancel()
+        self._loading.cancel()
+        await asyncio.gather(self._loading, return_exceptions=True)
+
+    @property
+    def in_hand(self) -> int:
+        """Messages that are being handled."""
+        return len(self._in_hand)

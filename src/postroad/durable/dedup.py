@@ -1,0 +1,54 @@
+"""Which pages of a window are new, and whether they continue what was accepted before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from postroad.core.errors import HistoryDiverged
+
+from .chain import extend
+from .exchange import SentPage, Window
+
+
+class GapBefore(Exception):
+    """The window begins after the number that is expected next."""
+
+
+class FreshPage(msgspec.Struct, frozen=True):
+    """A page that was not accepted before."""
+
+    first: int
+    page: SentPage
+    is_intact: bool
+    """Whether its letters are those the sender meant."""
+
+    @property
+    def last(self) -> int:
+        return self.first + self.page.count - 1
+
+
+def sift(watermark: int, chain: bytes, window: Window) -> Iterator[FreshPage]:
+    """The pages of a window that come after the watermark, in order.
+
+    Raises:
+        GapBefore: something is missing between the watermark and the window.
+        HistoryDiverged: the window does not continue what the watermark stands for.
+    """
+    first, previous = window.first, window.previous
+    for page in window.pages:
+        if page.count < 1:
+            raise HistoryDiverged("a page without letters")
+        last = first + page.count - 1
+        if last == watermark and page.chain != chain:
+            raise HistoryDiverged(f"message {last} was another one when it was accepted")
+        if last > watermark:
+            if first > watermark + 1:
+                raise GapBefore
+            if first != watermark + 1 or previous != chain:
+                raise HistoryDiverged(f"message {first} does not follow what was accepted before")
+            is_intact = page.letters is None or extend(previous, page.letters) == page.chain
+            yield FreshPage(first, page, is_intact)
+            watermark, chain = last, page.chain
+        first, previous = last + 1, page.chain

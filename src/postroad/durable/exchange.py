@@ -1,0 +1,115 @@
+"""What two stores say to each other: an offer and its answer, windows and their acceptance."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeVar
+
+import msgspec
+
+from postroad.core.errors import MalformedPayload
+
+VERSION = 1
+
+
+class Verdict(enum.IntEnum):
+    """How a window was taken."""
+
+    ACCEPTED = 0
+    """Durably, up to the watermark told."""
+    GAP = 1
+    """It begins after what was expected: begin again after the watermark."""
+    FULL = 2
+    """There is no room for all of it now; what is up to the watermark was taken."""
+    DIVERGED = 3
+    """It does not continue what was accepted before."""
+    FENCED = 4
+    """A later bridge of the same store has been here."""
+
+
+class Reason(enum.StrEnum):
+    """Why a message became a dead letter."""
+
+    EXPIRED = "expired"
+    FAILED = "failed"
+    """Its handler failed as often as allowed."""
+    REJECTED = "rejected"
+    """Its handler said that trying again cannot help."""
+    TOO_LARGE = "too large"
+    UNKNOWN_QUEUE = "unknown queue"
+    UNREADABLE = "unreadable"
+    PURGED = "purged"
+
+
+class Refusal(msgspec.Struct, array_like=True, frozen=True):
+    """A message that was counted but not kept: its sender keeps it as a dead letter."""
+
+    number: int
+    reason: str
+    detail: str
+
+
+class SentPage(msgspec.Struct, array_like=True, frozen=True):
+    """Letters as they are sent; their numbers follow from the window."""
+
+    count: int
+    chain: bytes
+    """After this page."""
+    letters: bytes | None
+    """None if the sender removed them and only their numbers are left."""
+
+
+class Offer(msgspec.Struct, array_like=True, frozen=True):
+    """A sender's store introduces itself before its first window."""
+
+    store: bytes
+    epoch: int
+    token: int
+    """Of two bridges of one store the one with the higher number is right."""
+    settled: int
+    """The sender knows everything up to this number to be accepted."""
+    version: int = VERSION
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """What the receiver remembers of that store."""
+
+    verdict: Verdict
+    watermark: int
+    """Number of the last message accepted; 0 if there was none."""
+    chain: bytes
+    credit: int
+    """Bytes of letters it takes now."""
+    refusals: list[Refusal]
+    """Those the sender may not know yet."""
+
+
+class Window(msgspec.Struct, array_like=True, frozen=True):
+    """Pages in a row."""
+
+    store: bytes
+    epoch: int
+    token: int
+    settled: int
+    now_ms: int
+    """The sender's clock, so that times in letters can be understood."""
+    first: int
+    """Number of the first letter."""
+    previous: bytes
+    """The chain before it."""
+    pages: list[SentPage]
+    version: int = VERSION
+
+
+T = TypeVar("T", Offer, Answer, Window)
+
+encode = msgspec.msgpack.Encoder().encode
+_decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (Offer, Answer, Window)}
+
+
+def decode(kind: type[T], payload: bytes) -> T:
+    """Read a message of that kind; raises MalformedPayload if it is none."""
+    try:
+        return _decoders[kind].decode(payload)  # type: ignore[return-value]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedPayload(f"no {kind.__name__.lower()}: {error}") from error

@@ -1,0 +1,119 @@
+"""What a consumer has done with messages, as one change of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .posting import Post, append_posts, check_posts
+from .shelf import Entry
+from .store.ledger import Ledger
+from .store.rows import AsideLetter
+from .store.units import Unit
+
+
+class Burial:
+    """A message that becomes a dead letter."""
+
+    __slots__ = ("detail", "entry", "failures", "reason")
+
+    def __init__(self, entry: Entry, reason: str, detail: str, failures: int) -> None:
+        self.entry = entry
+        self.reason = reason
+        self.detail = detail
+        self.failures = failures
+
+
+class Handling(Unit):
+    """Messages that are done with, with all that follows from it."""
+
+    __slots__ = ("burials", "finished", "on_settled", "postponed", "posts", "set_aside")
+
+    def __init__(
+        self,
+        on_settled: Callable[[Handling, Exception | None], None],
+        finished: Sequence[Entry] = (),
+        posts: Sequence[Post] = (),
+    ) -> None:
+        super().__init__()
+        self.on_settled = on_settled
+        self.finished = finished
+        self.posts = posts
+        # Those that leave their page to have their turn by themselves.
+        self.set_aside: list[tuple[Entry, AsideLetter]] = []
+        # Those that are set aside already, as they are now.
+        self.postponed: list[Entry] = []
+        self.burials: list[Burial] = []
+
+    def hold_back(
+        self, entry: Entry, *, due_ms: int, failures: int, error: str | None = None
+    ) -> None:
+        """Have a message wait until it is due; later ones of its key wait for it."""
+        holds_key = entry.key is not None
+        if (aside := entry.aside) is not None:
+            aside.due_ms, aside.holds_key = due_ms, holds_key
+            aside.failures, aside.error = failures, error or aside.error
+            self.postponed.append(entry)
+            return
+        home = entry.home
+        aside = AsideLetter(
+            id=0,
+            queue=home.queue,
+            sender=home.sender,
+            letter=entry.letter,
+            due_ms=due_ms,
+            holds_key=holds_key,
+            failures=failures,
+            ahead_ms=home.ahead_ms,
+            received_ms=home.received_ms,
+            error=error,
+        )
+        self.set_aside.append((entry, aside))
+
+    def bury(self, entry: Entry, reason: str, detail: str, failures: int) -> None:
+        """Make a dead letter of a message."""
+        self.burials.append(Burial(entry, reason, detail, failures))
+
+    def entries(self) -> list[Entry]:
+        """All messages this is about."""
+        return [
+            *self.finished,
+            *(entry for entry, _ in self.set_aside),
+            *self.postponed,
+            *(burial.entry for burial in self.burials),
+        ]
+
+    def apply(self, ledger: Ledger) -> None:
+        earlier = check_posts(ledger, self.posts) if self.posts else ()
+        for entry in self.finished:
+            _finish(ledger, entry)
+        for entry, aside in self.set_aside:
+            _finish(ledger, entry)
+            ledger.queues.set_aside(aside)
+        for entry in self.postponed:
+            assert entry.aside is not None
+            ledger.queues.postpone(entry.aside)
+        for burial in self.burials:
+            self._bury(ledger, burial)
+        append_posts(ledger, self.posts, earlier)
+
+    def _bury(self, ledger: Ledger, burial: Burial) -> None:
+        entry = burial.entry
+        ledger.dead.add_inbound(
+            entry.home.sender,
+            entry.letter,
+            burial.reason,
+            burial.detail,
+            burial.failures,
+            ledger.now_ms,
+        )
+        _finish(ledger, entry)
+
+    def settle(self, error: Exception | None) -> None:
+        self.on_settled(self, error)
+
+
+def _finish(ledger: Ledger, entry: Entry) -> None:
+    if entry.page is not None:
+        ledger.queues.finish(entry.page, entry.index)
+    elif entry.aside is not None:
+        ledger.queues.finish_aside(entry.aside, ledger.now_ms)

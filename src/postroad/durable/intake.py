@@ -1,0 +1,162 @@
+"""Takes what other stores send: checks who they are, stores what is new, and only then answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from postroad.core import faults
+from postroad.core.errors import UsageError
+from postroad.net import Message, MessagingService
+
+from .chain import genesis
+from .config import MailConfig
+from .exchange import VERSION, Answer, Offer, Verdict, Window, decode, encode
+from .names import DELIVER, OFFER, node_behind
+from .store import Store
+from .store import queries as query
+from .store.database import Database
+from .store.ledger import Ledger, News
+from .store.streams import Arrival
+from .store.units import Unit
+
+BEFORE_ACCEPT = faults.declare("durable.intake.before_accept")
+AFTER_ACCEPT = faults.declare("durable.intake.after_accept")
+
+# Stores whose newest bridge is remembered; forgetting them all only weakens an extra check.
+_TOKENS_MAX = 4_096
+
+
+class Acceptance(Unit):
+    """A window to be stored; its sender waits for the answer."""
+
+    __slots__ = ("_own_name", "_room", "_sender", "_window", "arrival", "done")
+
+    def __init__(self, sender: str, window: Window, own_name: str, room: int, size: int) -> None:
+        super().__init__(size)
+        self._sender = sender
+        self._window = window
+        self._own_name = own_name
+        self._room = room
+        self.arrival: Arrival
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def apply(self, ledger: Ledger) -> None:
+        self.arrival = ledger.streams.accept(
+            self._sender, self._window, self._own_name, self._room, ledger.now_ms
+        )
+
+    def settle(self, error: Exception | None) -> None:
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+class Intake:
+    """The receiving end of every bridge that leads to this node."""
+
+    def __init__(self, service: MessagingService, store: Store, config: MailConfig) -> None:
+        self._service = service
+        self._store = store
+        self._config = config
+        self._tokens: dict[tuple[str, bytes], int] = {}
+        # Bytes that are stored, or about to be.
+        self._held: dict[str, int] = {}
+        self._held_in_all = 0
+        self.accepted = self.duplicates = self.refused = 0
+
+    async def start(self) -> None:
+        """Count what is there, and listen."""
+        self._held = await self._store.read(query.sizes_by_sender)
+        self._held_in_all = sum(self._held.values())
+        self._service.subscribe(OFFER, self._on_offer)
+        self._service.subscribe(DELIVER, self._on_window)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._service.unsubscribe(OFFER)
+        self._service.unsubscribe(DELIVER)
+
+    def on_news(self, news: News) -> None:
+        """Count what came and what is gone."""
+        for page in news.arrived:
+            self._count(page.sender, page.size)
+        for sender, size in news.freed.items():
+            self._count(sender, -size)
+
+    def _count(self, sender: str, size: int) -> None:
+        held = self._held.get(sender, 0) + size
+        self._held_in_all += size
+        if held:
+            self._held[sender] = held
+        else:
+            self._held.pop(sender, None)
+
+    def _room(self, sender: str) -> int:
+        """Bytes that this node takes of a sender now."""
+        of_sender = self._config.sender_bytes_max - self._held.get(sender, 0)
+        return max(min(of_sender, self._config.inbox_bytes_max - self._held_in_all), 0)
+
+    # Messages of bridges.
+
+    async def _on_offer(self, message: Message) -> bytes:
+        sender = self._identify(message)
+        offer = decode(Offer, message.payload)
+        if offer.version != VERSION:
+            raise UsageError(f"version {offer.version} of the exchange; this node has {VERSION}")
+        is_newest = self._is_newest(sender, offer.store, offer.token)
+        return encode(await self._store.read(self._answer, sender, offer, is_newest))
+
+    def _answer(self, database: Database, sender: str, offer: Offer, is_newest: bool) -> Answer:
+        verdict = Verdict.ACCEPTED if is_newest else Verdict.FENCED
+        room = self._room(sender)
+        stream = query.find_stream(database, sender, offer.store, offer.epoch)
+        if stream is None:
+            chain = genesis(offer.store, offer.epoch, self._service.name)
+            return Answer(verdict, 0, chain, room, [])
+        refusals = query.list_refusals(database, stream.id, offer.settled)
+        return Answer(verdict, stream.watermark, stream.chain, room, refusals)
+
+    async def _on_window(self, message: Message) -> bytes:
+        sender = self._identify(message)
+        window = decode(Window, message.payload)
+        if window.version != VERSION:
+            raise UsageError(f"version {window.version} of the exchange; this node has {VERSION}")
+        if not self._is_newest(sender, window.store, window.token):
+            return encode(Answer(Verdict.FENCED, 0, b"", 0, []))
+        BEFORE_ACCEPT.reach(sender=sender, first=window.first)
+        unit = Acceptance(
+            sender, window, self._service.name, self._room(sender), len(message.payload)
+        )
+        self._store.submit(unit)
+        await unit.done
+        AFTER_ACCEPT.reach(sender=sender, first=window.first)
+        arrival = unit.arrival
+        self.refused += len(arrival.refusals)
+        return encode(
+            Answer(
+                arrival.verdict,
+                arrival.watermark,
+                arrival.chain,
+                self._room(sender),
+                arrival.refusals,
+            )
+        )
+
+    def _identify(self, message: Message) -> str:
+        """The node a message comes from, as its connection proves it."""
+        if message.peer is None:
+            raise UsageError("mail is taken only over a protocol version that names its sender")
+        return node_behind(message.peer)
+
+    def _is_newest(self, sender: str, store: bytes, token: int) -> bool:
+        """Whether no later bridge of that store was heard of."""
+        key = (sender, store)
+        newest = self._tokens.get(key, 0)
+        if token > newest:
+            if len(self._tokens) >= _TOKENS_MAX:
+                self._tokens.clear()
+            self._tokens[key] = token
+        return token >= newest

@@ -1,0 +1,73 @@
+"""A message at rest and on its way, and the pages that letters are kept and sent in."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from postroad.core.errors import MalformedPayload
+
+NEVER_MS = (1 << 62) - 1
+"""A time that does not come."""
+
+
+class Letter(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One message as it is stored and as it travels; its place in a page gives its number."""
+
+    id: int
+    """Chosen by the sender; with the sender's name it tells a message from all others."""
+    queue: str
+    body: bytes
+    posted_ms: int
+    """By the clock of the sender, like every time in here; milliseconds since 1970."""
+    key: str | None = None
+    """Messages of equal keys are handled one after the other, in the order they were posted."""
+    headers: dict[str, str] | None = None
+    priority: int = 0
+    due_ms: int = 0
+    """Not to be handled earlier."""
+    expires_ms: int = 0
+    """Not to be handled later; 0 if it may always."""
+    reply_to: str | None = None
+    """Queue of the sender that takes the answer."""
+    answers: int | None = None
+    """The letter this one is a reply to."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its turn is simply the order of arrival."""
+        return self.priority == 0 and self.due_ms == 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_page_decoder = msgspec.msgpack.Decoder(list[Letter])
+_letter_decoder = msgspec.msgpack.Decoder(Letter)
+
+encode_letter = _encoder.encode
+
+
+def decode_letter(data: bytes) -> Letter:
+    """Read back what `encode_letter` wrote."""
+    return _letter_decoder.decode(data)
+
+
+def bind_page(encoded: Sequence[bytes]) -> bytes:
+    """Make one page of letters that are encoded already."""
+    count = len(encoded)
+    head = bytes((0x90 | count,)) if count < 16 else struct.pack(">BH", 0xDC, count)
+    return b"".join((head, *encoded))
+
+
+def encode_page(letters: Iterable[Letter]) -> bytes:
+    """Make one page of letters."""
+    return bind_page([_encoder.encode(letter) for letter in letters])
+
+
+def decode_page(page: bytes) -> list[Letter]:
+    """The letters of a page; raises MalformedPayload if it is none."""
+    try:
+        return _page_decoder.decode(page)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedPayload(f"no page of letters: {error}") from error

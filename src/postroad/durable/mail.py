@@ -1,0 +1,391 @@
+"""A node's mail: messages that arrive once, whatever dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+
+from postroad.cluster import Agent
+from postroad.core import Lifecycle
+from postroad.core.errors import ConfigError, RequestTimeout, StoreError, UsageError
+from postroad.net import MessagingService
+
+from .bridges import BridgeManager
+from .config import MailConfig, Retry
+from .consumer import Consumer, Handler
+from .consumption import Consumption
+from .directory import Directory, MemberDirectory
+from .intake import Intake
+from .liaison import Liaison
+from .message import Message
+from .names import REPLIES, validate_queue_name
+from .operations import Operations
+from .posting import Clerk, Draft, Post, Posting
+from .pulling import Pulled
+from .statistics import Totals
+from .store import Store
+from .store import queries as query
+from .store.ledger import Ledger, News
+from .store.store import BRIDGE
+from .transaction import Transaction, check_not_inside
+
+logger = logging.getLogger("postroad.durable")
+
+# Idempotency keys that are too old are dropped this often.
+_FORGET_EVERY_S = 600.0
+_STOP_GRACE_S = 5.0
+
+
+class Mail(Operations, Lifecycle):
+    """Posts messages to other nodes and handles theirs: each arrives, once, in order of its key.
+
+        async with Mail(agent, SqliteStore("mail.db")) as mail:
+            await mail.post("beta", "orders", b"one tea")
+
+    Args:
+        node: the agent of this node, or its messaging service with a directory of peers.
+        store: where the mail is kept; opened and closed by this.
+        directory: where peers are, if no agent tells.
+        config: all sizes and times.
+        accept: patterns of queues that others may open here by sending to them. Queues that exist,
+            because something consumed or declared them, are open to all.
+        bridge: False if a bridge process of its own carries this node's mail.
+    """
+
+    def __init__(
+        self,
+        node: Agent | MessagingService,
+        store: Store,
+        *,
+        directory: Directory | None = None,
+        config: MailConfig | None = None,
+        accept: Iterable[str] = ("*",),
+        bridge: bool = True,
+    ) -> None:
+        service = node.service if isinstance(node, Agent) else node
+        if directory is None:
+            if not isinstance(node, Agent):
+                raise ConfigError("a service alone does not know its peers: give a directory")
+            directory = MemberDirectory(node)
+        self.service = service
+        self.store = store
+        self.config = config or MailConfig()
+        self._accept = tuple(accept)
+        self.directory = directory
+        self._clerk = Clerk(self.config)
+        self._intake = Intake(service, store, self.config)
+        self._liaison = Liaison(service, store, directory, is_external=not bridge)
+        self._has_bridge = bridge
+        self._manager: BridgeManager | None = None
+        self._consumptions: dict[str, Consumption] = {}
+        self._consumers: dict[str, Consumer] = {}
+        self._replies: dict[int, asyncio.Future[Message]] = {}
+        self._is_running = False
+        self._forgetting: asyncio.Task[None] | None = None
+        self.totals = Totals()
+
+    # Life.
+
+    async def start(self) -> None:
+        """Open the store, take mail of others, and send what waits."""
+        if self._is_running:
+            raise UsageError(f"{self!r} runs already")
+        await self.store.open(self.service.name, self.config)
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+
+    async def _start(self) -> None:
+        self._is_running = True
+        self.store.use_rule(self._may_open)
+        self.store.listen(self._on_news)
+        await self._intake.start()
+        await self._liaison.start()
+        if self._has_bridge:
+            await self.store.lock(BRIDGE)
+            self._manager = BridgeManager(
+                self.service, self.store, self.config, node=self.service.name
+            )
+            await self._manager.start()
+        loop = asyncio.get_running_loop()
+        self._forgetting = loop.create_task(self._forget_keys(), name="postroad mail")
+
+    async def stop(self, grace: float = _STOP_GRACE_S) -> None:
+        """Let handlers end, commit what they did, and close the store."""
+        if self._is_running:
+            await self._stop(grace)
+
+    async def _stop(self, grace_s: float = 0.0) -> None:
+        self._is_running = False
+        self._intake.stop()
+        consumers, self._consumers = self._consumers, {}
+        await asyncio.gather(*(consumer.stop(grace_s) for consumer in consumers.values()))
+        consumptions, self._consumptions = self._consumptions, {}
+        await asyncio.gather(*(it.close() for it in consumptions.values()))
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            await asyncio.gather(self._forgetting, return_exceptions=True)
+        if self._manager is not None:
+            await self._manager.stop()
+        await self._liaison.stop()
+        await self.store.close()
+
+    def _check_running(self) -> None:
+        if not self._is_running:
+            raise UsageError(f"{self!r} is not running: start() it first")
+
+    def _may_open(self, sender: str, queue: str) -> bool:
+        if queue.startswith("_"):
+            return False
+        return any(fnmatchcase(queue, pattern) for pattern in self._accept)
+
+    def _on_news(self, news: News) -> None:
+        self._intake.on_news(news)
+        if news.appended:
+            count = sum(page.last - page.first + 1 for _, page in news.appended)
+            self.totals.posted.add(count, time.monotonic())
+        for consumption in self._consumptions.values():
+            consumption.on_news(news)
+
+    async def _forget_keys(self) -> None:
+        while True:
+            try:
+                await self.store.write(self._forget_old_keys)
+            except StoreError as error:
+                logger.debug("old idempotency keys stay for now: %s", error)
+            await asyncio.sleep(_FORGET_EVERY_S)
+
+    def _forget_old_keys(self, ledger: Ledger) -> None:
+        ledger.outbox.forget_posted(ledger.now_ms - round(self.config.idempotency_s * 1000))
+
+    # Posting.
+
+    async def post(
+        self,
+        peer: str,
+        queue: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        reply_to: str | None = None,
+        tx: Transaction | None = None,
+    ) -> int:
+        """Post a message and return its id once it cannot be lost any more.
+
+        Args:
+            peer: the node it is for; this one itself is allowed.
+            queue: the queue there.
+            body: what its handler gets.
+            key: messages of equal keys are handled one after the other, in this order.
+            idempotency_key: posting again with the same key does nothing, for a week.
+            delay: seconds that it is not handled for.
+            ttl: seconds after which it is a dead letter instead of being handled.
+            priority: higher ones are handled first, where order is not demanded by the key.
+            headers: what travels beside the body.
+            reply_to: queue of this node that takes a reply.
+            tx: post only if this transaction succeeds, and with it.
+        """
+        if tx is not None:
+            return tx.post(
+                peer,
+                queue,
+                body,
+                key=key,
+                idempotency_key=idempotency_key,
+                delay=delay,
+                ttl=ttl,
+                priority=priority,
+                headers=headers,
+                reply_to=reply_to,
+            )
+        post = self._clerk.post(
+            peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
+        )
+        return (await self._post((post,)))[0]
+
+    async def post_all(self, drafts: Iterable[Draft]) -> list[int]:
+        """Post several messages, all of them or none."""
+        return await self._post([self._clerk.draft(draft) for draft in drafts])
+
+    async def _post(self, posts: Iterable[Post]) -> list[int]:
+        check_not_inside()
+        writer = self.store.writer
+        if not writer.has_room:
+            await writer.wait_for_room()
+        posting = Posting(tuple(posts))
+        writer.submit(posting)
+        return await posting.done
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Do several things or none: statements on one's own tables, and posts.
+
+        Leaving the block commits, an exception undoes everything.
+        """
+        check_not_inside()
+        tx = Transaction(self.store, self._clerk)
+        try:
+            yield tx
+        except BaseException:
+            tx.undo()
+            raise
+        turn = tx.close()
+        if turn is None and not tx.posts:
+            return
+        posting = Posting(tx.posts)
+        if turn is None:
+            self.store.submit(posting)
+        else:
+            turn.end(posting)
+        await posting.done
+
+    # Handling.
+
+    async def declare(self, queue: str) -> int:
+        """Open a queue, so that others may send to it; returns its number."""
+        validate_queue_name(queue)
+        return await self.store.write(lambda ledger: ledger.queues.queue_id(queue))
+
+    async def consume(
+        self,
+        queue: str,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        ordered_by_key: bool = True,
+        retry: Retry | None = None,
+    ) -> Consumer:
+        """Have `handler(message, tx)` called for the messages of a queue.
+
+        The message is done with when the handler returns, together with everything it wrote
+        through `tx`. A handler that raises has its message come again; one that raises `Reject`
+        makes it a dead letter.
+
+        Args:
+            concurrency: messages handled at the same time.
+            ordered_by_key: whether messages of one key are handled one after the other.
+            retry: how often and when a failed message is handled again.
+        """
+        if concurrency < 1:
+            raise ConfigError(f"concurrency={concurrency} must be 1 or more")
+        consumption = await self._consumption(queue, ordered_by_key, retry or Retry())
+        if queue in self._consumers:
+            raise UsageError(f"queue {queue!r} has a consumer already")
+        consumer = self._consumers[queue] = Consumer(
+            self.store,
+            self._clerk,
+            consumption,
+            handler,
+            concurrency=concurrency,
+            handler_s=self.config.handler_s,
+        )
+        return consumer
+
+    async def stop_consuming(self, queue: str, grace: float = _STOP_GRACE_S) -> None:
+        """Let a queue rest; its messages stay."""
+        consumer = self._consumers.pop(queue, None)
+        if consumer is not None:
+            await consumer.stop(grace)
+            self._consumptions.pop(queue, None)
+
+    async def _consumption(self, queue: str, is_ordered: bool, retry: Retry) -> Consumption:
+        self._check_running()
+        id = await self.declare(queue)
+        queues = await self.store.read(query.list_queues)
+        consumption = self._consumptions.get(queue)
+        if consumption is None:
+            consumption = self._consumptions[queue] = Consumption(
+                self.store,
+                self.config,
+                queue,
+                id,
+                is_ordered=is_ordered,
+                retry=retry,
+                meter=self.totals.handled,
+            )
+            consumption.is_paused = queues[queue][1]
+        return consumption
+
+    async def pull(
+        self,
+        queue: str,
+        *,
+        limit: int = 1,
+        timeout: float | None = None,
+        retry: Retry | None = None,
+    ) -> list[Pulled]:
+        """Wait for messages and take up to `limit` of them, to be acknowledged one by one.
+
+        Returns an empty list if none comes in time.
+        """
+        if queue in self._consumers:
+            raise UsageError(f"queue {queue!r} has a consumer; it cannot be pulled from")
+        consumption = await self._consumption(queue, True, retry or Retry())
+        pulled: list[Pulled] = []
+        try:
+            async with asyncio.timeout(timeout):
+                while (entry := consumption.take()) is None:
+                    await consumption.wait()
+        except TimeoutError:
+            return pulled
+        while entry is not None:
+            pulled.append(Pulled(entry, consumption, self.store, self._clerk, self.config.lease_s))
+            entry = consumption.take() if len(pulled) < limit else None
+        return pulled
+
+    async def request(
+        self,
+        peer: str,
+        queue: str,
+        body: bytes,
+        *,
+        timeout: float,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Message:
+        """Post a message and wait for its reply.
+
+        Both are as durable as all mail; only the waiting is not. Where the reply matters even if
+        this process dies, post with `reply_to` and consume that queue.
+        """
+        await self._listen_to_replies()
+        post = self._clerk.post(peer, queue, body, key, None, None, None, 0, headers, REPLIES)
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._replies[post.id] = reply
+        try:
+            async with asyncio.timeout(timeout):
+                await self._post((post,))
+                return await reply
+        except TimeoutError:
+            raise RequestTimeout(
+                f"no reply from queue {queue!r} of {peer!r} in time; it may still come",
+                timeout_s=timeout,
+            ) from None
+        finally:
+            self._replies.pop(post.id, None)
+
+    async def _listen_to_replies(self) -> None:
+        if REPLIES not in self._consumers:
+            await self.consume(REPLIES, self._on_reply, ordered_by_key=False)
+
+    def _on_reply(self, message: Message, tx: Transaction) -> None:
+        reply = None if message.answers is None else self._replies.get(message.answers)
+        if reply is None or reply.done():
+            self.totals.unclaimed_replies += 1
+        else:
+            reply.set_result(message)
+
+    def __repr__(self) -> str:
+        state = "running" if self._is_running else "not running"
+        return f"<Mail of {self.service.name} {state}, {self.store!r}>"

@@ -1,0 +1,77 @@
+"""What a handler of durable messages is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .shelf import Entry
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+class Message:
+    """One message as its handler sees it."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+
+    @property
+    def body(self) -> bytes:
+        return self._entry.letter.body
+
+    @property
+    def queue(self) -> str:
+        return self._entry.letter.queue
+
+    @property
+    def sender(self) -> str:
+        """The name of the node that posted it."""
+        return self._entry.home.sender
+
+    @property
+    def id(self) -> int:
+        """With the sender's name it tells this message from all others."""
+        return self._entry.letter.id
+
+    @property
+    def key(self) -> str | None:
+        return self._entry.letter.key
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._entry.letter.headers or _NO_HEADERS
+
+    @property
+    def priority(self) -> int:
+        return self._entry.letter.priority
+
+    @property
+    def attempt(self) -> int:
+        """1 when it is handled for the first time."""
+        return self._entry.failures + 1
+
+    @property
+    def posted_at(self) -> float:
+        """When it was posted, in seconds since 1970 by the sender's clock."""
+        return self._entry.letter.posted_ms / 1000
+
+    @property
+    def received_at(self) -> float:
+        """When it was received, in seconds since 1970 by this node's clock."""
+        return self._entry.home.received_ms / 1000
+
+    @property
+    def reply_to(self) -> str | None:
+        """The queue of its sender that takes a reply; None if none is wanted."""
+        return self._entry.letter.reply_to
+
+    @property
+    def answers(self) -> int | None:
+        """The id of the message this one is a reply to."""
+        return self._entry.letter.answers
+
+    def __repr__(self) -> str:
+        size = len(self.body)
+        return f"<Message {self.id:x} from {self.sender} to {self.queue!r}, {size} bytes>"

@@ -1,0 +1,71 @@
+"""Names of queues and subjects, validated in one place."""
+
+from __future__ import annotations
+
+from postroad.core import validate_node_name
+from postroad.core.errors import ConfigError
+
+OUTBOUND_PREFIX = "internal.peers."
+INBOUND_PREFIX = "p2p.inbound."
+BRIDGE_CONTROL = "internal.bridge.control"
+BRIDGE_NOTIFY = "internal.bridge.notify"
+OFFER = "durable.offer"
+DELIVER = "durable.deliver"
+
+BRIDGE_SUFFIX = ".bridge"
+"""What the name of a node's own bridge process ends with, after the node's name."""
+REPLIES = "_replies"
+"""The queue for answers somebody waits for; names that begin with `_` are Postroad's own."""
+
+QUEUE_NAME_BYTES_MAX = 255
+KEY_BYTES_MAX = 1_024
+
+
+def outbound_queue(peer: str) -> str:
+    """The name of the queue of what waits to be sent to a peer."""
+    return OUTBOUND_PREFIX + peer
+
+
+def inbound_queue(node: str) -> str:
+    """The name of all that others deliver to a node."""
+    return INBOUND_PREFIX + node
+
+
+def peer_of(queue: str) -> str:
+    """The peer an outbound queue is for; raises ConfigError if the name is another kind's."""
+    if not queue.startswith(OUTBOUND_PREFIX):
+        raise ConfigError(f"{queue!r} is no outbound queue: they begin with {OUTBOUND_PREFIX!r}")
+    return validate_node_name(queue.removeprefix(OUTBOUND_PREFIX))
+
+
+def node_behind(name: str) -> str:
+    """The node that a peer delivers for: itself, or the one whose bridge process it is."""
+    return name.removesuffix(BRIDGE_SUFFIX)
+
+
+def validate_key(key: str) -> str:
+    """Return the text if it may be a message's key, else raise ConfigError."""
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"key {key!r} cannot be encoded as UTF-8") from None
+    if size > KEY_BYTES_MAX:
+        raise ConfigError(f"key of {size} bytes is longer than {KEY_BYTES_MAX}")
+    if "\0" in key:
+        raise ConfigError(f"key {key!r} contains the character 0, which no database keeps")
+    return key
+
+
+def validate_queue_name(name: str) -> str:
+    """Return the name if it may be a queue's, else raise ConfigError saying what is wrong."""
+    if not name:
+        raise ConfigError("a queue name must not be empty")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"queue name {name!r} cannot be encoded as UTF-8") from None
+    if size > QUEUE_NAME_BYTES_MAX:
+        raise ConfigError(f"queue name of {size} bytes is longer than {QUEUE_NAME_BYTES_MAX}")
+    if not name.isprintable() or any(character.isspace() for character in name):
+        raise ConfigError(f"queue name {name!r} contains spaces or characters nobody can read")
+    return name

@@ -1,0 +1,214 @@
+"""Looking into a node's mail, and deciding what cannot decide itself."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from postroad.core.errors import NoSuchDeadLetter
+
+from .bridges import BridgeManager
+from .consumption import Consumption
+from .control import Health
+from .letters import Letter
+from .liaison import Liaison
+from .names import validate_queue_name
+from .statistics import MailStatistics, PeerStatistics, QueueStatistics, Totals
+from .store import DeadLetter, Store
+from .store import queries as query
+from .store.database import Database
+from .store.ledger import Ledger
+
+_HEALTH_S = 5.0
+# Dead letters that are retried or dropped in one commit.
+_DEAD_AT_ONCE = 500
+
+
+class Operations:
+    """What people do with mail; a part of Mail."""
+
+    store: Store
+    totals: Totals
+    _liaison: Liaison
+    _manager: BridgeManager | None
+    _consumptions: dict[str, Consumption]
+
+    # Queues.
+
+    async def browse(self, queue: str, *, limit: int = 100) -> list[Letter]:
+        """The first messages of a queue of this node, without consuming them."""
+        return await self.store.read(query.browse_queue, queue, limit)
+
+    async def browse_outbox(self, peer: str, *, limit: int = 100) -> list[Letter]:
+        """The first messages that wait for a peer."""
+        return await self.store.read(query.browse_outbox, peer, limit)
+
+    async def purge(self, queue: str) -> int:
+        """Remove all messages of a queue of this node; returns how many."""
+        validate_queue_name(queue)
+        count = await self.store.write(lambda ledger: ledger.queues.purge(queue))
+        if queue in self._consumptions:
+            self._consumptions[queue].reload()
+        return count
+
+    async def purge_outbox(self, peer: str) -> int:
+        """Remove what waits for a peer; returns how many messages that were.
+
+        What is on its way at the moment may still arrive.
+        """
+        count = await self.store.write(lambda ledger: ledger.outbox.purge(peer))
+        self._forget(peer)
+        return count
+
+    async def pause(self, queue: str) -> None:
+        """Have nothing of a queue handled until `resume`, also after a restart."""
+        await self._set_paused(queue, True)
+
+    async def resume(self, queue: str) -> None:
+        """Go on handling a queue."""
+        await self._set_paused(queue, False)
+
+    async def _set_paused(self, queue: str, is_paused: bool) -> None:
+        validate_queue_name(queue)
+        await self.store.write(lambda ledger: ledger.queues.pause(queue, is_paused))
+        if (consumption := self._consumptions.get(queue)) is not None:
+            consumption.is_paused = is_paused
+            consumption.changed.set()
+
+    # Peers.
+
+    async def start_epoch(self, peer: str) -> int:
+        """Begin anew with a peer, after one of the two stores was restored from a backup.
+
+        Everything that waits is sent as if the peer had never heard of it, so purge first what it
+        may have. Returns how many messages wait.
+        """
+        count = await self.store.write(lambda ledger: ledger.outbox.start_epoch(peer))
+        self._forget(peer)
+        return count
+
+    def _forget(self, peer: str) -> None:
+        if self._manager is not None:
+            self._manager.forget(peer)
+
+    async def bridges(self) -> Health:
+        """How the bridges do; raises TimeoutError if their manager does not answer."""
+        return await self._liaison.health(_HEALTH_S)
+
+    # Dead letters.
+
+    async def dead_letters(
+        self, queue: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Dead letters in the order they died; `after` continues a list."""
+        return await self.store.read(query.list_dead, queue, after, limit)
+
+    async def dead_letter(self, id: int) -> DeadLetter:
+        """One dead letter."""
+        dead = await self.store.read(query.find_dead, id)
+        if dead is None:
+            raise NoSuchDeadLetter(f"there is no dead letter {id}")
+        return dead
+
+    async def retry_dead(self, id: int) -> None:
+        """Have a dead letter delivered or handled once more, as if it were new."""
+        await self.store.write(lambda ledger: _revive(ledger, id))
+
+    async def retry_all_dead(self, queue: str | None = None) -> int:
+        """Do that with all of them, or all of one queue; returns how many."""
+        return await self._each_dead(queue, _revive)
+
+    async def drop_dead(self, id: int) -> None:
+        """Forget a dead letter."""
+        await self.store.write(lambda ledger: _remove(ledger, id))
+
+    async def drop_all_dead(self, queue: str | None = None) -> int:
+        """Forget all of them, or all of one queue; returns how many."""
+        return await self._each_dead(queue, _remove)
+
+    async def _each_dead(self, queue: str | None, action: object) -> int:
+        # Those that die meanwhile are left for the next time.
+        last = await self.store.read(query.last_dead)
+        count = after = 0
+        while dead := await self.dead_letters(queue, after=after, limit=_DEAD_AT_ONCE):
+            ids = [it.id for it in dead if it.id <= last]
+            await self.store.write(lambda ledger, ids=ids: [action(ledger, id) for id in ids])  # type: ignore[misc, operator]
+            count += len(ids)
+            after = dead[-1].id
+            if after >= last:
+                break
+        return count
+
+    # Numbers.
+
+    async def statistics(self) -> MailStatistics:
+        """How much waits where, since when, and how fast it goes."""
+        queues, peers, dead = await self.store.read(_count_all)
+        now_ms = time.time_ns() // 1_000_000
+        health = {} if self._manager is None else {it.peer: it for it in self._manager.health()}
+        return MailStatistics(
+            queues={
+                name: self._queue_statistics(name, depth, oldest_ms, now_ms, is_paused)
+                for name, depth, oldest_ms, is_paused in queues
+            },
+            peers={
+                peer.name: PeerStatistics(
+                    depth=peer.head - peer.settled,
+                    oldest_s=_age_s(oldest_ms, now_ms),
+                    posted=peer.head,
+                    epoch=peer.epoch,
+                    bridge=health.get(peer.name),
+                )
+                for peer, oldest_ms in peers
+            },
+            dead=dead,
+            commits=self.store.writer.commits,
+            unclaimed_replies=self.totals.unclaimed_replies,
+            posted_per_s=self.totals.posted.per_s(time.monotonic()),
+            handled_per_s=self.totals.handled.per_s(time.monotonic()),
+        )
+
+    def _queue_statistics(
+        self, name: str, depth: int, oldest_ms: int | None, now_ms: int, is_paused: bool
+    ) -> QueueStatistics:
+        consumption = self._consumptions.get(name)
+        return QueueStatistics(
+            depth=depth,
+            in_hand=0 if consumption is None else consumption.in_hand,
+            oldest_s=_age_s(oldest_ms, now_ms),
+            is_paused=is_paused,
+            has_consumer=consumption is not None,
+            handled=0 if consumption is None else consumption.handled,
+            failed=0 if consumption is None else consumption.failed,
+        )
+
+
+def _age_s(since_ms: int | None, now_ms: int) -> float | None:
+    return None if since_ms is None else max((now_ms - since_ms) / 1000, 0.0)
+
+
+def _count_all(database: Database) -> tuple[list, list, int]:  # type: ignore[type-arg]
+    queues = [
+        (name, query.count_pending(database, id), query.oldest_in(database, id), is_paused)
+        for name, (id, is_paused) in query.list_queues(database).items()
+    ]
+    peers = [(peer, query.oldest_for(database, peer.id)) for peer in query.list_peers(database)]
+    return queues, peers, query.count_dead(database)
+
+
+def _remove(ledger: Ledger, id: int) -> DeadLetter:
+    dead = ledger.dead.remove(id)
+    if dead is None:
+        raise NoSuchDeadLetter(f"there is no dead letter {id}")
+    return dead
+
+
+def _revive(ledger: Ledger, id: int) -> None:
+    dead = _remove(ledger, id)
+    # Its times are over.
+    letter = msgspec.structs.replace(dead.letter, due_ms=0, expires_ms=0)
+    if dead.is_outbound:
+        ledger.append_letter(dead.peer, letter)
+    else:
+        ledger.queues.store_letters(dead.peer, [letter], 0, ledger.now_ms)

@@ -1,0 +1,204 @@
+"""From a call of `post` to a letter in the outbox."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from postroad.core import validate_node_name
+from postroad.core.errors import ConfigError, MessageTooLarge, UsageError
+
+from .config import MailConfig
+from .letters import Letter, encode_letter
+from .names import validate_key, validate_queue_name
+from .store.ledger import Ledger
+from .store.outbox import Idempotence
+from .store.units import Work
+
+PRIORITY_MAX = 1_000
+# Names that were found valid; forgetting them all at this size keeps the table bounded.
+_NAMES_MAX = 4_096
+
+
+class Post(msgspec.Struct, frozen=True, gc=False):
+    """A letter on its way into the outbox."""
+
+    peer: str
+    id: int
+    encoded: bytes
+    idempotence: Idempotence | None = None
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to be posted among others; the fields are the arguments of `post`."""
+
+    peer: str
+    queue: str
+    body: bytes
+    key: str | None = None
+    idempotency_key: str | None = None
+    delay: float | None = None
+    ttl: float | None = None
+    priority: int = 0
+    headers: Mapping[str, str] | None = None
+    reply_to: str | None = None
+
+
+class Clerk:
+    """Makes letters: checks what is posted, and gives it an id."""
+
+    def __init__(self, config: MailConfig) -> None:
+        self._bytes_max = config.message_bytes_max
+        # Unlike those of any other process, also of this node.
+        self._next_id = itertools.count(secrets.randbits(31) << 32).__next__
+        self._known: set[tuple[str, str]] = set()
+
+    def post(
+        self,
+        peer: str,
+        queue: str,
+        body: bytes,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        reply_to: str | None = None,
+        answers: int | None = None,
+    ) -> Post:
+        """A letter of these facts, or an error that names what is wrong with them."""
+        if (peer, queue) not in self._known:
+            self._check_names(peer, queue)
+        if type(body) is not bytes:
+            body = _to_bytes(body)
+        if key is not None:
+            validate_key(key)
+        now_ms = time.time_ns() // 1_000_000
+        id = self._next_id()
+        letter = Letter(
+            id,
+            queue,
+            body,
+            now_ms,
+            key,
+            None if headers is None else _check_headers(headers),
+            priority if priority == 0 else _check_priority(priority),
+            0 if delay is None else now_ms + _to_ms("delay", delay),
+            0 if ttl is None else now_ms + _to_ms("ttl", ttl),
+            reply_to,
+            answers,
+        )
+        encoded = encode_letter(letter)
+        if len(encoded) > self._bytes_max:
+            raise MessageTooLarge(
+                f"the message takes {len(encoded)} bytes; message_bytes_max is {self._bytes_max}"
+            )
+        if idempotency_key is None:
+            return Post(peer, id, encoded)
+        return Post(peer, id, encoded, _identify(idempotency_key, letter))
+
+    def draft(self, draft: Draft) -> Post:
+        """The letter of a draft."""
+        fields = {name: getattr(draft, name) for name in draft.__struct_fields__}
+        return self.post(**fields)
+
+    def _check_names(self, peer: str, queue: str) -> None:
+        validate_node_name(peer)
+        validate_queue_name(queue)
+        if len(self._known) >= _NAMES_MAX:
+            self._known.clear()
+        self._known.add((peer, queue))
+
+
+def _to_bytes(body: object) -> bytes:
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise UsageError(f"a body is bytes, not {type(body).__name__}; encode it first")
+
+
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return msgspec.convert(headers, dict[str, str])
+    except msgspec.ValidationError as error:
+        raise UsageError(f"headers are texts with names: {error}") from None
+
+
+def _check_priority(priority: int) -> int:
+    if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+        raise ConfigError(f"priority {priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
+    return priority
+
+
+def _to_ms(name: str, seconds: float) -> int:
+    # A century is longer than any store lives, and any more would not fit its columns.
+    if not 0 <= seconds <= 100 * 365 * 86_400:
+        raise ConfigError(f"{name}={seconds!r} must be a number of seconds, 0 or more")
+    return max(round(seconds * 1000), 1)
+
+
+def _identify(key: str, letter: Letter) -> Idempotence:
+    """What makes another message under the same key another one: all but when it was posted."""
+    fixed = (letter.queue, letter.body, letter.key, letter.headers, letter.priority)
+    digest = hashlib.blake2b(msgspec.msgpack.encode(fixed), digest_size=16).digest()
+    return Idempotence(validate_key(key), digest)
+
+
+# Inside a commit.
+
+
+def check_posts(ledger: Ledger, posts: Sequence[Post]) -> list[int | None]:
+    """For each post the id of the one before with the same idempotency key, if there was one.
+
+    Raises:
+        PostRefused: they cannot be taken; nothing was changed.
+    """
+    counts: dict[str, int] = {}
+    earlier: list[int | None] = []
+    here: dict[tuple[str, str], Post] = {}
+    for post in posts:
+        found = None if post.idempotence is None else _find_earlier(ledger, post, here)
+        earlier.append(found)
+        if found is None and post.peer != ledger.owner:
+            counts[post.peer] = counts.get(post.peer, 0) + 1
+    for peer, count in counts.items():
+        ledger.outbox.check_room(peer, count)
+    return earlier
+
+
+def _find_earlier(ledger: Ledger, post: Post, here: dict[tuple[str, str], Post]) -> int | None:
+    assert post.idempotence is not None
+    found = ledger.outbox.find_posted(post.peer, post.idempotence)
+    if found is not None:
+        return found
+    first = here.setdefault((post.peer, post.idempotence.key), post)
+    return None if first is post else first.id
+
+
+def append_posts(ledger: Ledger, posts: Sequence[Post], earlier: Iterable[int | None]) -> list[int]:
+    """Put posts into the outbox; returns their ids."""
+    ids = []
+    for post, found in zip(posts, earlier, strict=True):
+        if found is None:
+            ledger.append(post.peer, (post.encoded,))
+            if post.idempotence is not None:
+                ledger.outbox.remember_posted(post.peer, post.idempotence, post.id, ledger.now_ms)
+        ids.append(post.id if found is None else found)
+    return ids
+
+
+class Posting(Work[list[int]]):
+    """Posts that somebody waits for."""
+
+    __slots__ = ()
+
+    def __init__(self, posts: Sequence[Post]) -> None:
+        super().__init__(
+            lambda ledger: append_posts(ledger, posts, check_posts(ledger, posts)),
+            sum(len(post.encoded) for post in posts),
+        )

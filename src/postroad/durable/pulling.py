@@ -1,0 +1,95 @@
+"""Messages that are pulled, and acknowledged one by one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from postroad.core.errors import TransactionLost, UsageError
+
+from .consumption import Consumption
+from .handling import Handling
+from .message import Message
+from .posting import Clerk
+from .shelf import Entry
+from .store import Store
+from .transaction import Transaction
+
+
+class Nacked(Exception):
+    """The reason told when a message is given back without one."""
+
+
+class Pulled(Message):
+    """A message that waits to be acknowledged; after a while it is given to somebody else.
+
+    for message in await mail.pull("orders"):
+        await message.ack()
+    """
+
+    __slots__ = ("_clerk", "_consumption", "_lease", "_store")
+
+    def __init__(
+        self, entry: Entry, consumption: Consumption, store: Store, clerk: Clerk, lease_s: float
+    ) -> None:
+        super().__init__(entry)
+        self._consumption = consumption
+        self._store = store
+        self._clerk = clerk
+        loop = asyncio.get_running_loop()
+        self._lease: asyncio.TimerHandle | None = loop.call_later(lease_s, self._expire)
+
+    def _expire(self) -> None:
+        self._lease = None
+        self._consumption.fail(self._entry, TimeoutError("it was pulled and not acknowledged"))
+
+    def _end_lease(self) -> None:
+        if self._lease is None:
+            raise UsageError(f"{self!r} is not yours any more")
+        self._lease.cancel()
+        self._lease = None
+
+    def begin(self) -> Transaction:
+        """A transaction to acknowledge it in."""
+        return Transaction(self._store, self._clerk)
+
+    async def ack(self, tx: Transaction | None = None) -> None:
+        """It is handled; returns when that is durable, with everything the transaction wrote."""
+        self._end_lease()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn = None if tx is None else tx.close()
+        unit = self._consumption.finish(self._entry, () if tx is None else tx.posts)
+        if unit is not None:
+            _tell_also(unit, done)
+        if turn is not None:
+            if unit is not None:
+                self._consumption.expect(unit)
+            turn.end(unit)
+        elif unit is not None:
+            self._consumption.submit(unit)
+        if unit is None:
+            raise TransactionLost("the queue is read again; the message comes once more")
+        await done
+
+    def nack(self, reason: str = "", *, delay: float | None = None) -> None:
+        """It could not be handled: it comes again later, or is a dead letter after too often."""
+        self._end_lease()
+        self._consumption.fail(self._entry, Nacked(reason or "not acknowledged"), delay)
+
+    def release(self) -> None:
+        """Give it back at once, as if it had not been pulled."""
+        self._end_lease()
+        self._consumption.give_back(self._entry)
+
+
+def _tell_also(unit: Handling, done: asyncio.Future[None]) -> None:
+    on_settled = unit.on_settled
+
+    def tell(settled: Handling, error: Exception | None) -> None:
+        on_settled(settled, error)
+        if not done.done():
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+    unit.on_settled = tell

@@ -1,0 +1,18 @@
+"""Where a node keeps its mail: SQLite, PostgreSQL, or memory for tests."""
+
+from .memory import MemoryDisk, MemoryStore
+from .postgres import PostgresStore
+from .rows import DeadLetter
+from .sqlite import SqliteStore
+from .store import Store
+from .units import Unit
+
+__all__ = [
+    "DeadLetter",
+    "MemoryDisk",
+    "MemoryStore",
+    "PostgresStore",
+    "SqliteStore",
+    "Store",
+    "Unit",
+]

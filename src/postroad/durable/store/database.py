@@ -1,0 +1,64 @@
+"""What a store needs of a database: one connection that runs statements, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Database(Protocol):
+    """One connection. Whoever calls it sees to it that calls do not overlap.
+
+    Statements of Postroad are written with `?` for parameters; those of users in whatever way
+    their database wants. Failures of the database itself become StoreUnavailable or StoreCorrupt;
+    what is wrong with a statement raises as it is.
+    """
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Run one of Postroad's own statements; the rows it yields."""
+
+    def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+        """Run a user's statement."""
+
+    def begin(self) -> None:
+        """Begin to write."""
+
+    def commit(self) -> None:
+        """Make everything since `begin` durable."""
+
+    def rollback(self) -> None:
+        """Undo everything since `begin`."""
+
+    def close(self) -> None:
+        """Give the connection back."""
+
+
+class Backend(Protocol):
+    """Where a store keeps its data, and how one gets connections to it."""
+
+    types: dict[str, str]
+    """What a migration calls `{id}`, `{serial}` and `{blob}`."""
+
+    @property
+    def sync_s(self) -> float:
+        """Seconds that a commit seems to take besides; for disks that are simulated."""
+
+    def lock(self, role: str) -> None:
+        """Become the only process in that role; raises StoreLocked if another is."""
+
+    def lock_also(self, role: str, database: Database) -> None:
+        """Take a second role, while connected."""
+
+    def connect(self) -> Database:
+        """A connection that reads and writes."""
+
+    def connect_reader(self) -> Database:
+        """A connection that sees what is committed."""
+
+    def check(self, database: Database) -> None:
+        """Raise StoreCorrupt if the data is damaged."""
+
+    def unlock(self) -> None:
+        """Let another process in; every connection is closed by now."""

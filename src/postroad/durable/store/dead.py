@@ -1,0 +1,61 @@
+"""Messages that could not be delivered or handled, kept with the reason until somebody decides."""
+
+from __future__ import annotations
+
+from postroad.durable.letters import Letter, encode_letter
+
+from .database import Database
+from .queries import find_dead
+from .rows import DeadLetter
+
+
+class DeadLetters:
+    """Adds to and removes from the dead letters of a store, inside a commit."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def add_outbound(
+        self, peer: str, letter: Letter, reason: str, detail: str, now_ms: int
+    ) -> None:
+        """Keep a letter that a peer did not take."""
+        self._add(True, peer, letter, reason, detail, 0, now_ms)
+
+    def add_inbound(
+        self, sender: str, letter: Letter, reason: str, detail: str, failures: int, now_ms: int
+    ) -> None:
+        """Keep a letter that was not handled here."""
+        self._add(False, sender, letter, reason, detail, failures, now_ms)
+
+    def _add(
+        self,
+        is_outbound: bool,
+        peer: str,
+        letter: Letter,
+        reason: str,
+        detail: str,
+        failures: int,
+        now_ms: int,
+    ) -> None:
+        self.database.execute(
+            "INSERT INTO postroad_dead"
+            " (is_outbound, peer, queue, reason, detail, failures, died_ms, letter)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                int(is_outbound),
+                peer,
+                letter.queue,
+                reason,
+                detail,
+                failures,
+                now_ms,
+                encode_letter(letter),
+            ),
+        )
+
+    def remove(self, id: int) -> DeadLetter | None:
+        """Take a dead letter out; None if there is none of that number."""
+        dead = find_dead(self.database, id)
+        if dead is not None:
+            self.database.execute("DELETE FROM postroad_dead WHERE id = ?", (id,))
+        return dead

@@ -1,0 +1,93 @@
+"""Everything a commit may change, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from postroad.durable.config import MailConfig
+from postroad.durable.letters import Letter, bind_page, decode_page, encode_letter
+
+from .database import Database
+from .dead import DeadLetters
+from .outbox import Outbox
+from .queues import Queues
+from .rows import InPage, OutPage
+from .schema import read_meta, write_meta
+from .streams import Streams
+
+
+class News:
+    """What a commit brought, for those who wait for it."""
+
+    __slots__ = ("appended", "arrived", "freed", "set_aside_in")
+
+    def __init__(self, outbox: Outbox, queues: Queues) -> None:
+        self.appended: list[tuple[str, OutPage]] = outbox.appended
+        self.arrived: list[InPage] = queues.arrived
+        self.set_aside_in: dict[str, None] = queues.set_aside_in
+        self.freed: dict[str, int] = queues.freed
+
+
+class Ledger:
+    """The tables, as one commit after the other changes them. Used by one thread."""
+
+    def __init__(
+        self, database: Database, store: bytes, owner: str, role: str, config: MailConfig
+    ) -> None:
+        self.database = database
+        self.owner = owner
+        self.dead = DeadLetters(database)
+        self.outbox = Outbox(database, store, config, self.dead)
+        self.queues = Queues(database, self.dead)
+        self.streams = Streams(database, config, self.queues)
+        self.now_ms = 0
+        # Every process that writes counts its own commits.
+        self._counter = f"commits.{role}"
+        self.commits = int(read_meta(database, self._counter) or 0)
+
+    def begin(self, now_ms: int) -> None:
+        """Begin a commit."""
+        self.now_ms = now_ms
+        self.database.begin()
+
+    def append(self, peer: str, encoded: Sequence[bytes]) -> None:
+        """Add letters for a peer; those to this node itself go straight into its queues."""
+        if peer == self.owner:
+            letters = decode_page(bind_page(encoded))
+            self.queues.store_letters(peer, letters, 0, self.now_ms)
+        else:
+            self.outbox.append(peer, encoded)
+
+    def append_letter(self, peer: str, letter: Letter) -> None:
+        """Add one letter that exists already."""
+        self.append(peer, (encode_letter(letter),))
+
+    def seal(self) -> None:
+        """Write what was gathered, and the number that tells whether this commit happened."""
+        self.outbox.flush(self.now_ms)
+        self.queues.flush()
+        write_meta(self.database, self._counter, str(self.commits + 1))
+
+    def has_happened(self, database: Database) -> bool:
+        """Whether the commit that was sealed last is in the database."""
+        return int(read_meta(database, self._counter) or 0) == self.commits + 1
+
+    def keep(self) -> News:
+        """The commit happened."""
+        self.commits += 1
+        news = News(self.outbox, self.queues)
+        self.outbox.appended = []
+        self.queues.keep()
+        return news
+
+    def reconnect(self, database: Database) -> None:
+        """Go on with another connection."""
+        self.database = database
+        for part in (self.dead, self.outbox, self.queues, self.streams):
+            part.database = database
+
+    def forget(self) -> None:
+        """The commit did not happen."""
+        self.outbox.forget()
+        self.queues.forget()
+        self.streams.forget()

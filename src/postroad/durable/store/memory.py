@@ -1,0 +1,140 @@
+"""A store in memory, for tests: with the honesty of a real disk when its process dies."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from random import Random
+
+from postroad.core.errors import StoreLocked, StoreUnavailable
+
+from .database import Database
+from .sqlite import TYPES, SqliteDatabase, check_integrity
+from .store import Store
+
+
+class MemoryDisk:
+    """What survives the process that uses it: an SQLite database in memory.
+
+        disk = MemoryDisk()
+        store = MemoryStore(disk)
+
+    Attributes:
+        sync_s: seconds that a commit takes.
+        is_full: whether commits fail for lack of room.
+        is_read_only: whether nothing can be written.
+    """
+
+    def __init__(self, rng: Random | None = None) -> None:
+        self._rng = rng or random.Random()
+        self._connection = self._connect()
+        self.sync_s = 0.0
+        self.is_full = False
+        self.is_read_only = False
+        self.holders: dict[str, object] = {}
+
+    @staticmethod
+    def _connect() -> sqlite3.Connection:
+        return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        return self._connection
+
+    def crash(self) -> None:
+        """The process died: what it was about to commit is there as a whole, or is not."""
+        self.holders.clear()
+        if self._connection.in_transaction:
+            self._connection.execute(self._rng.choice(("COMMIT", "ROLLBACK")))
+
+    def backup(self) -> bytes:
+        """A copy of what is committed."""
+        copy = self._connect()
+        try:
+            if self._connection.in_transaction:
+                raise StoreUnavailable("a commit is under way; take the backup at another moment")
+            self._connection.backup(copy)
+            return copy.serialize()
+        finally:
+            copy.close()
+
+    def restore(self, backup: bytes) -> None:
+        """Go back to a copy; no process may use the disk."""
+        self.crash()
+        self._connection.close()
+        self._connection = self._connect()
+        self._connection.deserialize(backup)
+
+
+class MemoryDatabase(SqliteDatabase):
+    """A connection to a disk in memory."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk.connection, "in memory")
+        self._disk = disk
+
+    def begin(self) -> None:
+        if self._disk.is_read_only:
+            raise StoreUnavailable("store in memory cannot be used now: it is read-only")
+        super().begin()
+
+    def commit(self) -> None:
+        if self._disk.is_full:
+            raise StoreUnavailable("store in memory cannot be used now: the disk is full")
+        super().commit()
+
+    def close(self) -> None:
+        # The disk stays.
+        self.rollback()
+
+
+class MemoryBackend:
+    """A disk in memory, as a store sees it."""
+
+    types = TYPES
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        self._database = MemoryDatabase(disk)
+        self._roles: list[str] = []
+
+    @property
+    def sync_s(self) -> float:
+        return self._disk.sync_s
+
+    def lock(self, role: str) -> None:
+        if role in self._disk.holders:
+            raise StoreLocked(f"store in memory is used by another {role}; stop that one first")
+        self._disk.holders[role] = self
+        self._roles.append(role)
+
+    def lock_also(self, role: str, database: Database) -> None:
+        self.lock(role)
+
+    def connect(self) -> MemoryDatabase:
+        # One for all: SQLite keeps a database in memory for a single connection.
+        self._database = MemoryDatabase(self._disk)
+        return self._database
+
+    def connect_reader(self) -> MemoryDatabase:
+        return self._database
+
+    def check(self, database: Database) -> None:
+        check_integrity(database, "in memory")
+
+    def unlock(self) -> None:
+        for role in self._roles:
+            # A crash may have let another one in.
+            if self._disk.holders.get(role) is self:
+                del self._disk.holders[role]
+        self._roles.clear()
+
+    def __str__(self) -> str:
+        return "in memory"
+
+
+class MemoryStore(Store):
+    """A store for tests. Give it a disk to have its data survive."""
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        super().__init__(MemoryBackend(disk or MemoryDisk()))

@@ -1,0 +1,248 @@
+"""What waits to be sent: pages of letters with gapless numbers, one row of them for each peer.
+
+Everything here runs inside the transaction of a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from postroad.core.errors import IdempotencyConflict, MailboxFull
+from postroad.durable.chain import extend, genesis
+from postroad.durable.config import MailConfig
+from postroad.durable.exchange import Reason, Refusal
+from postroad.durable.letters import bind_page, decode_page
+
+from .database import Database
+from .dead import DeadLetters
+from .queries import PEER_COLUMNS, find_peer
+from .rows import OutPage, Peer
+
+
+class Idempotence(msgspec.Struct, frozen=True):
+    """The key that makes posting twice the same as posting once."""
+
+    key: str
+    digest: bytes
+    """Of what was posted, to notice another message under the same key."""
+
+
+class Outbox:
+    """Appends to and removes from the outbox of a store."""
+
+    def __init__(
+        self, database: Database, store: bytes, config: MailConfig, dead: DeadLetters
+    ) -> None:
+        self.database = database
+        self._store = store
+        self._config = config
+        self._dead = dead
+        # As the next commit will leave them; forgotten when one fails.
+        self._peers: dict[str, Peer] = {}
+        self._posted: dict[str, list[bytes]] = {}
+        # Pages of this commit, for bridges that wait for them.
+        self.appended: list[tuple[str, OutPage]] = []
+
+    def peer(self, name: str) -> Peer:
+        """The state of a peer, made if it is new."""
+        peer = self._peers.get(name)
+        if peer is None:
+            peer = self._peers[name] = find_peer(self.database, name) or self._add_peer(name)
+        return peer
+
+    def _add_peer(self, name: str) -> Peer:
+        chain = genesis(self._store, 1, name)
+        rows = self.database.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM postroad_peers")
+        peer = Peer(rows[0][0], name, 1, 0, chain, 0, chain)
+        self.database.execute(
+            f"INSERT INTO postroad_peers ({PEER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            msgspec.structs.astuple(peer),
+        )
+        return peer
+
+    # Posting.
+
+    def check_room(self, name: str, count: int) -> None:
+        """Raise MailboxFull if so many more messages are more than this node keeps for a peer."""
+        peer = self.peer(name)
+        waiting = peer.head + len(self._posted.get(name, ())) - peer.settled
+        if waiting + count <= self._config.outbox_messages_max:
+            return
+        # What a bridge of another process has settled is not known here yet.
+        peer.settled, peer.settled_chain = self.database.execute(
+            "SELECT settled, settled_chain FROM postroad_peers WHERE id = ?", (peer.id,)
+        )[0]
+        waiting = peer.head + len(self._posted.get(name, ())) - peer.settled
+        if waiting + count > self._config.outbox_messages_max:
+            raise MailboxFull(
+                f"{waiting} messages wait for {name!r}; this node keeps "
+                f"{self._config.outbox_messages_max} (outbox_messages_max)"
+            )
+
+    def find_posted(self, name: str, idempotence: Idempotence) -> int | None:
+        """The id of the letter posted under that key before, if there was one."""
+        rows = self.database.execute(
+            "SELECT digest, letter FROM postroad_idempotency WHERE peer = ? AND key = ?",
+            (self.peer(name).id, idempotence.key),
+        )
+        if not rows:
+            return None
+        digest, letter = rows[0]
+        if bytes(digest) != idempotence.digest:
+            raise IdempotencyConflict(
+                f"idempotency key {idempotence.key!r} was used for another message to {name!r}"
+            )
+        return int(letter)
+
+    def remember_posted(self, name: str, idempotence: Idempotence, id: int, now_ms: int) -> None:
+        """Note that a letter was posted under a key."""
+        self.database.execute(
+            "INSERT INTO postroad_idempotency (peer, key, digest, letter, posted_ms)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (self.peer(name).id, idempotence.key, idempotence.digest, id, now_ms),
+        )
+
+    def forget_posted(self, before_ms: int) -> None:
+        """Drop keys that are too old."""
+        self.database.execute("DELETE FROM postroad_idempotency WHERE posted_ms < ?", (before_ms,))
+
+    def append(self, name: str, encoded: Iterable[bytes]) -> None:
+        """Add letters for a peer; they get their numbers at the end of this commit."""
+        self._posted.setdefault(name, []).extend(encoded)
+
+    def flush(self, now_ms: int) -> None:
+        """Write what was appended, as pages."""
+        for name, encoded in self._posted.items():
+            peer = self.peer(name)
+            for letters in self._split(encoded):
+                self._write_page(peer, letters, now_ms)
+            self.database.execute(
+                "UPDATE postroad_peers SET head = ?, head_chain = ? WHERE id = ?",
+                (peer.head, peer.head_chain, peer.id),
+            )
+        self._posted.clear()
+
+    def _split(self, encoded: list[bytes]) -> Iterable[Sequence[bytes]]:
+        letters_max, bytes_max = self._config.page_letters_max, self._config.page_bytes_max
+        start = size = 0
+        for index, letter in enumerate(encoded):
+            if index > start and (size + len(letter) > bytes_max or index - start >= letters_max):
+                yield encoded[start:index]
+                start, size = index, 0
+            size += len(letter)
+        yield encoded[start:]
+
+    def _write_page(self, peer: Peer, encoded: Sequence[bytes], now_ms: int) -> None:
+        letters = bind_page(encoded)
+        first, last = peer.head + 1, peer.head + len(encoded)
+        peer.head, peer.head_chain = last, extend(peer.head_chain, letters)
+        self.database.execute(
+            "INSERT INTO postroad_outbox (peer, first, last, chain, posted_ms, letters)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (peer.id, first, last, peer.head_chain, now_ms, letters),
+        )
+        self.appended.append((peer.name, OutPage(first, last, peer.head_chain, letters)))
+
+    # Settling.
+
+    def settle(
+        self,
+        name: str,
+        epoch: int,
+        upto: int,
+        chain: bytes,
+        refusals: Sequence[Refusal],
+        now_ms: int,
+    ) -> None:
+        """Remove what a peer has accepted; what it refused becomes dead letters of this node."""
+        peer = find_peer(self.database, name)
+        if peer is None or peer.epoch != epoch or upto <= peer.settled:
+            return
+        for refusal in refusals:
+            if peer.settled < refusal.number <= upto:
+                self._bury(peer, refusal, now_ms)
+        self.database.execute(
+            "DELETE FROM postroad_outbox WHERE peer = ? AND first <= ?", (peer.id, upto)
+        )
+        self.database.execute(
+            "UPDATE postroad_peers SET settled = ?, settled_chain = ? WHERE id = ?",
+            (upto, chain, peer.id),
+        )
+        if name in self._peers:
+            self._peers[name].settled, self._peers[name].settled_chain = upto, chain
+
+    def _bury(self, peer: Peer, refusal: Refusal, now_ms: int) -> None:
+        rows = self.database.execute(
+            "SELECT first, letters FROM postroad_outbox"
+            " WHERE peer = ? AND first <= ? AND last >= ?",
+            (peer.id, refusal.number, refusal.number),
+        )
+        if rows and rows[0][1] is not None:
+            first, letters = rows[0]
+            letter = decode_page(letters)[refusal.number - first]
+            self._dead.add_outbound(peer.name, letter, refusal.reason, refusal.detail, now_ms)
+
+    def void(self, name: str, page: OutPage, reason: Reason, detail: str, now_ms: int) -> None:
+        """Make dead letters of a page that cannot be sent; its numbers stay."""
+        peer = self.peer(name)
+        if page.letters is None:
+            return
+        for letter in decode_page(page.letters):
+            self._dead.add_outbound(name, letter, reason, detail, now_ms)
+        self.database.execute(
+            "UPDATE postroad_outbox SET letters = NULL WHERE peer = ? AND first = ?",
+            (peer.id, page.first),
+        )
+
+    def start_epoch(self, name: str) -> int:
+        """Number everything that waits for a peer from 1 again, as a stream it never saw.
+
+        Returns how many messages wait.
+        """
+        peer = self.peer(name)
+        pages = self.database.execute(
+            "SELECT id, first, last, letters FROM postroad_outbox WHERE peer = ? ORDER BY first",
+            (peer.id,),
+        )
+        peer.epoch += 1
+        peer.head = peer.settled = 0
+        peer.head_chain = peer.settled_chain = genesis(self._store, peer.epoch, name)
+        # First out of the way, so that no two pages ever have the same numbers.
+        self.database.execute(
+            "UPDATE postroad_outbox SET first = -first WHERE peer = ?", (peer.id,)
+        )
+        for id, first, last, letters in pages:
+            start = peer.head + 1
+            peer.head += last - first + 1
+            peer.head_chain = extend(peer.head_chain, b"" if letters is None else letters)
+            self.database.execute(
+                "UPDATE postroad_outbox SET first = ?, last = ?, chain = ? WHERE id = ?",
+                (start, peer.head, peer.head_chain, id),
+            )
+        self.database.execute(
+            "UPDATE postroad_peers SET epoch = ?, head = ?, head_chain = ?, settled = ?,"
+            " settled_chain = ? WHERE id = ?",
+            (peer.epoch, peer.head, peer.head_chain, 0, peer.settled_chain, peer.id),
+        )
+        return peer.head
+
+    def purge(self, name: str) -> int:
+        """Empty the pages that wait for a peer; returns how many messages that were."""
+        peer = self.peer(name)
+        rows = self.database.execute(
+            "SELECT COALESCE(SUM(last - first + 1), 0) FROM postroad_outbox"
+            " WHERE peer = ? AND letters IS NOT NULL",
+            (peer.id,),
+        )
+        self.database.execute(
+            "UPDATE postroad_outbox SET letters = NULL WHERE peer = ?", (peer.id,)
+        )
+        return int(rows[0][0])
+
+    def forget(self) -> None:
+        """Drop what is only in memory: the commit failed."""
+        self._peers.clear()
+        self._posted.clear()
+        self.appended.clear()

@@ -1,0 +1,170 @@
+"""A store in PostgreSQL, for those who keep their data there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from postroad.core.errors import ConfigError, MissingExtra, StoreLocked, StoreUnavailable
+
+from .database import Database, Row
+from .store import Store
+
+if TYPE_CHECKING:
+    import psycopg
+
+_TYPES = {
+    "id": "BIGINT PRIMARY KEY",
+    "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "blob": "BYTEA",
+}
+_CONNECT_S = 10
+# No statement of Postroad takes long; a server that hangs must not hang a node for ever.
+_STATEMENT_MS = 60_000
+
+
+@contextmanager
+def naming_failures(where: str) -> Iterator[None]:
+    """Tell failures of the server apart from mistakes in a statement."""
+    import psycopg
+
+    try:
+        yield
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreUnavailable(f"store {where} cannot be used now: {reason}") from error
+
+
+class PostgresDatabase(Database):
+    """One connection to a PostgreSQL server."""
+
+    def __init__(self, connection: psycopg.Connection[Row], where: str) -> None:
+        self._connection = connection
+        self._where = where
+        self._translated: dict[str, bytes] = {}
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        translated = self._translated.get(statement)
+        if translated is None:
+            translated = statement.replace("%", "%%").replace("?", "%s").encode()
+            self._translated[statement] = translated
+        return self._run(translated, parameters)
+
+    def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+        return self._run(statement.encode(), parameters)
+
+    def _run(self, statement: bytes, parameters: Sequence[Any] | None) -> list[Row]:
+        with naming_failures(self._where):
+            cursor = self._connection.execute(statement, parameters)
+            return [] if cursor.description is None else cursor.fetchall()
+
+    def begin(self) -> None:
+        self.execute("BEGIN")
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+
+    def rollback(self) -> None:
+        self.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PostgresBackend:
+    """A schema of a PostgreSQL database; an advisory lock keeps a second process out."""
+
+    types = _TYPES
+    sync_s = 0.0
+
+    def __init__(self, dsn: str, schema: str) -> None:
+        try:
+            import psycopg
+        except ImportError:
+            raise MissingExtra("postgres", "a store in PostgreSQL") from None
+        if not schema.isidentifier():
+            raise ConfigError(f"schema {schema!r} must consist of letters, digits and '_'")
+        self._psycopg = psycopg
+        self._dsn = dsn
+        self._schema = schema
+        self._where = self._describe()
+        self._roles: list[str] = []
+
+    def _describe(self) -> str:
+        try:
+            parts = self._psycopg.conninfo.conninfo_to_dict(self._dsn)
+        except self._psycopg.ProgrammingError as error:
+            raise ConfigError(f"no connection string of PostgreSQL: {error}") from None
+        # Without the password.
+        place = f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
+        return f"postgresql://{place}/{parts.get('dbname', '')} schema {self._schema}"
+
+    def lock(self, role: str) -> None:
+        # Taken with the connection, and given back with it.
+        self._roles.append(role)
+
+    def lock_also(self, role: str, database: Database) -> None:
+        self._take_lock(database, role)
+        self._roles.append(role)
+
+    def connect(self) -> PostgresDatabase:
+        """A connection that holds the lock: a server that goes away takes both with it."""
+        database = self._open()
+        try:
+            for role in self._roles:
+                self._take_lock(database, role)
+            database.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _take_lock(self, database: Database, role: str) -> None:
+        name = f"postroad/{self._schema}/{role}".encode()
+        key = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), signed=True)
+        if database.execute("SELECT pg_try_advisory_lock(?)", (key,)) != [(True,)]:
+            raise StoreLocked(f"store {self._where} is used by another {role}; stop that one first")
+
+    def connect_reader(self) -> PostgresDatabase:
+        database = self._open()
+        database.execute("SET default_transaction_read_only = on")
+        return database
+
+    def _open(self) -> PostgresDatabase:
+        with naming_failures(self._where):
+            connection = self._psycopg.connect(
+                self._dsn,
+                autocommit=True,
+                connect_timeout=_CONNECT_S,
+                keepalives_idle=5,
+                keepalives_interval=2,
+                keepalives_count=3,
+                tcp_user_timeout=15_000,
+                options=f"-c search_path={self._schema},public"
+                f" -c statement_timeout={_STATEMENT_MS} -c synchronous_commit=on",
+            )
+        return PostgresDatabase(connection, self._where)
+
+    def check(self, database: Database) -> None:
+        """The server checks its pages by itself, where checksums are on."""
+        database.execute("SELECT 1")
+
+    def unlock(self) -> None:
+        self._roles.clear()
+
+    def __str__(self) -> str:
+        return self._where
+
+
+class PostgresStore(Store):
+    """A store in a schema of a PostgreSQL database.
+
+    Args:
+        dsn: a connection string, `postgresql://user@host/database`.
+        schema: where the tables are; two nodes in one database need two.
+    """
+
+    def __init__(self, dsn: str, schema: str = "postroad") -> None:
+        super().__init__(PostgresBackend(dsn, schema))

@@ -1,0 +1,267 @@
+"""Reading from a store, inside a commit or beside it."""
+
+from __future__ import annotations
+
+from postroad.durable.exchange import Refusal
+from postroad.durable.letters import NEVER_MS, Letter, decode_letter, decode_page
+
+from .database import Database, Row
+from .rows import AsideLetter, DeadLetter, InPage, OutPage, Peer, Stream
+
+_PAGES_AT_ONCE = 8
+# What is told of refusals at once; the rest follows when these are settled.
+REFUSALS_TOLD = 1_000
+
+PEER_COLUMNS = "id, name, epoch, head, head_chain, settled, settled_chain"
+_DEAD = "id, is_outbound, peer, queue, reason, detail, failures, died_ms, letter"
+_ASIDE = "id, sender, letter, due_ms, holds_key, failures, ahead_ms, received_ms, error"
+
+
+def find_peer(database: Database, name: str) -> Peer | None:
+    """The state of a peer, if anything was ever posted to it."""
+    rows = database.execute(f"SELECT {PEER_COLUMNS} FROM postroad_peers WHERE name = ?", (name,))
+    return _to_peer(rows[0]) if rows else None
+
+
+def list_peers(database: Database) -> list[Peer]:
+    """All peers anything was ever posted to."""
+    return [_to_peer(row) for row in database.execute(f"SELECT {PEER_COLUMNS} FROM postroad_peers")]
+
+
+def _to_peer(row: Row) -> Peer:
+    id, name, epoch, head, head_chain, settled, settled_chain = row
+    return Peer(id, name, epoch, head, bytes(head_chain), settled, bytes(settled_chain))
+
+
+def read_pages(database: Database, peer: int, after: int, limit: int) -> list[OutPage]:
+    """The next pages that wait for a peer, in order."""
+    rows = database.execute(
+        "SELECT first, last, chain, letters FROM postroad_outbox"
+        " WHERE peer = ? AND first > ? ORDER BY first LIMIT ?",
+        (peer, after, limit),
+    )
+    return [
+        OutPage(first, last, bytes(chain), None if letters is None else bytes(letters))
+        for first, last, chain, letters in rows
+    ]
+
+
+def peer_and_chain(database: Database, name: str, number: int) -> tuple[Peer, bytes | None]:
+    """The state of a peer, and the chain after one message if that ends a page.
+
+    In one statement, so that both are of the same moment.
+    """
+    columns = ", ".join(f"peers.{column}" for column in PEER_COLUMNS.split(", "))
+    rows = database.execute(
+        f"SELECT {columns}, outbox.chain FROM postroad_peers AS peers"
+        " LEFT JOIN postroad_outbox AS outbox ON outbox.peer = peers.id AND outbox.last = ?"
+        " WHERE peers.name = ?",
+        (number, name),
+    )
+    *columns_of_peer, chain = rows[0]
+    peer = _to_peer(tuple(columns_of_peer))
+    if number == peer.settled:
+        return peer, peer.settled_chain
+    return peer, None if chain is None else bytes(chain)
+
+
+def oldest_for(database: Database, peer: int) -> int | None:
+    """When the oldest page that waits for a peer was posted."""
+    rows = database.execute(
+        "SELECT posted_ms FROM postroad_outbox WHERE peer = ? ORDER BY first LIMIT 1", (peer,)
+    )
+    return int(rows[0][0]) if rows else None
+
+
+def browse_outbox(database: Database, name: str, limit: int) -> list[Letter]:
+    """The first letters that wait for a peer."""
+    peer = find_peer(database, name)
+    letters: list[Letter] = []
+    after = 0
+    while peer is not None and len(letters) < limit:
+        pages = read_pages(database, peer.id, after, _PAGES_AT_ONCE)
+        if not pages:
+            break
+        after = pages[-1].last
+        for page in pages:
+            if page.letters is not None:
+                letters.extend(decode_page(page.letters))
+    return letters[:limit]
+
+
+def find_stream(database: Database, sender: str, store: bytes, epoch: int) -> Stream | None:
+    """How far a sender's store has been accepted, if it ever sent something."""
+    rows = database.execute(
+        "SELECT id, watermark, chain FROM postroad_streams"
+        " WHERE sender = ? AND store = ? AND epoch = ?",
+        (sender, store, epoch),
+    )
+    return Stream(rows[0][0], rows[0][1], bytes(rows[0][2])) if rows else None
+
+
+def list_refusals(database: Database, stream: int, after: int) -> list[Refusal]:
+    """What was refused of a stream and may not be known to its sender."""
+    rows = database.execute(
+        "SELECT number, reason, detail FROM postroad_refusals"
+        " WHERE stream = ? AND number > ? ORDER BY number LIMIT ?",
+        (stream, after, REFUSALS_TOLD),
+    )
+    return [Refusal(*row) for row in rows]
+
+
+def list_queues(database: Database) -> dict[str, tuple[int, bool]]:
+    """All queues: their numbers, and whether they are paused."""
+    rows = database.execute("SELECT name, id, is_paused FROM postroad_queues ORDER BY name")
+    return {name: (id, bool(is_paused)) for name, id, is_paused in rows}
+
+
+def read_inbox(database: Database, queue: str, id: int, after: int, limit: int) -> list[InPage]:
+    """The next pages of a queue."""
+    rows = database.execute(
+        "SELECT id, sender, letters, size, ahead_ms, received_ms, done FROM postroad_inbox"
+        " WHERE queue = ? AND id > ? ORDER BY id LIMIT ?",
+        (id, after, limit),
+    )
+    return [
+        InPage(
+            page,
+            queue,
+            sender,
+            decode_page(bytes(letters)),
+            size,
+            ahead_ms,
+            received_ms,
+            0 if done is None else int.from_bytes(done),
+        )
+        for page, sender, letters, size, ahead_ms, received_ms, done in rows
+    ]
+
+
+def read_aside(
+    database: Database, queue: str, id: int, due_ms: int, limit: int
+) -> list[AsideLetter]:
+    """Letters set aside that are due, the most urgent first."""
+    rows = database.execute(
+        f"SELECT {_ASIDE} FROM postroad_aside WHERE queue = ? AND due_ms <= ?"
+        " ORDER BY priority DESC, id LIMIT ?",
+        (id, due_ms, limit),
+    )
+    return [_to_aside(queue, row) for row in rows]
+
+
+def _to_aside(queue: str, row: Row) -> AsideLetter:
+    id, sender, letter, due_ms, holds_key, failures, ahead_ms, received_ms, error = row
+    return AsideLetter(
+        id=id,
+        queue=queue,
+        sender=sender,
+        letter=decode_letter(bytes(letter)),
+        due_ms=due_ms,
+        holds_key=bool(holds_key),
+        failures=failures,
+        ahead_ms=ahead_ms,
+        received_ms=received_ms,
+        error=error,
+    )
+
+
+def browse_queue(database: Database, queue: str, limit: int) -> list[Letter]:
+    """The first letters of a queue, those set aside behind the others."""
+    id, _ = list_queues(database).get(queue, (0, False))
+    letters: list[Letter] = []
+    after = 0
+    while len(letters) < limit:
+        pages = read_inbox(database, queue, id, after, _PAGES_AT_ONCE)
+        if not pages:
+            break
+        after = pages[-1].id
+        for page in pages:
+            letters.extend(
+                letter for index, letter in enumerate(page.letters) if not page.done >> index & 1
+            )
+    if len(letters) < limit:
+        aside = read_aside(database, queue, id, NEVER_MS, limit - len(letters))
+        letters.extend(it.letter for it in aside)
+    return letters[:limit]
+
+
+def next_due_ms(database: Database, id: int, after_ms: int) -> int | None:
+    """When the next letter set aside is due, among those that are not yet."""
+    rows = database.execute(
+        "SELECT MIN(due_ms) FROM postroad_aside WHERE queue = ? AND due_ms > ? AND due_ms < ?",
+        (id, after_ms, NEVER_MS),
+    )
+    return None if rows[0][0] is None else int(rows[0][0])
+
+
+def held_keys(database: Database, id: int) -> dict[str, int]:
+    """Keys whose letters wait for one that is tried again, and how many do."""
+    rows = database.execute(
+        "SELECT key, COUNT(*) FROM postroad_aside WHERE queue = ? AND holds_key = 1 GROUP BY key",
+        (id,),
+    )
+    return {key: int(count) for key, count in rows}
+
+
+def count_pending(database: Database, id: int) -> int:
+    """Messages in a queue."""
+    pages = database.execute(
+        "SELECT COALESCE(SUM(pending), 0) FROM postroad_inbox WHERE queue = ?", (id,)
+    )
+    aside = database.execute("SELECT COUNT(*) FROM postroad_aside WHERE queue = ?", (id,))
+    return int(pages[0][0]) + int(aside[0][0])
+
+
+def oldest_in(database: Database, id: int) -> int | None:
+    """When the oldest page of a queue was received."""
+    rows = database.execute(
+        "SELECT received_ms FROM postroad_inbox WHERE queue = ? ORDER BY id LIMIT 1", (id,)
+    )
+    return int(rows[0][0]) if rows else None
+
+
+def sizes_by_sender(database: Database) -> dict[str, int]:
+    """Bytes in the inbox, by who sent them."""
+    rows = database.execute("SELECT sender, SUM(size) FROM postroad_inbox GROUP BY sender")
+    return {sender: int(size) for sender, size in rows}
+
+
+def find_dead(database: Database, id: int) -> DeadLetter | None:
+    """One dead letter."""
+    rows = database.execute(f"SELECT {_DEAD} FROM postroad_dead WHERE id = ?", (id,))
+    return _to_dead(rows[0]) if rows else None
+
+
+def list_dead(database: Database, queue: str | None, after: int, limit: int) -> list[DeadLetter]:
+    """Dead letters in the order they died, those after a number."""
+    where, parameters = ("", ()) if queue is None else (" AND queue = ?", (queue,))
+    rows = database.execute(
+        f"SELECT {_DEAD} FROM postroad_dead WHERE id > ?{where} ORDER BY id LIMIT ?",
+        (after, *parameters, limit),
+    )
+    return [_to_dead(row) for row in rows]
+
+
+def last_dead(database: Database) -> int:
+    """The number of the newest dead letter; 0 if there is none."""
+    return int(database.execute("SELECT COALESCE(MAX(id), 0) FROM postroad_dead")[0][0])
+
+
+def count_dead(database: Database) -> int:
+    """How many there are."""
+    return int(database.execute("SELECT COUNT(*) FROM postroad_dead")[0][0])
+
+
+def _to_dead(row: Row) -> DeadLetter:
+    id, is_outbound, peer, queue, reason, detail, failures, died_ms, letter = row
+    return DeadLetter(
+        id=id,
+        is_outbound=bool(is_outbound),
+        peer=peer,
+        queue=queue,
+        reason=reason,
+        detail=detail,
+        failures=failures,
+        died_ms=died_ms,
+        letter=decode_letter(bytes(letter)),
+    )

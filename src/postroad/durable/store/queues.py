@@ -1,0 +1,218 @@
+"""Letters in this node's queues: pages in the order of arrival, and letters set aside.
+
+Everything here runs inside the transaction of a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from postroad.durable.letters import Letter, encode_letter, encode_page
+
+from .database import Database
+from .dead import DeadLetters
+from .queries import count_pending
+from .rows import AsideLetter, InPage
+
+
+class Queues:
+    """Adds to and removes from the queues of a store."""
+
+    def __init__(self, database: Database, dead: DeadLetters) -> None:
+        self.database = database
+        self._dead = dead
+        # As the next commit will leave them; forgotten when one fails.
+        self._ids: dict[str, int] | None = None
+        # Not forgotten: no number is ever used again while this process lives.
+        self._next_ids: dict[str, int] = {}
+        # Pages that changed in this commit, with what they were before.
+        self._changed: dict[int, tuple[InPage, int]] = {}
+        # For whoever waits for it: what is new in this commit, and the bytes that are gone.
+        self.arrived: list[InPage] = []
+        self.set_aside_in: dict[str, None] = {}
+        self.freed: dict[str, int] = {}
+
+    # Names and numbers.
+
+    def queue_id(self, name: str) -> int:
+        """The number of a queue, opened if it is new."""
+        queues = self.ids()
+        id = queues.get(name)
+        if id is None:
+            id = queues[name] = self.next_id("postroad_queues")
+            self.database.execute(
+                "INSERT INTO postroad_queues (id, name, is_paused) VALUES (?, ?, 0)", (id, name)
+            )
+        return id
+
+    def ids(self) -> dict[str, int]:
+        """The numbers of all queues."""
+        if self._ids is None:
+            rows = self.database.execute("SELECT name, id FROM postroad_queues")
+            self._ids = dict(rows)
+        return self._ids
+
+    def next_id(self, table: str) -> int:
+        """A number for a new row."""
+        id = self._next_ids.get(table)
+        if id is None:
+            rows = self.database.execute(f"SELECT COALESCE(MAX(id), 0) + 1 FROM {table}")
+            id = int(rows[0][0])
+        self._next_ids[table] = id + 1
+        return id
+
+    def store_letters(
+        self,
+        sender: str,
+        letters: Sequence[Letter],
+        ahead_ms: int,
+        now_ms: int,
+        *,
+        page: bytes | None = None,
+    ) -> None:
+        """Put letters into their queues; `page` is what they came in, if all of them did."""
+        by_queue: dict[str, list[Letter]] = {}
+        for letter in letters:
+            if letter.priority == 0 and letter.due_ms == 0:
+                by_queue.setdefault(letter.queue, []).append(letter)
+            else:
+                self._set_aside_new(sender, letter, ahead_ms, now_ms)
+        for queue, together in by_queue.items():
+            is_whole = page is not None and len(together) == len(letters)
+            self._write_page(queue, sender, together, page if is_whole else None, ahead_ms, now_ms)
+
+    def _write_page(
+        self,
+        queue: str,
+        sender: str,
+        letters: list[Letter],
+        data: bytes | None,
+        ahead_ms: int,
+        now_ms: int,
+    ) -> None:
+        if data is None:
+            data = encode_page(letters)
+        id = self.next_id("postroad_inbox")
+        page = InPage(id, queue, sender, letters, len(data), ahead_ms, now_ms)
+        self.database.execute(
+            "INSERT INTO postroad_inbox"
+            " (id, queue, sender, size, pending, received_ms, ahead_ms, letters)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (id, self.queue_id(queue), sender, len(data), len(letters), now_ms, ahead_ms, data),
+        )
+        self.arrived.append(page)
+
+    # Handling.
+
+    def finish(self, page: InPage, index: int) -> None:
+        """One letter of a page is done with."""
+        if page.id not in self._changed:
+            self._changed[page.id] = (page, page.done)
+        page.done |= 1 << index
+
+    def finish_aside(self, aside: AsideLetter, now_ms: int) -> None:
+        """A letter set aside is done with; the next one of its key may go."""
+        self.database.execute("DELETE FROM postroad_aside WHERE id = ?", (aside.id,))
+        if aside.holds_key:
+            queue = self.queue_id(aside.queue)
+            self.database.execute(
+                "UPDATE postroad_aside SET due_ms = ? WHERE id = (SELECT MIN(id) FROM"
+                " postroad_aside WHERE queue = ? AND key = ? AND holds_key = 1)",
+                (now_ms, queue, aside.letter.key),
+            )
+            self.set_aside_in[aside.queue] = None
+
+    def _set_aside_new(self, sender: str, letter: Letter, ahead_ms: int, now_ms: int) -> None:
+        due_ms = letter.due_ms + ahead_ms if letter.due_ms else now_ms
+        self.set_aside(
+            AsideLetter(0, letter.queue, sender, letter, due_ms, False, 0, ahead_ms, now_ms)
+        )
+
+    def set_aside(self, aside: AsideLetter) -> None:
+        """Keep a letter by itself, to have its turn when it is due."""
+        aside.id = self.next_id("postroad_aside")
+        letter = aside.letter
+        self.database.execute(
+            "INSERT INTO postroad_aside (id, queue, sender, key, priority, due_ms, holds_key,"
+            " failures, error, received_ms, ahead_ms, letter)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                aside.id,
+                self.queue_id(aside.queue),
+                aside.sender,
+                letter.key,
+                letter.priority,
+                aside.due_ms,
+                int(aside.holds_key),
+                aside.failures,
+                aside.error,
+                aside.received_ms,
+                aside.ahead_ms,
+                encode_letter(letter),
+            ),
+        )
+        self.set_aside_in[aside.queue] = None
+
+    def postpone(self, aside: AsideLetter) -> None:
+        """Write down that a letter set aside waits again."""
+        self.database.execute(
+            "UPDATE postroad_aside SET due_ms = ?, holds_key = ?, failures = ?, error = ?"
+            " WHERE id = ?",
+            (aside.due_ms, int(aside.holds_key), aside.failures, aside.error, aside.id),
+        )
+        self.set_aside_in[aside.queue] = None
+
+    def bury(
+        self, sender: str, letter: Letter, reason: str, detail: str, failures: int, now_ms: int
+    ) -> None:
+        """Keep a letter that cannot be handled among the dead ones."""
+        self._dead.add_inbound(sender, letter, reason, detail, failures, now_ms)
+
+    def pause(self, queue: str, is_paused: bool) -> None:
+        """Write down whether the consumers of a queue shall rest."""
+        self.database.execute(
+            "UPDATE postroad_queues SET is_paused = ? WHERE id = ?",
+            (int(is_paused), self.queue_id(queue)),
+        )
+
+    def purge(self, queue: str) -> int:
+        """Remove everything from a queue; returns how many messages that were."""
+        id = self.queue_id(queue)
+        for sender, size in self.database.execute(
+            "SELECT sender, SUM(size) FROM postroad_inbox WHERE queue = ? GROUP BY sender", (id,)
+        ):
+            self.freed[sender] = self.freed.get(sender, 0) + int(size)
+        count = count_pending(self.database, id)
+        self.database.execute("DELETE FROM postroad_inbox WHERE queue = ?", (id,))
+        self.database.execute("DELETE FROM postroad_aside WHERE queue = ?", (id,))
+        return count
+
+    # The end of a commit.
+
+    def flush(self) -> None:
+        """Write down which letters of which pages are done with."""
+        for page, _ in self._changed.values():
+            pending = page.pending
+            if pending:
+                self.database.execute(
+                    "UPDATE postroad_inbox SET done = ?, pending = ? WHERE id = ?",
+                    (page.done.to_bytes((len(page.letters) + 7) // 8), pending, page.id),
+                )
+            else:
+                self.database.execute("DELETE FROM postroad_inbox WHERE id = ?", (page.id,))
+                self.freed[page.sender] = self.freed.get(page.sender, 0) + page.size
+
+    def keep(self) -> None:
+        """The commit happened, and what it brought was taken."""
+        self._changed.clear()
+        self.arrived, self.set_aside_in, self.freed = [], {}, {}
+
+    def forget(self) -> None:
+        """Drop what is only in memory: the commit failed."""
+        for page, done in self._changed.values():
+            page.done = done
+        self._changed.clear()
+        self._ids = None
+        self.arrived.clear()
+        self.set_aside_in.clear()
+        self.freed.clear()

@@ -1,0 +1,91 @@
+"""The tables, as numbered migrations. A released one is never changed."""
+
+from __future__ import annotations
+
+from postroad.core.errors import StoreMismatch
+
+from .database import Backend, Database
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # What waits to be sent: `settled` is what the peer has accepted, `head` what was posted.
+        """CREATE TABLE postroad_peers (
+            id {id}, name TEXT NOT NULL UNIQUE, epoch BIGINT NOT NULL,
+            head BIGINT NOT NULL, head_chain {blob} NOT NULL,
+            settled BIGINT NOT NULL, settled_chain {blob} NOT NULL)""",
+        """CREATE TABLE postroad_outbox (
+            id {serial}, peer BIGINT NOT NULL, first BIGINT NOT NULL, last BIGINT NOT NULL,
+            chain {blob} NOT NULL, posted_ms BIGINT NOT NULL, letters {blob})""",
+        "CREATE UNIQUE INDEX postroad_outbox_order ON postroad_outbox (peer, first)",
+        """CREATE TABLE postroad_idempotency (
+            peer BIGINT NOT NULL, key TEXT NOT NULL, digest {blob} NOT NULL, letter BIGINT NOT NULL,
+            posted_ms BIGINT NOT NULL, PRIMARY KEY (peer, key))""",
+        "CREATE INDEX postroad_idempotency_age ON postroad_idempotency (posted_ms)",
+        # What was received: one watermark for each store that ever sent something.
+        """CREATE TABLE postroad_streams (
+            id {id}, sender TEXT NOT NULL, store {blob} NOT NULL,
+            epoch BIGINT NOT NULL, watermark BIGINT NOT NULL, chain {blob} NOT NULL,
+            UNIQUE (sender, store, epoch))""",
+        """CREATE TABLE postroad_refusals (
+            stream BIGINT NOT NULL, number BIGINT NOT NULL, reason TEXT NOT NULL,
+            detail TEXT NOT NULL, PRIMARY KEY (stream, number))""",
+        """CREATE TABLE postroad_queues (
+            id {id}, name TEXT NOT NULL UNIQUE, is_paused BIGINT NOT NULL)""",
+        # `done` has a bit for each letter that is finished; without any it is NULL.
+        """CREATE TABLE postroad_inbox (
+            id {id}, queue BIGINT NOT NULL, sender TEXT NOT NULL,
+            size BIGINT NOT NULL, pending BIGINT NOT NULL, done {blob}, received_ms BIGINT NOT NULL,
+            ahead_ms BIGINT NOT NULL, letters {blob} NOT NULL)""",
+        "CREATE INDEX postroad_inbox_order ON postroad_inbox (queue, id)",
+        # Letters whose turn is not the order of arrival: delayed, urgent, or waiting for a retry.
+        """CREATE TABLE postroad_aside (
+            id {id}, queue BIGINT NOT NULL, sender TEXT NOT NULL, key TEXT,
+            priority BIGINT NOT NULL, due_ms BIGINT NOT NULL, holds_key BIGINT NOT NULL,
+            failures BIGINT NOT NULL, error TEXT, received_ms BIGINT NOT NULL,
+            ahead_ms BIGINT NOT NULL, letter {blob} NOT NULL)""",
+        "CREATE INDEX postroad_aside_due ON postroad_aside (queue, due_ms)",
+        "CREATE INDEX postroad_aside_key ON postroad_aside (queue, key, id)",
+        """CREATE TABLE postroad_dead (
+            id {serial}, is_outbound BIGINT NOT NULL, peer TEXT NOT NULL, queue TEXT NOT NULL,
+            reason TEXT NOT NULL, detail TEXT NOT NULL, failures BIGINT NOT NULL,
+            died_ms BIGINT NOT NULL, letter {blob} NOT NULL)""",
+    ),
+)
+
+
+def migrate(backend: Backend, database: Database) -> None:
+    """Bring the tables up to date, in one transaction; a newer store is refused."""
+    database.begin()
+    try:
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS postroad_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+        )
+        version = int(read_meta(database, "schema") or 0)
+        if version > len(MIGRATIONS):
+            raise StoreMismatch(
+                f"the store has schema {version} and this version of Postroad knows "
+                f"{len(MIGRATIONS)}: it was written by a newer one"
+            )
+        for migration in MIGRATIONS[version:]:
+            for statement in migration:
+                database.execute(statement.format_map(backend.types))
+        write_meta(database, "schema", str(len(MIGRATIONS)))
+    except BaseException:
+        database.rollback()
+        raise
+    database.commit()
+
+
+def read_meta(database: Database, name: str) -> str | None:
+    """One of the few facts about the store itself."""
+    rows = database.execute("SELECT value FROM postroad_meta WHERE name = ?", (name,))
+    return rows[0][0] if rows else None
+
+
+def write_meta(database: Database, name: str, value: str) -> None:
+    """Remember one of them."""
+    database.execute(
+        "INSERT INTO postroad_meta (name, value) VALUES (?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (name, value),
+    )

@@ -1,0 +1,177 @@
+"""The embedded store: one SQLite file in WAL mode, synced at every commit."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from postroad.core.errors import StoreCorrupt, StoreLocked, StoreUnavailable
+
+from .database import Database, Row
+from .store import Store
+
+# Another process may hold the write lock while its bridge or an operator's command commits.
+_BUSY_S = 30.0
+# Pages of the log that are copied into the database in one go: 32 MiB.
+_CHECKPOINT_PAGES = 8_000
+_WAL_KEPT_BYTES = 64 * 1024 * 1024
+
+TYPES = {
+    "id": "INTEGER PRIMARY KEY",
+    "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "blob": "BLOB",
+}
+_CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_UNAVAILABLE = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+)
+
+
+@contextmanager
+def naming_failures(where: str) -> Iterator[None]:
+    """Tell failures of the database apart from mistakes in a statement."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        primary = None if code is None else code & 0xFF
+        if primary in _CORRUPT:
+            raise StoreCorrupt(
+                f"store {where} is damaged: {error}; restore a backup and start a new epoch"
+            ) from error
+        if primary in _UNAVAILABLE:
+            raise StoreUnavailable(f"store {where} cannot be used now: {error}") from error
+        raise
+
+
+class SqliteDatabase(Database):
+    """One connection to a SQLite database."""
+
+    def __init__(self, connection: sqlite3.Connection, where: str) -> None:
+        self._connection = connection
+        self._where = where
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        with naming_failures(self._where):
+            return self._connection.execute(statement, parameters).fetchall()
+
+    def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+        return self.execute(statement, () if parameters is None else parameters)
+
+    def begin(self) -> None:
+        # At once, so that waiting for another process happens here and not in the middle.
+        self.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+
+    def rollback(self) -> None:
+        # A failed commit may have ended the transaction already.
+        if self._connection.in_transaction:
+            self.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class SqliteBackend:
+    """A SQLite file, and beside it one lock file for each role."""
+
+    types = TYPES
+    sync_s = 0.0
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._locks: list[int] = []
+
+    def lock(self, role: str) -> None:
+        path = self._path.with_name(f"{self._path.name}.{role}.lock")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreUnavailable(f"store {self._path} cannot be opened: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(lock)
+            raise StoreLocked(
+                f"store {self._path} is used by process {holder} as its {role}; stop that one first"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        self._locks.append(lock)
+
+    def lock_also(self, role: str, database: Database) -> None:
+        self.lock(role)
+
+    def connect(self) -> SqliteDatabase:
+        database = self._open(f"{self._path}")
+        try:
+            for pragma in (
+                "journal_mode = WAL",
+                "synchronous = FULL",
+                f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
+                f"journal_size_limit = {_WAL_KEPT_BYTES}",
+            ):
+                database.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def connect_reader(self) -> SqliteDatabase:
+        database = self._open(f"{self._path}")
+        database.execute("PRAGMA query_only = ON")
+        return database
+
+    def _open(self, where: str) -> SqliteDatabase:
+        with naming_failures(where):
+            connection = sqlite3.connect(
+                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+        return SqliteDatabase(connection, where)
+
+    def check(self, database: Database) -> None:
+        check_integrity(database, str(self._path))
+
+    def unlock(self) -> None:
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+
+def check_integrity(database: Database, where: str) -> None:
+    """Raise StoreCorrupt unless SQLite finds the file in order."""
+    try:
+        rows = database.execute("PRAGMA quick_check(5)")
+    except sqlite3.DatabaseError as error:
+        raise StoreCorrupt(f"store {where} is damaged: {error}") from error
+    if rows != [("ok",)]:
+        faults = "; ".join(str(row[0]) for row in rows)
+        raise StoreCorrupt(
+            f"store {where} is damaged: {faults}; restore a backup and start a new epoch"
+        )
+
+
+class SqliteStore(Store):
+    """A store in one file; the default. `path` is made if it does not exist."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(SqliteBackend(Path(path)))

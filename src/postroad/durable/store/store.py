@@ -1,0 +1,207 @@
+"""The durable memory of a node: opened once, written by one writer, read beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Concatenate, ParamSpec, TypeVar
+
+from postroad.core import validate_node_name
+from postroad.core.errors import StoreError, StoreMismatch, StoreUnavailable, UsageError
+from postroad.durable.config import MailConfig
+
+from .database import Backend, Database
+from .ledger import Ledger, News
+from .schema import migrate, read_meta, write_meta
+from .turn import Turn
+from .units import Unit, Work
+from .writer import Writer, close_quietly
+
+logger = logging.getLogger("postroad.durable")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NODE = "node"
+BRIDGE = "bridge"
+
+
+class Store:
+    """Keeps a node's mail: what waits to be sent, what was received, what died.
+
+    Use one of SqliteStore, PostgresStore and MemoryStore.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.config = MailConfig()
+        # Set by open.
+        self.id = b""
+        self.owner = ""
+        self._listeners: list[Callable[[News], None]] = []
+        self._writer: Writer | None = None
+        self._ledger: Ledger
+        self._reader: Database
+        self._executor: ThreadPoolExecutor
+        self._reading: ThreadPoolExecutor
+
+    # Life.
+
+    async def open(self, owner: str, config: MailConfig | None = None, *, role: str = NODE) -> None:
+        """Open the store of a node, made if there is none.
+
+        Raises:
+            StoreLocked: another process works on it in that role.
+            StoreCorrupt: it is damaged.
+            StoreMismatch: it is another node's, or of a newer version.
+            StoreUnavailable: it cannot be reached or written.
+        """
+        if self._writer is not None:
+            raise UsageError(f"{self!r} is open already")
+        validate_node_name(owner)
+        self.config = config or MailConfig()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="postroad-store")
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="postroad-store-reader")
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, self._open, owner, role)
+        except BaseException:
+            self._shut_down()
+            raise
+        self.owner = owner
+        self._writer = Writer(
+            self._backend,
+            self._executor,
+            self._ledger,
+            self._tell,
+            self.config.unwritten_bytes_max,
+            self.config.transaction_s,
+        )
+
+    def _open(self, owner: str, role: str) -> None:
+        self._backend.lock(role)
+        try:
+            database = self._backend.connect()
+            try:
+                self._backend.check(database)
+                migrate(self._backend, database)
+                self.id = self._claim(database, owner)
+                self._ledger = Ledger(database, self.id, owner, role, self.config)
+                self._reader = self._backend.connect_reader()
+            except BaseException:
+                close_quietly(database)
+                raise
+        except BaseException:
+            self._backend.unlock()
+            raise
+
+    def _claim(self, database: Database, owner: str) -> bytes:
+        """The identity of this store; refuses a store of another node."""
+        id, known = read_meta(database, "store"), read_meta(database, "owner")
+        if id is None:
+            id = os.urandom(16).hex()
+            database.begin()
+            write_meta(database, "store", id)
+            write_meta(database, "owner", owner)
+            database.commit()
+        elif known != owner:
+            raise StoreMismatch(
+                f"store {self._backend} belongs to node {known!r}, and this one is {owner!r}"
+            )
+        return bytes.fromhex(id)
+
+    async def close(self) -> None:
+        """Commit what was submitted, and let the store go."""
+        if self._writer is None:
+            return
+        writer, self._writer = self._writer, None
+        await writer.close()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._reading, close_quietly, self._reader)
+        await loop.run_in_executor(self._executor, self._release)
+        self._shut_down()
+
+    def _release(self) -> None:
+        close_quietly(self._ledger.database)
+        self._backend.unlock()
+
+    def _shut_down(self) -> None:
+        self._executor.shutdown(wait=False)
+        self._reading.shutdown(wait=False)
+
+    async def lock(self, role: str) -> None:
+        """Take a second role in this process; raises StoreLocked if another process has it."""
+        await self.writer.execute(self._backend.lock_also, role, self._ledger.database)
+
+    # Writing.
+
+    @property
+    def writer(self) -> Writer:
+        """What commits; only while the store is open."""
+        if self._writer is None:
+            raise UsageError(f"{self!r} is not open")
+        return self._writer
+
+    def submit(self, unit: Unit, *, lazy: bool = False) -> None:
+        """Have a unit committed; it hears of it by itself."""
+        self.writer.submit(unit, lazy=lazy)
+
+    async def write(self, function: Callable[[Ledger], T], size: int = 0) -> T:
+        """Change the store with a function, and wait until that is durable."""
+        work = Work(function, size)
+        await self.writer.wait_for_room()
+        self.submit(work)
+        return await work.done
+
+    async def begin(self) -> Turn:
+        """Wait for a transaction of one's own."""
+        return await self.writer.begin()
+
+    # Reading.
+
+    async def read(
+        self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a query of `queries` on what is committed."""
+        writer = self.writer
+        if self._reader is self._ledger.database:
+            async with writer.round:
+                return await writer.execute(lambda: function(self._reader, *args, **kwargs))
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(
+                self._reading, lambda: function(self._reader, *args, **kwargs)
+            )
+        except StoreUnavailable:
+            await loop.run_in_executor(self._reading, self._reconnect_reader)
+            raise
+
+    def _reconnect_reader(self) -> None:
+        try:
+            reader = self._backend.connect_reader()
+        except StoreError as error:
+            logger.debug("no connection to read with: %s", error)
+            return
+        close_quietly(self._reader)
+        self._reader = reader
+
+    # News.
+
+    def listen(self, listener: Callable[[News], None]) -> None:
+        """Have a function called on the event loop with what each commit brought."""
+        self._listeners.append(listener)
+
+    def _tell(self, news: News) -> None:
+        for listener in self._listeners:
+            listener(news)
+
+    def use_rule(self, rule: Callable[[str, str], bool]) -> None:
+        """Have a function decide whether a sender may open a queue."""
+        self._ledger.streams.may_open = rule
+
+    def __repr__(self) -> str:
+        state = "open" if self._writer is not None else "not open"
+        return f"<{type(self).__name__} {self._backend} {state}>"

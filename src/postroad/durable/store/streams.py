@@ -1,0 +1,189 @@
+"""What other stores have sent: a watermark for each, and what was refused.
+
+Everything here runs inside the transaction of a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from postroad.core.errors import ConfigError, HistoryDiverged, MalformedPayload
+from postroad.durable.chain import genesis
+from postroad.durable.config import MailConfig
+from postroad.durable.dedup import FreshPage, GapBefore, sift
+from postroad.durable.exchange import Reason, Refusal, Verdict, Window
+from postroad.durable.letters import Letter, decode_page
+from postroad.durable.names import validate_key, validate_queue_name
+
+from .database import Database
+from .queries import find_stream
+from .queues import Queues
+from .rows import Stream
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """What came of a window."""
+
+    verdict: Verdict
+    watermark: int
+    chain: bytes
+    refusals: list[Refusal]
+    detail: str = ""
+
+
+QueueRule = Callable[[str, str], bool]
+"""Whether a sender may open a queue of that name."""
+
+
+class Streams:
+    """Takes windows of other stores into the queues of this one."""
+
+    def __init__(self, database: Database, config: MailConfig, queues: Queues) -> None:
+        self.database = database
+        self._config = config
+        self._queues = queues
+        self.may_open: QueueRule = lambda sender, queue: True
+        # As the next commit will leave them; forgotten when one fails.
+        self._streams: dict[tuple[str, bytes, int], Stream] = {}
+
+    def stream(self, sender: str, store: bytes, epoch: int, own_name: str) -> Stream:
+        """How far a sender's store has been accepted; at the beginning if it is new."""
+        key = (sender, store, epoch)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = find_stream(self.database, *key) or self._add_stream(
+                *key, genesis(store, epoch, own_name)
+            )
+        return stream
+
+    def _add_stream(self, sender: str, store: bytes, epoch: int, chain: bytes) -> Stream:
+        stream = Stream(self._queues.next_id("postroad_streams"), 0, chain)
+        self.database.execute(
+            "INSERT INTO postroad_streams (id, sender, store, epoch, watermark, chain)"
+            " VALUES (?, ?, ?, ?, 0, ?)",
+            (stream.id, sender, store, epoch, chain),
+        )
+        return stream
+
+    # Receiving.
+
+    def accept(self, sender: str, window: Window, own_name: str, room: int, now_ms: int) -> Arrival:
+        """Keep what is new in a window, as far as there is room, and move the watermark."""
+        stream = self.stream(sender, window.store, window.epoch, own_name)
+        before = stream.watermark
+        refusals: list[Refusal] = []
+        verdict, detail = Verdict.ACCEPTED, ""
+        try:
+            for fresh in sift(stream.watermark, stream.chain, window):
+                room -= 0 if fresh.page.letters is None else len(fresh.page.letters)
+                if room < 0 and not self._is_first(stream, before, sender):
+                    verdict = Verdict.FULL
+                    break
+                refusals += self._take(sender, fresh, now_ms - window.now_ms, now_ms)
+                stream.watermark, stream.chain = fresh.last, fresh.page.chain
+        except GapBefore:
+            verdict = Verdict.GAP
+        except HistoryDiverged as error:
+            verdict, detail = Verdict.DIVERGED, str(error)
+        self._remember(stream, before, refusals)
+        self.forget_refusals(stream, window.settled)
+        return Arrival(verdict, stream.watermark, stream.chain, refusals, detail)
+
+    def _is_first(self, stream: Stream, before: int, sender: str) -> bool:
+        """Whether nothing of the sender is here: it may always send one page, however large."""
+        if stream.watermark > before:
+            return False
+        rows = self.database.execute(
+            "SELECT 1 FROM postroad_inbox WHERE sender = ? LIMIT 1", (sender,)
+        )
+        return not rows
+
+    def _remember(self, stream: Stream, before: int, refusals: Sequence[Refusal]) -> None:
+        if stream.watermark == before:
+            return
+        self.database.execute(
+            "UPDATE postroad_streams SET watermark = ?, chain = ? WHERE id = ?",
+            (stream.watermark, stream.chain, stream.id),
+        )
+        for refusal in refusals:
+            self.database.execute(
+                "INSERT INTO postroad_refusals (stream, number, reason, detail)"
+                " VALUES (?, ?, ?, ?)",
+                (stream.id, refusal.number, refusal.reason, refusal.detail),
+            )
+
+    def forget_refusals(self, stream: Stream, settled: int) -> None:
+        """Drop refusals that the sender has made dead letters of."""
+        self.database.execute(
+            "DELETE FROM postroad_refusals WHERE stream = ? AND number <= ?", (stream.id, settled)
+        )
+
+    def _take(self, sender: str, fresh: FreshPage, ahead_ms: int, now_ms: int) -> list[Refusal]:
+        """Store the letters of a page; returns those that cannot be."""
+        if fresh.page.letters is None:
+            return []
+        numbers = range(fresh.first, fresh.last + 1)
+        try:
+            if not fresh.is_intact:
+                raise MalformedPayload("the page was changed on its way")
+            letters = decode_page(fresh.page.letters)
+            if len(letters) != fresh.page.count:
+                raise MalformedPayload(f"{len(letters)} letters where {fresh.page.count} were told")
+        except MalformedPayload as error:
+            return [Refusal(number, Reason.UNREADABLE, str(error)) for number in numbers]
+        refusals = list(self._refuse(sender, fresh.first, letters, now_ms - ahead_ms))
+        if refusals:
+            refused = {refusal.number - fresh.first for refusal in refusals}
+            letters = [it for index, it in enumerate(letters) if index not in refused]
+        self._queues.store_letters(
+            sender, letters, ahead_ms, now_ms, page=None if refusals else fresh.page.letters
+        )
+        return refusals
+
+    def _refuse(
+        self, sender: str, first: int, letters: Sequence[Letter], sender_now_ms: int
+    ) -> Iterator[Refusal]:
+        """Those of the letters that this node does not take."""
+        size_max = self._config.message_bytes_max
+        allowed: dict[str, str | None] = {}
+        for number, letter in enumerate(letters, first):
+            if letter.queue not in allowed:
+                allowed[letter.queue] = self._why_closed(sender, letter.queue)
+            if (detail := allowed[letter.queue]) is not None:
+                yield Refusal(number, Reason.UNKNOWN_QUEUE, detail)
+            elif letter.key is not None and (detail := _why_no_key(letter.key)) is not None:
+                yield Refusal(number, Reason.UNREADABLE, detail)
+            elif len(letter.body) > size_max:
+                detail = f"{len(letter.body)} bytes; this node takes {size_max}"
+                yield Refusal(number, Reason.TOO_LARGE, detail)
+            elif 0 < letter.expires_ms <= sender_now_ms:
+                yield Refusal(number, Reason.EXPIRED, "it expired before it was delivered")
+
+    def _why_closed(self, sender: str, queue: str) -> str | None:
+        """Why a sender may not write into a queue; None if it may."""
+        queues = self._queues.ids()
+        if queue in queues:
+            return None
+        try:
+            validate_queue_name(queue)
+        except ConfigError as error:
+            return str(error)
+        if not self.may_open(sender, queue):
+            return f"there is no queue {queue!r}, and {sender!r} may not open it"
+        if len(queues) >= self._config.queues_max:
+            return f"there is no queue {queue!r}, and no more than {len(queues)} may be opened"
+        return None
+
+    def forget(self) -> None:
+        """Drop what is only in memory: the commit failed."""
+        self._streams.clear()
+
+
+def _why_no_key(key: str) -> str | None:
+    try:
+        validate_key(key)
+    except ConfigError as error:
+        return str(error)
+    return None

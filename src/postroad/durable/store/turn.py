@@ -1,0 +1,87 @@
+"""A transaction of one's own on the store's connection, among the units of a round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from postroad.core.errors import StoreError, TransactionLost
+
+from .database import Row
+from .ledger import Ledger
+from .units import Unit
+
+Execute = Callable[..., Awaitable[Any]]
+
+
+class Turn:
+    """Statements of a user, undone together unless the turn ends well."""
+
+    def __init__(self, execute: Execute, ledger: Ledger) -> None:
+        self._execute = execute
+        self._ledger = ledger
+        loop = asyncio.get_running_loop()
+        # Resolved when the connection is this one's to use.
+        self.granted: asyncio.Future[None] = loop.create_future()
+        # Resolved when no more statements come.
+        self._ended: asyncio.Future[None] = loop.create_future()
+        # What is done with the statements or not at all; None undoes them.
+        self.unit: Unit | None = None
+        self._statement: asyncio.Future[Any] | None = None
+        self.is_lost = False
+
+    async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+        """Run a statement and return its rows."""
+        if self.is_lost or self._ended.done():
+            raise TransactionLost("the transaction is over; its statements were undone")
+        database = self._ledger.database
+        # A caller that is cancelled must not leave a statement behind that runs into others.
+        self._statement = asyncio.ensure_future(
+            self._execute(database.execute_native, statement, parameters)
+        )
+        rows: list[Row] = await asyncio.shield(self._statement)
+        return rows
+
+    def end(self, unit: Unit | None) -> None:
+        """Say that no more statements come: apply the unit with them, or undo them."""
+        if self.is_lost:
+            raise TransactionLost("the transaction took too long; its statements were undone")
+        if not self._ended.done():
+            self.unit = unit
+            self._ended.set_result(None)
+
+    def refuse(self, error: Exception) -> None:
+        """Tell whoever waits for this turn that there is none."""
+        if not self.granted.done():
+            self.granted.set_exception(error)
+
+    async def run(self, timeout_s: float) -> None:
+        """Let the user work, and do or undo what it did."""
+        if self._ended.done() or self.granted.done():
+            return
+        await self._execute(self._ledger.database.execute, "SAVEPOINT postroad_turn")
+        self.granted.set_result(None)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._ended)
+        except TimeoutError:
+            self.is_lost = True
+        if self._statement is not None:
+            await asyncio.wait((self._statement,))
+            # Its caller hears of what went wrong with it.
+            self._statement.exception()
+        await self._execute(self._close)
+
+    def _close(self) -> None:
+        database, unit = self._ledger.database, self.unit
+        if unit is not None:
+            try:
+                unit.apply(self._ledger)
+            except StoreError:
+                raise
+            except Exception as error:
+                unit.error = error
+        if unit is None or unit.error is not None:
+            database.execute("ROLLBACK TO SAVEPOINT postroad_turn")
+        database.execute("RELEASE SAVEPOINT postroad_turn")

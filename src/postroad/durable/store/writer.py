@@ -1,0 +1,314 @@
+"""One writer with group commit: whatever waits when the disk is ready goes in one commit.
+
+A round is one commit. Its statements run in the one thread of the store, so the event loop never
+waits for the disk, and no two statements overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar, TypeVarTuple
+
+from postroad.core import faults
+from postroad.core.backoff import backoff
+from postroad.core.errors import NotRunning, PostroadError, StoreError
+
+from .database import Backend, Database
+from .ledger import Ledger, News
+from .turn import Turn
+from .units import Unit
+
+logger = logging.getLogger("postroad.durable")
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+BEFORE_COMMIT = faults.declare("durable.commit.before")
+AFTER_COMMIT = faults.declare("durable.commit.after")
+AFTER_REPORT = faults.declare("durable.commit.reported")
+
+# Work that nobody waits for is written this much later, if nothing else is written before.
+_LAZY_S = 0.05
+# A round is committed after so many transactions or so much time, however many more there are.
+_TURNS_MAX = 256
+_ROUND_S = 0.02
+_RECONNECT_FIRST_S = 0.05
+_RECONNECT_MAX_S = 2.0
+
+
+class Writer:
+    """Commits units in the order they were submitted."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        executor: Executor,
+        ledger: Ledger,
+        on_news: Callable[[News], None],
+        unwritten_bytes_max: int,
+        transaction_s: float,
+    ) -> None:
+        self._backend = backend
+        self._executor = executor
+        self._ledger = ledger
+        self._on_news = on_news
+        self._bytes_max = unwritten_bytes_max
+        self._transaction_s = transaction_s
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[Unit] = []
+        self._waiting_bytes = 0
+        self._turns: deque[Turn] = deque()
+        self._work = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._lazy_timer: asyncio.TimerHandle | None = None
+        self._is_closing = False
+        self.commits = 0
+        # Held while a transaction is open: whoever shares the connection waits for it.
+        self.round = asyncio.Lock()
+        self._task = self._loop.create_task(self._run(), name="postroad store writer")
+
+    # Submitting.
+
+    def submit(self, unit: Unit, *, lazy: bool = False) -> None:
+        """Have a unit committed after all that were submitted before."""
+        if self._is_closing:
+            raise NotRunning("the store is closed")
+        self._waiting.append(unit)
+        self._waiting_bytes += unit.size
+        if self._waiting_bytes > self._bytes_max:
+            self._room.clear()
+        if not lazy:
+            self._work.set()
+        elif self._lazy_timer is None and not self._work.is_set():
+            self._lazy_timer = self._loop.call_later(_LAZY_S, self._work.set)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be submitted."""
+        return self._room.is_set()
+
+    async def wait_for_room(self) -> None:
+        """Wait until the disk has caught up."""
+        await self._room.wait()
+
+    async def begin(self) -> Turn:
+        """Wait for a transaction of one's own."""
+        if self._is_closing:
+            raise NotRunning("the store is closed")
+        turn = Turn(self.execute, self._ledger)
+        self._turns.append(turn)
+        self._work.set()
+        try:
+            await turn.granted
+        except asyncio.CancelledError:
+            turn.end(None)
+            raise
+        return turn
+
+    async def execute(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a function in the thread of the store."""
+        return await self._loop.run_in_executor(self._executor, function, *args)
+
+    async def close(self) -> None:
+        """Commit what was submitted, and stop."""
+        self._is_closing = True
+        self._work.set()
+        await asyncio.shield(self._task)
+
+    # Rounds.
+
+    async def _run(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            if self._lazy_timer is not None:
+                self._lazy_timer.cancel()
+                self._lazy_timer = None
+            if self._waiting or self._turns:
+                async with self.round:
+                    await self._round()
+            elif self._is_closing:
+                return
+            if self._waiting or self._turns or self._is_closing:
+                self._work.set()
+
+    async def _round(self) -> None:
+        units = self._take()
+        try:
+            if self._turns or self._backend.sync_s:
+                news = await self._commit_slowly(units)
+            else:
+                news = await self.execute(self._commit, units)
+        except StoreError as error:
+            await self._clear_up(units, error)
+        except Exception as error:
+            logger.exception("a commit failed, but not for a reason of the database")
+            await self._isolate(units, error)
+        else:
+            self._report(units, news)
+
+    def _take(self) -> list[Unit]:
+        units, self._waiting = self._waiting, []
+        self._waiting_bytes = 0
+        self._room.set()
+        return units
+
+    def _commit(self, units: Sequence[Unit]) -> News:
+        self._begin()
+        self._apply(units)
+        self._seal(units)
+        return self._finish(units)
+
+    async def _commit_slowly(self, units: list[Unit]) -> News:
+        """The same in steps, where transactions of users or a slow disk come between."""
+        await self.execute(self._begin)
+        await self.execute(self._apply, units)
+        await self._give_turns(units)
+        await self.execute(self._seal, units)
+        if self._backend.sync_s:
+            await asyncio.sleep(self._backend.sync_s)
+        return await self.execute(self._finish, units)
+
+    async def _give_turns(self, units: list[Unit]) -> None:
+        until = self._loop.time() + _ROUND_S
+        for _ in range(_TURNS_MAX):
+            if not self._turns:
+                return
+            turn = self._turns.popleft()
+            try:
+                await turn.run(self._transaction_s)
+            finally:
+                if turn.unit is not None:
+                    units.append(turn.unit)
+            if more := self._take():
+                await self.execute(self._apply, more)
+                units += more
+            if self._loop.time() >= until:
+                return
+
+    def _begin(self) -> None:
+        self._ledger.begin(time.time_ns() // 1_000_000)
+
+    def _apply(self, units: Sequence[Unit]) -> None:
+        for unit in units:
+            try:
+                unit.apply(self._ledger)
+            except StoreError:
+                raise
+            except PostroadError as error:
+                # It refused before it changed anything.
+                unit.error = error
+
+    def _seal(self, units: Sequence[Unit]) -> None:
+        self._ledger.seal()
+        BEFORE_COMMIT.reach(units=units)
+
+    def _finish(self, units: Sequence[Unit]) -> News:
+        self._ledger.database.commit()
+        AFTER_COMMIT.reach(units=units)
+        return self._ledger.keep()
+
+    def _report(self, units: Sequence[Unit], news: News) -> None:
+        self.commits += 1
+        # News first: whoever hears that its message is kept may look for it at once.
+        self._on_news(news)
+        for unit in units:
+            unit.settle(unit.error)
+        AFTER_REPORT.reach(units=units)
+
+    # When something fails.
+
+    async def _isolate(self, units: Sequence[Unit], error: Exception) -> None:
+        """Commit the units of a failed round one by one, so that one harms no other."""
+        await self._roll_back_or_reconnect()
+        if len(units) == 1:
+            units[0].settle(error)
+            return
+        for unit in units:
+            if unit.error is not None:
+                unit.settle(unit.error)
+                continue
+            try:
+                news = await self.execute(self._commit, [unit])
+            except StoreError as failure:
+                await self._clear_up([unit], failure)
+            except Exception as failure:
+                await self._roll_back_or_reconnect()
+                unit.settle(failure)
+            else:
+                self._report([unit], news)
+
+    async def _clear_up(self, units: Sequence[Unit], error: StoreError) -> None:
+        """Find out whether a commit that failed has happened all the same, and tell of it."""
+        news = await self._roll_back_or_reconnect()
+        if news is not None:
+            self._report(units, news)
+            return
+        logger.warning("nothing could be committed: %s", error)
+        for unit in units:
+            unit.settle(unit.error or error)
+
+    async def _roll_back_or_reconnect(self) -> News | None:
+        """Make ready for the next round; what the last one brought if it happened after all."""
+        try:
+            return await self.execute(self._roll_back)
+        except StoreError as failure:
+            return await self._reconnect(failure)
+
+    def _roll_back(self) -> News | None:
+        self._ledger.database.rollback()
+        return self._keep_or_forget()
+
+    def _keep_or_forget(self) -> News | None:
+        if self._ledger.has_happened(self._ledger.database):
+            return self._ledger.keep()
+        self._ledger.forget()
+        return None
+
+    async def _reconnect(self, error: StoreError) -> News | None:
+        """Get a new connection, however long it takes; whoever comes meanwhile is refused."""
+        attempt = 0
+        while True:
+            attempt += 1
+            self._refuse_all(error)
+            if self._is_closing:
+                self._ledger.forget()
+                return None
+            pause_s = backoff(
+                attempt,
+                first_s=_RECONNECT_FIRST_S,
+                max_s=_RECONNECT_MAX_S,
+                chance=random.random(),
+            )
+            await asyncio.sleep(pause_s)
+            try:
+                return await self.execute(self._connect_again)
+            except StoreError as failure:
+                error = failure
+
+    def _refuse_all(self, error: StoreError) -> None:
+        for unit in self._take():
+            unit.settle(error)
+        while self._turns:
+            self._turns.popleft().refuse(error)
+
+    def _connect_again(self) -> News | None:
+        close_quietly(self._ledger.database)
+        database = self._backend.connect()
+        self._ledger.reconnect(database)
+        return self._keep_or_forget()
+
+
+def close_quietly(database: Database) -> None:
+    """Close a connection that may be broken."""
+    try:
+        database.close()
+    except Exception as error:
+        logger.debug("closing a connection failed: %r", error)

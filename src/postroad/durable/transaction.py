@@ -1,0 +1,113 @@
+"""What is written through a transaction happens as a whole, with the message it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from postroad.core.errors import UsageError
+
+from .message import Message
+from .posting import Clerk, Draft, Post
+from .store import Store
+from .store.database import Row
+from .store.turn import Turn
+
+OPEN: ContextVar[Transaction | None] = ContextVar("postroad_transaction", default=None)
+"""The transaction whose statements have begun in this task: commits wait for its end."""
+
+
+class Transaction:
+    """Collects what shall be done together: rows of the user's own tables, and further posts."""
+
+    __slots__ = ("_clerk", "_is_over", "_store", "_turn", "posts")
+
+    def __init__(self, store: Store, clerk: Clerk) -> None:
+        self._store = store
+        self._clerk = clerk
+        self._turn: Turn | None = None
+        self._is_over = False
+        self.posts: list[Post] = []
+
+    async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+        """Run a statement on the database of the store and return its rows.
+
+        From the first statement to the end of the transaction nobody else commits, so do slow
+        things before it.
+        """
+        self._check()
+        if self._turn is None:
+            self._turn = await self._store.begin()
+            OPEN.set(self)
+        return await self._turn.execute(statement, parameters)
+
+    def post(
+        self,
+        peer: str,
+        queue: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        reply_to: str | None = None,
+    ) -> int:
+        """Post a message if the transaction succeeds; returns its id."""
+        self._check()
+        post = self._clerk.post(
+            peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
+        )
+        self.posts.append(post)
+        return post.id
+
+    def post_draft(self, draft: Draft) -> int:
+        """Post a draft if the transaction succeeds; returns its id."""
+        self._check()
+        post = self._clerk.draft(draft)
+        self.posts.append(post)
+        return post.id
+
+    def reply(
+        self, message: Message, body: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> int:
+        """Answer a message whose sender wants that."""
+        self._check()
+        if message.reply_to is None:
+            raise UsageError(f"{message!r} wants no reply")
+        post = self._clerk.post(
+            message.sender, message.reply_to, body, headers=headers, answers=message.id
+        )
+        self.posts.append(post)
+        return post.id
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise UsageError("the transaction is over")
+
+    # For those who made it.
+
+    def close(self) -> Turn | None:
+        """Take nothing more; what its statements ran in, if there were any."""
+        self._is_over = True
+        if self._turn is not None:
+            OPEN.set(None)
+        return self._turn
+
+    def undo(self) -> None:
+        """Give up everything."""
+        turn = self.close()
+        if turn is not None and not turn.is_lost:
+            turn.end(None)
+
+
+def check_not_inside() -> None:
+    """Refuse to wait for a commit that waits for the caller's own transaction."""
+    if OPEN.get() is not None:
+        raise UsageError(
+            "this would wait for the transaction it is called in: pass tx=tx, or do it before "
+            "the first statement"
+        )
