@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
@@ -27,6 +26,60 @@ _IN_A_ROW_MAX = 64
 _WATCH_S = 1.0
 
 
+class Worker:
+    """Handles one message after the other."""
+
+    __slots__ = (
+        "_consumer",
+        "_consumption",
+        "_number",
+        "_seen",
+        "_seen_at",
+        "is_busy",
+        "is_overdue",
+        "task",
+    )
+
+    def __init__(self, consumer: Consumer, consumption: Consumption) -> None:
+        self._consumer = consumer
+        self._consumption = consumption
+        self.is_busy = False
+        # Counts messages; a number that is seen for too long is that of a handler that hangs.
+        self._number = self._seen = 0
+        self._seen_at = 0.0
+        self.is_overdue = False
+        loop = asyncio.get_running_loop()
+        self.task = loop.create_task(self._work(), name=f"postroad consumer {consumption.queue}")
+
+    async def _work(self) -> None:
+        consumer, consumption = self._consumer, self._consumption
+        in_a_row = 0
+        while not consumer.is_stopping:
+            entry = consumption.take()
+            if entry is None:
+                await consumption.wait()
+                in_a_row = 0
+                continue
+            self._number += 1
+            self.is_busy = True
+            try:
+                await consumer.handle(entry, self)
+            finally:
+                self.is_busy = False
+            in_a_row += 1
+            if in_a_row >= _IN_A_ROW_MAX:
+                in_a_row = 0
+                await asyncio.sleep(0)
+
+    def check(self, now: float, handler_s: float) -> None:
+        """Cancel the handler if it has been at the same message for too long."""
+        if not self.is_busy or self._number != self._seen:
+            self._seen, self._seen_at = self._number, now
+        elif now - self._seen_at > handler_s and not self.is_overdue:
+            self.is_overdue = True
+            self.task.cancel()
+
+
 class Consumer:
     """Workers that handle the messages of one queue."""
 
@@ -47,74 +100,51 @@ class Consumer:
         self._handler_s = handler_s
         self._loop = asyncio.get_running_loop()
         self._is_stopping = False
-        # Workers that handle something, since when; those that took too long.
-        self._since: dict[asyncio.Task[None], float] = {}
-        self._overdue: set[asyncio.Task[None]] = set()
-        self._workers = [
-            self._loop.create_task(self._work(), name=f"postroad consumer {consumption.queue}")
-            for _ in range(concurrency)
-        ]
+        self._workers = [Worker(self, consumption) for _ in range(concurrency)]
         self._watch = self._loop.call_later(_WATCH_S, self._look_at_watch)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more messages are to be taken."""
+        return self._is_stopping
 
     async def stop(self, grace_s: float) -> None:
         """Take no more messages; handlers that do not end in time are cancelled."""
         self._is_stopping = True
         self.consumption.changed.set()
         self._watch.cancel()
-        idle = [worker for worker in self._workers if worker not in self._since]
-        for worker in idle:
-            worker.cancel()
-        _, busy = await asyncio.wait(self._workers, timeout=grace_s)
-        for worker in busy:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        tasks = [worker.task for worker in self._workers]
+        for worker in self._workers:
+            if not worker.is_busy:
+                worker.task.cancel()
+        _, busy = await asyncio.wait(tasks, timeout=grace_s)
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.consumption.close()
 
     def _look_at_watch(self) -> None:
         """Cancel handlers that take too long."""
         now = self._loop.time()
-        for worker, since in self._since.items():
-            if now - since > self._handler_s and worker not in self._overdue:
-                self._overdue.add(worker)
-                worker.cancel()
+        for worker in self._workers:
+            worker.check(now, self._handler_s)
         self._watch = self._loop.call_later(_WATCH_S, self._look_at_watch)
 
-    async def _work(self) -> None:
-        worker = asyncio.current_task()
-        assert worker is not None
-        consumption = self.consumption
-        in_a_row = 0
-        while not self._is_stopping:
-            entry = consumption.take()
-            if entry is None:
-                await consumption.wait()
-                in_a_row = 0
-                continue
-            self._since[worker] = self._loop.time()
-            try:
-                await self._handle(entry, worker)
-            finally:
-                self._since.pop(worker, None)
-            in_a_row += 1
-            if in_a_row >= _IN_A_ROW_MAX:
-                in_a_row = 0
-                await asyncio.sleep(0)
-
-    async def _handle(self, entry: Entry, worker: asyncio.Task[None]) -> None:
+    async def handle(self, entry: Entry, worker: Worker) -> None:
+        """Run the handler for one message, and see to what comes of it."""
         tx = Transaction(self._store, self._clerk)
         try:
             result = self._handler(Message(entry), tx)
-            if inspect.isawaitable(result):
+            if result is not None and hasattr(result, "__await__"):
                 await result
         except asyncio.CancelledError:
             tx.undo()
-            if worker not in self._overdue:
+            if not worker.is_overdue:
                 self.consumption.give_back(entry)
                 raise
-            self._overdue.discard(worker)
-            worker.uncancel()
-            error = TimeoutError(f"the handler took more than {self._handler_s} s")
-            self._fail(entry, error)
+            worker.is_overdue = False
+            worker.task.uncancel()
+            self._fail(entry, TimeoutError(f"the handler took more than {self._handler_s} s"))
         except Exception as error:
             tx.undo()
             self._fail(entry, error)

@@ -40,7 +40,7 @@ _LOOK_AGAIN_S = 30.0
 _REPAIR_FIRST_S = 0.05
 _REPAIR_MAX_S = 5.0
 _DETAIL_CHARS_MAX = 2_000
-# More keys in trouble than this, and the queue waits for them.
+# With more keys in trouble than this, nothing new is read until some are out of it.
 _HELD_KEYS_MAX = 10_000
 
 
@@ -98,8 +98,6 @@ class Consumption:
     def take(self) -> Entry | None:
         """The next message to handle; None if there is none at the moment."""
         if self._is_broken or self.is_paused or self.uncommitted >= self._config.uncommitted_max:
-            return None
-        if self._shelf.held_keys > _HELD_KEYS_MAX:
             return None
         entry = self._shelf.take(time.time_ns() // 1_000_000)
         if self._shelf.displaced or self._shelf.expired:
@@ -193,7 +191,7 @@ class Consumption:
         """What becomes of a message whose handler failed: another attempt, or a dead letter."""
         unit = Handling(self._on_settled)
         failures = entry.failures + 1
-        detail = f"{type(error).__name__}: {error}".replace("\0", "?")[:_DETAIL_CHARS_MAX]
+        detail = f"{type(error).__name__}: {error}"[:_DETAIL_CHARS_MAX]
         if self._is_hopeless(entry, error):
             reason = Reason.REJECTED if isinstance(error, Reject) else Reason.FAILED
             unit.bury(entry, reason, detail, failures)
@@ -215,7 +213,7 @@ class Consumption:
         del self._in_hand[entry]
         if self._is_broken:
             self._want_more()
-        return not self._is_broken
+        return not self._is_broken and not self._is_closed
 
     # What came of a commit.
 
@@ -233,10 +231,12 @@ class Consumption:
         self.changed.set()
 
     def _forget(self, entries: Sequence[Entry]) -> None:
+        last: InPage | None = None
         for entry in entries:
-            if entry.page is not None:
-                if not entry.page.pending:
-                    self._pages.pop(entry.page.id, None)
+            if (page := entry.page) is not None:
+                if page is not last and not page.pending:
+                    self._pages.pop(page.id, None)
+                last = page
             elif entry.aside is not None:
                 self._asides.pop(entry.aside.id, None)
                 self._left_meanwhile[entry.aside.id] = None
@@ -312,6 +312,7 @@ class Consumption:
             not self._is_broken
             and not (self._is_read_whole and self._read_upto >= self._newest)
             and self._shelf.size < self._config.ahead_letters
+            and self._shelf.held_keys < _HELD_KEYS_MAX
         ):
             await self._load_pages()
         self.changed.set()
@@ -343,6 +344,10 @@ class Consumption:
                 self._asides[aside.id] = aside
                 self._shelf.add_aside(aside)
         self._plan_look(next_ms, now_ms)
+
+    def _latest_ms(self, now_ms: int) -> int:
+        """A retry that is due after this was planned by a clock that has been set back since."""
+        return now_ms + round(self.retry.max_s * 1000) + 1_000
 
     def _plan_look(self, next_ms: int | None, now_ms: int) -> None:
         if self._aside_timer is not None:

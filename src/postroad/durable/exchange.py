@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import enum
-from typing import TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
 from postroad.core.errors import MalformedPayload
 
+from .chain import CHAIN_BYTES
+
 VERSION = 1
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
+"""A number that every database has room for."""
+PageCount: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)]
+Digest: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=CHAIN_BYTES, max_length=CHAIN_BYTES)]
 
 
 class Verdict(enum.IntEnum):
@@ -44,7 +51,7 @@ class Reason(enum.StrEnum):
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
     """A message that was counted but not kept: its sender keeps it as a dead letter."""
 
-    number: int
+    number: Count
     reason: str
     detail: str
 
@@ -52,8 +59,8 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
 class SentPage(msgspec.Struct, array_like=True, frozen=True):
     """Letters as they are sent; their numbers follow from the window."""
 
-    count: int
-    chain: bytes
+    count: PageCount
+    chain: Digest
     """After this page."""
     letters: bytes | None
     """None if the sender removed them and only their numbers are left."""
@@ -62,11 +69,11 @@ class SentPage(msgspec.Struct, array_like=True, frozen=True):
 class Offer(msgspec.Struct, array_like=True, frozen=True):
     """A sender's store introduces itself before its first window."""
 
-    store: bytes
-    epoch: int
-    token: int
+    store: Digest
+    epoch: Count
+    token: Count
     """Of two bridges of one store the one with the higher number is right."""
-    settled: int
+    settled: Count
     """The sender knows everything up to this number to be accepted."""
     version: int = VERSION
 
@@ -75,10 +82,10 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
     """What the receiver remembers of that store."""
 
     verdict: Verdict
-    watermark: int
+    watermark: Count
     """Number of the last message accepted; 0 if there was none."""
-    chain: bytes
-    credit: int
+    chain: Digest
+    credit: Count
     """Bytes of letters it takes now."""
     refusals: list[Refusal]
     """Those the sender may not know yet."""
@@ -87,15 +94,15 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
 class Window(msgspec.Struct, array_like=True, frozen=True):
     """Pages in a row."""
 
-    store: bytes
-    epoch: int
-    token: int
-    settled: int
-    now_ms: int
+    store: Digest
+    epoch: Count
+    token: Count
+    settled: Count
+    now_ms: Count
     """The sender's clock, so that times in letters can be understood."""
-    first: int
+    first: Count
     """Number of the first letter."""
-    previous: bytes
+    previous: Digest
     """The chain before it."""
     pages: list[SentPage]
     version: int = VERSION

@@ -73,8 +73,10 @@ class Handling(Unit):
         """Make a dead letter of a message."""
         self.burials.append(Burial(entry, reason, detail, failures))
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> Sequence[Entry]:
         """All messages this is about."""
+        if not (self.set_aside or self.postponed or self.burials):
+            return self.finished
         return [
             *self.finished,
             *(entry for entry, _ in self.set_aside),

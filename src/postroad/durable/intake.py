@@ -8,7 +8,7 @@ from postroad.core import faults
 from postroad.core.errors import UsageError
 from postroad.net import Message, MessagingService
 
-from .chain import genesis
+from .chain import CHAIN_BYTES, genesis
 from .config import MailConfig
 from .exchange import VERSION, Answer, Offer, Verdict, Window, decode, encode
 from .names import DELIVER, OFFER, node_behind
@@ -17,7 +17,7 @@ from .store import queries as query
 from .store.database import Database
 from .store.ledger import Ledger, News
 from .store.streams import Arrival
-from .store.units import Unit
+from .store.units import Unit, tell
 
 BEFORE_ACCEPT = faults.declare("durable.intake.before_accept")
 AFTER_ACCEPT = faults.declare("durable.intake.after_accept")
@@ -46,12 +46,7 @@ class Acceptance(Unit):
         )
 
     def settle(self, error: Exception | None) -> None:
-        if self.done.done():
-            return
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
+        tell(self.done, error)
 
 
 class Intake:
@@ -125,7 +120,7 @@ class Intake:
         if window.version != VERSION:
             raise UsageError(f"version {window.version} of the exchange; this node has {VERSION}")
         if not self._is_newest(sender, window.store, window.token):
-            return encode(Answer(Verdict.FENCED, 0, b"", 0, []))
+            return encode(Answer(Verdict.FENCED, 0, bytes(CHAIN_BYTES), 0, []))
         BEFORE_ACCEPT.reach(sender=sender, first=window.first)
         unit = Acceptance(
             sender, window, self._service.name, self._room(sender), len(message.payload)

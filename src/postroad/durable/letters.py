@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -13,26 +14,33 @@ NEVER_MS = (1 << 62) - 1
 """A time that does not come."""
 
 
+# What every database has room for; more can only be meant ill.
+Id: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+PRIORITY_MAX = 1_000
+Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+
+
 class Letter(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One message as it is stored and as it travels; its place in a page gives its number."""
 
-    id: int
+    id: Id
     """Chosen by the sender; with the sender's name it tells a message from all others."""
     queue: str
     body: bytes
-    posted_ms: int
+    posted_ms: Moment
     """By the clock of the sender, like every time in here; milliseconds since 1970."""
     key: str | None = None
     """Messages of equal keys are handled one after the other, in the order they were posted."""
     headers: dict[str, str] | None = None
-    priority: int = 0
-    due_ms: int = 0
+    priority: Priority = 0
+    due_ms: Moment = 0
     """Not to be handled earlier."""
-    expires_ms: int = 0
+    expires_ms: Moment = 0
     """Not to be handled later; 0 if it may always."""
     reply_to: str | None = None
     """Queue of the sender that takes the answer."""
-    answers: int | None = None
+    answers: Id | None = None
     """The letter this one is a reply to."""
 
     @property

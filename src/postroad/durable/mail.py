@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 
@@ -24,14 +24,14 @@ from .liaison import Liaison
 from .message import Message
 from .names import REPLIES, validate_queue_name
 from .operations import Operations
-from .posting import Clerk, Draft, Post, Posting
+from .posting import Clerk, Draft, Post, Posting, SinglePosting
 from .pulling import Pulled
 from .statistics import Totals
 from .store import Store
 from .store import queries as query
 from .store.ledger import Ledger, News
 from .store.store import BRIDGE
-from .transaction import Transaction, check_not_inside
+from .transaction import OPEN, Transaction, check_not_inside
 
 logger = logging.getLogger("postroad.durable")
 
@@ -84,7 +84,7 @@ class Mail(Operations, Lifecycle):
         self._consumptions: dict[str, Consumption] = {}
         self._consumers: dict[str, Consumer] = {}
         self._replies: dict[int, asyncio.Future[Message]] = {}
-        self._is_running = False
+        self._was_started = self._is_running = False
         self._forgetting: asyncio.Task[None] | None = None
         self.totals = Totals()
 
@@ -92,8 +92,9 @@ class Mail(Operations, Lifecycle):
 
     async def start(self) -> None:
         """Open the store, take mail of others, and send what waits."""
-        if self._is_running:
-            raise UsageError(f"{self!r} runs already")
+        if self._was_started:
+            raise UsageError(f"{self!r} was started already; make a new one")
+        self._was_started = True
         await self.store.open(self.service.name, self.config)
         try:
             await self._start()
@@ -212,20 +213,31 @@ class Mail(Operations, Lifecycle):
         post = self._clerk.post(
             peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
         )
-        return (await self._post((post,)))[0]
+        if idempotency_key is not None:
+            return (await self._post((post,)))[0]
+        if OPEN.get() is not None:
+            check_not_inside()
+        writer = self.store.writer
+        if not writer.has_room:
+            await writer.wait_for_room()
+        posting = SinglePosting(post, writer.create_future())
+        writer.submit(posting)
+        await posting.done
+        return post.id
 
     async def post_all(self, drafts: Iterable[Draft]) -> list[int]:
         """Post several messages, all of them or none."""
-        return await self._post([self._clerk.draft(draft) for draft in drafts])
+        return list(await self._post([self._clerk.draft(draft) for draft in drafts]))
 
-    async def _post(self, posts: Iterable[Post]) -> list[int]:
+    async def _post(self, posts: Sequence[Post]) -> Sequence[int]:
         check_not_inside()
         writer = self.store.writer
         if not writer.has_room:
             await writer.wait_for_room()
-        posting = Posting(tuple(posts))
+        posting = Posting(posts, writer.create_future())
         writer.submit(posting)
-        return await posting.done
+        await posting.done
+        return posting.ids
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -243,7 +255,7 @@ class Mail(Operations, Lifecycle):
         turn = tx.close()
         if turn is None and not tx.posts:
             return
-        posting = Posting(tx.posts)
+        posting = Posting(tx.posts, self.store.writer.create_future())
         if turn is None:
             self.store.submit(posting)
         else:

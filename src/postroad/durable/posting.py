@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 import secrets
@@ -14,13 +15,12 @@ from postroad.core import validate_node_name
 from postroad.core.errors import ConfigError, MessageTooLarge, UsageError
 
 from .config import MailConfig
-from .letters import Letter, encode_letter
+from .letters import PRIORITY_MAX, Letter, encode_letter
 from .names import validate_key, validate_queue_name
 from .store.ledger import Ledger
 from .store.outbox import Idempotence
-from .store.units import Work
+from .store.units import Unit, tell
 
-PRIORITY_MAX = 1_000
 # Names that were found valid; forgetting them all at this size keeps the table bounded.
 _NAMES_MAX = 4_096
 
@@ -185,20 +185,50 @@ def append_posts(ledger: Ledger, posts: Sequence[Post], earlier: Iterable[int | 
     ids = []
     for post, found in zip(posts, earlier, strict=True):
         if found is None:
-            ledger.append(post.peer, (post.encoded,))
+            ledger.append(post.peer, post.encoded)
             if post.idempotence is not None:
                 ledger.outbox.remember_posted(post.peer, post.idempotence, post.id, ledger.now_ms)
         ids.append(post.id if found is None else found)
     return ids
 
 
-class Posting(Work[list[int]]):
-    """Posts that somebody waits for."""
+class Posting(Unit):
+    """Posts that somebody waits for: all of them or none."""
 
-    __slots__ = ()
+    __slots__ = ("_posts", "done", "ids")
 
-    def __init__(self, posts: Sequence[Post]) -> None:
-        super().__init__(
-            lambda ledger: append_posts(ledger, posts, check_posts(ledger, posts)),
-            sum(len(post.encoded) for post in posts),
-        )
+    def __init__(self, posts: Sequence[Post], done: asyncio.Future[None]) -> None:
+        super().__init__(sum([len(post.encoded) for post in posts]))
+        self._posts = posts
+        self.ids: Sequence[int] = ()
+        self.done = done
+
+    def apply(self, ledger: Ledger) -> None:
+        self.ids = append_posts(ledger, self._posts, check_posts(ledger, self._posts))
+
+    def settle(self, error: Exception | None) -> None:
+        tell(self.done, error)
+
+
+class SinglePosting(Unit):
+    """One post without an idempotency key: what most postings are."""
+
+    __slots__ = ("_post", "done")
+
+    def __init__(self, post: Post, done: asyncio.Future[None]) -> None:
+        super().__init__(len(post.encoded))
+        self._post = post
+        self.done = done
+
+    def apply(self, ledger: Ledger) -> None:
+        peer = self._post.peer
+        if peer != ledger.owner:
+            ledger.outbox.check_room(peer, 1)
+        ledger.append(peer, self._post.encoded)
+
+    def settle(self, error: Exception | None) -> None:
+        done = self.done
+        if error is None and not done.done():
+            done.set_result(None)
+        else:
+            tell(done, error)

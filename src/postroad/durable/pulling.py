@@ -12,6 +12,7 @@ from .message import Message
 from .posting import Clerk
 from .shelf import Entry
 from .store import Store
+from .store.units import tell
 from .transaction import Transaction
 
 
@@ -84,12 +85,8 @@ class Pulled(Message):
 def _tell_also(unit: Handling, done: asyncio.Future[None]) -> None:
     on_settled = unit.on_settled
 
-    def tell(settled: Handling, error: Exception | None) -> None:
+    def tell_both(settled: Handling, error: Exception | None) -> None:
         on_settled(settled, error)
-        if not done.done():
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
+        tell(done, error)
 
-    unit.on_settled = tell
+    unit.on_settled = tell_both

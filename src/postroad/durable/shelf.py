@@ -20,7 +20,12 @@ class Entry:
     __slots__ = ("aside", "index", "key", "letter", "page")
 
     def __init__(
-        self, letter: Letter, page: InPage | None, index: int, aside: AsideLetter | None
+        self,
+        letter: Letter,
+        page: InPage | None,
+        index: int,
+        aside: AsideLetter | None,
+        key: str | None,
     ) -> None:
         self.letter = letter
         # Where it is: in a page, or set aside.
@@ -28,7 +33,7 @@ class Entry:
         self.index = index
         self.aside = aside
         # What it must wait for others of; None where order does not matter.
-        self.key: str | None = letter.key
+        self.key = key
 
     @property
     def home(self) -> InPage | AsideLetter:
@@ -81,33 +86,21 @@ class Shelf:
 
     def add_page(self, page: InPage) -> None:
         """Put the letters of a page behind all others."""
-        done = page.done
-        before = len(self._ready)
-        if done:
-            self._ready.extend(
-                self._entry(letter, page, index, None)
-                for index, letter in enumerate(page.letters)
-                if not done >> index & 1
-            )
-        else:
-            self._ready.extend(
-                self._entry(letter, page, index, None) for index, letter in enumerate(page.letters)
-            )
-        self.size += len(self._ready) - before
+        done, is_ordered = page.done, self._is_ordered
+        entries = [
+            Entry(letter, page, index, None, letter.key if is_ordered else None)
+            for index, letter in enumerate(page.letters)
+            if not done or not done >> index & 1
+        ]
+        self._ready.extend(entries)
+        self.size += len(entries)
 
     def add_aside(self, aside: AsideLetter) -> None:
         """Put a letter where its priority wants it."""
-        entry = self._entry(aside.letter, None, 0, aside)
-        heapq.heappush(self._urgent, (-aside.letter.priority, aside.id, entry))
+        letter = aside.letter
+        entry = Entry(letter, None, 0, aside, letter.key if self._is_ordered else None)
+        heapq.heappush(self._urgent, (-letter.priority, aside.id, entry))
         self.size += 1
-
-    def _entry(
-        self, letter: Letter, page: InPage | None, index: int, aside: AsideLetter | None
-    ) -> Entry:
-        entry = Entry(letter, page, index, aside)
-        if not self._is_ordered:
-            entry.key = None
-        return entry
 
     # Handling.
 

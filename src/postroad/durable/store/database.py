@@ -25,6 +25,9 @@ class Database(Protocol):
     def begin(self) -> None:
         """Begin to write."""
 
+    def prepare(self) -> None:
+        """Everything is written, and `commit` is next."""
+
     def commit(self) -> None:
         """Make everything since `begin` durable."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from postroad.durable.config import MailConfig
 from postroad.durable.letters import Letter, bind_page, decode_page, encode_letter
 
@@ -41,6 +39,8 @@ class Ledger:
         self.queues = Queues(database, self.dead)
         self.streams = Streams(database, config, self.queues)
         self.now_ms = 0
+        # Letters of this commit for this node itself.
+        self._to_self: list[bytes] = []
         # Every process that writes counts its own commits.
         self._counter = f"commits.{role}"
         self.commits = int(read_meta(database, self._counter) or 0)
@@ -50,21 +50,24 @@ class Ledger:
         self.now_ms = now_ms
         self.database.begin()
 
-    def append(self, peer: str, encoded: Sequence[bytes]) -> None:
-        """Add letters for a peer; those to this node itself go straight into its queues."""
+    def append(self, peer: str, encoded: bytes) -> None:
+        """Add a letter for a peer; those to this node itself go straight into its queues."""
         if peer == self.owner:
-            letters = decode_page(bind_page(encoded))
-            self.queues.store_letters(peer, letters, 0, self.now_ms)
+            self._to_self.append(encoded)
         else:
             self.outbox.append(peer, encoded)
 
     def append_letter(self, peer: str, letter: Letter) -> None:
         """Add one letter that exists already."""
-        self.append(peer, (encode_letter(letter),))
+        self.append(peer, encode_letter(letter))
 
     def seal(self) -> None:
         """Write what was gathered, and the number that tells whether this commit happened."""
         self.outbox.flush(self.now_ms)
+        for encoded in self.outbox.split(self._to_self):
+            letters = decode_page(bind_page(encoded))
+            self.queues.store_letters(self.owner, letters, 0, self.now_ms)
+        self._to_self.clear()
         self.queues.flush()
         write_meta(self.database, self._counter, str(self.commits + 1))
 
@@ -88,6 +91,7 @@ class Ledger:
 
     def forget(self) -> None:
         """The commit did not happen."""
+        self._to_self.clear()
         self.outbox.forget()
         self.queues.forget()
         self.streams.forget()

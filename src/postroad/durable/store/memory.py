@@ -31,6 +31,7 @@ class MemoryDisk:
         self.sync_s = 0.0
         self.is_full = False
         self.is_read_only = False
+        self.is_prepared = False
         self.holders: dict[str, object] = {}
 
     @staticmethod
@@ -45,7 +46,9 @@ class MemoryDisk:
         """The process died: what it was about to commit is there as a whole, or is not."""
         self.holders.clear()
         if self._connection.in_transaction:
-            self._connection.execute(self._rng.choice(("COMMIT", "ROLLBACK")))
+            was_committed = self.is_prepared and self._rng.random() < 0.5
+            self._connection.execute("COMMIT" if was_committed else "ROLLBACK")
+        self.is_prepared = False
 
     def backup(self) -> bytes:
         """A copy of what is committed."""
@@ -76,9 +79,14 @@ class MemoryDatabase(SqliteDatabase):
     def begin(self) -> None:
         if self._disk.is_read_only:
             raise StoreUnavailable("store in memory cannot be used now: it is read-only")
+        self._disk.is_prepared = False
         super().begin()
 
+    def prepare(self) -> None:
+        self._disk.is_prepared = True
+
     def commit(self) -> None:
+        self._disk.is_prepared = False
         if self._disk.is_full:
             raise StoreUnavailable("store in memory cannot be used now: the disk is full")
         super().commit()

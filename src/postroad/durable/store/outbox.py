@@ -5,7 +5,7 @@ Everything here runs inside the transaction of a commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -108,15 +108,19 @@ class Outbox:
         """Drop keys that are too old."""
         self.database.execute("DELETE FROM postroad_idempotency WHERE posted_ms < ?", (before_ms,))
 
-    def append(self, name: str, encoded: Iterable[bytes]) -> None:
-        """Add letters for a peer; they get their numbers at the end of this commit."""
-        self._posted.setdefault(name, []).extend(encoded)
+    def append(self, name: str, encoded: bytes) -> None:
+        """Add a letter for a peer; it gets its number at the end of this commit."""
+        posted = self._posted.get(name)
+        if posted is None:
+            self._posted[name] = [encoded]
+        else:
+            posted.append(encoded)
 
     def flush(self, now_ms: int) -> None:
         """Write what was appended, as pages."""
         for name, encoded in self._posted.items():
             peer = self.peer(name)
-            for letters in self._split(encoded):
+            for letters in self.split(encoded):
                 self._write_page(peer, letters, now_ms)
             self.database.execute(
                 "UPDATE postroad_peers SET head = ?, head_chain = ? WHERE id = ?",
@@ -124,7 +128,10 @@ class Outbox:
             )
         self._posted.clear()
 
-    def _split(self, encoded: list[bytes]) -> Iterable[Sequence[bytes]]:
+    def split(self, encoded: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+        """Cut letters into pages."""
+        if not encoded:
+            return
         letters_max, bytes_max = self._config.page_letters_max, self._config.page_bytes_max
         start = size = 0
         for index, letter in enumerate(encoded):

@@ -35,6 +35,8 @@ def naming_failures(where: str) -> Iterator[None]:
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
         reason = " ".join(str(error).split())
         raise StoreUnavailable(f"store {where} cannot be used now: {reason}") from error
+    except psycopg.errors.ReadOnlySqlTransaction as error:
+        raise StoreUnavailable(f"store {where} is read-only now: {error}") from error
 
 
 class PostgresDatabase(Database):
@@ -62,6 +64,9 @@ class PostgresDatabase(Database):
 
     def begin(self) -> None:
         self.execute("BEGIN")
+
+    def prepare(self) -> None:
+        """The server needs no preparation."""
 
     def commit(self) -> None:
         self.execute("COMMIT")

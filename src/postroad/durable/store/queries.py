@@ -138,13 +138,16 @@ def read_inbox(database: Database, queue: str, id: int, after: int, limit: int) 
 
 
 def read_aside(
-    database: Database, queue: str, id: int, due_ms: int, limit: int
+    database: Database, queue: str, id: int, now_ms: int, latest_ms: int, limit: int
 ) -> list[AsideLetter]:
-    """Letters set aside that are due, the most urgent first."""
+    """Letters set aside that are due, the most urgent first.
+
+    So are retries that are planned for after `latest_ms`.
+    """
     rows = database.execute(
-        f"SELECT {_ASIDE} FROM postroad_aside WHERE queue = ? AND due_ms <= ?"
-        " ORDER BY priority DESC, id LIMIT ?",
-        (id, due_ms, limit),
+        f"SELECT {_ASIDE} FROM postroad_aside WHERE queue = ? AND (due_ms <= ?"
+        " OR failures > 0 AND due_ms > ? AND due_ms < ?) ORDER BY priority DESC, id LIMIT ?",
+        (id, now_ms, latest_ms, NEVER_MS, limit),
     )
     return [_to_aside(queue, row) for row in rows]
 
@@ -180,7 +183,7 @@ def browse_queue(database: Database, queue: str, limit: int) -> list[Letter]:
                 letter for index, letter in enumerate(page.letters) if not page.done >> index & 1
             )
     if len(letters) < limit:
-        aside = read_aside(database, queue, id, NEVER_MS, limit - len(letters))
+        aside = read_aside(database, queue, id, NEVER_MS, NEVER_MS, limit - len(letters))
         letters.extend(it.letter for it in aside)
     return letters[:limit]
 

@@ -145,7 +145,7 @@ class Queues:
                 aside.due_ms,
                 int(aside.holds_key),
                 aside.failures,
-                aside.error,
+                _cleaned(aside.error),
                 aside.received_ms,
                 aside.ahead_ms,
                 encode_letter(letter),
@@ -158,7 +158,7 @@ class Queues:
         self.database.execute(
             "UPDATE postroad_aside SET due_ms = ?, holds_key = ?, failures = ?, error = ?"
             " WHERE id = ?",
-            (aside.due_ms, int(aside.holds_key), aside.failures, aside.error, aside.id),
+            (aside.due_ms, int(aside.holds_key), aside.failures, _cleaned(aside.error), aside.id),
         )
         self.set_aside_in[aside.queue] = None
 
@@ -216,3 +216,8 @@ class Queues:
         self.arrived.clear()
         self.set_aside_in.clear()
         self.freed.clear()
+
+
+def _cleaned(text: str | None) -> str | None:
+    """A text that every database keeps."""
+    return None if text is None else text.replace("\0", "?")

@@ -75,6 +75,9 @@ class SqliteDatabase(Database):
         # At once, so that waiting for another process happens here and not in the middle.
         self.execute("BEGIN IMMEDIATE")
 
+    def prepare(self) -> None:
+        """SQLite needs no preparation."""
+
     def commit(self) -> None:
         self.execute("COMMIT")
 

@@ -119,6 +119,7 @@ class Store:
             return
         writer, self._writer = self._writer, None
         await writer.close()
+        self._listeners.clear()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._reading, close_quietly, self._reader)
         await loop.run_in_executor(self._executor, self._release)

@@ -22,6 +22,9 @@ from .queries import find_stream
 from .queues import Queues
 from .rows import Stream
 
+# A new one comes with every new store and every epoch, which are rare.
+_STREAMS_PER_SENDER = 32
+
 
 class Arrival(msgspec.Struct, frozen=True):
     """What came of a window."""
@@ -59,6 +62,7 @@ class Streams:
         return stream
 
     def _add_stream(self, sender: str, store: bytes, epoch: int, chain: bytes) -> Stream:
+        self._forget_oldest(sender)
         stream = Stream(self._queues.next_id("postroad_streams"), 0, chain)
         self.database.execute(
             "INSERT INTO postroad_streams (id, sender, store, epoch, watermark, chain)"
@@ -66,6 +70,19 @@ class Streams:
             (stream.id, sender, store, epoch, chain),
         )
         return stream
+
+    def _forget_oldest(self, sender: str) -> None:
+        """Keep no more streams of a sender than it can need.
+
+        Should one that is forgotten come back, its sender notices that this node forgot it.
+        """
+        rows = self.database.execute(
+            "SELECT id FROM postroad_streams WHERE sender = ? ORDER BY id DESC", (sender,)
+        )
+        for (id,) in rows[_STREAMS_PER_SENDER - 1 :]:
+            self.database.execute("DELETE FROM postroad_streams WHERE id = ?", (id,))
+            self.database.execute("DELETE FROM postroad_refusals WHERE stream = ?", (id,))
+            self._streams.clear()
 
     # Receiving.
 

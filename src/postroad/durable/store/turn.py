@@ -48,6 +48,8 @@ class Turn:
         if self.is_lost:
             raise TransactionLost("the transaction took too long; its statements were undone")
         if not self._ended.done():
+            if unit is not None:
+                unit.has_statements = True
             self.unit = unit
             self._ended.set_result(None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .ledger import Ledger
 
@@ -18,13 +18,15 @@ class Unit(ABC):
     Attributes:
         size: about how much memory it takes while it waits.
         error: why it alone was not done, set while it is applied.
+        has_statements: whether it belongs to statements of a user, which cannot be repeated.
     """
 
-    __slots__ = ("error", "size")
+    __slots__ = ("error", "has_statements", "size")
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self.error: Exception | None = None
+        self.has_statements = False
 
     @abstractmethod
     def apply(self, ledger: Ledger) -> None:
@@ -50,10 +52,17 @@ class Work(Unit, Generic[T]):
         self._result = self._function(ledger)
 
     def settle(self, error: Exception | None) -> None:
-        if self.done.done():
-            # Whoever waited for it gave up.
-            return
-        if error is None:
+        if error is None and not self.done.done():
             self.done.set_result(self._result)
-        else:
-            self.done.set_exception(error)
+        elif error is not None:
+            tell(self.done, error)
+
+
+def tell(done: asyncio.Future[Any], error: Exception | None) -> None:
+    """Tell whoever waits what came of it; it may have given up waiting."""
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

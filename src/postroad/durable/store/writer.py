@@ -61,6 +61,9 @@ class Writer:
         self._bytes_max = unwritten_bytes_max
         self._transaction_s = transaction_s
         self._loop = asyncio.get_running_loop()
+        self.create_future = self._loop.create_future
+        # Whether more may be submitted.
+        self.has_room = True
         self._waiting: list[Unit] = []
         self._waiting_bytes = 0
         self._turns: deque[Turn] = deque()
@@ -83,16 +86,12 @@ class Writer:
         self._waiting.append(unit)
         self._waiting_bytes += unit.size
         if self._waiting_bytes > self._bytes_max:
+            self.has_room = False
             self._room.clear()
         if not lazy:
             self._work.set()
         elif self._lazy_timer is None and not self._work.is_set():
             self._lazy_timer = self._loop.call_later(_LAZY_S, self._work.set)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more may be submitted."""
-        return self._room.is_set()
 
     async def wait_for_room(self) -> None:
         """Wait until the disk has caught up."""
@@ -157,6 +156,7 @@ class Writer:
     def _take(self) -> list[Unit]:
         units, self._waiting = self._waiting, []
         self._waiting_bytes = 0
+        self.has_room = True
         self._room.set()
         return units
 
@@ -208,6 +208,7 @@ class Writer:
 
     def _seal(self, units: Sequence[Unit]) -> None:
         self._ledger.seal()
+        self._ledger.database.prepare()
         BEFORE_COMMIT.reach(units=units)
 
     def _finish(self, units: Sequence[Unit]) -> News:
@@ -228,12 +229,9 @@ class Writer:
     async def _isolate(self, units: Sequence[Unit], error: Exception) -> None:
         """Commit the units of a failed round one by one, so that one harms no other."""
         await self._roll_back_or_reconnect()
-        if len(units) == 1:
-            units[0].settle(error)
-            return
         for unit in units:
-            if unit.error is not None:
-                unit.settle(unit.error)
+            if unit.error is not None or unit.has_statements or len(units) == 1:
+                unit.settle(unit.error or error)
                 continue
             try:
                 news = await self.execute(self._commit, [unit])
