@@ -334,7 +334,9 @@ class Consumption:
         self._left_meanwhile.clear()
         limit = _ASIDE_AT_ONCE + len(self._asides)
         now_ms = time.time_ns() // 1_000_000
-        asides = await self._store.read(query.read_aside, self.queue, self._id, now_ms, limit)
+        asides = await self._store.read(
+            query.read_aside, self.queue, self._id, now_ms, self._latest_ms(now_ms), limit
+        )
         next_ms = await self._store.read(query.next_due_ms, self._id, now_ms)
         if self._is_broken:
             return

@@ -15,7 +15,7 @@ NEVER_MS = (1 << 62) - 1
 
 
 # What every database has room for; more can only be meant ill.
-Id: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+Id: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 PRIORITY_MAX = 1_000
 Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
