@@ -70,8 +70,14 @@ class LazyGroup(click.Group):
 
 
 COMMANDS = {
+    "bridge": LazyCommand(
+        "postroad.cli.bridge:bridge", "Carry the mail of a node, as a process of its own."
+    ),
     "certs": LazyCommand(
         "postroad.cli.certs:certs", "Make and inspect certificates for development clusters."
+    ),
+    "mail": LazyCommand(
+        "postroad.cli.mail:mail", "Look into the mail of a node, and decide about dead letters."
     ),
 }
 

@@ -10,6 +10,7 @@ from .letters import Letter
 from .mail import Mail
 from .message import Message
 from .messaging import HandlerRegistration, TopicHandler, TopicMessage, TopicMessaging
+from .operations import StoreOperations
 from .posting import Draft
 from .pulling import Pulled
 from .statistics import MailStatistics, PeerStatistics, QueueStatistics
@@ -20,6 +21,7 @@ from .store import (
     PostgresStore,
     SqliteStore,
     Store,
+    store_at,
 )
 from .transaction import Transaction
 
@@ -50,8 +52,10 @@ __all__ = [
     "SqliteStore",
     "StaticDirectory",
     "Store",
+    "StoreOperations",
     "TopicHandler",
     "TopicMessage",
     "TopicMessaging",
     "Transaction",
+    "store_at",
 ]

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from postroad.core import Address, faults
 from postroad.core.backoff import backoff
@@ -110,6 +110,7 @@ class Bridge:
         peer: str,
         target: Address,
         token: int,
+        on_fenced: Callable[[Fenced], None],
     ) -> None:
         self.peer = peer
         self.target = target
@@ -128,7 +129,7 @@ class Bridge:
         self._wake.set()
         self._hurry = asyncio.Event()
         self._is_stale = False
-        self.fenced: Fenced | None = None
+        self._on_fenced = on_fenced
         self._windows: deque[asyncio.Task[bytes]] = deque()
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"postroad bridge to {peer}"
@@ -178,15 +179,16 @@ class Bridge:
     # Running.
 
     async def _run(self) -> None:
-        while self.fenced is None:
+        while True:
             self.phase = Phase.RESTING
             await self._wake.wait()
             self._wake.clear()
             try:
                 has_more = await self._converse()
             except Fenced as error:
-                self._tell(error)
-                self.fenced = error
+                self._tell(error, logging.ERROR)
+                self._on_fenced(error)
+                return
             except StreamRefused as error:
                 self._tell(error, logging.ERROR)
                 self.phase = Phase.REFUSED
@@ -363,7 +365,7 @@ class Bridge:
     def on_settled(self, error: Exception | None) -> None:
         """A settlement is durable, or failed: then a later one makes up for it."""
         if isinstance(error, Fenced):
-            self.fenced = error
+            self._on_fenced(error)
             self._task.cancel()
 
     def health(self) -> BridgeHealth:

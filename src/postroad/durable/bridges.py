@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from postroad.core import Address, Lifecycle, to_address
-from postroad.core.errors import ConfigError, MalformedPayload, MessagingError
+from postroad.core.errors import ConfigError, Fenced, MalformedPayload, MessagingError
 from postroad.net import Message, MessagingService
 
 from .bridge import Bridge, take_token
@@ -66,6 +66,8 @@ class BridgeManager(Lifecycle):
         self._is_introduced = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
         self.token = 0
+        # Resolved when another manager has taken over.
+        self.fenced: asyncio.Future[Fenced] = asyncio.get_running_loop().create_future()
 
     @property
     def name(self) -> str:
@@ -141,11 +143,13 @@ class BridgeManager(Lifecycle):
         """Make a bridge, or tell one that there is mail or that its peer has moved."""
         peer, target = peer_of(entry.queue), to_address(entry.target)
         bridge = self._bridges.get(peer)
-        if bridge is not None and bridge.fenced is None:
+        if self.fenced.done():
+            return
+        if bridge is not None:
             bridge.move(target)
             return
         self._bridges[peer] = Bridge(
-            self._service, self._store, self._config, peer, target, self.token
+            self._service, self._store, self._config, peer, target, self.token, self._on_fenced
         )
 
     def delete(self, peer: str) -> None:
@@ -183,7 +187,9 @@ class BridgeManager(Lifecycle):
         """How each bridge does."""
         return [bridge.health() for bridge in self._bridges.values()]
 
-    @property
-    def is_fenced(self) -> bool:
-        """Whether another manager has taken over."""
-        return any(bridge.fenced is not None for bridge in self._bridges.values())
+    def _on_fenced(self, error: Fenced) -> None:
+        if not self.fenced.done():
+            logger.error("%s carries no more mail: %s", self.name, error)
+            self.fenced.set_result(error)
+            for peer in list(self._bridges):
+                self.delete(peer)

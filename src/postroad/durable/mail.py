@@ -18,15 +18,15 @@ from .bridges import BridgeManager
 from .config import MailConfig, Retry
 from .consumer import Consumer, Handler
 from .consumption import Consumption
+from .control import Health
 from .directory import Directory, MemberDirectory
 from .intake import Intake
 from .liaison import Liaison
 from .message import Message
 from .names import REPLIES, validate_queue_name
-from .operations import Operations
+from .operations import StoreOperations
 from .posting import Clerk, Draft, Post, Posting, SinglePosting
 from .pulling import Pulled
-from .statistics import Totals
 from .store import Store
 from .store import queries as query
 from .store.ledger import Ledger, News
@@ -38,9 +38,10 @@ logger = logging.getLogger("postroad.durable")
 # Idempotency keys that are too old are dropped this often.
 _FORGET_EVERY_S = 600.0
 _STOP_GRACE_S = 5.0
+_HEALTH_S = 5.0
 
 
-class Mail(Operations, Lifecycle):
+class Mail(StoreOperations, Lifecycle):
     """Posts messages to other nodes and handles theirs: each arrives, once, in order of its key.
 
         async with Mail(agent, SqliteStore("mail.db")) as mail:
@@ -66,13 +67,13 @@ class Mail(Operations, Lifecycle):
         accept: Iterable[str] = ("*",),
         bridge: bool = True,
     ) -> None:
+        super().__init__(store)
         service = node.service if isinstance(node, Agent) else node
         if directory is None:
             if not isinstance(node, Agent):
                 raise ConfigError("a service alone does not know its peers: give a directory")
             directory = MemberDirectory(node)
         self.service = service
-        self.store = store
         self.config = config or MailConfig()
         self._accept = tuple(accept)
         self.directory = directory
@@ -80,13 +81,10 @@ class Mail(Operations, Lifecycle):
         self._intake = Intake(service, store, self.config)
         self._liaison = Liaison(service, store, directory, is_external=not bridge)
         self._has_bridge = bridge
-        self._manager: BridgeManager | None = None
-        self._consumptions: dict[str, Consumption] = {}
         self._consumers: dict[str, Consumer] = {}
         self._replies: dict[int, asyncio.Future[Message]] = {}
         self._was_started = self._is_running = False
         self._forgetting: asyncio.Task[None] | None = None
-        self.totals = Totals()
 
     # Life.
 
@@ -110,10 +108,10 @@ class Mail(Operations, Lifecycle):
         await self._liaison.start()
         if self._has_bridge:
             await self.store.lock(BRIDGE)
-            self._manager = BridgeManager(
+            self.manager = BridgeManager(
                 self.service, self.store, self.config, node=self.service.name
             )
-            await self._manager.start()
+            await self.manager.start()
         loop = asyncio.get_running_loop()
         self._forgetting = loop.create_task(self._forget_keys(), name="postroad mail")
 
@@ -127,13 +125,13 @@ class Mail(Operations, Lifecycle):
         self._intake.stop()
         consumers, self._consumers = self._consumers, {}
         await asyncio.gather(*(consumer.stop(grace_s) for consumer in consumers.values()))
-        consumptions, self._consumptions = self._consumptions, {}
+        consumptions, self.consumptions = self.consumptions, {}
         await asyncio.gather(*(it.close() for it in consumptions.values()))
         if self._forgetting is not None:
             self._forgetting.cancel()
             await asyncio.gather(self._forgetting, return_exceptions=True)
-        if self._manager is not None:
-            await self._manager.stop()
+        if self.manager is not None:
+            await self.manager.stop()
         await self._liaison.stop()
         await self.store.close()
 
@@ -151,7 +149,7 @@ class Mail(Operations, Lifecycle):
         if news.appended:
             count = sum(page.last - page.first + 1 for _, page in news.appended)
             self.totals.posted.add(count, time.monotonic())
-        for consumption in self._consumptions.values():
+        for consumption in self.consumptions.values():
             consumption.on_news(news)
 
     async def _forget_keys(self) -> None:
@@ -309,15 +307,15 @@ class Mail(Operations, Lifecycle):
         consumer = self._consumers.pop(queue, None)
         if consumer is not None:
             await consumer.stop(grace)
-            self._consumptions.pop(queue, None)
+            self.consumptions.pop(queue, None)
 
     async def _consumption(self, queue: str, is_ordered: bool, retry: Retry) -> Consumption:
         self._check_running()
         id = await self.declare(queue)
         queues = await self.store.read(query.list_queues)
-        consumption = self._consumptions.get(queue)
+        consumption = self.consumptions.get(queue)
         if consumption is None:
-            consumption = self._consumptions[queue] = Consumption(
+            consumption = self.consumptions[queue] = Consumption(
                 self.store,
                 self.config,
                 queue,
@@ -397,6 +395,10 @@ class Mail(Operations, Lifecycle):
             self.totals.unclaimed_replies += 1
         else:
             reply.set_result(message)
+
+    async def bridges(self) -> Health:
+        """How the bridges do; raises TimeoutError if their manager does not answer."""
+        return await self._liaison.health(_HEALTH_S)
 
     def __repr__(self) -> str:
         state = "running" if self._is_running else "not running"

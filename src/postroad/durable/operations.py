@@ -10,9 +10,7 @@ from postroad.core.errors import NoSuchDeadLetter
 
 from .bridges import BridgeManager
 from .consumption import Consumption
-from .control import Health
 from .letters import Letter
-from .liaison import Liaison
 from .names import validate_queue_name
 from .statistics import MailStatistics, PeerStatistics, QueueStatistics, Totals
 from .store import DeadLetter, Store
@@ -20,19 +18,23 @@ from .store import queries as query
 from .store.database import Database
 from .store.ledger import Ledger
 
-_HEALTH_S = 5.0
 # Dead letters that are retried or dropped in one commit.
 _DEAD_AT_ONCE = 500
 
 
-class Operations:
-    """What people do with mail; a part of Mail."""
+class StoreOperations:
+    """What people do with the mail of a node, running or not.
 
-    store: Store
-    totals: Totals
-    _liaison: Liaison
-    _manager: BridgeManager | None
-    _consumptions: dict[str, Consumption]
+    operations = StoreOperations(store)
+    print(await operations.statistics())
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.totals = Totals()
+        # What a running node adds; see Mail.
+        self.consumptions: dict[str, Consumption] = {}
+        self.manager: BridgeManager | None = None
 
     # Queues.
 
@@ -48,8 +50,8 @@ class Operations:
         """Remove all messages of a queue of this node; returns how many."""
         validate_queue_name(queue)
         count = await self.store.write(lambda ledger: ledger.queues.purge(queue))
-        if queue in self._consumptions:
-            self._consumptions[queue].reload()
+        if queue in self.consumptions:
+            self.consumptions[queue].reload()
         return count
 
     async def purge_outbox(self, peer: str) -> int:
@@ -72,7 +74,7 @@ class Operations:
     async def _set_paused(self, queue: str, is_paused: bool) -> None:
         validate_queue_name(queue)
         await self.store.write(lambda ledger: ledger.queues.pause(queue, is_paused))
-        if (consumption := self._consumptions.get(queue)) is not None:
+        if (consumption := self.consumptions.get(queue)) is not None:
             consumption.is_paused = is_paused
             consumption.changed.set()
 
@@ -89,12 +91,8 @@ class Operations:
         return count
 
     def _forget(self, peer: str) -> None:
-        if self._manager is not None:
-            self._manager.forget(peer)
-
-    async def bridges(self) -> Health:
-        """How the bridges do; raises TimeoutError if their manager does not answer."""
-        return await self._liaison.health(_HEALTH_S)
+        if self.manager is not None:
+            self.manager.forget(peer)
 
     # Dead letters.
 
@@ -146,7 +144,7 @@ class Operations:
         """How much waits where, since when, and how fast it goes."""
         queues, peers, dead = await self.store.read(_count_all)
         now_ms = time.time_ns() // 1_000_000
-        health = {} if self._manager is None else {it.peer: it for it in self._manager.health()}
+        health = {} if self.manager is None else {it.peer: it for it in self.manager.health()}
         return MailStatistics(
             queues={
                 name: self._queue_statistics(name, depth, oldest_ms, now_ms, is_paused)
@@ -172,7 +170,7 @@ class Operations:
     def _queue_statistics(
         self, name: str, depth: int, oldest_ms: int | None, now_ms: int, is_paused: bool
     ) -> QueueStatistics:
-        consumption = self._consumptions.get(name)
+        consumption = self.consumptions.get(name)
         return QueueStatistics(
             depth=depth,
             in_hand=0 if consumption is None else consumption.in_hand,

@@ -1,5 +1,6 @@
 """Where a node keeps its mail: SQLite, PostgreSQL, or memory for tests."""
 
+from .locations import store_at
 from .memory import MemoryDisk, MemoryStore
 from .postgres import PostgresStore
 from .rows import DeadLetter
@@ -15,4 +16,5 @@ __all__ = [
     "SqliteStore",
     "Store",
     "Unit",
+    "store_at",
 ]

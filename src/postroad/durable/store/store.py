@@ -50,8 +50,21 @@ class Store:
 
     # Life.
 
-    async def open(self, owner: str, config: MailConfig | None = None, *, role: str = NODE) -> None:
-        """Open the store of a node, made if there is none.
+    async def open(
+        self,
+        owner: str | None = None,
+        config: MailConfig | None = None,
+        *,
+        role: str = NODE,
+        take_over: bool = False,
+    ) -> None:
+        """Open the store of a node.
+
+        Args:
+            owner: name of the node; its store is made if there is none. None opens what exists.
+            config: sizes and times.
+            role: what this process does with it; one at a time may in each role.
+            take_over: whether to do so although another process may be at it.
 
         Raises:
             StoreLocked: another process works on it in that role.
@@ -61,17 +74,17 @@ class Store:
         """
         if self._writer is not None:
             raise UsageError(f"{self!r} is open already")
-        validate_node_name(owner)
+        if owner is not None:
+            validate_node_name(owner)
         self.config = config or MailConfig()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="postroad-store")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="postroad-store-reader")
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, self._open, owner, role)
+            await loop.run_in_executor(self._executor, self._open, owner, role, take_over)
         except BaseException:
             self._shut_down()
             raise
-        self.owner = owner
         self._writer = Writer(
             self._backend,
             self._executor,
@@ -81,15 +94,16 @@ class Store:
             self.config.transaction_s,
         )
 
-    def _open(self, owner: str, role: str) -> None:
-        self._backend.lock(role)
+    def _open(self, owner: str | None, role: str, take_over: bool) -> None:
+        if not take_over:
+            self._backend.lock(role)
         try:
             database = self._backend.connect()
             try:
                 self._backend.check(database)
                 migrate(self._backend, database)
-                self.id = self._claim(database, owner)
-                self._ledger = Ledger(database, self.id, owner, role, self.config)
+                self.id, self.owner = self._claim(database, owner)
+                self._ledger = Ledger(database, self.id, self.owner, role, self.config)
                 self._reader = self._backend.connect_reader()
             except BaseException:
                 close_quietly(database)
@@ -98,20 +112,22 @@ class Store:
             self._backend.unlock()
             raise
 
-    def _claim(self, database: Database, owner: str) -> bytes:
-        """The identity of this store; refuses a store of another node."""
+    def _claim(self, database: Database, owner: str | None) -> tuple[bytes, str]:
+        """The identity and owner of this store; refuses a store of another node."""
         id, known = read_meta(database, "store"), read_meta(database, "owner")
         if id is None:
-            id = os.urandom(16).hex()
+            if owner is None:
+                raise StoreMismatch(f"store {self._backend} was never used by a node")
+            id, known = os.urandom(16).hex(), owner
             database.begin()
             write_meta(database, "store", id)
             write_meta(database, "owner", owner)
             database.commit()
-        elif known != owner:
+        elif owner is not None and known != owner:
             raise StoreMismatch(
                 f"store {self._backend} belongs to node {known!r}, and this one is {owner!r}"
             )
-        return bytes.fromhex(id)
+        return bytes.fromhex(id), known or ""
 
     async def close(self) -> None:
         """Commit what was submitted, and let the store go."""

@@ -1,0 +1,88 @@
+"""What operators do with the mail of a node, and its bridge as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from postroad.core import Address, to_address
+from postroad.durable import (
+    BridgeManager,
+    DeadLetter,
+    MailConfig,
+    MailStatistics,
+    StoreOperations,
+    store_at,
+)
+from postroad.net import MessagingService, TlsConfig, run
+
+__all__ = [
+    "BridgeSettings",
+    "DeadLetter",
+    "MailStatistics",
+    "StoreOperations",
+    "TlsConfig",
+    "mail_operations",
+    "run",
+    "run_bridge",
+]
+
+
+class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bridge process needs to know."""
+
+    cluster: str
+    node: str
+    """Name of the node whose mail it carries."""
+    node_address: str
+    store: str
+    """A path, or `postgresql://...`."""
+    bind: str = "127.0.0.1:0"
+    tls: TlsConfig | None = None
+    take_over: bool = False
+    """Whether to go on although another bridge has the store; that one stops then."""
+
+
+async def run_bridge(settings: BridgeSettings, on_ready: Callable[[Address, int], None]) -> None:
+    """Carry the mail of a node until cancelled, or until another bridge takes over.
+
+    Args:
+        on_ready: told the address and the token of the bridge.
+
+    Raises:
+        Fenced: another bridge has taken over.
+    """
+    config = MailConfig()
+    store = store_at(settings.store)
+    await store.open(settings.node, config, role="bridge", take_over=settings.take_over)
+    try:
+        service = MessagingService(
+            settings.cluster, f"{settings.node}.bridge", settings.bind, tls=settings.tls
+        )
+        async with service:
+            manager = BridgeManager(
+                service,
+                store,
+                config,
+                node=settings.node,
+                node_address=to_address(settings.node_address),
+            )
+            async with manager:
+                on_ready(service.address, manager.token)
+                raise await asyncio.shield(manager.fenced)
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def mail_operations(location: str) -> AsyncIterator[StoreOperations]:
+    """Operate on the store of a node that is not running: a path, or `postgresql://...`."""
+    store = store_at(location)
+    await store.open()
+    try:
+        yield StoreOperations(store)
+    finally:
+        await store.close()

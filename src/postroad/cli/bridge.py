@@ -1,0 +1,61 @@
+"""`postroad bridge`: the bridges of a node as a process of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from postroad.admin.mail import BridgeSettings, TlsConfig, run, run_bridge
+
+
+@click.command()
+@click.option("--cluster", required=True, help="Name of the cluster.")
+@click.option("--node", required=True, help="Name of the node whose mail is carried.")
+@click.option("--node-address", required=True, metavar="HOST:PORT", help="Where the node is.")
+@click.option("--store", required=True, metavar="PATH|URL", help="The store of that node.")
+@click.option("--bind", default="127.0.0.1:0", show_default=True, help="Where to listen.")
+@click.option("--certs", type=click.Path(path_type=Path), help="Directory with certificates.")
+@click.option("--take-over", is_flag=True, help="Go on although another bridge has the store.")
+def bridge(
+    cluster: str,
+    node: str,
+    node_address: str,
+    store: str,
+    bind: str,
+    certs: Path | None,
+    take_over: bool,
+) -> None:
+    """Carry the mail of a node, as a process of its own.
+
+    The node runs with its own bridges off and keeps its mail in a store that both can reach. This
+    process has the name NODE.bridge; with TLS it needs a certificate of that name. One bridge at a
+    time works on a store: a second one is refused, or with --take-over the first one stops.
+
+    \b
+    Example:
+      postroad bridge --cluster demo --node alpha --node-address 10.0.0.1:26502 --store alpha.db
+    """
+    tls = None
+    if certs is not None:
+        name = f"{node}.bridge"
+        tls = TlsConfig(
+            certificate=certs / f"{name}.pem", key=certs / f"{name}.key", trust=certs / "ca.pem"
+        )
+    settings = BridgeSettings(
+        cluster=cluster,
+        node=node,
+        node_address=node_address,
+        store=store,
+        bind=bind,
+        tls=tls,
+        take_over=take_over,
+    )
+    run(
+        run_bridge(
+            settings,
+            lambda address, token: click.echo(
+                f"Carrying the mail of {node} from {address}, token {token}; Ctrl-C stops."
+            ),
+        )
+    )
