@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Name on the command line -> module with `sections(settings)` and a docstring to list it by.
 BENCHMARKS = {
     "cluster": "benchmarks.cluster",
+    "durable": "benchmarks.durable",
     "messaging": "benchmarks.messaging",
 }
 OUT = Path(__file__).parent / "out"

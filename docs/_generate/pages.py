@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+
+from postroad.cluster import MembershipConfig
+from postroad.durable import MailConfig, Retry
 
 from .drawing import draw_states
 from .tables import settings_table, transitions_table
@@ -11,7 +15,14 @@ DOCS = Path(__file__).resolve().parent.parent
 
 _FILES = {"images/member-states.svg": draw_states}
 _SECTIONS = {
-    "membership.md": {"settings": settings_table, "transitions": transitions_table},
+    "durable.md": {
+        "mail settings": partial(settings_table, MailConfig),
+        "retry settings": partial(settings_table, Retry),
+    },
+    "membership.md": {
+        "settings": partial(settings_table, MembershipConfig),
+        "transitions": transitions_table,
+    },
 }
 
 

@@ -1,4 +1,4 @@
-"""Tables of the membership page: all settings, and every change of a member's state."""
+"""Tables of the pages: settings, and every change of a member's state."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from postroad.cluster import MembershipConfig, State
+from postroad.cluster import State
 from postroad.cluster.membership import TRANSITIONS, Cause
 
 
-def settings_table() -> str:
-    """Names, defaults and meanings of what `MembershipConfig` holds."""
-    meanings = dict(_docstrings(MembershipConfig))
+def settings_table(config: type[msgspec.Struct]) -> str:
+    """Names, defaults and meanings of what a class of settings holds."""
+    meanings = dict(_docstrings(config))
     rows = [
         (f"`{field.name}`", _number(field.default), meanings[field.name])
-        for field in msgspec.structs.fields(MembershipConfig)
+        for field in msgspec.structs.fields(config)
     ]
     return _table(("setting", "default", "meaning"), rows)
 

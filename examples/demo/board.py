@@ -4,19 +4,54 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
+from .books import Counts
 from .records import Report
 from .traffic import Latencies
 
 
+class Timed(Protocol):
+    """A report of any kind."""
+
+    @property
+    def at_s(self) -> float:
+        """On the clock of `time.monotonic`, which all processes of a machine share."""
+
+
+T = TypeVar("T", bound=Timed)
+
+
 @dataclass
-class Row:
+class Second(Generic[T]):
     """One second of the run."""
 
     second: int
     """Counted from 1, the way people do."""
     elapsed_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    """What the story did in this second, each with its time."""
+
+    @property
+    def is_eventful(self) -> bool:
+        """Whether anything but the usual came in this second."""
+        return bool(self.notes)
+
+    def add(self, before: T, now: T) -> None:
+        """Take up what happened between two reports."""
+        self.elapsed_s += now.at_s - before.at_s
+
+    def per_second(self, count: int) -> float:
+        """How many that is in a whole second."""
+        return count / self.elapsed_s if self.elapsed_s else 0.0
+
+
+@dataclass
+class Row(Second[Report]):
+    """One second of requests."""
+
     answered: int = 0
     latencies: Latencies = field(default_factory=Latencies)
     in_flight: int = 0
@@ -24,22 +59,18 @@ class Row:
     reconnects: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     """Errors met in this second, by reason."""
-    notes: list[str] = field(default_factory=list)
-    """What the story did in this second, each with its time."""
 
     @property
     def rate(self) -> float:
         """Answers in a second."""
-        return self.answered / self.elapsed_s if self.elapsed_s else 0.0
+        return self.per_second(self.answered)
 
     @property
     def is_eventful(self) -> bool:
-        """Whether anything but answers came in this second."""
         return bool(self.errors or self.notes)
 
     def add(self, before: Report, now: Report) -> None:
-        """Take up what happened between two reports."""
-        self.elapsed_s += now.at_s - before.at_s
+        super().add(before, now)
         self.answered += now.totals.answered - before.totals.answered
         self.latencies.merge(now.latencies)
         self.in_flight = now.totals.in_flight
@@ -48,17 +79,41 @@ class Row:
         self.errors += _errors(now) - _errors(before)
 
 
-class Board:
+@dataclass
+class MailRow(Second[Counts]):
+    """One second of mail."""
+
+    posted: int = 0
+    handled: int = 0
+    receipts: int = 0
+    payments_waiting: int = 0
+    """Posted and not yet handled, wherever they are."""
+    receipts_waiting: int = 0
+
+    def add(self, before: Counts, now: Counts) -> None:
+        super().add(before, now)
+        self.posted += now.payments - before.payments
+        self.handled += now.bookings - before.bookings
+        self.receipts += now.receipts - before.receipts
+        self.payments_waiting = now.payments - now.bookings
+        self.receipts_waiting = now.bookings - now.receipts
+
+
+R = TypeVar("R", bound=Second[Any])
+
+
+class Board(Generic[T, R]):
     """Rows of seconds and the newest report."""
 
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.newest: Report | None = None
+    def __init__(self, make_row: Callable[[int], R]) -> None:
+        self.rows: list[R] = []
+        self.newest: T | None = None
+        self._make_row = make_row
         self._started_s = 0.0
         # For the next row.
         self._notes: list[str] = []
 
-    def add(self, report: Report) -> None:
+    def add(self, report: T) -> None:
         """Take up a report; the first one only starts the clock."""
         before, self.newest = self.newest, report
         if before is None:
@@ -66,8 +121,8 @@ class Board:
             return
         second = self._second(report.at_s)
         if not self.rows or second > self.rows[-1].second:
-            self.rows.append(Row(second=second, notes=self._notes))
-            self._notes = []
+            self.rows.append(self._make_row(second))
+            self.rows[-1].notes, self._notes = self._notes, []
         self.rows[-1].add(before, report)
 
     def note(self, text: str, now_s: float) -> None:
@@ -82,18 +137,27 @@ class Board:
         if len(self.rows) > 1 and self.rows[-1].elapsed_s < 0.5 and not self.rows[-1].is_eventful:
             self.rows.pop()
 
-    @property
-    def finished(self) -> list[Row]:
-        """Rows that will not change any more."""
-        return self.rows[:-1]
+    def _second(self, now_s: float) -> int:
+        return max(1, math.ceil(now_s - self._started_s))
+
+
+class TrafficBoard(Board[Report, Row]):
+    """The reports of callers."""
+
+    def __init__(self) -> None:
+        super().__init__(Row)
 
     @property
     def errors_met(self) -> int:
         """Errors met since the start."""
         return self.newest.totals.met if self.newest is not None else 0
 
-    def _second(self, now_s: float) -> int:
-        return max(1, math.ceil(now_s - self._started_s))
+
+class MailBoard(Board[Counts, MailRow]):
+    """What the tables of both nodes held, time after time."""
+
+    def __init__(self) -> None:
+        super().__init__(MailRow)
 
 
 def _errors(report: Report) -> Counter[str]:

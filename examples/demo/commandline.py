@@ -8,7 +8,8 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,22 +17,32 @@ from postroad import PostroadError
 
 from .processes import DemoFailed
 from .screen import Line, open_screen
-from .story import Plan, Story, title_lines
+from .story import Plan, Story
 
 DESCRIPTION = """\
 Two Postroad nodes in processes of their own talk over mutual TLS 1.3 on the loopback interface.
+Certificates are made on the spot.
 
+1. Requests
   alpha  keeps requests in flight to beta, as fast as answers come, and accounts for each
   beta   answers every request with its bytes reversed, and counts what it handled
 
-Certificates are made on the spot. In the middle of the traffic beta is killed with SIGKILL, and
-comes back on the same port a little later. Requests in flight at that moment end with
-ConnectionClosed, outcome unknown: beta may have handled them, so alpha does not repeat them.
-Requests made while beta is away end with ConnectFailed, not sent: some callers give up, the others
-send theirs again with wait=True and are answered once beta is back.
+In the middle of the traffic beta is killed with SIGKILL, and comes back on the same port a little
+later. Requests in flight at that moment end with ConnectionClosed, outcome unknown: beta may have
+handled them, so alpha does not repeat them. Requests made while beta is away end with
+ConnectFailed, not sent: some callers give up, the others send theirs again with wait=True and are
+answered once beta is back.
+
+2. Durable mail
+  alpha  posts payments of several accounts; each post and its row in alpha.db are one transaction
+  beta   books each payment; its row in beta.db and the post of a receipt are one transaction
+
+Both are killed with SIGKILL in turn, and come back to what their databases hold. Payments posted
+while beta is away wait at alpha. What a handler had not committed when its process died is undone,
+and handled again. The tables have no unique keys, so a duplicate would be seen.
 """
 EPILOG = """\
-The columns:
+The columns of requests:
   answers/s      replies in each second
   p50, p99       half, and 99 of 100, of the requests answered then took no longer than this
   in flight      requests that wait for their answer, or for beta to come back
@@ -39,8 +50,15 @@ The columns:
   reconnects     connections opened again so far
   errors         errors that callers met in this second; what they were stands below
 
-The reconciliation at the end compares what alpha asked with what was answered, what failed and
-what beta says it handled. The exit status is 0 only if it all adds up.
+The columns of mail, counted in the databases:
+  payments/s     payments posted in each second
+  handled/s      payments booked
+  receipts/s     receipts that came back and were filed
+  ... waiting    posted and not yet handled, at either node or between them
+
+The reconciliations at the end compare what alpha asked with what was answered, what failed and
+what beta says it handled, and the payments in one database with the bookings in the other. The
+exit status is 0 only if it all adds up.
 
 NO_COLOR=1 turns colours off; into a pipe the demo writes one plain line for each second.
 """
@@ -65,17 +83,28 @@ async def _play(plan: Plan) -> int:
     stopper = _Stopper()
     screen = open_screen(sys.stdout)
     try:
-        with TemporaryDirectory(prefix="postroad-demo-") as directory:
-            screen.say(*title_lines(plan))
-            return 0 if await Story(plan, screen, Path(directory)).play() else 1
+        with _directory(plan) as directory:
+            return 0 if await Story(plan, screen, directory).play() else 1
     except asyncio.CancelledError:
         if stopper.received is None:
             raise
-        screen.say(Line(f"Stopped by {stopper.received.name}; all processes and files are gone."))
+        gone = "processes and files" if plan.directory is None else "processes"
+        screen.say(Line(f"Stopped by {stopper.received.name}; all {gone} are gone."))
         return 128 + stopper.received
     except (DemoFailed, PostroadError) as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
+
+
+@contextmanager
+def _directory(plan: Plan) -> Iterator[Path]:
+    """Where the files go."""
+    if plan.directory is None:
+        with TemporaryDirectory(prefix="postroad-demo-") as directory:
+            yield Path(directory)
+        return
+    plan.directory.mkdir(parents=True, exist_ok=True)
+    yield plan.directory
 
 
 class _Stopper:
@@ -103,8 +132,14 @@ def _parse(arguments: Sequence[str]) -> Plan:
     parser.add_argument(
         "--seconds",
         type=_number(float, 3, 3600),
-        default=15.0,
-        help="how long traffic flows, 3 to 3600 (default: %(default)g)",
+        default=10.0,
+        help="how long requests are made, 3 to 3600 (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--mail-seconds",
+        type=_number(float, 3, 3600),
+        default=8.0,
+        help="how long mail is posted, 3 to 3600 (default: %(default)g)",
     )
     parser.add_argument(
         "--callers",
@@ -117,6 +152,12 @@ def _parse(arguments: Sequence[str]) -> Plan:
         type=_number(int, 8, 1_000_000),
         default=100,
         help="size of each request and reply, 8 to 1000000 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--directory",
+        type=_new_directory,
+        help="a new or empty directory for databases, logs and certificates, which stay there"
+        " (default: a temporary one)",
     )
     return Plan(**vars(parser.parse_args(arguments)))
 
@@ -132,3 +173,10 @@ def _number(kind: type[int] | type[float], least: float, most: float) -> Callabl
         return value
 
     return convert
+
+
+def _new_directory(text: str) -> Path:
+    path = Path(text)
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise argparse.ArgumentTypeError(f"{text} is there already, and not an empty directory")
+    return path.resolve()

@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 60.0
 # Where the package `examples` is found, wherever the demo was started from.
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-OnReport = Callable[[Report], None]
+OnReport = Callable[[Report], None] | None
 
 
 class DemoFailed(Exception):
@@ -57,7 +57,7 @@ class NodeProcess:
                 cwd=REPOSITORY,
             )
         node = cls(config, process, log, on_report)
-        node._tell(config)
+        node.tell(config)
         return node
 
     async def wait_ready(self) -> str:
@@ -84,7 +84,7 @@ class NodeProcess:
 
     async def stop(self) -> None:
         """Let it finish what it is doing."""
-        self._tell(Command.STOP)
+        self.tell(Command.STOP)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await asyncio.wait((self._reading,))
@@ -101,7 +101,8 @@ class NodeProcess:
         await self._process.wait()
         await asyncio.wait((self._reading,))
 
-    def _tell(self, told: NodeConfig | Command) -> None:
+    def tell(self, told: NodeConfig | Command) -> None:
+        """Send it a line; in vain if it has ended."""
         if self._process.stdin is not None:
             self._process.stdin.write(msgspec.json.encode(told) + b"\n")
 
@@ -112,7 +113,8 @@ class NodeProcess:
                 return  # Killed while it wrote.
             told = decode(line)
             if isinstance(told, Report):
-                self._on_report(told)
+                if self._on_report is not None:
+                    self._on_report(told)
             elif not self._ready.done():
                 self._ready.set_result(told)
 

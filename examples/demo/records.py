@@ -7,6 +7,36 @@ import enum
 import msgspec
 
 
+class Answering(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
+    """Answer requests."""
+
+    tally: str
+    """File that counts the requests handled; it outlives a killed process."""
+
+
+class Calling(msgspec.Struct, frozen=True, kw_only=True, tag="call"):
+    """Put load on another node."""
+
+    peer: str
+    """Its address."""
+    callers: int
+    payload_bytes: int
+
+
+class Mailing(msgspec.Struct, frozen=True, kw_only=True, tag="mail"):
+    """Exchange durable messages with another node."""
+
+    peer: str
+    """Its name."""
+    address: str
+    store: str
+    """File of this node's mail, and of its own tables; it outlives a killed process."""
+    runs: str
+    """File that counts how often the handler was called, whatever came of it."""
+    pays: bool
+    """Whether this is the node that pays, or the one that books."""
+
+
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The first line a node process is sent."""
 
@@ -15,17 +45,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str
     key: str
     trust: str
-    tally: str
-    """File that counts the requests handled; it outlives a killed process."""
-    calls: str | None = None
-    """Address of the node to put load on; None for a node that only answers."""
-    callers: int = 1
-    payload_bytes: int = 100
+    task: Answering | Calling | Mailing
 
 
 class Command(enum.Enum):
     """Later lines a node process is sent. The end of its input means: end at once."""
 
+    REST = "rest"
+    """Pay nothing more, but go on with everything else."""
     STOP = "stop"
     """Finish what is in flight, report a last time, end."""
 

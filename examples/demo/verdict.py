@@ -1,8 +1,9 @@
-"""The reconciliation: what was asked, what was answered, and whether it adds up. Pure."""
+"""The reconciliation of requests: made, answered, handled, and whether it adds up. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .records import Totals
 
@@ -36,6 +37,14 @@ class Check:
     holds: bool
 
 
+class Item(NamedTuple):
+    """One line of the accounts."""
+
+    what: str
+    amount: int
+    meaning: str = ""
+
+
 def checks(evidence: Evidence) -> list[Check]:
     """Everything that must hold; the demo succeeds only if all of it does."""
     totals = evidence.totals
@@ -64,13 +73,13 @@ def checks(evidence: Evidence) -> list[Check]:
     ]
 
 
-def ledger_lines(totals: Totals) -> list[tuple[str, int, str]]:
-    """The table of accounts: what, how many, and what it means."""
+def items(totals: Totals) -> list[Item]:
+    """The table of accounts."""
     at_once = totals.answered - totals.answered_after_retry
     lines = [
-        ("requests made", totals.made, ""),
-        ("answered at the first try", at_once, ""),
-        (
+        Item("requests made", totals.made),
+        Item("answered at the first try", at_once),
+        Item(
             "answered after a retry",
             totals.answered_after_retry,
             "never left at first, sent again with wait=True",
@@ -82,7 +91,7 @@ def ledger_lines(totals: Totals) -> list[tuple[str, int, str]]:
         "known": "failed there: the peer said so",
     }
     lines.extend(
-        (f"failed: {it.error}", it.failed, meanings[it.outcome])
+        Item(f"failed: {it.error}", it.failed, meanings[it.outcome])
         for it in sorted(totals.troubles, key=lambda it: -it.failed)
         if it.failed
     )

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+
+from tests.servers.process import ServerProcess, free_port
 
 START_S = 30.0
 SESSION_TIMEOUT_S = 2.0
@@ -54,22 +55,15 @@ class ZooKeeperServer:
         self.port = free_port()
         self.hosts = f"127.0.0.1:{self.port}"
         self._config.write_text(_CONFIG.format(data=directory / "data", port=self.port))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._process: ServerProcess | None = None
 
     def start(self) -> None:
         """Start and return when sessions are accepted."""
         main_class = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        self._process = subprocess.Popen(
-            [*self._command, main_class, str(self._config)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        self._guard = kill_at_our_end(self._process.pid)
+        self._process = ServerProcess([*self._command, main_class, str(self._config)])
         deadline = time.monotonic() + START_S
         while "Zookeeper version" not in self.ask("srvr"):
-            assert self._process.poll() is None, f"ZooKeeper ended: {self._process.returncode}"
+            assert self._process.status is None, f"ZooKeeper ended: {self._process.status}"
             assert time.monotonic() < deadline, "ZooKeeper does not start"
             time.sleep(0.02)
 
@@ -91,16 +85,13 @@ class ZooKeeperServer:
 
     def kill(self) -> None:
         """End it at once, in whatever state it is."""
-        # The guard first: the number of a process that ended may be given to another.
-        for process in (self._guard, self._process):
-            if process is not None:
-                process.kill()
-                process.communicate()
-        self._guard = self._process = None
+        if self._process is not None:
+            self._process.stop()
+        self._process = None
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
-        os.kill(self._process.pid, number)
+        self._process.send(number)
 
 
 @contextmanager
@@ -126,12 +117,6 @@ def zookeeper_client(server: ZooKeeperServer, **options: Any) -> Iterator[Any]:
         client.close()
 
 
-def kill_at_our_end(pid: int) -> subprocess.Popen[bytes]:
-    """Start a guard that kills a process as soon as this one is gone, however that came."""
-    # Its input ends with us.
-    return subprocess.Popen(["sh", "-c", f"cat; kill -9 {pid}"], stdin=subprocess.PIPE)
-
-
 def find_java() -> str:
     """A Java on this machine; the test is skipped without."""
     if java := shutil.which("java"):
@@ -149,9 +134,3 @@ def find_jars() -> str:
         pytest.skip("needs the jars of pyspark, which is not installed")
     jars = Path(spec.origin).parent / "jars"
     return os.pathsep.join(str(next(jars.glob(f"{name}-[0-9]*.jar"))) for name in _JARS)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

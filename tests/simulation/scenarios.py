@@ -7,6 +7,7 @@ from functools import partial
 from postroad.testing import Outcome, Scenario
 from postroad.testing import run_seed as run_seed_of
 from tests.simulation.cluster.scenario import run_cluster
+from tests.simulation.durable.scenario import run_durable
 from tests.simulation.wire.scenario import run_wire
 
 PROGRAM = "python -m tests.simulation"
@@ -14,6 +15,7 @@ PROGRAM = "python -m tests.simulation"
 SCENARIOS: dict[str, Scenario] = {
     "wire": run_wire,
     "cluster": run_cluster,
+    "durable": run_durable,
 }
 """Lowest layer first."""
 

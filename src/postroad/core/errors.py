@@ -59,6 +59,8 @@ import copy
 import enum
 from typing import Any, ClassVar, Self
 
+from .durations import format_seconds
+
 
 class Outcome(enum.Enum):
     """What is known of a message whose sending failed."""
@@ -491,12 +493,3 @@ class NoSuchMember(MessagingError, LookupError):
     code = 3900
     outcome = Outcome.NOT_SENT
     retryable = True
-
-
-def format_seconds(seconds: float) -> str:
-    """A duration for people: `0.35 ms`, `12 ms`, `1.5 s`."""
-    if seconds < 0.001:
-        return f"{seconds * 1000:.2f} ms"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"

@@ -196,6 +196,9 @@ class Bridge:
             except PostroadError as error:
                 self._tell(error)
                 await self._back_off()
+            except Exception:
+                logger.exception("bridge to %s failed in a way nobody thought of", self.peer)
+                await self._back_off()
             else:
                 if not has_more:
                     continue

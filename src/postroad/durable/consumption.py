@@ -297,9 +297,12 @@ class Consumption:
             try:
                 await self._load_once()
                 failures = 0
-            except StoreError as error:
+            except Exception as error:
                 failures += 1
-                logger.warning("queue %r cannot be read: %s", self.queue, error)
+                if isinstance(error, StoreError):
+                    logger.warning("queue %r cannot be read: %s", self.queue, error)
+                else:
+                    logger.exception("queue %r cannot be read", self.queue)
                 await self._pause(failures)
                 self._load_wanted.set()
 

@@ -86,6 +86,15 @@ class SqliteDatabase(Database):
         if self._connection.in_transaction:
             self.execute("ROLLBACK")
 
+    def copy_to(self, path: str) -> None:
+        """Write a copy of everything that is committed."""
+        with naming_failures(path):
+            copy = sqlite3.connect(path)
+            try:
+                self._connection.backup(copy)
+            finally:
+                copy.close()
+
     def close(self) -> None:
         self._connection.close()
 
@@ -178,3 +187,12 @@ class SqliteStore(Store):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(SqliteBackend(Path(path)))
+
+    async def backup(self, path: str | Path) -> None:
+        """Copy the store to a file, also while it is in use."""
+        await self.read(_copy, str(path))
+
+
+def _copy(database: Database, path: str) -> None:
+    assert isinstance(database, SqliteDatabase)
+    database.copy_to(path)

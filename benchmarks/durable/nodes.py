@@ -1,0 +1,29 @@
+"""Nodes of Postroad with mail, for the benchmarks."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from postroad import MessagingService
+from postroad.durable import Directory, Mail, MailConfig, SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+CLUSTER, QUEUE = "benchmark", "letters"
+
+
+@asynccontextmanager
+async def mail_node(
+    scratch: Path, name: str, directory: Directory, config: MailConfig | None = None
+) -> AsyncIterator[Mail]:
+    """A node with an empty store."""
+    with TemporaryDirectory(dir=scratch) as place:
+        async with (
+            MessagingService(CLUSTER, name) as service,
+            Mail(service, SqliteStore(f"{place}/m.db"), directory=directory, config=config) as mail,
+        ):
+            yield mail

@@ -1,0 +1,143 @@
+"""A process with mail is killed at each fault point, and nothing is lost or done twice.
+
+The ids are those of the catalogue of fault scenarios: S of a sender, B of an outbound queue and its
+bridge, R of a receiver.
+
+What needs no death is in tests/integration/durable: bridges in processes of their own (B6, B7, B9),
+a peer that moves (B8), oversized mail (B10), false certificates (B11), half-open links (B13), full
+disks (B14), poison (R11), restored backups (R12) and consumers that come later (R13). A connection
+to the database that is lost (B12) is in the tests of the stores. Of flows only are: a session that
+is confirmed (S7) or ends (S11, R14), a flow that is over (R10), and the checkpoints of S1, R3, R5.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from postroad.core import faults
+from tests.chaos.mail_processes import MailNode, all_quiet, in_order, mail_nodes
+
+pytestmark = [pytest.mark.chaos, pytest.mark.integration]
+
+COUNT = 40
+"""Messages of a run: half of them wait when the bridge begins, half are posted while it sends."""
+
+# Who dies. Both have a bridge and consumers: one for the messages, the other for the receipts.
+SENDER, RECEIVER = "sender", "receiver"
+
+
+class Kill(NamedTuple):
+    """Where a process dies."""
+
+    ids: str
+    victim: str
+    point: str
+    kind: str = "-"
+    nth: int = 1
+
+    def __str__(self) -> str:
+        kind = "" if self.kind == "-" else f"-{self.kind.lower()}"
+        return f"{self.victim}-{self.point.removeprefix('durable.')}{kind}-{self.nth}"
+
+
+KILLS = [
+    # From the caller into the outbox.
+    Kill("S1", SENDER, "durable.commit.before", "Posting"),
+    Kill("S1", SENDER, "durable.commit.before", "Posting", 3),
+    Kill("S2", SENDER, "durable.commit.after", "Posting"),
+    Kill("S2", SENDER, "durable.commit.after", "Posting", 6),
+    Kill("S10", SENDER, "durable.commit.reported", "Posting"),
+    # From the outbox to the peer.
+    Kill("S4 B1", SENDER, "durable.bridge.before_send"),
+    Kill("S5 B1", SENDER, "durable.bridge.before_send", nth=3),
+    Kill("S6 B2", SENDER, "durable.bridge.after_send"),
+    Kill("S5 B2", SENDER, "durable.bridge.after_send", nth=3),
+    Kill("B2", RECEIVER, "durable.intake.before_accept"),
+    Kill("B2 B5", RECEIVER, "durable.intake.before_accept", nth=3),
+    Kill("B2 B5", RECEIVER, "durable.commit.before", "Acceptance", 2),
+    Kill("B3 R1", RECEIVER, "durable.commit.after", "Acceptance"),
+    Kill("B3 R1", RECEIVER, "durable.commit.reported", "Acceptance"),
+    Kill("B3 R1", RECEIVER, "durable.intake.after_accept"),
+    Kill("B3 R8", RECEIVER, "durable.intake.after_accept", nth=4),
+    Kill("B4", SENDER, "durable.bridge.accepted"),
+    Kill("B4", SENDER, "durable.bridge.accepted", nth=4),
+    Kill("B4", SENDER, "durable.commit.before", "Settlement"),
+    Kill("B4", SENDER, "durable.commit.after", "Settlement"),
+    Kill("B4", SENDER, "durable.commit.reported", "Settlement"),
+    # From the inbox through the handler.
+    Kill("R2", RECEIVER, "durable.consumer.taken"),
+    Kill("R2 R7", RECEIVER, "durable.consumer.taken", nth=11),
+    Kill("S8", RECEIVER, "durable.consumer.handled"),
+    Kill("S8 R7", RECEIVER, "durable.consumer.handled", nth=11),
+    Kill("R3", RECEIVER, "durable.commit.before", "Handling"),
+    Kill("S3 S9 R4 R5", RECEIVER, "durable.commit.after", "Handling"),
+    Kill("S3 S9 R4 R5", RECEIVER, "durable.commit.after", "Handling", 4),
+    Kill("S9 R6", RECEIVER, "durable.commit.reported", "Handling"),
+    # The way back: the receiver has a bridge as well, and the sender a consumer.
+    Kill("S4 S9 R5", RECEIVER, "durable.bridge.before_send"),
+    Kill("S6 R6", RECEIVER, "durable.bridge.after_send", nth=2),
+    Kill("B4", RECEIVER, "durable.bridge.accepted"),
+    Kill("B3 R1", SENDER, "durable.intake.after_accept"),
+    Kill("S8", SENDER, "durable.consumer.handled"),
+    Kill("R4", SENDER, "durable.commit.after", "Handling"),
+]
+
+
+def test_every_fault_point_of_mail_kills_somebody() -> None:
+    points = {name for name in faults.names() if name.startswith("durable.")}
+    assert {kill.point for kill in KILLS} == points
+
+
+@pytest.mark.parametrize("kill", KILLS, ids=str)
+async def test_killed(kill: Kill, tmp_path: Path) -> None:
+    async with mail_nodes(tmp_path, SENDER, RECEIVER) as (sender, receiver):
+        victim, other = (sender, receiver) if kill.victim == SENDER else (receiver, sender)
+        victim.tell("arm", kill.point, kill.kind, kill.nth)
+        receiver.meet(sender)
+        was_posted = await sender.post(receiver, 0, COUNT // 2)
+        if was_posted:
+            sender.meet(receiver)
+            was_posted = await sender.post(receiver, COUNT // 2, COUNT // 2)
+        await victim.dies()
+        await victim.start()
+        victim.meet(other)
+        if not was_posted:
+            assert await sender.post(receiver, 0, COUNT)
+        await all_quiet(sender, receiver)
+        check_ledger(sender, receiver)
+
+
+def check_ledger(sender: MailNode, receiver: MailNode) -> None:
+    """Each message was handled once, in the order of its key, and had one receipt."""
+    handled = receiver.rows_from(sender)
+    assert sorted(handled) == list(range(COUNT))
+    assert in_order(handled)
+    assert sorted(sender.rows_from(receiver, "receipts")) == list(range(COUNT))
+    assert sender.dead == receiver.dead == []
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        Kill("R9", RECEIVER, "durable.commit.after", "Acceptance"),
+        Kill("R9", RECEIVER, "durable.intake.after_accept"),
+        Kill("R9", SENDER, "durable.bridge.accepted"),
+        Kill("R9", SENDER, "durable.commit.after", "Settlement"),
+    ],
+    ids=str,
+)
+async def test_refusal_is_told_once(kill: Kill, tmp_path: Path) -> None:
+    async with mail_nodes(tmp_path, SENDER, RECEIVER) as (sender, receiver):
+        victim = sender if kill.victim == SENDER else receiver
+        victim.tell("arm", kill.point, kill.kind, kill.nth)
+        assert await sender.post(receiver, 0, COUNT, queue="_closed")
+        sender.meet(receiver)
+        await victim.dies()
+        await victim.start()
+        sender.meet(receiver)
+        await all_quiet(sender, receiver)
+        assert sender.dead == [(1, "unknown queue", COUNT)]
+        assert receiver.dead == []

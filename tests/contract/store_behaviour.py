@@ -1,0 +1,491 @@
+"""What every store does, whatever database it is in. Each kind inherits these suites.
+
+Here: opening, committing, transactions of users, and failures. What a store does with mail is in
+`store_outbox_behaviour` and `store_inbox_behaviour`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import (
+    ConfigError,
+    MailboxFull,
+    NoSuchDeadLetter,
+    StoreLocked,
+    StoreMismatch,
+    StoreUnavailable,
+    TransactionLost,
+    UsageError,
+)
+from postroad.durable import MailConfig, Store
+from postroad.durable.store import queries as query
+from postroad.durable.store.database import Database
+from postroad.durable.store.ledger import Ledger, News
+from postroad.durable.store.schema import MIGRATIONS, read_meta, write_meta
+from postroad.durable.store.units import Unit, Work
+from tests.durable_nodes import OWN, PEER, QUEUE, once, opened, post, posting_of, raising
+
+WAIT_S = 10.0
+
+
+class Place(Protocol):
+    """Where the data of one test is."""
+
+    mark: str
+    """How a user's statement says that there is a parameter."""
+    reads_beside: bool
+    """Whether one can read while a transaction is open."""
+
+    def store(self) -> Store:
+        """A store on the data of this place."""
+
+    def back_up(self) -> None:
+        """Keep a copy of the data; no store may be open."""
+
+    def restore(self) -> None:
+        """Go back to the copy; no store may be open."""
+
+
+@pytest.fixture
+async def store(place: Place) -> AsyncIterator[Store]:
+    async with opened(place.store()) as it:
+        yield it
+
+
+async def bodies(store: Store, peer: str = PEER) -> list[bytes]:
+    """What waits for a peer."""
+    return [letter.body for letter in await store.read(query.browse_outbox, peer, 1_000)]
+
+
+def set_fact(name: str, value: str = "set") -> Any:
+    return lambda ledger: write_meta(ledger.database, name, value)
+
+
+async def make_table(store: Store) -> None:
+    """A table of a user's own."""
+    await store.write(lambda ledger: ledger.database.execute("CREATE TABLE mine (x BIGINT UNIQUE)"))
+
+
+async def rows(store: Store) -> list[int]:
+    """What is in it."""
+
+    def select(database: Database) -> list[int]:
+        return [x for (x,) in database.execute("SELECT x FROM mine ORDER BY x")]
+
+    return await store.read(select)
+
+
+class OpeningBehaviour:
+    """A store is one node's, and one process's in each role."""
+
+    async def test_a_store_keeps_its_identity(self, place: Place) -> None:
+        async with opened(place.store()) as store:
+            id = store.id
+            assert len(id) == 16
+        async with opened(place.store()) as store:
+            assert store.id == id
+            assert store.owner == OWN
+
+    async def test_another_node_is_refused(self, place: Place) -> None:
+        async with opened(place.store()):
+            pass
+        with pytest.raises(StoreMismatch, match="belongs to node 'alpha'"):
+            await place.store().open(PEER)
+        async with opened(place.store()) as store:
+            assert store.owner == OWN
+
+    async def test_a_second_process_is_refused(self, place: Place) -> None:
+        second = place.store()
+        async with opened(place.store()):
+            with pytest.raises(StoreLocked, match="stop that one first"):
+                await second.open(OWN)
+        async with opened(second) as store:
+            await post(store, PEER, b"now it may")
+
+    async def test_roles_are_locked_one_by_one(self, place: Place) -> None:
+        async with opened(place.store()) as store:
+            await store.lock("bridge")
+            with pytest.raises(StoreLocked, match="bridge"):
+                await place.store().open(OWN, role="bridge")
+        async with opened(place.store(), role="bridge"), opened(place.store()) as store:
+            with pytest.raises(StoreLocked, match="bridge"):
+                await store.lock("bridge")
+
+    async def test_a_store_of_a_newer_version_is_refused(self, place: Place) -> None:
+        newer = len(MIGRATIONS) + 1
+        async with opened(place.store()) as store:
+            await store.write(set_fact("schema", str(newer)))
+        with pytest.raises(StoreMismatch, match=f"schema {newer}"):
+            await place.store().open(OWN)
+
+    async def test_a_store_is_opened_once(self, store: Store) -> None:
+        with pytest.raises(UsageError, match="open already"):
+            await store.open(OWN)
+
+    async def test_the_same_object_may_be_opened_again(self, place: Place) -> None:
+        store = place.store()
+        for number in (1, 2):
+            async with opened(store):
+                await post(store, PEER, b"%d" % number)
+        async with opened(store):
+            assert await bodies(store) == [b"1", b"2"]
+
+    async def test_a_store_that_is_not_open_does_nothing(self, place: Place) -> None:
+        store = place.store()
+        assert "not open" in repr(store)
+        with pytest.raises(UsageError, match="is not open"):
+            await store.write(set_fact("x"))
+        with pytest.raises(UsageError, match="is not open"):
+            await store.read(query.list_peers)
+        await store.close()
+
+    async def test_an_owner_has_a_name(self, place: Place) -> None:
+        with pytest.raises(ConfigError):
+            await place.store().open("")
+
+    async def test_whoever_gives_up_opening_keeps_nobody_out(self, place: Place) -> None:
+        opening = asyncio.create_task(place.store().open(OWN))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        async with opened(place.store()) as store:
+            await post(store, PEER, b"x")
+
+    async def test_a_copy_brings_back_what_was(self, place: Place) -> None:
+        async with opened(place.store()) as store:
+            await post(store, PEER, b"1")
+            id = store.id
+        place.back_up()
+        async with opened(place.store()) as store:
+            await post(store, PEER, b"2")
+        place.restore()
+        async with opened(place.store()) as store:
+            assert store.id == id
+            assert await bodies(store) == [b"1"]
+            await post(store, PEER, b"3")
+            assert await bodies(store) == [b"1", b"3"]
+
+
+class CommitBehaviour:
+    """Many units share a commit, and none harms another."""
+
+    async def test_units_are_done_in_order_and_together(self, store: Store) -> None:
+        done: list[int] = []
+        await store.write(set_fact("warm"))
+        before = store.writer.commits
+        units = [Work(lambda ledger, number=number: done.append(number)) for number in range(200)]
+        for unit in units:
+            store.submit(unit)
+        await asyncio.gather(*(unit.done for unit in units))
+        assert done == list(range(200))
+        assert 1 <= store.writer.commits - before <= 2
+
+    async def test_the_result_of_a_write_is_returned(self, store: Store) -> None:
+        assert await store.write(lambda ledger: ledger.owner) == OWN
+
+    async def test_a_unit_that_is_refused_harms_no_other(self, store: Store) -> None:
+        def refuse(ledger: Ledger) -> None:
+            raise NoSuchDeadLetter("there is none")
+
+        refused = Work(refuse)
+        others = [posting_of(PEER, b"1"), posting_of(PEER, b"2")]
+        for unit in (others[0], refused, others[1]):
+            store.submit(unit)
+        with pytest.raises(NoSuchDeadLetter):
+            await refused.done
+        await asyncio.gather(*(unit.done for unit in others))
+        assert await bodies(store) == [b"1", b"2"]
+
+    async def test_a_unit_that_breaks_harms_no_other(self, store: Store) -> None:
+        def break_down(ledger: Ledger) -> None:
+            write_meta(ledger.database, "half", "done")
+            raise ZeroDivisionError
+
+        broken = Work(break_down)
+        others = [posting_of(PEER, b"1"), posting_of(PEER, b"2")]
+        units: list[Unit] = [others[0], broken, others[1]]
+        for unit in units:
+            store.submit(unit)
+        with pytest.raises(ZeroDivisionError):
+            await broken.done
+        await asyncio.gather(*(unit.done for unit in others))
+        assert await bodies(store) == [b"1", b"2"]
+        assert await store.read(read_meta, "half") is None
+
+    async def test_a_broken_statement_harms_no_other(self, store: Store) -> None:
+        broken = Work(lambda ledger: ledger.database.execute("SELECT x FROM nowhere"))
+        other = posting_of(PEER, b"1")
+        store.submit(broken)
+        store.submit(other)
+        with pytest.raises(Exception, match="nowhere"):
+            await broken.done
+        await other.done
+        assert await bodies(store) == [b"1"]
+
+    async def test_news_are_told_before_whoever_waits_hears(self, store: Store) -> None:
+        told: list[str] = []
+
+        def listen(news: News) -> None:
+            told.extend(f"{peer} {page.first}-{page.last}" for peer, page in news.appended)
+
+        store.listen(listen)
+        posting = posting_of(PEER, b"1", b"2")
+        posting.done.add_done_callback(lambda _: told.append("heard"))
+        store.submit(posting)
+        await posting.done
+        await asyncio.sleep(0)
+        assert told == [f"{PEER} 1-2", "heard"]
+
+    async def test_nobody_needs_to_wait(self, store: Store) -> None:
+        writing = asyncio.create_task(post(store, PEER, b"1"))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        await post(store, PEER, b"2")
+        assert await bodies(store) == [b"1", b"2"]
+
+    async def test_closing_commits_what_was_submitted(self, place: Place) -> None:
+        async with opened(place.store()) as store:
+            store.submit(posting_of(PEER, b"1"))
+            store.submit(posting_of(PEER, b"2"), lazy=True)
+        async with opened(place.store()) as store:
+            assert await bodies(store) == [b"1", b"2"]
+
+    async def test_what_is_not_urgent_is_written_too(self, store: Store) -> None:
+        posting = posting_of(PEER, b"1")
+        store.submit(posting, lazy=True)
+        async with asyncio.timeout(WAIT_S):
+            await posting.done
+
+    async def test_too_much_that_is_unwritten_makes_others_wait(self, place: Place) -> None:
+        config = MailConfig(unwritten_bytes_max=1_000)
+        async with opened(place.store(), config=config) as store:
+            first = posting_of(PEER, bytes(2_000))
+            assert store.writer.has_room
+            store.submit(first)
+            assert not store.writer.has_room
+            await store.writer.wait_for_room()
+            assert store.writer.has_room
+            await first.done
+
+
+class TurnBehaviour:
+    """Statements of a user, committed with a unit or not at all."""
+
+    async def test_statements_are_committed_with_their_unit(
+        self, store: Store, place: Place
+    ) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute(f"INSERT INTO mine VALUES ({place.mark})", (1,))
+        assert await turn.execute("SELECT x FROM mine") == [(1,)]
+        posting = posting_of(PEER, b"paid")
+        turn.end(posting)
+        await posting.done
+        assert await rows(store) == [1]
+        assert await bodies(store) == [b"paid"]
+
+    async def test_nobody_sees_statements_before_they_are_committed(
+        self, store: Store, place: Place
+    ) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        if place.reads_beside:
+            assert await rows(store) == []
+        turn.end(None)
+        assert await rows(store) == []
+
+    async def test_a_turn_that_ends_badly_undoes_its_statements(self, store: Store) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        other = posting_of(PEER, b"other")
+        store.submit(other)
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        turn.end(None)
+        await other.done
+        assert await rows(store) == []
+        assert await bodies(store) == [b"other"]
+
+    async def test_a_unit_that_is_refused_undoes_the_statements(self, place: Place) -> None:
+        config = MailConfig(outbox_messages_max=1)
+        async with opened(place.store(), config=config) as store:
+            await make_table(store)
+            turn = await store.begin()
+            await turn.execute("INSERT INTO mine VALUES (1)")
+            posting = posting_of(PEER, b"1", b"2")
+            turn.end(posting)
+            with pytest.raises(MailboxFull):
+                await posting.done
+            assert await rows(store) == []
+            # The peer was new to the store, and is still.
+            await post(store, PEER, b"3")
+            assert await bodies(store) == [b"3"]
+
+    async def test_turns_follow_one_another(self, store: Store, place: Place) -> None:
+        await make_table(store)
+
+        async def count() -> None:
+            turn = await store.begin()
+            ((number,),) = await turn.execute("SELECT COUNT(*) FROM mine")
+            await turn.execute(f"INSERT INTO mine VALUES ({place.mark})", (number,))
+            unit = Work(lambda ledger: None)
+            turn.end(unit)
+            await unit.done
+
+        await asyncio.gather(*(count() for _ in range(10)))
+        assert sorted(await rows(store)) == list(range(10))
+
+    async def test_a_turn_that_takes_too_long_is_lost(self, place: Place) -> None:
+        config = MailConfig(transaction_s=0.05)
+        async with opened(place.store(), config=config) as store:
+            await make_table(store)
+            turn = await store.begin()
+            await turn.execute("INSERT INTO mine VALUES (1)")
+            await post(store, PEER, b"others go on")
+            assert turn.is_lost
+            with pytest.raises(TransactionLost):
+                await turn.execute("SELECT 1")
+            with pytest.raises(TransactionLost, match="too long"):
+                turn.end(posting_of(PEER, b"too late"))
+            assert await rows(store) == []
+            assert await bodies(store) == [b"others go on"]
+
+    async def test_a_turn_is_over_when_it_ends(self, store: Store) -> None:
+        turn = await store.begin()
+        turn.end(None)
+        with pytest.raises(TransactionLost, match="over"):
+            await turn.execute("SELECT 1")
+
+    async def test_whoever_gives_up_waiting_for_a_turn_keeps_nobody_waiting(
+        self, store: Store
+    ) -> None:
+        first = await store.begin()
+        waiting = asyncio.create_task(store.begin())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        first.end(None)
+        await post(store, PEER, b"1")
+        assert await bodies(store) == [b"1"]
+
+    async def test_a_wrong_statement_raises_where_it_is(self, store: Store) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(Exception, match="nowhere"):
+            await turn.execute("SELECT x FROM nowhere")
+        turn.end(None)
+        assert await rows(store) == []
+
+    async def test_a_failure_that_is_overlooked_commits_all_or_nothing(self, store: Store) -> None:
+        await make_table(store)
+        await post(store, PEER, b"before")
+        turn = await store.begin()
+        beside = posting_of(PEER, b"beside")
+        store.submit(beside)
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            await turn.execute("INSERT INTO mine VALUES (1)")
+        posting = posting_of(PEER, b"with 1")
+        turn.end(posting)
+        await asyncio.wait((posting.done,), timeout=WAIT_S)
+        await beside.done
+        is_done = posting.done.exception() is None
+        assert await rows(store) == ([1] if is_done else [])
+        assert (b"with 1" in await bodies(store)) is is_done
+        assert b"beside" in await bodies(store)
+
+    async def test_a_unit_beside_a_turn_that_breaks_is_told(self, store: Store) -> None:
+        await make_table(store)
+
+        def break_down(ledger: Ledger) -> None:
+            raise ZeroDivisionError
+
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        broken, beside = Work(break_down), posting_of(PEER, b"beside")
+        for unit in (broken, beside):
+            store.submit(unit)
+        posting = posting_of(PEER, b"with 1")
+        turn.end(posting)
+        _, waiting = await asyncio.wait((posting.done, broken.done, beside.done), timeout=WAIT_S)
+        assert not waiting
+        assert isinstance(broken.done.exception(), ZeroDivisionError)
+        assert beside.done.exception() is None
+        is_done = posting.done.exception() is None
+        assert await rows(store) == ([1] if is_done else [])
+        assert (b"with 1" in await bodies(store)) is is_done
+
+
+class FailureBehaviour:
+    """A commit that fails leaves everything as it was, and one that happened counts."""
+
+    async def test_a_commit_that_fails_changes_nothing(self, store: Store) -> None:
+        await post(store, PEER, b"1")
+        failure = once(raising(StoreUnavailable("away")))
+        with faults.armed("durable.commit.before", failure):
+            with pytest.raises(StoreUnavailable, match="away"):
+                await post(store, PEER, b"lost", idempotency_key="once")
+            assert await bodies(store) == [b"1"]
+            await post(store, PEER, b"2", idempotency_key="once")
+        assert await bodies(store) == [b"1", b"2"]
+        peer = await store.read(query.find_peer, PEER)
+        assert peer is not None
+        assert peer.head == 2
+
+    async def test_a_new_peer_and_queue_of_a_failed_commit_are_new_again(
+        self, store: Store
+    ) -> None:
+        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
+            with pytest.raises(StoreUnavailable):
+                await asyncio.gather(post(store, PEER, b"1"), post(store, OWN, b"1"))
+            await asyncio.gather(post(store, PEER, b"2"), post(store, OWN, b"2"))
+        assert await bodies(store) == [b"2"]
+        own = await store.read(query.browse_queue, QUEUE, 10)
+        assert [letter.body for letter in own] == [b"2"]
+
+    @pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError()], ids=repr)
+    async def test_a_commit_whose_answer_is_lost_happened_once(
+        self, store: Store, error: Exception
+    ) -> None:
+        told: list[int] = []
+        store.listen(lambda news: told.extend(page.last for _, page in news.appended))
+        with faults.armed("durable.commit.after", once(raising(error))):
+            await asyncio.gather(post(store, PEER, b"1"), post(store, PEER, b"2"))
+        assert await bodies(store) == [b"1", b"2"]
+        await post(store, PEER, b"3")
+        assert await bodies(store) == [b"1", b"2", b"3"]
+        assert told == [2, 3]
+
+    async def test_statements_whose_commit_fails_are_undone(self, store: Store) -> None:
+        await make_table(store)
+        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
+            turn = await store.begin()
+            await turn.execute("INSERT INTO mine VALUES (1)")
+            posting = posting_of(PEER, b"1")
+            turn.end(posting)
+            with pytest.raises(StoreUnavailable):
+                await posting.done
+        assert await rows(store) == []
+        assert await bodies(store) == []
+
+    async def test_a_store_closes_after_a_failure(self, place: Place) -> None:
+        def fail(**details: object) -> None:
+            raise StoreUnavailable("away")
+
+        async with opened(place.store()) as store:
+            posting = posting_of(PEER, b"1")
+            with faults.armed("durable.commit.before", fail):
+                store.submit(posting)
+                await store.close()
+                with pytest.raises(StoreUnavailable):
+                    await posting.done
+        async with opened(place.store()) as store:
+            assert await bodies(store) == []

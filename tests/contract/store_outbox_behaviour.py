@@ -1,0 +1,265 @@
+"""What every store does with what is posted: the outbox, and idempotency."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import accumulate, pairwise
+
+import pytest
+
+from postroad.core.errors import IdempotencyConflict, MailboxFull
+from postroad.durable import MailConfig, Reason, Store
+from postroad.durable.chain import extend, genesis
+from postroad.durable.exchange import Refusal
+from postroad.durable.posting import Clerk, Posting
+from postroad.durable.store import queries as query
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.rows import InPage, OutPage, Peer
+from tests.contract.store_behaviour import Place, bodies
+from tests.durable_nodes import NOW_MS, OWN, PEER, QUEUE, opened, post
+
+ONE_EACH = MailConfig(page_letters_max=1)
+
+
+async def peer_of(store: Store, name: str = PEER) -> Peer:
+    peer = await store.read(query.find_peer, name)
+    assert peer is not None
+    return peer
+
+
+async def pages_of(store: Store, after: int = 0) -> list[OutPage]:
+    return await store.read(query.read_pages, (await peer_of(store)).id, after, 100)
+
+
+async def spans(store: Store) -> list[tuple[int, int]]:
+    return [(page.first, page.last) for page in await pages_of(store)]
+
+
+async def settle(store: Store, upto: int, *refusals: Refusal, epoch: int = 1) -> None:
+    def write(ledger: Ledger) -> None:
+        ledger.outbox.settle(PEER, epoch, upto, b"%016d" % upto, refusals, NOW_MS)
+
+    await store.write(write)
+
+
+async def void(store: Store, page: OutPage) -> None:
+    def write(ledger: Ledger) -> None:
+        ledger.outbox.void(PEER, page, Reason.TOO_LARGE, "big", NOW_MS)
+
+    await store.write(write)
+
+
+async def dead(store: Store) -> list[tuple[bytes, str, str]]:
+    """Body, reason and detail of the dead letters."""
+    letters = await store.read(query.list_dead, None, 0, 100)
+    return [(it.letter.body, it.reason, it.detail) for it in letters]
+
+
+class OutboxBehaviour:
+    """What waits to be sent has gapless numbers."""
+
+    async def test_letters_are_kept_in_pages(self, place: Place) -> None:
+        config = MailConfig(page_letters_max=3, page_bytes_max=1_000)
+        async with opened(place.store(), config=config) as store:
+            await post(store, PEER, *(b"%d" % number for number in range(7)))
+            assert await spans(store) == [(1, 3), (4, 6), (7, 7)]
+            await post(store, PEER, bytes(600), bytes(600), bytes(5_000), b"", b"")
+            assert (await spans(store))[3:] == [(8, 8), (9, 9), (10, 10), (11, 12)]
+        async with opened(place.store()) as store:
+            await post(store, PEER, b"after a restart")
+            assert (await spans(store))[-1] == (13, 13)
+            assert (await peer_of(store)).head == 13
+
+    async def test_the_chain_goes_over_all_pages(self, place: Place) -> None:
+        async with opened(place.store(), config=ONE_EACH) as store:
+            await post(store, PEER, b"1", b"2")
+            await post(store, PEER, b"3")
+            pages = await pages_of(store)
+            letters = [page.letters or b"" for page in pages]
+            chains = list(accumulate(letters, extend, initial=genesis(store.id, 1, PEER)))
+            assert [page.chain for page in pages] == chains[1:]
+            peer = await peer_of(store)
+            assert (peer.head_chain, peer.settled_chain) == (chains[3], chains[0])
+            for number, chain in enumerate(chains):
+                _, found = await store.read(query.peer_and_chain, PEER, number)
+                assert found == chain
+
+    async def test_peers_have_numbers_of_their_own(self, store: Store) -> None:
+        await asyncio.gather(*(post(store, peer, b"x") for peer in (PEER, "other", PEER)))
+        heads = {peer.name: peer.head for peer in await store.read(query.list_peers)}
+        assert heads == {PEER: 2, "other": 1}
+
+    async def test_pages_are_read_piece_by_piece(self, place: Place) -> None:
+        async with opened(place.store(), config=ONE_EACH) as store:
+            await post(store, PEER, *(b"%d" % number for number in range(20)))
+            assert len(await bodies(store)) == 20
+            assert len(await store.read(query.browse_outbox, PEER, 3)) == 3
+            assert [page.first for page in await pages_of(store, after=18)] == [19, 20]
+            assert await store.read(query.oldest_for, (await peer_of(store)).id) is not None
+
+    async def test_letters_to_oneself_go_straight_into_the_queue(self, store: Store) -> None:
+        news: list[InPage] = []
+        store.listen(lambda it: news.extend(it.arrived))
+        await post(store, OWN, b"1", b"2")
+        assert [letter.body for page in news for letter in page.letters] == [b"1", b"2"]
+        assert await store.read(query.list_peers) == []
+
+    async def test_a_full_mailbox_takes_nothing_more(self, place: Place) -> None:
+        async with opened(place.store(), config=MailConfig(outbox_messages_max=3)) as store:
+            await post(store, PEER, b"1", b"2")
+            with pytest.raises(MailboxFull, match="2 messages wait for 'beta'"):
+                await post(store, PEER, b"3", b"4")
+            await post(store, PEER, b"5")
+            await post(store, "other", b"x")
+            with pytest.raises(MailboxFull):
+                await post(store, PEER, b"6")
+            await settle(store, 2)
+            await post(store, PEER, b"7", b"8")
+            assert await bodies(store) == [b"5", b"7", b"8"]
+
+    async def test_a_full_mailbox_counts_what_is_not_committed_yet(self, place: Place) -> None:
+        async with opened(place.store(), config=MailConfig(outbox_messages_max=3)) as store:
+            calls = (post(store, PEER, b"x") for _ in range(5))
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert sum(isinstance(it, MailboxFull) for it in outcomes) == 2
+
+
+class SettlingBehaviour:
+    """What a peer has accepted is removed, and what it refused is kept."""
+
+    async def test_exactly_what_was_accepted_is_removed(self, place: Place) -> None:
+        async with opened(place.store(), config=ONE_EACH) as store:
+            await post(store, PEER, b"1", b"2", b"3")
+            await settle(store, 2)
+            assert await spans(store) == [(3, 3)]
+            peer = await peer_of(store)
+            assert (peer.settled, peer.settled_chain, peer.head) == (2, b"%016d" % 2, 3)
+            assert (await store.read(query.peer_and_chain, PEER, 2))[1] == b"%016d" % 2
+            await settle(store, 1)
+            assert (await peer_of(store)).settled == 2
+            await settle(store, 3, epoch=2)
+            assert await spans(store) == [(3, 3)]
+
+    async def test_what_was_refused_becomes_a_dead_letter_once(self, place: Place) -> None:
+        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+            await post(store, PEER, b"1", b"2", b"3", b"4")
+            refusals = [Refusal(2, Reason.UNKNOWN_QUEUE, "why\0"), Refusal(3, "x", "not yet")]
+            await settle(store, 2, *refusals)
+            await settle(store, 2, *refusals)
+            assert await dead(store) == [(b"2", "unknown queue", "why?")]
+            (letter,) = await store.read(query.list_dead, QUEUE, 0, 10)
+            assert (letter.is_outbound, letter.peer, letter.failures) == (True, PEER, 0)
+            await settle(store, 4, *refusals)
+            assert [body for body, _, _ in await dead(store)] == [b"2", b"3"]
+
+    async def test_a_page_that_nobody_can_read_does_not_stop_the_others(self, place: Place) -> None:
+        async with opened(place.store(), config=ONE_EACH) as store:
+            await post(store, PEER, b"1", b"2")
+            await store.write(
+                lambda ledger: ledger.database.execute(
+                    "UPDATE postroad_outbox SET letters = ? WHERE first = 1", (b"\xc1",)
+                )
+            )
+            await settle(store, 1, Refusal(1, Reason.UNREADABLE, "damaged"))
+            assert (await peer_of(store)).settled == 1
+
+    async def test_a_page_that_cannot_be_sent_keeps_its_numbers(self, place: Place) -> None:
+        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+            await post(store, PEER, b"1", b"2", b"3")
+            for _ in range(2):
+                await void(store, (await pages_of(store))[0])
+            page = (await pages_of(store))[0]
+            assert (page.first, page.last, page.letters, page.size) == (1, 2, None, 0)
+            assert await dead(store) == [(b"1", "too large", "big"), (b"2", "too large", "big")]
+            assert await bodies(store) == [b"3"]
+
+    async def test_a_purge_leaves_only_numbers(self, store: Store) -> None:
+        await post(store, PEER, b"1", b"2")
+        assert await store.write(lambda ledger: ledger.outbox.purge(PEER)) == 2
+        assert await store.write(lambda ledger: ledger.outbox.purge(PEER)) == 0
+        assert await bodies(store) == []
+        assert await spans(store) == [(1, 2)]
+        await settle(store, 2, Refusal(1, "x", "of a purged page"))
+        assert await dead(store) == []
+
+    async def test_an_epoch_numbers_what_waits_from_one_again(self, place: Place) -> None:
+        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+            await post(store, PEER, b"1", b"2", b"3", b"4", b"5")
+            await settle(store, 2)
+            assert await store.write(lambda ledger: ledger.outbox.start_epoch(PEER)) == 3
+            assert await spans(store) == [(1, 2), (3, 3)]
+            await settle(store, 3, epoch=1)
+            await post(store, PEER, b"6")
+        async with opened(place.store()) as store:
+            assert await bodies(store) == [b"3", b"4", b"5", b"6"]
+            peer, pages = await peer_of(store), await pages_of(store)
+            assert (peer.epoch, peer.head, peer.settled) == (2, 4, 0)
+            chain = genesis(store.id, 2, PEER)
+            assert peer.settled_chain == chain
+            for page in pages:
+                chain = extend(chain, page.letters or b"")
+                assert page.chain == chain
+            assert all(a.last + 1 == b.first for a, b in pairwise(pages))
+
+
+class IdempotencyBehaviour:
+    """Posting twice under one key is posting once."""
+
+    async def test_the_same_message_is_posted_once(self, place: Place) -> None:
+        async with opened(place.store()) as store:
+            (id,) = await post(store, PEER, b"1", idempotency_key="once")
+            assert await post(store, PEER, b"1", idempotency_key="once") == [id]
+        async with opened(place.store()) as store:
+            assert await post(store, PEER, b"1", idempotency_key="once") == [id]
+            assert await bodies(store) == [b"1"]
+            await post(store, "other", b"1", idempotency_key="once")
+            assert await bodies(store, "other") == [b"1"]
+
+    async def test_another_message_under_the_key_is_refused(self, store: Store) -> None:
+        await post(store, PEER, b"1", idempotency_key="once")
+        with pytest.raises(IdempotencyConflict, match="'once'"):
+            await post(store, PEER, b"2", idempotency_key="once")
+        assert await bodies(store) == [b"1"]
+
+    async def test_in_one_commit(self, store: Store) -> None:
+        calls = (post(store, PEER, b"1", idempotency_key="once") for _ in range(3))
+        ids = await asyncio.gather(*calls)
+        assert len({id for (id,) in ids}) == 1
+        assert await bodies(store) == [b"1"]
+
+    async def test_in_one_batch(self, store: Store) -> None:
+        first, again = await post(store, PEER, b"1", b"1", idempotency_key="once")
+        assert first == again
+        assert await bodies(store) == [b"1"]
+
+    async def test_another_message_in_one_batch_is_refused(self, store: Store) -> None:
+        with pytest.raises(IdempotencyConflict, match="'once'"):
+            await post(store, PEER, b"1", b"2", idempotency_key="once")
+        assert await bodies(store) == []
+
+    async def test_a_batch_with_a_conflict_posts_nothing(self, store: Store) -> None:
+        await post(store, PEER, b"1", idempotency_key="once")
+        clerk = Clerk(MailConfig())
+        posts = [
+            clerk.post(PEER, QUEUE, b"2"),
+            clerk.post(PEER, QUEUE, b"3", idempotency_key="once"),
+        ]
+        posting = Posting(posts, asyncio.get_running_loop().create_future())
+        store.submit(posting)
+        with pytest.raises(IdempotencyConflict):
+            await posting.done
+        assert await bodies(store) == [b"1"]
+
+    async def test_a_message_to_oneself(self, store: Store) -> None:
+        ids = [await post(store, OWN, b"1", idempotency_key="once") for _ in range(2)]
+        assert ids[0] == ids[1]
+        assert len(await store.read(query.browse_queue, QUEUE, 10)) == 1
+
+    async def test_keys_are_forgotten_in_time(self, store: Store) -> None:
+        await post(store, PEER, b"1", idempotency_key="once")
+        await store.write(lambda ledger: ledger.outbox.forget_posted(1))
+        await post(store, PEER, b"1", idempotency_key="once")
+        assert await bodies(store) == [b"1"]
+        await store.write(lambda ledger: ledger.outbox.forget_posted(ledger.now_ms + 1))
+        await post(store, PEER, b"1", idempotency_key="once")
+        assert await bodies(store) == [b"1", b"1"]

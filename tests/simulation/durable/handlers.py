@@ -1,0 +1,147 @@
+"""The applications' side of a node that handles: rows in its own table, copies for others."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from postroad.core.errors import PostRefused, Reject, StoreError, TransactionLost, UsageError
+from postroad.durable import Mail, Message, Pulled, Retry, Transaction
+from tests.simulation.durable.books import Books
+from tests.simulation.durable.plan import Habits
+from tests.simulation.durable.slips import (
+    COPIES,
+    DESK,
+    NOTES,
+    ORDERS,
+    RELAY,
+    WARD,
+    Slip,
+    Temper,
+    copy_of,
+    decode_slip,
+    encode_slip,
+)
+
+HANDLED = (
+    "CREATE TABLE IF NOT EXISTS handled (sequence INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " token TEXT, queue TEXT, sender TEXT)"
+)
+# What fails for a moment never becomes a dead letter; what is hopeless soon does.
+_PATIENT = Retry(attempts=10_000, first_s=0.05, max_s=1.0)
+_STRICT = Retry(attempts=3, first_s=0.05, max_s=0.5)
+# Longer than a handler may take.
+_FAR_TOO_LONG_S = 6.0
+_PULL_S = 5.0
+
+
+class Trouble(Exception):
+    """What a handler raises that fails."""
+
+
+class Handlers:
+    """Handlers of one process."""
+
+    def __init__(self, mail: Mail, habits: Habits, books: Books, rng: Random) -> None:
+        self._mail = mail
+        self._habits = habits
+        self._books = books
+        self._rng = rng
+
+    async def start(self) -> None:
+        """Consume all queues but the one that is pulled from."""
+        for queue, handler, retry in (
+            (ORDERS, self._write, _PATIENT),
+            (COPIES, self._write, _PATIENT),
+            (RELAY, self._relay, _PATIENT),
+            (NOTES, self._read, _PATIENT),
+            (WARD, self._treat, _STRICT),
+        ):
+            await self._mail.consume(
+                queue, handler, concurrency=self._habits.concurrency, retry=retry
+            )
+
+    async def _write(self, message: Message, tx: Transaction) -> None:
+        slip = decode_slip(message.body)
+        await self._dawdle()
+        self._stumble()
+        await _add_row(message, slip, tx)
+        self._post_copy(slip, tx)
+        self._stumble()
+
+    async def _relay(self, message: Message, tx: Transaction) -> None:
+        await self._dawdle()
+        self._post_copy(decode_slip(message.body), tx)
+        self._stumble()
+
+    def _read(self, message: Message, tx: Transaction) -> None:
+        self._stumble()
+        self._books.notes[decode_slip(message.body).token] += 1
+
+    async def _treat(self, message: Message, tx: Transaction) -> None:
+        slip = decode_slip(message.body)
+        await _add_row(message, slip, tx)
+        if slip.temper is Temper.REJECTED:
+            raise Reject("nobody can")
+        if slip.temper is Temper.HOPELESS:
+            raise Trouble("as always")
+
+    def _post_copy(self, slip: Slip, tx: Transaction) -> None:
+        if slip.copy_to is not None:
+            tx.post(slip.copy_to, COPIES, encode_slip(copy_of(slip)))
+
+    async def _dawdle(self) -> None:
+        if self._rng.random() < self._habits.slow:
+            await asyncio.sleep(_FAR_TOO_LONG_S * self._rng.random() ** 5)
+
+    def _stumble(self) -> None:
+        if self._rng.random() < self._habits.failing:
+            raise Trouble("for once")
+
+    # The queue that is pulled from.
+
+    async def pull(self) -> None:
+        """For ever."""
+        while True:
+            limit = self._rng.randint(1, 4)
+            try:
+                pulled = await self._mail.pull(DESK, limit=limit, timeout=_PULL_S, retry=_PATIENT)
+            except StoreError:
+                await asyncio.sleep(_PULL_S)
+                continue
+            for message in pulled:
+                try:
+                    await self._deal_with(message)
+                except UsageError:
+                    # Its lease was over, and it comes again.
+                    continue
+
+    async def _deal_with(self, message: Pulled) -> None:
+        chance = self._rng.random()
+        if chance < self._habits.failing:
+            message.nack("for once")
+        elif chance < 2 * self._habits.failing:
+            message.release()
+        elif chance < 2.5 * self._habits.failing:
+            await asyncio.sleep(_FAR_TOO_LONG_S)
+        else:
+            await self._acknowledge(message)
+
+    async def _acknowledge(self, message: Pulled) -> None:
+        tx = message.begin()
+        try:
+            await _add_row(message, decode_slip(message.body), tx)
+            await message.ack(tx)
+        except (PostRefused, StoreError, TransactionLost):
+            # It comes again.
+            tx.undo()
+        except UsageError:
+            tx.undo()
+            raise
+
+
+async def _add_row(message: Message, slip: Slip, tx: Transaction) -> None:
+    await tx.execute(
+        "INSERT INTO handled (token, queue, sender) VALUES (?, ?, ?)",
+        (slip.token, message.queue, message.sender),
+    )

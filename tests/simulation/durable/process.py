@@ -1,0 +1,108 @@
+"""One machine of the simulation: its disk, and the process with a mail that runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from random import Random
+from typing import TypeAlias
+
+from postroad.cluster import Agent, StaticDiscovery
+from postroad.core.errors import StoreError, TransactionLost
+from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, StaticDirectory
+from postroad.net import MessagingService
+from postroad.testing import SimCluster, SimNode
+
+CLUSTER = "simulated"
+PORT = 7000
+# Until the mail is started again whose store could not be opened or failed.
+_AGAIN_S = 0.5
+
+Application: TypeAlias = Callable[[Mail], Awaitable[None]]
+"""What runs as long as a mail does."""
+
+
+class Machine:
+    """A node whose mail outlives its processes.
+
+    Attributes:
+        disk: where the mail is kept.
+        mail: that of the running process, once it has started.
+    """
+
+    def __init__(
+        self,
+        sim: SimCluster,
+        name: str,
+        config: MailConfig,
+        accept: tuple[str, ...],
+        application: Application,
+    ) -> None:
+        self.name = name
+        self.node = sim.add(name, self._run)
+        self.disk = MemoryDisk(Random(f"{sim.seed}/mail of {name}"))
+        self.mail: Mail | None = None
+        # Where peers are; None if agents find out.
+        self.directory: StaticDirectory | None = StaticDirectory()
+        self.seeds: list[str] = []
+        self._config = config
+        self._accept = accept
+        self._application = application
+
+    @property
+    def address(self) -> str:
+        """Where its service listens."""
+        return f"{self.node.host}:{PORT}"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its process runs, with a mail that was started."""
+        return self.node.is_running and self.mail is not None
+
+    # The process.
+
+    async def _run(self, node: SimNode) -> None:
+        async with AsyncExitStack() as stack:
+            service = await stack.enter_async_context(
+                MessagingService(CLUSTER, self.name, self.address)
+            )
+            host: Agent | MessagingService = service
+            if self.directory is None:
+                agent = Agent(service, StaticDiscovery(self.seeds))
+                host = await stack.enter_async_context(agent)
+            while True:
+                try:
+                    await self._serve(host)
+                except (StoreError, TransactionLost):
+                    await asyncio.sleep(_AGAIN_S)
+
+    async def _serve(self, host: Agent | MessagingService) -> None:
+        mail = Mail(
+            host,
+            MemoryStore(self.disk),
+            directory=self.directory,
+            config=self._config,
+            accept=self._accept,
+        )
+        async with mail:
+            self.mail = mail
+            await self._application(mail)
+
+    # What befalls it.
+
+    def start(self) -> None:
+        """Run a new process, unless there is one."""
+        if not self.node.is_running:
+            self.mail = None
+            self.node.start()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.node.kill()
+        self.disk.crash()
+
+    def lose_power(self) -> None:
+        """Turn the machine off."""
+        self.node.lose_power()
+        self.disk.crash()

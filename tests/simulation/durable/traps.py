@@ -1,0 +1,91 @@
+"""What happens at fault points: a process is killed exactly there, or its database fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from postroad.core import faults
+from postroad.core.errors import StoreUnavailable
+from postroad.testing import SimCluster
+from tests.simulation.durable.process import Machine
+
+
+class ProcessEnded(BaseException):
+    """Ends the callback that runs in a process that was just killed."""
+
+
+class Trap:
+    """Waits for a process at a fault point.
+
+    Attributes:
+        has_fired: whether it came there.
+    """
+
+    def __init__(self, point: str, visits: int, act: Callable[[], None]) -> None:
+        self.point = point
+        self.has_fired = False
+        self._visits = visits
+        self._act = act
+
+    def visit(self) -> bool:
+        """Somebody is there; whether it has come often enough."""
+        self._visits -= 1
+        return self._visits < 0
+
+    def fire(self) -> None:
+        """Do what it is for."""
+        self.has_fired = True
+        self._act()
+
+
+class Traps:
+    """All traps of a run, by the name of the process they wait for."""
+
+    def __init__(self, sim: SimCluster) -> None:
+        self._sim = sim
+        self._waiting: dict[str, list[Trap]] = {}
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Watch all fault points of the durable layer."""
+        with ExitStack() as stack:
+            for name in faults.names():
+                if name.startswith("durable."):
+                    stack.enter_context(faults.armed(name, partial(self._reach, name)))
+            yield
+
+    def kill(self, machine: Machine, point: str, visits: int = 0) -> Trap:
+        """Kill a process at a fault point, after so many visits there."""
+
+        def act() -> None:
+            machine.kill()
+            raise ProcessEnded(point)
+
+        return self._set(machine, Trap(point, visits, act))
+
+    def fail(self, machine: Machine, point: str, visits: int = 0) -> Trap:
+        """Have a database fail at a fault point."""
+
+        def act() -> None:
+            raise StoreUnavailable(f"simulated failure at {point}")
+
+        return self._set(machine, Trap(point, visits, act))
+
+    def _set(self, machine: Machine, trap: Trap) -> Trap:
+        self._waiting.setdefault(machine.name, []).append(trap)
+        return trap
+
+    def clear(self) -> None:
+        """Wait for nobody any more."""
+        self._waiting.clear()
+
+    def _reach(self, point: str, **details: object) -> None:
+        name = self._sim.loop.lane.name
+        for trap in self._waiting.get(name, ()):
+            if trap.point == point and trap.visit():
+                self._waiting[name].remove(trap)
+                self._sim.log.add(name, "reached", point)
+                trap.fire()
+                return

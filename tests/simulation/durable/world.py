@@ -1,0 +1,208 @@
+"""Machines and the faults that befall them."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from random import Random
+
+from postroad.durable import Mail
+from postroad.testing import SimCluster
+from tests.simulation.durable.books import Books
+from tests.simulation.durable.clerks import JOURNAL, Clerk
+from tests.simulation.durable.handlers import HANDLED, Handlers
+from tests.simulation.durable.plan import Fault, Plan, PlannedFault
+from tests.simulation.durable.process import Machine
+from tests.simulation.durable.slips import OPEN_QUEUES
+from tests.simulation.durable.traps import Trap, Traps
+
+_DELAY_S_MAX = 1.0
+_SYNC_S_MAX = 0.5
+_RESTART_S = 0.5
+
+
+class World:
+    """Everything in one run."""
+
+    def __init__(self, sim: SimCluster, plan: Plan) -> None:
+        self.sim = sim
+        self.plan = plan
+        self.books = Books(plan.clerks)
+        self.traps = Traps(sim)
+        self.machines = {name: self._add_machine(name) for name in plan.nodes}
+        self._introduce()
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        for fault in plan.faults:
+            self._at(fault.time, partial(self._begin, fault))
+
+    def _add_machine(self, name: str) -> Machine:
+        # Its own for the whole run, so that a process does not do again what the last one did.
+        rng = Random(f"{self.sim.seed}/handlers of {name}")
+        return Machine(
+            self.sim, name, self.plan.config, OPEN_QUEUES, partial(self._apply, name, rng)
+        )
+
+    def _introduce(self) -> None:
+        """Tell all machines of each other."""
+        addresses = {name: machine.address for name, machine in self.machines.items()}
+        for machine in self.machines.values():
+            if self.plan.uses_agents:
+                machine.directory = None
+                machine.seeds = list(addresses.values())
+            elif machine.directory is not None:
+                for name, address in addresses.items():
+                    machine.directory.set(name, address)
+
+    async def _apply(self, name: str, rng: Random, mail: Mail) -> None:
+        """The application of a node."""
+        await _make_tables(mail)
+        handlers = Handlers(mail, self.plan.habits, self.books, rng)
+        await handlers.start()
+        clerks = [Clerk(mail, jobs, self.books).work() for jobs in self.plan.clerks[name]]
+        await asyncio.gather(handlers.pull(), *clerks)
+
+    # Time.
+
+    def run(self) -> None:
+        """Let the plan take its course."""
+        for machine in self.machines.values():
+            machine.start()
+        until = self.plan.healed_s
+        while self._agenda and self._agenda[0][0] <= until:
+            time, _, action = heapq.heappop(self._agenda)
+            self.sim.run_for(max(0.0, time - self.sim.now))
+            action()
+        self.sim.run_for(until - self.sim.now)
+
+    def _at(self, time: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (time, next(self._order), action))
+
+    # Faults.
+
+    def _begin(self, fault: PlannedFault) -> None:
+        self.sim.log.add("plan", fault.kind.value, f"{fault.victim} for {fault.lasting_s:.1f} s")
+        _BEGIN[fault.kind](self, fault, self.machines[fault.victim])
+
+    def _later(self, fault: PlannedFault, action: Callable[[], None]) -> None:
+        self._at(self.sim.now + fault.lasting_s, action)
+
+    def _kill(self, fault: PlannedFault, machine: Machine) -> None:
+        self._end(fault, machine, machine.kill)
+
+    def _cut_power(self, fault: PlannedFault, machine: Machine) -> None:
+        self._end(fault, machine, machine.lose_power)
+
+    def _stop(self, fault: PlannedFault, machine: Machine) -> None:
+        def stop() -> None:
+            machine.node.resume()
+            machine.node.stop()
+
+        self._end(fault, machine, stop)
+
+    def _end(self, fault: PlannedFault, machine: Machine, end: Callable[[], None]) -> None:
+        if machine.node.is_running:
+            end()
+            self._later(fault, machine.start)
+
+    def _crash(self, fault: PlannedFault, machine: Machine) -> None:
+        trap = self.traps.kill(machine, fault.point, fault.visits)
+        self._later(fault, partial(self._start_after, machine, trap))
+
+    def _start_after(self, machine: Machine, trap: Trap) -> None:
+        if trap.has_fired:
+            machine.start()
+        else:
+            self._at(self.sim.now + _RESTART_S, partial(self._start_after, machine, trap))
+
+    def _fail_commit(self, fault: PlannedFault, machine: Machine) -> None:
+        place = "before" if fault.strength < 0.5 else "after"
+        self.traps.fail(machine, f"durable.commit.{place}", fault.visits)
+
+    def _pause(self, fault: PlannedFault, machine: Machine) -> None:
+        if machine.node.is_running:
+            machine.node.pause(fault.lasting_s)
+
+    def _divide(self, fault: PlannedFault, machine: Machine) -> None:
+        self._part(fault, one_way=False)
+
+    def _close_way(self, fault: PlannedFault, machine: Machine) -> None:
+        self._part(fault, one_way=True)
+
+    def _part(self, fault: PlannedFault, *, one_way: bool) -> None:
+        self.sim.network.partition(fault.group, fault.others, one_way=one_way)
+        self._later(fault, partial(self.sim.network.heal, fault.group, fault.others))
+
+    def _delay(self, fault: PlannedFault, machine: Machine) -> None:
+        most = _DELAY_S_MAX * fault.strength**2
+        self.sim.network.disturb(delay_s=(most / 4, most))
+        self._later(fault, self.sim.network.calm)
+
+    def _reset(self, fault: PlannedFault, machine: Machine) -> None:
+        for other in self.machines:
+            if other != machine.name:
+                self.sim.network.reset(machine.name, other)
+
+    def _slow_disk(self, fault: PlannedFault, machine: Machine) -> None:
+        machine.disk.sync_s = _SYNC_S_MAX * fault.strength**2
+        self._later(fault, partial(_mend, machine))
+
+    def _fill_disk(self, fault: PlannedFault, machine: Machine) -> None:
+        machine.disk.is_full = True
+        self._later(fault, partial(_mend, machine))
+
+    def _protect_disk(self, fault: PlannedFault, machine: Machine) -> None:
+        machine.disk.is_read_only = True
+        self._later(fault, partial(_mend, machine))
+
+    def _jump(self, fault: PlannedFault, machine: Machine) -> None:
+        machine.node.jump_clock(fault.clock_s)
+
+    # The end.
+
+    def heal(self) -> None:
+        """End all faults, and start whoever does not run."""
+        self._agenda.clear()
+        self.traps.clear()
+        self.sim.network.heal()
+        self.sim.network.calm()
+        for machine in self.machines.values():
+            _mend(machine)
+            machine.node.resume()
+
+    def start_all(self) -> None:
+        """Start those that do not run; one that is about to end is started when it has."""
+        for machine in self.machines.values():
+            machine.start()
+
+
+async def _make_tables(mail: Mail) -> None:
+    async with mail.transaction() as tx:
+        await tx.execute(JOURNAL)
+        await tx.execute(HANDLED)
+
+
+def _mend(machine: Machine) -> None:
+    machine.disk.sync_s = 0.0
+    machine.disk.is_full = machine.disk.is_read_only = False
+
+
+_BEGIN: dict[Fault, Callable[[World, PlannedFault, Machine], None]] = {
+    Fault.KILL: World._kill,
+    Fault.POWER: World._cut_power,
+    Fault.STOP: World._stop,
+    Fault.PAUSE: World._pause,
+    Fault.CRASH: World._crash,
+    Fault.FAILED_COMMIT: World._fail_commit,
+    Fault.PARTITION: World._divide,
+    Fault.ONE_WAY: World._close_way,
+    Fault.DELAY: World._delay,
+    Fault.RESET: World._reset,
+    Fault.SLOW_DISK: World._slow_disk,
+    Fault.FULL_DISK: World._fill_disk,
+    Fault.READ_ONLY: World._protect_disk,
+    Fault.CLOCK: World._jump,
+}

@@ -1,0 +1,222 @@
+"""Scenario `durable`: it passes with many seeds, and finds bugs that are planted."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pytest
+
+from postroad.durable import Transaction
+from postroad.durable.bridge import Bridge
+from postroad.durable.consumer import Consumer
+from postroad.durable.consumption import Consumption
+from postroad.durable.dedup import FreshPage
+from postroad.durable.exchange import Answer, Refusal, Verdict, Window
+from postroad.durable.handling import Handling
+from postroad.durable.intake import Acceptance, Intake
+from postroad.durable.outflow import Outflow
+from postroad.durable.shelf import Entry, Shelf
+from postroad.durable.store import streams
+from postroad.durable.store.database import Database
+from postroad.durable.store.ledger import Ledger, News
+from postroad.durable.store.outbox import Idempotence, Outbox
+from postroad.durable.store.rows import OutPage, Stream
+from postroad.durable.store.streams import Streams
+from postroad.durable.store.units import Unit, Work
+from postroad.durable.store.writer import Writer
+from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
+from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
+
+SEEDS = 100
+# A planted bug must show within so many.
+PLANTED_SEEDS = 200
+
+
+def run(seed: int) -> Outcome:
+    return run_seed("durable", SCENARIOS["durable"], seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_seed(seed: int) -> None:
+    outcome = run(seed)
+    assert outcome.exit_code == 0, outcome.describe()
+
+
+def find(exit_code: int) -> Iterator[Outcome]:
+    """Runs that fail, up to the first with that exit code."""
+    for outcome in map(run, range(PLANTED_SEEDS)):
+        if outcome.exit_code:
+            yield outcome
+        if outcome.exit_code == exit_code:
+            return
+
+
+# The simulation finds what it is there for.
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def plant_watermark_before_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    take, report = Streams._take, Writer._report
+    untaken: dict[Streams, list[tuple[str, FreshPage, int, int]]] = {}
+
+    def take_later(
+        self: Streams, sender: str, fresh: FreshPage, ahead_ms: int, now_ms: int
+    ) -> list[Refusal]:
+        untaken.setdefault(self, []).append((sender, fresh, ahead_ms, now_ms))
+        return []
+
+    def report_and_take(self: Writer, units: Sequence[Unit], news: News) -> None:
+        report(self, units, news)
+        for page in untaken.pop(self._ledger.streams, []):
+            self.submit(Work(lambda ledger, page=page: take(ledger.streams, *page)))
+
+    monkeypatch.setattr(Streams, "_take", take_later)
+    monkeypatch.setattr(Writer, "_report", report_and_take)
+
+
+def plant_acceptance_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = Acceptance.apply
+
+    def accept_and_tell(self: Acceptance, ledger: Ledger) -> None:
+        accept(self, ledger)
+        self.done.get_loop().call_soon_threadsafe(self.settle, None)
+
+    monkeypatch.setattr(Acceptance, "apply", accept_and_tell)
+
+
+def plant_settled_when_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Bridge._send
+
+    async def send_and_settle(self: Bridge, outflow: Outflow, pages: Sequence[OutPage]) -> None:
+        await send(self, outflow, pages)
+        answer = Answer(Verdict.ACCEPTED, pages[-1].last, pages[-1].chain, 1, [])
+        self._settle(outflow._course, answer, pages[0].first - 1)
+
+    monkeypatch.setattr(Bridge, "_send", send_and_settle)
+
+
+def plant_duplicates_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_all(watermark: int, chain: bytes, window: Window) -> Iterator[FreshPage]:
+        first = window.first
+        for page in window.pages:
+            yield FreshPage(first, page, True)
+            first += page.count
+
+    monkeypatch.setattr(streams, "sift", take_all)
+
+
+def plant_forgotten_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember = Streams._remember
+
+    def forget(self: Streams, stream: Stream, before: int, refusals: Sequence[Refusal]) -> None:
+        remember(self, stream, before, ())
+
+    monkeypatch.setattr(Streams, "_remember", forget)
+
+
+def plant_forgotten_idempotency_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(self: Outbox, name: str, idempotence: Idempotence, id: int, now_ms: int) -> None:
+        """Note nothing."""
+
+    monkeypatch.setattr(Outbox, "remember_posted", forget)
+
+
+def plant_commits_that_fail_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def go_on(self: Consumption, unit: Handling, error: Exception) -> None:
+        """Take it for done."""
+
+    monkeypatch.setattr(Consumption, "_break", go_on)
+
+
+def plant_results_of_old_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_down = Consumption._put_down
+
+    def count_always(self: Consumption, entry: Entry) -> bool:
+        put_down(self, entry)
+        return True
+
+    monkeypatch.setattr(Consumption, "_put_down", count_always)
+
+
+def plant_key_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shelf, "fail", Shelf.finish)
+
+
+def plant_rows_apart_from_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit_twice(self: Consumer, entry: Entry, tx: Transaction) -> None:
+        turn = tx.close()
+        unit = self.consumption.finish(entry, tx.posts)
+        if turn is not None and not turn.is_lost:
+            turn.end(Work(lambda ledger: None))
+        if unit is not None:
+            self.consumption.submit(unit)
+
+    monkeypatch.setattr(Consumer, "_commit", commit_twice)
+
+
+def plant_statements_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(self: Transaction) -> None:
+        turn = self.close()
+        if turn is not None and not turn.is_lost:
+            turn.end(Work(lambda ledger: None))
+
+    monkeypatch.setattr(Transaction, "undo", keep)
+
+
+def plant_every_failed_commit_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(self: Ledger, database: Database) -> bool:
+        return False
+
+    monkeypatch.setattr(Ledger, "has_happened", deny)
+
+
+def plant_batch_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = Outbox.flush
+
+    def flush_one(self: Outbox, now_ms: int) -> None:
+        kept = {name: encoded[:1] for name, encoded in self._posted.items()}
+        rest = {name: encoded[1:] for name, encoded in self._posted.items() if encoded[1:]}
+        self._posted = kept
+        flush(self, now_ms)
+        self._posted = rest
+
+    monkeypatch.setattr(Outbox, "flush", flush_one)
+
+
+def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = Intake._count
+
+    def fragile(self: Intake, sender: str, size: int) -> None:
+        if self._held_in_all > 500:
+            raise IndexError("too much")
+        count(self, sender, size)
+
+    monkeypatch.setattr(Intake, "_count", fragile)
+
+
+@pytest.mark.parametrize(
+    ("plant", "exit_code"),
+    [
+        (plant_watermark_before_letters, CorrectnessFailure.exit_code),
+        (plant_acceptance_before_commit, LivenessFailure.exit_code),
+        (plant_settled_when_sent, CorrectnessFailure.exit_code),
+        (plant_duplicates_accepted, CorrectnessFailure.exit_code),
+        (plant_forgotten_refusals, CorrectnessFailure.exit_code),
+        (plant_forgotten_idempotency_keys, CorrectnessFailure.exit_code),
+        (plant_commits_that_fail_unheard, LivenessFailure.exit_code),
+        (plant_results_of_old_handlers, CorrectnessFailure.exit_code),
+        (plant_key_not_held, CorrectnessFailure.exit_code),
+        (plant_rows_apart_from_message, CorrectnessFailure.exit_code),
+        (plant_statements_not_undone, CorrectnessFailure.exit_code),
+        (plant_every_failed_commit_undone, CorrectnessFailure.exit_code),
+        (plant_batch_in_parts, CorrectnessFailure.exit_code),
+        (plant_exception, CRASH),
+    ],
+)
+def test_planted_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
+) -> None:
+    plant(monkeypatch)
+    found = [outcome.exit_code for outcome in find(exit_code)]
+    assert exit_code in found, f"no seed found it; what they found: {found}"

@@ -1,0 +1,68 @@
+"""What a node and its bridge manager say to each other."""
+
+import msgspec
+import pytest
+
+from postroad.core.errors import MalformedPayload
+from postroad.durable.control import (
+    BridgeEntry,
+    BridgeHealth,
+    Create,
+    Delete,
+    Health,
+    HealthCheck,
+    Snapshot,
+    SnapshotRequest,
+    ToBridge,
+    ToNode,
+    decode_for_bridge,
+    decode_for_node,
+    encode,
+)
+
+ENTRY = BridgeEntry("internal.peers.beta", "10.0.0.2:26502", "beta")
+TO_BRIDGE: list[ToBridge] = [
+    Snapshot("alpha", "p2p.inbound.alpha", [ENTRY]),
+    Snapshot("alpha", "p2p.inbound.alpha", []),
+    Create("alpha", ENTRY),
+    Delete("alpha", "internal.peers.beta"),
+    HealthCheck(7),
+]
+TO_NODE: list[ToNode] = [
+    SnapshotRequest("alpha.bridge"),
+    Health(7, "alpha.bridge", 3, [BridgeHealth("beta", "10.0.0.2:1", "sending", 5, None)]),
+    Health(8, "alpha", 3, [BridgeHealth("beta", "10.0.0.2:1", "waiting", 0, "it is away")]),
+]
+NONSENSE = [
+    b"",
+    b"\xc1",
+    b"\x90",
+    msgspec.msgpack.encode({"type": "unknown"}),
+    msgspec.msgpack.encode({"type": 5}),
+    msgspec.msgpack.encode({"type": "health"}),
+    msgspec.msgpack.encode({"type": "create", "node": "alpha", "entry": None}),
+    b"\x81\xa4type\xa1\xff",
+    b"\x81\xa4type" + b"\x91" * 5_000,
+]
+
+
+@pytest.mark.parametrize("message", TO_BRIDGE, ids=lambda it: type(it).__name__)
+def test_a_bridge_reads_what_a_node_says(message: ToBridge) -> None:
+    assert decode_for_bridge(encode(message)) == message
+
+
+@pytest.mark.parametrize("message", TO_NODE, ids=lambda it: type(it).__name__)
+def test_a_node_reads_what_a_bridge_says(message: ToNode) -> None:
+    assert decode_for_node(encode(message)) == message
+
+
+@pytest.mark.parametrize("payload", [*NONSENSE, *map(encode, TO_NODE)], ids=repr)
+def test_anything_else_is_nothing_to_a_bridge(payload: bytes) -> None:
+    with pytest.raises(MalformedPayload, match="no message to a bridge"):
+        decode_for_bridge(payload)
+
+
+@pytest.mark.parametrize("payload", [*NONSENSE, *map(encode, TO_BRIDGE)], ids=repr)
+def test_anything_else_is_nothing_to_a_node(payload: bytes) -> None:
+    with pytest.raises(MalformedPayload, match="no message to a node"):
+        decode_for_node(payload)

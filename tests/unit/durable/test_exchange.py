@@ -1,0 +1,74 @@
+"""What two stores say to each other."""
+
+from typing import TypeAlias
+
+import msgspec
+import pytest
+
+from postroad.core.errors import MalformedPayload
+from postroad.durable.exchange import (
+    VERSION,
+    Answer,
+    Offer,
+    Refusal,
+    SentPage,
+    Verdict,
+    Window,
+    decode,
+    encode,
+)
+
+ID = b"0123456789abcdef"
+CHAIN = b"f" * 16
+OFFER = Offer(ID, 1, 2, 3)
+ANSWER = Answer(Verdict.FULL, 9, CHAIN, 0, [Refusal(8, "too large", "9 bytes; 8 are allowed")])
+WINDOW = Window(ID, 1, 2, 3, 4, 5, CHAIN, [SentPage(1, CHAIN, b"x"), SentPage(2, CHAIN, None)])
+
+Message: TypeAlias = Offer | Answer | Window
+
+
+@pytest.mark.parametrize("message", [OFFER, ANSWER, WINDOW], ids=lambda it: type(it).__name__)
+def test_messages_are_read_back(message: Message) -> None:
+    assert decode(type(message), encode(message)) == message
+
+
+def test_every_message_of_a_sender_tells_the_version() -> None:
+    assert OFFER.version == WINDOW.version == VERSION
+    assert decode(Offer, encode(Offer(ID, 1, 2, 3, version=9))).version == 9
+
+
+@pytest.mark.parametrize("kind", [Offer, Answer, Window], ids=lambda it: it.__name__)
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x80", b"\x90", b"\x91" * 5_000], ids=repr)
+def test_nonsense_is_malformed(kind: type[Message], payload: bytes) -> None:
+    with pytest.raises(MalformedPayload, match=f"no {kind.__name__.lower()}: "):
+        decode(kind, payload)
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "value"),
+    [
+        (OFFER, "store", b"short"),
+        (OFFER, "store", "text"),
+        (OFFER, "epoch", -1),
+        (OFFER, "epoch", 1 << 62),
+        (OFFER, "token", None),
+        (OFFER, "settled", 1 << 63),
+        (ANSWER, "verdict", 9),
+        (ANSWER, "watermark", -1),
+        (ANSWER, "chain", b""),
+        (ANSWER, "credit", 1 << 63),
+        (ANSWER, "refusals", [[-1, "a", "b"]]),
+        (ANSWER, "refusals", None),
+        (WINDOW, "now_ms", 1 << 62),
+        (WINDOW, "first", -1),
+        (WINDOW, "previous", b"x" * 17),
+        (WINDOW, "pages", [[0, CHAIN, b""]]),
+        (WINDOW, "pages", [[1 << 16, CHAIN, None]]),
+        (WINDOW, "pages", [[1, CHAIN[1:], None]]),
+    ],
+    ids=repr,
+)
+def test_fields_that_no_store_has_room_for(message: Message, field: str, value: object) -> None:
+    payload = encode(msgspec.structs.replace(message, **{field: value}))
+    with pytest.raises(MalformedPayload):
+        decode(type(message), payload)

@@ -1,0 +1,33 @@
+"""What a handler sees of a message."""
+
+from postroad.durable import Message
+from postroad.durable.shelf import Entry, Shelf
+from tests.durable_nodes import NOW_MS, SENDER, make_aside, make_letter, make_page
+
+
+def entry_of(shelf: Shelf) -> Entry:
+    entry = shelf.take(NOW_MS)
+    assert entry is not None
+    return entry
+
+
+def test_a_message_tells_its_facts() -> None:
+    shelf = Shelf(is_ordered=True, held={})
+    letter = make_letter(
+        255, body=b"12345", key="k", headers={"a": "b"}, reply_to="answers", answers=9
+    )
+    shelf.add_page(make_page([letter]))
+    message = Message(entry_of(shelf))
+    assert (message.id, message.queue, message.body) == (255, "orders", b"12345")
+    assert (message.sender, message.key, message.headers) == (SENDER, "k", {"a": "b"})
+    assert (message.reply_to, message.answers, message.priority) == ("answers", 9, 0)
+    assert message.posted_at == message.received_at == NOW_MS / 1000
+    assert message.attempt == 1
+    assert repr(message) == "<Message ff from gamma to 'orders', 5 bytes>"
+
+
+def test_a_message_that_failed_before() -> None:
+    shelf = Shelf(is_ordered=True, held={})
+    shelf.add_aside(make_aside(make_letter(priority=3), 1, failures=2))
+    message = Message(entry_of(shelf))
+    assert (message.attempt, message.priority, message.headers) == (3, 3, {})

@@ -1,0 +1,181 @@
+"""What is sent to a peer and when, and which answers mean that a store is an old copy."""
+
+import pytest
+
+from postroad.core.errors import (
+    HistoryDiverged,
+    ReceiverRestored,
+    SenderRestored,
+    StreamRefused,
+)
+from postroad.durable import MailConfig
+from postroad.durable.exchange import Answer, SentPage, Verdict
+from postroad.durable.outflow import Course, Outflow, compare
+from postroad.durable.store.rows import OutPage, Peer
+from tests.durable_nodes import NOW_MS
+
+COURSE = Course(peer="beta", store=b"s" * 16, epoch=3, token=7)
+CONFIG = MailConfig(window_bytes=1_000, windows_max=2)
+
+
+def chain(number: int) -> bytes:
+    """The chain after that message."""
+    return b"%016d" % number
+
+
+def answer(
+    watermark: int = 0, *, credit: int = 1 << 30, verdict: Verdict = Verdict.ACCEPTED
+) -> Answer:
+    return Answer(verdict, watermark, chain(watermark), credit, [])
+
+
+def pages(*sizes: int | None, first: int = 1) -> list[OutPage]:
+    """Pages of one letter each; None for one whose letters were removed."""
+    return [
+        OutPage(number, number, chain(number), None if size is None else b"x" * size)
+        for number, size in enumerate(sizes, first)
+    ]
+
+
+def make_outflow(settled: int = 0, credit: int = 1 << 30) -> Outflow:
+    return Outflow(COURSE, CONFIG, answer(settled, credit=credit))
+
+
+# Whether both stores agree.
+
+
+def make_peer(head: int, settled: int) -> Peer:
+    return Peer(1, "beta", 3, head, chain(head), settled, chain(settled))
+
+
+@pytest.mark.parametrize("watermark", [4, 7, 9])
+def test_stores_that_agree(watermark: int) -> None:
+    compare(make_peer(head=9, settled=4), answer(watermark), chain(watermark))
+
+
+@pytest.mark.parametrize(
+    ("watermark", "chain_here", "error"),
+    [
+        (3, None, ReceiverRestored),
+        (0, None, ReceiverRestored),
+        (10, None, SenderRestored),
+        (7, None, HistoryDiverged),
+        (7, b"another chain....", HistoryDiverged),
+        (4, b"another chain....", HistoryDiverged),
+    ],
+)
+def test_stores_that_do_not(
+    watermark: int, chain_here: bytes | None, error: type[StreamRefused]
+) -> None:
+    with pytest.raises(error, match="start a new epoch") as caught:
+        compare(make_peer(head=9, settled=4), answer(watermark), chain_here)
+    assert type(caught.value) is error
+    assert "'beta'" in str(caught.value)
+    assert str(watermark) in str(caught.value)
+
+
+# Windows.
+
+
+def test_a_window_continues_what_the_peer_has() -> None:
+    outflow = make_outflow(settled=4)
+    window = outflow.send(pages(5, None, first=5), NOW_MS)
+    assert (window.store, window.epoch, window.token) == (b"s" * 16, 3, 7)
+    assert (window.first, window.previous, window.now_ms) == (5, chain(4), NOW_MS)
+    assert window.pages == [SentPage(1, chain(5), b"xxxxx"), SentPage(1, chain(6), None)]
+    assert outflow.sent == 6
+
+
+def test_the_next_window_continues_the_last_one_before_its_answer() -> None:
+    outflow = make_outflow()
+    outflow.send(pages(1, 1), NOW_MS)
+    window = outflow.send(pages(1, first=3), NOW_MS)
+    assert (window.first, window.previous) == (3, chain(2))
+    assert outflow.in_flight == 2
+
+
+def test_a_page_tells_how_many_letters_it_has() -> None:
+    page = OutPage(1, 40, chain(40), b"x")
+    assert make_outflow().send([page], NOW_MS).pages[0].count == 40
+
+
+def test_pages_are_chosen_up_to_the_size_of_a_window() -> None:
+    outflow = make_outflow()
+    waiting = pages(300, 300, 300, 300)
+    assert outflow.choose(waiting) == waiting[:2]
+    assert outflow.choose(waiting[:1]) == waiting[:1]
+    assert outflow.choose([]) == []
+
+
+def test_a_page_larger_than_a_window_goes_alone() -> None:
+    waiting = pages(5_000, 1)
+    assert make_outflow().choose(waiting) == waiting[:1]
+
+
+def test_removed_pages_take_a_little_room_too() -> None:
+    assert len(make_outflow().choose(pages(*[None] * 500))) < 500
+
+
+def test_no_more_windows_than_allowed_are_on_their_way() -> None:
+    outflow = make_outflow()
+    for number in (1, 2):
+        assert outflow.room > 0
+        outflow.send(pages(1, first=number), NOW_MS)
+    assert outflow.room <= 0
+    assert outflow.choose(pages(1, first=3)) == ()
+    assert outflow.on_answer(answer(1))
+    assert outflow.room > 0
+    assert outflow.in_flight == 1
+
+
+def test_no_more_bytes_than_the_peer_has_room_for_are_on_their_way() -> None:
+    outflow = make_outflow(credit=700)
+    assert outflow.room == 700
+    outflow.send(pages(500), NOW_MS)
+    assert outflow.room == 200
+    outflow.send(pages(200, first=2), NOW_MS)
+    assert outflow.room <= 0
+    # The peer counts what it has taken, not what is still on its way.
+    outflow.on_answer(answer(1, credit=200))
+    assert outflow.room <= 0
+    outflow.on_answer(answer(2, credit=100))
+    assert outflow.room == 100
+
+
+def test_a_peer_without_room_gets_nothing() -> None:
+    outflow = make_outflow(credit=0)
+    assert outflow.choose(pages(1)) == ()
+
+
+# Answers.
+
+
+def test_an_accepted_window_is_settled() -> None:
+    outflow = make_outflow()
+    outflow.send(pages(1, 1), NOW_MS)
+    assert outflow.on_answer(answer(2))
+    assert outflow.settled == 2
+    assert not outflow.is_full
+
+
+@pytest.mark.parametrize("verdict", [Verdict.GAP, Verdict.FULL, Verdict.FENCED])
+def test_after_anything_else_one_begins_again(verdict: Verdict) -> None:
+    outflow = make_outflow()
+    outflow.send(pages(1, 1), NOW_MS)
+    assert not outflow.on_answer(answer(1, verdict=verdict))
+    assert outflow.settled == 1
+    assert outflow.is_full is (verdict is Verdict.FULL)
+
+
+def test_an_old_watermark_takes_nothing_back() -> None:
+    outflow = make_outflow(settled=5)
+    outflow.send(pages(1, first=6), NOW_MS)
+    outflow.on_answer(answer(3, verdict=Verdict.GAP))
+    assert outflow.settled == 5
+
+
+def test_a_diverged_stream_is_an_error() -> None:
+    outflow = make_outflow()
+    outflow.send(pages(1), NOW_MS)
+    with pytest.raises(HistoryDiverged, match="'beta'"):
+        outflow.on_answer(answer(0, verdict=Verdict.DIVERGED))

@@ -1,0 +1,197 @@
+"""From the arguments of `post` to a letter: what is refused, and what ends up in it."""
+
+import time
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import ConfigError, MessageTooLarge, PostroadError, UsageError
+from postroad.durable import Draft, Letter, MailConfig
+from postroad.durable.letters import bind_page, decode_letter, decode_page
+from postroad.durable.posting import Clerk, Post
+
+
+@pytest.fixture
+def clerk() -> Clerk:
+    return Clerk(MailConfig(message_bytes_max=1_000))
+
+
+def letter_of(post: Post) -> Letter:
+    letter = decode_letter(post.encoded)
+    assert letter.id == post.id
+    return letter
+
+
+def test_a_plain_letter(clerk: Clerk) -> None:
+    before_ms = time.time_ns() // 1_000_000
+    post = clerk.post("beta", "orders", b"body")
+    letter = letter_of(post)
+    assert post.peer == "beta"
+    assert post.idempotence is None
+    assert letter == Letter(post.id, "orders", b"body", letter.posted_ms)
+    assert before_ms <= letter.posted_ms <= time.time_ns() // 1_000_000
+
+
+def test_everything_a_letter_may_carry(clerk: Clerk) -> None:
+    letter = letter_of(
+        clerk.post(
+            "beta",
+            "orders",
+            b"",
+            key="k",
+            delay=1.5,
+            ttl=60,
+            priority=-3,
+            headers={"a": "b"},
+            reply_to="answers",
+            answers=7,
+        )
+    )
+    assert (letter.key, letter.priority, letter.headers) == ("k", -3, {"a": "b"})
+    assert (letter.reply_to, letter.answers) == ("answers", 7)
+    assert letter.due_ms - letter.posted_ms == 1_500
+    assert letter.expires_ms - letter.posted_ms == 60_000
+
+
+def test_a_draft_says_the_same(clerk: Clerk) -> None:
+    facts: dict[str, Any] = {
+        "peer": "beta",
+        "queue": "orders",
+        "body": b"x",
+        "key": "k",
+        "idempotency_key": "i",
+        "priority": 2,
+        "headers": {"a": "b"},
+        "reply_to": "r",
+    }
+    drafted, posted = clerk.draft(Draft(**facts)), clerk.post(**facts)
+    assert drafted.idempotence == posted.idempotence
+    for field in ("queue", "body", "key", "priority", "headers", "reply_to"):
+        assert getattr(letter_of(drafted), field) == facts[field]
+
+
+def test_no_delay_is_not_an_empty_one(clerk: Clerk) -> None:
+    assert letter_of(clerk.post("beta", "orders", b"", delay=0)).due_ms > 0
+    assert letter_of(clerk.post("beta", "orders", b"", ttl=0)).expires_ms > 0
+
+
+@pytest.mark.parametrize("body", [bytearray(b"body"), memoryview(b"body")])
+def test_bodies_of_other_kinds_are_copied(clerk: Clerk, body: Any) -> None:
+    assert letter_of(clerk.post("beta", "orders", body)).body == b"body"
+
+
+def test_every_letter_has_an_id_of_its_own() -> None:
+    clerks = [Clerk(MailConfig()) for _ in range(3)]
+    ids = [clerk.post("beta", "orders", b"").id for _ in range(100) for clerk in clerks]
+    assert len(set(ids)) == len(ids)
+    assert all(0 <= id < 1 << 63 for id in ids)
+
+
+@pytest.mark.parametrize(
+    ("facts", "error"),
+    [
+        ({"peer": ""}, ConfigError),
+        ({"queue": ""}, ConfigError),
+        ({"queue": "a b"}, ConfigError),
+        ({"body": "text"}, UsageError),
+        ({"body": None}, UsageError),
+        ({"key": "a\0"}, ConfigError),
+        ({"key": "k" * 1_025}, ConfigError),
+        ({"idempotency_key": "a\0"}, ConfigError),
+        ({"delay": -1}, ConfigError),
+        ({"delay": float("nan")}, ConfigError),
+        ({"ttl": float("inf")}, ConfigError),
+        ({"ttl": 4e9}, ConfigError),
+        ({"priority": 1_001}, ConfigError),
+        ({"priority": -1_001}, ConfigError),
+        ({"headers": {"a": 1}}, UsageError),
+        ({"headers": {1: "a"}}, UsageError),
+        ({"headers": "text"}, UsageError),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_posted(
+    clerk: Clerk, facts: dict[str, Any], error: type[PostroadError]
+) -> None:
+    with pytest.raises(error):
+        clerk.post(**{"peer": "beta", "queue": "orders", "body": b""} | facts)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"priority": True},
+        {"priority": 1.5},
+        {"reply_to": 5},
+        {"reply_to": "\udc80"},
+        {"reply_to": "a b"},
+        {"headers": {"a": "\udc80"}},
+    ],
+    ids=repr,
+)
+def test_no_letter_is_made_that_nobody_can_read(clerk: Clerk, facts: dict[str, Any]) -> None:
+    # It would make its whole page unreadable, with the letters of others in it.
+    with pytest.raises(PostroadError):
+        clerk.post("beta", "orders", b"", **facts)
+
+
+def test_wrong_arguments_are_refused_every_time(clerk: Clerk) -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            clerk.post("beta", "a b", b"")
+
+
+def test_the_largest_message(clerk: Clerk) -> None:
+    overhead = len(clerk.post("beta", "orders", bytes(500)).encoded) - 500
+    largest = clerk.post("beta", "orders", bytes(1_000 - overhead))
+    assert len(largest.encoded) == 1_000
+    with pytest.raises(MessageTooLarge, match="1001 bytes; message_bytes_max is 1000"):
+        clerk.post("beta", "orders", bytes(1_001 - overhead))
+    with pytest.raises(MessageTooLarge):
+        clerk.post("beta", "orders", b"", headers={"a": "x" * 1_000})
+
+
+def test_letters_make_pages_as_they_are(clerk: Clerk) -> None:
+    posts = [clerk.post("beta", "orders", b"%d" % number) for number in range(20)]
+    letters = decode_page(bind_page([post.encoded for post in posts]))
+    assert [letter.id for letter in letters] == [post.id for post in posts]
+
+
+# Idempotency: what is another message under the same key.
+
+MESSAGE: dict[str, Any] = {"queue": "orders", "body": b"x", "key": "k", "headers": {"a": "b"}}
+
+
+def digest_of(clerk: Clerk, **changes: Any) -> bytes:
+    post = clerk.post("beta", **MESSAGE | {"idempotency_key": "once"} | changes)
+    assert post.idempotence is not None
+    return post.idempotence.digest
+
+
+def test_the_same_message_posted_later_is_the_same(clerk: Clerk) -> None:
+    assert digest_of(clerk) == digest_of(clerk, delay=5, ttl=7)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"queue": "others"},
+        {"body": b"y"},
+        {"key": None},
+        {"key": "l"},
+        {"headers": None},
+        {"headers": {"a": "c"}},
+        {"priority": 1},
+    ],
+    ids=repr,
+)
+def test_another_message_under_the_same_key_is_another(
+    clerk: Clerk, change: dict[str, Any]
+) -> None:
+    assert digest_of(clerk) != digest_of(clerk, **change)
+
+
+def test_idempotency_keys_are_kept_as_they_are(clerk: Clerk) -> None:
+    post = clerk.post("beta", "orders", b"", idempotency_key="ß 7")
+    assert post.idempotence is not None
+    assert post.idempotence.key == "ß 7"

@@ -1,0 +1,248 @@
+"""Which message of a queue is handled next."""
+
+import pytest
+
+from postroad.durable.letters import NEVER_MS
+from postroad.durable.shelf import Entry, Shelf
+from tests.durable_nodes import NOW_MS, make_aside, make_letter, make_letters, make_page
+
+
+def make_shelf(*keys: str | None, is_ordered: bool = True) -> Shelf:
+    """A shelf with one page; the numbers of its letters begin with 1."""
+    shelf = Shelf(is_ordered=is_ordered, held={})
+    shelf.add_page(make_page([make_letter(id, key=key) for id, key in enumerate(keys, 1)]))
+    return shelf
+
+
+def take(shelf: Shelf, now_ms: int = NOW_MS) -> Entry:
+    entry = shelf.take(now_ms)
+    assert entry is not None
+    return entry
+
+
+def take_all(shelf: Shelf, now_ms: int = NOW_MS) -> list[int]:
+    """Take what can be taken at once; the numbers."""
+    entries = iter(lambda: shelf.take(now_ms), None)
+    return [entry.letter.id for entry in entries]
+
+
+def ids(entries: list[Entry]) -> list[int]:
+    return [entry.letter.id for entry in entries]
+
+
+# The order of arrival.
+
+
+def test_letters_come_in_the_order_of_arrival() -> None:
+    shelf = make_shelf(None, None)
+    shelf.add_page(make_page([make_letter(3)], id=2))
+    assert shelf.size == 3
+    assert take_all(shelf) == [1, 2, 3]
+
+
+def test_letters_that_are_done_with_are_left_out() -> None:
+    shelf = Shelf(is_ordered=True, held={})
+    shelf.add_page(make_page(make_letters(5), done=0b10101))
+    assert shelf.size == 2
+    first, second = take(shelf), take(shelf)
+    assert ids([first, second]) == [2, 4]
+    assert (first.index, second.index) == (1, 3)
+
+
+def test_an_entry_knows_where_it_is() -> None:
+    shelf = make_shelf("k")
+    entry = take(shelf)
+    assert entry.page is not None
+    assert entry.home is entry.page
+    assert (entry.failures, entry.holds_key, entry.aside) == (0, False, None)
+    assert "key='k'" in repr(entry)
+
+
+# Keys.
+
+
+def test_messages_of_one_key_wait_for_each_other() -> None:
+    shelf = make_shelf("a", "a", "b", "a")
+    first, other = take(shelf), take(shelf)
+    assert ids([first, other]) == [1, 3]
+    assert shelf.take(NOW_MS) is None
+    shelf.finish(first)
+    second = take(shelf)
+    assert second.letter.id == 2
+    assert shelf.take(NOW_MS) is None
+    shelf.finish(second)
+    assert take_all(shelf) == [4]
+
+
+def test_an_empty_key_is_a_key() -> None:
+    assert take_all(make_shelf("", "")) == [1]
+
+
+def test_where_order_does_not_matter_nobody_waits() -> None:
+    shelf = make_shelf("a", "a", is_ordered=False)
+    first, second = take(shelf), take(shelf)
+    assert first.key is None
+    shelf.fail(first)
+    shelf.finish(second)
+    assert shelf.displaced == []
+    assert shelf.size == 0
+
+
+def test_a_shelf_counts_what_is_not_finished() -> None:
+    shelf = make_shelf("a", None)
+    entries = [take(shelf), take(shelf)]
+    assert shelf.size == 2
+    for entry in entries:
+        shelf.finish(entry)
+    assert shelf.size == 0
+
+
+# Failures.
+
+
+def test_a_failed_message_holds_its_key() -> None:
+    shelf = make_shelf("a", "a", "b", "a")
+    first = take(shelf)
+    other = take(shelf)
+    assert shelf.take(NOW_MS) is None  # All of the key are known to wait now.
+    shelf.fail(first)
+    assert ids(shelf.displaced) == [2, 4]
+    assert shelf.held_keys == 1
+    shelf.finish(other)
+    assert shelf.size == 0
+
+
+def test_those_that_come_later_are_displaced_too() -> None:
+    shelf = make_shelf("a")
+    shelf.fail(take(shelf))
+    shelf.add_page(make_page([make_letter(2, key="a"), make_letter(3, key="b")], id=2))
+    assert take_all(shelf) == [3]
+    assert ids(shelf.displaced) == [2]
+
+
+def test_a_message_without_a_key_holds_nobody() -> None:
+    shelf = make_shelf(None, None)
+    shelf.fail(take(shelf))
+    assert take_all(shelf) == [2]
+    assert shelf.held_keys == 0
+
+
+def test_the_held_ones_come_back_one_after_the_other() -> None:
+    shelf = make_shelf("a", "a", "a")
+    first = take(shelf)
+    assert shelf.take(NOW_MS) is None
+    shelf.fail(first)
+    for id in (1, 2, 3):
+        aside = make_aside(make_letter(id, key="a"), id, holds_key=True, failures=id % 2)
+        shelf.add_aside(aside)
+        entry = take(shelf)
+        assert (entry.letter.id, entry.failures, entry.home) == (id, id % 2, aside)
+        shelf.finish(entry)
+    assert shelf.held_keys == 0
+    shelf.add_page(make_page([make_letter(4, key="a")], id=2))
+    assert take_all(shelf) == [4]
+
+
+def test_keys_held_in_the_store_are_held_from_the_start() -> None:
+    shelf = Shelf(is_ordered=True, held={"a": 1})
+    shelf.add_page(make_page([make_letter(2, key="a")], id=2))
+    assert shelf.take(NOW_MS) is None
+    assert ids(shelf.displaced) == [2]
+    shelf.add_aside(make_aside(make_letter(1, key="a"), 1, holds_key=True))
+    assert take_all(shelf) == [1]
+
+
+def test_a_held_message_may_fail_again() -> None:
+    shelf = Shelf(is_ordered=True, held={"a": 1})
+    aside = make_aside(make_letter(1, key="a"), 1, holds_key=True, failures=1)
+    shelf.add_aside(aside)
+    shelf.fail(take(shelf))
+    assert shelf.held_keys == 1
+    shelf.add_aside(aside)
+    shelf.finish(take(shelf))
+    assert shelf.held_keys == 0
+
+
+def test_a_message_that_is_given_back_is_next_and_keeps_its_key() -> None:
+    shelf = make_shelf("a", "a", "b")
+    first = take(shelf)
+    shelf.give_back(first)
+    assert shelf.size == 3
+    assert take(shelf) is first
+    assert take_all(shelf) == [3]
+
+
+# Priorities.
+
+
+def test_the_urgent_ones_come_first_and_the_others_last() -> None:
+    shelf = make_shelf(None)
+    for id, priority in ((2, -1), (3, 5), (4, 0), (5, 5), (6, -9)):
+        shelf.add_aside(make_aside(make_letter(id, priority=priority), id))
+    assert take_all(shelf) == [3, 5, 4, 1, 2, 6]
+
+
+def test_an_urgent_message_waits_for_its_key_nevertheless() -> None:
+    shelf = make_shelf("a", "a")
+    first = take(shelf)
+    shelf.add_aside(make_aside(make_letter(3, key="a", priority=9), 1))
+    assert shelf.take(NOW_MS) is None
+    shelf.finish(first)
+    assert take_all(shelf) == [3]
+
+
+def test_an_urgent_message_behind_a_failed_one_is_displaced() -> None:
+    shelf = make_shelf("a")
+    shelf.fail(take(shelf))
+    shelf.add_aside(make_aside(make_letter(2, key="a", priority=9), 7))
+    assert shelf.take(NOW_MS) is None
+    assert ids(shelf.displaced) == [2]
+
+
+# Expiry.
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "now_ms", "is_expired"),
+    [
+        (0, NOW_MS + 9, False),
+        (0, NOW_MS + 10, True),
+        (100, NOW_MS + 109, False),
+        (100, NOW_MS + 110, True),
+        (-5, NOW_MS + 5, True),
+    ],
+)
+def test_a_message_expires_by_the_clock_of_its_sender(
+    ahead_ms: int, now_ms: int, is_expired: bool
+) -> None:
+    shelf = Shelf(is_ordered=True, held={})
+    letter = make_letter(expires_ms=NOW_MS + 10)
+    shelf.add_page(make_page([letter], ahead_ms=ahead_ms))
+    assert (shelf.take(now_ms) is None) is is_expired
+    assert ids(shelf.expired) == ([1] if is_expired else [])
+
+
+def test_a_message_that_never_expires() -> None:
+    assert take_all(make_shelf(None), NEVER_MS) == [1]
+
+
+def test_the_key_of_an_expired_message_is_passed_on() -> None:
+    shelf = Shelf(is_ordered=True, held={})
+    mortal = {"key": "a", "expires_ms": NOW_MS}
+    letters = [make_letter(1, **mortal), make_letter(2, key="a"), make_letter(3, **mortal)]
+    shelf.add_page(make_page([*letters, make_letter(4, key="a")]))
+    second = take(shelf)
+    assert (second.letter.id, ids(shelf.expired)) == (2, [1])
+    assert shelf.take(NOW_MS) is None
+    shelf.finish(second)
+    assert take_all(shelf) == [4]
+    assert ids(shelf.expired) == [1, 3]
+
+
+def test_a_held_message_that_expires_releases_its_key() -> None:
+    shelf = Shelf(is_ordered=True, held={"a": 1})
+    letter = make_letter(1, key="a", expires_ms=NOW_MS)
+    shelf.add_aside(make_aside(letter, 1, holds_key=True))
+    assert shelf.take(NOW_MS) is None
+    assert ids(shelf.expired) == [1]
+    assert shelf.held_keys == 0
