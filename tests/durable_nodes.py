@@ -27,7 +27,7 @@ STORE = b"store of gamma.."
 
 def make_letter(id: int = 1, **fields: Any) -> Letter:
     """A letter; its body is its number unless told otherwise."""
-    facts = {"queue": QUEUE, "body": b"%d" % id, "posted_ms": NOW_MS} | fields
+    facts: dict[str, Any] = {"queue": QUEUE, "body": b"%d" % id, "posted_ms": NOW_MS} | fields
     return Letter(id=id, **facts)
 
 

@@ -90,6 +90,11 @@ class MailRow(Second[Counts]):
     """Posted and not yet handled, wherever they are."""
     receipts_waiting: int = 0
 
+    @property
+    def is_eventful(self) -> bool:
+        # The last ones to come are what everybody waited for.
+        return bool(self.notes or self.handled or self.receipts)
+
     def add(self, before: Counts, now: Counts) -> None:
         super().add(before, now)
         self.posted += now.payments - before.payments

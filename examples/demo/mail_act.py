@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 
 from .board import MailBoard
-from .books import Books, read_entries
+from .books import Books, Counts, read_entries
 from .mail_verdict import Absence, MailEvidence, mail_checks, mail_items
 from .payments import ACCOUNTS
 from .records import Command, Mailing
 from .screen import Table
-from .stage import DRAW_EVERY_S, NAMES, Stage
+from .stage import NAMES, Stage
 from .tables import MAIL_HEADING, mail_row, reconciliation_lines
 from .tally import Tally
 
 PAYER, BOOKER = "alpha", "beta"
 # What is still missing after so long is taken for lost.
-ARRIVAL_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 # Shares of the running time at which each is killed and started again.
 BOOKER_AWAY, PAYER_AWAY = (0.2, 0.35), (0.55, 0.7)
 
@@ -59,10 +60,10 @@ class MailAct:
             self._show(PAYER)
             self._show(BOOKER)
             booker_away = await self._send_away(BOOKER, started_s, BOOKER_AWAY)
+            await self._wait_for_more(lambda: books.count().bookings)
             payer_away = await self._send_away(PAYER, started_s, PAYER_AWAY)
+            await self._wait_for_more(lambda: books.count().payments)
             await stage.pass_until(started_s + self._seconds)
-            stage.tell(PAYER, Command.REST)
-            stage.state(PAYER, "waits for the last receipts")
             await self._wait_for_arrival(books)
             await stage.stop(PAYER, BOOKER)
         self._count(books)
@@ -101,14 +102,18 @@ class MailAct:
         doing = "posts payments, files receipts" if name == PAYER else "books payments"
         self._stage.state(name, doing)
 
+    async def _wait_for_more(self, count: Callable[[], int]) -> None:
+        """Until a node that is back goes on; usually it does before that is heard of."""
+        before = count()
+        await self._stage.wait_for(lambda: count() > before, TIMEOUT_S)
+
     async def _wait_for_arrival(self, books: Books) -> None:
-        """Until there is a receipt for each payment."""
-        deadline_s = time.monotonic() + ARRIVAL_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            await self._stage.pass_until(time.monotonic() + DRAW_EVERY_S)
-            counts = books.count()
-            if counts.receipts >= counts.payments:
-                return
+        """Until nothing is paid any more, and there is a receipt for each payment."""
+        stage = self._stage
+        stage.tell(PAYER, Command.REST)
+        stage.state(PAYER, "waits for the last receipts")
+        await stage.wait_for(lambda: stage.is_resting(PAYER), TIMEOUT_S)
+        await stage.wait_for(lambda: has_all(books.count()), TIMEOUT_S)
 
     def _count(self, books: Books) -> Table:
         self._board.add(books.count())
@@ -133,3 +138,8 @@ class MailAct:
             payer_away=payer_away,
             booker_away=booker_away,
         )
+
+
+def has_all(counts: Counts) -> bool:
+    """Whether there is a receipt for each payment."""
+    return counts.receipts >= counts.payments

@@ -18,6 +18,9 @@ class Absence:
     """When the process was gone; this and the next on the clock of `time.monotonic`."""
     returned_s: float
 
+    def __str__(self) -> str:
+        return f"{self.name} was away for {self.returned_s - self.killed_s:.2f} s"
+
 
 @dataclass(frozen=True, kw_only=True)
 class MailEvidence:
@@ -83,6 +86,7 @@ def mail_checks(evidence: MailEvidence) -> list[Check]:
         Delivery(evidence.payments, evidence.bookings).check("payments"),
         Delivery(evidence.bookings, evidence.receipts).check("receipts"),
         Check(f"paid {paid / 100:,.2f} = booked {booked / 100:,.2f}", paid == booked),
+        _check_runs(evidence),
         _check_booker_away(evidence),
         _check_payer_away(evidence),
     ]
@@ -105,29 +109,56 @@ def mail_items(evidence: MailEvidence) -> list[Item]:
     ]
 
 
+def _check_runs(evidence: MailEvidence) -> Check:
+    """Nothing is in a table that no handler has put there."""
+    runs = evidence.booking_runs + evidence.receipt_runs
+    rows = len(evidence.bookings) + len(evidence.receipts)
+    return Check(
+        f"handlers ran {runs:,} times = {rows:,} rows + {evidence.undone:,} cut off by the kills",
+        evidence.booking_runs >= len(evidence.bookings)
+        and evidence.receipt_runs >= len(evidence.receipts),
+    )
+
+
 def _check_booker_away(evidence: MailEvidence) -> Check:
+    """The node that books must have gone on with what waited for it."""
     away = evidence.booker_away
-    meanwhile = [it for it in evidence.payments if away.killed_s < it.at_s < away.returned_s]
-    return _check_return(away, evidence.bookings, f"{len(meanwhile):,} payments waited", "handled")
+    waited = _count_within(away, evidence.payments)
+    later = [entry.at_s for entry in evidence.bookings if entry.at_s > away.killed_s]
+    # It may go on before the story hears that it is back.
+    went_on = (
+        f"handled on {max(0.0, later[0] - away.returned_s) * 1000:,.0f} ms after its return"
+        if later
+        else "nothing handled after its return"
+    )
+    return Check(f"{away}: {waited:,} payments posted meanwhile, {went_on}", bool(later))
 
 
 def _check_payer_away(evidence: MailEvidence) -> Check:
+    """The node that pays must have gone on where its database says it stopped."""
     away = evidence.payer_away
-    meanwhile = [it for it in evidence.bookings if away.killed_s < it.at_s < away.returned_s]
-    return _check_return(away, evidence.payments, f"{len(meanwhile):,} receipts waited", "posted")
-
-
-def _check_return(away: Absence, entries: Sequence[Entry], waited: str, done: str) -> Check:
-    """The node that was killed must have gone on."""
-    later = [entry.at_s for entry in entries if entry.at_s > away.killed_s]
-    # It may go on before the story hears that it is back.
-    went_on = (
-        f"{done} the next {max(0.0, later[0] - away.returned_s) * 1000:,.0f} ms after its return"
-        if later
-        else f"never {done} another"
+    waited = _count_within(away, evidence.bookings)
+    has_gone_on = any(entry.at_s > away.killed_s for entry in evidence.payments)
+    gaps = count_gaps(evidence.payments)
+    return Check(
+        f"{away}: {waited:,} receipts posted meanwhile, "
+        + (
+            f"paid on with {gaps:,} gaps in its numbers" if has_gone_on else "paid nothing after it"
+        ),
+        has_gone_on and gaps == 0,
     )
-    seconds = away.returned_s - away.killed_s
-    return Check(f"{away.name} was away for {seconds:.2f} s: {waited}; it {went_on}", bool(later))
+
+
+def count_gaps(entries: Sequence[Entry]) -> int:
+    """Numbers that an account has skipped."""
+    newest: dict[str, int] = {}
+    for entry in entries:
+        newest[entry.account] = max(entry.number, newest.get(entry.account, 0))
+    return sum(newest.values()) - len({entry[:2] for entry in entries})
+
+
+def _count_within(away: Absence, entries: Sequence[Entry]) -> int:
+    return sum(away.killed_s < entry.at_s < away.returned_s for entry in entries)
 
 
 def _sum(entries: Sequence[Entry]) -> int:

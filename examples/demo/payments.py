@@ -16,10 +16,10 @@ from postroad import MessagingService
 from postroad.durable import Mail, MailConfig, Message, SqliteStore, StaticDirectory, Transaction
 
 from .pipe import Orders, tell
-from .records import Command, Mailing, Ready
+from .records import Command, Mailing, Ready, Resting
 from .tally import Tally
 
-ACCOUNTS = 8
+ACCOUNTS = 32
 PAYMENTS, RECEIPTS = "payments", "receipts"
 # Each account rests so long between its payments, which leaves the disk time for the rest.
 PAUSE_S = 0.02
@@ -120,6 +120,7 @@ class Payer(Office):
                 group.create_task(self._pay_repeatedly(account, number))
             await orders.wait_for(Command.REST)
             self._is_resting = True
+        tell(Resting())
 
     async def _pay_repeatedly(self, account: str, number: int) -> None:
         while not self._is_resting:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from .records import Command, NodeConfig, Ready, Report, Told
+from .records import Command, NodeConfig, Ready, Report, Resting, Told
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 60.0
 # Where the package `examples` is found, wherever the demo was started from.
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-OnReport = Callable[[Report], None] | None
+OnReport = Callable[[Report], None]
 
 
 class DemoFailed(Exception):
@@ -41,6 +41,7 @@ class NodeProcess:
         self._log = log
         self._on_report = on_report
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._is_resting = False
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -70,6 +71,11 @@ class NodeProcess:
         if not self._ready.done():
             raise await self.explain_end()
         return self._ready.result().address
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it pays no more."""
+        return self._is_resting
 
     @property
     def has_ended(self) -> bool:
@@ -112,11 +118,13 @@ class NodeProcess:
             if not line.endswith(b"\n"):
                 return  # Killed while it wrote.
             told = decode(line)
-            if isinstance(told, Report):
-                if self._on_report is not None:
+            match told:
+                case Report():
                     self._on_report(told)
-            elif not self._ready.done():
-                self._ready.set_result(told)
+                case Resting():
+                    self._is_resting = True
+                case Ready():
+                    self._ready.set_result(told)
 
     def _log_tail(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]

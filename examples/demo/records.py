@@ -52,7 +52,7 @@ class Command(enum.Enum):
     """Later lines a node process is sent. The end of its input means: end at once."""
 
     REST = "rest"
-    """Pay nothing more, but go on with everything else."""
+    """Pay nothing more, say so, and go on with everything else."""
     STOP = "stop"
     """Finish what is in flight, report a last time, end."""
 
@@ -116,6 +116,10 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     address: str
 
 
+class Resting(msgspec.Struct, frozen=True, kw_only=True, tag="resting"):
+    """A node process has paid for the last time."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     """What a calling node did until now; `latencies` alone counts since the last report."""
 
@@ -127,4 +131,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     reconnects: int
 
 
-Told = Ready | Report
+Told = Ready | Resting | Report

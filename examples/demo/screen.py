@@ -75,9 +75,11 @@ class Table:
 
     def fit(self, height: int) -> list[Line]:
         """The whole table; the oldest rows give way when the terminal is too low for all."""
-        foot = [Line(""), *self.foot]
+        foot = list(self.foot)
         if self.log:
             foot.append(Line(LAST_LOG + self.log, Tone.FAINT))
+        if foot:
+            foot.insert(0, Line(""))
         room = max(1, height - len(self.head) - len(foot))
         rows = [line for row in self.rows for line in row.lines]
         return [*self.head, *rows[-room:], *foot]

@@ -18,6 +18,7 @@ from .screen import NodeState, Screen, Table
 
 NAMES = ("alpha", "beta")
 DRAW_EVERY_S = 0.2
+LOOK_EVERY_S = 0.05
 
 _LOG_TAIL_BYTES = 4_096
 
@@ -47,7 +48,7 @@ class Stage:
         self,
         name: str,
         task: Answering | Calling | Mailing,
-        on_report: Callable[[Report], None] | None = None,
+        on_report: Callable[[Report], None] = lambda report: None,
     ) -> str:
         """Start a node, where it was before if it was there; returns its address."""
         before = self._states.get(name)
@@ -72,6 +73,10 @@ class Stage:
     def tell(self, name: str, command: Command) -> None:
         """Have a node do something."""
         self._processes[name].tell(command)
+
+    def is_resting(self, name: str) -> bool:
+        """Whether a node that pays was told to stop paying, and has."""
+        return self._processes[name].is_resting
 
     async def kill(self, name: str) -> None:
         """End a node without a warning."""
@@ -99,6 +104,15 @@ class Stage:
                 if process.has_ended:
                     raise await process.explain_end()
             await asyncio.sleep(min(left_s, DRAW_EVERY_S))
+
+    async def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Let time pass until something is so; False if it is not so in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline_s:
+                return False
+            await self.pass_until(time.monotonic() + LOOK_EVERY_S)
+        return True
 
     # What is seen of them.
 

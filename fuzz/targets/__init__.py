@@ -8,6 +8,7 @@ from fuzz.targets import (
     connection,
     datagram,
     documented,
+    durable,
     handshake,
     hello,
     membership,
@@ -27,6 +28,7 @@ _MODULES = (
     datagram,
     connection,
     membership,
+    durable,
 )
 
 TARGETS: dict[str, Target] = {

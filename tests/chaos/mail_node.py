@@ -4,12 +4,13 @@ Its store is in the directory, with two tables of its own: each message to its q
 a row in `handled`, and has a receipt posted back that leaves a row in `receipts` there. Prints its
 address, then does what the lines it reads say, and ends when its input does:
 
-peer NAME ADDRESS         says where a peer is
+peer NAME ADDRESS         says where a peer is; "-" if nobody knows
 arm POINT KIND COUNT      kill this process when the fault point is reached for that time; of the
                           points of a commit only those count that commit a unit of the kind
 post PEER QUEUE FIRST COUNT
                           post messages with these numbers, unless that was done already; prints
-                          "posted" when they are durable
+                          "posted" when they are durable, or "refused" if the disk is full
+disk BYTES                have no file grow beyond that from now on; 0 for as it was
 load PEER PAUSE           post to the peer from now on, with a pause after each transaction
 rest                      stop that; prints "resting" when nothing is being posted any more
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -28,6 +30,7 @@ from typing import Any
 
 from postroad import Limits, MessagingService, run
 from postroad.core import faults
+from postroad.core.errors import StoreUnavailable
 from postroad.durable import (
     Draft,
     Mail,
@@ -56,6 +59,7 @@ WORK, RECEIPTS = "work", "receipts"
 BATCH = 5
 """Messages posted together."""
 KEYS = 4
+UNLIMITED = resource.getrlimit(resource.RLIMIT_FSIZE)
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS sent (peer TEXT NOT NULL, number INTEGER NOT NULL)",
@@ -110,13 +114,14 @@ class Node:
         """Do what a line says."""
         match command, words:
             case "peer", (name, address):
-                self._directory.set(name, address)
+                self._directory.set(name, None if address == "-" else address)
             case "arm", (point, kind, count):
                 self._armed.enter_context(faults.armed(point, Executioner(kind, int(count))))
             case "post", (peer, queue, first, count):
-                for start in range(int(first), int(first) + int(count), BATCH):
-                    await self._post(peer, queue, range(start, start + BATCH))
-                say("posted")
+                await self._post_all(peer, queue, range(int(first), int(first) + int(count)))
+            case "disk", (size,):
+                limit = int(size) or UNLIMITED[1]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, UNLIMITED[1]))
             case "load", (peer, pause):
                 load = self._load(peer, float(pause))
                 self._loads.append(asyncio.get_running_loop().create_task(load))
@@ -126,6 +131,15 @@ class Node:
                 say("resting")
             case _:
                 raise ValueError(f"no such command: {command} {words}")
+
+    async def _post_all(self, peer: str, queue: str, numbers: range) -> None:
+        try:
+            for start in numbers[::BATCH]:
+                await self._post(peer, queue, range(start, start + BATCH))
+        except StoreUnavailable:
+            say("refused")
+        else:
+            say("posted")
 
     async def _post(self, peer: str, queue: str, numbers: range) -> None:
         """Post some messages together, with a transaction or with idempotency keys."""

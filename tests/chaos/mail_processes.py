@@ -69,6 +69,10 @@ class MailNode:
         for peer in peers:
             self.tell("peer", peer.name, peer.address)
 
+    def lose(self, peer: MailNode) -> None:
+        """Tell it that nobody knows where another is."""
+        self.tell("peer", peer.name, "-")
+
     async def post(self, peer: MailNode, first: int, count: int, queue: str = WORK) -> bool:
         """Have it post; whether it lived to see that done."""
         self.tell("post", peer.name, queue, first, count)
@@ -138,12 +142,12 @@ async def mail_nodes(directory: Path, *names: str) -> AsyncIterator[list[MailNod
             await node.kill()
 
 
-async def all_quiet(*nodes: MailNode) -> None:
+async def all_quiet(*nodes: MailNode, after: str = "") -> None:
     """Return when nothing waits anywhere, so that nothing more can happen."""
     deadline = asyncio.get_running_loop().time() + WAIT_S
     while any(node.waiting for node in nodes):
         waiting = {node.name: node.waiting for node in nodes}
-        assert asyncio.get_running_loop().time() < deadline, f"still waiting: {waiting}"
+        assert asyncio.get_running_loop().time() < deadline, f"still waiting: {waiting} {after}"
         await asyncio.sleep(0.01)
 
 

@@ -10,23 +10,15 @@ import psycopg
 import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
-from tests.contract.store_behaviour import (
-    CommitBehaviour,
-    FailureBehaviour,
-    OpeningBehaviour,
-    TurnBehaviour,
-    store,
-)
-from tests.contract.store_inbox_behaviour import (
-    QueueBehaviour,
-    RefusalBehaviour,
-    StreamBehaviour,
-)
+from tests.contract.store_behaviour import CommitBehaviour, OpeningBehaviour, store
+from tests.contract.store_inbox_behaviour import RefusalBehaviour, StreamBehaviour
 from tests.contract.store_outbox_behaviour import (
     IdempotencyBehaviour,
     OutboxBehaviour,
     SettlingBehaviour,
 )
+from tests.contract.store_queue_behaviour import QueueBehaviour
+from tests.contract.store_turn_behaviour import FailureBehaviour, TurnBehaviour
 from tests.servers.postgres import fresh_database
 
 __all__ = ["store"]

@@ -5,10 +5,12 @@ import pty
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,8 @@ from tests.source_tree import ROOT
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 NODE = re.compile(r"(?P<name>alpha|beta) +process (?P<pid>\d+) +(?P<host>[\d.]+):(?P<port>\d+)")
-DEADLINE_S = 30.0
+DEADLINE_S = 45.0
+QUICK = ("--seconds", "3", "--mail-seconds", "3")
 
 
 class Demo:
@@ -94,26 +97,67 @@ def start_demo(tmp_path: Path) -> Iterator[StartDemo]:
 
 
 def test_the_demo_adds_up(start_demo: StartDemo) -> None:
-    demo = start_demo("--seconds", "4")
+    demo = start_demo(*QUICK)
     output = demo.finish()
 
     assert demo.process.returncode == 0, output
-    found = re.search(r"ok +made ([\d,]+) = answered ([\d,]+) \+ failed ([\d,]+)", output)
-    assert found, output
-    made, answered, failed = (int(text.replace(",", "")) for text in found.groups())
+    made, answered, failed = numbers(r"ok +made (N) = answered (N) \+ failed (N)", output)
     assert made == answered + failed
     assert answered > failed > 0
     assert "beta was killed" in output
     assert "ConnectionClosed" in output
     assert "answered after a retry" in output
-    assert "It all adds up." in output
+    assert output.endswith("\nIt all adds up.\n")
     assert "\x1b" not in output
     assert demo.is_cleaned_up()
 
 
-@pytest.mark.parametrize("moment", ["Postroad demo", "answers/s", "was killed"])
+def test_no_mail_is_lost_or_handled_twice(start_demo: StartDemo, tmp_path: Path) -> None:
+    directory = tmp_path / "kept" / "here"
+    demo = start_demo(*QUICK, "--directory", str(directory))
+    output = demo.finish()
+
+    assert demo.process.returncode == 0, output
+    assert "beta was killed (SIGKILL) in the middle of its work" in output
+    assert "alpha was killed (SIGKILL) in the middle of its work" in output
+    posted, *wrong = numbers(
+        r"ok +payments posted (N) = handled N: lost (N), duplicates (N), out of order (N)\n", output
+    )
+    assert wrong == [0, 0, 0]
+    assert numbers(r"ok +receipts posted (N) = handled (N): lost 0", output) == [posted, posted]
+    assert numbers(r"ok +beta was away for [\d.]+ s: (N) payments posted", output) != [0]
+    assert count_rows(directory / "alpha.db", "payments") == posted
+    assert count_rows(directory / "beta.db", "bookings") == posted
+    assert count_rows(directory / "alpha.db", "receipts") == posted
+    assert demo.are_nodes_gone()
+
+
+def numbers(pattern: str, output: str) -> list[int]:
+    """The groups of a pattern in which N stands for a number; fails if it is not there."""
+    found = re.search(pattern.replace("N", r"[\d,]+"), output)
+    assert found, output
+    return [int(text.replace(",", "")) for text in found.groups()]
+
+
+def count_rows(path: Path, table: str) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        ((count,),) = connection.execute(f"SELECT count(*) FROM {table}")
+    return int(count)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "Postroad demo",
+        "answers/s",
+        "beta was killed",
+        "2. Durable mail",
+        "payments/s",
+        "alpha was killed",
+    ],
+)
 def test_ctrl_c_ends_it_cleanly(start_demo: StartDemo, moment: str) -> None:
-    demo = start_demo("--seconds", "5")
+    demo = start_demo(*QUICK)
     demo.read_until(moment)
     # As a terminal does it: to the whole process group, and people press it more than once.
     os.killpg(demo.process.pid, signal.SIGINT)
@@ -155,13 +199,17 @@ def test_a_reader_that_goes_away_ends_it_quietly(start_demo: StartDemo) -> None:
     assert demo.is_cleaned_up()
 
 
-def test_a_node_that_ends_by_itself_is_a_failure_with_a_reason(start_demo: StartDemo) -> None:
-    demo = start_demo()
-    demo.read_until("answers/s")
+@pytest.mark.parametrize(("heading", "name"), [("answers/s", "alpha"), ("payments/s", "beta")])
+def test_a_node_that_ends_by_itself_is_a_failure_with_a_reason(
+    start_demo: StartDemo, heading: str, name: str
+) -> None:
+    demo = start_demo("--seconds", "3")
+    demo.read_until(heading)
     pids = {node["name"]: int(node["pid"]) for node in NODE.finditer(demo.output)}
-    os.kill(pids["alpha"], signal.SIGKILL)
+    os.kill(pids[name], signal.SIGKILL)
     _, errors = demo.process.communicate(timeout=DEADLINE_S)
-    assert (demo.process.returncode, errors) == (1, "The demo failed: alpha ended with status -9\n")
+    assert errors == f"The demo failed: {name} ended with status -9\n"
+    assert demo.process.returncode == 1
     assert demo.is_cleaned_up()
 
 
@@ -171,7 +219,7 @@ def test_on_a_terminal_the_table_is_redrawn(tmp_path: Path, has_color: bool) -> 
     environment = {**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm"}
     environment["NO_COLOR"] = "" if has_color else "1"
     process = subprocess.Popen(
-        [sys.executable, "-m", "examples.demo", "--seconds", "3"],
+        [sys.executable, "-m", "examples.demo", *QUICK],
         cwd=ROOT,
         env=environment,
         stdout=theirs,
@@ -182,6 +230,8 @@ def test_on_a_terminal_the_table_is_redrawn(tmp_path: Path, has_color: bool) -> 
 
     assert process.wait(DEADLINE_S) == 0, output
     assert output.count("answers/s") > 5
+    assert output.count("payments/s") > 5
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 2
     assert output.index("\x1b[?25l") < output.index("\x1b[?25h") < output.index("Reconciliation")
     assert ("\x1b[32m" in output) is has_color
     assert "It all adds up." in output
@@ -207,7 +257,14 @@ def test_help_explains_the_demo() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--seconds", "1"), ("--callers", "none"), ("--seconds", "nan")]
+    "arguments",
+    [
+        ("--seconds", "1"),
+        ("--callers", "none"),
+        ("--seconds", "nan"),
+        ("--mail-seconds", "0"),
+        ("--directory", "examples"),
+    ],
 )
 def test_bad_options_are_refused(arguments: tuple[str, str]) -> None:
     process = subprocess.run(
@@ -224,6 +281,14 @@ def test_bad_options_are_refused(arguments: tuple[str, str]) -> None:
 def test_echo_example() -> None:
     assert run_module("examples.echo") == (
         "beta was asked by alpha: Is anybody there?\nalpha got the reply: Is anybody there?\n"
+    )
+
+
+def test_mail_example() -> None:
+    assert run_module("examples.mail") == (
+        "alpha posted an order, and nobody is there yet\n"
+        "beta took an order from alpha: tea\n"
+        "alpha got the reply: your tea\n"
     )
 
 

@@ -1,6 +1,7 @@
 """What holds for every course of events: each message once, and in order within its key."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from hypothesis import given
@@ -310,7 +311,8 @@ def test_pages_are_read_back(page: list[Letter]) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_malformed(data: bytes) -> None:
-    for kind in (Offer, Answer, Window):
+    kinds: list[Any] = [Offer, Answer, Window]
+    for kind in kinds:
         try:
             message = decode(kind, data)
         except MalformedPayload:

@@ -15,6 +15,9 @@ from fuzz.target import BrokenInvariant, Target
 from fuzz.targets import TARGETS
 from fuzz.terminal import render_table
 from postroad.cluster.membership import TRANSITIONS, Cause, State, packets, roster
+from postroad.durable import letters
+from postroad.durable.dedup import FreshPage
+from postroad.durable.exchange import Window
 from postroad.wire import Connection, Frame, datagram, sbe
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe
 from postroad.wire.compression import Zlib
@@ -149,6 +152,26 @@ def plant_belief_in_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TRANSITIONS, (State.ALIVE, Cause.HEARD_DEAD), State.DEAD)
 
 
+def plant_unmapped_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.targets.durable.decode_page", letters._page_decoder.decode)
+
+
+def plant_boundless_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(page: bytes) -> list[letters.Letter]:
+        found = letters.decode_page(page)
+        return [msgspec.structs.replace(it, due_ms=it.due_ms << 62) for it in found]
+
+    monkeypatch.setattr("fuzz.targets.durable.decode_page", decode)
+    monkeypatch.setattr("fuzz.targets.durable.check_message", lambda *arguments: None)
+
+
+def plant_credulous_intake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sift(watermark: int, chain: bytes, window: Window) -> list[FreshPage]:
+        return [FreshPage(window.first, page, True) for page in window.pages]
+
+    monkeypatch.setattr("fuzz.targets.durable.sift", sift)
+
+
 @pytest.mark.parametrize(
     ("name", "plant", "error"),
     [
@@ -168,6 +191,9 @@ def plant_belief_in_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
         ("membership-packet", plant_unmapped_packet, msgspec.DecodeError),
         ("membership-machine", plant_credulous_roster, BrokenInvariant),
         ("membership-machine", plant_belief_in_deaths, BrokenInvariant),
+        ("durable-page", plant_unmapped_page, msgspec.DecodeError),
+        ("durable-page", plant_boundless_letter, BrokenInvariant),
+        ("durable-intake", plant_credulous_intake, BrokenInvariant),
     ],
 )
 def test_planted_bug_is_found(

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from postroad.core import Address, faults
+from postroad.core import Address, faults, to_address
 from postroad.core.backoff import backoff
 from postroad.core.errors import (
     Fenced,
@@ -23,7 +23,7 @@ from postroad.net import MessagingService
 
 from .config import MailConfig
 from .control import BridgeHealth
-from .exchange import Answer, Offer, Reason, Verdict, decode, encode
+from .exchange import Answer, Offer, Reason, Refusal, Verdict, decode, encode
 from .names import DELIVER, OFFER
 from .outflow import Course, Outflow, compare
 from .store import Store
@@ -46,6 +46,7 @@ _HOT_BYTES_MAX = 1024 * 1024
 # A stream that was refused is offered again from time to time: the other side may have decided.
 _REFUSED_S = 60.0
 TOKEN = "bridge.token"
+PLACE = "bridge.place"
 
 
 class Phase(enum.StrEnum):
@@ -61,28 +62,31 @@ class Phase(enum.StrEnum):
 class Settlement(Unit):
     """What a peer has accepted is removed; what it refused becomes dead letters."""
 
-    __slots__ = ("_answer", "_bridge", "_course")
+    __slots__ = ("_bridge", "_chain", "_course", "_refusals", "upto")
 
-    def __init__(self, bridge: Bridge, course: Course, answer: Answer) -> None:
+    def __init__(
+        self, bridge: Bridge, course: Course, answer: Answer, refusals: Sequence[Refusal]
+    ) -> None:
         super().__init__()
         self._bridge = bridge
         self._course = course
-        self._answer = answer
+        self._chain = answer.chain
+        self._refusals = refusals
+        self.upto = answer.watermark
 
     def apply(self, ledger: Ledger) -> None:
         check_token(ledger.database, self._course.token)
-        answer = self._answer
         ledger.outbox.settle(
             self._course.peer,
             self._course.epoch,
-            answer.watermark,
-            answer.chain,
-            answer.refusals,
+            self.upto,
+            self._chain,
+            self._refusals,
             ledger.now_ms,
         )
 
     def settle(self, error: Exception | None) -> None:
-        self._bridge.on_settled(error)
+        self._bridge.on_settled(self, error)
 
 
 def check_token(database: Database, token: int) -> None:
@@ -92,11 +96,21 @@ def check_token(database: Database, token: int) -> None:
         raise Fenced(f"bridge manager {newest} has taken over from {token}")
 
 
-def take_token(ledger: Ledger) -> int:
-    """Take over the store as its bridge manager."""
+def take_token(ledger: Ledger, name: str, address: Address) -> int:
+    """Take over the store as its bridge manager, and say where that is."""
     token = int(read_meta(ledger.database, TOKEN) or 0) + 1
     write_meta(ledger.database, TOKEN, str(token))
+    write_meta(ledger.database, PLACE, f"{name} {address}")
     return token
+
+
+def find_manager(database: Database) -> tuple[str, Address] | None:
+    """The name and address of the manager that took over last."""
+    place = read_meta(database, PLACE)
+    if place is None:
+        return None
+    name, _, address = place.partition(" ")
+    return name, to_address(address)
 
 
 class Bridge:
@@ -129,7 +143,12 @@ class Bridge:
         self._wake.set()
         self._hurry = asyncio.Event()
         self._is_stale = False
+        # Whether several pages together are too much for the peer's connections.
+        self._is_one_by_one = False
         self._on_fenced = on_fenced
+        # Number up to which everything is durably removed here, and what was refused after it.
+        self._settled = 0
+        self._refusals: list[Refusal] = []
         self._windows: deque[asyncio.Task[bytes]] = deque()
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"postroad bridge to {peer}"
@@ -157,8 +176,7 @@ class Bridge:
         if target != self.target:
             self.target = target
             self._failures = 0
-            for window in self._windows:
-                window.cancel()
+            self._is_stale = True
         self.nudge()
 
     def forget(self) -> None:
@@ -251,21 +269,27 @@ class Bridge:
         self.phase = Phase.OFFERING
         course = Course(peer=self.peer, store=self._store.id, epoch=peer.epoch, token=self._token)
         answer = await self._offer(course, peer)
+        self._settled = peer.settled
+        self._refusals = []
         self._settle(course, answer, peer.settled)
         outflow = Outflow(course, self._config, answer)
         while not self._is_stale:
             await self._send_more(outflow, peer)
-            while self._windows and self._windows[0].done():
-                if not self._hear(outflow, course):
-                    if outflow.is_full:
-                        await self._wait_for_room()
-                    return True
+            if self._windows and self._windows[0].done():
+                if self._hear(outflow, course):
+                    # There is room for more now.
+                    continue
+                if outflow.is_full:
+                    await self._wait_for_room()
+                return True
             if not self._windows and outflow.room <= 0:
                 await self._wait_for_room()
                 return True
             self.phase = Phase.SENDING if self._windows else Phase.RESTING
             await self._wake.wait()
             self._wake.clear()
+        if self.trouble is not None:
+            await self._back_off()
         return True
 
     async def _wait_for_room(self) -> None:
@@ -299,7 +323,7 @@ class Bridge:
             pages = outflow.choose(await self._next_pages(outflow, peer))
             if not pages:
                 return
-            await self._send(outflow, pages)
+            await self._send(outflow, pages[:1] if self._is_one_by_one else pages)
 
     async def _next_pages(self, outflow: Outflow, peer: Peer) -> Sequence[OutPage]:
         """Pages after those that are sent, from memory or from the store."""
@@ -312,7 +336,7 @@ class Bridge:
 
     async def _send(self, outflow: Outflow, pages: Sequence[OutPage]) -> None:
         BEFORE_SEND.reach(peer=self.peer, first=pages[0].first)
-        window = outflow.send(pages, time.time_ns() // 1_000_000)
+        window = outflow.send(pages, self._settled, time.time_ns() // 1_000_000)
         payload = encode(window)
         delivery = asyncio.ensure_future(self._deliver(payload, pages))
         delivery.add_done_callback(self._on_delivery)
@@ -334,7 +358,9 @@ class Bridge:
                 peer=self.peer,
             )
         except MessageTooLarge as error:
-            await self._void(pages[0], error)
+            if len(pages) == 1:
+                await self._void(pages[0], error)
+            self._is_one_by_one = True
             raise
 
     async def _void(self, page: OutPage, error: MessageTooLarge) -> None:
@@ -352,7 +378,7 @@ class Bridge:
         answer = decode(Answer, self._windows.popleft().result())
         ACCEPTED.reach(peer=self.peer, watermark=answer.watermark)
         self._check_verdict(answer)
-        before = outflow.settled
+        before = outflow.accepted
         goes_on = outflow.on_answer(answer)
         self._settle(course, answer, before)
         if answer.watermark > before:
@@ -363,13 +389,23 @@ class Bridge:
     def _settle(self, course: Course, answer: Answer, before: int) -> None:
         if answer.watermark > before:
             self.sent += answer.watermark - before
-            self._store.submit(Settlement(self, course, answer), lazy=True)
+            # All that no settlement has made durable yet: one that fails must lose none of them.
+            self._refusals += answer.refusals
+            unit = Settlement(self, course, answer, tuple(self._refusals))
+            self._store.submit(unit, lazy=True)
 
-    def on_settled(self, error: Exception | None) -> None:
-        """A settlement is durable, or failed: then a later one makes up for it."""
-        if isinstance(error, Fenced):
+    def on_settled(self, unit: Settlement, error: Exception | None) -> None:
+        """A settlement is durable, or failed: then a later one, or a new offer, makes up for it."""
+        if error is None:
+            self._settled = max(self._settled, unit.upto)
+            self._refusals = [it for it in self._refusals if it.number > unit.upto]
+        elif isinstance(error, Fenced):
             self._on_fenced(error)
             self._task.cancel()
+        else:
+            self._tell(error)
+            self._is_stale = True
+            self._wake.set()
 
     def health(self) -> BridgeHealth:
         """How things are."""

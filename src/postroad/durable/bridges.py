@@ -10,10 +10,10 @@ import asyncio
 import logging
 
 from postroad.core import Address, Lifecycle, to_address
-from postroad.core.errors import ConfigError, Fenced, MalformedPayload, MessagingError
+from postroad.core.errors import ConfigError, Fenced, MalformedPayload, MessagingError, StoreError
 from postroad.net import Message, MessagingService
 
-from .bridge import Bridge, take_token
+from .bridge import Bridge, check_token, take_token
 from .config import MailConfig
 from .control import (
     BridgeEntry,
@@ -35,6 +35,7 @@ from .store.rows import OutPage
 logger = logging.getLogger("postroad.durable")
 
 _ASK_AGAIN_S = 1.0
+_LOOK_S = 5.0
 
 
 class BridgeManager(Lifecycle):
@@ -76,11 +77,14 @@ class BridgeManager(Lifecycle):
 
     async def start(self) -> None:
         """Take over the store, and ask the node for its queues."""
-        self.token = await self._store.write(take_token)
+        service = self._service
+        self.token = await self._store.write(
+            lambda ledger: take_token(ledger, service.name, service.address)
+        )
         self._store.listen(self._on_news)
         self._service.subscribe(BRIDGE_CONTROL, self._on_control, one_way=True)
         loop = asyncio.get_running_loop()
-        self._asking = loop.create_task(self._ask(), name="postroad bridge manager")
+        self._asking = loop.create_task(self._watch(), name="postroad bridge manager")
 
     async def stop(self) -> None:
         """End all bridges; their mail waits."""
@@ -92,6 +96,18 @@ class BridgeManager(Lifecycle):
         self._asking = None
         bridges, self._bridges = self._bridges, {}
         await asyncio.gather(*(bridge.close() for bridge in bridges.values()), *self._closing)
+
+    async def _watch(self) -> None:
+        """Ask the node for its queues, then see from time to time whether another took over."""
+        await self._ask()
+        while not self.fenced.done():
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._store.read(check_token, self.token)
+            except Fenced as error:
+                self._on_fenced(error)
+            except StoreError as error:
+                logger.debug("the bridge manager cannot read its store: %s", error)
 
     async def _ask(self) -> None:
         """Ask the node for a snapshot until it sends one."""

@@ -381,7 +381,7 @@ class Consumption:
         self._shelf = Shelf(is_ordered=self._is_ordered, held=held)
         self._asides.clear()
         self._acks.clear()
-        self._read_upto = 0
+        self._read_upto = self._newest = 0
         self._is_read_whole = False
         self._is_aside_due = True
         self._is_broken = False

@@ -48,7 +48,7 @@ class Handling(Unit):
         self, entry: Entry, *, due_ms: int, failures: int, error: str | None = None
     ) -> None:
         """Have a message wait until it is due; later ones of its key wait for it."""
-        holds_key = entry.key is not None
+        holds_key = entry.key is not None or entry.holds_key
         if (aside := entry.aside) is not None:
             aside.due_ms, aside.holds_key = due_ms, holds_key
             aside.failures, aside.error = failures, error or aside.error

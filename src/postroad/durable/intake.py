@@ -76,10 +76,8 @@ class Intake:
 
     def on_news(self, news: News) -> None:
         """Count what came and what is gone."""
-        for page in news.arrived:
-            self._count(page.sender, page.size)
-        for sender, size in news.freed.items():
-            self._count(sender, -size)
+        for sender, size in news.held.items():
+            self._count(sender, size)
 
     def _count(self, sender: str, size: int) -> None:
         held = self._held.get(sender, 0) + size

@@ -11,6 +11,7 @@ from postroad.core import Address
 from postroad.core.errors import MalformedPayload, MessagingError
 from postroad.net import Message, MessagingService
 
+from .bridge import find_manager
 from .control import (
     BridgeEntry,
     Create,
@@ -33,6 +34,7 @@ logger = logging.getLogger("postroad.durable")
 
 # A bridge in another process hears of new mail at most so often for each peer.
 _NUDGE_S = 0.002
+_REMIND_S = 10.0
 
 
 class Liaison:
@@ -66,11 +68,15 @@ class Liaison:
         self._unsent: dict[str, ToBridge] = {}
         self._has_unsent = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
+        self._reminder: asyncio.TimerHandle | None = None
         self._stop_listening: Callable[[], None] | None = None
 
     async def start(self) -> None:
         """Listen to the manager, and to news of peers and mail."""
-        if not self._is_external:
+        if self._is_external:
+            # It may be alive, and have no reason to ask again.
+            self._bridge = await self._store.read(find_manager)
+        else:
             self._bridge = (self._service.name, self._service.address)
         peers = await self._store.read(query.list_peers)
         self._peers = {peer.name: None for peer in peers if peer.head > peer.settled}
@@ -79,6 +85,8 @@ class Liaison:
         self._store.listen(self._on_news)
         loop = asyncio.get_running_loop()
         self._sender = loop.create_task(self._send_all(), name="postroad bridge liaison")
+        if self._is_external:
+            self._remind()
 
     async def stop(self) -> None:
         """Say no more."""
@@ -87,9 +95,16 @@ class Liaison:
         self._service.unsubscribe(BRIDGE_NOTIFY)
         if self._stop_listening is not None:
             self._stop_listening()
+        if self._reminder is not None:
+            self._reminder.cancel()
         self._sender.cancel()
         await asyncio.gather(self._sender, return_exceptions=True)
         self._sender = None
+
+    def _remind(self) -> None:
+        """Tell a manager in another process everything, now and then: messages may get lost."""
+        self._tell(self._snapshot())
+        self._reminder = asyncio.get_running_loop().call_later(_REMIND_S, self._remind)
 
     # What happens in the node.
 

@@ -83,6 +83,7 @@ class Mail(StoreOperations, Lifecycle):
         self._has_bridge = bridge
         self._consumers: dict[str, Consumer] = {}
         self._replies: dict[int, asyncio.Future[Message]] = {}
+        self._listening_to_replies = asyncio.Lock()
         self._was_started = self._is_running = False
         self._forgetting: asyncio.Task[None] | None = None
 
@@ -386,8 +387,9 @@ class Mail(StoreOperations, Lifecycle):
             self._replies.pop(post.id, None)
 
     async def _listen_to_replies(self) -> None:
-        if REPLIES not in self._consumers:
-            await self.consume(REPLIES, self._on_reply, ordered_by_key=False)
+        async with self._listening_to_replies:
+            if REPLIES not in self._consumers:
+                await self.consume(REPLIES, self._on_reply, ordered_by_key=False)
 
     def _on_reply(self, message: Message, tx: Transaction) -> None:
         reply = None if message.answers is None else self._replies.get(message.answers)

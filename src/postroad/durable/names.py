@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroad.core import validate_node_name
-from postroad.core.errors import ConfigError
+from postroad.core.errors import ConfigError, UsageError
 
 OUTBOUND_PREFIX = "internal.peers."
 INBOUND_PREFIX = "p2p.inbound."
@@ -43,8 +43,10 @@ def node_behind(name: str) -> str:
     return name.removesuffix(BRIDGE_SUFFIX)
 
 
-def validate_key(key: str) -> str:
+def validate_key(key: object) -> str:
     """Return the text if it may be a message's key, else raise ConfigError."""
+    if not isinstance(key, str):
+        raise UsageError(f"a key is a text, not {key!r}")
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
@@ -56,8 +58,10 @@ def validate_key(key: str) -> str:
     return key
 
 
-def validate_queue_name(name: str) -> str:
+def validate_queue_name(name: object) -> str:
     """Return the name if it may be a queue's, else raise ConfigError saying what is wrong."""
+    if not isinstance(name, str):
+        raise UsageError(f"a queue name is a text, not {name!r}")
     if not name:
         raise ConfigError("a queue name must not be empty")
     try:

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from postroad.core.errors import HistoryDiverged, ReceiverRestored, SenderRestored
+from postroad.core.errors import (
+    HistoryDiverged,
+    MalformedPayload,
+    ReceiverRestored,
+    SenderRestored,
+)
 
 from .config import MailConfig
 from .exchange import Answer, SentPage, Verdict, Window
@@ -57,6 +62,7 @@ class Outflow:
     """Windows to one peer, from an offer to the first trouble.
 
     Attributes:
+        accepted: number of the last message that the peer has.
         sent: number of the last message that is on its way.
         is_full: whether the peer had no room for what it was sent last.
     """
@@ -64,7 +70,7 @@ class Outflow:
     def __init__(self, course: Course, config: MailConfig, answer: Answer) -> None:
         self._course = course
         self._config = config
-        self.settled = self.sent = answer.watermark
+        self.accepted = self.sent = answer.watermark
         self._chain = answer.chain
         self._credit = answer.credit
         # Bytes of the windows on their way.
@@ -96,13 +102,18 @@ class Outflow:
                 return pages[: max(index, 1)]
         return pages
 
-    def send(self, pages: Sequence[OutPage], now_ms: int) -> Window:
-        """Make a window of the next pages."""
+    def send(self, pages: Sequence[OutPage], settled: int, now_ms: int) -> Window:
+        """Make a window of the next pages.
+
+        Args:
+            settled: number up to which this store has durably removed what the peer accepted; the
+                peer forgets then what it refused up to there.
+        """
         window = Window(
             self._course.store,
             self._course.epoch,
             self._course.token,
-            self.settled,
+            settled,
             now_ms,
             self.sent + 1,
             self._chain,
@@ -117,7 +128,12 @@ class Outflow:
     def on_answer(self, answer: Answer) -> bool:
         """The peer answered the oldest window; False if one must begin again with an offer."""
         self._flying_bytes -= self._flying.popleft()
-        self.settled = max(self.settled, answer.watermark)
+        if answer.watermark > self.sent:
+            raise MalformedPayload(
+                f"{self._course.peer!r} accepts message {answer.watermark}, and {self.sent} is the "
+                "last one it was sent"
+            )
+        self.accepted = max(self.accepted, answer.watermark)
         self._credit = answer.credit
         self.is_full = answer.verdict is Verdict.FULL
         if answer.verdict is Verdict.DIVERGED:

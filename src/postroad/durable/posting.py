@@ -79,6 +79,8 @@ class Clerk:
             body = _to_bytes(body)
         if key is not None:
             validate_key(key)
+        if reply_to is not None:
+            validate_queue_name(reply_to)
         now_ms = time.time_ns() // 1_000_000
         id = self._next_id()
         letter = Letter(
@@ -88,13 +90,16 @@ class Clerk:
             now_ms,
             key,
             None if headers is None else _check_headers(headers),
-            priority if priority == 0 else _check_priority(priority),
+            _check_priority(priority),
             0 if delay is None else now_ms + _to_ms("delay", delay),
             0 if ttl is None else now_ms + _to_ms("ttl", ttl),
             reply_to,
             answers,
         )
-        encoded = encode_letter(letter)
+        try:
+            encoded = encode_letter(letter)
+        except UnicodeEncodeError as error:
+            raise UsageError(f"a header cannot be encoded as UTF-8: {error}") from None
         if len(encoded) > self._bytes_max:
             raise MessageTooLarge(
                 f"the message takes {len(encoded)} bytes; message_bytes_max is {self._bytes_max}"
@@ -130,6 +135,8 @@ def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_priority(priority: int) -> int:
+    if type(priority) is not int:
+        raise UsageError(f"a priority is a whole number, not {priority!r}")
     if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
         raise ConfigError(f"priority {priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
     return priority
@@ -177,7 +184,10 @@ def _find_earlier(ledger: Ledger, post: Post, here: dict[tuple[str, str], Post])
     if found is not None:
         return found
     first = here.setdefault((post.peer, post.idempotence.key), post)
-    return None if first is post else first.id
+    if first is post or first.idempotence is None:
+        return None
+    post.idempotence.check(first.idempotence.digest, post.peer)
+    return first.id
 
 
 def append_posts(ledger: Ledger, posts: Sequence[Post], earlier: Iterable[int | None]) -> list[int]:

@@ -58,6 +58,10 @@ class Pulled(Message):
         self._end_lease()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         turn = None if tx is None else tx.close()
+        if turn is not None and turn.is_lost:
+            lost = TransactionLost("the transaction took too long and was undone")
+            self._consumption.fail(self._entry, lost)
+            raise lost
         unit = self._consumption.finish(self._entry, () if tx is None else tx.posts)
         if unit is not None:
             _tell_also(unit, done)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from postroad.core.errors import ConfigError, IdempotencyConflict, MessageTooLarge, UsageError
@@ -13,6 +14,7 @@ from postroad.durable import Draft, MailConfig, Message, Transaction
 
 from .mail_pairs import (
     AT_ONCE,
+    QUICK,
     Recorder,
     numbers_of,
     post_numbers,
@@ -52,6 +54,19 @@ async def test_messages_of_one_sender_are_handled_in_order(tmp_path: Path) -> No
         await until_empty(alpha.mail, "beta")
 
 
+async def test_long_row_of_windows_is_delivered_when_the_peer_is_found(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(QUICK, page_letters_max=5, window_bytes=64, windows_max=3)
+    async with (
+        running_station("alpha", tmp_path, config=config) as alpha,
+        running_station("beta", tmp_path, alpha) as beta,
+    ):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        await post_numbers(alpha, "beta", range(400))
+        alpha.meet(beta)
+        assert numbers_of(await recorder.until(400)) == list(range(400))
+
+
 async def test_large_backlog_is_delivered_when_the_peer_is_found(tmp_path: Path) -> None:
     async with (
         running_station("alpha", tmp_path) as alpha,
@@ -83,10 +98,11 @@ async def test_key_is_handled_by_one_at_a_time_and_keys_side_by_side(tmp_path: P
         if len(handled) == 200:
             done.set()
 
-    async with running_pair(tmp_path) as (alpha, beta):
-        await beta.mail.consume("orders", handle, concurrency=8)
-        for number in range(4):
-            await post_numbers(alpha, "beta", range(50), key=f"key {number}")
+    async with running_station("alpha", tmp_path) as alpha:
+        for first in range(0, 50, 10):
+            for number in range(4):
+                await post_numbers(alpha, "alpha", range(first, first + 10), key=f"key {number}")
+        await alpha.mail.consume("orders", handle, concurrency=8)
         await asyncio.wait_for(done.wait(), 10)
     assert most > 1
     for number in range(4):
@@ -177,6 +193,19 @@ async def test_node_posts_to_itself_without_a_bridge(tmp_path: Path) -> None:
         assert numbers_of(await recorder.until(20)) == list(range(20))
         assert {message.sender for message in recorder.messages} == {"alpha"}
         assert (await alpha.mail.bridges()).bridges == []
+
+
+async def test_queue_that_was_emptied_after_a_restart_goes_on(tmp_path: Path) -> None:
+    """What comes then must not be taken for what was there before."""
+    async with running_station("alpha", tmp_path) as alpha:
+        await alpha.mail.post("alpha", "orders", b"before")
+    async with running_station("alpha", tmp_path) as alpha:
+        recorder = Recorder()
+        await alpha.mail.consume("orders", recorder)
+        await recorder.until(1)
+        await until_waiting(alpha.mail, "orders", 0)
+        await alpha.mail.post("alpha", "orders", b"after")
+        assert await recorder.until(2) == [b"before", b"after"]
 
 
 async def test_mail_waits_for_a_consumer_and_survives_a_restart(tmp_path: Path) -> None:

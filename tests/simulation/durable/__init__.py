@@ -1,1 +1,1 @@
-"""Scenario `durable`: nodes post to each other while everything breaks; each message arrives once."""
+"""Scenario `durable`: nodes post to each other while everything breaks; all arrives, once."""

@@ -25,9 +25,7 @@ class Books:
     """Where all jobs are, and what handlers saw that leaves no row behind."""
 
     def __init__(self, clerks: dict[str, list[list[Job]]]) -> None:
-        self.jobs = {
-            job.name: job for lists in clerks.values() for jobs in lists for job in jobs
-        }
+        self.jobs = {job.name: job for lists in clerks.values() for jobs in lists for job in jobs}
         self.fates = dict.fromkeys(self.jobs, Fate.PLANNED)
         # How often a handler saw a note.
         self.notes: Counter[str] = Counter()

@@ -28,9 +28,7 @@ class Clerk:
         loop = asyncio.get_running_loop()
         for job in self._jobs:
             await asyncio.sleep(max(0.0, job.time - loop.time()))
-            was_begun = False
-            while self._books.is_wanted(job) and (job.is_idempotent or not was_begun):
-                was_begun = True
+            while self._books.is_wanted(job):
                 await self._do(job)
 
     async def _do(self, job: Job) -> None:

@@ -66,12 +66,12 @@ class Handlers:
         await self._dawdle()
         self._stumble()
         await _add_row(message, slip, tx)
-        self._post_copy(slip, tx)
+        _post_copy(message, slip, tx)
         self._stumble()
 
     async def _relay(self, message: Message, tx: Transaction) -> None:
         await self._dawdle()
-        self._post_copy(decode_slip(message.body), tx)
+        _post_copy(message, decode_slip(message.body), tx)
         self._stumble()
 
     def _read(self, message: Message, tx: Transaction) -> None:
@@ -85,10 +85,6 @@ class Handlers:
             raise Reject("nobody can")
         if slip.temper is Temper.HOPELESS:
             raise Trouble("as always")
-
-    def _post_copy(self, slip: Slip, tx: Transaction) -> None:
-        if slip.copy_to is not None:
-            tx.post(slip.copy_to, COPIES, encode_slip(copy_of(slip)))
 
     async def _dawdle(self) -> None:
         if self._rng.random() < self._habits.slow:
@@ -145,3 +141,8 @@ async def _add_row(message: Message, slip: Slip, tx: Transaction) -> None:
         "INSERT INTO handled (token, queue, sender) VALUES (?, ?, ?)",
         (slip.token, message.queue, message.sender),
     )
+
+
+def _post_copy(message: Message, slip: Slip, tx: Transaction) -> None:
+    if slip.copy_to is not None:
+        tx.post(slip.copy_to, COPIES, encode_slip(copy_of(slip)), key=message.key)

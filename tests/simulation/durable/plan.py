@@ -13,6 +13,7 @@ from tests.simulation.durable.slips import (
     CLOSED,
     DESK,
     NOTES,
+    OPEN_QUEUES,
     ORDERS,
     RELAY,
     WARD,
@@ -52,9 +53,21 @@ class Fault(enum.Enum):
     FULL_DISK = "full disk"
     READ_ONLY = "read-only"
     CLOCK = "clock"
+    REST = "rest"
+    """Somebody has a queue rest for a while."""
+    HOPE = "hope"
+    """Somebody has all dead letters tried again."""
 
 
-_WEIGHTS = {Fault.KILL: 2, Fault.CRASH: 5, Fault.RESET: 2, Fault.PARTITION: 2}
+# What ends or breaks a commit finds more than the rest.
+_WEIGHTS = {
+    Fault.KILL: 2,
+    Fault.CRASH: 8,
+    Fault.FAILED_COMMIT: 4,
+    Fault.PARTITION: 2,
+    Fault.RESET: 2,
+    Fault.SLOW_DISK: 2,
+}
 _QUEUES = {ORDERS: 8, RELAY: 3, NOTES: 3, WARD: 2, DESK: 3, CLOSED: 1}
 
 
@@ -75,6 +88,8 @@ class PlannedFault(msgspec.Struct, frozen=True):
     """Where it is killed."""
     visits: int
     """How often it gets there before."""
+    queue: str
+    """Which one rests."""
 
 
 class Habits(msgspec.Struct, frozen=True):
@@ -113,7 +128,7 @@ def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
     """Everything at random."""
     nodes = tuple(f"n{number}" for number in range(rng.randint(NODES_MIN, NODES_MAX)))
     healed_s = TRAFFIC_S * rng.uniform(0.8, 1.5)
-    count = rng.randint(1, 8) if has_faults else 0
+    count = rng.randint(1, 16) if has_faults else 0
     faults = [_draw_fault(rng, nodes, healed_s) for _ in range(count)]
     return Plan(
         nodes=nodes,
@@ -232,4 +247,5 @@ def _draw_fault(rng: Random, nodes: tuple[str, ...], healed_s: float) -> Planned
         clock_s=rng.choice((-60.0, -1.0, 1.0, 60.0)) * rng.random(),
         point=rng.choice(POINTS),
         visits=rng.choice((0, 0, 1, 3)),
+        queue=rng.choice(OPEN_QUEUES),
     )

@@ -26,6 +26,11 @@ Application: TypeAlias = Callable[[Mail], Awaitable[None]]
 class Machine:
     """A node whose mail outlives its processes.
 
+    Args:
+        host: the name of the machine, if it is another one than the node's.
+        disk: one that exists already.
+        has_bridge: whether its mail carries itself what it has for others.
+
     Attributes:
         disk: where the mail is kept.
         mail: that of the running process, once it has started.
@@ -38,14 +43,20 @@ class Machine:
         config: MailConfig,
         accept: tuple[str, ...],
         application: Application,
+        *,
+        host: str | None = None,
+        disk: MemoryDisk | None = None,
+        has_bridge: bool = True,
     ) -> None:
         self.name = name
-        self.node = sim.add(name, self._run)
-        self.disk = MemoryDisk(Random(f"{sim.seed}/mail of {name}"))
+        self.node = sim.add(host or name, self._run)
+        self.disk = disk or MemoryDisk(Random(f"{sim.seed}/mail of {name}"))
+        self._has_bridge = has_bridge
         self.mail: Mail | None = None
         # Where peers are; None if agents find out.
         self.directory: StaticDirectory | None = StaticDirectory()
         self.seeds: list[str] = []
+        self._is_stopping = False
         self._config = config
         self._accept = accept
         self._application = application
@@ -57,8 +68,8 @@ class Machine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its process runs, with a mail that was started."""
-        return self.node.is_running and self.mail is not None
+        """Whether its process runs, and shall go on, with a mail that was started."""
+        return self.node.is_running and not self._is_stopping and self.mail is not None
 
     # The process.
 
@@ -84,6 +95,7 @@ class Machine:
             directory=self.directory,
             config=self._config,
             accept=self._accept,
+            bridge=self._has_bridge,
         )
         async with mail:
             self.mail = mail
@@ -95,7 +107,17 @@ class Machine:
         """Run a new process, unless there is one."""
         if not self.node.is_running:
             self.mail = None
+            self._is_stopping = False
+            if self._has_bridge:
+                # One that was asked twice to end may have left without closing anything.
+                self.disk.crash()
             self.node.start()
+
+    def stop(self) -> None:
+        """Ask the process to end."""
+        self._is_stopping = True
+        self.node.resume()
+        self.node.stop()
 
     def kill(self) -> None:
         """End the process at once."""

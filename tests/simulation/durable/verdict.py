@@ -169,9 +169,21 @@ class Findings:
 
     def _check_order(self) -> None:
         for stream in _streams(self._world):
-            places = [self.places[it.token] for it in stream if it.token in self.places]
-            tokens = ", ".join(it.token for it in stream if it.token in self.places)
-            require(places == sorted(places), f"{tokens} were handled in the order {places}")
+            self._check_sequence([it.token for it in stream])
+            copies: dict[str, list[str]] = {}
+            for slip in (it.slip for it in stream):
+                if slip.copy_to is not None:
+                    copies.setdefault(slip.copy_to, []).append(copy_of(slip).token)
+            for tokens in copies.values():
+                self._check_sequence(tokens)
+
+    def _check_sequence(self, tokens: list[str]) -> None:
+        """Those of them that were handled by the same node were handled in this order."""
+        handled = [token for token in tokens if token in self.places]
+        places = [self.places[token] for token in handled]
+        require(
+            places == sorted(places), f"{', '.join(handled)} were handled in the order {places}"
+        )
 
 
 def _reasons(parcel: Parcel) -> set[str]:
@@ -189,13 +201,16 @@ def _reasons(parcel: Parcel) -> set[str]:
 
 
 def _streams(world: World) -> Iterator[list[Parcel]]:
-    """Messages whose order counts: by one clerk to one queue, of one key, in no hurry."""
+    """Messages whose order counts: by one clerk to one queue, of one key, equally urgent.
+
+    What may have expired and been tried again comes when it comes.
+    """
     for clerks in world.plan.clerks.values():
         for jobs in clerks:
-            streams: dict[tuple[str, str, str], list[Parcel]] = {}
+            streams: dict[tuple[str, str, str, int], list[Parcel]] = {}
             for parcel in (it for job in jobs for it in job.parcels):
-                if parcel.key is not None and parcel.delay is None and parcel.priority == 0:
-                    where = (parcel.peer, parcel.queue, parcel.key)
+                if parcel.key is not None and parcel.delay is None and parcel.ttl is None:
+                    where = (parcel.peer, parcel.queue, parcel.key, parcel.priority)
                     streams.setdefault(where, []).append(parcel)
             yield from streams.values()
 

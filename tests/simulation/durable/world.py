@@ -18,6 +18,7 @@ from tests.simulation.durable.plan import Fault, Plan, PlannedFault
 from tests.simulation.durable.process import Machine
 from tests.simulation.durable.slips import OPEN_QUEUES
 from tests.simulation.durable.traps import Trap, Traps
+from tests.simulation.durable.wishes import Wishes, operate
 
 _DELAY_S_MAX = 1.0
 _SYNC_S_MAX = 0.5
@@ -32,6 +33,7 @@ class World:
         self.plan = plan
         self.books = Books(plan.clerks)
         self.traps = Traps(sim)
+        self._wishes = {name: Wishes() for name in plan.nodes}
         self.machines = {name: self._add_machine(name) for name in plan.nodes}
         self._introduce()
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -63,14 +65,13 @@ class World:
         handlers = Handlers(mail, self.plan.habits, self.books, rng)
         await handlers.start()
         clerks = [Clerk(mail, jobs, self.books).work() for jobs in self.plan.clerks[name]]
-        await asyncio.gather(handlers.pull(), *clerks)
+        await asyncio.gather(handlers.pull(), operate(mail, self._wishes[name]), *clerks)
 
     # Time.
 
     def run(self) -> None:
         """Let the plan take its course."""
-        for machine in self.machines.values():
-            machine.start()
+        self.start_all()
         until = self.plan.healed_s
         while self._agenda and self._agenda[0][0] <= until:
             time, _, action = heapq.heappop(self._agenda)
@@ -97,11 +98,7 @@ class World:
         self._end(fault, machine, machine.lose_power)
 
     def _stop(self, fault: PlannedFault, machine: Machine) -> None:
-        def stop() -> None:
-            machine.node.resume()
-            machine.node.stop()
-
-        self._end(fault, machine, stop)
+        self._end(fault, machine, machine.stop)
 
     def _end(self, fault: PlannedFault, machine: Machine, end: Callable[[], None]) -> None:
         if machine.node.is_running:
@@ -161,16 +158,25 @@ class World:
     def _jump(self, fault: PlannedFault, machine: Machine) -> None:
         machine.node.jump_clock(fault.clock_s)
 
+    def _rest(self, fault: PlannedFault, machine: Machine) -> None:
+        resting = self._wishes[machine.name].resting
+        resting.add(fault.queue)
+        self._later(fault, partial(resting.discard, fault.queue))
+
+    def _hope(self, fault: PlannedFault, machine: Machine) -> None:
+        self._wishes[machine.name].has_hope = True
+
     # The end.
 
     def heal(self) -> None:
-        """End all faults, and start whoever does not run."""
+        """End all faults."""
         self._agenda.clear()
         self.traps.clear()
         self.sim.network.heal()
         self.sim.network.calm()
         for machine in self.machines.values():
             _mend(machine)
+            self._wishes[machine.name].clear()
             machine.node.resume()
 
     def start_all(self) -> None:
@@ -205,4 +211,6 @@ _BEGIN: dict[Fault, Callable[[World, PlannedFault, Machine], None]] = {
     Fault.FULL_DISK: World._fill_disk,
     Fault.READ_ONLY: World._protect_disk,
     Fault.CLOCK: World._jump,
+    Fault.REST: World._rest,
+    Fault.HOPE: World._hope,
 }

@@ -6,36 +6,53 @@ from collections.abc import Iterator
 import pytest
 
 from postroad.core import errors
+from postroad.core.durations import format_seconds
 from postroad.core.errors import (
     ClusterError,
     ConfigError,
     ConnectFailed,
     ConnectionClosed,
+    DurableError,
+    Fenced,
     FrameTooLarge,
     HandshakeRefused,
+    HistoryDiverged,
+    IdempotencyConflict,
     IllegalFrame,
     LocalProtocolError,
+    MailboxFull,
     MalformedFrame,
     MalformedPayload,
     MessageTooLarge,
     MessagingError,
     MissingExtra,
     NoRemoteHandler,
+    NoSuchDeadLetter,
     NoSuchMember,
     NotRunning,
     Outcome,
     PeerSilent,
+    PostRefused,
     PostroadError,
     ProtocolError,
+    ReceiverRestored,
+    Reject,
     RemoteHandlerFailure,
     RemoteProtocolError,
     RemoteProtocolFailure,
     RequestTimeout,
     SameNamePeer,
+    SenderRestored,
+    StoreCorrupt,
+    StoreError,
+    StoreLocked,
+    StoreMismatch,
+    StoreUnavailable,
+    StreamRefused,
     TlsFailed,
+    TransactionLost,
     UsageError,
     WrongPeer,
-    format_seconds,
 )
 
 
@@ -100,6 +117,8 @@ def test_codes_follow_the_tree() -> None:
             assert 3000 <= error.code < 4000
         elif issubclass(error, ClusterError):
             assert 4000 <= error.code < 5000
+        elif issubclass(error, DurableError):
+            assert 5000 <= error.code < 6000
         else:
             assert 1000 <= error.code < 2000
 
@@ -123,6 +142,7 @@ def test_every_class_says_what_it_is(error: type[PostroadError]) -> None:
         (WrongPeer, ConnectionError),
         (RequestTimeout, TimeoutError),
         (NoSuchMember, LookupError),
+        (NoSuchDeadLetter, LookupError),
     ],
 )
 def test_builtin_handlers_catch_it(error: type[PostroadError], builtin: type[Exception]) -> None:
@@ -179,6 +199,45 @@ def test_outcome_and_retry_of_request_errors(
 )
 def test_other_errors_are_not_retryable(error: PostroadError) -> None:
     assert not error.retryable
+
+
+DURABLE_ERRORS = {
+    DurableError: False,
+    StoreError: False,
+    StoreLocked: True,
+    StoreCorrupt: False,
+    StoreMismatch: False,
+    StoreUnavailable: True,
+    PostRefused: False,
+    MailboxFull: True,
+    IdempotencyConflict: False,
+    StreamRefused: False,
+    SenderRestored: False,
+    ReceiverRestored: False,
+    HistoryDiverged: False,
+    Fenced: False,
+    TransactionLost: True,
+    NoSuchDeadLetter: False,
+    Reject: False,
+}
+
+
+def test_the_table_of_durable_errors_is_complete() -> None:
+    assert set(DURABLE_ERRORS) == {it for it in tree() if issubclass(it, DurableError)}
+
+
+@pytest.mark.parametrize(("error", "retryable"), DURABLE_ERRORS.items())
+def test_retry_of_durable_errors(error: type[DurableError], retryable: bool) -> None:
+    raised = error("it failed")
+    assert raised.retryable is retryable
+    assert str(raised) == "it failed"
+
+
+def test_codes_within_the_durable_errors_follow_the_tree() -> None:
+    for error in DURABLE_ERRORS:
+        for child in error.__subclasses__():
+            if error is not DurableError:
+                assert error.code < child.code < error.code + 100
 
 
 @pytest.mark.parametrize("error", MESSAGING, ids=lambda error: error.__name__)

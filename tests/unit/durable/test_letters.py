@@ -1,5 +1,7 @@
 """Letters and pages: what is written is read back, and anything else is malformed."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -104,6 +106,6 @@ def test_numbers_that_a_store_has_no_room_for_are_refused(field: str, value: int
     ],
 )
 def test_plain_letters_are_handled_in_the_order_of_arrival(
-    fields: dict[str, object], is_plain: bool
+    fields: dict[str, Any], is_plain: bool
 ) -> None:
     assert make_letter(**fields).is_plain is is_plain

@@ -6,10 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from examples.demo.node import Tally
 from examples.demo.records import Totals, Trouble
-from examples.demo.screen import Tone, reconciliation_lines
-from examples.demo.verdict import Evidence, checks
+from examples.demo.screen import Tone
+from examples.demo.tables import reconciliation_lines, verdict_line
+from examples.demo.tally import Tally
+from examples.demo.verdict import Check, Evidence, Item, checks, items
 
 GOOD = Evidence(
     totals=Totals(
@@ -37,9 +38,8 @@ def with_totals(**changes: int | float) -> Evidence:
 
 def test_good_evidence_passes_every_check() -> None:
     assert all(check.holds for check in checks(GOOD))
-    lines = reconciliation_lines(GOOD)
+    lines = reconciliation_lines(items(GOOD.totals), checks(GOOD))
     assert "  ok   made 100 = answered 90 + failed 10" in [line.text for line in lines]
-    assert (lines[-1].text, lines[-1].tone) == ("It all adds up.", Tone.GOOD)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,25 @@ def test_good_evidence_passes_every_check() -> None:
 )
 def test_anything_that_does_not_add_up_fails(evidence: Evidence) -> None:
     assert not all(check.holds for check in checks(evidence))
-    assert reconciliation_lines(evidence)[-1].tone is Tone.BAD
+
+
+def test_every_ending_of_a_request_has_its_item() -> None:
+    assert [(item.what, item.amount) for item in items(GOOD.totals)] == [
+        ("requests made", 100),
+        ("answered at the first try", 85),
+        ("answered after a retry", 5),
+        ("failed: ConnectionClosed", 6),
+        ("failed: ConnectFailed", 4),
+    ]
+
+
+def test_what_does_not_hold_is_marked() -> None:
+    lines = reconciliation_lines([Item("made", 7)], [Check("good", True), Check("bad", False)])
+    marked = {line.text.strip(): line.tone for line in lines}
+    assert marked["ok   good"] is Tone.GOOD
+    assert marked["NOT  bad"] is Tone.BAD
+    assert (verdict_line(True).text, verdict_line(True).tone) == ("It all adds up.", Tone.GOOD)
+    assert verdict_line(False).tone is Tone.BAD
 
 
 def test_recovery_is_never_negative() -> None:

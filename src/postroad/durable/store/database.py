@@ -48,6 +48,9 @@ class Backend(Protocol):
     def sync_s(self) -> float:
         """Seconds that a commit seems to take besides; for disks that are simulated."""
 
+    def exists(self) -> bool:
+        """Whether there is anything to open."""
+
     def lock(self, role: str) -> None:
         """Become the only process in that role; raises StoreLocked if another is."""
 
@@ -59,6 +62,9 @@ class Backend(Protocol):
 
     def connect_reader(self) -> Database:
         """A connection that sees what is committed."""
+
+    def exclude_others(self, database: Database) -> None:
+        """Have the transaction that has begun wait until no other prepares the tables."""
 
     def check(self, database: Database) -> None:
         """Raise StoreCorrupt if the data is damaged."""

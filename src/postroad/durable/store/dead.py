@@ -7,6 +7,7 @@ from postroad.durable.letters import Letter, encode_letter
 from .database import Database
 from .queries import find_dead
 from .rows import DeadLetter
+from .texts import storable
 
 
 class DeadLetters:
@@ -45,8 +46,8 @@ class DeadLetters:
                 int(is_outbound),
                 peer,
                 letter.queue,
-                reason.replace("\0", "?"),
-                detail.replace("\0", "?"),
+                storable(reason),
+                storable(detail),
                 failures,
                 now_ms,
                 encode_letter(letter),

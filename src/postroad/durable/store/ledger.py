@@ -17,13 +17,13 @@ from .streams import Streams
 class News:
     """What a commit brought, for those who wait for it."""
 
-    __slots__ = ("appended", "arrived", "freed", "set_aside_in")
+    __slots__ = ("appended", "arrived", "held", "set_aside_in")
 
     def __init__(self, outbox: Outbox, queues: Queues) -> None:
         self.appended: list[tuple[str, OutPage]] = outbox.appended
         self.arrived: list[InPage] = queues.arrived
         self.set_aside_in: dict[str, None] = queues.set_aside_in
-        self.freed: dict[str, int] = queues.freed
+        self.held: dict[str, int] = queues.held
 
 
 class Ledger:

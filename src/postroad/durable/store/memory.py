@@ -110,6 +110,9 @@ class MemoryBackend:
     def sync_s(self) -> float:
         return self._disk.sync_s
 
+    def exists(self) -> bool:
+        return True
+
     def lock(self, role: str) -> None:
         if role in self._disk.holders:
             raise StoreLocked(f"store in memory is used by another {role}; stop that one first")
@@ -123,6 +126,9 @@ class MemoryBackend:
         # One for all: SQLite keeps a database in memory for a single connection.
         self._database = MemoryDatabase(self._disk)
         return self._database
+
+    def exclude_others(self, database: Database) -> None:
+        """All use one connection."""
 
     def connect_reader(self) -> MemoryDatabase:
         return self._database

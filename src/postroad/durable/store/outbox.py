@@ -9,16 +9,23 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from postroad.core.errors import IdempotencyConflict, MailboxFull
+from postroad.core.errors import (
+    HistoryDiverged,
+    IdempotencyConflict,
+    MailboxFull,
+    MalformedPayload,
+)
 from postroad.durable.chain import extend, genesis
 from postroad.durable.config import MailConfig
 from postroad.durable.exchange import Reason, Refusal
-from postroad.durable.letters import bind_page, decode_page
+from postroad.durable.letters import Letter, bind_page, decode_page
 
 from .database import Database
 from .dead import DeadLetters
 from .queries import PEER_COLUMNS, find_peer
 from .rows import OutPage, Peer
+
+UNREADABLE_QUEUE = "_unreadable"
 
 
 class Idempotence(msgspec.Struct, frozen=True):
@@ -27,6 +34,13 @@ class Idempotence(msgspec.Struct, frozen=True):
     key: str
     digest: bytes
     """Of what was posted, to notice another message under the same key."""
+
+    def check(self, digest: bytes, peer: str) -> None:
+        """Raise IdempotencyConflict unless what was posted before is the same."""
+        if digest != self.digest:
+            raise IdempotencyConflict(
+                f"idempotency key {self.key!r} was used for another message to {peer!r}"
+            )
 
 
 class Outbox:
@@ -45,11 +59,18 @@ class Outbox:
         # Pages of this commit, for bridges that wait for them.
         self.appended: list[tuple[str, OutPage]] = []
 
+    def find(self, name: str) -> Peer | None:
+        """The state of a peer; None if it is new."""
+        peer = self._peers.get(name) or find_peer(self.database, name)
+        if peer is not None:
+            self._peers[name] = peer
+        return peer
+
     def peer(self, name: str) -> Peer:
         """The state of a peer, made if it is new."""
-        peer = self._peers.get(name)
+        peer = self.find(name)
         if peer is None:
-            peer = self._peers[name] = find_peer(self.database, name) or self._add_peer(name)
+            peer = self._peers[name] = self._add_peer(name)
         return peer
 
     def _add_peer(self, name: str) -> Peer:
@@ -66,34 +87,40 @@ class Outbox:
 
     def check_room(self, name: str, count: int) -> None:
         """Raise MailboxFull if so many more messages are more than this node keeps for a peer."""
-        peer = self.peer(name)
-        waiting = peer.head + len(self._posted.get(name, ())) - peer.settled
-        if waiting + count <= self._config.outbox_messages_max:
+        posted = len(self._posted.get(name, ()))
+        peer = self.find(name)
+        waiting = posted if peer is None else peer.head + posted - peer.settled
+        if peer is None or waiting + count <= self._config.outbox_messages_max:
+            if waiting + count > self._config.outbox_messages_max:
+                raise self._full(name, waiting)
             return
         # What a bridge of another process has settled is not known here yet.
         peer.settled, peer.settled_chain = self.database.execute(
             "SELECT settled, settled_chain FROM postroad_peers WHERE id = ?", (peer.id,)
         )[0]
-        waiting = peer.head + len(self._posted.get(name, ())) - peer.settled
+        waiting = peer.head + posted - peer.settled
         if waiting + count > self._config.outbox_messages_max:
-            raise MailboxFull(
-                f"{waiting} messages wait for {name!r}; this node keeps "
-                f"{self._config.outbox_messages_max} (outbox_messages_max)"
-            )
+            raise self._full(name, waiting)
+
+    def _full(self, name: str, waiting: int) -> MailboxFull:
+        return MailboxFull(
+            f"{waiting} messages wait for {name!r}; this node keeps "
+            f"{self._config.outbox_messages_max} (outbox_messages_max)"
+        )
 
     def find_posted(self, name: str, idempotence: Idempotence) -> int | None:
         """The id of the letter posted under that key before, if there was one."""
+        peer = self.find(name)
+        if peer is None:
+            return None
         rows = self.database.execute(
             "SELECT digest, letter FROM postroad_idempotency WHERE peer = ? AND key = ?",
-            (self.peer(name).id, idempotence.key),
+            (peer.id, idempotence.key),
         )
         if not rows:
             return None
         digest, letter = rows[0]
-        if bytes(digest) != idempotence.digest:
-            raise IdempotencyConflict(
-                f"idempotency key {idempotence.key!r} was used for another message to {name!r}"
-            )
+        idempotence.check(bytes(digest), name)
         return int(letter)
 
     def remember_posted(self, name: str, idempotence: Idempotence, id: int, now_ms: int) -> None:
@@ -167,9 +194,8 @@ class Outbox:
         peer = find_peer(self.database, name)
         if peer is None or peer.epoch != epoch or upto <= peer.settled:
             return
-        for refusal in refusals:
-            if peer.settled < refusal.number <= upto:
-                self._bury(peer, refusal, now_ms)
+        self._check_end(peer, upto, chain)
+        self._bury(peer, [it for it in refusals if peer.settled < it.number <= upto], now_ms)
         self.database.execute(
             "DELETE FROM postroad_outbox WHERE peer = ? AND first <= ?", (peer.id, upto)
         )
@@ -180,23 +206,45 @@ class Outbox:
         if name in self._peers:
             self._peers[name].settled, self._peers[name].settled_chain = upto, chain
 
-    def _bury(self, peer: Peer, refusal: Refusal, now_ms: int) -> None:
+    def _check_end(self, peer: Peer, upto: int, chain: bytes) -> None:
+        """A peer can have accepted whole pages only, and those that were sent."""
         rows = self.database.execute(
-            "SELECT first, letters FROM postroad_outbox"
-            " WHERE peer = ? AND first <= ? AND last >= ?",
-            (peer.id, refusal.number, refusal.number),
+            "SELECT chain FROM postroad_outbox WHERE peer = ? AND last = ?", (peer.id, upto)
         )
-        if rows and rows[0][1] is not None:
-            first, letters = rows[0]
-            letter = decode_page(letters)[refusal.number - first]
-            self._dead.add_outbound(peer.name, letter, refusal.reason, refusal.detail, now_ms)
+        if not rows or bytes(rows[0][0]) != chain:
+            raise HistoryDiverged(
+                f"{peer.name!r} claims to have accepted message {upto}, but not the one that "
+                "was posted here"
+            )
+
+    def _bury(self, peer: Peer, refusals: Sequence[Refusal], now_ms: int) -> None:
+        """Make dead letters of what was refused."""
+        page = OutPage(0, 0, b"", None)
+        letters: Sequence[Letter] = ()
+        for refusal in refusals:
+            if not page.first <= refusal.number <= page.last:
+                page = self._page_with(peer, refusal.number)
+                letters = read_letters(page)
+            index = refusal.number - page.first
+            if index < len(letters):
+                self._dead.add_outbound(
+                    peer.name, letters[index], refusal.reason, refusal.detail, now_ms
+                )
+
+    def _page_with(self, peer: Peer, number: int) -> OutPage:
+        rows = self.database.execute(
+            "SELECT first, last, chain, letters FROM postroad_outbox"
+            " WHERE peer = ? AND first <= ? AND last >= ?",
+            (peer.id, number, number),
+        )
+        return OutPage(*rows[0])
 
     def void(self, name: str, page: OutPage, reason: Reason, detail: str, now_ms: int) -> None:
         """Make dead letters of a page that cannot be sent; its numbers stay."""
         peer = self.peer(name)
         if page.letters is None:
             return
-        for letter in decode_page(page.letters):
+        for letter in read_letters(page):
             self._dead.add_outbound(name, letter, reason, detail, now_ms)
         self.database.execute(
             "UPDATE postroad_outbox SET letters = NULL WHERE peer = ? AND first = ?",
@@ -253,3 +301,13 @@ class Outbox:
         self._peers.clear()
         self._posted.clear()
         self.appended.clear()
+
+
+def read_letters(page: OutPage) -> Sequence[Letter]:
+    """The letters of a page; what nobody can read any more is one letter of all its bytes."""
+    if page.letters is None:
+        return ()
+    try:
+        return decode_page(bytes(page.letters))
+    except MalformedPayload:
+        return (Letter(0, UNREADABLE_QUEUE, bytes(page.letters), 0),)

@@ -55,11 +55,14 @@ class PostgresDatabase(Database):
         return self._run(translated, parameters)
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
-        return self._run(statement.encode(), parameters)
+        # As `binary` the statement is sent in a way that allows only one.
+        return self._run(statement.encode(), parameters, binary=True)
 
-    def _run(self, statement: bytes, parameters: Sequence[Any] | None) -> list[Row]:
+    def _run(
+        self, statement: bytes, parameters: Sequence[Any] | None, *, binary: bool = False
+    ) -> list[Row]:
         with naming_failures(self._where):
-            cursor = self._connection.execute(statement, parameters)
+            cursor = self._connection.execute(statement, parameters, binary=binary)
             return [] if cursor.description is None else cursor.fetchall()
 
     def begin(self) -> None:
@@ -106,6 +109,10 @@ class PostgresBackend:
         place = f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
         return f"postgresql://{place}/{parts.get('dbname', '')} schema {self._schema}"
 
+    def exists(self) -> bool:
+        # The server knows, and tells when it is asked for the owner.
+        return True
+
     def lock(self, role: str) -> None:
         # Taken with the connection, and given back with it.
         self._roles.append(role)
@@ -120,17 +127,24 @@ class PostgresBackend:
         try:
             for role in self._roles:
                 self._take_lock(database, role)
-            database.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         except BaseException:
             database.close()
             raise
         return database
 
     def _take_lock(self, database: Database, role: str) -> None:
-        name = f"postroad/{self._schema}/{role}".encode()
-        key = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), signed=True)
+        key = self._lock_key(role)
         if database.execute("SELECT pg_try_advisory_lock(?)", (key,)) != [(True,)]:
             raise StoreLocked(f"store {self._where} is used by another {role}; stop that one first")
+
+    def _lock_key(self, purpose: str) -> int:
+        name = f"postroad/{self._schema}/{purpose}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), signed=True)
+
+    def exclude_others(self, database: Database) -> None:
+        key = self._lock_key("preparation")
+        database.execute("SELECT pg_advisory_xact_lock(?)", (key,))
+        database.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
 
     def connect_reader(self) -> PostgresDatabase:
         database = self._open()
@@ -147,7 +161,7 @@ class PostgresBackend:
                 keepalives_interval=2,
                 keepalives_count=3,
                 tcp_user_timeout=15_000,
-                options=f"-c search_path={self._schema},public"
+                options=f'-c search_path="{self._schema}",public'
                 f" -c statement_timeout={_STATEMENT_MS} -c synchronous_commit=on",
             )
         return PostgresDatabase(connection, self._where)

@@ -9,8 +9,6 @@ from .database import Database, Row
 from .rows import AsideLetter, DeadLetter, InPage, OutPage, Peer, Stream
 
 _PAGES_AT_ONCE = 8
-# What is told of refusals at once; the rest follows when these are settled.
-REFUSALS_TOLD = 1_000
 
 PEER_COLUMNS = "id, name, epoch, head, head_chain, settled, settled_chain"
 _DEAD = "id, is_outbound, peer, queue, reason, detail, failures, died_ms, letter"
@@ -103,10 +101,16 @@ def list_refusals(database: Database, stream: int, after: int) -> list[Refusal]:
     """What was refused of a stream and may not be known to its sender."""
     rows = database.execute(
         "SELECT number, reason, detail FROM postroad_refusals"
-        " WHERE stream = ? AND number > ? ORDER BY number LIMIT ?",
-        (stream, after, REFUSALS_TOLD),
+        " WHERE stream = ? AND number > ? ORDER BY number",
+        (stream, after),
     )
     return [Refusal(*row) for row in rows]
+
+
+def count_refusals(database: Database, stream: int) -> int:
+    """How many refusals of a stream its sender may not know."""
+    rows = database.execute("SELECT COUNT(*) FROM postroad_refusals WHERE stream = ?", (stream,))
+    return int(rows[0][0])
 
 
 def list_queues(database: Database) -> dict[str, tuple[int, bool]]:
@@ -223,9 +227,16 @@ def oldest_in(database: Database, id: int) -> int | None:
     return int(rows[0][0]) if rows else None
 
 
-def sizes_by_sender(database: Database) -> dict[str, int]:
-    """Bytes in the inbox, by who sent them."""
-    rows = database.execute("SELECT sender, SUM(size) FROM postroad_inbox GROUP BY sender")
+def sizes_by_sender(database: Database, id: int | None = None) -> dict[str, int]:
+    """Bytes in one queue or all of them, by who sent them."""
+    where, queue = ("", ()) if id is None else (" WHERE queue = ?", (id,))
+    rows = database.execute(
+        "SELECT sender, SUM(size) FROM ("
+        f"SELECT sender, size FROM postroad_inbox{where} UNION ALL"
+        f" SELECT sender, LENGTH(letter) AS size FROM postroad_aside{where}"
+        ") AS held GROUP BY sender",
+        (*queue, *queue),
+    )
     return {sender: int(size) for sender, size in rows}
 
 

@@ -11,8 +11,11 @@ from postroad.durable.letters import Letter, encode_letter, encode_page
 
 from .database import Database
 from .dead import DeadLetters
-from .queries import count_pending
+from .queries import count_pending, sizes_by_sender
 from .rows import AsideLetter, InPage
+from .texts import storable
+
+_NUMBERED = ("postroad_inbox", "postroad_aside", "postroad_queues", "postroad_streams")
 
 
 class Queues:
@@ -23,14 +26,16 @@ class Queues:
         self._dead = dead
         # As the next commit will leave them; forgotten when one fails.
         self._ids: dict[str, int] | None = None
-        # Not forgotten: no number is ever used again while this process lives.
-        self._next_ids: dict[str, int] = {}
+        # Read before anything is deleted and never forgotten: no number is used again while this
+        # process lives, because those who read the tables remember how far they have come.
+        self._next_ids = {table: _first_free_id(database, table) for table in _NUMBERED}
         # Pages that changed in this commit, with what they were before.
         self._changed: dict[int, tuple[InPage, int]] = {}
-        # For whoever waits for it: what is new in this commit, and the bytes that are gone.
+        # For whoever waits for it: what is new in this commit, and by how many bytes each sender
+        # has more or less here.
         self.arrived: list[InPage] = []
         self.set_aside_in: dict[str, None] = {}
-        self.freed: dict[str, int] = {}
+        self.held: dict[str, int] = {}
 
     # Names and numbers.
 
@@ -54,10 +59,7 @@ class Queues:
 
     def next_id(self, table: str) -> int:
         """A number for a new row."""
-        id = self._next_ids.get(table)
-        if id is None:
-            rows = self.database.execute(f"SELECT COALESCE(MAX(id), 0) + 1 FROM {table}")
-            id = int(rows[0][0])
+        id = self._next_ids[table]
         self._next_ids[table] = id + 1
         return id
 
@@ -101,6 +103,7 @@ class Queues:
             (id, self.queue_id(queue), sender, len(data), len(letters), now_ms, ahead_ms, data),
         )
         self.arrived.append(page)
+        self._count(sender, len(data))
 
     # Handling.
 
@@ -112,7 +115,10 @@ class Queues:
 
     def finish_aside(self, aside: AsideLetter, now_ms: int) -> None:
         """A letter set aside is done with; the next one of its key may go."""
-        self.database.execute("DELETE FROM postroad_aside WHERE id = ?", (aside.id,))
+        for (size,) in self.database.execute(
+            "DELETE FROM postroad_aside WHERE id = ? RETURNING LENGTH(letter)", (aside.id,)
+        ):
+            self._count(aside.sender, -size)
         if aside.holds_key:
             queue = self.queue_id(aside.queue)
             self.database.execute(
@@ -131,7 +137,7 @@ class Queues:
     def set_aside(self, aside: AsideLetter) -> None:
         """Keep a letter by itself, to have its turn when it is due."""
         aside.id = self.next_id("postroad_aside")
-        letter = aside.letter
+        letter, data = aside.letter, encode_letter(aside.letter)
         self.database.execute(
             "INSERT INTO postroad_aside (id, queue, sender, key, priority, due_ms, holds_key,"
             " failures, error, received_ms, ahead_ms, letter)"
@@ -145,12 +151,13 @@ class Queues:
                 aside.due_ms,
                 int(aside.holds_key),
                 aside.failures,
-                _cleaned(aside.error),
+                storable(aside.error),
                 aside.received_ms,
                 aside.ahead_ms,
-                encode_letter(letter),
+                data,
             ),
         )
+        self._count(aside.sender, len(data))
         self.set_aside_in[aside.queue] = None
 
     def postpone(self, aside: AsideLetter) -> None:
@@ -158,7 +165,13 @@ class Queues:
         self.database.execute(
             "UPDATE postroad_aside SET due_ms = ?, holds_key = ?, failures = ?, error = ?"
             " WHERE id = ?",
-            (aside.due_ms, int(aside.holds_key), aside.failures, _cleaned(aside.error), aside.id),
+            (
+                aside.due_ms,
+                int(aside.holds_key),
+                aside.failures,
+                storable(aside.error),
+                aside.id,
+            ),
         )
         self.set_aside_in[aside.queue] = None
 
@@ -178,14 +191,15 @@ class Queues:
     def purge(self, queue: str) -> int:
         """Remove everything from a queue; returns how many messages that were."""
         id = self.queue_id(queue)
-        for sender, size in self.database.execute(
-            "SELECT sender, SUM(size) FROM postroad_inbox WHERE queue = ? GROUP BY sender", (id,)
-        ):
-            self.freed[sender] = self.freed.get(sender, 0) + int(size)
+        for sender, size in sizes_by_sender(self.database, id).items():
+            self._count(sender, -size)
         count = count_pending(self.database, id)
         self.database.execute("DELETE FROM postroad_inbox WHERE queue = ?", (id,))
         self.database.execute("DELETE FROM postroad_aside WHERE queue = ?", (id,))
         return count
+
+    def _count(self, sender: str, size: int) -> None:
+        self.held[sender] = self.held.get(sender, 0) + size
 
     # The end of a commit.
 
@@ -199,13 +213,16 @@ class Queues:
                     (page.done.to_bytes((len(page.letters) + 7) // 8), pending, page.id),
                 )
             else:
-                self.database.execute("DELETE FROM postroad_inbox WHERE id = ?", (page.id,))
-                self.freed[page.sender] = self.freed.get(page.sender, 0) + page.size
+                # It may be gone already, if the queue was purged.
+                for (size,) in self.database.execute(
+                    "DELETE FROM postroad_inbox WHERE id = ? RETURNING size", (page.id,)
+                ):
+                    self._count(page.sender, -size)
 
     def keep(self) -> None:
         """The commit happened, and what it brought was taken."""
         self._changed.clear()
-        self.arrived, self.set_aside_in, self.freed = [], {}, {}
+        self.arrived, self.set_aside_in, self.held = [], {}, {}
 
     def forget(self) -> None:
         """Drop what is only in memory: the commit failed."""
@@ -215,9 +232,8 @@ class Queues:
         self._ids = None
         self.arrived.clear()
         self.set_aside_in.clear()
-        self.freed.clear()
+        self.held.clear()
 
 
-def _cleaned(text: str | None) -> str | None:
-    """A text that every database keeps."""
-    return None if text is None else text.replace("\0", "?")
+def _first_free_id(database: Database, table: str) -> int:
+    return int(database.execute(f"SELECT COALESCE(MAX(id), 0) + 1 FROM {table}")[0][0])

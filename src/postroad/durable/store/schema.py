@@ -54,26 +54,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def migrate(backend: Backend, database: Database) -> None:
-    """Bring the tables up to date, in one transaction; a newer store is refused."""
-    database.begin()
-    try:
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS postroad_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+    """Bring the tables up to date; a newer store is refused. Runs inside a transaction."""
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS postroad_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+    )
+    version = int(read_meta(database, "schema") or 0)
+    if version > len(MIGRATIONS):
+        raise StoreMismatch(
+            f"the store has schema {version} and this version of Postroad knows "
+            f"{len(MIGRATIONS)}: it was written by a newer one"
         )
-        version = int(read_meta(database, "schema") or 0)
-        if version > len(MIGRATIONS):
-            raise StoreMismatch(
-                f"the store has schema {version} and this version of Postroad knows "
-                f"{len(MIGRATIONS)}: it was written by a newer one"
-            )
-        for migration in MIGRATIONS[version:]:
-            for statement in migration:
-                database.execute(statement.format_map(backend.types))
-        write_meta(database, "schema", str(len(MIGRATIONS)))
-    except BaseException:
-        database.rollback()
-        raise
-    database.commit()
+    for migration in MIGRATIONS[version:]:
+        for statement in migration:
+            database.execute(statement.format_map(backend.types))
+    write_meta(database, "schema", str(len(MIGRATIONS)))
 
 
 def read_meta(database: Database, name: str) -> str | None:

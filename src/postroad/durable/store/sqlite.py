@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from .store import Store
 
 # Another process may hold the write lock while its bridge or an operator's command commits.
 _BUSY_S = 30.0
+_BUSY_AGAIN_S = 0.02
 # Pages of the log that are copied into the database in one go: 32 MiB.
 _CHECKPOINT_PAGES = 8_000
 _WAL_KEPT_BYTES = 64 * 1024 * 1024
@@ -109,6 +111,9 @@ class SqliteBackend:
         self._path = path
         self._locks: list[int] = []
 
+    def exists(self) -> bool:
+        return self._path.exists()
+
     def lock(self, role: str) -> None:
         path = self._path.with_name(f"{self._path.name}.{role}.lock")
         try:
@@ -134,8 +139,8 @@ class SqliteBackend:
     def connect(self) -> SqliteDatabase:
         database = self._open(f"{self._path}")
         try:
+            self._use_wal(database)
             for pragma in (
-                "journal_mode = WAL",
                 "synchronous = FULL",
                 f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
                 f"journal_size_limit = {_WAL_KEPT_BYTES}",
@@ -145,6 +150,22 @@ class SqliteBackend:
             database.close()
             raise
         return database
+
+    def _use_wal(self, database: SqliteDatabase) -> None:
+        """Turn the log on. SQLite does not wait by itself if another process does so right now."""
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                database.execute("PRAGMA journal_mode = WAL")
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_BUSY_AGAIN_S)
+            else:
+                return
+
+    def exclude_others(self, database: Database) -> None:
+        """Whoever has begun to write is alone anyway."""
 
     def connect_reader(self) -> SqliteDatabase:
         database = self._open(f"{self._path}")

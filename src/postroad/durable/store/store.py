@@ -80,8 +80,12 @@ class Store:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="postroad-store")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="postroad-store-reader")
         loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(self._executor, self._open, owner, role, take_over)
         try:
-            await loop.run_in_executor(self._executor, self._open, owner, role, take_over)
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await self._undo(opening)
+            raise
         except BaseException:
             self._shut_down()
             raise
@@ -94,15 +98,25 @@ class Store:
             self.config.transaction_s,
         )
 
+    async def _undo(self, opening: asyncio.Future[None]) -> None:
+        """Whoever wanted the store gave up while it was being opened."""
+        await asyncio.wait((opening,))
+        if opening.exception() is None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._reading, close_quietly, self._reader)
+            await loop.run_in_executor(self._executor, self._release)
+        self._shut_down()
+
     def _open(self, owner: str | None, role: str, take_over: bool) -> None:
+        if owner is None and not self._backend.exists():
+            raise StoreMismatch(f"store {self._backend} was never used by a node")
         if not take_over:
             self._backend.lock(role)
         try:
             database = self._backend.connect()
             try:
                 self._backend.check(database)
-                migrate(self._backend, database)
-                self.id, self.owner = self._claim(database, owner)
+                self._prepare(database, owner)
                 self._ledger = Ledger(database, self.id, self.owner, role, self.config)
                 self._reader = self._backend.connect_reader()
             except BaseException:
@@ -112,6 +126,18 @@ class Store:
             self._backend.unlock()
             raise
 
+    def _prepare(self, database: Database, owner: str | None) -> None:
+        """Bring the tables up to date, and see whose they are; one process at a time."""
+        database.begin()
+        try:
+            self._backend.exclude_others(database)
+            migrate(self._backend, database)
+            self.id, self.owner = self._claim(database, owner)
+        except BaseException:
+            database.rollback()
+            raise
+        database.commit()
+
     def _claim(self, database: Database, owner: str | None) -> tuple[bytes, str]:
         """The identity and owner of this store; refuses a store of another node."""
         id, known = read_meta(database, "store"), read_meta(database, "owner")
@@ -119,10 +145,8 @@ class Store:
             if owner is None:
                 raise StoreMismatch(f"store {self._backend} was never used by a node")
             id, known = os.urandom(16).hex(), owner
-            database.begin()
             write_meta(database, "store", id)
             write_meta(database, "owner", owner)
-            database.commit()
         elif owner is not None and known != owner:
             raise StoreMismatch(
                 f"store {self._backend} belongs to node {known!r}, and this one is {owner!r}"
@@ -213,7 +237,10 @@ class Store:
 
     def _tell(self, news: News) -> None:
         for listener in self._listeners:
-            listener(news)
+            try:
+                listener(news)
+            except Exception:
+                logger.exception("%r could not be told what a commit brought", listener)
 
     def use_rule(self, rule: Callable[[str, str], bool]) -> None:
         """Have a function decide whether a sender may open a queue."""

@@ -18,10 +18,12 @@ from postroad.durable.letters import Letter, decode_page
 from postroad.durable.names import validate_key, validate_queue_name
 
 from .database import Database
-from .queries import find_stream
+from .queries import count_refusals, find_stream
 from .queues import Queues
 from .rows import Stream
 
+# Refusals that a sender does not know yet travel in one answer, and must fit into it.
+_REFUSALS_MAX = 2_000
 # A new one comes with every new store and every epoch, which are rare.
 _STREAMS_PER_SENDER = 32
 
@@ -89,13 +91,16 @@ class Streams:
     def accept(self, sender: str, window: Window, own_name: str, room: int, now_ms: int) -> Arrival:
         """Keep what is new in a window, as far as there is room, and move the watermark."""
         stream = self.stream(sender, window.store, window.epoch, own_name)
+        self.forget_refusals(stream, window.settled)
+        unknown = count_refusals(self.database, stream.id)
         before = stream.watermark
         refusals: list[Refusal] = []
         verdict, detail = Verdict.ACCEPTED, ""
         try:
             for fresh in sift(stream.watermark, stream.chain, window):
                 room -= 0 if fresh.page.letters is None else len(fresh.page.letters)
-                if room < 0 and not self._is_first(stream, before, sender):
+                is_crowded = room < 0 and not self._is_first(stream, before, sender)
+                if is_crowded or unknown + len(refusals) > _REFUSALS_MAX:
                     verdict = Verdict.FULL
                     break
                 refusals += self._take(sender, fresh, now_ms - window.now_ms, now_ms)
@@ -105,7 +110,6 @@ class Streams:
         except HistoryDiverged as error:
             verdict, detail = Verdict.DIVERGED, str(error)
         self._remember(stream, before, refusals)
-        self.forget_refusals(stream, window.settled)
         return Arrival(verdict, stream.watermark, stream.chain, refusals, detail)
 
     def _is_first(self, stream: Stream, before: int, sender: str) -> bool:
@@ -113,7 +117,9 @@ class Streams:
         if stream.watermark > before:
             return False
         rows = self.database.execute(
-            "SELECT 1 FROM postroad_inbox WHERE sender = ? LIMIT 1", (sender,)
+            "SELECT 1 FROM postroad_inbox WHERE sender = ? UNION ALL"
+            " SELECT 1 FROM postroad_aside WHERE sender = ? LIMIT 1",
+            (sender, sender),
         )
         return not rows
 
@@ -165,9 +171,11 @@ class Streams:
         """Those of the letters that this node does not take."""
         size_max = self._config.message_bytes_max
         allowed: dict[str, str | None] = {}
+        opened = 0
         for number, letter in enumerate(letters, first):
             if letter.queue not in allowed:
-                allowed[letter.queue] = self._why_closed(sender, letter.queue)
+                allowed[letter.queue] = self._why_closed(sender, letter.queue, opened)
+                opened += allowed[letter.queue] is None and letter.queue not in self._queues.ids()
             if (detail := allowed[letter.queue]) is not None:
                 yield Refusal(number, Reason.UNKNOWN_QUEUE, detail)
             elif letter.key is not None and (detail := _why_no_key(letter.key)) is not None:
@@ -178,7 +186,7 @@ class Streams:
             elif 0 < letter.expires_ms <= sender_now_ms:
                 yield Refusal(number, Reason.EXPIRED, "it expired before it was delivered")
 
-    def _why_closed(self, sender: str, queue: str) -> str | None:
+    def _why_closed(self, sender: str, queue: str, opened: int) -> str | None:
         """Why a sender may not write into a queue; None if it may."""
         queues = self._queues.ids()
         if queue in queues:
@@ -189,7 +197,7 @@ class Streams:
             return str(error)
         if not self.may_open(sender, queue):
             return f"there is no queue {queue!r}, and {sender!r} may not open it"
-        if len(queues) >= self._config.queues_max:
+        if len(queues) + opened >= self._config.queues_max:
             return f"there is no queue {queue!r}, and no more than {len(queues)} may be opened"
         return None
 

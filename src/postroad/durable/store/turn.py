@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from postroad.core.errors import StoreError, TransactionLost
+from postroad.core.errors import PostroadError, StoreError, TransactionLost
 
 from .database import Row
 from .ledger import Ledger
+from .statements import check_statement
 from .units import Unit
 
 Execute = Callable[..., Awaitable[Any]]
@@ -35,6 +36,7 @@ class Turn:
         """Run a statement and return its rows."""
         if self.is_lost or self._ended.done():
             raise TransactionLost("the transaction is over; its statements were undone")
+        check_statement(statement)
         database = self._ledger.database
         # A caller that is cancelled must not leave a statement behind that runs into others.
         self._statement = asyncio.ensure_future(
@@ -82,7 +84,8 @@ class Turn:
                 unit.apply(self._ledger)
             except StoreError:
                 raise
-            except Exception as error:
+            except PostroadError as error:
+                # It refused before it changed anything.
                 unit.error = error
         if unit is None or unit.error is not None:
             database.execute("ROLLBACK TO SAVEPOINT postroad_turn")

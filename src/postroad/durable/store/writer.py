@@ -17,7 +17,7 @@ from typing import TypeVar, TypeVarTuple
 
 from postroad.core import faults
 from postroad.core.backoff import backoff
-from postroad.core.errors import NotRunning, PostroadError, StoreError
+from postroad.core.errors import NotRunning, PostroadError, StoreError, StoreUnavailable
 
 from .database import Backend, Database
 from .ledger import Ledger, News
@@ -72,6 +72,8 @@ class Writer:
         self._room.set()
         self._lazy_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
+        # Whether the round has come so far that only the database knows how it ends.
+        self._is_committing = False
         self.commits = 0
         # Held while a transaction is open: whoever shares the connection waits for it.
         self.round = asyncio.Lock()
@@ -188,12 +190,13 @@ class Writer:
                 if turn.unit is not None:
                     units.append(turn.unit)
             if more := self._take():
-                await self.execute(self._apply, more)
                 units += more
+                await self.execute(self._apply, more)
             if self._loop.time() >= until:
                 return
 
     def _begin(self) -> None:
+        self._is_committing = False
         self._ledger.begin(time.time_ns() // 1_000_000)
 
     def _apply(self, units: Sequence[Unit]) -> None:
@@ -212,6 +215,7 @@ class Writer:
         BEFORE_COMMIT.reach(units=units)
 
     def _finish(self, units: Sequence[Unit]) -> News:
+        self._is_committing = True
         self._ledger.database.commit()
         AFTER_COMMIT.reach(units=units)
         return self._ledger.keep()
@@ -220,18 +224,20 @@ class Writer:
         self.commits += 1
         # News first: whoever hears that its message is kept may look for it at once.
         self._on_news(news)
-        for unit in units:
-            unit.settle(unit.error)
+        self._settle(units, None)
         AFTER_REPORT.reach(units=units)
 
     # When something fails.
 
     async def _isolate(self, units: Sequence[Unit], error: Exception) -> None:
         """Commit the units of a failed round one by one, so that one harms no other."""
-        await self._roll_back_or_reconnect()
+        news = await self._roll_back_or_reconnect()
+        if news is not None:
+            self._report(units, news)
+            return
         for unit in units:
             if unit.error is not None or unit.has_statements or len(units) == 1:
-                unit.settle(unit.error or error)
+                self._settle([unit], error)
                 continue
             try:
                 news = await self.execute(self._commit, [unit])
@@ -239,19 +245,40 @@ class Writer:
                 await self._clear_up([unit], failure)
             except Exception as failure:
                 await self._roll_back_or_reconnect()
-                unit.settle(failure)
+                self._settle([unit], failure)
             else:
                 self._report([unit], news)
 
     async def _clear_up(self, units: Sequence[Unit], error: StoreError) -> None:
         """Find out whether a commit that failed has happened all the same, and tell of it."""
+        if not self._is_committing:
+            # It cannot have: nobody needs to wait for the database to come back.
+            self._refuse(units, error)
+            await self._roll_back_or_reconnect()
+            return
         news = await self._roll_back_or_reconnect()
         if news is not None:
             self._report(units, news)
-            return
+        elif self._is_closing:
+            self._refuse(units, StoreUnavailable(f"closed before the outcome was known: {error}"))
+        else:
+            self._refuse(units, error)
+
+    def _refuse(self, units: Sequence[Unit], error: StoreError) -> None:
         logger.warning("nothing could be committed: %s", error)
+        self._settle(units, error)
+        self._refuse_turns(error)
+
+    def _settle(self, units: Sequence[Unit], error: Exception | None) -> None:
         for unit in units:
-            unit.settle(unit.error or error)
+            try:
+                unit.settle(unit.error or error)
+            except Exception:
+                logger.exception("%s could not be told what came of it", type(unit).__name__)
+
+    def _refuse_turns(self, error: StoreError) -> None:
+        while self._turns:
+            self._turns.popleft().refuse(error)
 
     async def _roll_back_or_reconnect(self) -> News | None:
         """Make ready for the next round; what the last one brought if it happened after all."""
@@ -292,10 +319,8 @@ class Writer:
                 error = failure
 
     def _refuse_all(self, error: StoreError) -> None:
-        for unit in self._take():
-            unit.settle(error)
-        while self._turns:
-            self._turns.popleft().refuse(error)
+        self._settle(self._take(), error)
+        self._refuse_turns(error)
 
     def _connect_again(self) -> News | None:
         close_quietly(self._ledger.database)

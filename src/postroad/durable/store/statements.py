@@ -1,0 +1,23 @@
+"""Which statements a user may run inside a commit that is shared with others."""
+
+from __future__ import annotations
+
+import re
+
+from postroad.core.errors import UsageError
+
+# Blanks, comments and empty statements, then the first word.
+_FIRST_WORD = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*(\w*)", re.DOTALL)
+_FORBIDDEN = frozenset(
+    {"ABORT", "BEGIN", "COMMIT", "END", "PREPARE", "RELEASE", "ROLLBACK", "SAVEPOINT", "START"}
+)
+
+
+def check_statement(statement: str) -> None:
+    """Raise UsageError if a statement would begin or end a transaction."""
+    found = _FIRST_WORD.match(statement)
+    if found is not None and found[1].upper() in _FORBIDDEN:
+        raise UsageError(
+            f"{found[1].upper()} would end the commit that this transaction shares with others; "
+            "returning from the handler commits, an exception undoes"
+        )

@@ -1,0 +1,237 @@
+"""What every store does with its own queues, and with dead letters."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import StoreUnavailable
+from postroad.durable import Reason, Store
+from postroad.durable.handling import Handling
+from postroad.durable.letters import NEVER_MS
+from postroad.durable.shelf import Entry, Shelf
+from postroad.durable.store import queries as query
+from postroad.durable.store.ledger import Ledger, News
+from postroad.durable.store.rows import AsideLetter, InPage
+from tests.contract.store_behaviour import Place
+from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered, queue_id
+from tests.durable_nodes import (
+    NOW_MS,
+    QUEUE,
+    SENDER,
+    make_aside,
+    make_letter,
+    make_letters,
+    once,
+    opened,
+    put,
+    raising,
+)
+
+LATER_MS = NOW_MS + 1_000
+
+
+async def depth(store: Store) -> int:
+    return await store.read(query.count_pending, await queue_id(store))
+
+
+async def finish(store: Store, page: InPage, *indexes: int) -> None:
+    def write(ledger: Ledger) -> None:
+        for index in indexes:
+            ledger.queues.finish(page, index)
+
+    await store.write(write)
+
+
+async def finish_aside(store: Store, aside: AsideLetter) -> None:
+    await store.write(lambda ledger: ledger.queues.finish_aside(aside, NOW_MS))
+
+
+async def take_unordered(store: Store) -> Entry:
+    """What a consumer that does not keep the order of keys handles next."""
+    shelf = Shelf(is_ordered=False, held={})
+    for aside in await asides(store, NEVER_MS - 1):
+        shelf.add_aside(aside)
+    entry = shelf.take(NOW_MS)
+    assert entry is not None
+    return entry
+
+
+class QueueBehaviour:
+    """What waits to be handled."""
+
+    async def test_what_is_finished_stays_finished(self, place: Place) -> None:
+        held: dict[str, int] = {}
+
+        def listen(news: News) -> None:
+            held.update(news.held)
+
+        async with opened(place.store()) as store:
+            await put(store, *numbered(20))
+            (page,) = await inbox(store)
+            await finish(store, page, 0, 9, 19)
+            await finish(store, page, 1)
+        async with opened(place.store()) as store:
+            store.listen(listen)
+            (page,) = await inbox(store)
+            assert page.done == 1 << 0 | 1 << 1 | 1 << 9 | 1 << 19
+            assert await ids(store) == [id for id in range(3, 20) if id != 10]
+            assert (await depth(store), page.pending) == (16, 16)
+            assert held == {}
+            await finish(store, page, *range(20))
+            assert (await inbox(store), await depth(store)) == ([], 0)
+            assert held == {SENDER: -page.size}
+            assert await store.read(query.sizes_by_sender) == {}
+
+    async def test_what_was_finished_by_a_failed_commit_is_not(self, store: Store) -> None:
+        await put(store, *numbered(3))
+        (page,) = await inbox(store)
+        await finish(store, page, 0)
+        failure = once(raising(StoreUnavailable("away")))
+        with faults.armed("durable.commit.before", failure), pytest.raises(StoreUnavailable):
+            await finish(store, page, 1, 2)
+        assert page.done == 1
+        assert await ids(store) == [2, 3]
+
+    async def test_numbers_of_pages_are_never_used_again(self, store: Store) -> None:
+        seen = []
+        for number in (1, 2, 3):
+            await put(store, make_letter(number))
+            (page,) = await inbox(store)
+            seen.append(page.id)
+            await finish(store, page, 0)
+        assert seen == sorted(set(seen))
+
+    async def test_urgent_and_delayed_letters_are_set_aside(self, store: Store) -> None:
+        await put(
+            store,
+            make_letter(1),
+            make_letter(2, due_ms=LATER_MS),
+            make_letter(3, priority=5),
+            make_letter(4, priority=-5),
+            make_letter(5, priority=9, due_ms=LATER_MS),
+        )
+        assert await depth(store) == 5
+        assert [it.letter.id for it in await asides(store, NOW_MS)] == [3, 4]
+        assert [it.letter.id for it in await asides(store, LATER_MS)] == [5, 3, 2, 4]
+        id = await queue_id(store)
+        assert await store.read(query.next_due_ms, id, NOW_MS) == LATER_MS
+        assert await store.read(query.next_due_ms, id, LATER_MS) is None
+        assert await store.read(query.held_keys, id) == {}
+
+    async def test_letters_set_aside_are_kept_with_all_facts(self, place: Place) -> None:
+        letter = make_letter(7, key="k", headers={"a": "b"}, expires_ms=LATER_MS)
+        aside = make_aside(letter, due_ms=NOW_MS, holds_key=True, failures=2, ahead_ms=-4)
+        aside.error = "what\0 happened"
+        async with opened(place.store()) as store:
+            await store.write(lambda ledger: ledger.queues.set_aside(aside))
+        async with opened(place.store()) as store:
+            (found,) = await asides(store)
+            assert found == msgspec.structs.replace(aside, error="what? happened")
+            found.due_ms, found.failures, found.error = LATER_MS, 3, "again"
+            await store.write(lambda ledger: ledger.queues.postpone(found))
+            assert await asides(store, NOW_MS) == []
+            assert await asides(store, LATER_MS) == [found]
+
+    async def test_the_next_of_a_key_goes_when_the_one_before_is_done(self, store: Store) -> None:
+        def set_aside(ledger: Ledger) -> None:
+            for number, due_ms in ((1, NOW_MS), (2, NEVER_MS), (3, NEVER_MS)):
+                letter = make_letter(number, key="a")
+                ledger.queues.set_aside(make_aside(letter, due_ms=due_ms, holds_key=True))
+            other = make_letter(4, key="b")
+            ledger.queues.set_aside(make_aside(other, due_ms=NEVER_MS, holds_key=True))
+
+        await store.write(set_aside)
+        id = await queue_id(store)
+        assert await store.read(query.held_keys, id) == {"a": 3, "b": 1}
+        for number in (1, 2, 3):
+            (due,) = await asides(store, NOW_MS)
+            assert due.letter.id == number
+            await finish_aside(store, due)
+        assert await asides(store, NOW_MS) == []
+        assert await store.read(query.held_keys, id) == {"b": 1}
+
+    async def test_a_held_key_is_released_though_order_does_not_matter_any_more(
+        self, store: Store
+    ) -> None:
+        def set_aside(ledger: Ledger) -> None:
+            for number, due_ms in ((1, NOW_MS), (2, NEVER_MS)):
+                letter = make_letter(number, key="a")
+                ledger.queues.set_aside(make_aside(letter, due_ms=due_ms, holds_key=True))
+
+        await store.write(set_aside)
+        # A consumer that ignores keys: the first one fails once more, then it is handled.
+        entry = await take_unordered(store)
+        again = Handling(lambda unit, error: None)
+        again.hold_back(entry, due_ms=NOW_MS, failures=2)
+        await store.write(again.apply)
+        entry = await take_unordered(store)
+        assert entry.letter.id == 1
+        await store.write(Handling(lambda unit, error: None, finished=(entry,)).apply)
+        assert (await take_unordered(store)).letter.id == 2
+
+    async def test_whatever_any_handler_says_is_kept(self, store: Store) -> None:
+        letter, error = make_letter(1), "FileNotFoundError: name \udce9\0"
+
+        def write(ledger: Ledger) -> None:
+            aside = make_aside(letter, failures=1)
+            aside.error = error
+            ledger.queues.set_aside(aside)
+            ledger.dead.add_inbound(SENDER, letter, Reason.FAILED, error, 3, NOW_MS)
+
+        await store.write(write)
+        (dead,) = await store.read(query.list_dead, None, 0, 10)
+        assert "FileNotFoundError: name" in dead.detail
+        assert (dead.is_outbound, dead.peer, dead.failures) == (False, SENDER, 3)
+        assert dead.letter == letter
+
+    async def test_a_purge_removes_everything_from_one_queue(self, store: Store) -> None:
+        await put(store, *numbered(3), make_letter(4, priority=1), make_letter(5, queue="other"))
+        (page,) = await inbox(store)
+        await finish(store, page, 0)
+        assert await store.write(lambda ledger: ledger.queues.purge(QUEUE)) == 3
+        assert (await ids(store), await ids(store, "other")) == ([], [5])
+        # What was in hand at that moment is finished later, and frees nothing any more.
+        news: list[News] = []
+        store.listen(news.append)
+        await finish(store, page, 1, 2)
+        assert [it.held for it in news] == [{}]
+
+    async def test_a_pause_is_remembered(self, place: Place) -> None:
+        async with opened(place.store()) as store:
+            await store.write(lambda ledger: ledger.queues.pause(QUEUE, True))
+            await put(store, make_letter(1, queue="other"))
+        async with opened(place.store()) as store:
+            paused = {name: it[1] for name, it in (await store.read(query.list_queues)).items()}
+            assert paused == {QUEUE: True, "other": False}
+            await store.write(lambda ledger: ledger.queues.pause(QUEUE, False))
+            assert not (await store.read(query.list_queues))[QUEUE][1]
+
+    async def test_dead_letters_are_listed_and_taken_out(self, store: Store) -> None:
+        def bury(ledger: Ledger) -> None:
+            for letter in make_letters(5):
+                ledger.dead.add_inbound(SENDER, letter, Reason.REJECTED, "no", 1, NOW_MS)
+
+        await store.write(bury)
+        assert await store.read(query.count_dead) == 5
+        first, second = await store.read(query.list_dead, QUEUE, 0, 2)
+        assert [it.letter.id for it in await store.read(query.list_dead, None, second.id, 9)] == [
+            3,
+            4,
+            5,
+        ]
+        assert await store.read(query.list_dead, "other", 0, 9) == []
+        assert await store.write(lambda ledger: ledger.dead.remove(first.id)) == first
+        assert await store.write(lambda ledger: ledger.dead.remove(first.id)) is None
+        assert await store.read(query.find_dead, first.id) is None
+        assert await store.read(query.last_dead) == second.id + 3
+
+    async def test_the_oldest_of_a_queue(self, store: Store) -> None:
+        await put(store, make_letter(1))
+        id = await queue_id(store)
+        assert await store.read(query.oldest_in, id) == NOW_MS
+        assert len(await store.read(query.browse_queue, QUEUE, 1)) == 1
+        (page,) = await inbox(store)
+        await finish(store, page, 0)
+        assert await store.read(query.oldest_in, id) is None

@@ -1,0 +1,232 @@
+"""What every store does with transactions of users, and when a commit fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import MailboxFull, StoreUnavailable, TransactionLost
+from postroad.durable import MailConfig, Store
+from postroad.durable.store import queries as query
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.units import Work
+from tests.contract.store_behaviour import WAIT_S, Place, bodies, make_table, rows
+from tests.durable_nodes import OWN, PEER, QUEUE, once, opened, post, posting_of, raising
+
+
+class TurnBehaviour:
+    """Statements of a user, committed with a unit or not at all."""
+
+    async def test_statements_are_committed_with_their_unit(
+        self, store: Store, place: Place
+    ) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute(f"INSERT INTO mine VALUES ({place.mark})", (1,))
+        assert await turn.execute("SELECT x FROM mine") == [(1,)]
+        posting = posting_of(PEER, b"paid")
+        turn.end(posting)
+        await posting.done
+        assert await rows(store) == [1]
+        assert await bodies(store) == [b"paid"]
+
+    async def test_nobody_sees_statements_before_they_are_committed(
+        self, store: Store, place: Place
+    ) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        if place.reads_beside:
+            assert await rows(store) == []
+        turn.end(None)
+        assert await rows(store) == []
+
+    async def test_a_turn_that_ends_badly_undoes_its_statements(self, store: Store) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        other = posting_of(PEER, b"other")
+        store.submit(other)
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        turn.end(None)
+        await other.done
+        assert await rows(store) == []
+        assert await bodies(store) == [b"other"]
+
+    async def test_a_unit_that_is_refused_undoes_the_statements(self, place: Place) -> None:
+        config = MailConfig(outbox_messages_max=1)
+        async with opened(place.store(), config=config) as store:
+            await make_table(store)
+            turn = await store.begin()
+            await turn.execute("INSERT INTO mine VALUES (1)")
+            posting = posting_of(PEER, b"1", b"2")
+            turn.end(posting)
+            with pytest.raises(MailboxFull):
+                await posting.done
+            assert await rows(store) == []
+            # The peer was new to the store, and is still.
+            await post(store, PEER, b"3")
+            assert await bodies(store) == [b"3"]
+
+    async def test_turns_follow_one_another(self, store: Store, place: Place) -> None:
+        await make_table(store)
+
+        async def count() -> None:
+            turn = await store.begin()
+            ((number,),) = await turn.execute("SELECT COUNT(*) FROM mine")
+            await turn.execute(f"INSERT INTO mine VALUES ({place.mark})", (number,))
+            unit = Work(lambda ledger: None)
+            turn.end(unit)
+            await unit.done
+
+        await asyncio.gather(*(count() for _ in range(10)))
+        assert sorted(await rows(store)) == list(range(10))
+
+    async def test_a_turn_that_takes_too_long_is_lost(self, place: Place) -> None:
+        config = MailConfig(transaction_s=0.05)
+        async with opened(place.store(), config=config) as store:
+            await make_table(store)
+            turn = await store.begin()
+            await turn.execute("INSERT INTO mine VALUES (1)")
+            await post(store, PEER, b"others go on")
+            assert turn.is_lost
+            with pytest.raises(TransactionLost):
+                await turn.execute("SELECT 1")
+            with pytest.raises(TransactionLost, match="too long"):
+                turn.end(posting_of(PEER, b"too late"))
+            assert await rows(store) == []
+            assert await bodies(store) == [b"others go on"]
+
+    async def test_a_turn_is_over_when_it_ends(self, store: Store) -> None:
+        turn = await store.begin()
+        turn.end(None)
+        with pytest.raises(TransactionLost, match="over"):
+            await turn.execute("SELECT 1")
+
+    async def test_whoever_gives_up_waiting_for_a_turn_keeps_nobody_waiting(
+        self, store: Store
+    ) -> None:
+        first = await store.begin()
+        waiting = asyncio.create_task(store.begin())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        first.end(None)
+        await post(store, PEER, b"1")
+        assert await bodies(store) == [b"1"]
+
+    async def test_a_wrong_statement_raises_where_it_is(self, store: Store) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(Exception, match="nowhere"):
+            await turn.execute("SELECT x FROM nowhere")
+        turn.end(None)
+        assert await rows(store) == []
+
+    async def test_a_failure_that_is_overlooked_commits_all_or_nothing(self, store: Store) -> None:
+        await make_table(store)
+        await post(store, PEER, b"before")
+        turn = await store.begin()
+        beside = posting_of(PEER, b"beside")
+        store.submit(beside)
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            await turn.execute("INSERT INTO mine VALUES (1)")
+        posting = posting_of(PEER, b"with 1")
+        turn.end(posting)
+        await asyncio.wait((posting.done,), timeout=WAIT_S)
+        await beside.done
+        is_done = posting.done.exception() is None
+        assert await rows(store) == ([1] if is_done else [])
+        assert (b"with 1" in await bodies(store)) is is_done
+        assert b"beside" in await bodies(store)
+
+    async def test_a_unit_beside_a_turn_that_breaks_is_told(self, store: Store) -> None:
+        await make_table(store)
+
+        def break_down(ledger: Ledger) -> None:
+            raise ZeroDivisionError
+
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        broken, beside = Work(break_down), posting_of(PEER, b"beside")
+        for unit in (broken, beside):
+            store.submit(unit)
+        posting = posting_of(PEER, b"with 1")
+        turn.end(posting)
+        _, waiting = await asyncio.wait((posting.done, broken.done, beside.done), timeout=WAIT_S)
+        assert not waiting
+        assert isinstance(broken.done.exception(), ZeroDivisionError)
+        assert beside.done.exception() is None
+        is_done = posting.done.exception() is None
+        assert await rows(store) == ([1] if is_done else [])
+        assert (b"with 1" in await bodies(store)) is is_done
+
+
+class FailureBehaviour:
+    """A commit that fails leaves everything as it was, and one that happened counts."""
+
+    async def test_a_commit_that_fails_changes_nothing(self, store: Store) -> None:
+        await post(store, PEER, b"1")
+        failure = once(raising(StoreUnavailable("away")))
+        with faults.armed("durable.commit.before", failure):
+            with pytest.raises(StoreUnavailable, match="away"):
+                await post(store, PEER, b"lost", idempotency_key="once")
+            assert await bodies(store) == [b"1"]
+            await post(store, PEER, b"2", idempotency_key="once")
+        assert await bodies(store) == [b"1", b"2"]
+        peer = await store.read(query.find_peer, PEER)
+        assert peer is not None
+        assert peer.head == 2
+
+    async def test_a_new_peer_and_queue_of_a_failed_commit_are_new_again(
+        self, store: Store
+    ) -> None:
+        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
+            with pytest.raises(StoreUnavailable):
+                await asyncio.gather(post(store, PEER, b"1"), post(store, OWN, b"1"))
+            await asyncio.gather(post(store, PEER, b"2"), post(store, OWN, b"2"))
+        assert await bodies(store) == [b"2"]
+        own = await store.read(query.browse_queue, QUEUE, 10)
+        assert [letter.body for letter in own] == [b"2"]
+
+    @pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError()], ids=repr)
+    async def test_a_commit_whose_answer_is_lost_happened_once(
+        self, store: Store, error: Exception
+    ) -> None:
+        told: list[int] = []
+        store.listen(lambda news: told.extend(page.last for _, page in news.appended))
+        with faults.armed("durable.commit.after", once(raising(error))):
+            await asyncio.gather(post(store, PEER, b"1"), post(store, PEER, b"2"))
+        assert await bodies(store) == [b"1", b"2"]
+        await post(store, PEER, b"3")
+        assert await bodies(store) == [b"1", b"2", b"3"]
+        assert told == [2, 3]
+
+    async def test_statements_whose_commit_fails_are_undone(self, store: Store) -> None:
+        await make_table(store)
+        with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
+            turn = await store.begin()
+            await turn.execute("INSERT INTO mine VALUES (1)")
+            posting = posting_of(PEER, b"1")
+            turn.end(posting)
+            with pytest.raises(StoreUnavailable):
+                await posting.done
+        assert await rows(store) == []
+        assert await bodies(store) == []
+
+    async def test_a_store_closes_after_a_failure(self, place: Place) -> None:
+        def fail(**details: object) -> None:
+            raise StoreUnavailable("away")
+
+        async with opened(place.store()) as store:
+            posting = posting_of(PEER, b"1")
+            with faults.armed("durable.commit.before", fail):
+                store.submit(posting)
+                await store.close()
+                with pytest.raises(StoreUnavailable):
+                    await posting.done
+        async with opened(place.store()) as store:
+            assert await bodies(store) == []

@@ -1,0 +1,196 @@
+"""What only a store on a server can suffer: lost connections, and the server's death."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import (
+    ConfigError,
+    MissingExtra,
+    StoreLocked,
+    StoreUnavailable,
+)
+from postroad.durable import PostgresStore, Store
+from tests.contract.store_behaviour import WAIT_S, bodies, make_table, open_both_at_once, rows
+from tests.durable_nodes import OWN, PEER, once, opened, post, posting_of
+from tests.raw_peers import eventually
+from tests.servers.postgres import PostgresServer, fresh_database, postgres_server
+
+
+@pytest.fixture
+def dsn() -> Iterator[str]:
+    with fresh_database() as it:
+        yield it
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    with postgres_server() as it:
+        yield it
+
+
+def end_sessions(dsn: str) -> None:
+    """Have the server close every other connection to the database."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+async def post_when_possible(store: Store, body: bytes) -> None:
+    """Post as soon as the store can be used again."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                await post(store, PEER, body, idempotency_key=body.decode())
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def read_when_possible(store: Store) -> list[bytes]:
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                return await bodies(store)
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_lost_connection_is_made_again(dsn: str) -> None:
+    async with opened(PostgresStore(dsn)) as store:
+        await store.lock("bridge")
+        await post(store, PEER, b"1")
+        end_sessions(dsn)
+        with pytest.raises(StoreUnavailable):
+            await post(store, PEER, b"2", idempotency_key="2")
+        await post_when_possible(store, b"2")
+        assert await read_when_possible(store) == [b"1", b"2"]
+        # Both locks were taken again.
+        for role in ("node", "bridge"):
+            with pytest.raises(StoreLocked):
+                await PostgresStore(dsn).open(OWN, role=role)
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+async def test_a_connection_lost_at_the_commit(dsn: str, point: str) -> None:
+    async with opened(PostgresStore(dsn)) as store:
+        await post(store, PEER, b"1")
+
+        def lose() -> None:
+            end_sessions(dsn)
+            raise StoreUnavailable("the connection is lost")
+
+        with faults.armed(f"durable.commit.{point}", once(lose)):
+            posting = posting_of(PEER, b"2")
+            store.submit(posting)
+            _, waiting = await asyncio.wait((posting.done,), timeout=WAIT_S)
+            assert not waiting
+        has_happened = point == "after"
+        assert (posting.done.exception() is None) is has_happened
+        await post_when_possible(store, b"3")
+        expected = [b"1", b"2", b"3"] if has_happened else [b"1", b"3"]
+        assert await read_when_possible(store) == expected
+
+
+async def test_a_transaction_whose_connection_is_lost(dsn: str) -> None:
+    async with opened(PostgresStore(dsn)) as store:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        waiting = asyncio.create_task(store.begin())
+        end_sessions(dsn)
+        with pytest.raises(StoreUnavailable):
+            await turn.execute("INSERT INTO mine VALUES (2)")
+        posting = posting_of(PEER, b"with them")
+        turn.end(posting)
+        with pytest.raises(StoreUnavailable):
+            await posting.done
+        outcome = (await asyncio.gather(waiting, return_exceptions=True))[0]
+        if not isinstance(outcome, BaseException):
+            outcome.end(None)
+        await post_when_possible(store, b"1")
+        assert await read_when_possible(store) == [b"1"]
+        assert await rows(store) == []
+
+
+async def test_a_server_that_dies_and_comes_back(server: PostgresServer) -> None:
+    with server.database() as dsn:
+        async with opened(PostgresStore(dsn)) as store:
+            await post(store, PEER, b"1")
+            server.kill()
+            # Nobody can know what became of the first one; those that follow are refused.
+            first = asyncio.create_task(post(store, PEER, b"2", idempotency_key="2"))
+            await eventually(store.writer.round.locked, "the first one is being written")
+            with pytest.raises(StoreUnavailable):
+                await post(store, PEER, b"refused")
+            server.start()
+            async with asyncio.timeout(WAIT_S):
+                await asyncio.gather(first, return_exceptions=True)
+            await post_when_possible(store, b"2")
+            assert await read_when_possible(store) == [b"1", b"2"]
+
+
+async def test_a_store_whose_server_is_gone_can_be_closed(server: PostgresServer) -> None:
+    store = PostgresStore(server.dsn)
+    await store.open(OWN)
+    server.stop()
+    posting = posting_of(PEER, b"1")
+    store.submit(posting)
+    async with asyncio.timeout(WAIT_S):
+        await store.close()
+    with pytest.raises(StoreUnavailable):
+        await posting.done
+    with pytest.raises(StoreUnavailable, match="cannot be used now"):
+        await PostgresStore(server.dsn).open(OWN)
+
+
+async def test_two_nodes_in_one_database_have_schemas_of_their_own(dsn: str) -> None:
+    async with (
+        opened(PostgresStore(dsn, "one")) as one,
+        opened(PostgresStore(dsn, "two"), PEER) as two,
+    ):
+        await post(one, PEER, b"1")
+        assert one.id != two.id
+        assert (await bodies(one), await bodies(two)) == ([b"1"], [])
+
+
+async def test_a_node_and_its_bridge_start_together_on_a_new_schema(dsn: str) -> None:
+    for number in range(5):
+        schema = f"schema_{number}"
+        await open_both_at_once(PostgresStore(dsn, schema), PostgresStore(dsn, schema))
+
+
+@pytest.mark.parametrize("schema", ["", "a b", 'x"; DROP TABLE y', "a-b"])
+def test_a_schema_has_a_plain_name(schema: str) -> None:
+    with pytest.raises(ConfigError, match="schema"):
+        PostgresStore("postgresql://localhost/mail", schema)
+
+
+async def test_a_schema_may_be_called_like_a_word_of_the_database(dsn: str) -> None:
+    async with opened(PostgresStore(dsn, "user")) as store:
+        await post(store, PEER, b"1")
+        assert await bodies(store) == [b"1"]
+
+
+def test_nonsense_is_no_connection_string() -> None:
+    with pytest.raises(ConfigError, match="connection string"):
+        PostgresStore("nonsense")
+
+
+def test_no_text_tells_the_password() -> None:
+    store = PostgresStore("postgresql://me:secret@db.example:5433/mail", "one")
+    assert repr(store) == "<PostgresStore postgresql://db.example:5433/mail schema one not open>"
+
+
+def test_the_driver_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"postroad\[postgres\]"):
+        PostgresStore("postgresql://localhost/mail")

@@ -1,0 +1,126 @@
+"""Between two nodes: what a receiver refused is a dead letter of its sender, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import StoreUnavailable
+from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, StaticDirectory
+from postroad.durable.bridge import Settlement
+from postroad.durable.store.units import Unit
+from postroad.net import MessagingService
+from tests.durable_nodes import OWN, PEER
+from tests.raw_peers import WAIT_S, eventually
+
+CLUSTER = "contract"
+CONFIG = MailConfig(page_letters_max=1, bridge_first_s=0.01, bridge_max_s=0.1)
+
+
+class Nodes:
+    """Alpha and beta; beta takes mail for the queue `open` only."""
+
+    def __init__(self, alpha: MessagingService, beta: MessagingService) -> None:
+        self._services = (alpha, beta)
+        self.disk = MemoryDisk()
+        self.beta = Mail(
+            beta,
+            MemoryStore(),
+            directory=StaticDirectory({OWN: alpha.address}),
+            config=CONFIG,
+            accept=("open",),
+        )
+
+    def alpha(self) -> Mail:
+        """The sender, as often as it starts."""
+        alpha, beta = self._services
+        directory = StaticDirectory({PEER: beta.address})
+        return Mail(alpha, MemoryStore(self.disk), directory=directory, config=CONFIG)
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Nodes]:
+    async with MessagingService(CLUSTER, OWN) as alpha, MessagingService(CLUSTER, PEER) as beta:
+        nodes = Nodes(alpha, beta)
+        async with nodes.beta:
+            yield nodes
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Return when something has become true."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            if await is_so():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def until_settled(mail: Mail) -> None:
+    """Return when nothing waits for beta any more."""
+
+    async def is_settled() -> bool:
+        return (await mail.statistics()).peers[PEER].depth == 0
+
+    await until(is_settled)
+
+
+async def until_taken(mail: Mail) -> None:
+    """Return when there is mail in the queue that beta takes."""
+
+    async def is_taken() -> bool:
+        return bool(await mail.browse("open"))
+
+    await until(is_taken)
+
+
+async def dead_bodies(mail: Mail) -> list[bytes]:
+    return [dead.letter.body for dead in await mail.dead_letters()]
+
+
+class Outage:
+    """Makes commits fail that remove what was accepted: the first ones, or all."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+        self.failed = 0
+
+    def __call__(self, units: list[Unit]) -> None:
+        if self.failed < self._times and any(isinstance(unit, Settlement) for unit in units):
+            self.failed += 1
+            raise StoreUnavailable("away")
+
+
+async def test_what_was_refused_is_a_dead_letter(nodes: Nodes) -> None:
+    async with nodes.alpha() as mail:
+        await mail.post(PEER, "closed", b"refused")
+        await mail.post(PEER, "open", b"taken")
+        await until_settled(mail)
+        assert await dead_bodies(mail) == [b"refused"]
+
+
+async def test_a_settlement_that_fails_loses_no_refusal(nodes: Nodes) -> None:
+    outage = Outage(1)
+    with faults.armed("durable.commit.before", outage):
+        async with nodes.alpha() as mail:
+            await mail.post(PEER, "closed", b"refused")
+            await eventually(lambda: outage.failed, "a settlement was tried")
+            await mail.post(PEER, "open", b"taken")
+            await until_settled(mail)
+            assert await dead_bodies(mail) == [b"refused"]
+
+
+async def test_a_sender_that_starts_again_hears_of_what_it_has_not_settled(nodes: Nodes) -> None:
+    outage = Outage(1_000)
+    with faults.armed("durable.commit.before", outage):
+        async with nodes.alpha() as mail:
+            await mail.post(PEER, "closed", b"refused")
+            await eventually(lambda: outage.failed, "a settlement was tried")
+            await mail.post(PEER, "open", b"taken")
+            await until_taken(nodes.beta)
+    async with nodes.alpha() as mail:
+        await mail.post(PEER, "open", b"taken later")
+        await until_settled(mail)
+        assert await dead_bodies(mail) == [b"refused"]

@@ -1,0 +1,124 @@
+"""Who a message is from, as certificates prove it, and to whom mail is given at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroad import MessagingService
+from postroad.core.errors import RemoteProtocolFailure
+from postroad.durable.exchange import encode
+from postroad.durable.names import DELIVER
+from tests.durable_nodes import QUEUE, Correspondent, make_letters
+from tests.tls_nodes import Authority
+
+from .mail_pairs import (
+    CLUSTER,
+    LIMITS,
+    Recorder,
+    Station,
+    eventually,
+    running_station,
+    until_empty,
+)
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "one")
+
+
+async def trouble_with(alpha: Station, peer: str) -> str:
+    """What the bridge of a node complains about, as soon as it does."""
+    found: list[str] = []
+
+    async def complains() -> bool:
+        found[:] = [
+            it.trouble
+            for it in (await alpha.mail.bridges()).bridges
+            if it.peer == peer and it.trouble
+        ]
+        return bool(found)
+
+    await eventually(complains, f"the bridge to {peer} is in trouble")
+    return found[0]
+
+
+async def test_sender_is_who_its_certificate_says(tmp_path: Path, authority: Authority) -> None:
+    async with (
+        running_station("beta", tmp_path, tls=authority.tls("beta")) as beta,
+        running_station("alpha", tmp_path, beta, tls=authority.tls("alpha")) as alpha,
+    ):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        await alpha.mail.post("beta", "orders", b"tea")
+        await recorder.until(1)
+        assert recorder.messages[0].sender == "alpha"
+
+
+async def test_node_cannot_deliver_under_the_name_of_another(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """B11: a node that calls itself alpha, and has the certificate of mallory."""
+    async with (
+        running_station("beta", tmp_path, tls=authority.tls("beta")) as beta,
+        running_station("alpha", tmp_path, beta, tls=authority.tls("mallory")) as false,
+    ):
+        await false.mail.post("beta", "orders", b"forged")
+        await trouble_with(false, "beta")
+        assert await beta.mail.browse("orders") == []
+
+
+@pytest.mark.parametrize("name", ["alpha", "alpha.bridge", "mallory", "mallory.bridge"])
+async def test_stream_belongs_to_the_node_behind_the_certificate(
+    tmp_path: Path, authority: Authority, name: str
+) -> None:
+    """Whatever store a window claims to be of; the bridge process of a node speaks for it alone."""
+    async with (
+        running_station("beta", tmp_path, tls=authority.tls("beta")) as beta,
+        MessagingService(CLUSTER, name, tls=authority.tls(name), limits=LIMITS) as service,
+    ):
+        window = Correspondent([make_letters(3)], to="beta").window()
+        await service.request(beta.address, DELIVER, encode(window), peer="beta")
+        recorder = Recorder()
+        await beta.mail.consume(QUEUE, recorder)
+        await recorder.until(3)
+        assert {it.sender for it in recorder.messages} == {name.removesuffix(".bridge")}
+        with pytest.raises(RemoteProtocolFailure):
+            await service.request(beta.address, DELIVER, b"nonsense", peer="beta")
+
+
+async def test_mail_is_not_given_to_whoever_answers_at_the_address(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """B11: the name that the certificate proves must be the peer's; the mail stays until then."""
+    async with (
+        running_station("beta", tmp_path, tls=authority.tls("beta")) as beta,
+        running_station("mallory", tmp_path, tls=authority.tls("mallory")) as mallory,
+        running_station("alpha", tmp_path, tls=authority.tls("alpha")) as alpha,
+    ):
+        await alpha.mail.post("beta", "orders", b"secret")
+        alpha.directory.set("beta", mallory.address)
+        assert "mallory" in await trouble_with(alpha, "beta")
+        assert await mallory.mail.browse("orders") == []
+        alpha.meet(beta)
+        await until_empty(alpha.mail, "beta")
+        assert [it.body for it in await beta.mail.browse("orders")] == [b"secret"]
+
+
+async def test_mail_is_not_given_to_a_node_of_another_root(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """B11: a certificate that nobody here trusts."""
+    stranger = Authority(tmp_path / "two")
+    async with (
+        running_station("beta", tmp_path, tls=stranger.tls("beta")) as beta,
+        running_station("alpha", tmp_path, beta, tls=authority.tls("alpha")) as alpha,
+    ):
+        await alpha.mail.post("beta", "orders", b"secret")
+        await trouble_with(alpha, "beta")
+        assert await beta.mail.browse("orders") == []
+        assert [it.body for it in await alpha.mail.browse_outbox("beta")] == [b"secret"]

@@ -1,0 +1,94 @@
+"""Bridges that follow the members of a cluster: they join, move and leave."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad.durable import Mail, SqliteStore
+from tests.cluster_nodes import QUICK as QUICK_MEMBERS
+from tests.cluster_nodes import Node, running_node
+
+from .mail_pairs import QUICK, Recorder, eventually, until_empty
+
+pytestmark = pytest.mark.integration
+
+
+@asynccontextmanager
+async def member_with_mail(
+    name: str, directory: Path, *contacts: Node, **options: Any
+) -> AsyncIterator[tuple[Node, Mail]]:
+    """A member of the cluster with mail."""
+    async with running_node(name, *contacts, config=QUICK_MEMBERS, **options) as node:
+        store = SqliteStore(directory / f"{name}.db")
+        async with Mail(node.agent, store, config=QUICK) as mail:
+            yield node, mail
+
+
+async def test_mail_waits_for_a_member_that_joins_later(tmp_path: Path) -> None:
+    async with member_with_mail("alpha", tmp_path) as (contact, alpha):
+        await alpha.post("beta", "orders", b"early")
+        assert (await alpha.bridges()).bridges == []
+        async with member_with_mail("beta", tmp_path, contact) as (_, beta):
+            recorder = Recorder()
+            await beta.consume("orders", recorder)
+            await alpha.post("beta", "orders", b"late")
+            assert await recorder.until(2) == [b"early", b"late"]
+            await until_empty(alpha, "beta")
+
+
+async def test_mail_follows_a_member_that_moves(tmp_path: Path) -> None:
+    """B8: the member comes back at another address, with its store."""
+    async with member_with_mail("alpha", tmp_path) as (contact, alpha):
+        recorder = Recorder()
+        addresses = set()
+        for number in range(3):
+            async with member_with_mail("beta", tmp_path, contact) as (node, beta):
+                addresses.add(node.address)
+                await beta.consume("orders", recorder)
+                await alpha.post("beta", "orders", b"%d there" % number)
+                await recorder.until(2 * number + 1)
+            await alpha.post("beta", "orders", b"%d away" % number)
+        async with member_with_mail("beta", tmp_path, contact) as (_, beta):
+            await beta.consume("orders", recorder)
+            await recorder.until(6)
+        assert len(addresses) > 1
+        told = [b"0 there", b"0 away", b"1 there", b"1 away", b"2 there", b"2 away"]
+        assert recorder.bodies == told
+
+
+async def test_bridge_ends_when_its_peer_has_left(tmp_path: Path) -> None:
+    async with member_with_mail("alpha", tmp_path) as (contact, alpha):
+        async with member_with_mail("beta", tmp_path, contact) as (_, beta):
+            recorder = Recorder()
+            await beta.consume("orders", recorder)
+            await alpha.post("beta", "orders", b"tea")
+            await recorder.until(1)
+            assert [it.peer for it in (await alpha.bridges()).bridges] == ["beta"]
+
+        async def is_gone() -> bool:
+            return (await alpha.bridges()).bridges == []
+
+        await eventually(is_gone, "the bridge has ended")
+        await alpha.post("beta", "orders", b"cake")
+        assert [it.body for it in await alpha.browse_outbox("beta")] == [b"cake"]
+
+
+async def test_member_that_crashes_gets_its_mail_when_it_is_back(tmp_path: Path) -> None:
+    async with member_with_mail("alpha", tmp_path) as (contact, alpha):
+        recorder = Recorder()
+        async with member_with_mail("beta", tmp_path, contact) as (node, beta):
+            await beta.consume("orders", recorder)
+            await alpha.post("beta", "orders", b"1")
+            await recorder.until(1)
+            await node.crash()
+            await alpha.post("beta", "orders", b"2")
+            await contact.until_removed("beta")
+            await alpha.post("beta", "orders", b"3")
+        async with member_with_mail("beta", tmp_path, contact) as (_, beta):
+            await beta.consume("orders", recorder)
+            assert await recorder.until(3) == [b"1", b"2", b"3"]

@@ -1,0 +1,101 @@
+"""Mail that no node would send: it is refused with a reason, and what comes after it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from postroad import MessagingService
+from postroad.durable import Letter
+from postroad.durable.chain import extend
+from postroad.durable.exchange import Answer, SentPage, Verdict, Window, decode, encode
+from postroad.durable.names import DELIVER
+from tests.durable_nodes import QUEUE, Correspondent, make_letter, make_letters
+
+from .mail_pairs import CLUSTER, LIMITS, Recorder, Station, running_station
+
+pytestmark = pytest.mark.integration
+
+
+class Poisoner:
+    """A peer that sends whatever it likes."""
+
+    def __init__(self, service: MessagingService, beta: Station) -> None:
+        self._service = service
+        self._beta = beta
+
+    async def send(self, window: Window) -> Answer:
+        reply = await self._service.request(
+            self._beta.address, DELIVER, encode(window), peer="beta"
+        )
+        return decode(Answer, reply)
+
+
+@asynccontextmanager
+async def poisoned(directory: Path) -> AsyncIterator[tuple[Poisoner, Station]]:
+    async with (
+        running_station("beta", directory) as beta,
+        MessagingService(CLUSTER, "gamma", limits=LIMITS) as service,
+    ):
+        yield Poisoner(service, beta), beta
+
+
+@pytest.mark.parametrize(
+    ("letters", "reason"),
+    [
+        (b"\xc1 no letters", "unreadable"),
+        (b"\x90", "unreadable"),
+        (msgspec.msgpack.encode([make_letter(), make_letter()]), "unreadable"),
+        (msgspec.msgpack.encode([make_letter(key="\0")]), "unreadable"),
+        (msgspec.msgpack.encode([make_letter(queue="two words")]), "unknown queue"),
+        (msgspec.msgpack.encode([make_letter(queue="_replies")]), "unknown queue"),
+        (msgspec.msgpack.encode([make_letter(body=bytes(1_100_000))]), "too large"),
+    ],
+    ids=["garbage", "none", "two", "key", "name", "own", "large"],
+)
+async def test_poison_is_refused_and_what_follows_is_taken(
+    tmp_path: Path, letters: bytes, reason: str
+) -> None:
+    """R11: the sender has it as its dead letter, and the queue goes on."""
+    async with poisoned(tmp_path) as (poisoner, beta):
+        recorder = Recorder()
+        await beta.mail.consume(QUEUE, recorder)
+        mail = Correspondent([make_letters(1)], to="beta")
+        chain = extend(mail.chains[-1], letters)
+        mail.pages.append(SentPage(1, chain, letters))
+        mail.chains.append(chain)
+        mail.firsts.append(3)
+        mail.add([make_letter(3)])
+        answer = await poisoner.send(mail.window())
+        assert (answer.verdict, answer.watermark) == (Verdict.ACCEPTED, 3)
+        assert [(it.number, it.reason) for it in answer.refusals] == [(2, reason)]
+        assert await recorder.until(2) == [b"1", b"3"]
+
+
+async def test_page_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> None:
+    async with poisoned(tmp_path) as (poisoner, beta):
+        window = Correspondent([[make_letter(1)]], to="beta").window()
+        changed = msgspec.msgpack.encode([make_letter(1, body=b"forged")])
+        pages = [msgspec.structs.replace(window.pages[0], letters=changed)]
+        answer = await poisoner.send(msgspec.structs.replace(window, pages=pages))
+        assert [it.reason for it in answer.refusals] == ["unreadable"]
+        assert await beta.mail.browse(QUEUE) == []
+
+
+async def test_mail_that_does_not_continue_what_came_before_is_not_taken(tmp_path: Path) -> None:
+    """B5: neither what leaves a gap, nor another history, nor the same once more."""
+    letters: list[list[Letter]] = [[make_letter(number)] for number in (1, 2, 3)]
+    mail = Correspondent(letters, to="beta")
+    other = Correspondent([[make_letter(7)], *letters[1:]], to="beta")
+    async with poisoned(tmp_path) as (poisoner, beta):
+        assert (await poisoner.send(mail.window(1, 2))).verdict is Verdict.GAP
+        assert (await poisoner.send(mail.window(0, 1))).watermark == 1
+        assert (await poisoner.send(mail.window(0, 1))).watermark == 1
+        assert (await poisoner.send(mail.window(2, 3))).verdict is Verdict.GAP
+        assert (await poisoner.send(other.window(1, 2))).verdict is Verdict.DIVERGED
+        assert (await poisoner.send(mail.window(0, 3))).watermark == 3
+        assert [it.body for it in await beta.mail.browse(QUEUE)] == [b"1", b"2", b"3"]

@@ -1,0 +1,155 @@
+"""What a node does not have room for waits where it came from, and nobody starves for it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.core.errors import MailboxFull
+from postroad.durable import MailConfig, Message, Transaction
+
+from .mail_pairs import (
+    LIMITS,
+    QUICK,
+    Recorder,
+    eventually,
+    numbers_of,
+    post_numbers,
+    running_pair,
+    running_station,
+    until_dead,
+    until_empty,
+)
+
+pytestmark = pytest.mark.integration
+
+FLOOD, EACH = 3_000, 20
+
+
+def with_quota(**settings: Any) -> MailConfig:
+    """Small pages, so that there are many of them."""
+    return msgspec.structs.replace(QUICK, page_bytes_max=500, window_bytes=1_000, **settings)
+
+
+@pytest.mark.parametrize("quota", ["sender_bytes_max", "inbox_bytes_max"])
+async def test_full_inbox_pushes_back_and_loses_nothing(tmp_path: Path, quota: str) -> None:
+    config = with_quota(**{quota: 3_000})
+    async with running_pair(tmp_path, config=config) as (alpha, beta):
+        await post_numbers(alpha, "beta", range(300), headers={"padding": "x" * 20})
+
+        async def is_full() -> bool:
+            bridge = (await alpha.mail.statistics()).peers["beta"].bridge
+            return bridge is not None and bridge.trouble == "'beta' has no room for more"
+
+        await eventually(is_full, "the bridge has heard that there is no room")
+        waiting = len(await beta.mail.browse("orders", limit=1_000))
+        # One page more than there is room for may be on its way at most.
+        assert 0 < waiting * 60 < 2 * 3_000
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        assert numbers_of(await recorder.until(300)) == list(range(300))
+        await until_empty(alpha.mail, "beta")
+
+
+async def test_sender_that_fills_its_share_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    config = with_quota(sender_bytes_max=3_000)
+    async with (
+        running_pair(tmp_path, config=config) as (alpha, beta),
+        running_station("gamma", tmp_path, beta, config=config) as gamma,
+    ):
+        await beta.mail.declare("letters")
+        await post_numbers(alpha, "beta", range(300), headers={"padding": "x" * 20})
+        recorder = Recorder()
+        await beta.mail.consume("letters", recorder)
+        await gamma.mail.post("beta", "letters", b"1")
+        assert await recorder.until(1) == [b"1"]
+        assert (await alpha.mail.statistics()).peers["beta"].depth > 0
+
+
+async def test_message_larger_than_the_quota_is_taken_alone(tmp_path: Path) -> None:
+    config = with_quota(sender_bytes_max=1_000)
+    async with running_pair(tmp_path, config=config) as (alpha, beta):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        bodies = [bytes([number]) * 5_000 for number in range(4)]
+        for body in bodies:
+            await alpha.mail.post("beta", "orders", body)
+        assert await recorder.until(4) == bodies
+
+
+async def test_full_outbox_refuses_posts(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(QUICK, outbox_messages_max=10)
+    async with (
+        running_station("beta", tmp_path) as beta,
+        running_station("alpha", tmp_path, config=config) as alpha,
+    ):
+        await post_numbers(alpha, "beta", range(10))
+        with pytest.raises(MailboxFull, match="10 messages wait for 'beta'"):
+            await alpha.mail.post("beta", "orders", b"10")
+        # Others are not concerned.
+        await alpha.mail.post("gamma", "orders", b"")
+        alpha.meet(beta)
+        await until_empty(alpha.mail, "beta")
+        await alpha.mail.post("beta", "orders", b"10")
+        await until_empty(alpha.mail, "beta")
+        assert numbers_of(it.body for it in await beta.mail.browse("orders")) == list(range(11))
+
+
+async def test_page_larger_than_a_frame_is_a_dead_letter_and_the_rest_goes_on(
+    tmp_path: Path,
+) -> None:
+    """B10: what no connection carries does not block what comes after it."""
+    limits = msgspec.structs.replace(LIMITS, frame_bytes_max=200_000)
+    async with (
+        running_station("alpha", tmp_path, limits=limits) as alpha,
+        running_station("beta", tmp_path, alpha, limits=limits) as beta,
+    ):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        for body in (b"1", bytes(300_000), b"2"):
+            await alpha.mail.post("beta", "orders", body)
+        # All of them would go in one window.
+        alpha.meet(beta)
+        assert await recorder.until(2) == [b"1", b"2"]
+        await until_dead(alpha.mail, 1)
+        (dead,) = await alpha.mail.dead_letters()
+        assert (dead.reason, len(dead.letter.body)) == ("too large", 300_000)
+        await until_empty(alpha.mail, "beta")
+
+
+async def test_flood_of_one_peer_does_not_keep_nineteen_others_waiting(tmp_path: Path) -> None:
+    order: list[str] = []
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message, tx: Transaction) -> None:
+        order.append(message.sender)
+        begun.set()
+        if len(order) == FLOOD + 19 * EACH:
+            done.set()
+
+    async with AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(running_station("hub", tmp_path))
+        # Small windows, so that the flood takes a while.
+        config = msgspec.structs.replace(QUICK, page_letters_max=5, window_bytes=300)
+        senders = [
+            await stack.enter_async_context(
+                running_station(f"sender-{number}", tmp_path, config=config)
+            )
+            for number in range(20)
+        ]
+        await hub.mail.consume("orders", handle)
+        await post_numbers(senders[0], "hub", range(FLOOD))
+        for sender in senders[1:]:
+            await post_numbers(sender, "hub", range(EACH))
+        senders[0].meet(hub)
+        await begun.wait()
+        for sender in senders[1:]:
+            sender.meet(hub)
+        await asyncio.wait_for(done.wait(), 20)
+    others = [index for index, name in enumerate(order) if name != senders[0].name]
+    assert others[-1] < FLOOD // 2 + len(others)

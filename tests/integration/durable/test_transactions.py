@@ -1,0 +1,259 @@
+"""Statements on one's own tables, posts and acknowledgements that happen together or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.core.errors import TransactionLost, UsageError
+from postroad.durable import Draft, Mail, Message, Retry, Transaction
+
+from .mail_pairs import (
+    AT_ONCE,
+    QUICK,
+    Recorder,
+    eventually,
+    numbers_of,
+    post_numbers,
+    running_pair,
+    running_station,
+    until_dead,
+    until_empty,
+    until_waiting,
+)
+
+pytestmark = pytest.mark.integration
+
+
+async def create(mail: Mail, table: str = "books (number INTEGER)") -> None:
+    async with mail.transaction() as tx:
+        await tx.execute(f"CREATE TABLE {table}")
+
+
+async def rows_of(mail: Mail) -> list[int]:
+    async with mail.transaction() as tx:
+        return [number for (number,) in await tx.execute("SELECT number FROM books ORDER BY 1")]
+
+
+async def book(message: Message, tx: Transaction) -> None:
+    await tx.execute("INSERT INTO books VALUES (?)", (int(message.body),))
+
+
+async def test_statements_and_posts_happen_together(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        await create(alpha.mail)
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        async with alpha.mail.transaction() as tx:
+            await tx.execute("INSERT INTO books VALUES (1)")
+            await alpha.mail.post("beta", "orders", b"1", tx=tx)
+            assert await tx.execute("SELECT number FROM books") == [(1,)]
+        assert await recorder.until(1) == [b"1"]
+        assert await rows_of(alpha.mail) == [1]
+
+
+async def test_nothing_of_a_failed_transaction_happens(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        await create(alpha.mail)
+        with pytest.raises(ZeroDivisionError):
+            async with alpha.mail.transaction() as tx:
+                await tx.execute("INSERT INTO books VALUES (1)")
+                tx.post("beta", "orders", b"1")
+                raise ZeroDivisionError
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            async with alpha.mail.transaction() as tx:
+                tx.post("beta", "orders", b"2")
+                await tx.execute("INSERT INTO pamphlets VALUES (2)")
+        await alpha.mail.post("beta", "orders", b"3")
+        await until_empty(alpha.mail, "beta")
+        assert numbers_of(it.body for it in await beta.mail.browse("orders")) == [3]
+        assert await rows_of(alpha.mail) == []
+
+
+async def test_transactions_do_not_see_half_of_one_another(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        await create(alpha.mail)
+
+        async def add() -> None:
+            async with alpha.mail.transaction() as tx:
+                ((count,),) = await tx.execute("SELECT COUNT(*) FROM books")
+                await asyncio.sleep(0)
+                await tx.execute("INSERT INTO books VALUES (?)", (count,))
+
+        await asyncio.gather(*(add() for _ in range(50)))
+        assert await rows_of(alpha.mail) == list(range(50))
+
+
+async def test_what_a_handler_writes_is_committed_with_its_message(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        await create(beta.mail)
+        bills = Recorder()
+        await alpha.mail.consume("bills", bills)
+
+        async def handle(message: Message, tx: Transaction) -> None:
+            await book(message, tx)
+            tx.post("alpha", "bills", message.body)
+            if message.attempt == 1:
+                raise ValueError("the first attempt fails")
+
+        await beta.mail.consume("orders", handle, concurrency=4, retry=AT_ONCE)
+        await post_numbers(alpha, "beta", range(20))
+        await bills.until(20)
+        assert await rows_of(beta.mail) == list(range(20))
+        await until_empty(beta.mail, "alpha")
+        assert sorted(numbers_of(bills.bodies)) == list(range(20))
+
+
+async def test_statement_that_undoes_everything_harms_only_its_own_message(tmp_path: Path) -> None:
+    """Some conflicts make the database roll back the whole commit, those of others included."""
+    async with running_station("alpha", tmp_path) as alpha:
+        await create(alpha.mail, "books (number INTEGER PRIMARY KEY ON CONFLICT ROLLBACK)")
+
+        async def handle(message: Message, tx: Transaction) -> None:
+            number = int(message.body)
+            await tx.execute("INSERT INTO books VALUES (?)", (number,))
+            if number == 5 and message.attempt == 1:
+                await tx.execute("INSERT INTO books VALUES (?)", (number,))
+
+        await post_numbers(alpha, "alpha", range(10))
+        await alpha.mail.consume("orders", handle, concurrency=10, retry=AT_ONCE)
+        await until_waiting(alpha.mail, "orders", 0)
+        assert await rows_of(alpha.mail) == list(range(10))
+        assert await alpha.mail.dead_letters() == []
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+async def test_handler_cannot_end_the_commit_of_others(tmp_path: Path, statement: str) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        await create(alpha.mail)
+
+        async def handle(message: Message, tx: Transaction) -> None:
+            await book(message, tx)
+            if int(message.body) == 5:
+                await tx.execute(statement)
+
+        await post_numbers(alpha, "alpha", range(10))
+        await alpha.mail.consume("orders", handle, concurrency=10, retry=AT_ONCE)
+        await until_dead(alpha.mail, 1)
+        await until_waiting(alpha.mail, "orders", 0)
+        assert await rows_of(alpha.mail) == [number for number in range(10) if number != 5]
+
+
+async def test_posting_inside_a_transaction_without_naming_it_is_refused(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (alpha, _):
+        await create(alpha.mail)
+        async with alpha.mail.transaction() as tx:
+            await tx.execute("INSERT INTO books VALUES (1)")
+            with pytest.raises(UsageError, match="pass tx=tx"):
+                await alpha.mail.post("beta", "orders", b"")
+            with pytest.raises(UsageError, match="pass tx=tx"):
+                await alpha.mail.post_all([Draft(peer="beta", queue="orders", body=b"")])
+        with pytest.raises(UsageError, match="the transaction is over"):
+            await tx.execute("SELECT 1")
+        with pytest.raises(UsageError, match="the transaction is over"):
+            tx.post("beta", "orders", b"")
+        assert await rows_of(alpha.mail) == [1]
+
+
+def hurried(**settings: Any) -> dict[str, Any]:
+    return {"config": msgspec.structs.replace(QUICK, transaction_s=0.1, **settings)}
+
+
+async def test_transaction_that_takes_too_long_is_undone(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path, **hurried()) as alpha:
+        await create(alpha.mail)
+        with pytest.raises(TransactionLost):
+            async with alpha.mail.transaction() as tx:
+                await tx.execute("INSERT INTO books VALUES (1)")
+                # Others wait for it meanwhile, but not for ever.
+                await alpha_waits(alpha.mail)
+        assert await rows_of(alpha.mail) == []
+
+
+async def alpha_waits(mail: Mail) -> None:
+    """Wait in another task until somebody else could commit."""
+    declared: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def declare() -> None:
+        declared.set_result(await mail.declare("orders"))
+
+    telling = asyncio.get_running_loop().create_task(declare())
+    await asyncio.wait_for(declared, 5)
+    await telling
+
+
+async def test_slow_handler_loses_its_transaction_and_its_message_comes_again(
+    tmp_path: Path,
+) -> None:
+    async with running_station("alpha", tmp_path, **hurried()) as alpha:
+        await create(alpha.mail)
+
+        async def handle(message: Message, tx: Transaction) -> None:
+            await book(message, tx)
+            if message.attempt == 1:
+                await asyncio.sleep(0.2)
+
+        await alpha.mail.consume("orders", handle, retry=AT_ONCE)
+        await post_numbers(alpha, "alpha", range(2))
+        await until_waiting(alpha.mail, "orders", 0)
+        assert await rows_of(alpha.mail) == [0, 1]
+
+
+async def test_pulled_message_is_acknowledged_in_a_transaction(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        await create(beta.mail)
+        bills = Recorder()
+        await alpha.mail.consume("bills", bills)
+        await alpha.mail.post("beta", "orders", b"1")
+        (message,) = await beta.mail.pull("orders", timeout=5)
+        tx = message.begin()
+        await tx.execute("INSERT INTO books VALUES (1)")
+        tx.post("alpha", "bills", b"1")
+        await message.ack(tx)
+        assert await rows_of(beta.mail) == [1]
+        assert await beta.mail.browse("orders") == []
+        assert await bills.until(1) == [b"1"]
+
+
+async def test_pulled_message_whose_transaction_is_lost_comes_again(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path, **hurried()) as alpha:
+        await create(alpha.mail)
+        await alpha.mail.post("alpha", "orders", b"1")
+        (message,) = await alpha.mail.pull("orders", timeout=5, retry=AT_ONCE)
+        tx = message.begin()
+        await tx.execute("INSERT INTO books VALUES (1)")
+        await asyncio.wait_for(alpha.mail.store.write(lambda ledger: None), 5)
+        with pytest.raises(TransactionLost):
+            await message.ack(tx)
+        (again,) = await alpha.mail.pull("orders", timeout=5)
+        await again.ack()
+        assert await rows_of(alpha.mail) == []
+
+
+async def test_handler_whose_posts_are_refused_has_failed(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(QUICK, outbox_messages_max=1)
+    async with running_station("alpha", tmp_path, config=config) as alpha:
+        await create(alpha.mail)
+
+        async def handle(message: Message, tx: Transaction) -> None:
+            await book(message, tx)
+            tx.post("nowhere", "orders", message.body)
+
+        # The pause lets the queue be read again, and found empty, before the message is due.
+        await alpha.mail.consume("orders", handle, retry=Retry(attempts=3, first_s=0.05))
+        await post_numbers(alpha, "alpha", range(2))
+        await until_dead(alpha.mail, 1)
+        (dead,) = await alpha.mail.dead_letters()
+        assert (dead.reason, dead.letter.body, dead.failures) == ("failed", b"1", 3)
+        assert "MailboxFull" in dead.detail
+        assert await rows_of(alpha.mail) == [0]
+
+        async def is_done() -> bool:
+            return not await alpha.mail.browse("orders")
+
+        await eventually(is_done, "nothing else waits")
