@@ -6,7 +6,8 @@ A module declares a point once and reaches it where a crash would hurt most:
     ...
     BEFORE_CONNECT.reach(address=address)
 
-Unarmed, reaching a point costs one attribute look-up. A test arms it by name:
+Unarmed, reaching a point costs one call; where that is too much, ask `is_armed` first. A test arms
+it by name:
 
     with faults.armed("net.dial.before_connect", raise_error):
         ...
@@ -28,10 +29,11 @@ _points: dict[str, FaultPoint] = {}
 class FaultPoint:
     """One named place in the code."""
 
-    __slots__ = ("_action", "name")
+    __slots__ = ("_action", "is_armed", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.is_armed = False
         # Set only while a test has armed this point.
         self._action: Action | None = None
 
@@ -65,8 +67,8 @@ def armed(name: str, action: Action) -> Iterator[FaultPoint]:
         raise UsageError(f"no fault point {name!r}; there are: {', '.join(names()) or 'none'}")
     if point._action is not None:
         raise UsageError(f"fault point {name!r} is armed already")
-    point._action = action
+    point._action, point.is_armed = action, True
     try:
         yield point
     finally:
-        point._action = None
+        point._action, point.is_armed = None, False

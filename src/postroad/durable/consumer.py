@@ -62,10 +62,16 @@ class Worker:
                 continue
             self._number += 1
             self.is_busy = True
+            tx = Transaction(consumer.store, consumer.clerk)
             try:
-                await consumer.handle(entry, self)
-            finally:
-                self.is_busy = False
+                result = consumer.handler(Message(entry), tx)
+                if result is not None and hasattr(result, "__await__"):
+                    await result
+            except BaseException as error:
+                consumer.on_error(entry, tx, self, error)
+            else:
+                consumer.on_success(entry, tx)
+            self.is_busy = False
             in_a_row += 1
             if in_a_row >= _IN_A_ROW_MAX:
                 in_a_row = 0
@@ -94,9 +100,9 @@ class Consumer:
         handler_s: float,
     ) -> None:
         self.consumption = consumption
-        self._store = store
-        self._clerk = clerk
-        self._handler = handler
+        self.store = store
+        self.clerk = clerk
+        self.handler = handler
         self._handler_s = handler_s
         self._loop = asyncio.get_running_loop()
         self._is_stopping = False
@@ -130,37 +136,13 @@ class Consumer:
             worker.check(now, self._handler_s)
         self._watch = self._loop.call_later(_WATCH_S, self._look_at_watch)
 
-    async def handle(self, entry: Entry, worker: Worker) -> None:
-        """Run the handler for one message, and see to what comes of it."""
-        tx = Transaction(self._store, self._clerk)
-        try:
-            result = self._handler(Message(entry), tx)
-            if result is not None and hasattr(result, "__await__"):
-                await result
-        except asyncio.CancelledError:
-            tx.undo()
-            if not worker.is_overdue:
-                self.consumption.give_back(entry)
-                raise
-            worker.is_overdue = False
-            worker.task.uncancel()
-            self._fail(entry, TimeoutError(f"the handler took more than {self._handler_s} s"))
-        except Exception as error:
-            tx.undo()
-            self._fail(entry, error)
-        else:
-            self._commit(entry, tx)
-
-    def _fail(self, entry: Entry, error: Exception) -> None:
-        logger.debug("the handler of %r failed: %r", self.consumption.queue, error)
-        self.consumption.fail(entry, error)
-
-    def _commit(self, entry: Entry, tx: Transaction) -> None:
-        """Hand over what the handler wants committed; nobody waits for that here."""
-        turn = tx.close()
-        if turn is None and not tx.posts:
+    def on_success(self, entry: Entry, tx: Transaction) -> None:
+        """A handler returned: hand over what it wants committed; nobody waits for that here."""
+        if tx.is_untouched:
+            tx.close()
             self.consumption.acknowledge(entry)
             return
+        turn = tx.close()
         if turn is not None and turn.is_lost:
             self._fail(entry, TransactionLost("the transaction took too long and was undone"))
             return
@@ -172,3 +154,20 @@ class Consumer:
         if unit is not None:
             self.consumption.expect(unit)
         turn.end(unit)
+
+    def on_error(self, entry: Entry, tx: Transaction, worker: Worker, error: BaseException) -> None:
+        """A handler raised, or was cancelled: because it took too long, or because all ends."""
+        tx.undo()
+        if isinstance(error, Exception):
+            self._fail(entry, error)
+        elif isinstance(error, asyncio.CancelledError) and worker.is_overdue:
+            worker.is_overdue = False
+            worker.task.uncancel()
+            self._fail(entry, TimeoutError(f"the handler took more than {self._handler_s} s"))
+        else:
+            self.consumption.give_back(entry)
+            raise error
+
+    def _fail(self, entry: Entry, error: Exception) -> None:
+        logger.debug("the handler of %r failed: %r", self.consumption.queue, error)
+        self.consumption.fail(entry, error)

@@ -18,7 +18,7 @@ from postroad.core.errors import PostRefused, Reject, StoreError
 
 from .config import MailConfig, Retry
 from .exchange import Reason
-from .handling import Handling
+from .handling import Handling, Lane
 from .letters import NEVER_MS
 from .posting import Post
 from .shelf import Entry, Shelf
@@ -63,6 +63,8 @@ class Consumption:
         self._store = store
         self._config = config
         self._id = queue_id
+        # With fewer in memory, more are read.
+        self._low_letters = config.ahead_letters // 2
         self._meter = meter
         self._is_ordered = is_ordered
         self._loop = asyncio.get_running_loop()
@@ -83,7 +85,8 @@ class Consumption:
         self._acks: list[Entry] = []
         self.uncommitted = 0
         self._is_broken = True
-        self._refused: list[tuple[Entry, Exception]] = []
+        self._lane = Lane()
+        self._uncounted: list[tuple[Entry, BaseException]] = []
         self._repairs = 0
         self.is_paused = False
         self._is_closed = False
@@ -99,13 +102,15 @@ class Consumption:
         """The next message to handle; None if there is none at the moment."""
         if self._is_broken or self.is_paused or self.uncommitted >= self._config.uncommitted_max:
             return None
-        entry = self._shelf.take(time.time_ns() // 1_000_000)
-        if self._shelf.displaced or self._shelf.expired:
+        shelf = self._shelf
+        entry = shelf.take(_now_ms())
+        if shelf.displaced or shelf.expired:
             self._clear_shelf()
         if entry is not None:
             self._in_hand[entry] = None
-            TAKEN.reach(entry=entry)
-        if self._shelf.size < self._config.ahead_letters // 2:
+            if TAKEN.is_armed:
+                TAKEN.reach(entry=entry)
+        if shelf.size < self._low_letters:
             self._want_more()
         return entry
 
@@ -118,7 +123,7 @@ class Consumption:
         """Write down what the shelf does not keep any more."""
         displaced, self._shelf.displaced = self._shelf.displaced, []
         expired, self._shelf.expired = self._shelf.expired, []
-        unit = Handling(self._on_settled)
+        unit = Handling(self._lane, self._on_settled)
         for entry in displaced:
             unit.hold_back(entry, due_ms=NEVER_MS, failures=entry.failures)
         for entry in expired:
@@ -134,13 +139,14 @@ class Consumption:
         HANDLED.reach(entry=entry)
         self.handled += 1
         self._shelf.finish(entry)
-        return Handling(self._on_settled, finished=(entry,), posts=posts)
+        return Handling(self._lane, self._on_settled, finished=(entry,), posts=posts)
 
     def acknowledge(self, entry: Entry) -> None:
         """A message was handled, and nothing else follows from it."""
         if not self._put_down(entry):
             return
-        HANDLED.reach(entry=entry)
+        if HANDLED.is_armed:
+            HANDLED.reach(entry=entry)
         self.handled += 1
         self._shelf.finish(entry)
         if not self._acks:
@@ -152,7 +158,7 @@ class Consumption:
         acks, self._acks = self._acks, []
         if acks:
             self.uncommitted -= len(acks)
-            self._submit(Handling(self._on_settled, finished=acks))
+            self._submit(Handling(self._lane, self._on_settled, finished=acks))
 
     def submit(self, unit: Handling) -> None:
         """Have a unit committed that `finish` made."""
@@ -179,6 +185,7 @@ class Consumption:
         else:
             self._shelf.fail(entry)
         unit = self._judge(entry, error, pause_s)
+        unit.failure = (entry, error)
         followers, self._shelf.displaced = self._shelf.displaced, []
         for follower in followers:
             unit.hold_back(follower, due_ms=NEVER_MS, failures=follower.failures)
@@ -189,7 +196,7 @@ class Consumption:
 
     def _judge(self, entry: Entry, error: BaseException, pause_s: float | None = None) -> Handling:
         """What becomes of a message whose handler failed: another attempt, or a dead letter."""
-        unit = Handling(self._on_settled)
+        unit = Handling(self._lane, self._on_settled)
         failures = entry.failures + 1
         detail = f"{type(error).__name__}: {error}"[:_DETAIL_CHARS_MAX]
         if self._is_hopeless(entry, error):
@@ -198,7 +205,7 @@ class Consumption:
         else:
             if pause_s is None:
                 pause_s = self.retry.pause_s(failures, random.random())
-            due_ms = time.time_ns() // 1_000_000 + round(pause_s * 1000)
+            due_ms = _now_ms() + round(pause_s * 1000)
             unit.hold_back(entry, due_ms=due_ms, failures=failures, error=detail)
         return unit
 
@@ -241,15 +248,18 @@ class Consumption:
                 self._asides.pop(entry.aside.id, None)
                 self._left_meanwhile[entry.aside.id] = None
                 self._is_aside_due |= self._has_more_aside
-        if self._shelf.size < self._config.ahead_letters // 2:
+        if self._shelf.size < self._low_letters:
             self._want_more()
 
     def _break(self, unit: Handling, error: Exception) -> None:
         if not self._is_broken:
             logger.warning("queue %r is read again: %s", self.queue, error)
-        self._is_broken = True
-        if isinstance(error, PostRefused) and len(unit.finished) == 1:
-            self._refused.append((unit.finished[0], error))
+        self._is_broken = self._lane.is_broken = True
+        if unit.failure is not None:
+            # It must be counted, or it would be tried again without end.
+            self._uncounted.append(unit.failure)
+        elif isinstance(error, PostRefused) and len(unit.finished) == 1:
+            self._uncounted.append((unit.finished[0], error))
 
     # Loading.
 
@@ -336,7 +346,7 @@ class Consumption:
         self._is_aside_due = False
         self._left_meanwhile.clear()
         limit = _ASIDE_AT_ONCE + len(self._asides)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = _now_ms()
         asides = await self._store.read(
             query.read_aside, self.queue, self._id, now_ms, self._latest_ms(now_ms), limit
         )
@@ -373,10 +383,11 @@ class Consumption:
         if self._repairs:
             await self._pause(self._repairs)
         self._repairs += 1
-        while self._refused:
-            entry, error = self._refused[-1]
+        while self._uncounted:
+            entry, error = self._uncounted[-1]
+            self._lane = Lane()
             await self._store.write(self._judge(entry, error).apply)
-            self._refused.pop()
+            self._uncounted.pop()
         held = await self._store.read(query.held_keys, self._id)
         self._shelf = Shelf(is_ordered=self._is_ordered, held=held)
         self._asides.clear()
@@ -385,11 +396,12 @@ class Consumption:
         self._is_read_whole = False
         self._is_aside_due = True
         self._is_broken = False
+        self._lane = Lane()
         return True
 
     def reload(self) -> None:
         """The queue was changed in the store: read it again."""
-        self._is_broken = True
+        self._is_broken = self._lane.is_broken = True
         self._want_more()
 
     async def _pause(self, attempt: int) -> None:
@@ -414,3 +426,7 @@ class Consumption:
     def in_hand(self) -> int:
         """Messages that are being handled."""
         return len(self._in_hand)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
+from postroad.core.errors import PostroadError, TransactionLost
+
 from .posting import Post, append_posts, check_posts
 from .shelf import Entry
 from .store.ledger import Ledger
 from .store.rows import AsideLetter
 from .store.units import Unit
+
+
+class Lane:
+    """The order in which units of one queue are committed: after one that failed, none is."""
+
+    __slots__ = ("is_broken",)
+
+    def __init__(self) -> None:
+        self.is_broken = False
 
 
 class Burial:
@@ -26,33 +39,51 @@ class Burial:
 class Handling(Unit):
     """Messages that are done with, with all that follows from it."""
 
-    __slots__ = ("burials", "finished", "on_settled", "postponed", "posts", "set_aside")
+    __slots__ = (
+        "_lane",
+        "burials",
+        "failure",
+        "finished",
+        "on_settled",
+        "postponed",
+        "posts",
+        "set_aside",
+    )
 
     def __init__(
         self,
+        lane: Lane,
         on_settled: Callable[[Handling, Exception | None], None],
         finished: Sequence[Entry] = (),
         posts: Sequence[Post] = (),
     ) -> None:
         super().__init__()
+        self._lane = lane
         self.on_settled = on_settled
         self.finished = finished
         self.posts = posts
         # Those that leave their page to have their turn by themselves.
         self.set_aside: list[tuple[Entry, AsideLetter]] = []
-        # Those that are set aside already, as they are now.
-        self.postponed: list[Entry] = []
+        # Those that are set aside already, as they shall be.
+        self.postponed: list[tuple[Entry, AsideLetter]] = []
         self.burials: list[Burial] = []
+        # The message and the error all this is about, if it is about one that failed.
+        self.failure: tuple[Entry, BaseException] | None = None
 
     def hold_back(
         self, entry: Entry, *, due_ms: int, failures: int, error: str | None = None
     ) -> None:
         """Have a message wait until it is due; later ones of its key wait for it."""
         holds_key = entry.key is not None or entry.holds_key
-        if (aside := entry.aside) is not None:
-            aside.due_ms, aside.holds_key = due_ms, holds_key
-            aside.failures, aside.error = failures, error or aside.error
-            self.postponed.append(entry)
+        if (before := entry.aside) is not None:
+            aside = msgspec.structs.replace(
+                before,
+                due_ms=due_ms,
+                holds_key=holds_key,
+                failures=failures,
+                error=error or before.error,
+            )
+            self.postponed.append((entry, aside))
             return
         home = entry.home
         aside = AsideLetter(
@@ -80,23 +111,31 @@ class Handling(Unit):
         return [
             *self.finished,
             *(entry for entry, _ in self.set_aside),
-            *self.postponed,
+            *(entry for entry, _ in self.postponed),
             *(burial.entry for burial in self.burials),
         ]
 
     def apply(self, ledger: Ledger) -> None:
-        earlier = check_posts(ledger, self.posts) if self.posts else ()
+        if self._lane.is_broken:
+            raise TransactionLost("a message before this one could not be committed")
+        earlier = self._check(ledger) if self.posts else ()
         for entry in self.finished:
             _finish(ledger, entry)
         for entry, aside in self.set_aside:
             _finish(ledger, entry)
             ledger.queues.set_aside(aside)
-        for entry in self.postponed:
-            assert entry.aside is not None
-            ledger.queues.postpone(entry.aside)
+        for _, aside in self.postponed:
+            ledger.queues.postpone(aside)
         for burial in self.burials:
             self._bury(ledger, burial)
         append_posts(ledger, self.posts, earlier)
+
+    def _check(self, ledger: Ledger) -> Sequence[int | None]:
+        try:
+            return check_posts(ledger, self.posts)
+        except PostroadError:
+            self._lane.is_broken = True
+            raise
 
     def _bury(self, ledger: Ledger, burial: Burial) -> None:
         entry = burial.entry

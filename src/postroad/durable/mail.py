@@ -196,6 +196,17 @@ class Mail(StoreOperations, Lifecycle):
             reply_to: queue of this node that takes a reply.
             tx: post only if this transaction succeeds, and with it.
         """
+        if (
+            key is None
+            and tx is None
+            and headers is None
+            and idempotency_key is None
+            and delay is None
+            and ttl is None
+            and reply_to is None
+            and priority == 0
+        ):
+            return await self._post_one(self._clerk.plain(peer, queue, body))
         if tx is not None:
             return tx.post(
                 peer,
@@ -214,6 +225,9 @@ class Mail(StoreOperations, Lifecycle):
         )
         if idempotency_key is not None:
             return (await self._post((post,)))[0]
+        return await self._post_one(post)
+
+    async def _post_one(self, post: Post) -> int:
         if OPEN.get() is not None:
             check_not_inside()
         writer = self.store.writer

@@ -25,6 +25,9 @@ from .store.units import Unit, tell
 _NAMES_MAX = 4_096
 
 
+_encode = msgspec.msgpack.Encoder().encode
+
+
 class Post(msgspec.Struct, frozen=True, gc=False):
     """A letter on its way into the outbox."""
 
@@ -76,7 +79,7 @@ class Clerk:
         if (peer, queue) not in self._known:
             self._check_names(peer, queue)
         if type(body) is not bytes:
-            body = _to_bytes(body)
+            body = to_bytes(body)
         if key is not None:
             validate_key(key)
         if reply_to is not None:
@@ -101,12 +104,28 @@ class Clerk:
         except UnicodeEncodeError as error:
             raise UsageError(f"a header cannot be encoded as UTF-8: {error}") from None
         if len(encoded) > self._bytes_max:
-            raise MessageTooLarge(
-                f"the message takes {len(encoded)} bytes; message_bytes_max is {self._bytes_max}"
-            )
+            raise self._too_large(encoded)
         if idempotency_key is None:
             return Post(peer, id, encoded)
         return Post(peer, id, encoded, _identify(idempotency_key, letter))
+
+    def plain(self, peer: str, queue: str, body: bytes) -> Post:
+        """The same for a message without anything special, which most are."""
+        if (peer, queue) not in self._known:
+            self._check_names(peer, queue)
+        if type(body) is not bytes:
+            body = to_bytes(body)
+        id = self._next_id()
+        # What is left out has its default.
+        encoded = _encode((id, queue, body, time.time_ns() // 1_000_000))
+        if len(encoded) > self._bytes_max:
+            raise self._too_large(encoded)
+        return Post(peer, id, encoded)
+
+    def _too_large(self, encoded: bytes) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"the message takes {len(encoded)} bytes; message_bytes_max is {self._bytes_max}"
+        )
 
     def draft(self, draft: Draft) -> Post:
         """The letter of a draft."""
@@ -121,7 +140,7 @@ class Clerk:
         self._known.add((peer, queue))
 
 
-def _to_bytes(body: object) -> bytes:
+def to_bytes(body: object) -> bytes:
     if isinstance(body, bytearray | memoryview):
         return bytes(body)
     raise UsageError(f"a body is bytes, not {type(body).__name__}; encode it first")
@@ -226,7 +245,10 @@ class SinglePosting(Unit):
     __slots__ = ("_post", "done")
 
     def __init__(self, post: Post, done: asyncio.Future[None]) -> None:
-        super().__init__(len(post.encoded))
+        # Spelled out, because there are so many of them.
+        self.size = len(post.encoded)
+        self.error = None
+        self.has_statements = False
         self._post = post
         self.done = done
 

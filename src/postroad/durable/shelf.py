@@ -10,30 +10,23 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
+import msgspec
+
 from .letters import Letter
 from .store.rows import AsideLetter, InPage
 
 
-class Entry:
+class Entry(msgspec.Struct, eq=False, gc=False):
     """One message in memory."""
 
-    __slots__ = ("aside", "index", "key", "letter", "page")
-
-    def __init__(
-        self,
-        letter: Letter,
-        page: InPage | None,
-        index: int,
-        aside: AsideLetter | None,
-        key: str | None,
-    ) -> None:
-        self.letter = letter
-        # Where it is: in a page, or set aside.
-        self.page = page
-        self.index = index
-        self.aside = aside
-        # What it must wait for others of; None where order does not matter.
-        self.key = key
+    letter: Letter
+    page: InPage | None
+    """Where it is, unless it is set aside."""
+    index: int
+    """Its place in the page."""
+    aside: AsideLetter | None
+    key: str | None
+    """What it must wait for others of; None where order does not matter."""
 
     @property
     def home(self) -> InPage | AsideLetter:
@@ -111,7 +104,7 @@ class Shelf:
                 entry = heapq.heappop(self._urgent)[2]
             elif self._resumed:
                 entry = self._resumed.popleft()
-                if not self._expire(entry, now_ms):
+                if not entry.letter.expires_ms or not self._expire(entry, now_ms):
                     return entry
                 continue
             elif self._ready:
@@ -120,14 +113,13 @@ class Shelf:
                 entry = heapq.heappop(self._urgent)[2]
             else:
                 return None
-            if self._may_go(entry) and not self._expire(entry, now_ms):
+            if (entry.key is None or self._may_go(entry, entry.key)) and (
+                not entry.letter.expires_ms or not self._expire(entry, now_ms)
+            ):
                 return entry
 
-    def _may_go(self, entry: Entry) -> bool:
+    def _may_go(self, entry: Entry, key: str) -> bool:
         """Take the key of a message; otherwise it waits, or is displaced."""
-        key = entry.key
-        if key is None:
-            return True
         waiting = self._busy.get(key)
         if waiting is not None:
             waiting.append(entry)
@@ -139,7 +131,7 @@ class Shelf:
         return False
 
     def _expire(self, entry: Entry, now_ms: int) -> bool:
-        if not entry.letter.expires_ms or not entry.is_expired(now_ms):
+        if not entry.is_expired(now_ms):
             return False
         self.expired.append(entry)
         self.finish(entry)

@@ -21,14 +21,15 @@ OPEN: ContextVar[Transaction | None] = ContextVar("postroad_transaction", defaul
 class Transaction:
     """Collects what shall be done together: rows of the user's own tables, and further posts."""
 
-    __slots__ = ("_clerk", "_is_over", "_store", "_turn", "posts")
+    __slots__ = ("_clerk", "_is_over", "_posts", "_store", "_turn")
 
     def __init__(self, store: Store, clerk: Clerk) -> None:
         self._store = store
         self._clerk = clerk
         self._turn: Turn | None = None
         self._is_over = False
-        self.posts: list[Post] = []
+        # Made when it is needed: most handlers post nothing.
+        self._posts: list[Post] | None = None
 
     async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         """Run a statement on the database of the store and return its rows.
@@ -61,15 +62,12 @@ class Transaction:
         post = self._clerk.post(
             peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
         )
-        self.posts.append(post)
-        return post.id
+        return self._add(post)
 
     def post_draft(self, draft: Draft) -> int:
         """Post a draft if the transaction succeeds; returns its id."""
         self._check()
-        post = self._clerk.draft(draft)
-        self.posts.append(post)
-        return post.id
+        return self._add(self._clerk.draft(draft))
 
     def reply(
         self, message: Message, body: bytes, *, headers: Mapping[str, str] | None = None
@@ -81,7 +79,13 @@ class Transaction:
         post = self._clerk.post(
             message.sender, message.reply_to, body, headers=headers, answers=message.id
         )
-        self.posts.append(post)
+        return self._add(post)
+
+    def _add(self, post: Post) -> int:
+        if self._posts is None:
+            self._posts = [post]
+        else:
+            self._posts.append(post)
         return post.id
 
     def _check(self) -> None:
@@ -89,6 +93,16 @@ class Transaction:
             raise UsageError("the transaction is over")
 
     # For those who made it.
+
+    @property
+    def posts(self) -> Sequence[Post]:
+        """What is to be posted."""
+        return self._posts or ()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing was done with it."""
+        return self._turn is None and self._posts is None
 
     def close(self) -> Turn | None:
         """Take nothing more; what its statements ran in, if there were any."""

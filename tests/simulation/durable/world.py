@@ -45,7 +45,7 @@ class World:
         # Its own for the whole run, so that a process does not do again what the last one did.
         rng = Random(f"{self.sim.seed}/handlers of {name}")
         return Machine(
-            self.sim, name, self.plan.config, OPEN_QUEUES, partial(self._apply, name, rng)
+            self.sim, name, self.plan.config, OPEN_QUEUES, partial(self._serve, name, rng)
         )
 
     def _introduce(self) -> None:
@@ -59,7 +59,7 @@ class World:
                 for name, address in addresses.items():
                     machine.directory.set(name, address)
 
-    async def _apply(self, name: str, rng: Random, mail: Mail) -> None:
+    async def _serve(self, name: str, rng: Random, mail: Mail) -> None:
         """The application of a node."""
         await _make_tables(mail)
         handlers = Handlers(mail, self.plan.habits, self.books, rng)
