@@ -1,5 +1,6 @@
 """The import contracts: kept by the package, and broken by every breach they are there for."""
 
+import configparser
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,15 @@ LAYERS = (
     "pipeline", "services", "testing", "wire",
 )  # fmt: skip
 
-# Pure parts of layers that are not.
-PURE_PARTS = ("cluster/membership",)
+CONFIG = ROOT / "importlinter.ini"
+
+# Parts of layers that have rules of their own. Here each is a package, whatever it is otherwise.
+PARTS = (
+    "cluster/discovery", "cluster/membership", "durable/chain", "durable/config",
+    "durable/control", "durable/dedup", "durable/exchange", "durable/letters", "durable/names",
+    "durable/outflow", "durable/shelf", "durable/statistics", "durable/store",
+    "durable/store/rows",
+)  # fmt: skip
 
 # Importer and what it may not import.
 PLANTED = [
@@ -29,8 +37,23 @@ PLANTED = [
     ("cluster.membership", "asyncio"),
     ("cluster.membership", "random"),
     ("cluster.membership", "time"),
+    ("durable.chain", "asyncio"),
+    ("durable.config", "concurrent"),
+    ("durable.control", "multiprocessing"),
+    ("durable.dedup", "random"),
+    ("durable.exchange", "secrets"),
+    ("durable.letters", "socket"),
+    ("durable.names", "sqlite3"),
+    ("durable.outflow", "ssl"),
+    ("durable.outflow", "time"),
+    ("durable.shelf", "subprocess"),
+    ("durable.statistics", "threading"),
+    ("durable.store.rows", "psycopg"),
+    ("durable", "psycopg"),
+    ("durable.store", "psycopg"),
     ("net", "click"),
     ("net", "kazoo"),
+    ("net", "psycopg"),
     ("net", "postroad"),
     ("net", "postroad.cluster"),
     ("net", "postroad.testing"),
@@ -44,6 +67,10 @@ PLANTED = [
 ]
 ALLOWED = [
     ("cluster", "asyncio"),
+    ("durable", "random"),
+    ("durable.outflow", "msgspec"),
+    ("durable.outflow", "postroad.durable.store.rows"),
+    ("durable.store", "sqlite3"),
     ("wire", "struct"),
     ("wire", "msgspec"),
     ("net", "asyncio"),
@@ -55,14 +82,18 @@ ALLOWED = [
     ("dashboard", "postroad.node"),
     ("testing", "postroad.net"),
 ]
+# Modules that alone may import something.
+EXEMPT = [
+    ("cluster.discovery.zookeeper", "kazoo"),
+    ("durable.store.postgres", "psycopg"),
+]
 
 
 def lint_imports(directory: Path) -> subprocess.CompletedProcess[str]:
     """Check the package that lies in a directory; the current one comes first on its path."""
     command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    config = ROOT / "importlinter.ini"
     return subprocess.run(
-        [sys.executable, "-c", command, "--config", str(config), "--no-cache", "--no-logo"],
+        [sys.executable, "-c", command, "--config", str(CONFIG), "--no-cache", "--no-logo"],
         cwd=directory,
         capture_output=True,
         text=True,
@@ -73,7 +104,7 @@ def lint_imports(directory: Path) -> subprocess.CompletedProcess[str]:
 def plant(directory: Path, imports: list[tuple[str, str]]) -> Path:
     """Make a package of all layers with a module for each of the given imports."""
     package = directory / "postroad"
-    for layer in (*LAYERS, *PURE_PARTS):
+    for layer in (*LAYERS, *PARTS):
         package.joinpath(layer).mkdir(parents=True)
         package.joinpath(layer, "__init__.py").touch()
         package.joinpath(layer, "entry.py").touch()
@@ -98,7 +129,11 @@ def test_the_package_keeps_every_contract() -> None:
 
 
 def test_the_contracts_allow_what_they_should(tmp_path: Path) -> None:
-    finished = lint_imports(plant(tmp_path, ALLOWED))
+    plant(tmp_path, ALLOWED)
+    for module, imported in EXEMPT:
+        path = tmp_path.joinpath("postroad", *module.split(".")).with_suffix(".py")
+        path.write_text(f"import {imported}\n")
+    finished = lint_imports(tmp_path)
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
@@ -106,3 +141,11 @@ def test_the_contracts_allow_what_they_should(tmp_path: Path) -> None:
 def test_the_contracts_report(report: str, number: int) -> None:
     layer, imported = PLANTED[number]
     assert f"postroad.{layer}.planted_{number} -> {imported}" in report
+
+
+def test_every_contract_can_be_broken(report: str) -> None:
+    config = configparser.ConfigParser()
+    config.read(CONFIG)
+    names = [config[section]["name"] for section in config if ":contract:" in section]
+    assert [name for name in names if f"{name} BROKEN" not in report] == []
+    assert names

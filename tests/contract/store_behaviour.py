@@ -1,8 +1,8 @@
 """What every store does, whatever database it is in. Each kind inherits these suites.
 
 Here: opening and committing. Transactions of users and failures are in `store_turn_behaviour`, and
-what a store does with mail in `store_outbox_behaviour`, `store_inbox_behaviour` and
-`store_queue_behaviour`.
+what a store does with mail in `store_outbox_behaviour`, `store_inbox_behaviour`,
+`store_queue_behaviour` and `store_handling_behaviour`.
 """
 
 from __future__ import annotations

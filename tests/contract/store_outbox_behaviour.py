@@ -7,13 +7,14 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from postroad.core.errors import IdempotencyConflict, MailboxFull
+from postroad.core.errors import HistoryDiverged, IdempotencyConflict, MailboxFull
 from postroad.durable import MailConfig, Reason, Store
 from postroad.durable.chain import extend, genesis
 from postroad.durable.exchange import Refusal
 from postroad.durable.posting import Clerk, Posting
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.outbox import UNREADABLE_QUEUE
 from postroad.durable.store.rows import InPage, OutPage, Peer
 from tests.contract.store_behaviour import Place, bodies
 from tests.durable_nodes import NOW_MS, OWN, PEER, QUEUE, opened, post
@@ -35,11 +36,27 @@ async def spans(store: Store) -> list[tuple[int, int]]:
     return [(page.first, page.last) for page in await pages_of(store)]
 
 
-async def settle(store: Store, upto: int, *refusals: Refusal, epoch: int = 1) -> None:
+async def settle(
+    store: Store, upto: int, *refusals: Refusal, epoch: int = 1, chain: bytes | None = None
+) -> None:
+    """The peer has accepted everything up to a number, with the chain that is known here."""
+    if chain is None:
+        _, chain = await store.read(query.peer_and_chain, PEER, upto)
+    told = chain or b"unknown"
+
     def write(ledger: Ledger) -> None:
-        ledger.outbox.settle(PEER, epoch, upto, b"%016d" % upto, refusals, NOW_MS)
+        ledger.outbox.settle(PEER, epoch, upto, told, refusals, NOW_MS)
 
     await store.write(write)
+
+
+async def damage_first_page(store: Store) -> None:
+    """Make the first page one that nobody can read."""
+    await store.write(
+        lambda ledger: ledger.database.execute(
+            "UPDATE postroad_outbox SET letters = ? WHERE first = 1", (b"\xc1",)
+        )
+    )
 
 
 async def void(store: Store, page: OutPage) -> None:
@@ -123,6 +140,16 @@ class OutboxBehaviour:
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert sum(isinstance(it, MailboxFull) for it in outcomes) == 2
 
+    async def test_what_is_refused_leaves_no_trace_of_its_peer(self, place: Place) -> None:
+        async with opened(place.store(), config=MailConfig(outbox_messages_max=1)) as store:
+            with pytest.raises(MailboxFull, match="0 messages wait for 'beta'"):
+                await post(store, PEER, b"1", b"2")
+            with pytest.raises(IdempotencyConflict):
+                await post(store, PEER, b"1", b"2", idempotency_key="once")
+            assert await store.read(query.list_peers) == []
+            await post(store, PEER, b"3")
+            assert await bodies(store) == [b"3"]
+
 
 class SettlingBehaviour:
     """What a peer has accepted is removed, and what it refused is kept."""
@@ -130,11 +157,12 @@ class SettlingBehaviour:
     async def test_exactly_what_was_accepted_is_removed(self, place: Place) -> None:
         async with opened(place.store(), config=ONE_EACH) as store:
             await post(store, PEER, b"1", b"2", b"3")
+            chain = (await pages_of(store))[1].chain
             await settle(store, 2)
             assert await spans(store) == [(3, 3)]
             peer = await peer_of(store)
-            assert (peer.settled, peer.settled_chain, peer.head) == (2, b"%016d" % 2, 3)
-            assert (await store.read(query.peer_and_chain, PEER, 2))[1] == b"%016d" % 2
+            assert (peer.settled, peer.settled_chain, peer.head) == (2, chain, 3)
+            assert (await store.read(query.peer_and_chain, PEER, 2))[1] == chain
             await settle(store, 1)
             assert (await peer_of(store)).settled == 2
             await settle(store, 3, epoch=2)
@@ -155,13 +183,51 @@ class SettlingBehaviour:
     async def test_a_page_that_nobody_can_read_does_not_stop_the_others(self, place: Place) -> None:
         async with opened(place.store(), config=ONE_EACH) as store:
             await post(store, PEER, b"1", b"2")
-            await store.write(
-                lambda ledger: ledger.database.execute(
-                    "UPDATE postroad_outbox SET letters = ? WHERE first = 1", (b"\xc1",)
-                )
-            )
+            await damage_first_page(store)
             await settle(store, 1, Refusal(1, Reason.UNREADABLE, "damaged"))
             assert (await peer_of(store)).settled == 1
+            assert await dead(store) == [(b"\xc1", "unreadable", "damaged")]
+            (letter,) = await store.read(query.list_dead, UNREADABLE_QUEUE, 0, 10)
+            assert (letter.is_outbound, letter.peer) == (True, PEER)
+
+    async def test_a_page_that_nobody_can_read_is_one_dead_letter(self, place: Place) -> None:
+        async with opened(place.store(), config=MailConfig(page_letters_max=3)) as store:
+            await post(store, PEER, b"1", b"2", b"3")
+            await damage_first_page(store)
+            refusals = [Refusal(number, Reason.UNREADABLE, "damaged") for number in (1, 2, 3)]
+            await settle(store, 3, *refusals)
+            assert await dead(store) == [(b"\xc1", "unreadable", "damaged")]
+
+    async def test_a_page_that_nobody_can_read_nor_send(self, place: Place) -> None:
+        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+            await post(store, PEER, b"1", b"2", b"3")
+            await damage_first_page(store)
+            await void(store, (await pages_of(store))[0])
+            assert await dead(store) == [(b"\xc1", "too large", "big")]
+            assert await spans(store) == [(1, 2), (3, 3)]
+            assert await bodies(store) == [b"3"]
+
+    @pytest.mark.parametrize(
+        ("upto", "chain"),
+        [(3, None), (4, b"another chain..."), (6, None)],
+        ids=["inside a page", "another history", "never posted"],
+    )
+    async def test_what_cannot_have_been_accepted_changes_nothing(
+        self, place: Place, upto: int, chain: bytes | None
+    ) -> None:
+        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+            await post(store, PEER, b"1", b"2", b"3", b"4", b"5")
+            await settle(store, 2)
+            before = await peer_of(store)
+            refusal = Refusal(3, Reason.UNKNOWN_QUEUE, "there is none")
+            with pytest.raises(HistoryDiverged, match=f"'beta' claims .* message {upto}"):
+                await settle(store, upto, refusal, chain=chain)
+            assert await peer_of(store) == before
+            assert await spans(store) == [(3, 4), (5, 5)]
+            assert await dead(store) == []
+            # The number that is right is taken afterwards.
+            await settle(store, 5, refusal)
+            assert [body for body, _, _ in await dead(store)] == [b"3"]
 
     async def test_a_page_that_cannot_be_sent_keeps_its_numbers(self, place: Place) -> None:
         async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from postroad.core import faults
-from postroad.core.errors import MailboxFull, StoreUnavailable, TransactionLost
+from postroad.core.errors import MailboxFull, StoreUnavailable, TransactionLost, UsageError
 from postroad.durable import MailConfig, Store
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
@@ -143,6 +143,60 @@ class TurnBehaviour:
         assert (b"with 1" in await bodies(store)) is is_done
         assert b"beside" in await bodies(store)
 
+    @pytest.mark.parametrize("statement", ["COMMIT", "/* now */ rollback", ";BEGIN", "END"])
+    async def test_no_statement_ends_the_commit_of_others(
+        self, store: Store, statement: str
+    ) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        beside = posting_of(PEER, b"beside")
+        store.submit(beside)
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(UsageError, match="shares with others"):
+            await turn.execute(statement)
+        # It was not run, so the others of the turn still count.
+        await turn.execute("INSERT INTO mine VALUES (2)")
+        posting = posting_of(PEER, b"with them")
+        turn.end(posting)
+        await asyncio.gather(posting.done, beside.done)
+        assert await rows(store) == [1, 2]
+        assert sorted(await bodies(store)) == [b"beside", b"with them"]
+
+    async def test_a_second_statement_does_not_come_along(self, store: Store) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(Exception, match=r"one statement|multiple commands"):
+            await turn.execute("INSERT INTO mine VALUES (2); COMMIT")
+        turn.end(None)
+        assert await rows(store) == []
+
+    async def test_a_unit_that_breaks_is_not_repeated_without_its_statements(
+        self, store: Store
+    ) -> None:
+        await make_table(store)
+        applied: list[str] = []
+
+        def break_down(ledger: Ledger) -> None:
+            applied.append("broken")
+            raise ZeroDivisionError
+
+        turn = await store.begin()
+        beside = posting_of(PEER, b"beside")
+        store.submit(beside)
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        broken = Work(break_down)
+        turn.end(broken)
+        with pytest.raises(ZeroDivisionError):
+            await broken.done
+        await beside.done
+        assert applied == ["broken"]
+        assert await rows(store) == []
+        assert await bodies(store) == [b"beside"]
+        # The connection is as good as before.
+        await post(store, PEER, b"after")
+        assert await bodies(store) == [b"beside", b"after"]
+
     async def test_a_unit_beside_a_turn_that_breaks_is_told(self, store: Store) -> None:
         await make_table(store)
 
@@ -160,9 +214,10 @@ class TurnBehaviour:
         assert not waiting
         assert isinstance(broken.done.exception(), ZeroDivisionError)
         assert beside.done.exception() is None
-        is_done = posting.done.exception() is None
-        assert await rows(store) == ([1] if is_done else [])
-        assert (b"with 1" in await bodies(store)) is is_done
+        # Statements cannot be repeated: whoever ran them is told, and may begin again.
+        assert isinstance(posting.done.exception(), ZeroDivisionError)
+        assert await rows(store) == []
+        assert await bodies(store) == [b"beside"]
 
 
 class FailureBehaviour:

@@ -16,9 +16,19 @@ from postroad.core.errors import (
     StoreLocked,
     StoreUnavailable,
 )
-from postroad.durable import PostgresStore, Store
+from postroad.durable import (
+    Draft,
+    Mail,
+    Message,
+    PostgresStore,
+    StaticDirectory,
+    Store,
+    Transaction,
+)
+from postroad.durable.store import queries as query
+from postroad.net import MessagingService
 from tests.contract.store_behaviour import WAIT_S, bodies, make_table, open_both_at_once, rows
-from tests.durable_nodes import OWN, PEER, once, opened, post, posting_of
+from tests.durable_nodes import OWN, PEER, QUEUE, once, opened, post, posting_of
 from tests.raw_peers import eventually
 from tests.servers.postgres import PostgresServer, fresh_database, postgres_server
 
@@ -42,6 +52,13 @@ def end_sessions(dsn: str) -> None:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
+
+
+def end_session(dsn: str, session: int) -> None:
+    """Have the server close one connection, and wait until it has."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        ended = connection.execute("SELECT pg_terminate_backend(%s, 5000)", (session,))
+        assert ended.fetchone() == (True,)
 
 
 async def post_when_possible(store: Store, body: bytes) -> None:
@@ -119,6 +136,26 @@ async def test_a_transaction_whose_connection_is_lost(dsn: str) -> None:
         await post_when_possible(store, b"1")
         assert await read_when_possible(store) == [b"1"]
         assert await rows(store) == []
+
+
+async def test_messages_whose_connection_is_lost_are_handled_again(dsn: str) -> None:
+    handled: list[bytes] = []
+
+    async def handle(message: Message, tx: Transaction) -> None:
+        ((session,),) = await tx.execute("SELECT pg_backend_pid()")
+        if not handled:
+            await asyncio.to_thread(end_session, dsn, session)
+        handled.append(message.body)
+
+    async with (
+        MessagingService("contract", OWN) as service,
+        Mail(service, PostgresStore(dsn), directory=StaticDirectory({})) as mail,
+    ):
+        await mail.post_all([Draft(peer=OWN, queue=QUEUE, body=body) for body in (b"1", b"2")])
+        await mail.consume(QUEUE, handle, concurrency=1)
+        await eventually(lambda: handled[1:][-2:] == [b"1", b"2"], "both were handled again")
+    async with opened(PostgresStore(dsn)) as store:
+        assert await store.read(query.browse_queue, QUEUE, 10) == []
 
 
 async def test_a_server_that_dies_and_comes_back(server: PostgresServer) -> None:

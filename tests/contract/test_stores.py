@@ -11,6 +11,7 @@ import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
 from tests.contract.store_behaviour import CommitBehaviour, OpeningBehaviour, store
+from tests.contract.store_handling_behaviour import HeldBehaviour, LaneBehaviour
 from tests.contract.store_inbox_behaviour import RefusalBehaviour, StreamBehaviour
 from tests.contract.store_outbox_behaviour import (
     IdempotencyBehaviour,
@@ -35,6 +36,8 @@ class StoreBehaviour(
     StreamBehaviour,
     RefusalBehaviour,
     QueueBehaviour,
+    HeldBehaviour,
+    LaneBehaviour,
 ):
     """For every store."""
 

@@ -272,7 +272,7 @@ def test_windows_arrive_in_order_whatever_is_lost(sizes: list[int], script: list
         if step == "send":
             chosen = outflow.choose([page for page in rows if page.first > outflow.sent])
             if chosen:
-                flying.append(outflow.send(chosen, NOW_MS))
+                flying.append(outflow.send(chosen, outflow.accepted, NOW_MS))
         elif step == "lose":
             # The connection broke: nobody knows which of the windows came through.
             for window in flying[::2]:

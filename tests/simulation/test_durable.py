@@ -1,13 +1,12 @@
 """Scenario `durable`: it passes with many seeds, and finds bugs that are planted."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pytest
 
-from postroad.durable import Transaction
 from postroad.durable.bridge import Bridge
-from postroad.durable.consumer import Consumer
 from postroad.durable.consumption import Consumption
 from postroad.durable.dedup import FreshPage
 from postroad.durable.exchange import Answer, Refusal, Verdict, Window
@@ -21,6 +20,7 @@ from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.outbox import Idempotence, Outbox
 from postroad.durable.store.rows import OutPage, Stream
 from postroad.durable.store.streams import Streams
+from postroad.durable.store.turn import Turn
 from postroad.durable.store.units import Unit, Work
 from postroad.durable.store.writer import Writer
 from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
@@ -138,32 +138,43 @@ def plant_key_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
         self: Handling, entry: Entry, *, due_ms: int, failures: int, error: str | None = None
     ) -> None:
         hold_back(self, entry, due_ms=due_ms, failures=failures, error=error)
-        aside = entry.aside or self.set_aside[-1][1]
-        aside.holds_key = False
+        for _, aside in (*self.set_aside, *self.postponed):
+            aside.holds_key = False
 
     monkeypatch.setattr(Handling, "hold_back", let_go)
     monkeypatch.setattr(Shelf, "fail", Shelf.finish)
 
 
-def plant_rows_apart_from_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    def commit_twice(self: Consumer, entry: Entry, tx: Transaction) -> None:
-        turn = tx.close()
-        unit = self.consumption.finish(entry, tx.posts)
-        if turn is not None and not turn.is_lost:
-            turn.end(Handling(lambda unit, error: None))
-        if unit is not None:
-            self.consumption.submit(unit)
+class Nothing(Unit):
+    """Has the statements of a transaction kept, and nothing else done."""
 
-    monkeypatch.setattr(Consumer, "_commit", commit_twice)
+    def apply(self, ledger: Ledger) -> None:
+        """Change nothing."""
+
+    def settle(self, error: Exception | None) -> None:
+        """Tell nobody."""
+
+
+def plant_rows_apart_from_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = Turn.end
+
+    def submit_later(self: Consumption, unit: Handling) -> None:
+        asyncio.get_running_loop().call_later(0.01, self.submit, unit)
+
+    def end_without(self: Turn, unit: Unit | None) -> None:
+        end(self, Nothing() if isinstance(unit, Handling) else unit)
+
+    monkeypatch.setattr(Consumption, "expect", submit_later)
+    monkeypatch.setattr(Turn, "end", end_without)
 
 
 def plant_statements_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(self: Transaction) -> None:
-        turn = self.close()
-        if turn is not None and not turn.is_lost:
-            turn.end(Handling(lambda unit, error: None))
+    end = Turn.end
 
-    monkeypatch.setattr(Transaction, "undo", keep)
+    def end_well(self: Turn, unit: Unit | None) -> None:
+        end(self, unit or Nothing())
+
+    monkeypatch.setattr(Turn, "end", end_well)
 
 
 def plant_every_failed_commit_undone(monkeypatch: pytest.MonkeyPatch) -> None:

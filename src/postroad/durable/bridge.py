@@ -74,6 +74,11 @@ class Settlement(Unit):
         self._refusals = refusals
         self.upto = answer.watermark
 
+    @property
+    def epoch(self) -> int:
+        """The epoch its numbers are of."""
+        return self._course.epoch
+
     def apply(self, ledger: Ledger) -> None:
         check_token(ledger.database, self._course.token)
         ledger.outbox.settle(
@@ -147,7 +152,7 @@ class Bridge:
         self._is_one_by_one = False
         self._on_fenced = on_fenced
         # Number up to which everything is durably removed here, and what was refused after it.
-        self._settled = 0
+        self._epoch = self._settled = 0
         self._refusals: list[Refusal] = []
         self._windows: deque[asyncio.Task[bytes]] = deque()
         self._task = asyncio.get_running_loop().create_task(
@@ -269,8 +274,7 @@ class Bridge:
         self.phase = Phase.OFFERING
         course = Course(peer=self.peer, store=self._store.id, epoch=peer.epoch, token=self._token)
         answer = await self._offer(course, peer)
-        self._settled = peer.settled
-        self._refusals = []
+        self._epoch, self._settled, self._refusals = peer.epoch, peer.settled, []
         self._settle(course, answer, peer.settled)
         outflow = Outflow(course, self._config, answer)
         while not self._is_stale:
@@ -396,6 +400,8 @@ class Bridge:
 
     def on_settled(self, unit: Settlement, error: Exception | None) -> None:
         """A settlement is durable, or failed: then a later one, or a new offer, makes up for it."""
+        if unit.epoch != self._epoch:
+            return
         if error is None:
             self._settled = max(self._settled, unit.upto)
             self._refusals = [it for it in self._refusals if it.number > unit.upto]

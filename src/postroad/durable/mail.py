@@ -191,7 +191,7 @@ class Mail(StoreOperations, Lifecycle):
             idempotency_key: posting again with the same key does nothing, for a week.
             delay: seconds that it is not handled for.
             ttl: seconds after which it is a dead letter instead of being handled.
-            priority: higher ones are handled first, where order is not demanded by the key.
+            priority: higher ones are handled first, also within a key.
             headers: what travels beside the body.
             reply_to: queue of this node that takes a reply.
             tx: post only if this transaction succeeds, and with it.

@@ -4,6 +4,7 @@ import pytest
 
 from postroad.core.errors import (
     HistoryDiverged,
+    MalformedPayload,
     ReceiverRestored,
     SenderRestored,
     StreamRefused,
@@ -37,8 +38,8 @@ def pages(*sizes: int | None, first: int = 1) -> list[OutPage]:
     ]
 
 
-def make_outflow(settled: int = 0, credit: int = 1 << 30) -> Outflow:
-    return Outflow(COURSE, CONFIG, answer(settled, credit=credit))
+def make_outflow(accepted: int = 0, credit: int = 1 << 30) -> Outflow:
+    return Outflow(COURSE, CONFIG, answer(accepted, credit=credit))
 
 
 # Whether both stores agree.
@@ -78,25 +79,27 @@ def test_stores_that_do_not(
 
 
 def test_a_window_continues_what_the_peer_has() -> None:
-    outflow = make_outflow(settled=4)
-    window = outflow.send(pages(5, None, first=5), NOW_MS)
+    outflow = make_outflow(accepted=4)
+    window = outflow.send(pages(5, None, first=5), 3, NOW_MS)
     assert (window.store, window.epoch, window.token) == (b"s" * 16, 3, 7)
     assert (window.first, window.previous, window.now_ms) == (5, chain(4), NOW_MS)
+    # What is durably removed here may be less than what the peer has.
+    assert window.settled == 3
     assert window.pages == [SentPage(1, chain(5), b"xxxxx"), SentPage(1, chain(6), None)]
     assert outflow.sent == 6
 
 
 def test_the_next_window_continues_the_last_one_before_its_answer() -> None:
     outflow = make_outflow()
-    outflow.send(pages(1, 1), NOW_MS)
-    window = outflow.send(pages(1, first=3), NOW_MS)
+    outflow.send(pages(1, 1), 0, NOW_MS)
+    window = outflow.send(pages(1, first=3), 0, NOW_MS)
     assert (window.first, window.previous) == (3, chain(2))
     assert outflow.in_flight == 2
 
 
 def test_a_page_tells_how_many_letters_it_has() -> None:
     page = OutPage(1, 40, chain(40), b"x")
-    assert make_outflow().send([page], NOW_MS).pages[0].count == 40
+    assert make_outflow().send([page], 0, NOW_MS).pages[0].count == 40
 
 
 def test_pages_are_chosen_up_to_the_size_of_a_window() -> None:
@@ -120,7 +123,7 @@ def test_no_more_windows_than_allowed_are_on_their_way() -> None:
     outflow = make_outflow()
     for number in (1, 2):
         assert outflow.room > 0
-        outflow.send(pages(1, first=number), NOW_MS)
+        outflow.send(pages(1, first=number), 0, NOW_MS)
     assert outflow.room <= 0
     assert outflow.choose(pages(1, first=3)) == ()
     assert outflow.on_answer(answer(1))
@@ -131,9 +134,9 @@ def test_no_more_windows_than_allowed_are_on_their_way() -> None:
 def test_no_more_bytes_than_the_peer_has_room_for_are_on_their_way() -> None:
     outflow = make_outflow(credit=700)
     assert outflow.room == 700
-    outflow.send(pages(500), NOW_MS)
+    outflow.send(pages(500), 0, NOW_MS)
     assert outflow.room == 200
-    outflow.send(pages(200, first=2), NOW_MS)
+    outflow.send(pages(200, first=2), 0, NOW_MS)
     assert outflow.room <= 0
     # The peer counts what it has taken, not what is still on its way.
     outflow.on_answer(answer(1, credit=200))
@@ -150,32 +153,49 @@ def test_a_peer_without_room_gets_nothing() -> None:
 # Answers.
 
 
-def test_an_accepted_window_is_settled() -> None:
+def test_an_accepted_window_is_known_to_be() -> None:
     outflow = make_outflow()
-    outflow.send(pages(1, 1), NOW_MS)
+    outflow.send(pages(1, 1), 0, NOW_MS)
     assert outflow.on_answer(answer(2))
-    assert outflow.settled == 2
+    assert outflow.accepted == 2
     assert not outflow.is_full
 
 
 @pytest.mark.parametrize("verdict", [Verdict.GAP, Verdict.FULL, Verdict.FENCED])
 def test_after_anything_else_one_begins_again(verdict: Verdict) -> None:
     outflow = make_outflow()
-    outflow.send(pages(1, 1), NOW_MS)
+    outflow.send(pages(1, 1), 0, NOW_MS)
     assert not outflow.on_answer(answer(1, verdict=verdict))
-    assert outflow.settled == 1
+    assert outflow.accepted == 1
     assert outflow.is_full is (verdict is Verdict.FULL)
 
 
 def test_an_old_watermark_takes_nothing_back() -> None:
-    outflow = make_outflow(settled=5)
-    outflow.send(pages(1, first=6), NOW_MS)
+    outflow = make_outflow(accepted=5)
+    outflow.send(pages(1, first=6), 0, NOW_MS)
     outflow.on_answer(answer(3, verdict=Verdict.GAP))
-    assert outflow.settled == 5
+    assert outflow.accepted == 5
 
 
 def test_a_diverged_stream_is_an_error() -> None:
     outflow = make_outflow()
-    outflow.send(pages(1), NOW_MS)
+    outflow.send(pages(1), 0, NOW_MS)
     with pytest.raises(HistoryDiverged, match="'beta'"):
         outflow.on_answer(answer(0, verdict=Verdict.DIVERGED))
+
+
+def test_a_peer_cannot_accept_what_it_was_not_sent() -> None:
+    outflow = make_outflow(accepted=4)
+    outflow.send(pages(1, 1, first=5), 4, NOW_MS)
+    with pytest.raises(MalformedPayload, match="accepts message 7, and 6 is the last"):
+        outflow.on_answer(answer(7))
+    assert outflow.accepted == 4
+
+
+def test_a_window_of_before_may_be_accepted_by_the_answer_of_another() -> None:
+    outflow = make_outflow()
+    outflow.send(pages(1), 0, NOW_MS)
+    outflow.send(pages(1, first=2), 0, NOW_MS)
+    assert outflow.on_answer(answer(2))
+    assert outflow.on_answer(answer(2))
+    assert (outflow.accepted, outflow.in_flight) == (2, 0)

@@ -32,6 +32,31 @@ def test_a_plain_letter(clerk: Clerk) -> None:
     assert before_ms <= letter.posted_ms <= time.time_ns() // 1_000_000
 
 
+def test_the_short_way_for_a_plain_letter_leads_to_the_same(clerk: Clerk) -> None:
+    post = clerk.plain("beta", "orders", b"body")
+    letter = letter_of(post)
+    assert post == Post("beta", post.id, post.encoded)
+    assert letter == Letter(post.id, "orders", b"body", letter.posted_ms)
+    assert letter_of(clerk.plain("beta", "orders", bytearray(b"x"))).body == b"x"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("peer", "queue", "body", "error"),
+    [
+        ("", "orders", b"", ConfigError),
+        ("beta", "no name", b"", ConfigError),
+        ("beta", "orders", "text", UsageError),
+        ("beta", "orders", bytes(1_000), MessageTooLarge),
+    ],
+)
+def test_the_short_way_refuses_the_same(
+    clerk: Clerk, peer: str, queue: str, body: Any, error: type[PostroadError]
+) -> None:
+    for make in (clerk.plain, clerk.post):
+        with pytest.raises(error):
+            make(peer, queue, body)
+
+
 def test_everything_a_letter_may_carry(clerk: Clerk) -> None:
     letter = letter_of(
         clerk.post(

@@ -25,6 +25,10 @@ class Database(Protocol):
     def begin(self) -> None:
         """Begin to write."""
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether what `begin` began has not ended."""
+
     def prepare(self) -> None:
         """Everything is written, and `commit` is next."""
 

@@ -77,8 +77,17 @@ class PostgresDatabase(Database):
     def rollback(self) -> None:
         self.execute("ROLLBACK")
 
+    @property
+    def is_in_transaction(self) -> bool:
+        return bool(self._connection.info.transaction_status.value)
+
     def close(self) -> None:
-        self._connection.close()
+        try:
+            if not self._connection.closed:
+                # The server may need a moment to notice that the connection is gone.
+                self._connection.execute("SELECT pg_advisory_unlock_all()")
+        finally:
+            self._connection.close()
 
 
 class PostgresBackend:

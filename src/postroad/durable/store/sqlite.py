@@ -88,6 +88,10 @@ class SqliteDatabase(Database):
         if self._connection.in_transaction:
             self.execute("ROLLBACK")
 
+    @property
+    def is_in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
     def copy_to(self, path: str) -> None:
         """Write a copy of everything that is committed."""
         with naming_failures(path):

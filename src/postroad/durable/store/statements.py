@@ -6,8 +6,11 @@ import re
 
 from postroad.core.errors import UsageError
 
-# Blanks, comments and empty statements, then the first word.
-_FIRST_WORD = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*(\w*)", re.DOTALL)
+# Blanks, comments and empty statements, then the first word, or a comment within a comment: that
+# ends where databases do not agree on.
+_FIRST_WORD = re.compile(
+    r"(?:[\s;\ufeff]|--[^\n]*(?:\n|$)|/\*(?:(?!/\*).)*?\*/)*(/\*|\w*)", re.DOTALL
+)
 _FORBIDDEN = frozenset(
     {"ABORT", "BEGIN", "COMMIT", "END", "PREPARE", "RELEASE", "ROLLBACK", "SAVEPOINT", "START"}
 )
@@ -16,8 +19,11 @@ _FORBIDDEN = frozenset(
 def check_statement(statement: str) -> None:
     """Raise UsageError if a statement would begin or end a transaction."""
     found = _FIRST_WORD.match(statement)
-    if found is not None and found[1].upper() in _FORBIDDEN:
+    word = "" if found is None else found[1].upper()
+    if word == "/*":
+        raise UsageError("a statement must not begin with a comment that contains another")
+    if word in _FORBIDDEN:
         raise UsageError(
-            f"{found[1].upper()} would end the commit that this transaction shares with others; "
+            f"{word} would end the commit that this transaction shares with others; "
             "returning from the handler commits, an exception undoes"
         )

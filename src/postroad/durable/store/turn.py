@@ -30,6 +30,7 @@ class Turn:
         # What is done with the statements or not at all; None undoes them.
         self.unit: Unit | None = None
         self._statement: asyncio.Future[Any] | None = None
+        self._has_savepoint = False
         self.is_lost = False
 
     async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
@@ -37,13 +38,21 @@ class Turn:
         if self.is_lost or self._ended.done():
             raise TransactionLost("the transaction is over; its statements were undone")
         check_statement(statement)
-        database = self._ledger.database
         # A caller that is cancelled must not leave a statement behind that runs into others.
         self._statement = asyncio.ensure_future(
-            self._execute(database.execute_native, statement, parameters)
+            self._execute(self._run_statement, statement, parameters)
         )
         rows: list[Row] = await asyncio.shield(self._statement)
         return rows
+
+    def _run_statement(self, statement: str, parameters: Sequence[Any] | None) -> list[Row]:
+        database = self._ledger.database
+        if not self._has_savepoint:
+            database.execute("SAVEPOINT postroad_turn")
+            self._has_savepoint = True
+        elif not database.is_in_transaction:
+            raise TransactionLost("a statement before this one has undone the whole transaction")
+        return database.execute_native(statement, parameters)
 
     def end(self, unit: Unit | None) -> None:
         """Say that no more statements come: apply the unit with them, or undo them."""
@@ -64,7 +73,6 @@ class Turn:
         """Let the user work, and do or undo what it did."""
         if self._ended.done() or self.granted.done():
             return
-        await self._execute(self._ledger.database.execute, "SAVEPOINT postroad_turn")
         self.granted.set_result(None)
         try:
             async with asyncio.timeout(timeout_s):
@@ -87,6 +95,8 @@ class Turn:
             except PostroadError as error:
                 # It refused before it changed anything.
                 unit.error = error
+        if not self._has_savepoint:
+            return
         if unit is None or unit.error is not None:
             database.execute("ROLLBACK TO SAVEPOINT postroad_turn")
         database.execute("RELEASE SAVEPOINT postroad_turn")

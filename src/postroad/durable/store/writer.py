@@ -244,15 +244,20 @@ class Writer:
             except StoreError as failure:
                 await self._clear_up([unit], failure)
             except Exception as failure:
-                await self._roll_back_or_reconnect()
-                self._settle([unit], failure)
+                news_after_all = await self._roll_back_or_reconnect()
+                if news_after_all is None:
+                    self._settle([unit], failure)
+                else:
+                    self._report([unit], news_after_all)
             else:
                 self._report([unit], news)
 
     async def _clear_up(self, units: Sequence[Unit], error: StoreError) -> None:
         """Find out whether a commit that failed has happened all the same, and tell of it."""
         if not self._is_committing:
-            # It cannot have: nobody needs to wait for the database to come back.
+            # It cannot have: nobody needs to wait for the database to come back. Whoever is told
+            # reads again, so what was thought must be forgotten by then.
+            await self.execute(self._ledger.forget)
             self._refuse(units, error)
             await self._roll_back_or_reconnect()
             return

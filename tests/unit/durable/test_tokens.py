@@ -1,0 +1,65 @@
+"""One bridge manager at a time: the one that took over last, and where it is."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from postroad.core import Address
+from postroad.core.errors import Fenced
+from postroad.durable import MemoryDisk, MemoryStore, Store
+from postroad.durable.bridge import check_token, find_manager, take_token
+from tests.durable_nodes import opened
+
+NAME = "alpha.bridge"
+HERE = Address("127.0.0.1", 4000)
+THERE = Address("::1", 4001)
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk()
+
+
+@pytest.fixture
+async def store(disk: MemoryDisk) -> AsyncIterator[Store]:
+    async with opened(MemoryStore(disk)) as it:
+        yield it
+
+
+async def take(store: Store, name: str = NAME, address: Address = HERE) -> int:
+    return await store.write(lambda ledger: take_token(ledger, name, address))
+
+
+async def test_whoever_takes_over_fences_those_before(store: Store) -> None:
+    first, second = await take(store), await take(store)
+    assert second > first
+    await store.read(check_token, second)
+    with pytest.raises(Fenced, match=f"manager {second} has taken over from {first}"):
+        await store.read(check_token, first)
+
+
+async def test_a_token_of_another_history_is_fenced_too(store: Store) -> None:
+    token = await take(store)
+    with pytest.raises(Fenced):
+        await store.read(check_token, token + 1)
+
+
+async def test_before_the_first_manager_there_is_none(store: Store) -> None:
+    assert await store.read(find_manager) is None
+    with pytest.raises(Fenced):
+        await store.read(check_token, 1)
+
+
+@pytest.mark.parametrize("address", [HERE, THERE, Address("mail.example", 9)], ids=str)
+async def test_the_last_manager_is_found(store: Store, address: Address) -> None:
+    await take(store, "another.bridge", Address("127.0.0.1", 1))
+    await take(store, NAME, address)
+    assert await store.read(find_manager) == (NAME, address)
+
+
+async def test_tokens_go_on_after_a_restart(disk: MemoryDisk) -> None:
+    async with opened(MemoryStore(disk)) as store:
+        first = await take(store)
+    async with opened(MemoryStore(disk)) as store:
+        assert await store.read(find_manager) == (NAME, HERE)
+        assert await take(store) > first
