@@ -140,7 +140,7 @@ class QueueBehaviour:
                 letter = make_letter(number, key="a")
                 ledger.queues.set_aside(make_aside(letter, due_ms=due_ms, holds_key=True))
             other = make_letter(4, key="b")
-            ledger.queues.set_aside(make_aside(other, due_ms=NEVER_MS, holds_key=True))
+            ledger.queues.set_aside(make_aside(other, due_ms=NOW_MS + 1, holds_key=True))
 
         await store.write(set_aside)
         id = await queue_id(store)

@@ -16,6 +16,7 @@ from postroad.core.errors import (
     Fenced,
     MessageTooLarge,
     PostroadError,
+    SenderRestored,
     StoreUnavailable,
     StreamRefused,
 )
@@ -25,7 +26,7 @@ from .config import MailConfig
 from .control import BridgeHealth
 from .exchange import Answer, Offer, Reason, Refusal, Verdict, decode, encode
 from .names import DELIVER, OFFER
-from .outflow import Course, Outflow, compare
+from .outflow import Course, Outflow, compare, refusals_between
 from .store import Store
 from .store import queries as query
 from .store.database import Database
@@ -206,6 +207,7 @@ class Bridge:
             self.phase = Phase.RESTING
             await self._wake.wait()
             self._wake.clear()
+            self._hurry.clear()
             try:
                 has_more = await self._converse()
             except Fenced as error:
@@ -247,8 +249,7 @@ class Bridge:
         )
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless there is news of the peer."""
-        self._hurry.clear()
+        """Wait, unless there is news of the peer since the last attempt began."""
         try:
             async with asyncio.timeout(seconds):
                 await self._hurry.wait()
@@ -319,7 +320,11 @@ class Bridge:
 
     def _check_verdict(self, answer: Answer) -> None:
         if answer.verdict is Verdict.FENCED:
-            raise Fenced(f"{self.peer!r} has heard from a later bridge manager of this store")
+            raise SenderRestored(
+                f"{self.peer!r} has heard from a later bridge manager of this store: if there is "
+                "none, this store is an old copy; decide what to do with the mail that waits, "
+                "then start a new epoch"
+            )
 
     async def _send_more(self, outflow: Outflow, peer: Peer) -> None:
         """Send what may be sent."""
@@ -336,7 +341,13 @@ class Bridge:
             self._hot_bytes -= hot.popleft().size
         if hot and hot[0].first == outflow.sent + 1:
             return list(hot)
-        return await self._store.read(query.read_pages, peer.id, outflow.sent, _PAGES_AT_ONCE)
+        epoch, pages = await self._store.read(
+            query.read_pages_of_epoch, peer.id, outflow.sent, _PAGES_AT_ONCE
+        )
+        if epoch != peer.epoch:
+            self.forget()
+            return ()
+        return pages
 
     async def _send(self, outflow: Outflow, pages: Sequence[OutPage]) -> None:
         BEFORE_SEND.reach(peer=self.peer, first=pages[0].first)
@@ -394,7 +405,7 @@ class Bridge:
         if answer.watermark > before:
             self.sent += answer.watermark - before
             # All that no settlement has made durable yet: one that fails must lose none of them.
-            self._refusals += answer.refusals
+            self._refusals += refusals_between(answer, before)
             unit = Settlement(self, course, answer, tuple(self._refusals))
             self._store.submit(unit, lazy=True)
 

@@ -72,10 +72,18 @@ class Worker:
             else:
                 consumer.on_success(entry, tx)
             self.is_busy = False
+            if self.is_overdue:
+                self._forgive()
             in_a_row += 1
             if in_a_row >= _IN_A_ROW_MAX:
                 in_a_row = 0
                 await asyncio.sleep(0)
+
+    def _forgive(self) -> None:
+        """The handler that took too long has ended, in whatever way: the next one has its time."""
+        self.is_overdue = False
+        while self.task.cancelling():
+            self.task.uncancel()
 
     def check(self, now: float, handler_s: float) -> None:
         """Cancel the handler if it has been at the same message for too long."""
@@ -161,9 +169,10 @@ class Consumer:
         if isinstance(error, Exception):
             self._fail(entry, error)
         elif isinstance(error, asyncio.CancelledError) and worker.is_overdue:
-            worker.is_overdue = False
-            worker.task.uncancel()
             self._fail(entry, TimeoutError(f"the handler took more than {self._handler_s} s"))
+        elif isinstance(error, asyncio.CancelledError) and not worker.task.cancelling():
+            # Nobody cancelled this worker: something the handler waited for was cancelled.
+            self._fail(entry, RuntimeError("what the handler waited for was cancelled"))
         else:
             self.consumption.give_back(entry)
             raise error

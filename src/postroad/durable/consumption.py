@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from postroad.core import faults
 from postroad.core.backoff import backoff
-from postroad.core.errors import PostRefused, Reject, StoreError
+from postroad.core.errors import Reject, StoreError, TransactionLost
 
 from .config import MailConfig, Retry
 from .exchange import Reason
@@ -100,7 +100,9 @@ class Consumption:
 
     def take(self) -> Entry | None:
         """The next message to handle; None if there is none at the moment."""
-        if self._is_broken or self.is_paused or self.uncommitted >= self._config.uncommitted_max:
+        if self._is_broken or self._is_closed or self.is_paused:
+            return None
+        if self.uncommitted >= self._config.uncommitted_max:
             return None
         shelf = self._shelf
         entry = shelf.take(_now_ms())
@@ -258,7 +260,7 @@ class Consumption:
         if unit.failure is not None:
             # It must be counted, or it would be tried again without end.
             self._uncounted.append(unit.failure)
-        elif isinstance(error, PostRefused) and len(unit.finished) == 1:
+        elif len(unit.finished) == 1 and not isinstance(error, StoreError | TransactionLost):
             self._uncounted.append((unit.finished[0], error))
 
     # Loading.
@@ -388,6 +390,7 @@ class Consumption:
             self._lane = Lane()
             await self._store.write(self._judge(entry, error).apply)
             self._uncounted.pop()
+        await self._store.write(lambda ledger: ledger.queues.release_forgotten(self.queue))
         held = await self._store.read(query.held_keys, self._id)
         self._shelf = Shelf(is_ordered=self._is_ordered, held=held)
         self._asides.clear()
@@ -421,6 +424,13 @@ class Consumption:
             self._aside_timer.cancel()
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
+        while self.uncommitted:
+            # Whoever reads the queue next must see what came of them.
+            await self.wait()
+
+    def is_like(self, is_ordered: bool, retry: Retry | None) -> bool:
+        """Whether it is used in that way; None stands for any."""
+        return self._is_ordered == is_ordered and retry in (None, self.retry)
 
     @property
     def in_hand(self) -> int:

@@ -13,6 +13,9 @@ from .chain import CHAIN_BYTES
 
 VERSION = 1
 
+REASON_CHARS_MAX = 64
+DETAIL_CHARS_MAX = 500
+
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
 """A number that every database has room for."""
 PageCount: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)]
@@ -52,8 +55,8 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
     """A message that was counted but not kept: its sender keeps it as a dead letter."""
 
     number: Count
-    reason: str
-    detail: str
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)]
+    detail: Annotated[str, msgspec.Meta(max_length=DETAIL_CHARS_MAX)]
 
 
 class SentPage(msgspec.Struct, array_like=True, frozen=True):

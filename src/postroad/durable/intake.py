@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from postroad.core import faults
-from postroad.core.errors import UsageError
+from postroad.core.errors import MalformedPayload, UsageError
 from postroad.net import Message, MessagingService
 
 from .chain import CHAIN_BYTES, genesis
@@ -24,6 +24,9 @@ AFTER_ACCEPT = faults.declare("durable.intake.after_accept")
 
 # Stores whose newest bridge is remembered; forgetting them all only weakens an extra check.
 _TOKENS_MAX = 4_096
+# The shortest letter: an array of an id, a queue name of one character, no body and a time.
+_LETTER_BYTES_MIN = 7
+_LETTERS_UNCHECKED = 512
 
 
 class Acceptance(Unit):
@@ -56,11 +59,11 @@ class Intake:
         self._service = service
         self._store = store
         self._config = config
-        self._tokens: dict[tuple[str, bytes], int] = {}
+        self._tokens: dict[tuple[str, bytes, int], int] = {}
         # Bytes that are stored, or about to be.
         self._held: dict[str, int] = {}
         self._held_in_all = 0
-        self.accepted = self.duplicates = self.refused = 0
+        self.refused = 0
 
     async def start(self) -> None:
         """Count what is there, and listen."""
@@ -99,7 +102,7 @@ class Intake:
         offer = decode(Offer, message.payload)
         if offer.version != VERSION:
             raise UsageError(f"version {offer.version} of the exchange; this node has {VERSION}")
-        is_newest = self._is_newest(sender, offer.store, offer.token)
+        is_newest = self._is_newest(sender, offer.store, offer.epoch, offer.token)
         return encode(await self._store.read(self._answer, sender, offer, is_newest))
 
     def _answer(self, database: Database, sender: str, offer: Offer, is_newest: bool) -> Answer:
@@ -117,14 +120,19 @@ class Intake:
         window = decode(Window, message.payload)
         if window.version != VERSION:
             raise UsageError(f"version {window.version} of the exchange; this node has {VERSION}")
-        if not self._is_newest(sender, window.store, window.token):
+        if not self._is_newest(sender, window.store, window.epoch, window.token):
             return encode(Answer(Verdict.FENCED, 0, bytes(CHAIN_BYTES), 0, []))
+        _check_counts(window)
         BEFORE_ACCEPT.reach(sender=sender, first=window.first)
-        unit = Acceptance(
-            sender, window, self._service.name, self._room(sender), len(message.payload)
-        )
+        size = len(message.payload)
+        unit = Acceptance(sender, window, self._service.name, self._room(sender), size)
         self._store.submit(unit)
-        await unit.done
+        # What is about to be stored takes room already.
+        self._count(sender, size)
+        try:
+            await unit.done
+        finally:
+            self._count(sender, -size)
         AFTER_ACCEPT.reach(sender=sender, first=window.first)
         arrival = unit.arrival
         self.refused += len(arrival.refusals)
@@ -144,12 +152,22 @@ class Intake:
             raise UsageError("mail is taken only over a protocol version that names its sender")
         return node_behind(message.peer)
 
-    def _is_newest(self, sender: str, store: bytes, token: int) -> bool:
-        """Whether no later bridge of that store was heard of."""
-        key = (sender, store)
+    def _is_newest(self, sender: str, store: bytes, epoch: int, token: int) -> bool:
+        """Whether no later bridge of that store was heard of, since its epoch began."""
+        key = (sender, store, epoch)
         newest = self._tokens.get(key, 0)
         if token > newest:
             if len(self._tokens) >= _TOKENS_MAX:
                 self._tokens.clear()
             self._tokens[key] = token
         return token >= newest
+
+
+def _check_counts(window: Window) -> None:
+    """Refuse a window that announces more letters than its bytes can hold."""
+    for page in window.pages:
+        # Of a few letters it does no harm: they are refused one by one.
+        if page.letters is None or page.count <= _LETTERS_UNCHECKED:
+            continue
+        if page.count * _LETTER_BYTES_MIN > len(page.letters):
+            raise MalformedPayload(f"{page.count} letters in {len(page.letters)} bytes")

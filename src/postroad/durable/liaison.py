@@ -106,6 +106,11 @@ class Liaison:
         self._tell(self._snapshot())
         self._reminder = asyncio.get_running_loop().call_later(_REMIND_S, self._remind)
 
+    def nudge(self, peer: str) -> None:
+        """Have the manager look at what waits for a peer."""
+        if peer in self._created:
+            self._create(peer)
+
     # What happens in the node.
 
     def _on_news(self, news: News) -> None:

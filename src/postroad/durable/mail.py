@@ -31,7 +31,8 @@ from .store import Store
 from .store import queries as query
 from .store.ledger import Ledger, News
 from .store.store import BRIDGE
-from .transaction import OPEN, Transaction, check_not_inside
+from .store.turn import OPEN, check_not_inside
+from .transaction import Transaction
 
 logger = logging.getLogger("postroad.durable")
 
@@ -82,7 +83,8 @@ class Mail(StoreOperations, Lifecycle):
         self._liaison = Liaison(service, store, directory, is_external=not bridge)
         self._has_bridge = bridge
         self._consumers: dict[str, Consumer] = {}
-        self._replies: dict[int, asyncio.Future[Message]] = {}
+        # Requests by id: whom they were made to, and who waits.
+        self._replies: dict[int, tuple[str, asyncio.Future[Message]]] = {}
         self._listening_to_replies = asyncio.Lock()
         self._was_started = self._is_running = False
         self._forgetting: asyncio.Task[None] | None = None
@@ -304,7 +306,7 @@ class Mail(StoreOperations, Lifecycle):
         """
         if concurrency < 1:
             raise ConfigError(f"concurrency={concurrency} must be 1 or more")
-        consumption = await self._consumption(queue, ordered_by_key, retry or Retry())
+        consumption = await self._consumption(queue, ordered_by_key, retry)
         if queue in self._consumers:
             raise UsageError(f"queue {queue!r} has a consumer already")
         consumer = self._consumers[queue] = Consumer(
@@ -319,16 +321,20 @@ class Mail(StoreOperations, Lifecycle):
 
     async def stop_consuming(self, queue: str, grace: float = _STOP_GRACE_S) -> None:
         """Let a queue rest; its messages stay."""
-        consumer = self._consumers.pop(queue, None)
+        consumer = self._consumers.get(queue)
         if consumer is not None:
+            # Until it has ended, nobody else may begin.
             await consumer.stop(grace)
+            self._consumers.pop(queue, None)
             self.consumptions.pop(queue, None)
 
-    async def _consumption(self, queue: str, is_ordered: bool, retry: Retry) -> Consumption:
+    async def _consumption(self, queue: str, is_ordered: bool, retry: Retry | None) -> Consumption:
         self._check_running()
         id = await self.declare(queue)
         queues = await self.store.read(query.list_queues)
         consumption = self.consumptions.get(queue)
+        if consumption is not None and not consumption.is_like(is_ordered, retry):
+            raise UsageError(f"queue {queue!r} is in use already, with other settings")
         if consumption is None:
             consumption = self.consumptions[queue] = Consumption(
                 self.store,
@@ -336,7 +342,7 @@ class Mail(StoreOperations, Lifecycle):
                 queue,
                 id,
                 is_ordered=is_ordered,
-                retry=retry,
+                retry=retry or Retry(),
                 meter=self.totals.handled,
             )
             consumption.is_paused = queues[queue][1]
@@ -356,12 +362,13 @@ class Mail(StoreOperations, Lifecycle):
         """
         if queue in self._consumers:
             raise UsageError(f"queue {queue!r} has a consumer; it cannot be pulled from")
-        consumption = await self._consumption(queue, True, retry or Retry())
+        consumption = await self._consumption(queue, True, retry)
         pulled: list[Pulled] = []
         try:
             async with asyncio.timeout(timeout):
                 while (entry := consumption.take()) is None:
                     await consumption.wait()
+                    self._check_running()
         except TimeoutError:
             return pulled
         while entry is not None:
@@ -387,7 +394,7 @@ class Mail(StoreOperations, Lifecycle):
         await self._listen_to_replies()
         post = self._clerk.post(peer, queue, body, key, None, None, None, 0, headers, REPLIES)
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._replies[post.id] = reply
+        self._replies[post.id] = (peer, reply)
         try:
             async with asyncio.timeout(timeout):
                 await self._post((post,))
@@ -406,11 +413,16 @@ class Mail(StoreOperations, Lifecycle):
                 await self.consume(REPLIES, self._on_reply, ordered_by_key=False)
 
     def _on_reply(self, message: Message, tx: Transaction) -> None:
-        reply = None if message.answers is None else self._replies.get(message.answers)
-        if reply is None or reply.done():
+        waiting = None if message.answers is None else self._replies.get(message.answers)
+        # Ids can be guessed, names cannot.
+        if waiting is None or waiting[0] != message.sender or waiting[1].done():
             self.totals.unclaimed_replies += 1
         else:
-            reply.set_result(message)
+            waiting[1].set_result(message)
+
+    def _forget(self, peer: str) -> None:
+        super()._forget(peer)
+        self._liaison.nudge(peer)
 
     async def bridges(self) -> Health:
         """How the bridges do; raises TimeoutError if their manager does not answer."""

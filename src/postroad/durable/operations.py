@@ -91,6 +91,7 @@ class StoreOperations:
         return count
 
     def _forget(self, peer: str) -> None:
+        """What waits for a peer was changed in the store: whoever carries it must know."""
         if self.manager is not None:
             self.manager.forget(peer)
 

@@ -15,7 +15,7 @@ from postroad.core.errors import (
 )
 
 from .config import MailConfig
-from .exchange import Answer, SentPage, Verdict, Window
+from .exchange import Answer, Refusal, SentPage, Verdict, Window
 from .store.rows import OutPage, Peer
 
 # What a page takes in a frame besides its letters.
@@ -56,6 +56,16 @@ def compare(peer: Peer, answer: Answer, chain_here: bytes | None) -> None:
             f"message {answer.watermark} to {peer.name!r} is not the one that was delivered there: "
             f"one of the two stores is an old copy that went on by itself; {advice}"
         )
+
+
+def refusals_between(answer: Answer, before: int) -> list[Refusal]:
+    """What a peer refuses of the messages it has accepted now: each at most once, in order."""
+    refusals: list[Refusal] = []
+    for refusal in answer.refusals:
+        if before < refusal.number <= answer.watermark:
+            refusals.append(refusal)
+            before = refusal.number
+    return refusals
 
 
 class Outflow:

@@ -27,7 +27,7 @@ class Pulled(Message):
         await message.ack()
     """
 
-    __slots__ = ("_clerk", "_consumption", "_lease", "_store")
+    __slots__ = ("_clerk", "_consumption", "_lease", "_store", "_tx")
 
     def __init__(
         self, entry: Entry, consumption: Consumption, store: Store, clerk: Clerk, lease_s: float
@@ -36,11 +36,13 @@ class Pulled(Message):
         self._consumption = consumption
         self._store = store
         self._clerk = clerk
+        self._tx: Transaction | None = None
         loop = asyncio.get_running_loop()
         self._lease: asyncio.TimerHandle | None = loop.call_later(lease_s, self._expire)
 
     def _expire(self) -> None:
         self._lease = None
+        self._undo()
         self._consumption.fail(self._entry, TimeoutError("it was pulled and not acknowledged"))
 
     def _end_lease(self) -> None:
@@ -50,8 +52,15 @@ class Pulled(Message):
         self._lease = None
 
     def begin(self) -> Transaction:
-        """A transaction to acknowledge it in."""
-        return Transaction(self._store, self._clerk)
+        """A transaction to acknowledge it in; it is undone if the message is not."""
+        self._undo()
+        self._tx = Transaction(self._store, self._clerk)
+        return self._tx
+
+    def _undo(self) -> None:
+        if self._tx is not None:
+            self._tx.undo()
+            self._tx = None
 
     async def ack(self, tx: Transaction | None = None) -> None:
         """It is handled; returns when that is durable, with everything the transaction wrote."""
@@ -78,11 +87,13 @@ class Pulled(Message):
     def nack(self, reason: str = "", *, delay: float | None = None) -> None:
         """It could not be handled: it comes again later, or is a dead letter after too often."""
         self._end_lease()
+        self._undo()
         self._consumption.fail(self._entry, Nacked(reason or "not acknowledged"), delay)
 
     def release(self) -> None:
         """Give it back at once, as if it had not been pulled."""
         self._end_lease()
+        self._undo()
         self._consumption.give_back(self._entry)
 
 

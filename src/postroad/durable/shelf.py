@@ -139,7 +139,8 @@ class Shelf:
 
     def _displace(self, entry: Entry) -> None:
         assert entry.key is not None
-        self._held[entry.key] += 1
+        if not entry.holds_key:
+            self._held[entry.key] += 1
         self.size -= 1
         self.displaced.append(entry)
 

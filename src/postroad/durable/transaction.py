@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 from postroad.core.errors import UsageError
@@ -12,21 +12,19 @@ from .message import Message
 from .posting import Clerk, Draft, Post
 from .store import Store
 from .store.database import Row
-from .store.turn import Turn
-
-OPEN: ContextVar[Transaction | None] = ContextVar("postroad_transaction", default=None)
-"""The transaction whose statements have begun in this task: commits wait for its end."""
+from .store.turn import OPEN, Turn
 
 
 class Transaction:
     """Collects what shall be done together: rows of the user's own tables, and further posts."""
 
-    __slots__ = ("_clerk", "_is_over", "_posts", "_store", "_turn")
+    __slots__ = ("_beginning", "_clerk", "_is_over", "_posts", "_store", "_turn")
 
     def __init__(self, store: Store, clerk: Clerk) -> None:
         self._store = store
         self._clerk = clerk
         self._turn: Turn | None = None
+        self._beginning: asyncio.Future[Turn] | None = None
         self._is_over = False
         # Made when it is needed: most handlers post nothing.
         self._posts: list[Post] | None = None
@@ -39,8 +37,12 @@ class Transaction:
         """
         self._check()
         if self._turn is None:
-            self._turn = await self._store.begin()
-            OPEN.set(self)
+            # One for all statements, also if several are begun at the same time.
+            if self._beginning is None:
+                self._beginning = asyncio.ensure_future(self._store.begin())
+            self._turn = await asyncio.shield(self._beginning)
+        self._turn.task = asyncio.current_task()
+        OPEN.set(self._turn)
         return await self._turn.execute(statement, parameters)
 
     def post(
@@ -102,13 +104,16 @@ class Transaction:
     @property
     def is_untouched(self) -> bool:
         """Whether nothing was done with it."""
-        return self._turn is None and self._posts is None
+        return self._beginning is None and self._posts is None
 
     def close(self) -> Turn | None:
         """Take nothing more; what its statements ran in, if there were any."""
         self._is_over = True
         if self._turn is not None:
             OPEN.set(None)
+        elif self._beginning is not None:
+            # Nobody waits for it any more.
+            self._beginning.add_done_callback(_give_up)
         return self._turn
 
     def undo(self) -> None:
@@ -118,10 +123,6 @@ class Transaction:
             turn.end(None)
 
 
-def check_not_inside() -> None:
-    """Refuse to wait for a commit that waits for the caller's own transaction."""
-    if OPEN.get() is not None:
-        raise UsageError(
-            "this would wait for the transaction it is called in: pass tx=tx, or do it before "
-            "the first statement"
-        )
+def _give_up(beginning: asyncio.Future[Turn]) -> None:
+    if not beginning.cancelled() and beginning.exception() is None:
+        beginning.result().end(None)

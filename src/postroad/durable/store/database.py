@@ -16,6 +16,9 @@ class Database(Protocol):
     what is wrong with a statement raises as it is.
     """
 
+    aborts_on_error: bool
+    """Whether after a statement that failed only a rollback is possible."""
+
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run one of Postroad's own statements; the rows it yields."""
 

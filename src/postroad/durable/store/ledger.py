@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from postroad.core.errors import StoreLocked
 from postroad.durable.config import MailConfig
 from postroad.durable.letters import Letter, bind_page, decode_page, encode_letter
 
@@ -43,6 +44,8 @@ class Ledger:
         self._to_self: list[bytes] = []
         # Every process that writes counts its own commits.
         self._counter = f"commits.{role}"
+        self._process_key = f"process.{role}"
+        self._process = read_meta(database, self._process_key)
         self.commits = int(read_meta(database, self._counter) or 0)
 
     def begin(self, now_ms: int) -> None:
@@ -71,9 +74,16 @@ class Ledger:
         self.queues.flush()
         write_meta(self.database, self._counter, str(self.commits + 1))
 
-    def has_happened(self, database: Database) -> bool:
+    def has_happened(self) -> bool:
         """Whether the commit that was sealed last is in the database."""
-        return int(read_meta(database, self._counter) or 0) == self.commits + 1
+        return int(read_meta(self.database, self._counter) or 0) == self.commits + 1
+
+    def check_alone(self) -> None:
+        """Raise StoreLocked if another process has opened the store in this role since."""
+        if read_meta(self.database, self._process_key) != self._process:
+            raise StoreLocked(
+                "another process has worked on the store meanwhile; start this one again"
+            )
 
     def keep(self) -> News:
         """The commit happened."""

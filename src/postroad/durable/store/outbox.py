@@ -22,7 +22,7 @@ from postroad.durable.letters import Letter, bind_page, decode_page
 
 from .database import Database
 from .dead import DeadLetters
-from .queries import PEER_COLUMNS, find_peer
+from .queries import PEER_COLUMNS, find_peer, page_with
 from .rows import OutPage, Peer
 
 UNREADABLE_QUEUE = "_unreadable"
@@ -87,26 +87,24 @@ class Outbox:
 
     def check_room(self, name: str, count: int) -> None:
         """Raise MailboxFull if so many more messages are more than this node keeps for a peer."""
-        posted = len(self._posted.get(name, ()))
-        peer = self.find(name)
-        waiting = posted if peer is None else peer.head + posted - peer.settled
-        if peer is None or waiting + count <= self._config.outbox_messages_max:
-            if waiting + count > self._config.outbox_messages_max:
-                raise self._full(name, waiting)
+        if self._waiting(name) + count <= self._config.outbox_messages_max:
             return
-        # What a bridge of another process has settled is not known here yet.
-        peer.settled, peer.settled_chain = self.database.execute(
-            "SELECT settled, settled_chain FROM postroad_peers WHERE id = ?", (peer.id,)
-        )[0]
-        waiting = peer.head + posted - peer.settled
+        peer = self._peers.get(name)
+        if peer is not None:
+            # What a bridge of another process has settled is not known here yet.
+            peer.settled, peer.settled_chain = self.database.execute(
+                "SELECT settled, settled_chain FROM postroad_peers WHERE id = ?", (peer.id,)
+            )[0]
+        waiting = self._waiting(name)
         if waiting + count > self._config.outbox_messages_max:
-            raise self._full(name, waiting)
+            raise MailboxFull(
+                f"{waiting} messages wait for {name!r}; this node keeps "
+                f"{self._config.outbox_messages_max} (outbox_messages_max)"
+            )
 
-    def _full(self, name: str, waiting: int) -> MailboxFull:
-        return MailboxFull(
-            f"{waiting} messages wait for {name!r}; this node keeps "
-            f"{self._config.outbox_messages_max} (outbox_messages_max)"
-        )
+    def _waiting(self, name: str) -> int:
+        posted, peer = len(self._posted.get(name, ())), self.find(name)
+        return posted if peer is None else peer.head + posted - peer.settled
 
     def find_posted(self, name: str, idempotence: Idempotence) -> int | None:
         """The id of the letter posted under that key before, if there was one."""
@@ -208,10 +206,8 @@ class Outbox:
 
     def _check_end(self, peer: Peer, upto: int, chain: bytes) -> None:
         """A peer can have accepted whole pages only, and those that were sent."""
-        rows = self.database.execute(
-            "SELECT chain FROM postroad_outbox WHERE peer = ? AND last = ?", (peer.id, upto)
-        )
-        if not rows or bytes(rows[0][0]) != chain:
+        page = page_with(self.database, peer.id, upto)
+        if page is None or page.last != upto or page.chain != chain:
             raise HistoryDiverged(
                 f"{peer.name!r} claims to have accepted message {upto}, but not the one that "
                 "was posted here"
@@ -223,21 +219,13 @@ class Outbox:
         letters: Sequence[Letter] = ()
         for refusal in refusals:
             if not page.first <= refusal.number <= page.last:
-                page = self._page_with(peer, refusal.number)
+                page = page_with(self.database, peer.id, refusal.number) or page
                 letters = read_letters(page)
             index = refusal.number - page.first
             if index < len(letters):
                 self._dead.add_outbound(
                     peer.name, letters[index], refusal.reason, refusal.detail, now_ms
                 )
-
-    def _page_with(self, peer: Peer, number: int) -> OutPage:
-        rows = self.database.execute(
-            "SELECT first, last, chain, letters FROM postroad_outbox"
-            " WHERE peer = ? AND first <= ? AND last >= ?",
-            (peer.id, number, number),
-        )
-        return OutPage(*rows[0])
 
     def void(self, name: str, page: OutPage, reason: Reason, detail: str, now_ms: int) -> None:
         """Make dead letters of a page that cannot be sent; its numbers stay."""
@@ -247,8 +235,8 @@ class Outbox:
         for letter in read_letters(page):
             self._dead.add_outbound(name, letter, reason, detail, now_ms)
         self.database.execute(
-            "UPDATE postroad_outbox SET letters = NULL WHERE peer = ? AND first = ?",
-            (peer.id, page.first),
+            "UPDATE postroad_outbox SET letters = NULL WHERE peer = ? AND first = ? AND chain = ?",
+            (peer.id, page.first, page.chain),
         )
 
     def start_epoch(self, name: str) -> int:

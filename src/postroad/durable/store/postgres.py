@@ -42,6 +42,8 @@ def naming_failures(where: str) -> Iterator[None]:
 class PostgresDatabase(Database):
     """One connection to a PostgreSQL server."""
 
+    aborts_on_error = True
+
     def __init__(self, connection: psycopg.Connection[Row], where: str) -> None:
         self._connection = connection
         self._where = where

@@ -44,6 +44,41 @@ def read_pages(database: Database, peer: int, after: int, limit: int) -> list[Ou
     ]
 
 
+def read_pages_of_epoch(
+    database: Database, peer: int, after: int, limit: int
+) -> tuple[int, list[OutPage]]:
+    """The next pages that wait for a peer, and the epoch their numbers are of.
+
+    In one statement, so that both are of the same moment.
+    """
+    rows = database.execute(
+        "SELECT peers.epoch, outbox.first, outbox.last, outbox.chain, outbox.letters"
+        " FROM postroad_peers AS peers LEFT JOIN postroad_outbox AS outbox"
+        " ON outbox.peer = peers.id AND outbox.first > ? WHERE peers.id = ?"
+        " ORDER BY outbox.first LIMIT ?",
+        (after, peer, limit),
+    )
+    pages = [
+        OutPage(first, last, bytes(chain), None if letters is None else bytes(letters))
+        for _, first, last, chain, letters in rows
+        if first is not None
+    ]
+    return int(rows[0][0]), pages
+
+
+def page_with(database: Database, peer: int, number: int) -> OutPage | None:
+    """The page of the outbox that a message is in."""
+    rows = database.execute(
+        "SELECT first, last, chain, letters FROM postroad_outbox"
+        " WHERE peer = ? AND first <= ? ORDER BY first DESC LIMIT 1",
+        (peer, number),
+    )
+    if not rows or rows[0][1] < number:
+        return None
+    first, last, chain, letters = rows[0]
+    return OutPage(first, last, bytes(chain), None if letters is None else bytes(letters))
+
+
 def peer_and_chain(database: Database, name: str, number: int) -> tuple[Peer, bytes | None]:
     """The state of a peer, and the chain after one message if that ends a page.
 
@@ -51,16 +86,17 @@ def peer_and_chain(database: Database, name: str, number: int) -> tuple[Peer, by
     """
     columns = ", ".join(f"peers.{column}" for column in PEER_COLUMNS.split(", "))
     rows = database.execute(
-        f"SELECT {columns}, outbox.chain FROM postroad_peers AS peers"
-        " LEFT JOIN postroad_outbox AS outbox ON outbox.peer = peers.id AND outbox.last = ?"
+        f"SELECT {columns}, outbox.last, outbox.chain FROM postroad_peers AS peers"
+        " LEFT JOIN postroad_outbox AS outbox ON outbox.peer = peers.id AND outbox.first ="
+        " (SELECT MAX(first) FROM postroad_outbox WHERE peer = peers.id AND first <= ?)"
         " WHERE peers.name = ?",
         (number, name),
     )
-    *columns_of_peer, chain = rows[0]
+    *columns_of_peer, last, chain = rows[0]
     peer = _to_peer(tuple(columns_of_peer))
     if number == peer.settled:
         return peer, peer.settled_chain
-    return peer, None if chain is None else bytes(chain)
+    return peer, bytes(chain) if last == number else None
 
 
 def oldest_for(database: Database, peer: int) -> int | None:

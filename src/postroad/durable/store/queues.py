@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from postroad.durable.letters import Letter, encode_letter, encode_page
+from postroad.durable.letters import NEVER_MS, Letter, encode_letter, encode_page
 
 from .database import Database
 from .dead import DeadLetters
@@ -120,12 +120,7 @@ class Queues:
         ):
             self._count(aside.sender, -size)
         if aside.holds_key:
-            queue = self.queue_id(aside.queue)
-            self.database.execute(
-                "UPDATE postroad_aside SET due_ms = ? WHERE id = (SELECT MIN(id) FROM"
-                " postroad_aside WHERE queue = ? AND key = ? AND holds_key = 1)",
-                (now_ms, queue, aside.letter.key),
-            )
+            self._wake_first(self.queue_id(aside.queue), aside.letter.key, now_ms)
             self.set_aside_in[aside.queue] = None
 
     def _set_aside_new(self, sender: str, letter: Letter, ahead_ms: int, now_ms: int) -> None:
@@ -158,6 +153,7 @@ class Queues:
             ),
         )
         self._count(aside.sender, len(data))
+        self._ensure_head(aside)
         self.set_aside_in[aside.queue] = None
 
     def postpone(self, aside: AsideLetter) -> None:
@@ -173,13 +169,36 @@ class Queues:
                 aside.id,
             ),
         )
+        self._ensure_head(aside)
         self.set_aside_in[aside.queue] = None
 
-    def bury(
-        self, sender: str, letter: Letter, reason: str, detail: str, failures: int, now_ms: int
-    ) -> None:
-        """Keep a letter that cannot be handled among the dead ones."""
-        self._dead.add_inbound(sender, letter, reason, detail, failures, now_ms)
+    def _ensure_head(self, aside: AsideLetter) -> None:
+        """If no letter of a key is on its way that others of it wait for, the first one goes."""
+        if aside.due_ms < NEVER_MS:
+            return
+        queue, key = self.queue_id(aside.queue), aside.letter.key
+        rows = self.database.execute(
+            "SELECT 1 FROM postroad_aside WHERE queue = ? AND key = ? AND holds_key = 1"
+            " AND due_ms < ? LIMIT 1",
+            (queue, key, NEVER_MS),
+        )
+        if not rows:
+            self._wake_first(queue, key, 0)
+
+    def _wake_first(self, queue: int, key: str | None, due_ms: int) -> None:
+        self.database.execute(
+            "UPDATE postroad_aside SET due_ms = ? WHERE id = (SELECT MIN(id) FROM"
+            " postroad_aside WHERE queue = ? AND key = ? AND holds_key = 1)",
+            (due_ms, queue, key),
+        )
+
+    def release_forgotten(self, queue: str) -> None:
+        """Let the first letter of each key go that waits for one that is not there."""
+        self.database.execute(
+            "UPDATE postroad_aside SET due_ms = 0 WHERE id IN (SELECT MIN(id) FROM postroad_aside"
+            " WHERE queue = ? AND holds_key = 1 GROUP BY key HAVING MIN(due_ms) >= ?)",
+            (self.queue_id(queue), NEVER_MS),
+        )
 
     def pause(self, queue: str, is_paused: bool) -> None:
         """Write down whether the consumers of a queue shall rest."""

@@ -62,6 +62,8 @@ def naming_failures(where: str) -> Iterator[None]:
 class SqliteDatabase(Database):
     """One connection to a SQLite database."""
 
+    aborts_on_error = False
+
     def __init__(self, connection: sqlite3.Connection, where: str) -> None:
         self._connection = connection
         self._where = where

@@ -16,7 +16,7 @@ from postroad.durable.config import MailConfig
 from .database import Backend, Database
 from .ledger import Ledger, News
 from .schema import migrate, read_meta, write_meta
-from .turn import Turn
+from .turn import Turn, check_not_inside
 from .units import Unit, Work
 from .writer import Writer, close_quietly
 
@@ -116,7 +116,7 @@ class Store:
             database = self._backend.connect()
             try:
                 self._backend.check(database)
-                self._prepare(database, owner)
+                self._prepare(database, owner, role)
                 self._ledger = Ledger(database, self.id, self.owner, role, self.config)
                 self._reader = self._backend.connect_reader()
             except BaseException:
@@ -126,13 +126,15 @@ class Store:
             self._backend.unlock()
             raise
 
-    def _prepare(self, database: Database, owner: str | None) -> None:
+    def _prepare(self, database: Database, owner: str | None, role: str) -> None:
         """Bring the tables up to date, and see whose they are; one process at a time."""
         database.begin()
         try:
             self._backend.exclude_others(database)
             migrate(self._backend, database)
             self.id, self.owner = self._claim(database, owner)
+            # Tells, after a lost connection, whether another process was here meanwhile.
+            write_meta(database, f"process.{role}", os.urandom(8).hex())
         except BaseException:
             database.rollback()
             raise
@@ -192,6 +194,7 @@ class Store:
 
     async def write(self, function: Callable[[Ledger], T], size: int = 0) -> T:
         """Change the store with a function, and wait until that is durable."""
+        check_not_inside()
         work = Work(function, size)
         await self.writer.wait_for_room()
         self.submit(work)

@@ -13,7 +13,7 @@ from postroad.core.errors import ConfigError, HistoryDiverged, MalformedPayload
 from postroad.durable.chain import genesis
 from postroad.durable.config import MailConfig
 from postroad.durable.dedup import FreshPage, GapBefore, sift
-from postroad.durable.exchange import Reason, Refusal, Verdict, Window
+from postroad.durable.exchange import DETAIL_CHARS_MAX, Reason, Refusal, Verdict, Window
 from postroad.durable.letters import Letter, decode_page
 from postroad.durable.names import validate_key, validate_queue_name
 
@@ -155,7 +155,8 @@ class Streams:
             if len(letters) != fresh.page.count:
                 raise MalformedPayload(f"{len(letters)} letters where {fresh.page.count} were told")
         except MalformedPayload as error:
-            return [Refusal(number, Reason.UNREADABLE, str(error)) for number in numbers]
+            detail = str(error)[:DETAIL_CHARS_MAX]
+            return [Refusal(number, Reason.UNREADABLE, detail) for number in numbers]
         refusals = list(self._refuse(sender, fresh.first, letters, now_ms - ahead_ms))
         if refusals:
             refused = {refusal.number - fresh.first for refusal in refusals}
@@ -177,9 +178,9 @@ class Streams:
                 allowed[letter.queue] = self._why_closed(sender, letter.queue, opened)
                 opened += allowed[letter.queue] is None and letter.queue not in self._queues.ids()
             if (detail := allowed[letter.queue]) is not None:
-                yield Refusal(number, Reason.UNKNOWN_QUEUE, detail)
+                yield Refusal(number, Reason.UNKNOWN_QUEUE, detail[:DETAIL_CHARS_MAX])
             elif letter.key is not None and (detail := _why_no_key(letter.key)) is not None:
-                yield Refusal(number, Reason.UNREADABLE, detail)
+                yield Refusal(number, Reason.UNREADABLE, detail[:DETAIL_CHARS_MAX])
             elif len(letter.body) > size_max:
                 detail = f"{len(letter.body)} bytes; this node takes {size_max}"
                 yield Refusal(number, Reason.TOO_LARGE, detail)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
-from postroad.core.errors import PostroadError, StoreError, TransactionLost
+from postroad.core.errors import PostroadError, StoreError, TransactionLost, UsageError
 
 from .database import Row
 from .ledger import Ledger
@@ -14,6 +15,21 @@ from .statements import check_statement
 from .units import Unit
 
 Execute = Callable[..., Awaitable[Any]]
+
+
+OPEN: ContextVar[Turn | None] = ContextVar("postroad_turn", default=None)
+"""The turn whose statements have begun in this task: commits wait for its end."""
+
+
+def check_not_inside() -> None:
+    """Refuse to wait for a commit that waits for the caller's own transaction."""
+    turn = OPEN.get()
+    # Tasks inherit what was open when they were made, and may outlive it.
+    if turn is not None and not turn.is_over and turn.task is asyncio.current_task():
+        raise UsageError(
+            "this would wait for the transaction it is called in: pass tx=tx, or do it before "
+            "the first statement"
+        )
 
 
 class Turn:
@@ -32,6 +48,12 @@ class Turn:
         self._statement: asyncio.Future[Any] | None = None
         self._has_savepoint = False
         self.is_lost = False
+        self.task = asyncio.current_task()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be done in it any more."""
+        return self.is_lost or self._ended.done()
 
     async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         """Run a statement and return its rows."""
@@ -52,7 +74,18 @@ class Turn:
             self._has_savepoint = True
         elif not database.is_in_transaction:
             raise TransactionLost("a statement before this one has undone the whole transaction")
-        return database.execute_native(statement, parameters)
+        if not database.aborts_on_error:
+            return database.execute_native(statement, parameters)
+        # A user who catches the error goes on from here.
+        database.execute("SAVEPOINT postroad_statement")
+        try:
+            rows = database.execute_native(statement, parameters)
+        except BaseException:
+            database.execute("ROLLBACK TO SAVEPOINT postroad_statement")
+            raise
+        finally:
+            database.execute("RELEASE SAVEPOINT postroad_statement")
+        return rows
 
     def end(self, unit: Unit | None) -> None:
         """Say that no more statements come: apply the unit with them, or undo them."""

@@ -181,7 +181,11 @@ class Writer:
     async def _give_turns(self, units: list[Unit]) -> None:
         until = self._loop.time() + _ROUND_S
         for _ in range(_TURNS_MAX):
-            if not self._turns:
+            # Whatever was submitted before a turn comes before it.
+            while more := self._take():
+                units += more
+                await self.execute(self._apply, more)
+            if not self._turns or self._loop.time() >= until:
                 return
             turn = self._turns.popleft()
             try:
@@ -189,11 +193,6 @@ class Writer:
             finally:
                 if turn.unit is not None:
                     units.append(turn.unit)
-            if more := self._take():
-                units += more
-                await self.execute(self._apply, more)
-            if self._loop.time() >= until:
-                return
 
     def _begin(self) -> None:
         self._is_committing = False
@@ -297,7 +296,8 @@ class Writer:
         return self._keep_or_forget()
 
     def _keep_or_forget(self) -> News | None:
-        if self._ledger.has_happened(self._ledger.database):
+        self._ledger.check_alone()
+        if self._ledger.has_happened():
             return self._ledger.keep()
         self._ledger.forget()
         return None
