@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from .tables import settings_table, transitions_table
 DOCS = Path(__file__).resolve().parent.parent
 
 _FILES = {"images/member-states.svg": draw_states}
-_SECTIONS = {
+_SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
     "durable.md": {
         "mail settings": partial(settings_table, MailConfig),
         "retry settings": partial(settings_table, Retry),
