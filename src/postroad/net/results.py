@@ -22,7 +22,7 @@ from postroad.core.errors import (
 from postroad.wire import Reply, Status
 
 
-class LinkDown(msgspec.Struct, frozen=True, gc=False):
+class LinkDown(msgspec.Struct, frozen=True):
     """The connection ended before the reply."""
 
     error: MessagingError
