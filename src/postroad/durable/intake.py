@@ -63,7 +63,6 @@ class Intake:
         # Bytes that are stored, or about to be.
         self._held: dict[str, int] = {}
         self._held_in_all = 0
-        self.refused = 0
 
     async def start(self) -> None:
         """Count what is there, and listen."""
@@ -135,7 +134,6 @@ class Intake:
             self._count(sender, -size)
         AFTER_ACCEPT.reach(sender=sender, first=window.first)
         arrival = unit.arrival
-        self.refused += len(arrival.refusals)
         return encode(
             Answer(
                 arrival.verdict,

@@ -143,12 +143,6 @@ def list_refusals(database: Database, stream: int, after: int) -> list[Refusal]:
     return [Refusal(*row) for row in rows]
 
 
-def count_refusals(database: Database, stream: int) -> int:
-    """How many refusals of a stream its sender may not know."""
-    rows = database.execute("SELECT COUNT(*) FROM postroad_refusals WHERE stream = ?", (stream,))
-    return int(rows[0][0])
-
-
 def list_queues(database: Database) -> dict[str, tuple[int, bool]]:
     """All queues: their numbers, and whether they are paused."""
     rows = database.execute("SELECT name, id, is_paused FROM postroad_queues ORDER BY name")

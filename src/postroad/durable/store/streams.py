@@ -18,7 +18,7 @@ from postroad.durable.letters import Letter, decode_page
 from postroad.durable.names import validate_key, validate_queue_name
 
 from .database import Database
-from .queries import count_refusals, find_stream
+from .queries import find_stream, list_refusals
 from .queues import Queues
 from .rows import Stream
 
@@ -92,7 +92,9 @@ class Streams:
         """Keep what is new in a window, as far as there is room, and move the watermark."""
         stream = self.stream(sender, window.store, window.epoch, own_name)
         self.forget_refusals(stream, window.settled)
-        unknown = count_refusals(self.database, stream.id)
+        # Told with every answer until they are settled: the one they were told with first may have
+        # got lost, and its window come again by another way.
+        known = list_refusals(self.database, stream.id, window.settled)
         before = stream.watermark
         refusals: list[Refusal] = []
         verdict, detail = Verdict.ACCEPTED, ""
@@ -100,7 +102,7 @@ class Streams:
             for fresh in sift(stream.watermark, stream.chain, window):
                 room -= 0 if fresh.page.letters is None else len(fresh.page.letters)
                 is_crowded = room < 0 and not self._is_first(stream, before, sender)
-                if is_crowded or unknown + len(refusals) > _REFUSALS_MAX:
+                if is_crowded or len(known) + len(refusals) > _REFUSALS_MAX:
                     verdict = Verdict.FULL
                     break
                 refusals += self._take(sender, fresh, now_ms - window.now_ms, now_ms)
@@ -110,7 +112,7 @@ class Streams:
         except HistoryDiverged as error:
             verdict, detail = Verdict.DIVERGED, str(error)
         self._remember(stream, before, refusals)
-        return Arrival(verdict, stream.watermark, stream.chain, refusals, detail)
+        return Arrival(verdict, stream.watermark, stream.chain, known + refusals, detail)
 
     def _is_first(self, stream: Stream, before: int, sender: str) -> bool:
         """Whether nothing of the sender is here: it may always send one page, however large."""
