@@ -86,7 +86,9 @@ class Consumption:
         self.uncommitted = 0
         self._is_broken = True
         self._lane = Lane()
+        # Of what could not be committed: failures, in order, and the first message of each key.
         self._uncounted: list[tuple[Entry, BaseException]] = []
+        self._first_undone: dict[str, Entry] = {}
         self._repairs = 0
         self.is_paused = False
         self._is_closed = False
@@ -257,6 +259,9 @@ class Consumption:
         if not self._is_broken:
             logger.warning("queue %r is read again: %s", self.queue, error)
         self._is_broken = self._lane.is_broken = True
+        for entry in unit.entries():
+            if entry.key is not None:
+                self._first_undone.setdefault(entry.key, entry)
         if unit.failure is not None:
             # It must be counted, or it would be tried again without end.
             self._uncounted.append(unit.failure)
@@ -386,10 +391,13 @@ class Consumption:
             await self._pause(self._repairs)
         self._repairs += 1
         while self._uncounted:
-            entry, error = self._uncounted[-1]
-            self._lane = Lane()
-            await self._store.write(self._judge(entry, error).apply)
-            self._uncounted.pop()
+            entry, error = self._uncounted[0]
+            # Behind another one of its key that is handled again it waits, and is not set aside.
+            if entry.key is None or self._first_undone[entry.key] is entry:
+                self._lane = Lane()
+                await self._store.write(self._judge(entry, error).apply)
+            del self._uncounted[0]
+        self._first_undone.clear()
         await self._store.write(lambda ledger: ledger.queues.release_forgotten(self.queue))
         held = await self._store.read(query.held_keys, self._id)
         self._shelf = Shelf(is_ordered=self._is_ordered, held=held)
