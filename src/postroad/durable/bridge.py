@@ -286,6 +286,9 @@ class Bridge:
                     continue
                 if outflow.is_full:
                     await self._wait_for_room()
+                else:
+                    # It lost sight of this node; should it do so again, not at once.
+                    await self._back_off()
                 return True
             if not self._windows and outflow.room <= 0:
                 await self._wait_for_room()

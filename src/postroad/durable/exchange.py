@@ -48,7 +48,6 @@ class Reason(enum.StrEnum):
     TOO_LARGE = "too large"
     UNKNOWN_QUEUE = "unknown queue"
     UNREADABLE = "unreadable"
-    PURGED = "purged"
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):

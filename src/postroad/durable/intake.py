@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from postroad.core import faults
 from postroad.core.errors import MalformedPayload, UsageError
@@ -18,6 +19,8 @@ from .store.database import Database
 from .store.ledger import Ledger, News
 from .store.streams import Arrival
 from .store.units import Unit, tell
+
+logger = logging.getLogger("postroad.durable")
 
 BEFORE_ACCEPT = faults.declare("durable.intake.before_accept")
 AFTER_ACCEPT = faults.declare("durable.intake.after_accept")
@@ -134,6 +137,8 @@ class Intake:
             self._count(sender, -size)
         AFTER_ACCEPT.reach(sender=sender, first=window.first)
         arrival = unit.arrival
+        if arrival.detail:
+            logger.debug("a window of %s was not taken: %s", sender, arrival.detail)
         return encode(
             Answer(
                 arrival.verdict,

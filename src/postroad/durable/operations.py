@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -112,7 +114,7 @@ class StoreOperations:
 
     async def retry_dead(self, id: int) -> None:
         """Have a dead letter delivered or handled once more, as if it were new."""
-        await self.store.write(lambda ledger: _revive(ledger, id))
+        await self.store.write(lambda ledger: _revive(ledger, _remove(ledger, id)))
 
     async def retry_all_dead(self, queue: str | None = None) -> int:
         """Do that with all of them, or all of one queue; returns how many."""
@@ -124,16 +126,24 @@ class StoreOperations:
 
     async def drop_all_dead(self, queue: str | None = None) -> int:
         """Forget all of them, or all of one queue; returns how many."""
-        return await self._each_dead(queue, _remove)
+        return await self._each_dead(queue, lambda ledger, dead: None)
 
-    async def _each_dead(self, queue: str | None, action: object) -> int:
+    async def _each_dead(
+        self, queue: str | None, action: Callable[[Ledger, DeadLetter], None]
+    ) -> int:
+        def act(ledger: Ledger, ids: list[int]) -> int:
+            # Some may have been retried or dropped meanwhile.
+            found = [dead for id in ids if (dead := ledger.dead.remove(id)) is not None]
+            for dead in found:
+                action(ledger, dead)
+            return len(found)
+
         # Those that die meanwhile are left for the next time.
         last = await self.store.read(query.last_dead)
         count = after = 0
         while dead := await self.dead_letters(queue, after=after, limit=_DEAD_AT_ONCE):
             ids = [it.id for it in dead if it.id <= last]
-            await self.store.write(lambda ledger, ids=ids: [action(ledger, id) for id in ids])  # type: ignore[misc, operator]
-            count += len(ids)
+            count += await self.store.write(partial(act, ids=ids))
             after = dead[-1].id
             if after >= last:
                 break
@@ -203,8 +213,7 @@ def _remove(ledger: Ledger, id: int) -> DeadLetter:
     return dead
 
 
-def _revive(ledger: Ledger, id: int) -> None:
-    dead = _remove(ledger, id)
+def _revive(ledger: Ledger, dead: DeadLetter) -> None:
     # Its times are over.
     letter = msgspec.structs.replace(dead.letter, due_ms=0, expires_ms=0)
     if dead.is_outbound:

@@ -37,7 +37,7 @@ class Ledger:
         self.owner = owner
         self.dead = DeadLetters(database)
         self.outbox = Outbox(database, store, config, self.dead)
-        self.queues = Queues(database, self.dead)
+        self.queues = Queues(database)
         self.streams = Streams(database, config, self.queues)
         self.now_ms = 0
         # Letters of this commit for this node itself.

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from postroad.durable.letters import NEVER_MS, Letter, encode_letter, encode_page
 
 from .database import Database
-from .dead import DeadLetters
 from .queries import count_pending, sizes_by_sender
 from .rows import AsideLetter, InPage
 from .texts import storable
@@ -21,9 +20,8 @@ _NUMBERED = ("postroad_inbox", "postroad_aside", "postroad_queues", "postroad_st
 class Queues:
     """Adds to and removes from the queues of a store."""
 
-    def __init__(self, database: Database, dead: DeadLetters) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self._dead = dead
         # As the next commit will leave them; forgotten when one fails.
         self._ids: dict[str, int] | None = None
         # Read before anything is deleted and never forgotten: no number is used again while this
@@ -75,7 +73,7 @@ class Queues:
         """Put letters into their queues; `page` is what they came in, if all of them did."""
         by_queue: dict[str, list[Letter]] = {}
         for letter in letters:
-            if letter.priority == 0 and letter.due_ms == 0:
+            if letter.is_plain:
                 by_queue.setdefault(letter.queue, []).append(letter)
             else:
                 self._set_aside_new(sender, letter, ahead_ms, now_ms)
