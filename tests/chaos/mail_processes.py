@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+from postroad.durable.store.queries import PAGE_SPAN
 from tests.chaos.mail_node import KEYS, WORK
 from tests.source_tree import ROOT
 
@@ -118,7 +119,7 @@ class MailNode:
     def waiting(self) -> int:
         """Messages that are anywhere in its store, and alive."""
         ((waiting,),) = self.query(
-            "SELECT (SELECT COALESCE(SUM(head - settled), 0) FROM postroad_peers)"
+            f"SELECT (SELECT COALESCE(SUM(last - id % {PAGE_SPAN} + 1), 0) FROM postroad_outbox)"
             " + (SELECT COALESCE(SUM(pending), 0) FROM postroad_inbox)"
             " + (SELECT COUNT(*) FROM postroad_aside)"
         )

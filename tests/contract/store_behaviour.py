@@ -264,7 +264,7 @@ class CommitBehaviour:
         def listen(news: News) -> None:
             told.extend(f"{peer} {page.first}-{page.last}" for peer, page in news.appended)
 
-        store.listen(listen)
+        store.audience.add(listen)
         posting = posting_of(PEER, b"1", b"2")
         posting.done.add_done_callback(lambda _: told.append("heard"))
         store.submit(posting)

@@ -38,7 +38,7 @@ class Scales:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._held: dict[str, int] = {}
-        store.listen(self._listen)
+        store.audience.add(self._listen)
 
     def _listen(self, news: News) -> None:
         for sender, size in news.held.items():
@@ -67,7 +67,7 @@ class HeldBehaviour:
     async def test_every_byte_that_goes_is_told_once(self, store: Store) -> None:
         await put(store, *numbered(2), make_letter(3, priority=1), make_letter(4, due_ms=LATER_MS))
         news: list[dict[str, int]] = []
-        store.listen(lambda it: news.append(it.held))
+        store.audience.add(lambda it: news.append(it.held))
         (page,) = await inbox(store)
         await finish(store, page, 0)
         assert news.pop() == {}
@@ -151,7 +151,7 @@ async def take_all(store: Store) -> list[Entry]:
     shelf = Shelf(is_ordered=False, held={})
     for page in await inbox(store):
         shelf.add_page(page)
-    return [entry for _ in range(shelf.size) if (entry := shelf.take(NOW_MS)) is not None]
+    return [entry for _ in range(shelf.size) if (entry := shelf.take(lambda: NOW_MS)) is not None]
 
 
 class LaneBehaviour:
@@ -191,7 +191,7 @@ class LaneBehaviour:
         before = aside.due_ms
         shelf = Shelf(is_ordered=False, held={})
         shelf.add_aside(aside)
-        entry = shelf.take(LATER_MS)
+        entry = shelf.take(lambda: LATER_MS)
         assert entry is not None
         unit = Handling(Lane(), lambda unit, error: None)
         unit.hold_back(entry, due_ms=LATER_MS, failures=1, error="why")

@@ -53,7 +53,7 @@ async def take_unordered(store: Store) -> Entry:
     shelf = Shelf(is_ordered=False, held={})
     for aside in await asides(store, NEVER_MS - 1):
         shelf.add_aside(aside)
-    entry = shelf.take(NOW_MS)
+    entry = shelf.take(lambda: NOW_MS)
     assert entry is not None
     return entry
 
@@ -73,7 +73,7 @@ class QueueBehaviour:
             await finish(store, page, 0, 9, 19)
             await finish(store, page, 1)
         async with opened(place.store()) as store:
-            store.listen(listen)
+            store.audience.add(listen)
             (page,) = await inbox(store)
             assert page.done == 1 << 0 | 1 << 1 | 1 << 9 | 1 << 19
             assert await ids(store) == [id for id in range(3, 20) if id != 10]
@@ -194,7 +194,7 @@ class QueueBehaviour:
         assert (await ids(store), await ids(store, "other")) == ([], [5])
         # What was in hand at that moment is finished later, and frees nothing any more.
         news: list[News] = []
-        store.listen(news.append)
+        store.audience.add(news.append)
         await finish(store, page, 1, 2)
         assert [it.held for it in news] == [{}]
 

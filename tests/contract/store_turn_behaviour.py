@@ -252,7 +252,7 @@ class FailureBehaviour:
         self, store: Store, error: Exception
     ) -> None:
         told: list[int] = []
-        store.listen(lambda news: told.extend(page.last for _, page in news.appended))
+        store.audience.add(lambda news: told.extend(page.last for _, page in news.appended))
         with faults.armed("durable.commit.after", once(raising(error))):
             await asyncio.gather(post(store, PEER, b"1"), post(store, PEER, b"2"))
         assert await bodies(store) == [b"1", b"2"]

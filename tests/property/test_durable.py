@@ -59,7 +59,7 @@ class Desk:
     def take(self, now_ms: int) -> None:
         """Take something up, if there is anything."""
         self._load()
-        entry = self.shelf.take(now_ms)
+        entry = self.shelf.take(lambda: now_ms)
         self._clear()
         if entry is not None:
             self.in_hand.append(entry)

@@ -81,7 +81,7 @@ class BridgeManager(Lifecycle):
         self.token = await self._store.write(
             lambda ledger: take_token(ledger, service.name, service.address)
         )
-        self._store.listen(self._on_news)
+        self._store.audience.add(self._on_news)
         self._service.subscribe(BRIDGE_CONTROL, self._on_control, one_way=True)
         loop = asyncio.get_running_loop()
         self._asking = loop.create_task(self._watch(), name="postroad bridge manager")

@@ -70,7 +70,10 @@ class Worker:
             except BaseException as error:
                 consumer.on_error(entry, tx, self, error)
             else:
-                consumer.on_success(entry, tx)
+                if tx.close_untouched():
+                    consumption.acknowledge(entry)
+                else:
+                    consumer.on_success(entry, tx)
             self.is_busy = False
             if self.is_overdue:
                 self._forgive()
@@ -113,18 +116,14 @@ class Consumer:
         self.handler = handler
         self._handler_s = handler_s
         self._loop = asyncio.get_running_loop()
-        self._is_stopping = False
+        # Whether no more messages are to be taken.
+        self.is_stopping = False
         self._workers = [Worker(self, consumption) for _ in range(concurrency)]
         self._watch = self._loop.call_later(_WATCH_S, self._look_at_watch)
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether no more messages are to be taken."""
-        return self._is_stopping
-
     async def stop(self, grace_s: float) -> None:
         """Take no more messages; handlers that do not end in time are cancelled."""
-        self._is_stopping = True
+        self.is_stopping = True
         self.consumption.changed.set()
         self._watch.cancel()
         tasks = [worker.task for worker in self._workers]
@@ -146,10 +145,6 @@ class Consumer:
 
     def on_success(self, entry: Entry, tx: Transaction) -> None:
         """A handler returned: hand over what it wants committed; nobody waits for that here."""
-        if tx.is_untouched:
-            tx.close()
-            self.consumption.acknowledge(entry)
-            return
         turn = tx.close()
         if turn is not None and turn.is_lost:
             self._fail(entry, TransactionLost("the transaction took too long and was undone"))

@@ -79,6 +79,10 @@ class Consumption:
         self._is_read_whole = False
         self._is_aside_due = True
         self._has_more_aside = False
+        # The last page that could not be taken up while it was arriving.
+        self._passed_up = 0
+        # Pages that were taken up while they arrived, and then did not.
+        self._withdrawn: set[int] = set()
         # Letters that left while the table was being read, and may have been seen there.
         self._left_meanwhile: dict[int, None] = {}
         self._aside_timer: asyncio.TimerHandle | None = None
@@ -107,7 +111,7 @@ class Consumption:
         if self.uncommitted >= self._config.uncommitted_max:
             return None
         shelf = self._shelf
-        entry = shelf.take(_now_ms())
+        entry = shelf.take(_now_ms)
         if shelf.displaced or shelf.expired:
             self._clear_shelf()
         if entry is not None:
@@ -281,16 +285,37 @@ class Consumption:
 
     def _on_page(self, page: InPage) -> None:
         if page.id <= self._read_upto:
-            # It was read before this was told.
+            # It was read, or taken up when it was arriving, before this was told.
             return
-        is_next = self._is_read_whole and self._read_upto >= self._newest
-        self._newest = max(self._newest, page.id)
-        if is_next and not self._is_broken and self._shelf.size < self._config.ahead_letters:
-            self._read_upto = page.id
-            self._add_page(page)
-            self.changed.set()
-        else:
+        if not self._take_up(page):
+            self._newest = max(self._newest, page.id)
             self._want_more()
+
+    def _take_up(self, page: InPage) -> bool:
+        """Take a page without reading it, if it comes right after all that were read."""
+        if (
+            not self._is_read_whole
+            or self._read_upto < self._newest
+            or self._is_broken
+            or self._shelf.size >= self._config.ahead_letters
+        ):
+            return False
+        self._read_upto = self._newest = page.id
+        self._add_page(page)
+        self.changed.set()
+        return True
+
+    def on_arriving(self, page: InPage) -> None:
+        """A page is being committed, and may be handled already."""
+        if self._passed_up > self._newest or not self._take_up(page):
+            # None that comes after it may be taken up before it.
+            self._passed_up = page.id
+
+    def on_withdrawn(self, page: InPage) -> None:
+        """The commit of a page that was arriving failed."""
+        if page.id in self._pages:
+            self._withdrawn.add(page.id)
+            self.reload()
 
     def _add_page(self, page: InPage) -> None:
         self._pages[page.id] = page
@@ -392,8 +417,7 @@ class Consumption:
         self._repairs += 1
         while self._uncounted:
             entry, error = self._uncounted[0]
-            # Behind another one of its key that is handled again it waits, and is not set aside.
-            if entry.key is None or self._first_undone[entry.key] is entry:
+            if self._is_counted(entry):
                 self._lane = Lane()
                 await self._store.write(self._judge(entry, error).apply)
             del self._uncounted[0]
@@ -401,6 +425,9 @@ class Consumption:
         await self._store.write(lambda ledger: ledger.queues.release_forgotten(self.queue))
         held = await self._store.read(query.held_keys, self._id)
         self._shelf = Shelf(is_ordered=self._is_ordered, held=held)
+        for id in self._withdrawn:
+            self._pages.pop(id, None)
+        self._withdrawn.clear()
         self._asides.clear()
         self._acks.clear()
         self._read_upto = self._newest = 0
@@ -409,6 +436,14 @@ class Consumption:
         self._is_broken = False
         self._lane = Lane()
         return True
+
+    def _is_counted(self, entry: Entry) -> bool:
+        """Whether the failure of a message is counted that could not be when it happened."""
+        if entry.page is not None and entry.page.id in self._withdrawn:
+            # It is not in the store, and comes again.
+            return False
+        # Behind another one of its key that is handled again it waits, and is not set aside.
+        return entry.key is None or self._first_undone[entry.key] is entry
 
     def reload(self) -> None:
         """The queue was changed in the store: read it again."""

@@ -82,7 +82,7 @@ class Liaison:
         self._peers = {peer.name: None for peer in peers if peer.head > peer.settled}
         self._service.subscribe(BRIDGE_NOTIFY, self._on_notify, one_way=True)
         self._stop_listening = self._directory.listen(self._on_peer)
-        self._store.listen(self._on_news)
+        self._store.audience.add(self._on_news)
         loop = asyncio.get_running_loop()
         self._sender = loop.create_task(self._send_all(), name="postroad bridge liaison")
         if self._is_external:

@@ -25,11 +25,12 @@ from .liaison import Liaison
 from .message import Message
 from .names import REPLIES, validate_queue_name
 from .operations import StoreOperations
-from .posting import Clerk, Draft, Post, Posting, SinglePosting
+from .posting import Clerk, Draft, Post, Posting, gather
 from .pulling import Pulled
 from .store import Store
 from .store import queries as query
 from .store.ledger import Ledger, News
+from .store.rows import InPage
 from .store.store import BRIDGE
 from .store.turn import OPEN, check_not_inside
 from .transaction import Transaction
@@ -106,7 +107,8 @@ class Mail(StoreOperations, Lifecycle):
     async def _start(self) -> None:
         self._is_running = True
         self.store.use_rule(self._may_open)
-        self.store.listen(self._on_news)
+        self.store.audience.add(self._on_news)
+        self.store.audience.add_early(self._on_arriving, self._on_withdrawn)
         await self._intake.start()
         await self._liaison.start()
         if self._has_bridge:
@@ -154,6 +156,16 @@ class Mail(StoreOperations, Lifecycle):
             self.totals.posted.add(count, time.monotonic())
         for consumption in self.consumptions.values():
             consumption.on_news(news)
+
+    def _on_arriving(self, pages: Sequence[InPage]) -> None:
+        for page in pages:
+            if (consumption := self.consumptions.get(page.queue)) is not None:
+                consumption.on_arriving(page)
+
+    def _on_withdrawn(self, pages: Sequence[InPage]) -> None:
+        for page in pages:
+            if (consumption := self.consumptions.get(page.queue)) is not None:
+                consumption.on_withdrawn(page)
 
     async def _forget_keys(self) -> None:
         while True:
@@ -208,8 +220,8 @@ class Mail(StoreOperations, Lifecycle):
             and reply_to is None
             and priority == 0
         ):
-            return await self._post_one(self._clerk.plain(peer, queue, body))
-        if tx is not None:
+            post = self._clerk.plain(peer, queue, body)
+        elif tx is not None:
             return tx.post(
                 peer,
                 queue,
@@ -222,22 +234,18 @@ class Mail(StoreOperations, Lifecycle):
                 headers=headers,
                 reply_to=reply_to,
             )
-        post = self._clerk.post(
-            peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
-        )
-        if idempotency_key is not None:
-            return (await self._post((post,)))[0]
-        return await self._post_one(post)
-
-    async def _post_one(self, post: Post) -> int:
+        else:
+            post = self._clerk.post(
+                peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
+            )
+            if idempotency_key is not None:
+                return (await self._post((post,)))[0]
         if OPEN.get() is not None:
             check_not_inside()
         writer = self.store.writer
         if not writer.has_room:
             await writer.wait_for_room()
-        posting = SinglePosting(post, writer.create_future())
-        writer.submit(posting)
-        await posting.done
+        await gather(writer, post)
         return post.id
 
     async def post_all(self, drafts: Iterable[Draft]) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from postroad.core import validate_node_name
-from postroad.core.errors import ConfigError, MessageTooLarge, UsageError
+from postroad.core.errors import ConfigError, MailboxFull, MessageTooLarge, UsageError
 
 from .config import MailConfig
 from .letters import PRIORITY_MAX, Letter, encode_letter
@@ -20,6 +20,7 @@ from .names import validate_key, validate_queue_name
 from .store.ledger import Ledger
 from .store.outbox import Idempotence
 from .store.units import Unit, tell
+from .store.writer import Writer
 
 # Names that were found valid; forgetting them all at this size keeps the table bounded.
 _NAMES_MAX = 4_096
@@ -239,28 +240,77 @@ class Posting(Unit):
         tell(self.done, error)
 
 
-class SinglePosting(Unit):
-    """One post without an idempotency key: what most postings are."""
+class _Batch:
+    """Posts to one peer, with those who wait for them."""
 
-    __slots__ = ("_post", "done")
+    __slots__ = ("encoded", "error", "taken", "waiting")
 
-    def __init__(self, post: Post, done: asyncio.Future[None]) -> None:
-        # Spelled out, because there are so many of them.
-        self.size = len(post.encoded)
-        self.error = None
-        self.has_statements = False
-        self._post = post
-        self.done = done
+    def __init__(self) -> None:
+        self.encoded: list[bytes] = []
+        self.waiting: list[asyncio.Future[None]] = []
+        # How many of them were taken, and why not the others.
+        self.taken = 0
+        self.error: MailboxFull | None = None
+
+    def apply(self, peer: str, ledger: Ledger) -> None:
+        self.taken, self.error = len(self.encoded), None
+        if peer != ledger.owner:
+            try:
+                ledger.outbox.check_room(peer, self.taken)
+            except MailboxFull as error:
+                self.taken, self.error = ledger.outbox.room(peer), error
+        ledger.append_all(peer, self.encoded[: self.taken])
+
+    def settle(self) -> None:
+        for done in self.waiting[: self.taken]:
+            if not done.done():
+                done.set_result(None)
+        for done in self.waiting[self.taken :]:
+            tell(done, self.error)
+
+
+class Gathering(Unit):
+    """Posts without idempotency keys that wait for the same commit, each by itself.
+
+    Most posts are of this kind, so what is done once for many of them is not done for each.
+    """
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._batches: dict[str, _Batch] = {}
+
+    def add(self, post: Post, done: asyncio.Future[None]) -> None:
+        """Take one more, as long as the commit has not begun."""
+        batch = self._batches.get(post.peer)
+        if batch is None:
+            batch = self._batches[post.peer] = _Batch()
+        batch.encoded.append(post.encoded)
+        batch.waiting.append(done)
 
     def apply(self, ledger: Ledger) -> None:
-        peer = self._post.peer
-        if peer != ledger.owner:
-            ledger.outbox.check_room(peer, 1)
-        ledger.append(peer, self._post.encoded)
+        for peer, batch in self._batches.items():
+            batch.apply(peer, ledger)
 
     def settle(self, error: Exception | None) -> None:
-        done = self.done
-        if error is None and not done.done():
-            done.set_result(None)
-        else:
-            tell(done, error)
+        for batch in self._batches.values():
+            if error is None:
+                batch.settle()
+            else:
+                for done in batch.waiting:
+                    tell(done, error)
+
+
+def gather(writer: Writer, post: Post) -> asyncio.Future[None]:
+    """Have a post without an idempotency key committed with the others that wait for it."""
+    done: asyncio.Future[None] = writer.create_future()
+    newest = writer.newest
+    if type(newest) is Gathering:
+        newest.add(post, done)
+        writer.grow(len(post.encoded))
+    else:
+        gathering = Gathering(len(post.encoded))
+        gathering.add(post, done)
+        writer.submit(gathering)
+    return done

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -97,14 +98,18 @@ class Shelf:
 
     # Handling.
 
-    def take(self, now_ms: int) -> Entry | None:
-        """The next message to handle; its key is taken with it."""
+    def take(self, now_ms: Callable[[], int]) -> Entry | None:
+        """The next message to handle; its key is taken with it.
+
+        Args:
+            now_ms: tells the time, which only messages that expire need.
+        """
         while True:
             if self._urgent and self._urgent[0][0] <= 0:
                 entry = heapq.heappop(self._urgent)[2]
             elif self._resumed:
                 entry = self._resumed.popleft()
-                if not entry.letter.expires_ms or not self._expire(entry, now_ms):
+                if not entry.letter.expires_ms or not self._expire(entry, now_ms()):
                     return entry
                 continue
             elif self._ready:
@@ -114,7 +119,7 @@ class Shelf:
             else:
                 return None
             if (entry.key is None or self._may_go(entry, entry.key)) and (
-                not entry.letter.expires_ms or not self._expire(entry, now_ms)
+                not entry.letter.expires_ms or not self._expire(entry, now_ms())
             ):
                 return entry
 

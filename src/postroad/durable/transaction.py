@@ -101,10 +101,12 @@ class Transaction:
         """What is to be posted."""
         return self._posts or ()
 
-    @property
-    def is_untouched(self) -> bool:
-        """Whether nothing was done with it."""
-        return self._beginning is None and self._posts is None
+    def close_untouched(self) -> bool:
+        """Take nothing more, if nothing was done with it; otherwise False."""
+        if self._beginning is None and self._posts is None:
+            self._is_over = True
+            return True
+        return False
 
     def close(self) -> Turn | None:
         """Take nothing more; what its statements ran in, if there were any."""

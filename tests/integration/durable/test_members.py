@@ -67,7 +67,7 @@ async def test_bridge_ends_when_its_peer_has_left(tmp_path: Path) -> None:
             recorder = Recorder()
             await beta.consume("orders", recorder)
             await alpha.post("beta", "orders", b"tea")
-            await recorder.until(1)
+            await until_empty(alpha, "beta")
             assert [it.peer for it in (await alpha.bridges()).bridges] == ["beta"]
 
         async def is_gone() -> bool:

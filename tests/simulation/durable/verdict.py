@@ -243,13 +243,12 @@ def _check_statistics(world: World, machine: Machine) -> None:
 def _check_watermark(sender: Machine, receiver: Machine) -> None:
     posted = _rows(
         sender,
-        "SELECT head, settled, hex(head_chain), hex(settled_chain) FROM postroad_peers"
-        f" WHERE name = '{receiver.name}' AND head > 0",
+        "SELECT settled, hex(settled_chain) FROM postroad_peers"
+        f" WHERE name = '{receiver.name}' AND settled > 0",
     )
     accepted = _rows(
         receiver,
-        "SELECT watermark, watermark, hex(chain), hex(chain) FROM postroad_streams"
-        f" WHERE sender = '{sender.name}'",
+        f"SELECT watermark, hex(chain) FROM postroad_streams WHERE sender = '{sender.name}'",
     )
     require(
         posted == accepted,

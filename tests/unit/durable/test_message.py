@@ -6,7 +6,7 @@ from tests.durable_nodes import NOW_MS, SENDER, make_aside, make_letter, make_pa
 
 
 def entry_of(shelf: Shelf) -> Entry:
-    entry = shelf.take(NOW_MS)
+    entry = shelf.take(lambda: NOW_MS)
     assert entry is not None
     return entry
 

@@ -15,14 +15,14 @@ def make_shelf(*keys: str | None, is_ordered: bool = True) -> Shelf:
 
 
 def take(shelf: Shelf, now_ms: int = NOW_MS) -> Entry:
-    entry = shelf.take(now_ms)
+    entry = shelf.take(lambda: now_ms)
     assert entry is not None
     return entry
 
 
 def take_all(shelf: Shelf, now_ms: int = NOW_MS) -> list[int]:
     """Take what can be taken at once; the numbers."""
-    entries = iter(lambda: shelf.take(now_ms), None)
+    entries = iter(lambda: shelf.take(lambda: now_ms), None)
     return [entry.letter.id for entry in entries]
 
 
@@ -65,11 +65,11 @@ def test_messages_of_one_key_wait_for_each_other() -> None:
     shelf = make_shelf("a", "a", "b", "a")
     first, other = take(shelf), take(shelf)
     assert ids([first, other]) == [1, 3]
-    assert shelf.take(NOW_MS) is None
+    assert shelf.take(lambda: NOW_MS) is None
     shelf.finish(first)
     second = take(shelf)
     assert second.letter.id == 2
-    assert shelf.take(NOW_MS) is None
+    assert shelf.take(lambda: NOW_MS) is None
     shelf.finish(second)
     assert take_all(shelf) == [4]
 
@@ -104,7 +104,7 @@ def test_a_failed_message_holds_its_key() -> None:
     shelf = make_shelf("a", "a", "b", "a")
     first = take(shelf)
     other = take(shelf)
-    assert shelf.take(NOW_MS) is None  # All of the key are known to wait now.
+    assert shelf.take(lambda: NOW_MS) is None  # All of the key are known to wait now.
     shelf.fail(first)
     assert ids(shelf.displaced) == [2, 4]
     assert shelf.held_keys == 1
@@ -130,7 +130,7 @@ def test_a_message_without_a_key_holds_nobody() -> None:
 def test_the_held_ones_come_back_one_after_the_other() -> None:
     shelf = make_shelf("a", "a", "a")
     first = take(shelf)
-    assert shelf.take(NOW_MS) is None
+    assert shelf.take(lambda: NOW_MS) is None
     shelf.fail(first)
     for id in (1, 2, 3):
         aside = make_aside(make_letter(id, key="a"), id, holds_key=True, failures=id % 2)
@@ -146,7 +146,7 @@ def test_the_held_ones_come_back_one_after_the_other() -> None:
 def test_keys_held_in_the_store_are_held_from_the_start() -> None:
     shelf = Shelf(is_ordered=True, held={"a": 1})
     shelf.add_page(make_page([make_letter(2, key="a")], id=2))
-    assert shelf.take(NOW_MS) is None
+    assert shelf.take(lambda: NOW_MS) is None
     assert ids(shelf.displaced) == [2]
     shelf.add_aside(make_aside(make_letter(1, key="a"), 1, holds_key=True))
     assert take_all(shelf) == [1]
@@ -186,7 +186,7 @@ def test_an_urgent_message_waits_for_its_key_nevertheless() -> None:
     shelf = make_shelf("a", "a")
     first = take(shelf)
     shelf.add_aside(make_aside(make_letter(3, key="a", priority=9), 1))
-    assert shelf.take(NOW_MS) is None
+    assert shelf.take(lambda: NOW_MS) is None
     shelf.finish(first)
     assert take_all(shelf) == [3]
 
@@ -195,7 +195,7 @@ def test_an_urgent_message_behind_a_failed_one_is_displaced() -> None:
     shelf = make_shelf("a")
     shelf.fail(take(shelf))
     shelf.add_aside(make_aside(make_letter(2, key="a", priority=9), 7))
-    assert shelf.take(NOW_MS) is None
+    assert shelf.take(lambda: NOW_MS) is None
     assert ids(shelf.displaced) == [2]
 
 
@@ -218,7 +218,7 @@ def test_a_message_expires_by_the_clock_of_its_sender(
     shelf = Shelf(is_ordered=True, held={})
     letter = make_letter(expires_ms=NOW_MS + 10)
     shelf.add_page(make_page([letter], ahead_ms=ahead_ms))
-    assert (shelf.take(now_ms) is None) is is_expired
+    assert (shelf.take(lambda: now_ms) is None) is is_expired
     assert ids(shelf.expired) == ([1] if is_expired else [])
 
 
@@ -233,7 +233,7 @@ def test_the_key_of_an_expired_message_is_passed_on() -> None:
     shelf.add_page(make_page([*letters, make_letter(4, key="a")]))
     second = take(shelf)
     assert (second.letter.id, ids(shelf.expired)) == (2, [1])
-    assert shelf.take(NOW_MS) is None
+    assert shelf.take(lambda: NOW_MS) is None
     shelf.finish(second)
     assert take_all(shelf) == [4]
     assert ids(shelf.expired) == [1, 3]
@@ -243,6 +243,6 @@ def test_a_held_message_that_expires_releases_its_key() -> None:
     shelf = Shelf(is_ordered=True, held={"a": 1})
     letter = make_letter(1, key="a", expires_ms=NOW_MS)
     shelf.add_aside(make_aside(letter, 1, holds_key=True))
-    assert shelf.take(NOW_MS) is None
+    assert shelf.take(lambda: NOW_MS) is None
     assert ids(shelf.expired) == [1]
     assert shelf.held_keys == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from postroad.core.errors import StoreLocked
 from postroad.durable.config import MailConfig
 from postroad.durable.letters import Letter, bind_page, decode_page, encode_letter
@@ -54,9 +56,13 @@ class Ledger:
         self.database.begin()
 
     def append(self, peer: str, encoded: bytes) -> None:
-        """Add a letter for a peer; those to this node itself go straight into its queues."""
+        """Add a letter for a peer."""
+        self.append_all(peer, (encoded,))
+
+    def append_all(self, peer: str, encoded: Sequence[bytes]) -> None:
+        """Add letters for a peer; those to this node itself go straight into its queues."""
         if peer == self.owner:
-            self._to_self.append(encoded)
+            self._to_self.extend(encoded)
         else:
             self.outbox.append(peer, encoded)
 

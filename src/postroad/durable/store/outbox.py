@@ -22,7 +22,7 @@ from postroad.durable.letters import Letter, bind_page, decode_page
 
 from .database import Database
 from .dead import DeadLetters
-from .queries import PEER_COLUMNS, find_peer, page_with
+from .queries import PAGE_SPAN, chain_after, find_peer, page_id, page_with
 from .rows import OutPage, Peer
 
 UNREADABLE_QUEUE = "_unreadable"
@@ -78,8 +78,9 @@ class Outbox:
         rows = self.database.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM postroad_peers")
         peer = Peer(rows[0][0], name, 1, 0, chain, 0, chain)
         self.database.execute(
-            f"INSERT INTO postroad_peers ({PEER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            msgspec.structs.astuple(peer),
+            "INSERT INTO postroad_peers (id, name, epoch, settled, settled_chain)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (peer.id, name, peer.epoch, peer.settled, peer.settled_chain),
         )
         return peer
 
@@ -87,7 +88,7 @@ class Outbox:
 
     def check_room(self, name: str, count: int) -> None:
         """Raise MailboxFull if so many more messages are more than this node keeps for a peer."""
-        if self._waiting(name) + count <= self._config.outbox_messages_max:
+        if count <= self.room(name):
             return
         peer = self._peers.get(name)
         if peer is not None:
@@ -95,12 +96,15 @@ class Outbox:
             peer.settled, peer.settled_chain = self.database.execute(
                 "SELECT settled, settled_chain FROM postroad_peers WHERE id = ?", (peer.id,)
             )[0]
-        waiting = self._waiting(name)
-        if waiting + count > self._config.outbox_messages_max:
+        if count > self.room(name):
             raise MailboxFull(
-                f"{waiting} messages wait for {name!r}; this node keeps "
+                f"{self._waiting(name)} messages wait for {name!r}; this node keeps "
                 f"{self._config.outbox_messages_max} (outbox_messages_max)"
             )
+
+    def room(self, name: str) -> int:
+        """How many more messages this node keeps for a peer."""
+        return self._config.outbox_messages_max - self._waiting(name)
 
     def _waiting(self, name: str) -> int:
         posted, peer = len(self._posted.get(name, ())), self.find(name)
@@ -133,13 +137,10 @@ class Outbox:
         """Drop keys that are too old."""
         self.database.execute("DELETE FROM postroad_idempotency WHERE posted_ms < ?", (before_ms,))
 
-    def append(self, name: str, encoded: bytes) -> None:
-        """Add a letter for a peer; it gets its number at the end of this commit."""
-        posted = self._posted.get(name)
-        if posted is None:
-            self._posted[name] = [encoded]
-        else:
-            posted.append(encoded)
+    def append(self, name: str, encoded: Sequence[bytes]) -> None:
+        """Add letters for a peer; they get their numbers at the end of this commit."""
+        if encoded:
+            self._posted.setdefault(name, []).extend(encoded)
 
     def flush(self, now_ms: int) -> None:
         """Write what was appended, as pages."""
@@ -147,10 +148,6 @@ class Outbox:
             peer = self.peer(name)
             for letters in self.split(encoded):
                 self._write_page(peer, letters, now_ms)
-            self.database.execute(
-                "UPDATE postroad_peers SET head = ?, head_chain = ? WHERE id = ?",
-                (peer.head, peer.head_chain, peer.id),
-            )
         self._posted.clear()
 
     def split(self, encoded: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -171,9 +168,9 @@ class Outbox:
         first, last = peer.head + 1, peer.head + len(encoded)
         peer.head, peer.head_chain = last, extend(peer.head_chain, letters)
         self.database.execute(
-            "INSERT INTO postroad_outbox (peer, first, last, chain, posted_ms, letters)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (peer.id, first, last, peer.head_chain, now_ms, letters),
+            "INSERT INTO postroad_outbox (id, last, chain, posted_ms, letters)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (page_id(peer.id, first), last, peer.head_chain, now_ms, letters),
         )
         self.appended.append((peer.name, OutPage(first, last, peer.head_chain, letters)))
 
@@ -195,7 +192,8 @@ class Outbox:
         self._check_end(peer, upto, chain)
         self._bury(peer, [it for it in refusals if peer.settled < it.number <= upto], now_ms)
         self.database.execute(
-            "DELETE FROM postroad_outbox WHERE peer = ? AND first <= ?", (peer.id, upto)
+            "DELETE FROM postroad_outbox WHERE id > ? AND id <= ?",
+            (page_id(peer.id, 0), page_id(peer.id, upto)),
         )
         self.database.execute(
             "UPDATE postroad_peers SET settled = ?, settled_chain = ? WHERE id = ?",
@@ -206,8 +204,7 @@ class Outbox:
 
     def _check_end(self, peer: Peer, upto: int, chain: bytes) -> None:
         """A peer can have accepted whole pages only, and those that were sent."""
-        page = page_with(self.database, peer.id, upto)
-        if page is None or page.last != upto or page.chain != chain:
+        if chain_after(self.database, peer.id, upto) != chain:
             raise HistoryDiverged(
                 f"{peer.name!r} claims to have accepted message {upto}, but not the one that "
                 "was posted here"
@@ -235,8 +232,8 @@ class Outbox:
         for letter in read_letters(page):
             self._dead.add_outbound(name, letter, reason, detail, now_ms)
         self.database.execute(
-            "UPDATE postroad_outbox SET letters = NULL WHERE peer = ? AND first = ? AND chain = ?",
-            (peer.id, page.first, page.chain),
+            "UPDATE postroad_outbox SET letters = NULL WHERE id = ? AND chain = ?",
+            (page_id(peer.id, page.first), page.chain),
         )
 
     def start_epoch(self, name: str) -> int:
@@ -246,28 +243,24 @@ class Outbox:
         """
         peer = self.peer(name)
         pages = self.database.execute(
-            "SELECT id, first, last, letters FROM postroad_outbox WHERE peer = ? ORDER BY first",
-            (peer.id,),
+            "SELECT id, last, letters FROM postroad_outbox WHERE id > ? AND id < ? ORDER BY id",
+            (page_id(peer.id, 0), page_id(peer.id + 1, 0)),
         )
         peer.epoch += 1
         peer.head = peer.settled = 0
         peer.head_chain = peer.settled_chain = genesis(self._store, peer.epoch, name)
-        # First out of the way, so that no two pages ever have the same numbers.
-        self.database.execute(
-            "UPDATE postroad_outbox SET first = -first WHERE peer = ?", (peer.id,)
-        )
-        for id, first, last, letters in pages:
-            start = peer.head + 1
-            peer.head += last - first + 1
+        # In this order no page ever gets the id of another one: each moves to a lower one.
+        for id, last, letters in pages:
+            first = peer.head + 1
+            peer.head += last - id % PAGE_SPAN + 1
             peer.head_chain = extend(peer.head_chain, b"" if letters is None else letters)
             self.database.execute(
-                "UPDATE postroad_outbox SET first = ?, last = ?, chain = ? WHERE id = ?",
-                (start, peer.head, peer.head_chain, id),
+                "UPDATE postroad_outbox SET id = ?, last = ?, chain = ? WHERE id = ?",
+                (page_id(peer.id, first), peer.head, peer.head_chain, id),
             )
         self.database.execute(
-            "UPDATE postroad_peers SET epoch = ?, head = ?, head_chain = ?, settled = ?,"
-            " settled_chain = ? WHERE id = ?",
-            (peer.epoch, peer.head, peer.head_chain, 0, peer.settled_chain, peer.id),
+            "UPDATE postroad_peers SET epoch = ?, settled = 0, settled_chain = ? WHERE id = ?",
+            (peer.epoch, peer.settled_chain, peer.id),
         )
         return peer.head
 
@@ -275,14 +268,11 @@ class Outbox:
         """Empty the pages that wait for a peer; returns how many messages that were."""
         peer = self.peer(name)
         rows = self.database.execute(
-            "SELECT COALESCE(SUM(last - first + 1), 0) FROM postroad_outbox"
-            " WHERE peer = ? AND letters IS NOT NULL",
-            (peer.id,),
+            "UPDATE postroad_outbox SET letters = NULL WHERE id > ? AND id < ?"
+            " AND letters IS NOT NULL RETURNING id, last",
+            (page_id(peer.id, 0), page_id(peer.id + 1, 0)),
         )
-        self.database.execute(
-            "UPDATE postroad_outbox SET letters = NULL WHERE peer = ?", (peer.id,)
-        )
-        return int(rows[0][0])
+        return sum(last - id % PAGE_SPAN + 1 for id, last in rows)
 
     def forget(self) -> None:
         """Drop what is only in memory: the commit failed."""

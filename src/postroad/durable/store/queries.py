@@ -10,20 +10,31 @@ from .rows import AsideLetter, DeadLetter, InPage, OutPage, Peer, Stream
 
 _PAGES_AT_ONCE = 8
 
-PEER_COLUMNS = "id, name, epoch, head, head_chain, settled, settled_chain"
+# The pages of a peer have ids between its own times this, and its own plus one times this.
+PAGE_SPAN = 2**40
+_PAGES_OF_PEER = f"BETWEEN peers.id * {PAGE_SPAN} AND peers.id * {PAGE_SPAN} + {PAGE_SPAN - 1}"
+_PEER_COLUMNS = (
+    "peers.id, peers.name, peers.epoch, COALESCE(newest.last, peers.settled),"
+    " COALESCE(newest.chain, peers.settled_chain), peers.settled, peers.settled_chain"
+)
+_PEERS = (
+    "postroad_peers AS peers LEFT JOIN postroad_outbox AS newest ON newest.id ="
+    f" (SELECT MAX(id) FROM postroad_outbox WHERE id {_PAGES_OF_PEER})"
+)
+_PAGE = "id, last, chain, letters"
 _DEAD = "id, is_outbound, peer, queue, reason, detail, failures, died_ms, letter"
 _ASIDE = "id, sender, letter, due_ms, holds_key, failures, ahead_ms, received_ms, error"
 
 
 def find_peer(database: Database, name: str) -> Peer | None:
     """The state of a peer, if anything was ever posted to it."""
-    rows = database.execute(f"SELECT {PEER_COLUMNS} FROM postroad_peers WHERE name = ?", (name,))
+    rows = database.execute(f"SELECT {_PEER_COLUMNS} FROM {_PEERS} WHERE name = ?", (name,))
     return _to_peer(rows[0]) if rows else None
 
 
 def list_peers(database: Database) -> list[Peer]:
     """All peers anything was ever posted to."""
-    return [_to_peer(row) for row in database.execute(f"SELECT {PEER_COLUMNS} FROM postroad_peers")]
+    return [_to_peer(row) for row in database.execute(f"SELECT {_PEER_COLUMNS} FROM {_PEERS}")]
 
 
 def _to_peer(row: Row) -> Peer:
@@ -31,17 +42,23 @@ def _to_peer(row: Row) -> Peer:
     return Peer(id, name, epoch, head, bytes(head_chain), settled, bytes(settled_chain))
 
 
+def page_id(peer: int, first: int) -> int:
+    """The id of the page for a peer that begins with that number."""
+    return peer * PAGE_SPAN + first
+
+
+def _to_page(row: Row) -> OutPage:
+    id, last, chain, letters = row
+    return OutPage(id % PAGE_SPAN, last, bytes(chain), None if letters is None else bytes(letters))
+
+
 def read_pages(database: Database, peer: int, after: int, limit: int) -> list[OutPage]:
     """The next pages that wait for a peer, in order."""
     rows = database.execute(
-        "SELECT first, last, chain, letters FROM postroad_outbox"
-        " WHERE peer = ? AND first > ? ORDER BY first LIMIT ?",
-        (peer, after, limit),
+        f"SELECT {_PAGE} FROM postroad_outbox WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
+        (page_id(peer, after), page_id(peer + 1, 0), limit),
     )
-    return [
-        OutPage(first, last, bytes(chain), None if letters is None else bytes(letters))
-        for first, last, chain, letters in rows
-    ]
+    return [_to_page(row) for row in rows]
 
 
 def read_pages_of_epoch(
@@ -52,31 +69,32 @@ def read_pages_of_epoch(
     In one statement, so that both are of the same moment.
     """
     rows = database.execute(
-        "SELECT peers.epoch, outbox.first, outbox.last, outbox.chain, outbox.letters"
+        "SELECT peers.epoch, outbox.id, outbox.last, outbox.chain, outbox.letters"
         " FROM postroad_peers AS peers LEFT JOIN postroad_outbox AS outbox"
-        " ON outbox.peer = peers.id AND outbox.first > ? WHERE peers.id = ?"
-        " ORDER BY outbox.first LIMIT ?",
-        (after, peer, limit),
+        " ON outbox.id > ? AND outbox.id < ? WHERE peers.id = ?"
+        " ORDER BY outbox.id LIMIT ?",
+        (page_id(peer, after), page_id(peer + 1, 0), peer, limit),
     )
-    pages = [
-        OutPage(first, last, bytes(chain), None if letters is None else bytes(letters))
-        for _, first, last, chain, letters in rows
-        if first is not None
-    ]
-    return int(rows[0][0]), pages
+    return int(rows[0][0]), [_to_page(row[1:]) for row in rows if row[1] is not None]
 
 
 def page_with(database: Database, peer: int, number: int) -> OutPage | None:
     """The page of the outbox that a message is in."""
     rows = database.execute(
-        "SELECT first, last, chain, letters FROM postroad_outbox"
-        " WHERE peer = ? AND first <= ? ORDER BY first DESC LIMIT 1",
-        (peer, number),
+        f"SELECT {_PAGE} FROM postroad_outbox WHERE id > ? AND id <= ? ORDER BY id DESC LIMIT 1",
+        (page_id(peer, 0), page_id(peer, number)),
     )
-    if not rows or rows[0][1] < number:
-        return None
-    first, last, chain, letters = rows[0]
-    return OutPage(first, last, bytes(chain), None if letters is None else bytes(letters))
+    page = _to_page(rows[0]) if rows else None
+    return page if page is not None and page.last >= number else None
+
+
+def chain_after(database: Database, peer: int, number: int) -> bytes | None:
+    """The chain after a message that waits for a peer; None unless it ends a page."""
+    rows = database.execute(
+        "SELECT last, chain FROM postroad_outbox WHERE id > ? AND id <= ? ORDER BY id DESC LIMIT 1",
+        (page_id(peer, 0), page_id(peer, number)),
+    )
+    return bytes(rows[0][1]) if rows and rows[0][0] == number else None
 
 
 def peer_and_chain(database: Database, name: str, number: int) -> tuple[Peer, bytes | None]:
@@ -84,11 +102,10 @@ def peer_and_chain(database: Database, name: str, number: int) -> tuple[Peer, by
 
     In one statement, so that both are of the same moment.
     """
-    columns = ", ".join(f"peers.{column}" for column in PEER_COLUMNS.split(", "))
     rows = database.execute(
-        f"SELECT {columns}, outbox.last, outbox.chain FROM postroad_peers AS peers"
-        " LEFT JOIN postroad_outbox AS outbox ON outbox.peer = peers.id AND outbox.first ="
-        " (SELECT MAX(first) FROM postroad_outbox WHERE peer = peers.id AND first <= ?)"
+        f"SELECT {_PEER_COLUMNS}, page.last, page.chain FROM {_PEERS}"
+        " LEFT JOIN postroad_outbox AS page ON page.id = (SELECT MAX(id) FROM postroad_outbox"
+        f" WHERE id BETWEEN peers.id * {PAGE_SPAN} AND peers.id * {PAGE_SPAN} + ?)"
         " WHERE peers.name = ?",
         (number, name),
     )
@@ -102,7 +119,8 @@ def peer_and_chain(database: Database, name: str, number: int) -> tuple[Peer, by
 def oldest_for(database: Database, peer: int) -> int | None:
     """When the oldest page that waits for a peer was posted."""
     rows = database.execute(
-        "SELECT posted_ms FROM postroad_outbox WHERE peer = ? ORDER BY first LIMIT 1", (peer,)
+        "SELECT posted_ms FROM postroad_outbox WHERE id > ? AND id < ? ORDER BY id LIMIT 1",
+        (page_id(peer, 0), page_id(peer + 1, 0)),
     )
     return int(rows[0][0]) if rows else None
 

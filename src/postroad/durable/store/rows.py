@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from postroad.durable.exchange import Refusal
 from postroad.durable.letters import Letter
 
 
@@ -41,6 +42,8 @@ class Stream(msgspec.Struct):
     id: int
     watermark: int
     chain: bytes
+    refusals: list[Refusal] = []
+    """What was refused of it and its sender may not know, by number; filled while receiving."""
 
 
 class InPage(msgspec.Struct):

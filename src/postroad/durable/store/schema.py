@@ -8,15 +8,15 @@ from .database import Backend, Database
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        # What waits to be sent: `settled` is what the peer has accepted, `head` what was posted.
+        # What waits to be sent: `settled` is what the peer has accepted.
         """CREATE TABLE postroad_peers (
             id {id}, name TEXT NOT NULL UNIQUE, epoch BIGINT NOT NULL,
-            head BIGINT NOT NULL, head_chain {blob} NOT NULL,
             settled BIGINT NOT NULL, settled_chain {blob} NOT NULL)""",
+        # The id is made of the peer and the first number, so that a post changes one table and no
+        # index; the last page of a peer tells how far its numbers go.
         """CREATE TABLE postroad_outbox (
-            id {serial}, peer BIGINT NOT NULL, first BIGINT NOT NULL, last BIGINT NOT NULL,
-            chain {blob} NOT NULL, posted_ms BIGINT NOT NULL, letters {blob})""",
-        "CREATE UNIQUE INDEX postroad_outbox_order ON postroad_outbox (peer, first)",
+            id {id}, last BIGINT NOT NULL, chain {blob} NOT NULL, posted_ms BIGINT NOT NULL,
+            letters {blob})""",
         """CREATE TABLE postroad_idempotency (
             peer BIGINT NOT NULL, key TEXT NOT NULL, digest {blob} NOT NULL, letter BIGINT NOT NULL,
             posted_ms BIGINT NOT NULL, PRIMARY KEY (peer, key))""",

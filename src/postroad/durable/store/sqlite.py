@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import sqlite3
 import time
@@ -16,12 +17,14 @@ from postroad.core.errors import StoreCorrupt, StoreLocked, StoreUnavailable
 from .database import Database, Row
 from .store import Store
 
+logger = logging.getLogger("postroad.durable")
+
 # Another process may hold the write lock while its bridge or an operator's command commits.
 _BUSY_S = 30.0
 _BUSY_AGAIN_S = 0.02
-# Pages of the log that are copied into the database in one go: 32 MiB.
-_CHECKPOINT_PAGES = 8_000
-_WAL_KEPT_BYTES = 64 * 1024 * 1024
+# SQLite empties the log whenever it has grown to about this length, and keeps the file.
+_LOG_BYTES = 4 * 1024 * 1024
+_LOG_KEPT_BYTES = 16 * _LOG_BYTES
 
 TYPES = {
     "id": "INTEGER PRIMARY KEY",
@@ -146,12 +149,9 @@ class SqliteBackend:
         database = self._open(f"{self._path}")
         try:
             self._use_wal(database)
-            for pragma in (
-                "synchronous = FULL",
-                f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
-                f"journal_size_limit = {_WAL_KEPT_BYTES}",
-            ):
-                database.execute(f"PRAGMA {pragma}")
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT_BYTES}")
+            self._lengthen_log()
         except BaseException:
             database.close()
             raise
@@ -169,6 +169,24 @@ class SqliteBackend:
                 time.sleep(_BUSY_AGAIN_S)
             else:
                 return
+
+    def _lengthen_log(self) -> None:
+        """Write the log in its whole length once, where there is plenty of room.
+
+        A disk keeps what is overwritten sooner than what makes a file longer. SQLite goes by what
+        is valid in the log, not by its length.
+        """
+        try:
+            log = os.open(f"{self._path}-wal", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                length, disk = os.fstat(log).st_size, os.fstatvfs(log)
+                if length < _LOG_BYTES < disk.f_bavail * disk.f_frsize // 16:
+                    os.pwrite(log, bytes(_LOG_BYTES - length), length)
+                    os.fsync(log)
+            finally:
+                os.close(log)
+        except OSError as error:
+            logger.debug("the log of %s stays short: %s", self._path, error)
 
     def exclude_others(self, database: Database) -> None:
         """Whoever has begun to write is alone anyway."""

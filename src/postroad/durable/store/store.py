@@ -13,8 +13,9 @@ from postroad.core import validate_node_name
 from postroad.core.errors import StoreError, StoreMismatch, StoreUnavailable, UsageError
 from postroad.durable.config import MailConfig
 
+from .audience import Audience
 from .database import Backend, Database
-from .ledger import Ledger, News
+from .ledger import Ledger
 from .schema import migrate, read_meta, write_meta
 from .turn import Turn, check_not_inside
 from .units import Unit, Work
@@ -41,7 +42,8 @@ class Store:
         # Set by open.
         self.id = b""
         self.owner = ""
-        self._listeners: list[Callable[[News], None]] = []
+        # Those who are told what commits bring; empty again after each closing.
+        self.audience = Audience()
         self._writer: Writer | None = None
         self._ledger: Ledger
         self._reader: Database
@@ -93,7 +95,7 @@ class Store:
             self._backend,
             self._executor,
             self._ledger,
-            self._tell,
+            self.audience,
             self.config.unwritten_bytes_max,
             self.config.transaction_s,
         )
@@ -161,7 +163,7 @@ class Store:
             return
         writer, self._writer = self._writer, None
         await writer.close()
-        self._listeners.clear()
+        self.audience = Audience()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._reading, close_quietly, self._reader)
         await loop.run_in_executor(self._executor, self._release)
@@ -231,19 +233,6 @@ class Store:
             return
         close_quietly(self._reader)
         self._reader = reader
-
-    # News.
-
-    def listen(self, listener: Callable[[News], None]) -> None:
-        """Have a function called on the event loop with what each commit brought."""
-        self._listeners.append(listener)
-
-    def _tell(self, news: News) -> None:
-        for listener in self._listeners:
-            try:
-                listener(news)
-            except Exception:
-                logger.exception("%r could not be told what a commit brought", listener)
 
     def use_rule(self, rule: Callable[[str, str], bool]) -> None:
         """Have a function decide whether a sender may open a queue."""

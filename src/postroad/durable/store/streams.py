@@ -61,6 +61,7 @@ class Streams:
             stream = self._streams[key] = find_stream(self.database, *key) or self._add_stream(
                 *key, genesis(store, epoch, own_name)
             )
+            stream.refusals = list_refusals(self.database, stream.id, 0)
         return stream
 
     def _add_stream(self, sender: str, store: bytes, epoch: int, chain: bytes) -> Stream:
@@ -91,18 +92,15 @@ class Streams:
     def accept(self, sender: str, window: Window, own_name: str, room: int, now_ms: int) -> Arrival:
         """Keep what is new in a window, as far as there is room, and move the watermark."""
         stream = self.stream(sender, window.store, window.epoch, own_name)
-        self.forget_refusals(stream, window.settled)
-        # Told with every answer until they are settled: the one they were told with first may have
-        # got lost, and its window come again by another way.
-        known = list_refusals(self.database, stream.id, window.settled)
-        before = stream.watermark
+        self._forget_refusals(stream, window.settled)
+        before, known = stream.watermark, len(stream.refusals)
         refusals: list[Refusal] = []
         verdict, detail = Verdict.ACCEPTED, ""
         try:
             for fresh in sift(stream.watermark, stream.chain, window):
                 room -= 0 if fresh.page.letters is None else len(fresh.page.letters)
                 is_crowded = room < 0 and not self._is_first(stream, before, sender)
-                if is_crowded or len(known) + len(refusals) > _REFUSALS_MAX:
+                if is_crowded or known + len(refusals) > _REFUSALS_MAX:
                     verdict = Verdict.FULL
                     break
                 refusals += self._take(sender, fresh, now_ms - window.now_ms, now_ms)
@@ -112,7 +110,9 @@ class Streams:
         except HistoryDiverged as error:
             verdict, detail = Verdict.DIVERGED, str(error)
         self._remember(stream, before, refusals)
-        return Arrival(verdict, stream.watermark, stream.chain, known + refusals, detail)
+        # Told with every answer until they are settled: the one they were told with first may have
+        # got lost, and its window come again by another way.
+        return Arrival(verdict, stream.watermark, stream.chain, list(stream.refusals), detail)
 
     def _is_first(self, stream: Stream, before: int, sender: str) -> bool:
         """Whether nothing of the sender is here: it may always send one page, however large."""
@@ -138,12 +138,16 @@ class Streams:
                 " VALUES (?, ?, ?, ?)",
                 (stream.id, refusal.number, refusal.reason, refusal.detail),
             )
+        stream.refusals += refusals
 
-    def forget_refusals(self, stream: Stream, settled: int) -> None:
+    def _forget_refusals(self, stream: Stream, settled: int) -> None:
         """Drop refusals that the sender has made dead letters of."""
-        self.database.execute(
-            "DELETE FROM postroad_refusals WHERE stream = ? AND number <= ?", (stream.id, settled)
-        )
+        if stream.refusals and stream.refusals[0].number <= settled:
+            stream.refusals = [it for it in stream.refusals if it.number > settled]
+            self.database.execute(
+                "DELETE FROM postroad_refusals WHERE stream = ? AND number <= ?",
+                (stream.id, settled),
+            )
 
     def _take(self, sender: str, fresh: FreshPage, ahead_ms: int, now_ms: int) -> list[Refusal]:
         """Store the letters of a page; returns those that cannot be."""

@@ -19,8 +19,10 @@ from postroad.core import faults
 from postroad.core.backoff import backoff
 from postroad.core.errors import NotRunning, PostroadError, StoreError, StoreUnavailable
 
+from .audience import Audience
 from .database import Backend, Database
 from .ledger import Ledger, News
+from .rows import InPage
 from .turn import Turn
 from .units import Unit
 
@@ -33,7 +35,7 @@ BEFORE_COMMIT = faults.declare("durable.commit.before")
 AFTER_COMMIT = faults.declare("durable.commit.after")
 AFTER_REPORT = faults.declare("durable.commit.reported")
 
-# Work that nobody waits for is written this much later, if nothing else is written before.
+# Work that nobody waits for is written this much later, all of it at once.
 _LAZY_S = 0.05
 # A round is committed after so many transactions or so much time, however many more there are.
 _TURNS_MAX = 256
@@ -50,14 +52,14 @@ class Writer:
         backend: Backend,
         executor: Executor,
         ledger: Ledger,
-        on_news: Callable[[News], None],
+        audience: Audience,
         unwritten_bytes_max: int,
         transaction_s: float,
     ) -> None:
         self._backend = backend
         self._executor = executor
         self._ledger = ledger
-        self._on_news = on_news
+        self._audience = audience
         self._bytes_max = unwritten_bytes_max
         self._transaction_s = transaction_s
         self._loop = asyncio.get_running_loop()
@@ -65,6 +67,9 @@ class Writer:
         # Whether more may be submitted.
         self.has_room = True
         self._waiting: list[Unit] = []
+        # Units that nobody waits for, and whether it is time for them.
+        self._lazy: list[Unit] = []
+        self._is_lazy_time = False
         self._waiting_bytes = 0
         self._turns: deque[Turn] = deque()
         self._work = asyncio.Event()
@@ -74,6 +79,10 @@ class Writer:
         self._is_closing = False
         # Whether the round has come so far that only the database knows how it ends.
         self._is_committing = False
+        # Whether the last round was committed; after one that was not, nothing is told early.
+        self._is_sound = True
+        # Pages of this round that were told of before their commit.
+        self._arriving: list[InPage] = []
         self.commits = 0
         # Held while a transaction is open: whoever shares the connection waits for it.
         self.round = asyncio.Lock()
@@ -82,18 +91,37 @@ class Writer:
     # Submitting.
 
     def submit(self, unit: Unit, *, lazy: bool = False) -> None:
-        """Have a unit committed after all that were submitted before."""
+        """Have a unit committed after all that were submitted before.
+
+        Lazy ones, which nobody waits for, are committed a moment later, in order among themselves.
+        """
         if self._is_closing:
             raise NotRunning("the store is closed")
+        if lazy:
+            self._lazy.append(unit)
+            if self._lazy_timer is None:
+                self._lazy_timer = self._loop.call_later(_LAZY_S, self._on_lazy_time)
+            return
         self._waiting.append(unit)
-        self._waiting_bytes += unit.size
+        self.grow(unit.size)
+        self._work.set()
+
+    def _on_lazy_time(self) -> None:
+        self._lazy_timer = None
+        self._is_lazy_time = True
+        self._work.set()
+
+    @property
+    def newest(self) -> Unit | None:
+        """What was submitted last and is not being committed yet: it may still take up more."""
+        return self._waiting[-1] if self._waiting else None
+
+    def grow(self, size: int) -> None:
+        """Note that the newest unit takes more memory now."""
+        self._waiting_bytes += size
         if self._waiting_bytes > self._bytes_max:
             self.has_room = False
             self._room.clear()
-        if not lazy:
-            self._work.set()
-        elif self._lazy_timer is None and not self._work.is_set():
-            self._lazy_timer = self._loop.call_later(_LAZY_S, self._work.set)
 
     async def wait_for_room(self) -> None:
         """Wait until the disk has caught up."""
@@ -129,9 +157,8 @@ class Writer:
         while True:
             await self._work.wait()
             self._work.clear()
-            if self._lazy_timer is not None:
-                self._lazy_timer.cancel()
-                self._lazy_timer = None
+            if self._is_lazy_time or self._is_closing:
+                self._wake_lazy()
             if self._waiting or self._turns:
                 async with self.round:
                     await self._round()
@@ -139,6 +166,14 @@ class Writer:
                 return
             if self._waiting or self._turns or self._is_closing:
                 self._work.set()
+
+    def _wake_lazy(self) -> None:
+        self._is_lazy_time = False
+        if self._lazy_timer is not None:
+            self._lazy_timer.cancel()
+            self._lazy_timer = None
+        lazy, self._lazy = self._lazy, []
+        self._waiting += lazy
 
     async def _round(self) -> None:
         units = self._take()
@@ -148,11 +183,14 @@ class Writer:
             else:
                 news = await self.execute(self._commit, units)
         except StoreError as error:
+            self._withdraw()
             await self._clear_up(units, error)
         except Exception as error:
             logger.exception("a commit failed, but not for a reason of the database")
+            self._withdraw()
             await self._isolate(units, error)
         else:
+            self._is_sound = True
             self._report(units, news)
 
     def _take(self) -> list[Unit]:
@@ -196,6 +234,7 @@ class Writer:
 
     def _begin(self) -> None:
         self._is_committing = False
+        self._arriving = []
         self._ledger.begin(time.time_ns() // 1_000_000)
 
     def _apply(self, units: Sequence[Unit]) -> None:
@@ -207,6 +246,18 @@ class Writer:
             except PostroadError as error:
                 # It refused before it changed anything.
                 unit.error = error
+        self._announce(self._ledger.queues.arrived)
+
+    def _announce(self, arrived: Sequence[InPage]) -> None:
+        """Tell of the pages that came since the last time, while their commit is under way."""
+        if self._is_sound and (pages := arrived[len(self._arriving) :]):
+            self._arriving += pages
+            self._loop.call_soon_threadsafe(self._audience.on_arriving, pages)
+
+    def _withdraw(self) -> None:
+        """Take back what was told of a round that failed, before anything follows from it."""
+        self._is_sound = False
+        self._audience.on_withdrawn(self._arriving)
 
     def _seal(self, units: Sequence[Unit]) -> None:
         self._ledger.seal()
@@ -222,7 +273,7 @@ class Writer:
     def _report(self, units: Sequence[Unit], news: News) -> None:
         self.commits += 1
         # News first: whoever hears that its message is kept may look for it at once.
-        self._on_news(news)
+        self._audience.on_news(news)
         self._settle(units, None)
         AFTER_REPORT.reach(units=units)
 

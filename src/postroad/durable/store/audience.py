@@ -1,0 +1,56 @@
+"""Those who want to know what commits bring. All of them hear of it on the event loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+from .ledger import News
+from .rows import InPage
+
+logger = logging.getLogger("postroad.durable")
+
+T = TypeVar("T")
+Pages: TypeAlias = Sequence[InPage]
+
+
+class Audience:
+    """Passes on what happened; a listener that fails harms no other."""
+
+    def __init__(self) -> None:
+        self._on_news: list[Callable[[News], None]] = []
+        self._on_arriving: list[Callable[[Pages], None]] = []
+        self._on_withdrawn: list[Callable[[Pages], None]] = []
+
+    def add(self, on_news: Callable[[News], None]) -> None:
+        """Have a function called with what each commit brought."""
+        self._on_news.append(on_news)
+
+    def add_early(
+        self, on_arriving: Callable[[Pages], None], on_withdrawn: Callable[[Pages], None]
+    ) -> None:
+        """Have functions called with pages whose commit is under way, and if that fails.
+
+        Such pages are real already, because whoever sent them keeps them until they are committed
+        here. They may be handled: what follows from that is committed after them or not at all.
+        """
+        self._on_arriving.append(on_arriving)
+        self._on_withdrawn.append(on_withdrawn)
+
+    def on_news(self, news: News) -> None:
+        _tell(self._on_news, news)
+
+    def on_arriving(self, pages: Pages) -> None:
+        _tell(self._on_arriving, pages)
+
+    def on_withdrawn(self, pages: Pages) -> None:
+        _tell(self._on_withdrawn, pages)
+
+
+def _tell(listeners: Sequence[Callable[[T], None]], news: T) -> None:
+    for listener in listeners:
+        try:
+            listener(news)
+        except Exception:
+            logger.exception("%r could not be told what a commit brought", listener)
