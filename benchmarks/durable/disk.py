@@ -6,7 +6,7 @@ import os
 from functools import partial
 from statistics import median
 from tempfile import TemporaryFile
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Comparison, Contender, Section
@@ -36,11 +36,14 @@ def latency_section(settings: Settings) -> Section:
     )
 
 
-def measure_latency_us(flush: Callable[[int], None], directory: Path) -> float:
-    """Append and flush again and again; the append is not timed."""
+def measure_latency_us(
+    flush: Callable[[int], None], directory: Path, pause_s: float = 0.0
+) -> float:
+    """Append and flush again and again, with pauses between; the append is not timed."""
     samples = []
     with TemporaryFile(dir=directory, buffering=0) as file:
         for _ in range(WRITES):
+            sleep(pause_s)
             file.write(bytes(WRITE_BYTES))
             start = perf_counter_ns()
             flush(file.fileno())

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 PAUSE_S = 0.005
 WARM_UP = 20
-# Times one fsync; a message needs two of them, one after the other.
+# Times one fsync at the same pace: after a pause the disk and the processor take longer to answer
+# than in the middle of work.
 GOAL = 4.0
+PACED = f"one fsync, {PAUSE_S * 1000:g} ms between them"
+BACK_TO_BACK = "one fsync, back to back"
 
 
 def latency_section(settings: Settings) -> Section:
@@ -36,9 +39,15 @@ def latency_section(settings: Settings) -> Section:
         unit="µs",
         contenders=[
             Contender("postroad", partial(measure_us, settings)),
-            Contender("one fsync", partial(measure_latency_us, os.fsync, settings.scratch)),
+            Contender(
+                PACED, partial(measure_latency_us, os.fsync, settings.scratch, pause_s=PAUSE_S)
+            ),
+            Contender(BACK_TO_BACK, partial(measure_latency_us, os.fsync, settings.scratch)),
         ],
-        comparisons=[Comparison(case, "postroad", "one fsync", GOAL, at_most=True)],
+        comparisons=[
+            Comparison(case, "postroad", PACED, GOAL, at_most=True),
+            Comparison(case, "postroad", BACK_TO_BACK),
+        ],
     )
 
 

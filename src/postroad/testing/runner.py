@@ -19,6 +19,8 @@ from .simulation import Scenario, Simulation
 
 SEEDS = 100
 STOPPED = 130
+# Long runs tell this often how far they are.
+PROGRESS_S = 15.0
 
 
 class Outcome(NamedTuple):
@@ -135,8 +137,12 @@ def _parse(
 
 def _run(name: str, scenario: Scenario, seeds: range, program: str, *, shows_log: bool) -> int:
     started = time.monotonic()
+    told = started
     actions, virtual_s = 0, 0.0
     for seed in seeds:
+        if time.monotonic() - told > PROGRESS_S:
+            told = time.monotonic()
+            _say(f"{name:<10}  seeds {seeds[0]} to {seed - 1}  ok so far, of {len(seeds):,}")
         outcome = run_seed(name, scenario, seed, program=program)
         actions += outcome.actions
         virtual_s += outcome.virtual_s

@@ -96,6 +96,8 @@ def _collecting_at_sweeps(loop: SimLoop) -> Iterator[None]:
 
     gc.disable()
     if does_freeze:
+        # What is garbage by now would be kept with it.
+        gc.collect()
         gc.freeze()
     loop.on_sweep = sweep
     try:

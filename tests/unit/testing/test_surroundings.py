@@ -9,6 +9,7 @@ import secrets
 import socket
 import time
 import uuid
+import weakref
 from random import Random
 
 from postroad.testing import SimCluster, SimNode
@@ -53,6 +54,19 @@ def test_everything_is_restored() -> None:
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
     assert Random().random() != Random().random()
+
+
+class Ring:
+    """Refers to itself, so that only a collection frees it."""
+
+    def __init__(self) -> None:
+        self.ring = self
+
+
+def test_garbage_of_one_run_is_gone_in_the_next() -> None:
+    ring = weakref.ref(Ring())
+    with SimCluster(1):
+        assert ring() is None
 
 
 def test_clocks_show_virtual_time() -> None:

@@ -11,6 +11,7 @@ from postroad.core.errors import StoreLocked, StoreUnavailable
 from .database import Database
 from .sqlite import TYPES, SqliteDatabase, check_integrity
 from .store import Store
+from .threads import ExecutorThread
 
 
 class MemoryDisk:
@@ -151,4 +152,4 @@ class MemoryStore(Store):
     """A store for tests. Give it a disk to have its data survive."""
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
-        super().__init__(MemoryBackend(disk or MemoryDisk()))
+        super().__init__(MemoryBackend(disk or MemoryDisk()), ExecutorThread)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
 from postroad.core import validate_node_name
@@ -17,6 +16,7 @@ from .audience import Audience
 from .database import Backend, Database
 from .ledger import Ledger
 from .schema import migrate, read_meta, write_meta
+from .threads import QuickThread, Thread
 from .turn import Turn, check_not_inside
 from .units import Unit, Work
 from .writer import Writer, close_quietly
@@ -36,8 +36,11 @@ class Store:
     Use one of SqliteStore, PostgresStore and MemoryStore.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(
+        self, backend: Backend, make_thread: Callable[[str], Thread] = QuickThread
+    ) -> None:
         self._backend = backend
+        self._make_thread = make_thread
         self.config = MailConfig()
         # Set by open.
         self.id = b""
@@ -47,8 +50,8 @@ class Store:
         self._writer: Writer | None = None
         self._ledger: Ledger
         self._reader: Database
-        self._executor: ThreadPoolExecutor
-        self._reading: ThreadPoolExecutor
+        self._writing: Thread
+        self._reading: Thread
 
     # Life.
 
@@ -79,10 +82,9 @@ class Store:
         if owner is not None:
             validate_node_name(owner)
         self.config = config or MailConfig()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="postroad-store")
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="postroad-store-reader")
-        loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(self._executor, self._open, owner, role, take_over)
+        self._writing = self._make_thread("postroad-store")
+        self._reading = self._make_thread("postroad-store-reader")
+        opening = self._writing.run(self._open, owner, role, take_over)
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -93,7 +95,7 @@ class Store:
             raise
         self._writer = Writer(
             self._backend,
-            self._executor,
+            self._writing,
             self._ledger,
             self.audience,
             self.config.unwritten_bytes_max,
@@ -104,9 +106,8 @@ class Store:
         """Whoever wanted the store gave up while it was being opened."""
         await asyncio.wait((opening,))
         if opening.exception() is None:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._reading, close_quietly, self._reader)
-            await loop.run_in_executor(self._executor, self._release)
+            await self._reading.run(close_quietly, self._reader)
+            await self._writing.run(self._release)
         self._shut_down()
 
     def _open(self, owner: str | None, role: str, take_over: bool) -> None:
@@ -164,9 +165,8 @@ class Store:
         writer, self._writer = self._writer, None
         await writer.close()
         self.audience = Audience()
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._reading, close_quietly, self._reader)
-        await loop.run_in_executor(self._executor, self._release)
+        await self._reading.run(close_quietly, self._reader)
+        await self._writing.run(self._release)
         self._shut_down()
 
     def _release(self) -> None:
@@ -174,12 +174,12 @@ class Store:
         self._backend.unlock()
 
     def _shut_down(self) -> None:
-        self._executor.shutdown(wait=False)
-        self._reading.shutdown(wait=False)
+        self._writing.stop()
+        self._reading.stop()
 
     async def lock(self, role: str) -> None:
         """Take a second role in this process; raises StoreLocked if another process has it."""
-        await self.writer.execute(self._backend.lock_also, role, self._ledger.database)
+        await self._writing.run(self._backend.lock_also, role, self._ledger.database)
 
     # Writing.
 
@@ -215,14 +215,11 @@ class Store:
         writer = self.writer
         if self._reader is self._ledger.database:
             async with writer.round:
-                return await writer.execute(lambda: function(self._reader, *args, **kwargs))
-        loop = asyncio.get_running_loop()
+                return await self._writing.run(lambda: function(self._reader, *args, **kwargs))
         try:
-            return await loop.run_in_executor(
-                self._reading, lambda: function(self._reader, *args, **kwargs)
-            )
+            return await self._reading.run(lambda: function(self._reader, *args, **kwargs))
         except StoreUnavailable:
-            await loop.run_in_executor(self._reading, self._reconnect_reader)
+            await self._reading.run(self._reconnect_reader)
             raise
 
     def _reconnect_reader(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,10 +12,8 @@ from postroad.core.errors import PostroadError, StoreError, TransactionLost, Usa
 from .database import Row
 from .ledger import Ledger
 from .statements import check_statement
+from .threads import Thread
 from .units import Unit
-
-Execute = Callable[..., Awaitable[Any]]
-
 
 OPEN: ContextVar[Turn | None] = ContextVar("postroad_turn", default=None)
 """The turn whose statements have begun in this task: commits wait for its end."""
@@ -35,8 +33,8 @@ def check_not_inside() -> None:
 class Turn:
     """Statements of a user, undone together unless the turn ends well."""
 
-    def __init__(self, execute: Execute, ledger: Ledger) -> None:
-        self._execute = execute
+    def __init__(self, thread: Thread, ledger: Ledger) -> None:
+        self._thread = thread
         self._ledger = ledger
         loop = asyncio.get_running_loop()
         # Resolved when the connection is this one's to use.
@@ -45,7 +43,7 @@ class Turn:
         self._ended: asyncio.Future[None] = loop.create_future()
         # What is done with the statements or not at all; None undoes them.
         self.unit: Unit | None = None
-        self._statement: asyncio.Future[Any] | None = None
+        self._statement: asyncio.Future[list[Row]] | None = None
         self._has_savepoint = False
         self.is_lost = False
         self.task = asyncio.current_task()
@@ -61,11 +59,8 @@ class Turn:
             raise TransactionLost("the transaction is over; its statements were undone")
         check_statement(statement)
         # A caller that is cancelled must not leave a statement behind that runs into others.
-        self._statement = asyncio.ensure_future(
-            self._execute(self._run_statement, statement, parameters)
-        )
-        rows: list[Row] = await asyncio.shield(self._statement)
-        return rows
+        self._statement = self._thread.run(self._run_statement, statement, parameters)
+        return await asyncio.shield(self._statement)
 
     def _run_statement(self, statement: str, parameters: Sequence[Any] | None) -> list[Row]:
         database = self._ledger.database
@@ -116,7 +111,7 @@ class Turn:
             await asyncio.wait((self._statement,))
             # Its caller hears of what went wrong with it.
             self._statement.exception()
-        await self._execute(self._close)
+        await self._thread.run(self._close)
 
     def _close(self) -> None:
         database, unit = self._ledger.database, self.unit

@@ -11,9 +11,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from typing import TypeVar, TypeVarTuple
+from collections.abc import Sequence
 
 from postroad.core import faults
 from postroad.core.backoff import backoff
@@ -23,13 +21,11 @@ from .audience import Audience
 from .database import Backend, Database
 from .ledger import Ledger, News
 from .rows import InPage
+from .threads import Thread
 from .turn import Turn
 from .units import Unit
 
 logger = logging.getLogger("postroad.durable")
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 BEFORE_COMMIT = faults.declare("durable.commit.before")
 AFTER_COMMIT = faults.declare("durable.commit.after")
@@ -50,14 +46,14 @@ class Writer:
     def __init__(
         self,
         backend: Backend,
-        executor: Executor,
+        thread: Thread,
         ledger: Ledger,
         audience: Audience,
         unwritten_bytes_max: int,
         transaction_s: float,
     ) -> None:
         self._backend = backend
-        self._executor = executor
+        self._thread = thread
         self._ledger = ledger
         self._audience = audience
         self._bytes_max = unwritten_bytes_max
@@ -131,7 +127,7 @@ class Writer:
         """Wait for a transaction of one's own."""
         if self._is_closing:
             raise NotRunning("the store is closed")
-        turn = Turn(self.execute, self._ledger)
+        turn = Turn(self._thread, self._ledger)
         self._turns.append(turn)
         self._work.set()
         try:
@@ -140,10 +136,6 @@ class Writer:
             turn.end(None)
             raise
         return turn
-
-    async def execute(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Run a function in the thread of the store."""
-        return await self._loop.run_in_executor(self._executor, function, *args)
 
     async def close(self) -> None:
         """Commit what was submitted, and stop."""
@@ -181,7 +173,7 @@ class Writer:
             if self._turns or self._backend.sync_s:
                 news = await self._commit_slowly(units)
             else:
-                news = await self.execute(self._commit, units)
+                news = await self._thread.run(self._commit, units)
         except StoreError as error:
             self._withdraw()
             await self._clear_up(units, error)
@@ -208,13 +200,13 @@ class Writer:
 
     async def _commit_slowly(self, units: list[Unit]) -> News:
         """The same in steps, where transactions of users or a slow disk come between."""
-        await self.execute(self._begin)
-        await self.execute(self._apply, units)
+        await self._thread.run(self._begin)
+        await self._thread.run(self._apply, units)
         await self._give_turns(units)
-        await self.execute(self._seal, units)
+        await self._thread.run(self._seal, units)
         if self._backend.sync_s:
             await asyncio.sleep(self._backend.sync_s)
-        return await self.execute(self._finish, units)
+        return await self._thread.run(self._finish, units)
 
     async def _give_turns(self, units: list[Unit]) -> None:
         until = self._loop.time() + _ROUND_S
@@ -222,7 +214,7 @@ class Writer:
             # Whatever was submitted before a turn comes before it.
             while more := self._take():
                 units += more
-                await self.execute(self._apply, more)
+                await self._thread.run(self._apply, more)
             if not self._turns or self._loop.time() >= until:
                 return
             turn = self._turns.popleft()
@@ -290,7 +282,7 @@ class Writer:
                 self._settle([unit], error)
                 continue
             try:
-                news = await self.execute(self._commit, [unit])
+                news = await self._thread.run(self._commit, [unit])
             except StoreError as failure:
                 await self._clear_up([unit], failure)
             except Exception as failure:
@@ -307,7 +299,7 @@ class Writer:
         if not self._is_committing:
             # It cannot have: nobody needs to wait for the database to come back. Whoever is told
             # reads again, so what was thought must be forgotten by then.
-            await self.execute(self._ledger.forget)
+            await self._thread.run(self._ledger.forget)
             self._refuse(units, error)
             await self._roll_back_or_reconnect()
             return
@@ -338,7 +330,7 @@ class Writer:
     async def _roll_back_or_reconnect(self) -> News | None:
         """Make ready for the next round; what the last one brought if it happened after all."""
         try:
-            return await self.execute(self._roll_back)
+            return await self._thread.run(self._roll_back)
         except StoreError as failure:
             return await self._reconnect(failure)
 
@@ -370,7 +362,7 @@ class Writer:
             )
             await asyncio.sleep(pause_s)
             try:
-                return await self.execute(self._connect_again)
+                return await self._thread.run(self._connect_again)
             except StoreError as failure:
                 error = failure
 
