@@ -141,6 +141,19 @@ class OpeningBehaviour:
         assert (store.owner, store.id) == (OWN, id)
         await store.close()
 
+    async def test_the_settings_of_the_node_are_those_of_its_bridge(self, place: Place) -> None:
+        config = MailConfig(windows_max=2, lease_s=0.5)
+        async with (
+            opened(place.store(), config=config) as node,
+            opened(place.store(), role="bridge") as bridge,
+        ):
+            assert bridge.config == node.config == config
+        async with opened(place.store(), config=MailConfig()) as node:
+            assert node.config == MailConfig()
+            await node.write(set_fact("config", '{"windows_max": 0}'))
+        async with opened(place.store()) as node:
+            assert node.config == MailConfig(), "what is not valid is not used"
+
     async def test_a_store_may_be_taken_over(self, place: Place) -> None:
         async with opened(place.store(), role="bridge") as old:
             new = place.store()

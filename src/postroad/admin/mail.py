@@ -12,7 +12,6 @@ from postroad.core import Address, to_address
 from postroad.durable import (
     BridgeManager,
     DeadLetter,
-    MailConfig,
     MailStatistics,
     StoreOperations,
     store_at,
@@ -55,9 +54,8 @@ async def run_bridge(settings: BridgeSettings, on_ready: Callable[[Address, int]
     Raises:
         Fenced: another bridge has taken over.
     """
-    config = MailConfig()
     store = store_at(settings.store)
-    await store.open(settings.node, config, role="bridge", take_over=settings.take_over)
+    await store.open(settings.node, role="bridge", take_over=settings.take_over)
     try:
         service = MessagingService(
             settings.cluster, f"{settings.node}.bridge", settings.bind, tls=settings.tls
@@ -66,7 +64,7 @@ async def run_bridge(settings: BridgeSettings, on_ready: Callable[[Address, int]
             manager = BridgeManager(
                 service,
                 store,
-                config,
+                store.config,
                 node=settings.node,
                 node_address=to_address(settings.node_address),
             )

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 
 from postroad.core import faults
 from postroad.core.backoff import backoff
-from postroad.core.errors import Reject, StoreError, TransactionLost
+from postroad.core.errors import Reject, StoreError
 
 from .config import MailConfig, Retry
 from .exchange import Reason
-from .handling import Handling, Lane
+from .frontier import Frontier
+from .handling import Handling, Lane, Undone
 from .letters import NEVER_MS
 from .posting import Post
 from .shelf import Entry, Shelf
@@ -73,16 +74,9 @@ class Consumption:
         self._pages: dict[int, InPage] = {}
         self._asides: dict[int, AsideLetter] = {}
         self._in_hand: dict[Entry, None] = {}
-        # How far the pages have been read, and how far they go.
-        self._read_upto = 0
-        self._newest = 0
-        self._is_read_whole = False
+        self._frontier = Frontier()
         self._is_aside_due = True
         self._has_more_aside = False
-        # The last page that could not be taken up while it was arriving.
-        self._passed_up = 0
-        # Pages that were taken up while they arrived, and then did not.
-        self._withdrawn: set[int] = set()
         # Letters that left while the table was being read, and may have been seen there.
         self._left_meanwhile: dict[int, None] = {}
         self._aside_timer: asyncio.TimerHandle | None = None
@@ -90,9 +84,7 @@ class Consumption:
         self.uncommitted = 0
         self._is_broken = True
         self._lane = Lane()
-        # Of what could not be committed: failures, in order, and the first message of each key.
-        self._uncounted: list[tuple[Entry, BaseException]] = []
-        self._first_undone: dict[str, Entry] = {}
+        self._undone = Undone()
         self._repairs = 0
         self.is_paused = False
         self._is_closed = False
@@ -263,14 +255,7 @@ class Consumption:
         if not self._is_broken:
             logger.warning("queue %r is read again: %s", self.queue, error)
         self._is_broken = self._lane.is_broken = True
-        for entry in unit.entries():
-            if entry.key is not None:
-                self._first_undone.setdefault(entry.key, entry)
-        if unit.failure is not None:
-            # It must be counted, or it would be tried again without end.
-            self._uncounted.append(unit.failure)
-        elif len(unit.finished) == 1 and not isinstance(error, StoreError | TransactionLost):
-            self._uncounted.append((unit.finished[0], error))
+        self._undone.add(unit, error)
 
     # Loading.
 
@@ -278,55 +263,37 @@ class Consumption:
         """Take up what a commit brought."""
         for page in news.arrived:
             if page.queue == self.queue:
-                self._on_page(page)
+                if self._frontier.on_committed(page.id, has_room=self._has_room):
+                    self._add_page(page)
+                elif self._frontier.has_more:
+                    self._want_more()
         if self.queue in news.set_aside_in:
             self._is_aside_due = True
             self._want_more()
 
-    def _on_page(self, page: InPage) -> None:
-        if page.id <= self._read_upto:
-            # It was read, or taken up when it was arriving, before this was told.
-            return
-        if not self._take_up(page):
-            self._newest = max(self._newest, page.id)
-            self._want_more()
-
-    def _take_up(self, page: InPage) -> bool:
-        """Take a page without reading it, if it comes right after all that were read."""
-        if (
-            not self._is_read_whole
-            or self._read_upto < self._newest
-            or self._is_broken
-            or self._shelf.size >= self._config.ahead_letters
-        ):
-            return False
-        self._read_upto = self._newest = page.id
-        self._add_page(page)
-        self.changed.set()
-        return True
-
     def on_arriving(self, page: InPage) -> None:
         """A page is being committed, and may be handled already."""
-        if self._passed_up > self._newest or not self._take_up(page):
-            # None that comes after it may be taken up before it.
-            self._passed_up = page.id
+        if self._frontier.on_arriving(page.id, has_room=self._has_room):
+            self._add_page(page)
 
     def on_withdrawn(self, page: InPage) -> None:
         """The commit of a page that was arriving failed."""
-        if page.id in self._pages:
-            self._withdrawn.add(page.id)
+        if self._pages.pop(page.id, None) is not None:
+            self._undone.withdraw(page)
             self.reload()
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._is_broken and self._shelf.size < self._config.ahead_letters
 
     def _add_page(self, page: InPage) -> None:
         self._pages[page.id] = page
         self._shelf.add_page(page)
+        self.changed.set()
 
     def _want_more(self) -> None:
         if not self._load_wanted.is_set() and (
-            self._is_broken
-            or self._is_aside_due
-            or not self._is_read_whole
-            or self._read_upto < self._newest
+            self._is_broken or self._is_aside_due or self._frontier.has_more
         ):
             self._load_wanted.set()
 
@@ -353,26 +320,19 @@ class Consumption:
             return
         if self._is_aside_due:
             await self._load_aside()
-        while (
-            not self._is_broken
-            and not (self._is_read_whole and self._read_upto >= self._newest)
-            and self._shelf.size < self._config.ahead_letters
-            and self._shelf.held_keys < _HELD_KEYS_MAX
-        ):
+        while self._has_room and self._frontier.has_more and self._shelf.held_keys < _HELD_KEYS_MAX:
             await self._load_pages()
         self.changed.set()
 
     async def _load_pages(self) -> None:
         pages = await self._store.read(
-            query.read_inbox, self.queue, self._id, self._read_upto, _PAGES_AT_ONCE
+            query.read_inbox, self.queue, self._id, self._frontier.upto, _PAGES_AT_ONCE
         )
-        self._is_read_whole = len(pages) < _PAGES_AT_ONCE
         if self._is_broken:
             return
+        self._frontier.on_read([page.id for page in pages], is_end=len(pages) < _PAGES_AT_ONCE)
         for page in pages:
-            self._read_upto = page.id
             self._add_page(self._pages.get(page.id, page))
-        self.changed.set()
 
     async def _load_aside(self) -> None:
         self._is_aside_due = False
@@ -415,35 +375,21 @@ class Consumption:
         if self._repairs:
             await self._pause(self._repairs)
         self._repairs += 1
-        while self._uncounted:
-            entry, error = self._uncounted[0]
-            if self._is_counted(entry):
-                self._lane = Lane()
-                await self._store.write(self._judge(entry, error).apply)
-            del self._uncounted[0]
-        self._first_undone.clear()
+        while (failure := self._undone.next_failure()) is not None:
+            self._lane = Lane()
+            await self._store.write(self._judge(*failure).apply)
+            self._undone.on_counted()
+        self._undone.clear()
         await self._store.write(lambda ledger: ledger.queues.release_forgotten(self.queue))
         held = await self._store.read(query.held_keys, self._id)
         self._shelf = Shelf(is_ordered=self._is_ordered, held=held)
-        for id in self._withdrawn:
-            self._pages.pop(id, None)
-        self._withdrawn.clear()
         self._asides.clear()
         self._acks.clear()
-        self._read_upto = self._newest = 0
-        self._is_read_whole = False
+        self._frontier.start_again()
         self._is_aside_due = True
         self._is_broken = False
         self._lane = Lane()
         return True
-
-    def _is_counted(self, entry: Entry) -> bool:
-        """Whether the failure of a message is counted that could not be when it happened."""
-        if entry.page is not None and entry.page.id in self._withdrawn:
-            # It is not in the store, and comes again.
-            return False
-        # Behind another one of its key that is handled again it waits, and is not set aside.
-        return entry.key is None or self._first_undone[entry.key] is entry
 
     def reload(self) -> None:
         """The queue was changed in the store: read it again."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from postroad.core.errors import PostroadError, TransactionLost
+from postroad.core.errors import PostroadError, StoreError, TransactionLost
 
 from .posting import Post, append_posts, check_posts
 from .shelf import Entry
 from .store.ledger import Ledger
-from .store.rows import AsideLetter
+from .store.rows import AsideLetter, InPage
 from .store.units import Unit
 
 
@@ -158,3 +159,52 @@ def _finish(ledger: Ledger, entry: Entry) -> None:
         ledger.queues.finish(entry.page, entry.index)
     elif entry.aside is not None:
         ledger.queues.finish_aside(entry.aside, ledger.now_ms)
+
+
+class Undone:
+    """What could not be committed of one queue, while it waits to be read again."""
+
+    def __init__(self) -> None:
+        # Failures of handlers, in order. They must be counted, or a message would be tried again
+        # without end.
+        self._failures: deque[tuple[Entry, BaseException]] = deque()
+        self._first_of_key: dict[str, Entry] = {}
+        # Pages that were told of while they were being committed, and then were not.
+        self._withdrawn: set[int] = set()
+
+    def add(self, unit: Handling, error: Exception) -> None:
+        """A unit was not committed."""
+        for entry in unit.entries():
+            if entry.key is not None:
+                self._first_of_key.setdefault(entry.key, entry)
+        if unit.failure is not None:
+            self._failures.append(unit.failure)
+        elif len(unit.finished) == 1 and not isinstance(error, StoreError | TransactionLost):
+            self._failures.append((unit.finished[0], error))
+
+    def withdraw(self, page: InPage) -> None:
+        """A page is not in the store after all."""
+        self._withdrawn.add(page.id)
+
+    def next_failure(self) -> tuple[Entry, BaseException] | None:
+        """The next failure to count."""
+        while self._failures and not self._counts(self._failures[0][0]):
+            self._failures.popleft()
+        return self._failures[0] if self._failures else None
+
+    def _counts(self, entry: Entry) -> bool:
+        if entry.page is not None and entry.page.id in self._withdrawn:
+            # It comes again by itself.
+            return False
+        # Behind another one of its key that is handled again it waits, and is not set aside.
+        return entry.key is None or self._first_of_key[entry.key] is entry
+
+    def on_counted(self) -> None:
+        """The failure is in the store."""
+        self._failures.popleft()
+
+    def clear(self) -> None:
+        """The queue is read again."""
+        self._failures.clear()
+        self._first_of_key.clear()
+        self._withdrawn.clear()

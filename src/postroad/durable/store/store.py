@@ -8,8 +8,16 @@ import os
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+import msgspec
+
 from postroad.core import validate_node_name
-from postroad.core.errors import StoreError, StoreMismatch, StoreUnavailable, UsageError
+from postroad.core.errors import (
+    ConfigError,
+    StoreError,
+    StoreMismatch,
+    StoreUnavailable,
+    UsageError,
+)
 from postroad.durable.config import MailConfig
 
 from .audience import Audience
@@ -67,7 +75,7 @@ class Store:
 
         Args:
             owner: name of the node; its store is made if there is none. None opens what exists.
-            config: sizes and times.
+            config: sizes and times; those of the node that used it last by default.
             role: what this process does with it; one at a time may in each role.
             take_over: whether to do so although another process may be at it.
 
@@ -81,10 +89,9 @@ class Store:
             raise UsageError(f"{self!r} is open already")
         if owner is not None:
             validate_node_name(owner)
-        self.config = config or MailConfig()
         self._writing = self._make_thread("postroad-store")
         self._reading = self._make_thread("postroad-store-reader")
-        opening = self._writing.run(self._open, owner, role, take_over)
+        opening = self._writing.run(self._open, owner, config, role, take_over)
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -110,7 +117,9 @@ class Store:
             await self._writing.run(self._release)
         self._shut_down()
 
-    def _open(self, owner: str | None, role: str, take_over: bool) -> None:
+    def _open(
+        self, owner: str | None, config: MailConfig | None, role: str, take_over: bool
+    ) -> None:
         if owner is None and not self._backend.exists():
             raise StoreMismatch(f"store {self._backend} was never used by a node")
         if not take_over:
@@ -119,7 +128,7 @@ class Store:
             database = self._backend.connect()
             try:
                 self._backend.check(database)
-                self._prepare(database, owner, role)
+                self._prepare(database, owner, config, role)
                 self._ledger = Ledger(database, self.id, self.owner, role, self.config)
                 self._reader = self._backend.connect_reader()
             except BaseException:
@@ -129,13 +138,16 @@ class Store:
             self._backend.unlock()
             raise
 
-    def _prepare(self, database: Database, owner: str | None, role: str) -> None:
+    def _prepare(
+        self, database: Database, owner: str | None, config: MailConfig | None, role: str
+    ) -> None:
         """Bring the tables up to date, and see whose they are; one process at a time."""
         database.begin()
         try:
             self._backend.exclude_others(database)
             migrate(self._backend, database)
             self.id, self.owner = self._claim(database, owner)
+            self.config = _configure(database, config)
             # Tells, after a lost connection, whether another process was here meanwhile.
             write_meta(database, f"process.{role}", os.urandom(8).hex())
         except BaseException:
@@ -238,3 +250,18 @@ class Store:
     def __repr__(self) -> str:
         state = "open" if self._writer is not None else "not open"
         return f"<{type(self).__name__} {self._backend} {state}>"
+
+
+def _configure(database: Database, config: MailConfig | None) -> MailConfig:
+    """Remember what a node wants, for others who open its store without saying anything."""
+    if config is not None:
+        write_meta(database, "config", msgspec.json.encode(config).decode())
+        return config
+    remembered = read_meta(database, "config")
+    if remembered is None:
+        return MailConfig()
+    try:
+        return msgspec.json.decode(remembered, type=MailConfig)
+    except (msgspec.DecodeError, ConfigError) as error:
+        logger.warning("the store's own settings are not used: %s", error)
+        return MailConfig()
