@@ -20,7 +20,7 @@ CONFIG = ROOT / "importlinter.ini"
 PARTS = (
     "cluster/discovery", "cluster/membership", "durable/chain", "durable/config",
     "durable/control", "durable/dedup", "durable/exchange", "durable/letters", "durable/names",
-    "durable/outflow", "durable/shelf", "durable/statistics", "durable/store",
+    "durable/outflow", "durable/frontier", "durable/shelf", "durable/statistics", "durable/store",
     "durable/store/rows",
 )  # fmt: skip
 
@@ -42,6 +42,7 @@ PLANTED = [
     ("durable.control", "multiprocessing"),
     ("durable.dedup", "random"),
     ("durable.exchange", "secrets"),
+    ("durable.frontier", "asyncio"),
     ("durable.letters", "socket"),
     ("durable.names", "sqlite3"),
     ("durable.outflow", "ssl"),

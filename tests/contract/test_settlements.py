@@ -10,7 +10,7 @@ import pytest
 from postroad.core import faults
 from postroad.core.errors import StoreUnavailable
 from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, StaticDirectory
-from postroad.durable.bridge import Settlement
+from postroad.durable.settlement import Settlement
 from postroad.durable.store.units import Unit
 from postroad.net import MessagingService
 from tests.durable_nodes import OWN, PEER

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from postroad.core import Address, faults, to_address
+from postroad.core import Address, faults
 from postroad.core.backoff import backoff
 from postroad.core.errors import (
     Fenced,
@@ -27,13 +27,10 @@ from .control import BridgeHealth
 from .exchange import Answer, Offer, Reason, Refusal, Verdict, decode, encode
 from .names import DELIVER, OFFER
 from .outflow import Course, Outflow, compare, refusals_between
+from .settlement import Settlement
 from .store import Store
 from .store import queries as query
-from .store.database import Database
-from .store.ledger import Ledger
 from .store.rows import OutPage, Peer
-from .store.schema import read_meta, write_meta
-from .store.units import Unit
 
 logger = logging.getLogger("postroad.durable")
 
@@ -46,8 +43,6 @@ _PAGES_AT_ONCE = 8
 _HOT_BYTES_MAX = 1024 * 1024
 # A stream that was refused is offered again from time to time: the other side may have decided.
 _REFUSED_S = 60.0
-TOKEN = "bridge.token"
-PLACE = "bridge.place"
 
 
 class Phase(enum.StrEnum):
@@ -58,65 +53,6 @@ class Phase(enum.StrEnum):
     SENDING = "sending"
     WAITING = "waiting"
     REFUSED = "refused"
-
-
-class Settlement(Unit):
-    """What a peer has accepted is removed; what it refused becomes dead letters."""
-
-    __slots__ = ("_bridge", "_chain", "_course", "_refusals", "upto")
-
-    def __init__(
-        self, bridge: Bridge, course: Course, answer: Answer, refusals: Sequence[Refusal]
-    ) -> None:
-        super().__init__()
-        self._bridge = bridge
-        self._course = course
-        self._chain = answer.chain
-        self._refusals = refusals
-        self.upto = answer.watermark
-
-    @property
-    def epoch(self) -> int:
-        """The epoch its numbers are of."""
-        return self._course.epoch
-
-    def apply(self, ledger: Ledger) -> None:
-        check_token(ledger.database, self._course.token)
-        ledger.outbox.settle(
-            self._course.peer,
-            self._course.epoch,
-            self.upto,
-            self._chain,
-            self._refusals,
-            ledger.now_ms,
-        )
-
-    def settle(self, error: Exception | None) -> None:
-        self._bridge.on_settled(self, error)
-
-
-def check_token(database: Database, token: int) -> None:
-    """Raise Fenced if another bridge manager has taken over the store."""
-    newest = int(read_meta(database, TOKEN) or 0)
-    if newest != token:
-        raise Fenced(f"bridge manager {newest} has taken over from {token}")
-
-
-def take_token(ledger: Ledger, name: str, address: Address) -> int:
-    """Take over the store as its bridge manager, and say where that is."""
-    token = int(read_meta(ledger.database, TOKEN) or 0) + 1
-    write_meta(ledger.database, TOKEN, str(token))
-    write_meta(ledger.database, PLACE, f"{name} {address}")
-    return token
-
-
-def find_manager(database: Database) -> tuple[str, Address] | None:
-    """The name and address of the manager that took over last."""
-    place = read_meta(database, PLACE)
-    if place is None:
-        return None
-    name, _, address = place.partition(" ")
-    return name, to_address(address)
 
 
 class Bridge:
@@ -409,10 +345,10 @@ class Bridge:
             self.sent += answer.watermark - before
             # All that no settlement has made durable yet: one that fails must lose none of them.
             self._refusals += refusals_between(answer, before)
-            unit = Settlement(self, course, answer, tuple(self._refusals))
+            unit = Settlement(course, answer, tuple(self._refusals), self._on_settled)
             self._store.submit(unit, lazy=True)
 
-    def on_settled(self, unit: Settlement, error: Exception | None) -> None:
+    def _on_settled(self, unit: Settlement, error: Exception | None) -> None:
         """A settlement is durable, or failed: then a later one, or a new offer, makes up for it."""
         if unit.epoch != self._epoch:
             return

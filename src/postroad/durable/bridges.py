@@ -13,7 +13,7 @@ from postroad.core import Address, Lifecycle, to_address
 from postroad.core.errors import ConfigError, Fenced, MalformedPayload, MessagingError, StoreError
 from postroad.net import Message, MessagingService
 
-from .bridge import Bridge, check_token, take_token
+from .bridge import Bridge
 from .config import MailConfig
 from .control import (
     BridgeEntry,
@@ -27,6 +27,7 @@ from .control import (
     decode_for_bridge,
     encode,
 )
+from .fencing import check_token, take_token
 from .names import BRIDGE_CONTROL, BRIDGE_NOTIFY, peer_of
 from .store import Store
 from .store.ledger import News

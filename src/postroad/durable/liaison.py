@@ -11,7 +11,6 @@ from postroad.core import Address
 from postroad.core.errors import MalformedPayload, MessagingError
 from postroad.net import Message, MessagingService
 
-from .bridge import find_manager
 from .control import (
     BridgeEntry,
     Create,
@@ -25,6 +24,7 @@ from .control import (
     encode,
 )
 from .directory import Directory
+from .fencing import find_manager
 from .names import BRIDGE_CONTROL, BRIDGE_NOTIFY, BRIDGE_SUFFIX, inbound_queue, outbound_queue
 from .store import Store
 from .store import queries as query

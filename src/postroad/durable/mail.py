@@ -27,6 +27,7 @@ from .names import REPLIES, validate_queue_name
 from .operations import StoreOperations
 from .posting import Clerk, Draft, Post, Posting, gather
 from .pulling import Pulled
+from .replies import Replies
 from .store import Store
 from .store import queries as query
 from .store.ledger import Ledger, News
@@ -84,8 +85,7 @@ class Mail(StoreOperations, Lifecycle):
         self._liaison = Liaison(service, store, directory, is_external=not bridge)
         self._has_bridge = bridge
         self._consumers: dict[str, Consumer] = {}
-        # Requests by id: whom they were made to, and who waits.
-        self._replies: dict[int, tuple[str, asyncio.Future[Message]]] = {}
+        self._replies = Replies(self.totals)
         self._listening_to_replies = asyncio.Lock()
         self._was_started = self._is_running = False
         self._forgetting: asyncio.Task[None] | None = None
@@ -401,32 +401,21 @@ class Mail(StoreOperations, Lifecycle):
         """
         await self._listen_to_replies()
         post = self._clerk.post(peer, queue, body, key, None, None, None, 0, headers, REPLIES)
-        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._replies[post.id] = (peer, reply)
-        try:
-            async with asyncio.timeout(timeout):
-                await self._post((post,))
-                return await reply
-        except TimeoutError:
-            raise RequestTimeout(
-                f"no reply from queue {queue!r} of {peer!r} in time; it may still come",
-                timeout_s=timeout,
-            ) from None
-        finally:
-            self._replies.pop(post.id, None)
+        with self._replies.awaited(post.id, peer) as reply:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._post((post,))
+                    return await reply
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"no reply from queue {queue!r} of {peer!r} in time; it may still come",
+                    timeout_s=timeout,
+                ) from None
 
     async def _listen_to_replies(self) -> None:
         async with self._listening_to_replies:
             if REPLIES not in self._consumers:
-                await self.consume(REPLIES, self._on_reply, ordered_by_key=False)
-
-    def _on_reply(self, message: Message, tx: Transaction) -> None:
-        waiting = None if message.answers is None else self._replies.get(message.answers)
-        # Ids can be guessed, names cannot.
-        if waiting is None or waiting[0] != message.sender or waiting[1].done():
-            self.totals.unclaimed_replies += 1
-        else:
-            waiting[1].set_result(message)
+                await self.consume(REPLIES, self._replies.on_reply, ordered_by_key=False)
 
     def _forget(self, peer: str) -> None:
         super()._forget(peer)

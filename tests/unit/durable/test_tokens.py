@@ -7,7 +7,7 @@ import pytest
 from postroad.core import Address
 from postroad.core.errors import Fenced
 from postroad.durable import MemoryDisk, MemoryStore, Store
-from postroad.durable.bridge import check_token, find_manager, take_token
+from postroad.durable.fencing import check_token, find_manager, take_token
 from tests.durable_nodes import opened
 
 NAME = "alpha.bridge"
