@@ -152,6 +152,27 @@ class QueueBehaviour:
         assert await asides(store, NOW_MS) == []
         assert await store.read(query.held_keys, id) == {"b": 1}
 
+    @pytest.mark.parametrize("way", ["set aside", "postponed", "forgotten"])
+    async def test_one_that_waits_for_nobody_goes(self, store: Store, way: str) -> None:
+        def wait_for_nobody(ledger: Ledger) -> None:
+            for number in (1, 2):
+                due_ms = NOW_MS if way == "postponed" and number == 1 else NEVER_MS
+                aside = make_aside(make_letter(number, key="a"), due_ms=due_ms, holds_key=True)
+                ledger.queues.set_aside(aside)
+                if way == "postponed" and number == 1:
+                    aside.due_ms = NEVER_MS
+                    ledger.queues.postpone(aside)
+            if way == "forgotten":
+                ledger.database.execute("UPDATE postroad_aside SET due_ms = ?", (NEVER_MS,))
+                ledger.queues.release_forgotten(QUEUE)
+
+        await store.write(wait_for_nobody)
+        (due,) = await asides(store, NOW_MS)
+        assert due.letter.id == 1
+        await finish_aside(store, due)
+        (due,) = await asides(store, NOW_MS)
+        assert due.letter.id == 2
+
     async def test_a_held_key_is_released_though_order_does_not_matter_any_more(
         self, store: Store
     ) -> None:

@@ -83,6 +83,38 @@ class TurnBehaviour:
         await asyncio.gather(*(count() for _ in range(10)))
         assert sorted(await rows(store)) == list(range(10))
 
+    async def test_what_was_submitted_before_a_turn_comes_before_it(self, store: Store) -> None:
+        order: list[str] = []
+
+        def note(what: str) -> Work[None]:
+            return Work(lambda ledger: order.append(what))
+
+        first = await store.begin()
+        before, after = note("before"), note("after")
+        begin = asyncio.create_task(store.begin())
+        await asyncio.sleep(0)
+        # It comes later than the wish for the second turn, and sooner than that turn.
+        store.submit(before)
+        first.end(None)
+        second = await begin
+        store.submit(after)
+        inside = note("inside")
+        second.end(inside)
+        await asyncio.gather(before.done, inside.done, after.done)
+        assert order == ["before", "inside", "after"]
+
+    async def test_statements_that_are_begun_together_are_of_one_turn(
+        self, store: Store, place: Place
+    ) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        insert = f"INSERT INTO mine VALUES ({place.mark})"
+        await asyncio.gather(*(turn.execute(insert, (number,)) for number in range(5)))
+        unit = Work(lambda ledger: None)
+        turn.end(unit)
+        await unit.done
+        assert await rows(store) == list(range(5))
+
     async def test_a_turn_that_takes_too_long_is_lost(self, place: Place) -> None:
         config = MailConfig(transaction_s=0.05)
         async with opened(place.store(), config=config) as store:
@@ -142,6 +174,18 @@ class TurnBehaviour:
         assert await rows(store) == ([1] if is_done else [])
         assert (b"with 1" in await bodies(store)) is is_done
         assert b"beside" in await bodies(store)
+
+    async def test_a_statement_that_fails_undoes_only_itself(self, store: Store) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            await turn.execute("INSERT INTO mine VALUES (1)")
+        await turn.execute("INSERT INTO mine VALUES (2)")
+        unit = Work(lambda ledger: None)
+        turn.end(unit)
+        await unit.done
+        assert await rows(store) == [1, 2]
 
     @pytest.mark.parametrize("statement", ["COMMIT", "/* now */ rollback", ";BEGIN", "END"])
     async def test_no_statement_ends_the_commit_of_others(

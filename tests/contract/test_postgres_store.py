@@ -138,6 +138,23 @@ async def test_a_transaction_whose_connection_is_lost(dsn: str) -> None:
         assert await rows(store) == []
 
 
+async def test_a_process_whose_store_was_used_by_another_writes_nothing_more(dsn: str) -> None:
+    store = PostgresStore(dsn)
+    await store.open(OWN)
+    await post(store, PEER, b"1")
+    end_sessions(dsn)
+    async with opened(PostgresStore(dsn)) as other:
+        await post(other, PEER, b"2")
+    # The lock is free again, but what this one remembers is not so any more.
+    with pytest.raises(StoreLocked, match="start this one again"):
+        await post_when_possible(store, b"lost")
+    with pytest.raises(StoreLocked):
+        await store.begin()
+    await store.close()
+    async with opened(PostgresStore(dsn)) as again:
+        assert await bodies(again) == [b"1", b"2"]
+
+
 async def test_messages_whose_connection_is_lost_are_handled_again(dsn: str) -> None:
     handled: list[bytes] = []
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +19,11 @@ from postroad.core.errors import (
     StoreLocked,
     StoreUnavailable,
 )
-from postroad.durable import SqliteStore
+from postroad.durable import MailConfig, SqliteStore, Store
 from postroad.durable.store import queries as query
+from postroad.durable.store.database import Database
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.sqlite import SqliteDatabase
 from tests.contract.store_behaviour import WAIT_S, bodies, make_table, open_both_at_once, rows
 from tests.durable_nodes import OWN, PEER, opened, post, posting_of
 
@@ -172,3 +177,139 @@ async def test_a_node_and_its_bridge_start_together_on_a_new_file(tmp_path: Path
     for number in range(20):
         path = tmp_path / f"{number}.db"
         await open_both_at_once(SqliteStore(path), SqliteStore(path))
+
+
+# The log, which is written in its whole length when the store is opened.
+
+LOG_BYTES = 4 * 1024 * 1024
+LOG_HEADER, FRAME = 32, 24 + 4_096
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def leave_behind(path: Path, directory: Path) -> Path:
+    """The files of a store as a process leaves them that is killed now."""
+    copy = directory / "left.db"
+    shutil.copy(path, copy)
+    shutil.copy(log_of(path), log_of(copy))
+    return copy
+
+
+async def test_the_log_is_long_from_the_start(path: Path) -> None:
+    async with opened(SqliteStore(path)) as store:
+        assert log_of(path).stat().st_size == LOG_BYTES
+        await post(store, PEER, b"1")
+        assert log_of(path).stat().st_size == LOG_BYTES
+    async with opened(SqliteStore(path)) as store:
+        assert log_of(path).stat().st_size == LOG_BYTES
+        assert await bodies(store) == [b"1"]
+
+
+async def test_what_a_killed_process_left_in_the_log_is_there(path: Path, tmp_path: Path) -> None:
+    async with opened(SqliteStore(path)) as store:
+        await post(store, PEER, b"1")
+        await post(store, PEER, b"2")
+        left = leave_behind(path, tmp_path)
+    async with opened(SqliteStore(left)) as store:
+        assert await bodies(store) == [b"1", b"2"]
+        await post(store, PEER, b"3")
+    async with opened(SqliteStore(left)) as store:
+        assert await bodies(store) == [b"1", b"2", b"3"]
+
+
+async def test_a_short_log_with_something_in_it_is_made_longer(path: Path, tmp_path: Path) -> None:
+    async with opened(SqliteStore(path)) as store:
+        await post(store, PEER, b"1")
+        left = leave_behind(path, tmp_path)
+    log = log_of(left)
+    used = len(read(log).rstrip(b"\0")) - LOG_HEADER
+    length = LOG_HEADER + -(-used // FRAME) * FRAME
+    assert LOG_HEADER < length < LOG_BYTES
+    os.truncate(log, length)
+    async with opened(SqliteStore(left)) as store:
+        assert log.stat().st_size == LOG_BYTES
+        assert await bodies(store) == [b"1"]
+
+
+async def test_a_log_that_cannot_be_made_longer_stays_short(path: Path) -> None:
+    with files_limited_to(400_000):
+        async with opened(SqliteStore(path)) as store:
+            await post(store, PEER, b"1")
+            assert await bodies(store) == [b"1"]
+
+
+# A long outbox.
+
+
+def count_steps(database: Database, function: Callable[..., object], *args: object) -> int:
+    """About how many steps SQLite takes for something."""
+    assert isinstance(database, SqliteDatabase)
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    database._connection.set_progress_handler(step, 10)
+    try:
+        function(database, *args)
+    finally:
+        database._connection.set_progress_handler(None, 0)
+    return steps
+
+
+async def cost_of_a_window(store: Store) -> int:
+    """Steps to remove the first pages that wait for a peer, and to find the last ones."""
+    peer = await store.read(query.find_peer, PEER)
+    assert peer is not None
+    number = peer.settled + 10
+    _, chain = await store.read(query.peer_and_chain, PEER, number)
+    assert chain is not None
+
+    def settle(ledger: Ledger) -> int:
+        def act(database: Database) -> None:
+            ledger.outbox.settle(PEER, 1, number, chain, (), ledger.now_ms)
+
+        return count_steps(ledger.database, act)
+
+    steps = await store.write(settle)
+    steps += await store.read(count_steps, query.read_pages_of_epoch, peer.id, peer.head - 10, 5)
+    steps += await store.read(count_steps, query.peer_and_chain, PEER, peer.head - 10)
+    return steps
+
+
+async def test_a_long_outbox_costs_no_more_than_a_short_one(path: Path) -> None:
+    async with opened(SqliteStore(path), config=MailConfig(page_letters_max=1)) as store:
+        await post(store, PEER, *(b"%d" % number for number in range(50)))
+        short = await cost_of_a_window(store)
+        await post(store, PEER, *(b"%d" % number for number in range(3_000)))
+        assert await cost_of_a_window(store) < 2 * short
+
+
+async def test_the_log_is_not_made_longer_over_what_another_process_wrote(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_late, goes_on, write_at_once = threading.Event(), threading.Event(), os.pwrite
+
+    def write_late(file: int, data: bytes, offset: int) -> int:
+        if len(data) > FRAME and not is_late.is_set():
+            is_late.set()
+            # No longer: whoever waits for this one to be done must not wait in vain.
+            goes_on.wait(0.5)
+        return write_at_once(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write_late)
+    bridge = SqliteStore(path)
+    opening = asyncio.create_task(bridge.open(OWN, role="bridge"))
+    await asyncio.to_thread(is_late.wait, WAIT_S)
+    async with opened(SqliteStore(path)) as node:
+        await post(node, PEER, b"1")
+        goes_on.set()
+        await opening
+        await post(node, PEER, b"2")
+        await bridge.close()
+    async with opened(SqliteStore(path)) as node:
+        assert await bodies(node) == [b"1", b"2"]

@@ -11,6 +11,7 @@ import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
 from tests.contract.store_behaviour import CommitBehaviour, OpeningBehaviour, store
+from tests.contract.store_early_behaviour import EarlyBehaviour
 from tests.contract.store_handling_behaviour import HeldBehaviour, LaneBehaviour
 from tests.contract.store_inbox_behaviour import RefusalBehaviour, StreamBehaviour
 from tests.contract.store_outbox_behaviour import (
@@ -38,6 +39,7 @@ class StoreBehaviour(
     QueueBehaviour,
     HeldBehaviour,
     LaneBehaviour,
+    EarlyBehaviour,
 ):
     """For every store."""
 

@@ -130,8 +130,9 @@ class Mail(StoreOperations, Lifecycle):
         self._intake.stop()
         consumers, self._consumers = self._consumers, {}
         await asyncio.gather(*(consumer.stop(grace_s) for consumer in consumers.values()))
-        consumptions, self.consumptions = self.consumptions, {}
-        await asyncio.gather(*(it.close() for it in consumptions.values()))
+        # They hear of commits until what they did is committed.
+        await asyncio.gather(*(it.close() for it in self.consumptions.values()))
+        self.consumptions = {}
         if self._forgetting is not None:
             self._forgetting.cancel()
             await asyncio.gather(self._forgetting, return_exceptions=True)
@@ -340,6 +341,7 @@ class Mail(StoreOperations, Lifecycle):
         self._check_running()
         id = await self.declare(queue)
         queues = await self.store.read(query.list_queues)
+        self._check_running()
         consumption = self.consumptions.get(queue)
         if consumption is not None and not consumption.is_like(is_ordered, retry):
             raise UsageError(f"queue {queue!r} is in use already, with other settings")

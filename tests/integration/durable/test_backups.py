@@ -16,6 +16,7 @@ from .mail_pairs import (
     numbers_of,
     post_numbers,
     running_pair,
+    running_station,
     until_empty,
     until_waiting,
 )
@@ -120,3 +121,31 @@ async def test_backup_of_both_taken_together_goes_on(tmp_path: Path) -> None:
     async with running_pair(tmp_path) as (alpha, beta):
         await post_numbers(alpha, "beta", range(20, 22))
         await until_waiting(beta.mail, "orders", 7)
+
+
+async def test_sender_that_was_restored_to_before_other_managers_concerns_one_peer(
+    tmp_path: Path,
+) -> None:
+    """R12: a peer that goes on running remembers that there were later bridge managers."""
+    async with (
+        running_station("beta", tmp_path) as beta,
+        running_station("gamma", tmp_path) as gamma,
+    ):
+        for number in range(4):
+            async with running_station("alpha", tmp_path, beta) as alpha:
+                if number == 1:
+                    await back_up(alpha, tmp_path)
+                await post_numbers(alpha, "beta", [number])
+                await until_empty(alpha.mail, "beta")
+        restore("alpha", tmp_path)
+        async with running_station("alpha", tmp_path, beta, gamma) as alpha:
+            await alpha.mail.post("beta", "orders", b"lost")
+            await alpha.mail.post("gamma", "orders", b"10")
+            await until_refused(alpha, "a later bridge manager", "start a new epoch")
+            await until_waiting(gamma.mail, "orders", 1)
+            await alpha.mail.purge_outbox("beta")
+            await alpha.mail.start_epoch("beta")
+            await alpha.mail.post("beta", "orders", b"20")
+            await until_empty(alpha.mail, "beta", "gamma")
+        numbers = numbers_of(it.body for it in await beta.mail.browse("orders"))
+        assert numbers == [0, 1, 2, 3, 20]

@@ -161,3 +161,25 @@ async def test_bridge_that_takes_over_ends_the_one_before(tmp_path: Path) -> Non
                 await until_empty(alpha.mail, "beta")
                 await first.kill()
         assert numbers_of(recorder.bodies) == list(range(20))
+
+
+async def test_new_epoch_is_seen_by_a_bridge_process(tmp_path: Path) -> None:
+    """The node begins it in the store, and the bridge knows numbers of the one before."""
+    async with (
+        running_station("beta", tmp_path) as beta,
+        running_station("alpha", tmp_path, beta, bridge=False) as alpha,
+    ):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        async with carrying(alpha, tmp_path):
+            await post_numbers(alpha, "beta", range(5))
+            await until_empty(alpha.mail, "beta")
+            await alpha.mail.start_epoch("beta")
+            await post_numbers(alpha, "beta", range(5, 10))
+            await recorder.until(10)
+            await until_empty(alpha.mail, "beta")
+        async with carrying(alpha, tmp_path):
+            await post_numbers(alpha, "beta", range(10, 12))
+            await recorder.until(12)
+        assert numbers_of(recorder.bodies) == list(range(12))
+        assert await alpha.mail.dead_letters() == []

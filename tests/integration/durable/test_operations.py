@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 from pathlib import Path
 
 import msgspec
@@ -10,10 +12,12 @@ import pytest
 
 from postroad.core.errors import NoSuchDeadLetter, Reject, RequestTimeout, UsageError
 from postroad.durable import Message, Retry, Transaction
+from postroad.durable.posting import Clerk, Posting
 
 from .mail_pairs import (
     AT_ONCE,
     QUICK,
+    WAIT_S,
     Recorder,
     eventually,
     numbers_of,
@@ -155,6 +159,59 @@ async def test_message_pulled_when_the_node_stops_comes_again(tmp_path: Path) ->
     assert pulled.body == b"tea"
 
 
+async def test_pull_ends_when_the_node_stops(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        pulling = asyncio.create_task(alpha.mail.pull("orders"))
+
+        async def is_pulling() -> bool:
+            return "orders" in alpha.mail.consumptions
+
+        await eventually(is_pulling, "it waits for a message")
+        await alpha.mail.stop()
+        with pytest.raises(UsageError, match="not running"):
+            await asyncio.wait_for(pulling, WAIT_S)
+
+
+@pytest.mark.parametrize("end", ["nack", "release"])
+async def test_message_that_is_given_back_ends_its_transaction(tmp_path: Path, end: str) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        await alpha.mail.post("alpha", "orders", b"tea")
+        (message,) = await alpha.mail.pull("orders", timeout=WAIT_S, retry=AT_ONCE)
+        tx = message.begin()
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            await tx.execute("INSERT INTO nowhere VALUES (1)")
+        await tx.execute("CREATE TABLE somewhere (x INTEGER)")
+        getattr(message, end)()
+        # Sooner than the transaction would be lost for taking too long, and in the same task.
+        async with asyncio.timeout(WAIT_S / 2):
+            await alpha.mail.post("alpha", "orders", b"cake")
+        async with alpha.mail.transaction() as tx:
+            tables = await tx.execute("SELECT 1 FROM sqlite_master WHERE name = 'somewhere'")
+        assert tables == []
+
+
+async def test_reply_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
+    """Ids can be guessed; the name of the sender is that of its connection."""
+    asked: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    async with (
+        running_pair(tmp_path) as (alpha, beta),
+        running_station("gamma", tmp_path, alpha) as gamma,
+    ):
+        await beta.mail.consume("orders", lambda message, tx: asked.set_result(message))
+        request = asyncio.create_task(alpha.mail.request("beta", "orders", b"?", timeout=WAIT_S))
+        question = await asked
+        for station, body in ((gamma, b"forged"), (beta, b"true")):
+            clerk = Clerk(QUICK)
+            posts = [clerk.post("alpha", "_replies", body, answers=question.id)]
+            posting = Posting(posts, asyncio.get_running_loop().create_future())
+            station.mail.store.submit(posting)
+            await posting.done
+            await until_empty(station.mail, "alpha")
+        reply = await request
+        assert (reply.body, reply.sender) == (b"true", "beta")
+        assert (await alpha.mail.statistics()).unclaimed_replies == 1
+
+
 async def test_request_waits_for_its_reply(tmp_path: Path) -> None:
     async with running_pair(tmp_path) as (alpha, beta):
         await beta.mail.consume("orders", lambda message, tx: tx.reply(message, message.body * 2))
@@ -259,3 +316,28 @@ async def test_handler_that_takes_too_long_has_failed(tmp_path: Path) -> None:
         (dead,) = await alpha.mail.dead_letters()
         assert dead.detail == "TimeoutError: the handler took more than 0.05 s"
         assert attempts == [1]
+
+
+async def test_pull_that_begins_when_the_node_stops_ends_too(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        store, gate = alpha.mail.store, threading.Event()
+        await store.write(lambda ledger: None)
+        before = store.writer.commits
+        # It is at the point of reading when everything else has been stopped.
+        reading = asyncio.create_task(store.read(lambda database: gate.wait(WAIT_S)))
+        pulling = asyncio.create_task(alpha.mail.pull("orders"))
+
+        async def has_begun() -> bool:
+            return store.writer.commits > before
+
+        await eventually(has_begun, "the pull has begun")
+        stopping = asyncio.create_task(alpha.mail.stop())
+
+        async def is_closing() -> bool:
+            return "not open" in repr(store)
+
+        await eventually(is_closing, "the store is being closed")
+        gate.set()
+        await asyncio.gather(reading, stopping)
+        with pytest.raises(UsageError, match="not running"):
+            await asyncio.wait_for(pulling, WAIT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,13 +11,14 @@ import msgspec
 import pytest
 
 from postroad import MessagingService
-from postroad.durable import Letter
+from postroad.core.errors import RemoteProtocolFailure
+from postroad.durable import Letter, MailConfig
 from postroad.durable.chain import extend
 from postroad.durable.exchange import Answer, SentPage, Verdict, Window, decode, encode
 from postroad.durable.names import DELIVER
 from tests.durable_nodes import QUEUE, Correspondent, make_letter, make_letters
 
-from .mail_pairs import CLUSTER, LIMITS, Recorder, Station, running_station
+from .mail_pairs import CLUSTER, LIMITS, QUICK, Recorder, Station, running_station
 
 pytestmark = pytest.mark.integration
 
@@ -36,9 +38,11 @@ class Poisoner:
 
 
 @asynccontextmanager
-async def poisoned(directory: Path) -> AsyncIterator[tuple[Poisoner, Station]]:
+async def poisoned(
+    directory: Path, config: MailConfig = QUICK
+) -> AsyncIterator[tuple[Poisoner, Station]]:
     async with (
-        running_station("beta", directory) as beta,
+        running_station("beta", directory, config=config) as beta,
         MessagingService(CLUSTER, "gamma", limits=LIMITS) as service,
     ):
         yield Poisoner(service, beta), beta
@@ -99,3 +103,29 @@ async def test_mail_that_does_not_continue_what_came_before_is_not_taken(tmp_pat
         assert (await poisoner.send(other.window(1, 2))).verdict is Verdict.DIVERGED
         assert (await poisoner.send(mail.window(0, 3))).watermark == 3
         assert [it.body for it in await beta.mail.browse(QUEUE)] == [b"1", b"2", b"3"]
+
+
+async def test_windows_that_come_together_have_no_more_room_than_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    pages = [[make_letter(number, body=bytes(6_000))] for number in range(1, 31)]
+    mail = Correspondent(pages, to="beta")
+    config = msgspec.structs.replace(QUICK, sender_bytes_max=10_000)
+    async with poisoned(tmp_path, config) as (poisoner, beta):
+        windows = (poisoner.send(mail.window(index, index + 1)) for index in range(30))
+        answers = await asyncio.gather(*windows)
+        # Of one page more than there is room for, nobody knows before it is here.
+        assert max(answer.watermark for answer in answers) <= 2
+        assert len(await beta.mail.browse(QUEUE, limit=100)) <= 2
+
+
+async def test_window_that_announces_more_than_it_holds_is_not_taken(tmp_path: Path) -> None:
+    """Each of them would be remembered as refused."""
+    async with poisoned(tmp_path) as (poisoner, beta):
+        window = Correspondent([], to="beta").window()
+        pages = [SentPage(65_535, bytes(16), b"junk")]
+        with pytest.raises(RemoteProtocolFailure, match="65535 letters in 4 bytes"):
+            await poisoner.send(msgspec.structs.replace(window, pages=pages))
+        good = Correspondent([[make_letter(1)]], to="beta")
+        assert (await poisoner.send(good.window())).watermark == 1
+        assert [it.body for it in await beta.mail.browse(QUEUE)] == [b"1"]

@@ -10,8 +10,8 @@ from postroad.core.errors import (
     StreamRefused,
 )
 from postroad.durable import MailConfig
-from postroad.durable.exchange import Answer, SentPage, Verdict
-from postroad.durable.outflow import Course, Outflow, compare
+from postroad.durable.exchange import Answer, Reason, Refusal, SentPage, Verdict
+from postroad.durable.outflow import Course, Outflow, compare, refusals_between
 from postroad.durable.store.rows import OutPage, Peer
 from tests.durable_nodes import NOW_MS
 
@@ -199,3 +199,21 @@ def test_a_window_of_before_may_be_accepted_by_the_answer_of_another() -> None:
     assert outflow.on_answer(answer(2))
     assert outflow.on_answer(answer(2))
     assert (outflow.accepted, outflow.in_flight) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "meant"),
+    [
+        ([2, 3], [2, 3]),
+        # Each once, however often it is told, and in order.
+        ([2, 2, 2], [2]),
+        ([3, 2], [3]),
+        # Neither what was settled before, nor what was not accepted.
+        ([1, 2, 5, 6], [2, 5]),
+        ([], []),
+    ],
+)
+def test_refusals_are_those_of_what_is_accepted_now(told: list[int], meant: list[int]) -> None:
+    refusals = [Refusal(number, Reason.UNKNOWN_QUEUE, "") for number in told]
+    accepted = Answer(Verdict.ACCEPTED, 5, chain(5), 0, refusals)
+    assert [it.number for it in refusals_between(accepted, 1)] == meant

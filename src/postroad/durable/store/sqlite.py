@@ -151,7 +151,12 @@ class SqliteBackend:
             self._use_wal(database)
             database.execute("PRAGMA synchronous = FULL")
             database.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT_BYTES}")
-            self._lengthen_log()
+            # Alone, or it might overwrite what another process is writing there.
+            database.begin()
+            try:
+                self._lengthen_log()
+            finally:
+                database.rollback()
         except BaseException:
             database.close()
             raise

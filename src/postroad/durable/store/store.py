@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -194,6 +194,11 @@ class Store:
         await self._writing.run(self._backend.lock_also, role, self._ledger.database)
 
     # Writing.
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """What `{id}`, `{serial}` and `{blob}` are called here, for tables of other layers."""
+        return self._backend.types
 
     @property
     def writer(self) -> Writer:

@@ -53,6 +53,9 @@ class QuickThread:
     ) -> None:
         try:
             result = function(*args)
+        except StopIteration as error:
+            # No future takes it.
+            self._tell(_fail, done, RuntimeError(f"a function of the store raised {error!r}"))
         except BaseException as error:
             self._tell(_fail, done, error)
         else:

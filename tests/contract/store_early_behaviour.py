@@ -1,0 +1,220 @@
+"""What every store tells of mail whose commit is under way, and takes back if that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import StoreUnavailable
+from postroad.durable import Store
+from postroad.durable.store import queries as query
+from postroad.durable.store.ledger import Ledger, News
+from postroad.durable.store.rows import InPage
+from postroad.durable.store.streams import Arrival
+from postroad.durable.store.units import Work
+from tests.contract.held_commits import held_commit
+from tests.contract.store_behaviour import Place
+from tests.contract.store_inbox_behaviour import ids, numbered
+from tests.durable_nodes import (
+    NOW_MS,
+    OWN,
+    PEER,
+    QUEUE,
+    ROOM,
+    SENDER,
+    Correspondent,
+    accept,
+    once,
+    post,
+    posting_of,
+    raising,
+)
+
+
+class Listener:
+    """Writes down everything that it is told, with the numbers of the letters."""
+
+    def __init__(self, store: Store) -> None:
+        self.heard: list[tuple[str, list[int]]] = []
+        self.pages: list[int] = []
+        store.audience.add_early(self._on_arriving, self._on_withdrawn)
+        store.audience.add(self._on_news)
+
+    def _on_arriving(self, pages: Sequence[InPage]) -> None:
+        self._write("arriving", pages)
+
+    def _on_withdrawn(self, pages: Sequence[InPage]) -> None:
+        self._write("withdrawn", pages)
+
+    def _on_news(self, news: News) -> None:
+        self._write("news", news.arrived)
+
+    def _write(self, what: str, pages: Sequence[InPage]) -> None:
+        if pages:
+            self.heard.append((what, [letter.id for page in pages for letter in page.letters]))
+            self.pages.extend(page.id for page in pages)
+
+    def take(self) -> list[tuple[str, list[int]]]:
+        """What was heard since the last time."""
+        heard, self.heard = self.heard, []
+        return heard
+
+
+def accepting(author: Correspondent, start: int, stop: int) -> Work[Arrival]:
+    """A unit that takes some pages of a sender."""
+
+    def write(ledger: Ledger) -> Arrival:
+        return ledger.streams.accept(SENDER, author.window(start, stop), OWN, ROOM, NOW_MS)
+
+    return Work(write)
+
+
+def failing(error: Exception) -> faults.Action:
+    return once(raising(error))
+
+
+async def fail_to_accept(store: Store, author: Correspondent) -> None:
+    """Have the commit of the first page fail."""
+    failure = failing(StoreUnavailable("away"))
+    with faults.armed("durable.commit.before", failure), pytest.raises(StoreUnavailable):
+        await accept(store, author.window(0, 1))
+
+
+class EarlyBehaviour:
+    """Pages of other stores are told of while they are committed, and again when they are."""
+
+    @pytest.fixture
+    def author(self) -> Correspondent:
+        return Correspondent([numbered(2), numbered(1, 3), numbered(1, 4), numbered(1, 5)])
+
+    @pytest.fixture
+    def listener(self, store: Store) -> Listener:
+        return Listener(store)
+
+    async def test_what_arrives_is_told_before_its_commit_and_after_it(
+        self, store: Store, place: Place, author: Correspondent, listener: Listener
+    ) -> None:
+        with held_commit() as commit:
+            accepted = asyncio.create_task(accept(store, author.window(0, 2)))
+            await commit.begun()
+            assert listener.take() == [("arriving", [1, 2, 3])]
+            if place.reads_beside:
+                assert await store.read(query.browse_queue, QUEUE, 10) == []
+            assert not accepted.done()
+            commit.go_on()
+            assert (await accepted).watermark == 3
+        assert listener.take() == [("news", [1, 2, 3])]
+        assert await ids(store) == [1, 2, 3]
+
+    async def test_news_are_told_before_the_sender_is_answered(
+        self, store: Store, author: Correspondent, listener: Listener
+    ) -> None:
+        accepted = accepting(author, 0, 1)
+        accepted.done.add_done_callback(lambda _: listener.heard.append(("answered", [])))
+        store.submit(accepted)
+        await accepted.done
+        await asyncio.sleep(0)
+        assert [what for what, _ in listener.take()] == ["arriving", "news", "answered"]
+
+    async def test_what_did_not_arrive_is_taken_back_and_nothing_is_told_early_for_a_while(
+        self, store: Store, author: Correspondent, listener: Listener
+    ) -> None:
+        await fail_to_accept(store, author)
+        assert listener.take() == [("arriving", [1, 2]), ("withdrawn", [1, 2])]
+        await accept(store, author.window(0, 1))
+        assert listener.take() == [("news", [1, 2])]
+        await accept(store, author.window(1, 2))
+        assert listener.take() == [("arriving", [3]), ("news", [3])]
+        assert await ids(store) == [1, 2, 3]
+
+    async def test_a_commit_of_something_else_is_as_good(
+        self, store: Store, author: Correspondent, listener: Listener
+    ) -> None:
+        with faults.armed("durable.commit.before", failing(StoreUnavailable("away"))):
+            with pytest.raises(StoreUnavailable):
+                await post(store, PEER, b"lost")
+            await post(store, PEER, b"kept")
+            await accept(store, author.window(0, 1))
+        assert listener.take() == [("arriving", [1, 2]), ("news", [1, 2])]
+
+    async def test_what_fails_again_is_neither_told_nor_taken_back(
+        self, store: Store, author: Correspondent, listener: Listener
+    ) -> None:
+        for _ in range(3):
+            await fail_to_accept(store, author)
+        assert listener.take() == [("arriving", [1, 2]), ("withdrawn", [1, 2])]
+
+    async def test_what_was_taken_back_comes_as_another_page(
+        self, store: Store, author: Correspondent, listener: Listener
+    ) -> None:
+        # The fault is not the database's, so each of them is committed by itself.
+        accepted, other = accepting(author, 0, 1), posting_of(PEER, b"beside")
+        with faults.armed("durable.commit.before", failing(ZeroDivisionError())):
+            for unit in (accepted, other):
+                store.submit(unit)
+            await asyncio.gather(accepted.done, other.done)
+        assert listener.take() == [
+            ("arriving", [1, 2]),
+            ("withdrawn", [1, 2]),
+            ("news", [1, 2]),
+        ]
+        before, withdrawn, after = listener.pages
+        assert before == withdrawn != after
+        assert await ids(store) == [1, 2]
+
+    @pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError()], ids=repr)
+    async def test_a_commit_whose_answer_is_lost_is_taken_back_and_told(
+        self, store: Store, author: Correspondent, listener: Listener, error: Exception
+    ) -> None:
+        with faults.armed("durable.commit.after", failing(error)):
+            assert (await accept(store, author.window(0, 1))).watermark == 2
+        assert listener.take() == [
+            ("arriving", [1, 2]),
+            ("withdrawn", [1, 2]),
+            ("news", [1, 2]),
+        ]
+        assert await ids(store) == [1, 2]
+
+    async def test_what_a_node_sends_to_itself_is_told_when_it_is_kept(
+        self, store: Store, listener: Listener
+    ) -> None:
+        # Nobody else has it until then.
+        (id,) = await post(store, OWN, b"1")
+        assert listener.take() == [("news", [id])]
+
+    async def test_every_page_of_a_long_commit_is_told_once(
+        self, store: Store, author: Correspondent, listener: Listener
+    ) -> None:
+        first = await store.begin()
+        units = [accepting(author, 0, 1), accepting(author, 1, 2), accepting(author, 2, 3)]
+        store.submit(units[0])
+        begin = asyncio.create_task(store.begin())
+        await asyncio.sleep(0)
+        first.end(None)
+        second = await begin
+        assert listener.heard in ([("arriving", [1, 2])], [("arriving", [1, 2]), ("news", [1, 2])])
+        store.submit(units[1])
+        store.submit(units[2])
+        second.end(None)
+        await asyncio.gather(*(unit.done for unit in units))
+        for what in ("arriving", "news"):
+            told = [
+                letter for kind, letters in listener.heard if kind == what for letter in letters
+            ]
+            assert told == [1, 2, 3, 4]
+
+    async def test_a_listener_that_fails_harms_no_other(
+        self, store: Store, author: Correspondent
+    ) -> None:
+        def fail(pages: Sequence[InPage]) -> None:
+            raise ZeroDivisionError
+
+        store.audience.add_early(fail, fail)
+        listener = Listener(store)
+        await fail_to_accept(store, author)
+        assert listener.take() == [("arriving", [1, 2]), ("withdrawn", [1, 2])]
+        await accept(store, author.window(0, 1))
+        assert await ids(store) == [1, 2]

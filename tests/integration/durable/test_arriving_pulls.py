@@ -1,0 +1,96 @@
+"""Messages that are pulled while their own commit is under way, whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from postroad.core.errors import StoreUnavailable, TransactionLost
+from postroad.durable import Pulled
+
+from .arrivals import eventually_true, held_arrival, until_settled
+from .mail_pairs import WAIT_S, Station, running_pair, running_station, until_empty, until_waiting
+
+pytestmark = pytest.mark.integration
+
+
+async def pulling(station: Station) -> asyncio.Task[list[Pulled]]:
+    """Wait for a message of a queue that is known to be empty."""
+    await station.mail.post(station.name, "orders", b"ready")
+    (message,) = await station.mail.pull("orders", timeout=WAIT_S)
+    await message.ack()
+    pulling = asyncio.create_task(station.mail.pull("orders", timeout=WAIT_S))
+    # It begins with a commit, which is not to wait for the one that is held.
+    before = station.mail.store.writer.commits
+    await eventually_true(lambda: station.mail.store.writer.commits > before, "it has begun")
+    return pulling
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_message_is_pulled_while_it_arrives(tmp_path: Path, is_lost: bool) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        pulled = await pulling(beta)
+        with held_arrival() as commit:
+            await alpha.mail.post("beta", "orders", b"tea")
+            await commit.begun()
+            (message,) = await pulled
+            ack = asyncio.create_task(message.ack())
+            await asyncio.sleep(0)
+            assert not ack.done()
+            if is_lost:
+                commit.fail(StoreUnavailable("away"))
+                with pytest.raises(TransactionLost):
+                    await ack
+                (again,) = await beta.mail.pull("orders", timeout=WAIT_S)
+                assert (again.body, again.id, again.attempt) == (b"tea", message.id, 1)
+                await again.ack()
+            else:
+                commit.go_on()
+                await ack
+        await until_settled(alpha, beta)
+
+
+async def test_pulled_message_that_did_not_arrive_is_not_acknowledged_later(
+    tmp_path: Path,
+) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        pulled = await pulling(beta)
+        with held_arrival() as commit:
+            await alpha.mail.post("beta", "orders", b"tea")
+            await commit.begun()
+            (message,) = await pulled
+            commit.fail(StoreUnavailable("away"))
+            # The second time it arrives while the first one is still in somebody's hands.
+            await until_empty(alpha.mail, "beta")
+            with pytest.raises(TransactionLost, match="comes once more"):
+                await message.ack()
+            (again,) = await beta.mail.pull("orders", timeout=WAIT_S)
+            await again.ack()
+        await until_settled(alpha, beta)
+
+
+async def test_message_that_did_not_arrive_is_not_acknowledged_by_a_node_that_stops(
+    tmp_path: Path,
+) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        pulled = await pulling(beta)
+        with held_arrival() as commit:
+            await alpha.mail.post("beta", "orders", b"tea")
+            await commit.begun()
+            (message,) = await pulled
+            tx = message.begin()
+            tx.post("nowhere", "bills", b"tea")
+            ack = asyncio.create_task(message.ack(tx))
+            stopping = asyncio.create_task(beta.mail.stop())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            commit.fail(StoreUnavailable("away"))
+            with pytest.raises(TransactionLost):
+                await ack
+            await stopping
+        async with running_station("beta", tmp_path, alpha) as again:
+            alpha.meet(again)
+            await until_waiting(again.mail, "orders", 1)
+            assert await again.mail.browse_outbox("nowhere") == []

@@ -1,0 +1,117 @@
+"""Peers that answer whatever they like: what they say harms only what is meant for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from postroad import Message, MessagingService
+from postroad.durable.chain import genesis
+from postroad.durable.exchange import (
+    Answer,
+    Offer,
+    Reason,
+    Refusal,
+    Verdict,
+    Window,
+    decode,
+    encode,
+)
+from postroad.durable.names import DELIVER, OFFER
+
+from .mail_pairs import (
+    CLUSTER,
+    LIMITS,
+    Recorder,
+    Station,
+    eventually,
+    numbers_of,
+    post_numbers,
+    running_pair,
+    until_dead,
+    until_empty,
+)
+
+pytestmark = pytest.mark.integration
+
+MUCH = 1 << 30
+
+
+def accept_offer(message: Message) -> bytes:
+    """Answer as a node that has never heard of the sender."""
+    offer = decode(Offer, message.payload)
+    chain = genesis(offer.store, offer.epoch, "mallory")
+    return encode(Answer(Verdict.ACCEPTED, 0, chain, MUCH, []))
+
+
+def fence(message: Message) -> bytes:
+    """Claim to have heard from somebody who has taken over."""
+    return encode(Answer(Verdict.FENCED, 0, bytes(16), 0, []))
+
+
+def refuse_often(message: Message) -> bytes:
+    """Accept everything, and refuse the first message a thousand times."""
+    window = decode(Window, message.payload)
+    last = window.first + sum(page.count for page in window.pages) - 1
+    refusals = [Refusal(window.first, Reason.UNKNOWN_QUEUE, "no")] * 1_000
+    return encode(Answer(Verdict.ACCEPTED, last, window.pages[-1].chain, MUCH, refusals))
+
+
+@asynccontextmanager
+async def mallory_beside(
+    directory: Path,
+    *,
+    on_offer: Callable[[Message], bytes] = accept_offer,
+    on_window: Callable[[Message], bytes] = refuse_often,
+) -> AsyncIterator[tuple[Station, Station]]:
+    """Alpha and beta, and mallory whom alpha knows as well."""
+    async with (
+        running_pair(directory) as (alpha, beta),
+        MessagingService(CLUSTER, "mallory", limits=LIMITS) as mallory,
+    ):
+        mallory.subscribe(OFFER, on_offer)
+        mallory.subscribe(DELIVER, on_window)
+        alpha.directory.set("mallory", mallory.address)
+        yield alpha, beta
+
+
+async def until_refused(alpha: Station, peer: str) -> None:
+    """The bridge to a peer has stopped."""
+
+    async def is_refused() -> bool:
+        return any(
+            it.peer == peer and it.phase == "refused" for it in (await alpha.mail.bridges()).bridges
+        )
+
+    await eventually(is_refused, f"the bridge to {peer} is refused")
+
+
+@pytest.mark.parametrize("where", ["on_offer", "on_window"])
+async def test_peer_that_claims_another_bridge_stops_only_its_own(
+    tmp_path: Path, where: str
+) -> None:
+    answers = {where: fence}
+    async with mallory_beside(tmp_path, **answers) as (alpha, beta):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        await post_numbers(alpha, "beta", range(3))
+        await recorder.until(3)
+        await alpha.mail.post("mallory", "orders", b"hello")
+        await until_refused(alpha, "mallory")
+        await post_numbers(alpha, "beta", range(3, 6))
+        assert numbers_of(await recorder.until(6)) == list(range(6))
+        await until_empty(alpha.mail, "beta")
+        # What waits for that peer is kept.
+        assert (await alpha.mail.statistics()).peers["mallory"].depth == 1
+
+
+async def test_message_that_is_refused_a_thousand_times_is_one_dead_letter(tmp_path: Path) -> None:
+    async with mallory_beside(tmp_path) as (alpha, _):
+        await alpha.mail.post("mallory", "orders", b"tea")
+        await until_empty(alpha.mail, "mallory")
+        await until_dead(alpha.mail, 1)
+        (dead,) = await alpha.mail.dead_letters()
+        assert (dead.letter.body, dead.reason, dead.peer) == (b"tea", "unknown queue", "mallory")

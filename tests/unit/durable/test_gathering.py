@@ -1,0 +1,141 @@
+"""Posts that share a commit: one unit for all of them, and for each its own outcome."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import MailboxFull, StoreUnavailable
+from postroad.durable import MailConfig, MemoryStore, Store
+from postroad.durable.posting import Clerk, Gathering, gather
+from postroad.durable.store import queries as query
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.units import Work
+from tests.durable_nodes import OWN, PEER, QUEUE, once, opened, posting_of, raising
+
+ROOM = 3
+WAIT_S = 10.0
+OTHER = "delta"
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    """One that keeps three messages for each peer."""
+    async with opened(MemoryStore(), config=MailConfig(outbox_messages_max=ROOM)) as it:
+        yield it
+
+
+_clerk = Clerk(MailConfig())
+
+
+def post(store: Store, *numbers: int, peer: str = PEER) -> list[asyncio.Future[None]]:
+    """Post numbers that wait for the same commit."""
+    return [gather(store.writer, _clerk.plain(peer, QUEUE, b"%d" % number)) for number in numbers]
+
+
+async def outcomes(*waiting: asyncio.Future[None]) -> list[bool]:
+    """For each whether it was taken; otherwise its mailbox was full."""
+    async with asyncio.timeout(WAIT_S):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(it is None or isinstance(it, MailboxFull) for it in results)
+    return [it is None for it in results]
+
+
+async def numbers(store: Store, peer: str = PEER) -> list[int]:
+    return [int(it.body) for it in await store.read(query.browse_outbox, peer, 100)]
+
+
+def break_down(ledger: Ledger) -> None:
+    raise ZeroDivisionError
+
+
+async def test_posts_that_wait_for_the_same_commit_are_one_unit(store: Store) -> None:
+    await store.write(lambda ledger: None)
+    before = store.writer.commits
+    first = post(store, 1)
+    unit = store.writer.newest
+    others = [*post(store, 2, 3), *post(store, 4, peer=OTHER)]
+    assert isinstance(unit, Gathering)
+    assert store.writer.newest is unit
+    assert await outcomes(*first, *others) == [True] * 4
+    assert store.writer.commits == before + 1
+    assert (await numbers(store), await numbers(store, OTHER)) == ([1, 2, 3], [4])
+
+
+async def test_what_comes_between_keeps_its_place(store: Store) -> None:
+    before = post(store, 1)
+    between = posting_of(PEER, b"2", idempotency_key="i")
+    store.submit(between)
+    after = post(store, 3)
+    await asyncio.gather(*before, between.done, *after)
+    assert await numbers(store) == [1, 2, 3]
+
+
+async def test_a_commit_that_has_begun_takes_no_more(store: Store) -> None:
+    first = post(store, 1)
+    unit = store.writer.newest
+    await asyncio.gather(*first)
+    second = post(store, 2)
+    assert store.writer.newest is not unit
+    await asyncio.gather(*second)
+    assert await numbers(store) == [1, 2]
+
+
+async def test_the_first_ones_are_taken_and_the_others_hear_that_it_is_full(store: Store) -> None:
+    assert await outcomes(*post(store, 1, 2, 3, 4, 5)) == [True, True, True, False, False]
+    assert await numbers(store) == [1, 2, 3]
+    assert await outcomes(*post(store, 6)) == [False]
+
+
+async def test_a_full_mailbox_concerns_nobody_else(store: Store) -> None:
+    full, other = post(store, *range(5)), post(store, 7, 8, peer=OTHER)
+    own = post(store, *range(10), peer=OWN)
+    assert (await outcomes(*full)).count(False) == 2
+    assert await outcomes(*other, *own) == [True] * 12
+    assert await numbers(store, OTHER) == [7, 8]
+    kept = await store.read(query.browse_queue, QUEUE, 100)
+    assert [int(it.body) for it in kept] == list(range(10))
+
+
+@pytest.mark.parametrize("index", range(5))
+async def test_whoever_gives_up_waiting_harms_no_other(store: Store, index: int) -> None:
+    waiting = post(store, 1, 2, 3, 4, 5)
+    waiting.pop(index).cancel()
+    expected = [True, True, True, False, False]
+    del expected[index]
+    assert await outcomes(*waiting) == expected
+    # What was posted is posted, whether anybody waits or not.
+    assert await numbers(store) == [1, 2, 3]
+
+
+async def test_all_hear_of_a_commit_that_failed(store: Store) -> None:
+    with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
+        waiting = [*post(store, 1, 2), *post(store, 3, peer=OTHER)]
+        waiting[1].cancel()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    kinds = [type(result) for result in results]
+    assert kinds == [StoreUnavailable, asyncio.CancelledError, StoreUnavailable]
+    assert await numbers(store) == []
+    assert await outcomes(*post(store, 4, 5, 6, 7)) == [True, True, True, False]
+
+
+async def test_posts_beside_a_unit_that_breaks_are_taken_once(store: Store) -> None:
+    waiting = post(store, 1, 2, 3, 4)
+    broken = Work(break_down)
+    store.submit(broken)
+    with pytest.raises(ZeroDivisionError):
+        await broken.done
+    assert await outcomes(*waiting) == [True, True, True, False]
+    assert await numbers(store) == [1, 2, 3]
+
+
+async def test_posts_that_are_gathered_take_room_in_memory() -> None:
+    async with opened(MemoryStore(), config=MailConfig(unwritten_bytes_max=1_000)) as store:
+        writer, body = store.writer, bytes(400)
+        waiting = [gather(writer, _clerk.plain(PEER, QUEUE, body)) for _ in range(2)]
+        assert writer.has_room
+        waiting.append(gather(writer, _clerk.plain(PEER, QUEUE, body)))
+        assert not writer.has_room
+        await asyncio.gather(*waiting)
+        assert writer.has_room

@@ -1,0 +1,156 @@
+"""The threads that a store works in: one thing after the other, and the loop goes on meanwhile."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from postroad.durable.store.threads import ExecutorThread, QuickThread, Thread
+
+WAIT_S = 10.0
+NAME = "a thread of this test"
+
+Maker = Callable[[str], Thread]
+KINDS = pytest.mark.parametrize("make", [QuickThread, ExecutorThread])
+
+
+@pytest.fixture(autouse=True)
+def all_end() -> Iterator[None]:
+    """A thread that was stopped ends."""
+    yield
+    for thread in own_threads():
+        thread.join(WAIT_S)
+    assert own_threads() == []
+
+
+def own_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(NAME)]
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(WAIT_S)
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+@KINDS
+async def test_results_come_back(make: Maker) -> None:
+    thread = make(NAME)
+    assert await thread.run(divmod, 17, 5) == (3, 2)
+    assert await thread.run(threading.get_ident) != threading.get_ident()
+    thread.stop()
+
+
+@KINDS
+@pytest.mark.parametrize("error", [KeyError("a"), SystemExit(3)], ids=repr)
+async def test_exceptions_come_back_and_the_thread_goes_on(
+    make: Maker, error: BaseException
+) -> None:
+    thread = make(NAME)
+    # Not raised through the loop, which some would end.
+    failing = thread.run(fail, error)
+    await asyncio.wait((failing,))
+    assert failing.exception() is error
+    assert await thread.run(abs, -1) == 1
+    thread.stop()
+
+
+@KINDS
+async def test_things_are_done_one_by_one_in_order(make: Maker) -> None:
+    thread, done, busy = make(NAME), list[int](), threading.Lock()
+
+    def note(number: int) -> int:
+        assert busy.acquire(blocking=False)
+        done.append(number)
+        busy.release()
+        return number
+
+    results = await asyncio.gather(*(thread.run(note, number) for number in range(200)))
+    assert results == done == list(range(200))
+    thread.stop()
+
+
+@KINDS
+async def test_the_loop_goes_on_meanwhile(make: Maker) -> None:
+    thread, event = make(NAME), threading.Event()
+    waiting = thread.run(wait_for, event)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    event.set()
+    await waiting
+    thread.stop()
+
+
+@KINDS
+async def test_whoever_gives_up_waiting_harms_no_other(make: Maker) -> None:
+    thread, event, done = make(NAME), threading.Event(), list[str]()
+    troubles: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+    given_up = [thread.run(wait_for, event), thread.run(fail, KeyError("unheard"))]
+    other = thread.run(done.append, "done")
+    for waiting in given_up:
+        waiting.cancel()
+    event.set()
+    await other
+    assert done == ["done"]
+    assert all(waiting.cancelled() for waiting in given_up)
+    assert troubles == []
+    thread.stop()
+
+
+@KINDS
+async def test_what_is_left_is_done_after_a_stop(make: Maker) -> None:
+    thread, event = make(NAME), threading.Event()
+    waiting = [thread.run(wait_for, event), thread.run(wait_for, event)]
+    thread.stop()
+    event.set()
+    await asyncio.gather(*waiting)
+
+
+async def test_nothing_is_kept_alive_while_there_is_nothing_to_do() -> None:
+    class Thing:
+        """Something large."""
+
+    thread, thing = QuickThread(NAME), Thing()
+    ref = weakref.ref(thing)
+    await thread.run(id, thing)
+    del thing
+    async with asyncio.timeout(WAIT_S):
+        while ref() is not None:
+            gc.collect()
+            await asyncio.sleep(0.001)
+    thread.stop()
+
+
+def test_a_thread_whose_loop_is_closed_ends() -> None:
+    event, done = threading.Event(), list[str]()
+
+    async def leave() -> None:
+        thread = QuickThread(NAME)
+        thread.run(wait_for, event)
+        thread.run(fail, KeyError("unheard"))
+        thread.run(done.append, "done")
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()
+    (thread,) = own_threads()
+    event.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert done == ["done"]
+
+
+def test_a_thread_does_not_keep_the_process_from_ending() -> None:
+    async def look() -> bool:
+        thread = QuickThread(NAME)
+        (worker,) = own_threads()
+        thread.stop()
+        return worker.daemon
+
+    assert asyncio.run(look())
