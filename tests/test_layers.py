@@ -21,7 +21,8 @@ PARTS = (
     "cluster/discovery", "cluster/membership", "durable/chain", "durable/config",
     "durable/control", "durable/dedup", "durable/exchange", "durable/letters", "durable/names",
     "durable/outflow", "durable/frontier", "durable/shelf", "durable/statistics", "durable/store",
-    "durable/store/rows",
+    "durable/store/rows", "pipeline/building", "pipeline/explain", "pipeline/graph",
+    "pipeline/job", "pipeline/validation",
 )  # fmt: skip
 
 # Importer and what it may not import.
@@ -52,6 +53,12 @@ PLANTED = [
     ("durable.store.rows", "psycopg"),
     ("durable", "psycopg"),
     ("durable.store", "psycopg"),
+    ("pipeline.building", "asyncio"),
+    ("pipeline.explain", "pyspark"),
+    ("pipeline.graph", "random"),
+    ("pipeline.job", "pyarrow"),
+    ("pipeline.validation", "numpy"),
+    ("pipeline.validation", "time"),
     ("net", "click"),
     ("net", "kazoo"),
     ("net", "psycopg"),
@@ -74,6 +81,9 @@ ALLOWED = [
     ("durable.store", "sqlite3"),
     ("wire", "struct"),
     ("wire", "msgspec"),
+    ("pipeline", "asyncio"),
+    ("pipeline.validation", "msgspec"),
+    ("pipeline.building", "postroad.pipeline.validation"),
     ("net", "asyncio"),
     ("net", "postroad.wire"),
     ("node", "postroad.net"),

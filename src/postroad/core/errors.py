@@ -2,6 +2,7 @@
 
     PostroadError
     ├── ConfigError (ValueError)              a setting is wrong: names it and what is valid
+    │   └── JobInvalid                        a pipeline job is wrong: names every mistake
     ├── UsageError (RuntimeError)             the API was called in a way that cannot work
     ├── MissingExtra (ImportError)            an optional package is not installed
     ├── ProtocolError                         abstract
@@ -56,21 +57,11 @@ acted on the message). `code` is stable and travels in replies of protocol versi
 from __future__ import annotations
 
 import copy
-import enum
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from .durations import format_seconds
-
-
-class Outcome(enum.Enum):
-    """What is known of a message whose sending failed."""
-
-    NOT_SENT = "not sent"
-    """It never left this node: sending it again cannot double anything."""
-    UNKNOWN = "unknown"
-    """It was written; the peer may or may not have acted on it."""
-    KNOWN = "known"
-    """The peer answered: it failed there, and the error says how."""
+from .outcome import Outcome as Outcome
 
 
 class PostroadError(Exception):
@@ -84,6 +75,16 @@ class ConfigError(PostroadError, ValueError):
     """A setting is wrong; the text names it, its value and what is valid."""
 
     code = 1100
+
+
+class JobInvalid(ConfigError):
+    """A pipeline job is wrong; `problems` has every mistake, each with the entry it is in."""
+
+    code = 6100
+
+    def __init__(self, detail: str, problems: Sequence[Any] = ()) -> None:
+        super().__init__(detail)
+        self.problems = list(problems)
 
 
 class UsageError(PostroadError, RuntimeError):

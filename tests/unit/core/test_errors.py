@@ -1,5 +1,6 @@
 """The error tree: codes, what a caller may do, and texts that say what happened."""
 
+import pickle
 import re
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from postroad.core.errors import (
     HistoryDiverged,
     IdempotencyConflict,
     IllegalFrame,
+    JobInvalid,
     LocalProtocolError,
     MailboxFull,
     MalformedFrame,
@@ -119,6 +121,8 @@ def test_codes_follow_the_tree() -> None:
             assert 4000 <= error.code < 5000
         elif issubclass(error, DurableError):
             assert 5000 <= error.code < 6000
+        elif issubclass(error, JobInvalid):
+            assert 6000 <= error.code < 7000
         else:
             assert 1000 <= error.code < 2000
 
@@ -132,6 +136,7 @@ def test_every_class_says_what_it_is(error: type[PostroadError]) -> None:
     ("error", "builtin"),
     [
         (ConfigError, ValueError),
+        (JobInvalid, ValueError),
         (UsageError, RuntimeError),
         (MissingExtra, ImportError),
         (NotRunning, RuntimeError),
@@ -183,6 +188,7 @@ def test_outcome_and_retry_of_request_errors(
     [
         PostroadError("x"),
         ConfigError("x"),
+        JobInvalid("x"),
         UsageError("x"),
         MissingExtra("zstd", "x"),
         ProtocolError("x"),
@@ -329,6 +335,13 @@ def test_a_missing_extra_says_how_to_get_it() -> None:
     raised = MissingExtra("zstd", "compression 'zstd'")
     assert raised.extra == "zstd"
     assert str(raised) == "compression 'zstd' needs an extra: pip install \"postroad[zstd]\""
+
+
+def test_an_invalid_job_keeps_its_problems_on_the_way_to_another_process() -> None:
+    raised = JobInvalid("job 'a' has 2 problems", ["one", "two"])
+    arrived = pickle.loads(pickle.dumps(raised))
+    assert str(arrived) == "job 'a' has 2 problems"
+    assert arrived.problems == ["one", "two"]
 
 
 def test_a_remote_failure_has_no_code_unless_told() -> None:

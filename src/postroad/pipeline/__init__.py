@@ -1,0 +1,62 @@
+"""Data pipelines as data: every segment is accounted for."""
+
+from .building import new_job
+from .desk import Counts, Desk
+from .explain import explain_mermaid, explain_text
+from .job import (
+    FlowAction,
+    FlowCondition,
+    Job,
+    Lifecycle,
+    Refinement,
+    RetryPolicy,
+    Segment,
+    Task,
+    TaskKind,
+    TaskType,
+    Trigger,
+    TriggerType,
+    Window,
+    WindowType,
+)
+from .local import LocalRunner
+from .media import InputMedium, LinesInput, LinesOutput, OutputMedium, SeqInput, SeqOutput
+from .reading import job_from_data, job_from_json, job_from_toml, job_to_data, job_to_json, read_job
+from .validation import Problem, find_problems
+
+__all__ = [
+    "Counts",
+    "Desk",
+    "FlowAction",
+    "FlowCondition",
+    "InputMedium",
+    "Job",
+    "Lifecycle",
+    "LinesInput",
+    "LinesOutput",
+    "LocalRunner",
+    "OutputMedium",
+    "Problem",
+    "Refinement",
+    "RetryPolicy",
+    "Segment",
+    "SeqInput",
+    "SeqOutput",
+    "Task",
+    "TaskKind",
+    "TaskType",
+    "Trigger",
+    "TriggerType",
+    "Window",
+    "WindowType",
+    "explain_mermaid",
+    "explain_text",
+    "find_problems",
+    "job_from_data",
+    "job_from_json",
+    "job_from_toml",
+    "job_to_data",
+    "job_to_json",
+    "new_job",
+    "read_job",
+]

@@ -1,0 +1,225 @@
+"""A valid job, drawn for people as text or as a Mermaid flowchart: always in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from postroad.core.durations import format_seconds
+
+from .graph import Graph, Stage
+from .job import (
+    ALL,
+    NONE,
+    FlowCondition,
+    Job,
+    Predicate,
+    Task,
+    TaskKind,
+    TaskType,
+    Trigger,
+    TriggerType,
+    Window,
+)
+
+_RULE_WIDTH = 60
+
+
+def explain_text(job: Job) -> str:
+    """Draw a valid job as text: stage after stage, each task with what follows it."""
+    graph = Graph(job)
+    tasks, stages = _count(len(graph.order), "task"), _count(len(graph.stages), "stage")
+    lines = [f"job {job.name}: {tasks} in {stages}"]
+    lines += [f"  {line}" for line in job.doc.splitlines()]
+    lines += [f"  every task: {line}" for line in _notes(job, ALL)]
+    for stage in graph.stages:
+        lines += ["", *_stage_heading(graph, stage)]
+        for name in stage.tasks:
+            lines += _task_lines(graph, name)
+    return "\n".join(lines) + "\n"
+
+
+def explain_mermaid(job: Job) -> str:
+    """Draw a valid job as a Mermaid flowchart, with a subgraph for each stage."""
+    graph = Graph(job)
+    nodes = {name: f"t{place}" for place, name in enumerate(graph.order)}
+    lines = ["flowchart LR"]
+    for stage in graph.stages:
+        lines.append(f"    subgraph stage{stage.index}[{_quoted([f'stage {stage.index}'])}]")
+        lines += [f"        {nodes[name]}{_node(graph, name)}" for name in stage.tasks]
+        lines.append("    end")
+    for source in graph.order:
+        lines += [f"    {line}" for line in _arrows(graph, nodes, source)]
+    return "\n".join(lines) + "\n"
+
+
+# Text.
+
+
+def _stage_heading(graph: Graph, stage: Stage) -> Iterator[str]:
+    if stage.shuffled:
+        groups = (f"{name} by {_group(graph.tasks[name])}" for name in stage.shuffled)
+        yield f"== shuffle: {', '.join(groups)} ".ljust(_RULE_WIDTH, "=")
+    yield f"stage {stage.index}"
+
+
+def _task_lines(graph: Graph, name: str) -> Iterator[str]:
+    yield f"  {name}: {', '.join(_facts(graph.tasks[name]))}"
+    for note in _notes(graph.job, name):
+        yield f"      {note}"
+    children = graph.children[name]
+    for place, child in enumerate(children, start=1):
+        corner = "└" if place == len(children) else "├"
+        shuffle = f" (shuffle by {_group(graph.tasks[child])})"
+        yield f"    {corner}─> {child}{shuffle if graph.is_shuffled(name, child) else ''}"
+
+
+def _notes(job: Job, name: str) -> Iterator[str]:
+    """What else is said of a task, or of all of them."""
+    for window in job.windows:
+        if window.task == name:
+            yield f"window {window.name}: {_window(window)}"
+            yield from (f"  {_trigger(it)}" for it in job.triggers if it.window == window.name)
+    for condition in job.flow_conditions:
+        if condition.source == name:
+            yield f"{_when(condition)}: {_then(condition)}"
+    for lifecycle in job.lifecycles:
+        if lifecycle.task == name:
+            yield f"hooks: {lifecycle.calls}"
+
+
+# Mermaid.
+
+_SHAPES = {
+    TaskType.INPUT: "([{}])",
+    TaskType.FUNCTION: "[{}]",
+    TaskType.OUTPUT: "[({})]",
+}
+_ESCAPES = str.maketrans(
+    {"#": "#35;", '"': "#quot;", "&": "#amp;", "<": "#lt;", ">": "#gt;", "`": "#96;"}
+)
+
+
+def _node(graph: Graph, name: str) -> str:
+    task = graph.tasks[name]
+    windows = (f"window {it.name}: {_window(it)}" for it in graph.job.windows if it.task == name)
+    return _SHAPES[task.type].format(_quoted([name, *_facts(task), *windows]))
+
+
+def _arrows(graph: Graph, nodes: dict[str, str], source: str) -> Iterator[str]:
+    conditions = [it for it in graph.job.flow_conditions if it.source in (source, ALL)]
+    for child in graph.children[source]:
+        leading = [it for it in conditions if it.to == ALL or child in _targets(it)]
+        labels = [_when(condition) for condition in leading]
+        if graph.is_shuffled(source, child):
+            labels.append(f"shuffle by {_group(graph.tasks[child])}")
+            arrow = "==>"
+        else:
+            is_exceptional = bool(leading) and all(it.exceptions for it in leading)
+            arrow = "-.->" if is_exceptional else "-->"
+        yield f"{nodes[source]} {arrow}{_label(labels)} {nodes[child]}"
+    for number, condition in enumerate(it for it in conditions if it.to == NONE):
+        end = f"{nodes[source]}end{number}(({_quoted([_then(condition)])}))"
+        yield f"{nodes[source]} -.->{_label([_when(condition)])} {end}"
+
+
+def _label(labels: list[str]) -> str:
+    return f"|{_quoted(labels)}|" if labels else ""
+
+
+def _quoted(lines: Iterable[str]) -> str:
+    return '"' + "<br/>".join(line.translate(_ESCAPES) for line in lines) + '"'
+
+
+# Words for both.
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _facts(task: Task) -> Iterator[str]:
+    if task.type is TaskType.FUNCTION:
+        yield "function"
+    else:
+        yield f"{task.type} {'from' if task.type is TaskType.INPUT else 'to'} {task.medium}"
+    if task.fn is not None:
+        yield task.fn
+    for column, expression in task.expressions.items():
+        yield f"{column} = {' '.join(expression.split())}"
+    if task.kind is TaskKind.ARROW:
+        yield "in Arrow batches"
+    if task.group_by is not None:
+        yield f"grouped by {_group(task)}"
+
+
+def _group(task: Task) -> str:
+    keys = [task.group_by] if isinstance(task.group_by, str) else task.group_by or []
+    return " and ".join(keys)
+
+
+def _targets(condition: FlowCondition) -> list[str]:
+    return [condition.to] if isinstance(condition.to, str) else condition.to
+
+
+def _when(condition: FlowCondition) -> str:
+    predicate = None if condition.predicate is None else _predicate(condition.predicate)
+    if condition.exceptions:
+        return "when it raised" if predicate is None else f"when it raised and {predicate}"
+    return "always" if predicate is None else f"when {predicate}"
+
+
+def _predicate(predicate: Predicate | Any) -> str:
+    if isinstance(predicate, str):
+        return predicate
+    ((junction, parts),) = predicate.items()
+    if junction == "not":
+        return f"not {_predicate(parts)}"
+    return f"({f' {junction} '.join(_predicate(part) for part in parts)})"
+
+
+def _then(condition: FlowCondition) -> str:
+    if condition.action is not None:
+        return "again from the input"
+    if condition.to == NONE:
+        return "dropped"
+    words = ["to " + ("all" if condition.to == ALL else ", ".join(_targets(condition)))]
+    if condition.post_transform is not None:
+        words.append(f"as {condition.post_transform} makes it")
+    if condition.exclude_keys:
+        words.append(f"without {', '.join(condition.exclude_keys)}")
+    if condition.short_circuit:
+        words.append("and nothing else is looked at")
+    return ", ".join(words)
+
+
+def _window(window: Window) -> str:
+    words = [window.type.value]
+    for word, seconds in (
+        ("of", window.range_s),
+        ("every", window.slide_s),
+        ("until silent for", window.gap_s),
+    ):
+        if seconds is not None:
+            words.append(f"{word} {format_seconds(seconds)}")
+    if window.time_key is not None:
+        words.append(f"timed by {window.time_key}")
+    what = window.aggregation if window.key is None else f"{window.aggregation} of {window.key}"
+    kept = "" if window.keep_s is None else f", kept for {format_seconds(window.keep_s)}"
+    return f"{' '.join(words)}, {what}{kept}"
+
+
+def _later(seconds: float) -> str:
+    return f"{format_seconds(seconds)} later than" if seconds else "later than"
+
+
+def _trigger(trigger: Trigger) -> str:
+    moments = {
+        TriggerType.SEGMENTS: f"after every {trigger.threshold:g} segments",
+        TriggerType.TIMER: f"every {format_seconds(trigger.threshold)}",
+        TriggerType.PUNCTUATION: f"when {trigger.predicate}",
+        TriggerType.WATERMARK: f"when a segment is {_later(trigger.threshold)} its end",
+        TriggerType.DRAINED: "when everything was seen",
+    }
+    through = "" if trigger.emit is None else f" through {trigger.emit}"
+    return f"emitted {moments[trigger.on]}{through}, {trigger.refinement}"

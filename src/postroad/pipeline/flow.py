@@ -1,0 +1,145 @@
+"""Where what a task makes goes next. Pure, apart from the functions of the user it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from postroad.core.errors import ConfigError
+
+from .functions import Function, NotASegment
+from .job import ALL, NONE, FlowAction, FlowCondition, Predicate, Segment
+
+Resolve = Callable[[str], Function]
+Test = Callable[[Any, Any], Any]
+
+
+class Route(NamedTuple):
+    """Where a segment goes, and how."""
+
+    targets: tuple[str, ...]
+    segment: Segment
+    retries: bool = False
+    """Whether its whole root comes again instead."""
+
+
+class _Condition(NamedTuple):
+    test: Test
+    targets: tuple[str, ...]
+    excluded: frozenset[str]
+    is_last: bool
+    retries: bool
+    transform: Function | None
+
+
+class Router:
+    """The flow conditions of one task."""
+
+    def __init__(
+        self,
+        task: str,
+        children: Sequence[str],
+        conditions: Iterable[FlowCondition],
+        resolve: Resolve,
+    ) -> None:
+        self._children = tuple(children)
+        mine = [it for it in conditions if it.source == task or self._concerns(it)]
+        self._normal = [self._compile(it, resolve) for it in mine if not it.exceptions]
+        self._exceptional = [self._compile(it, resolve) for it in mine if it.exceptions]
+
+    def _concerns(self, condition: FlowCondition) -> bool:
+        """Whether one for all tasks is for this one: not if it names only others' followers."""
+        if condition.source != ALL:
+            return False
+        return condition.to in (ALL, NONE) or bool(self._targets(condition.to))
+
+    def _compile(self, condition: FlowCondition, resolve: Resolve) -> _Condition:
+        transform = condition.post_transform
+        return _Condition(
+            _test(condition.predicate, condition.params, resolve),
+            self._targets(condition.to),
+            frozenset(condition.exclude_keys),
+            condition.short_circuit,
+            condition.action is FlowAction.RETRY,
+            None if transform is None else resolve(transform),
+        )
+
+    def _targets(self, to: str | list[str]) -> tuple[str, ...]:
+        if to == ALL:
+            return self._children
+        if to == NONE:
+            return ()
+        names = [to] if isinstance(to, str) else to
+        return tuple(name for name in self._children if name in names)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything that is returned goes to all that follow."""
+        return not self._normal
+
+    def route(self, new: Segment, old: Segment) -> Route:
+        """Where a segment goes that was made of another."""
+        if not self._normal:
+            return Route(self._children, new)
+        targets: set[str] = set()
+        excluded: set[str] = set()
+        for it in self._normal:
+            if not it.test(new, old):
+                continue
+            if it.is_last:
+                return Route(it.targets, _without(new, it.excluded), it.retries)
+            targets.update(it.targets)
+            excluded |= it.excluded
+        # As they follow the task, not as the conditions name them.
+        return Route(
+            tuple(name for name in self._children if name in targets), _without(new, excluded)
+        )
+
+    def route_exception(self, error: Exception, segment: Segment) -> Route | None:
+        """Where a segment goes whose function raised; None if nothing is said about that."""
+        for it in self._exceptional:
+            if not it.test(error, segment):
+                continue
+            made = segment if it.transform is None else it.transform(error, segment)
+            if not isinstance(made, dict):
+                raise NotASegment(f"a post_transform returns a segment, not {type(made).__name__}")
+            return Route(it.targets, _without(made, it.excluded), it.retries)
+        return None
+
+
+def _without(segment: Segment, excluded: Iterable[str]) -> Segment:
+    return {key: segment[key] for key in segment if key not in excluded} if excluded else segment
+
+
+def _test(predicate: Predicate | None, params: dict[str, Any], resolve: Resolve) -> Test:
+    """A predicate, however it is put together, as one function."""
+    if predicate is None:
+        return _always
+    if isinstance(predicate, str):
+        return partial(resolve(predicate), **params)
+    match list(predicate.items()):
+        case [("and", [*parts])]:
+            return partial(_all_of, [_test(part, params, resolve) for part in parts])
+        case [("or", [*parts])]:
+            return partial(_any_of, [_test(part, params, resolve) for part in parts])
+        case [("not", part)]:
+            return partial(_not, _test(part, params, resolve))
+        case _:
+            raise ConfigError(f"a predicate is an import path, and, or, or not: {predicate!r}")
+
+
+def _always(new: object, old: object) -> bool:
+    return True
+
+
+def _all_of(tests: Sequence[Test], new: object, old: object) -> bool:
+    return all(test(new, old) for test in tests)
+
+
+def _any_of(tests: Sequence[Test], new: object, old: object) -> bool:
+    return any(test(new, old) for test in tests)
+
+
+def _not(test: Test, new: object, old: object) -> bool:
+    return not test(new, old)

@@ -1,0 +1,88 @@
+"""The graph of a valid job: what follows what, in which order, and in which stages it runs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from .job import Job, Task, TaskType
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """Tasks that run as one pass over a batch of segments, between two shuffles."""
+
+    index: int
+    tasks: tuple[str, ...]
+    """In topological order."""
+    shuffled: tuple[str, ...]
+    """Those of them that have a shuffle before them; none in the first stage."""
+
+
+class Graph:
+    """A valid job, looked at as a graph.
+
+    Attributes:
+        job: the job.
+        tasks: tasks by name, as the catalog has them.
+        children: names of the tasks that follow one, as the workflow has them.
+        parents: names of the tasks that one follows.
+        order: every name after those of its parents; as in the catalog where that leaves a choice.
+        inputs: names of inputs, in that order.
+        outputs: names of outputs, in that order.
+        stage_of: index of the stage of each task.
+        stages: all stages, the first one first.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.tasks: Mapping[str, Task] = {task.name: task for task in job.catalog}
+        self.children: Mapping[str, tuple[str, ...]] = {
+            name: tuple(target for source, target in job.workflow if source == name)
+            for name in self.tasks
+        }
+        self.parents: Mapping[str, tuple[str, ...]] = {
+            name: tuple(source for source, target in job.workflow if target == name)
+            for name in self.tasks
+        }
+        self.order = tuple(self._in_order())
+        self.inputs = self._of_type(TaskType.INPUT)
+        self.outputs = self._of_type(TaskType.OUTPUT)
+        self.stage_of = self._stage_indexes()
+        self.stages = self._gather_stages()
+
+    def is_shuffled(self, source: str, target: str) -> bool:
+        """Whether segments are sorted into groups on their way from one task to another."""
+        return target in self.children[source] and self.tasks[target].group_by is not None
+
+    def _in_order(self) -> Iterator[str]:
+        places = {name: place for place, name in enumerate(self.tasks)}
+        waiting = {name: len(parents) for name, parents in self.parents.items()}
+        ready = [(places[name], name) for name, count in waiting.items() if count == 0]
+        while ready:
+            _, name = heapq.heappop(ready)
+            yield name
+            for child in self.children[name]:
+                waiting[child] -= 1
+                if waiting[child] == 0:
+                    heapq.heappush(ready, (places[child], child))
+
+    def _of_type(self, type_: TaskType) -> tuple[str, ...]:
+        return tuple(name for name in self.order if self.tasks[name].type == type_)
+
+    def _stage_indexes(self) -> Mapping[str, int]:
+        indexes: dict[str, int] = {}
+        for name in self.order:
+            highest = max((indexes[parent] for parent in self.parents[name]), default=0)
+            indexes[name] = highest + (self.tasks[name].group_by is not None)
+        return indexes
+
+    def _gather_stages(self) -> tuple[Stage, ...]:
+        count = max(self.stage_of.values(), default=-1) + 1
+        return tuple(self._stage(index) for index in range(count))
+
+    def _stage(self, index: int) -> Stage:
+        names = tuple(name for name in self.order if self.stage_of[name] == index)
+        grouped = tuple(name for name in names if self.tasks[name].group_by is not None)
+        return Stage(index=index, tasks=names, shuffled=grouped)

@@ -1,0 +1,125 @@
+"""Runs a job in this process, in plain Python: for tests of one's functions, and small things."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from postroad.core.backoff import backoff
+from postroad.durable.store import MemoryStore, Store
+
+from .batch import Batch
+from .desk import Desk, Outcome
+from .functions import Function, resolve_function
+from .job import Job
+from .media.medium import InputMedium, OutputMedium, Place, Written
+from .program import Program
+from .records import Delivery
+
+logger = logging.getLogger("postroad.pipeline")
+
+# How long to look away when there is nothing to do.
+_IDLE_S = 0.05
+_PAUSE_FIRST_S = 0.1
+_PAUSE_MAX_S = 10.0
+
+
+class LocalRunner:
+    """Runs one job.
+
+        runner = LocalRunner(job, {"in": SeqInput(segments)}, {"out": SeqOutput()})
+        await runner.run()
+
+    Args:
+        job: a valid one.
+        inputs: by the name of their task.
+        outputs: the same.
+        store: where the account is kept, not open; in memory by default.
+        find: how functions are found; by their import paths by default.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        inputs: Mapping[str, InputMedium],
+        outputs: Mapping[str, OutputMedium],
+        store: Store | None = None,
+        *,
+        find: Callable[[str], Function] = resolve_function,
+    ) -> None:
+        self._program = Program(job, find)
+        self._store = MemoryStore() if store is None else store
+        self._outputs = outputs
+        self.desk = Desk(self._program, self._store, inputs, outputs)
+        # Names of this run's batches, unlike those of any other.
+        self._run = secrets.token_hex(8)
+        self._batch = 0
+
+    async def run(self) -> None:
+        """Run until bounded inputs are drained; for ever if one of them has no end."""
+        await self._store.open(self._program.job.name)
+        try:
+            await self.desk.open()
+            try:
+                await self._run_all()
+            finally:
+                await self.desk.close()
+        finally:
+            await self._store.close()
+
+    async def _run_all(self) -> None:
+        # First what was delivered before a crash and never settled.
+        deliveries = await self.desk.unsettled()
+        while True:
+            if deliveries:
+                await self._run_batch(deliveries)
+            elif await self.desk.is_drained():
+                return
+            else:
+                due_s = await self.desk.next_due_s()
+                await asyncio.sleep(_IDLE_S if due_s is None else min(due_s, _IDLE_S))
+            deliveries = await self.desk.admit()
+
+    async def _run_batch(self, deliveries: Sequence[Delivery]) -> None:
+        self._batch += 1
+        batch = Batch(self._program)
+        for delivery in deliveries:
+            for delivered in await self.desk.read(delivery):
+                batch.take(delivered, _now_ms())
+                # Functions that never wait must not keep everything else waiting.
+                await asyncio.sleep(0)
+        written = batch.written()
+        staged = [
+            (task, place)
+            for task in written
+            if (place := await self._stage(task, written[task])) is not None
+        ]
+        batch.on_written(self._outputs)
+        outcome = Outcome(list(deliveries), batch.failed(_now_ms()), staged, written)
+        await self.desk.settle(self._run, self._batch, outcome)
+
+    async def _stage(self, task: str, written: list[Written]) -> Place | None:
+        """Stage what is for an output, however long that is not possible."""
+        stage = f"{self._program.job.name}-{self._run}-{self._batch:08d}"
+        attempt = 0
+        while True:
+            try:
+                return await asyncio.to_thread(self._outputs[task].stage, stage, written)
+            except OSError as error:
+                attempt += 1
+                logger.warning("output %r cannot be written: %s", task, error)
+                pause_s = backoff(
+                    attempt,
+                    first_s=_PAUSE_FIRST_S,
+                    max_s=_PAUSE_MAX_S,
+                    chance=random.random(),
+                )
+                await asyncio.sleep(pause_s)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

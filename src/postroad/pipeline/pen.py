@@ -1,0 +1,381 @@
+"""The holding pen: what was read from the inputs of a job and is not done with.
+
+A delivery is what a runner gets in one go: a slice of an input, or roots that come again. It stays
+in the pen until it is settled. A root that failed stays there with its segment until its next
+attempt, or as a dead letter until somebody decides. Deliveries have numbers without gaps, so that
+a runner can say how far it is by one number.
+
+Everything here runs inside the transaction of a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from postroad.core.backoff import backoff
+from postroad.durable.store.database import Database
+from postroad.durable.store.schema import read_meta, write_meta
+
+from .job import RetryPolicy
+from .media.medium import Place
+from .records import Attempt, Delivery, FailedRoot, PenRoot, State, to_signed, to_unsigned
+
+_SCHEMA = "pipeline.schema"
+_TABLES = (
+    """CREATE TABLE postroad_pipeline_inputs (
+        job TEXT NOT NULL, task TEXT NOT NULL, position TEXT, is_drained BIGINT NOT NULL,
+        PRIMARY KEY (job, task))""",
+    """CREATE TABLE postroad_pipeline_jobs (
+        job TEXT PRIMARY KEY, delivered BIGINT NOT NULL, settled BIGINT NOT NULL)""",
+    """CREATE TABLE postroad_pipeline_batches (
+        job TEXT NOT NULL, run TEXT NOT NULL, batch BIGINT NOT NULL, PRIMARY KEY (job, run))""",
+    """CREATE TABLE postroad_pipeline_deliveries (
+        job TEXT NOT NULL, number BIGINT NOT NULL, task TEXT NOT NULL, place TEXT,
+        segments BIGINT NOT NULL, generation BIGINT NOT NULL, admitted_ms BIGINT NOT NULL,
+        settled_then BIGINT NOT NULL, PRIMARY KEY (job, number))""",
+    """CREATE TABLE postroad_pipeline_publications (
+        id {serial}, job TEXT NOT NULL, task TEXT NOT NULL, place TEXT NOT NULL)""",
+    """CREATE TABLE postroad_pipeline_roots (
+        job TEXT NOT NULL, root BIGINT NOT NULL, task TEXT NOT NULL, state TEXT NOT NULL,
+        generation BIGINT NOT NULL, due_ms BIGINT NOT NULL, delivery BIGINT,
+        segment {blob} NOT NULL, history {blob} NOT NULL, published {blob} NOT NULL,
+        PRIMARY KEY (job, root))""",
+    "CREATE INDEX postroad_pipeline_due ON postroad_pipeline_roots (job, state, due_ms)",
+)
+_ROOT = "root, task, state, generation, due_ms, segment, history, published"
+
+
+def create_tables(types: Mapping[str, str], database: Database) -> None:
+    """Make the tables, if they are not there."""
+    if read_meta(database, _SCHEMA) is None:
+        for statement in _TABLES:
+            database.execute(statement.format_map(types))
+        write_meta(database, _SCHEMA, "1")
+
+
+class Pen:
+    """The pen of one job."""
+
+    def __init__(self, database: Database, job: str) -> None:
+        self._database = database
+        self._job = job
+
+    def open(self) -> None:
+        """Begin to keep account of the job, if nobody did."""
+        self._execute(
+            "INSERT INTO postroad_pipeline_jobs (job, delivered, settled) VALUES (?, 0, 0)"
+            " ON CONFLICT (job) DO NOTHING"
+        )
+
+    # How far things are.
+
+    def position(self, task: str) -> Place | None:
+        """Where the next slice of an input begins; None at the very beginning."""
+        rows = self._execute(
+            "SELECT position FROM postroad_pipeline_inputs WHERE job = ? AND task = ?", task
+        )
+        return msgspec.json.decode(rows[0][0]) if rows and rows[0][0] is not None else None
+
+    def pending(self, task: str) -> int:
+        """Segments that were delivered by an input and are not settled."""
+        rows = self._execute(
+            "SELECT COALESCE(SUM(segments), 0) FROM postroad_pipeline_deliveries"
+            " WHERE job = ? AND task = ?",
+            task,
+        )
+        return int(rows[0][0])
+
+    def counters(self) -> tuple[int, int]:
+        """Number of the last delivery, and how many batches were settled."""
+        rows = self._execute("SELECT delivered, settled FROM postroad_pipeline_jobs WHERE job = ?")
+        return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
+
+    def count(self, state: State) -> int:
+        """Roots in a state."""
+        rows = self._execute(
+            "SELECT COUNT(*) FROM postroad_pipeline_roots WHERE job = ? AND state = ?", state
+        )
+        return int(rows[0][0])
+
+    def next_due_ms(self) -> int | None:
+        """When the first root that waits comes again."""
+        rows = self._execute(
+            "SELECT MIN(due_ms) FROM postroad_pipeline_roots WHERE job = ? AND state = 'waiting'"
+        )
+        return None if rows[0][0] is None else int(rows[0][0])
+
+    # Delivering.
+
+    def admit_slice(
+        self, task: str, place: Place, segments: int, end: Place, now_ms: int
+    ) -> Delivery:
+        """Deliver a slice of an input: its clock starts."""
+        self._execute_plain(
+            "INSERT INTO postroad_pipeline_inputs (job, task, position, is_drained)"
+            " VALUES (?, ?, ?, 0) ON CONFLICT (job, task) DO UPDATE SET position ="
+            " excluded.position",
+            (self._job, task, msgspec.json.encode(end).decode()),
+        )
+        return self._deliver(task, place, segments, 0, now_ms)
+
+    def admit_due(self, now_ms: int, limit: int) -> list[Delivery]:
+        """Deliver roots whose turn has come, those of each input together."""
+        rows = self._execute_plain(
+            "SELECT root, task, generation FROM postroad_pipeline_roots WHERE job = ?"
+            " AND state = 'waiting' AND due_ms <= ? ORDER BY due_ms, root LIMIT ?",
+            (self._job, now_ms, limit),
+        )
+        by_task: dict[str, list[int]] = {}
+        for root, task, _ in rows:
+            by_task.setdefault(task, []).append(root)
+        deliveries = []
+        for task, roots in by_task.items():
+            delivery = self._deliver(task, None, len(roots), 0, now_ms)
+            for root in roots:
+                self._execute_plain(
+                    "UPDATE postroad_pipeline_roots SET state = 'pending', delivery = ?"
+                    " WHERE job = ? AND root = ?",
+                    (delivery.number, self._job, root),
+                )
+            deliveries.append(delivery)
+        return deliveries
+
+    def _deliver(
+        self, task: str, place: Place | None, segments: int, generation: int, now_ms: int
+    ) -> Delivery:
+        delivered, settled = self.counters()
+        delivery = Delivery(delivered + 1, task, place, segments, generation, now_ms, settled)
+        self._execute_plain(
+            "UPDATE postroad_pipeline_jobs SET delivered = ? WHERE job = ?",
+            (delivery.number, self._job),
+        )
+        text = None if place is None else msgspec.json.encode(place).decode()
+        self._execute_plain(
+            "INSERT INTO postroad_pipeline_deliveries (job, number, task, place, segments,"
+            " generation, admitted_ms, settled_then) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (self._job, delivery.number, task, text, segments, generation, now_ms, settled),
+        )
+        return delivery
+
+    def deliveries(self, after: int = 0, upto: int | None = None) -> list[Delivery]:
+        """Those that are not settled, in order."""
+        rows = self._execute_plain(
+            "SELECT number, task, place, segments, generation, admitted_ms, settled_then"
+            " FROM postroad_pipeline_deliveries WHERE job = ? AND number > ? AND number <= ?"
+            " ORDER BY number",
+            (self._job, after, (1 << 62) if upto is None else upto),
+        )
+        return [
+            Delivery(number, task, _to_place(place), segments, generation, admitted_ms, then)
+            for number, task, place, segments, generation, admitted_ms, then in rows
+        ]
+
+    def roots_of(self, delivery: int) -> list[PenRoot]:
+        """The roots that come again with a delivery."""
+        return self._roots("delivery = ? AND state = 'pending'", delivery)
+
+    def expire(self, task: str, before_ms: int, settled_max: int, now_ms: int) -> list[Delivery]:
+        """Deliver again what was delivered before some time and never settled.
+
+        Args:
+            task: the input.
+            before_ms: what was admitted before has had its time.
+            settled_max: and since then other batches were settled: that many in all, or fewer, at
+                its admission. Where nothing moves at all, to repeat everything would not help.
+            now_ms: the time.
+        """
+        late = [
+            it
+            for it in self.deliveries()
+            if it.task == task and it.admitted_ms < before_ms and it.settled_then <= settled_max
+        ]
+        return [self._deliver_again(it, now_ms) for it in late]
+
+    def _deliver_again(self, delivery: Delivery, now_ms: int) -> Delivery:
+        self._remove_delivery(delivery.number)
+        new = self._deliver(
+            delivery.task, delivery.place, delivery.segments, delivery.generation + 1, now_ms
+        )
+        self._execute_plain(
+            "UPDATE postroad_pipeline_roots SET delivery = ?, generation = generation + 1"
+            " WHERE job = ? AND delivery = ? AND state = 'pending'",
+            (new.number, self._job, delivery.number),
+        )
+        return new
+
+    # Settling.
+
+    def last_batch(self, run: str) -> int:
+        """The last batch of a run that was settled; -1 if none was."""
+        rows = self._execute(
+            "SELECT batch FROM postroad_pipeline_batches WHERE job = ? AND run = ?", run
+        )
+        return int(rows[0][0]) if rows else -1
+
+    def note_batch(self, run: str, batch: int) -> None:
+        """A batch is settled with this commit."""
+        self._execute_plain(
+            "INSERT INTO postroad_pipeline_batches (job, run, batch) VALUES (?, ?, ?)"
+            " ON CONFLICT (job, run) DO UPDATE SET batch = excluded.batch",
+            (self._job, run, batch),
+        )
+        self._execute("UPDATE postroad_pipeline_jobs SET settled = settled + 1 WHERE job = ?")
+
+    def has(self, delivery: Delivery) -> bool:
+        """Whether a delivery is still in the pen, and was not delivered again since."""
+        rows = self._execute(
+            "SELECT 1 FROM postroad_pipeline_deliveries WHERE job = ? AND number = ?",
+            delivery.number,
+        )
+        return bool(rows)
+
+    def settle(self, delivery: Delivery) -> None:
+        """A delivery is done with."""
+        self._remove_delivery(delivery.number)
+        self._execute(
+            "DELETE FROM postroad_pipeline_roots WHERE job = ? AND delivery = ?"
+            " AND state = 'pending'",
+            delivery.number,
+        )
+
+    def _remove_delivery(self, number: int) -> None:
+        self._execute(
+            "DELETE FROM postroad_pipeline_deliveries WHERE job = ? AND number = ?", number
+        )
+
+    def put_back(
+        self, failed: FailedRoot, policy: RetryPolicy, now_ms: int, chance: float
+    ) -> State:
+        """Keep a root that a batch could not finish: for another attempt, or as a dead letter."""
+        known = self._roots("root = ?", to_signed(failed.root))
+        history = [*(known[0].history if known else ()), failed.attempt]
+        published = sorted({*(known[0].published if known else ()), *failed.published})
+        failures = len(history)
+        state = State.WAITING
+        if failed.is_hopeless or failures >= policy.attempts:
+            state = State.DEAD
+        pause_s = backoff(failures, first_s=policy.first_s, max_s=policy.max_s, chance=chance)
+        self._put(
+            PenRoot(
+                failed.root,
+                failed.task,
+                state,
+                failed.generation + 1,
+                now_ms + round(pause_s * 1000),
+                failed.segment,
+                history,
+                published,
+            )
+        )
+        return state
+
+    def put_new(self, root: int, task: str, segment: bytes, now_ms: int) -> None:
+        """Take in a root that no input gave: what a window emitted."""
+        self._put(PenRoot(root, task, State.WAITING, 0, now_ms, segment, [], []))
+
+    def _put(self, root: PenRoot) -> None:
+        self._execute_plain(
+            "DELETE FROM postroad_pipeline_roots WHERE job = ? AND root = ?",
+            (self._job, to_signed(root.root)),
+        )
+        self._execute_plain(
+            f"INSERT INTO postroad_pipeline_roots (job, {_ROOT})"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                self._job,
+                to_signed(root.root),
+                root.task,
+                root.state,
+                root.generation,
+                root.due_ms,
+                root.segment,
+                msgspec.msgpack.encode(root.history),
+                msgspec.msgpack.encode(root.published),
+            ),
+        )
+
+    # Outputs.
+
+    def note_publication(self, task: str, place: Place) -> None:
+        """Note that something was staged, and is to be published for certain."""
+        self._execute(
+            "INSERT INTO postroad_pipeline_publications (job, task, place) VALUES (?, ?, ?)",
+            task,
+            msgspec.json.encode(place).decode(),
+        )
+
+    def publications(self) -> list[tuple[int, str, Place]]:
+        """What is to be published: ids, output tasks and places, in order."""
+        rows = self._execute(
+            "SELECT id, task, place FROM postroad_pipeline_publications WHERE job = ? ORDER BY id"
+        )
+        return [(id, task, msgspec.json.decode(place)) for id, task, place in rows]
+
+    def forget_publications(self, upto: int) -> None:
+        """They are published."""
+        self._execute("DELETE FROM postroad_pipeline_publications WHERE job = ? AND id <= ?", upto)
+
+    # Dead letters.
+
+    def dead(self, limit: int, after: int = -(1 << 63)) -> list[PenRoot]:
+        """Dead letters, some at a time."""
+        return self._roots("state = 'dead' AND root > ? ORDER BY root LIMIT ?", after, limit)
+
+    def find(self, root: int) -> PenRoot | None:
+        """A root that failed, if it is here."""
+        found = self._roots("root = ?", to_signed(root))
+        return found[0] if found else None
+
+    def replay(self, root: int | None, now_ms: int) -> int:
+        """Have a dead letter, or all, come again with a clean record; returns how many."""
+        return self._change_dead(
+            "UPDATE postroad_pipeline_roots SET state = 'waiting', due_ms = ?, history = ?",
+            root,
+            (now_ms, msgspec.msgpack.encode([])),
+        )
+
+    def drop(self, root: int | None) -> int:
+        """Forget a dead letter, or all; returns how many."""
+        return self._change_dead("DELETE FROM postroad_pipeline_roots", root, ())
+
+    def _change_dead(self, change: str, root: int | None, parameters: tuple[Any, ...]) -> int:
+        where, which = ("", ()) if root is None else (" AND root = ?", (to_signed(root),))
+        rows = self._execute_plain(
+            f"{change} WHERE job = ? AND state = 'dead'{where} RETURNING root",
+            (*parameters, self._job, *which),
+        )
+        return len(rows)
+
+    # Statements.
+
+    def _roots(self, where: str, *parameters: object) -> list[PenRoot]:
+        rows = self._execute(
+            f"SELECT {_ROOT} FROM postroad_pipeline_roots WHERE job = ? AND {where}", *parameters
+        )
+        return [
+            PenRoot(
+                to_unsigned(root),
+                task,
+                State(state),
+                generation,
+                due_ms,
+                bytes(segment),
+                msgspec.msgpack.decode(history, type=list[Attempt]),
+                msgspec.msgpack.decode(published, type=list[int]),
+            )
+            for root, task, state, generation, due_ms, segment, history, published in rows
+        ]
+
+    def _execute(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """A statement whose first parameter is the job."""
+        return self._execute_plain(statement, (self._job, *parameters))
+
+    def _execute_plain(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        return self._database.execute(statement, parameters)
+
+
+def _to_place(text: str | None) -> Place | None:
+    return None if text is None else msgspec.json.decode(text)

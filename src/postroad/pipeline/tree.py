@@ -1,0 +1,175 @@
+"""One root with everything that is made of it, in plain Python, one function call after the other.
+
+This is how a job is meant. It is what the local runner does, and what the faster way of the Spark
+runner is compared with.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .acks import Report, report_done, report_failed, report_init
+from .flow import Route
+from .functions import Function, to_segments
+from .job import Segment
+from .program import Program
+
+
+class Output(NamedTuple):
+    """A segment for an output task."""
+
+    task: str
+    edge: int
+    """The edge it came along."""
+    id: int
+    """The same in every delivery of its root: whoever has it already can tell."""
+    segment: Segment
+
+
+class Addition(NamedTuple):
+    """A segment that is added to the windows of a task."""
+
+    task: str
+    edge: int
+    ordinal: int
+    segment: Segment
+
+
+class Failure(NamedTuple):
+    """A segment whose function raised, and nothing said what to do then."""
+
+    task: str
+    edge: int
+    segment: Segment
+    error: Exception
+
+
+class RetryWanted(Exception):
+    """A flow condition wants the whole root to come again."""
+
+
+class Tree:
+    """What came of one delivery of a root.
+
+    Attributes:
+        reports: what became of every segment except those for outputs: they are done with when
+            they are written.
+    """
+
+    def __init__(self, root: int, generation: int) -> None:
+        self.root = root
+        self.generation = generation
+        self.outputs: list[Output] = []
+        self.additions: list[Addition] = []
+        self.failures: list[Failure] = []
+        self.reports: list[Report] = []
+
+    def report_written(self, task: str, edge: int) -> Report:
+        """The outputs that came along an edge are written."""
+        return report_done(self.root, self.generation, task, edge, ())
+
+    def report_unwritten(self, task: str, edge: int) -> Report:
+        """They could not be written."""
+        return report_failed(self.root, self.generation, task, edge)
+
+
+def grow(program: Program, entry: str, root: int, generation: int, segment: Segment) -> Tree:
+    """Run the functions of a job on a root and all that is made of it."""
+    grower = _Grower(program, Tree(root, generation))
+    grower.enter(entry, segment)
+    while grower.waiting:
+        grower.work(*grower.waiting.pop())
+    return grower.tree
+
+
+class _Grower:
+    def __init__(self, program: Program, tree: Tree) -> None:
+        self._program = program
+        self.tree = tree
+        # Segments on their way, with the task they are for and the edge they come along.
+        self.waiting: list[tuple[str, int, Segment]] = []
+
+    def enter(self, task: str, segment: Segment) -> None:
+        """The root comes in by a task; what a trigger emitted, by the one that has the window."""
+        tree = self.tree
+        if task in self._program.windows:
+            given = self._give(task, tree.root, self._route(task, tree.root, segment))
+        else:
+            given = self._send(task, tree.root, segment)
+        if given is None:
+            failed = report_failed(tree.root, tree.generation, task, tree.root)
+            tree.reports.append(failed._replace(is_init=True, consumed=0))
+        else:
+            tree.reports.append(report_init(tree.root, tree.generation, task, given))
+
+    def work(self, task: str, edge: int, segment: Segment) -> None:
+        """Have a task take a segment."""
+        tree = self.tree
+        if task in self._program.graph.outputs:
+            self._put_out(task, edge, segment)
+            return
+        given = self._send(task, edge, segment)
+        if given is None:
+            tree.reports.append(report_failed(tree.root, tree.generation, task, edge))
+        else:
+            tree.reports.append(report_done(tree.root, tree.generation, task, edge, given))
+
+    def _put_out(self, task: str, edge: int, segment: Segment) -> None:
+        made = self._call(task, edge, segment)
+        if made is None:
+            tree = self.tree
+            tree.reports.append(report_failed(tree.root, tree.generation, task, edge))
+            return
+        for ordinal, route in enumerate(made):
+            id = self._program.bits.edge(edge, task, task, ordinal)
+            self.tree.outputs.append(Output(task, edge, id, route.segment))
+        if not made:
+            self.tree.reports.append(self.tree.report_written(task, edge))
+
+    def _send(self, task: str, edge: int, segment: Segment) -> list[int] | None:
+        """Call a task's function and send on what it made: the edges; None if it failed."""
+        made = self._call(task, edge, segment)
+        if made is None:
+            return None
+        if task in self._program.windows:
+            for ordinal, route in enumerate(made):
+                self.tree.additions.append(Addition(task, edge, ordinal, route.segment))
+            return []
+        return self._give(task, edge, made)
+
+    def _give(self, task: str, edge: int, made: list[Route] | None) -> list[int] | None:
+        if made is None:
+            return None
+        given: list[int] = []
+        for ordinal, route in enumerate(made):
+            for place, target in enumerate(route.targets):
+                edge_there = self._program.bits.edge(edge, task, target, ordinal)
+                given.append(edge_there)
+                # Each has its own: a function may change what it is given.
+                segment = dict(route.segment) if place else route.segment
+                self.waiting.append((target, edge_there, segment))
+        return given
+
+    def _call(self, task: str, edge: int, segment: Segment) -> list[Route] | None:
+        """What a task makes of a segment, with where that goes; None if it failed."""
+        return self._route(task, edge, segment, self._program.functions[task])
+
+    def _route(
+        self, task: str, edge: int, segment: Segment, function: Function | None = None
+    ) -> list[Route] | None:
+        router = self._program.routers[task]
+        try:
+            try:
+                made = [segment] if function is None else to_segments(function(segment))
+                routes = [router.route(new, segment) for new in made]
+            except Exception as error:
+                route = router.route_exception(error, segment)
+                if route is None:
+                    raise
+                routes = [route]
+            if any(route.retries for route in routes):
+                raise RetryWanted(f"a flow condition of {task!r} wants it to come again")
+        except Exception as error:
+            self.tree.failures.append(Failure(task, edge, segment, error.with_traceback(None)))
+            return None
+        return routes

@@ -1,0 +1,78 @@
+"""What is wrong with a job: every mistake at once, each with its place. Pure.
+
+A job is read entry by entry (`drafts`, `entries`), then the rules look at what could be read:
+`catalog`, `workflow`, `routing` and `windows`, one module for each part of a job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from postroad.core.errors import JobInvalid
+from postroad.pipeline.job import Job
+
+from .catalog import catalog_problems
+from .drafts import JOB, Draft
+from .problems import Problem, bad_data
+from .routing import condition_problems, lifecycle_problems
+from .windows import trigger_problems, window_problems
+from .workflow import workflow_problems
+
+__all__ = ["Problem", "find_problems", "require_valid"]
+
+_JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def find_problems(job: Job | Mapping[str, Any]) -> list[Problem]:
+    """Every mistake in a job, or in data that is to be one; none if it is valid."""
+    return _problems_of(Draft(job))
+
+
+def require_valid(job: Job | Mapping[str, Any]) -> Job:
+    """The job that the data says; raises JobInvalid with every problem there is."""
+    draft = Draft(job)
+    problems = _problems_of(draft)
+    if problems:
+        raise JobInvalid(_told(draft, problems), problems)
+    return draft.to_job()
+
+
+def _problems_of(draft: Draft) -> list[Problem]:
+    found = list(draft.notes.problems)
+    for rule, section in _RULES:
+        if section not in draft.unreadable:
+            found += [it for it in rule(draft) if not draft.notes.has_doubts_about(it)]
+    by_entry: dict[str, dict[Problem, None]] = {}
+    for problem in found:
+        by_entry.setdefault(problem.entry, {})[problem] = None
+    return [problem for problems in by_entry.values() for problem in problems]
+
+
+def _job_problems(draft: Draft) -> Iterator[Problem]:
+    if isinstance(draft.name, str) and not _JOB_NAME.fullmatch(draft.name):
+        text = f"name {draft.name!r} must be 1 to 64 letters, digits, dots, dashes or underscores"
+        yield Problem(JOB, text, ("name",))
+    if draft.metadata is not msgspec.UNSET:
+        yield from bad_data(JOB, "metadata", draft.metadata)
+
+
+def _told(draft: Draft, problems: list[Problem]) -> str:
+    job = f"job {draft.name!r}" if isinstance(draft.name, str) else "the job"
+    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+    return "\n  ".join([f"{job} has {count}:", *map(str, problems)])
+
+
+# Rules, and the section they are about: without it there is nothing to say.
+_RULES: tuple[tuple[Callable[[Draft], Iterator[Problem]], str], ...] = (
+    (_job_problems, ""),
+    (catalog_problems, "catalog"),
+    (workflow_problems, "workflow"),
+    (condition_problems, "flow_conditions"),
+    (window_problems, "windows"),
+    (trigger_problems, "triggers"),
+    (lifecycle_problems, "lifecycles"),
+)
