@@ -158,10 +158,9 @@ class Mail(StoreOperations, Lifecycle):
         for consumption in self.consumptions.values():
             consumption.on_news(news)
 
-    def _on_arriving(self, pages: Sequence[InPage]) -> None:
-        for page in pages:
-            if (consumption := self.consumptions.get(page.queue)) is not None:
-                consumption.on_arriving(page)
+    def _on_arriving(self, page: InPage) -> None:
+        if (consumption := self.consumptions.get(page.queue)) is not None:
+            consumption.on_arriving(page)
 
     def _on_withdrawn(self, pages: Sequence[InPage]) -> None:
         for page in pages:

@@ -20,7 +20,7 @@ class Audience:
 
     def __init__(self) -> None:
         self._on_news: list[Callable[[News], None]] = []
-        self._on_arriving: list[Callable[[Pages], None]] = []
+        self._on_arriving: list[Callable[[InPage], None]] = []
         self._on_withdrawn: list[Callable[[Pages], None]] = []
 
     def add(self, on_news: Callable[[News], None]) -> None:
@@ -28,9 +28,9 @@ class Audience:
         self._on_news.append(on_news)
 
     def add_early(
-        self, on_arriving: Callable[[Pages], None], on_withdrawn: Callable[[Pages], None]
+        self, on_arriving: Callable[[InPage], None], on_withdrawn: Callable[[Pages], None]
     ) -> None:
-        """Have functions called with pages whose commit is under way, and if that fails.
+        """Have functions called with a page whose commit is under way, and with those whose fails.
 
         Such pages are real already, because whoever sent them keeps them until they are committed
         here. They may be handled: what follows from that is committed after them or not at all.
@@ -41,8 +41,8 @@ class Audience:
     def on_news(self, news: News) -> None:
         _tell(self._on_news, news)
 
-    def on_arriving(self, pages: Pages) -> None:
-        _tell(self._on_arriving, pages)
+    def on_arriving(self, page: InPage) -> None:
+        _tell(self._on_arriving, page)
 
     def on_withdrawn(self, pages: Pages) -> None:
         _tell(self._on_withdrawn, pages)

@@ -5,7 +5,7 @@ Everything here runs inside the transaction of a commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from postroad.durable.letters import NEVER_MS, Letter, encode_letter, encode_page
 
@@ -29,6 +29,8 @@ class Queues:
         self._next_ids = {table: _first_free_id(database, table) for table in _NUMBERED}
         # Pages that changed in this commit, with what they were before.
         self._changed: dict[int, tuple[InPage, int]] = {}
+        # Told of pages as soon as it is known that they will be written.
+        self.on_arriving: Callable[[InPage], None] = lambda page: None
         # For whoever waits for it: what is new in this commit, and by how many bytes each sender
         # has more or less here.
         self.arrived: list[InPage] = []
@@ -69,8 +71,18 @@ class Queues:
         now_ms: int,
         *,
         page: bytes | None = None,
+        is_early: bool = False,
     ) -> None:
-        """Put letters into their queues; `page` is what they came in, if all of them did."""
+        """Put letters into their queues.
+
+        Args:
+            sender: the node they came from.
+            letters: in order.
+            ahead_ms: by how much this node's clock is ahead of the sender's.
+            now_ms: the time.
+            page: what they came in, if all of them did.
+            is_early: whether they may be told of before they are committed.
+        """
         by_queue: dict[str, list[Letter]] = {}
         for letter in letters:
             if letter.is_plain:
@@ -79,29 +91,31 @@ class Queues:
                 self._set_aside_new(sender, letter, ahead_ms, now_ms)
         for queue, together in by_queue.items():
             is_whole = page is not None and len(together) == len(letters)
-            self._write_page(queue, sender, together, page if is_whole else None, ahead_ms, now_ms)
+            data = page if is_whole and page is not None else encode_page(together)
+            id = self.next_id("postroad_inbox")
+            arrived = InPage(id, queue, sender, together, len(data), ahead_ms, now_ms)
+            if is_early:
+                self.on_arriving(arrived)
+            self._write_page(arrived, data)
 
-    def _write_page(
-        self,
-        queue: str,
-        sender: str,
-        letters: list[Letter],
-        data: bytes | None,
-        ahead_ms: int,
-        now_ms: int,
-    ) -> None:
-        if data is None:
-            data = encode_page(letters)
-        id = self.next_id("postroad_inbox")
-        page = InPage(id, queue, sender, letters, len(data), ahead_ms, now_ms)
+    def _write_page(self, page: InPage, data: bytes) -> None:
         self.database.execute(
             "INSERT INTO postroad_inbox"
             " (id, queue, sender, size, pending, received_ms, ahead_ms, letters)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (id, self.queue_id(queue), sender, len(data), len(letters), now_ms, ahead_ms, data),
+            (
+                page.id,
+                self.queue_id(page.queue),
+                page.sender,
+                page.size,
+                len(page.letters),
+                page.received_ms,
+                page.ahead_ms,
+                data,
+            ),
         )
         self.arrived.append(page)
-        self._count(sender, len(data))
+        self._count(page.sender, page.size)
 
     # Handling.
 

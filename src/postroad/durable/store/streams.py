@@ -167,9 +167,8 @@ class Streams:
         if refusals:
             refused = {refusal.number - fresh.first for refusal in refusals}
             letters = [it for index, it in enumerate(letters) if index not in refused]
-        self._queues.store_letters(
-            sender, letters, ahead_ms, now_ms, page=None if refusals else fresh.page.letters
-        )
+        page = None if refusals else fresh.page.letters
+        self._queues.store_letters(sender, letters, ahead_ms, now_ms, page=page, is_early=True)
         return refusals
 
     def _refuse(

@@ -55,6 +55,7 @@ class Writer:
         self._backend = backend
         self._thread = thread
         self._ledger = ledger
+        ledger.queues.on_arriving = self._announce
         self._audience = audience
         self._bytes_max = unwritten_bytes_max
         self._transaction_s = transaction_s
@@ -238,13 +239,12 @@ class Writer:
             except PostroadError as error:
                 # It refused before it changed anything.
                 unit.error = error
-        self._announce(self._ledger.queues.arrived)
 
-    def _announce(self, arrived: Sequence[InPage]) -> None:
-        """Tell of the pages that came since the last time, while their commit is under way."""
-        if self._is_sound and (pages := arrived[len(self._arriving) :]):
-            self._arriving += pages
-            self._loop.call_soon_threadsafe(self._audience.on_arriving, pages)
+    def _announce(self, page: InPage) -> None:
+        """Tell of a page whose commit is under way."""
+        if self._is_sound:
+            self._arriving.append(page)
+            self._loop.call_soon_threadsafe(self._audience.on_arriving, page)
 
     def _withdraw(self) -> None:
         """Take back what was told of a round that failed, before anything follows from it."""
