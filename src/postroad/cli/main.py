@@ -79,6 +79,9 @@ COMMANDS = {
     "mail": LazyCommand(
         "postroad.cli.mail:mail", "Look into the mail of a node, and decide about dead letters."
     ),
+    "pipeline": LazyCommand(
+        "postroad.cli.pipeline:pipeline", "Run pipelines whose every segment is accounted for."
+    ),
 }
 
 

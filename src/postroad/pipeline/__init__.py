@@ -20,11 +20,23 @@ from .job import (
     WindowType,
 )
 from .local import LocalRunner
-from .media import InputMedium, LinesInput, LinesOutput, OutputMedium, SeqInput, SeqOutput
+from .media import (
+    InputMedium,
+    LinesInput,
+    LinesOutput,
+    OutputMedium,
+    SeqInput,
+    SeqOutput,
+    make_input,
+    make_output,
+)
+from .pen import Pen
 from .reading import job_from_data, job_from_json, job_from_toml, job_to_data, job_to_json, read_job
+from .records import Attempt, PenRoot, State
 from .validation import Problem, find_problems
 
 __all__ = [
+    "Attempt",
     "Counts",
     "Desk",
     "FlowAction",
@@ -36,12 +48,15 @@ __all__ = [
     "LinesOutput",
     "LocalRunner",
     "OutputMedium",
+    "Pen",
+    "PenRoot",
     "Problem",
     "Refinement",
     "RetryPolicy",
     "Segment",
     "SeqInput",
     "SeqOutput",
+    "State",
     "Task",
     "TaskKind",
     "TaskType",
@@ -57,6 +72,8 @@ __all__ = [
     "job_from_toml",
     "job_to_data",
     "job_to_json",
+    "make_input",
+    "make_output",
     "new_job",
     "read_job",
 ]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .acks import Acker, Verdict
 from .delivered import Delivered, encode_segment
 from .media.medium import Undecodable, Written
 from .program import Program
 from .records import Attempt, FailedRoot
-from .tree import Tree, grow
+from .tree import Failure, Tree, grow
+from .windows import Delta, DeltaMaker
 
 _ERROR_CHARS_MAX = 2_000
+_RAW_BYTES_MAX = 64 * 1024
 
 
 class Batch:
@@ -22,14 +24,21 @@ class Batch:
         self._acker = Acker()
         self._trees: list[tuple[Delivered, Tree, bytes]] = []
         self._failed: list[FailedRoot] = []
+        self._windows = DeltaMaker(program.plan)
+        self._unwritable: set[int] = set()
 
     def take(self, delivered: Delivered, now_ms: int) -> None:
         """Run the job on one root."""
         if isinstance(delivered.segment, Undecodable):
             self._failed.append(_refuse(delivered, delivered.segment, now_ms))
             return
-        # Now, because functions may change what they are given.
-        payload = encode_segment(delivered.segment)
+        try:
+            # Now, because functions may change what they are given.
+            payload = encode_segment(delivered.segment)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            found = Undecodable(repr(delivered.segment).encode()[:_RAW_BYTES_MAX], str(error))
+            self._failed.append(_refuse(delivered, found, now_ms))
+            return
         tree = grow(
             self._program,
             delivered.task,
@@ -46,41 +55,70 @@ class Batch:
         written: dict[str, list[Written]] = {}
         for delivered, tree, _ in self._trees:
             for it in tree.outputs:
-                if it.id not in delivered.published:
+                if it.id not in delivered.published and it.id not in self._unwritable:
                     written.setdefault(it.task, []).append(Written(it.id, it.segment))
         return written
+
+    def refuse(self, reasons: Mapping[int, str]) -> None:
+        """Some of what is for an output can never be written there."""
+        self._unwritable |= reasons.keys()
+        for _, tree, _ in self._trees:
+            for it in tree.outputs:
+                if it.id in reasons:
+                    self._acker.add(tree.report_unwritten(it, reasons[it.id]))
 
     def on_written(self, tasks: Iterable[str]) -> None:
         """What was for some outputs is where it cannot be lost."""
         names = set(tasks)
         for _, tree, _ in self._trees:
             for it in tree.outputs:
-                if it.task in names:
+                if it.task in names and it.id not in self._unwritable:
                     self._acker.add(tree.report_written(it.task, it.edge))
 
-    def failed(self, now_ms: int) -> list[FailedRoot]:
-        """Roots that are not done with."""
-        return self._failed + [
-            _fail(delivered, tree, payload, now_ms, verdict)
-            for delivered, tree, payload in self._trees
-            if not (verdict := self._acker.verdict(tree.root, tree.generation)).is_done
-        ]
+    def close(self, now_ms: int) -> tuple[list[FailedRoot], Delta]:
+        """Roots that are not done with, and what those that are add to windows."""
+        failed = list(self._failed)
+        for delivered, tree, payload in self._trees:
+            verdict = self._acker.verdict(tree.root, tree.generation)
+            if verdict.is_done:
+                verdict = self._add_to_windows(tree, verdict)
+            if not verdict.is_done:
+                failed.append(self._fail(delivered, tree, payload, now_ms, verdict))
+        return failed, self._windows.delta
 
+    def _fail(
+        self, delivered: Delivered, tree: Tree, payload: bytes, now_ms: int, verdict: Verdict
+    ) -> FailedRoot:
+        tasks = [failure.task for failure in tree.failures]
+        if tree.failures:
+            first = tree.failures[0]
+            error = f"{type(first.error).__name__}: {first.error}"[:_ERROR_CHARS_MAX]
+        else:
+            error = f"{verdict.missing} of what was made of it never arrived"
+        attempt = Attempt(
+            tree.generation, now_ms, tasks[0] if tasks else delivered.task, error, tasks
+        )
+        made = (it.id for it in tree.outputs if it.id not in self._unwritable)
+        published = [*delivered.published, *made]
+        return FailedRoot(
+            tree.root, delivered.task, tree.generation, payload, attempt, sorted(set(published))
+        )
 
-def _fail(
-    delivered: Delivered, tree: Tree, payload: bytes, now_ms: int, verdict: Verdict
-) -> FailedRoot:
-    tasks = [failure.task for failure in tree.failures]
-    if tree.failures:
-        first = tree.failures[0]
-        error = f"{type(first.error).__name__}: {first.error}"[:_ERROR_CHARS_MAX]
-    else:
-        error = f"{verdict.missing} of what was made of it never arrived"
-    attempt = Attempt(tree.generation, now_ms, tasks[0] if tasks else delivered.task, error, tasks)
-    published = [*delivered.published, *(it.id for it in tree.outputs)]
-    return FailedRoot(
-        tree.root, delivered.task, tree.generation, payload, attempt, sorted(set(published))
-    )
+    def _add_to_windows(self, tree: Tree, verdict: Verdict) -> Verdict:
+        """All that a root adds, or nothing of it."""
+        if not tree.additions:
+            return verdict
+        one = DeltaMaker(self._program.plan)
+        for it in tree.additions:
+            order = it.edge.to_bytes(8, "big") + it.ordinal.to_bytes(4, "big")
+            try:
+                one.add(it.task, it.group, it.segment, order=order)
+            except Exception as error:
+                failure = Failure(it.task, it.edge, it.segment, error.with_traceback(None))
+                tree.failures.append(failure)
+                return verdict._replace(has_failed=True)
+        self._windows.merge(one.delta)
+        return verdict
 
 
 def _refuse(delivered: Delivered, found: Undecodable, now_ms: int) -> FailedRoot:
@@ -90,7 +128,7 @@ def _refuse(delivered: Delivered, found: Undecodable, now_ms: int) -> FailedRoot
         delivered.root,
         delivered.task,
         delivered.generation,
-        encode_segment({"raw": found.raw}),
+        encode_segment(found.raw),
         attempt,
         [],
         is_hopeless=True,

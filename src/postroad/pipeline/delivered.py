@@ -11,7 +11,7 @@ from .media.medium import Undecodable
 from .records import PenRoot
 
 encode_segment = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(dict).decode
+_decode = msgspec.msgpack.Decoder().decode
 
 
 class Delivered(NamedTuple):
@@ -27,7 +27,7 @@ class Delivered(NamedTuple):
 
 
 def deliver_again(root: PenRoot) -> Delivered:
-    """A root that failed before."""
-    return Delivered(
-        root.root, root.task, root.generation, _decode(root.segment), frozenset(root.published)
-    )
+    """A root that failed before; bytes instead of a segment are what never was one."""
+    found = _decode(root.segment)
+    segment = found if isinstance(found, dict) else Undecodable(found, "it never was one")
+    return Delivered(root.root, root.task, root.generation, segment, frozenset(root.published))

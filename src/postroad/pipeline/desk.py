@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,10 @@ from .media.medium import InputMedium, OutputMedium, Place, Slice, Written
 from .pen import Pen, create_tables
 from .program import Program
 from .records import Delivery, FailedRoot, State
+from .window_keeper import WindowKeeper
+from .windows import Delta
+
+logger = logging.getLogger("postroad.pipeline")
 
 # Of what may be pending, so much at most is taken up by segments that come again.
 _REPLAYS_SHARE = 0.2
@@ -35,6 +40,8 @@ class Outcome(msgspec.Struct):
     """Output tasks, with what is to be published."""
     written: dict[str, list[Written]] = {}
     """What outputs write in the transaction itself."""
+    delta: Delta = msgspec.field(default_factory=Delta)
+    """What it adds to windows."""
 
 
 class Counts(msgspec.Struct):
@@ -80,8 +87,11 @@ class Desk:
         self._job = program.job.name
         self._tasks = program.graph.tasks
         self.counts = Counts()
+        self._windows = WindowKeeper(program)
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
+        # Whether something that was settled could not be published.
+        self._has_unpublished = False
 
     async def open(self) -> None:
         """Get everything ready, and publish what was settled and not published before a crash."""
@@ -110,6 +120,8 @@ class Desk:
 
     async def admit(self) -> list[Delivery]:
         """What is delivered now: what is late, what comes again, what is new."""
+        if self._has_unpublished:
+            await self._publish()
         deliveries = await self._store.write(self._admit_old)
         for name, medium in self._inputs.items():
             deliveries += await self._admit_new(self._tasks[name], medium)
@@ -120,15 +132,15 @@ class Desk:
 
     def _admit_old(self, ledger: Ledger) -> list[Delivery]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
+        self._windows.on_time(pen, now_ms)
         _, settled = pen.counters()
         deliveries: list[Delivery] = []
-        room = 0
-        for name in self._inputs:
-            task = self._tasks[name]
-            before_ms = now_ms - round(task.pending_timeout_s * 1000)
+        for name in (*self._inputs, *sorted(self._program.windowed)):
+            before_ms = now_ms - round(self._tasks[name].pending_timeout_s * 1000)
             deliveries += pen.expire(name, before_ms, settled - _BATCHES_BETWEEN, now_ms)
-            room += max(round(task.max_pending * _REPLAYS_SHARE), 1)
-        return deliveries + pen.admit_due(now_ms, room)
+            room = max(round(self._tasks[name].max_pending * _REPLAYS_SHARE), 1)
+            deliveries += pen.admit_due(name, now_ms, room - pen.pending_again(name))
+        return deliveries
 
     async def _admit_new(self, task: Task, medium: InputMedium) -> list[Delivery]:
         pending = await self._store.read(lambda it: self._pen(it).pending(task.name))
@@ -199,6 +211,8 @@ class Desk:
             self._outputs[name].settle(ledger, written)
         for name, place in outcome.staged:
             pen.note_publication(name, place)
+        if outcome.delta.windows:
+            self._windows.apply(pen, outcome.delta, now_ms)
         return Settled.NOW
 
     def _count(self, outcome: Outcome) -> None:
@@ -207,15 +221,18 @@ class Desk:
         self.counts.acked += sum(it.segments for it in outcome.deliveries) - len(outcome.failed)
 
     async def _publish(self) -> None:
-        """Publish everything that was settled."""
-        waiting = await self._store.read(lambda it: self._pen(it).publications())
-        for _, name, place in waiting:
-            await self._outputs[name].publish([place])
-        if waiting:
-            last = waiting[-1][0]
+        """Publish everything that was settled, as far as that is possible now."""
+        for id, name, place in await self._store.read(lambda it: self._pen(it).publications()):
+            try:
+                await self._outputs[name].publish([place])
+            except OSError as error:
+                logger.warning("output %r cannot be published to: %s", name, error)
+                self._has_unpublished = True
+                return
             await self._store.write(
-                lambda ledger: self._pen(ledger.database).forget_publications(last)
+                lambda ledger, id=id: self._pen(ledger.database).forget_publications(id)  # type: ignore[misc]
             )
+        self._has_unpublished = False
 
     # Looks.
 
@@ -228,11 +245,16 @@ class Desk:
         """Whether bounded inputs gave all they had, and everything is acknowledged or dead."""
         if any(not it.is_bounded for it in self._inputs.values()):
             return False
-        return self._silent >= set(self._inputs) and await self._store.read(self._is_empty)
+        if not self._silent >= set(self._inputs) or not await self._store.read(self._is_empty):
+            return False
+        # What windows emit at the end is more to do.
+        return not await self._store.write(
+            lambda ledger: self._windows.on_drained(self._pen(ledger.database), _now_ms())
+        )
 
     def _is_empty(self, database: Database) -> bool:
         pen = self._pen(database)
-        return not pen.deliveries() and not pen.count(State.WAITING)
+        return not (pen.deliveries() or pen.count(State.WAITING) or pen.publications())
 
 
 def _now_ms() -> int:

@@ -160,7 +160,7 @@ class TriggerType(enum.StrEnum):
     SEGMENTS = "segments"
     """After so many segments of a window."""
     TIMER = "timer"
-    """So many seconds after the last time."""
+    """So many seconds after the first change since the last time."""
     PUNCTUATION = "punctuation"
     """When a predicate says so of a segment."""
     WATERMARK = "watermark"
@@ -197,7 +197,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     task: str
     """A task, or `all`."""
     calls: str
-    """Import path of a class or mapping with some of the hooks."""
+    """Import path of a class with some of the hooks."""
     params: dict[str, Any] = {}
     """What its hooks are called with besides."""
 

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from postroad.core.backoff import backoff
+from postroad.core.errors import ConfigError
 from postroad.durable.store import MemoryStore, Store
 
 from .batch import Batch
 from .desk import Desk, Outcome
 from .functions import Function, resolve_function
-from .job import Job
-from .media.medium import InputMedium, OutputMedium, Place, Written
+from .job import Job, TaskKind
+from .media.medium import InputMedium, OutputMedium, Place, Unwritable, Written
 from .program import Program
 from .records import Delivery
 
@@ -52,6 +53,9 @@ class LocalRunner:
         find: Callable[[str], Function] = resolve_function,
     ) -> None:
         self._program = Program(job, find)
+        for task in self._program.job.catalog:
+            if task.kind is not TaskKind.SEGMENT:
+                raise ConfigError(f"task {task.name!r} is of kind {task.kind}, which needs Spark")
         self._store = MemoryStore() if store is None else store
         self._outputs = outputs
         self.desk = Desk(self._program, self._store, inputs, outputs)
@@ -65,8 +69,10 @@ class LocalRunner:
         try:
             await self.desk.open()
             try:
+                self._program.start()
                 await self._run_all()
             finally:
+                self._program.lifecycles.stop()
                 await self.desk.close()
         finally:
             await self._store.close()
@@ -86,21 +92,32 @@ class LocalRunner:
 
     async def _run_batch(self, deliveries: Sequence[Delivery]) -> None:
         self._batch += 1
+        self._program.lifecycles.before_batch()
         batch = Batch(self._program)
         for delivery in deliveries:
             for delivered in await self.desk.read(delivery):
                 batch.take(delivered, _now_ms())
                 # Functions that never wait must not keep everything else waiting.
                 await asyncio.sleep(0)
+        staged = await self._stage_all(batch)
         written = batch.written()
-        staged = [
-            (task, place)
-            for task in written
-            if (place := await self._stage(task, written[task])) is not None
-        ]
         batch.on_written(self._outputs)
-        outcome = Outcome(list(deliveries), batch.failed(_now_ms()), staged, written)
+        failed, delta = batch.close(_now_ms())
+        outcome = Outcome(list(deliveries), failed, staged, written, delta)
         await self.desk.settle(self._run, self._batch, outcome)
+        self._program.lifecycles.after_batch()
+
+    async def _stage_all(self, batch: Batch) -> list[tuple[str, Place]]:
+        staged = [(task, await self._stage_possible(task, batch)) for task in self._outputs]
+        return [(task, place) for task, place in staged if place is not None]
+
+    async def _stage_possible(self, task: str, batch: Batch) -> Place | None:
+        """Stage what an output can write; what it can never write has failed."""
+        while True:
+            try:
+                return await self._stage(task, batch.written().get(task, []))
+            except Unwritable as error:
+                batch.refuse(error.reasons)
 
     async def _stage(self, task: str, written: list[Written]) -> Place | None:
         """Stage what is for an output, however long that is not possible."""

@@ -29,7 +29,8 @@ _TABLES = (
         job TEXT NOT NULL, task TEXT NOT NULL, position TEXT, is_drained BIGINT NOT NULL,
         PRIMARY KEY (job, task))""",
     """CREATE TABLE postroad_pipeline_jobs (
-        job TEXT PRIMARY KEY, delivered BIGINT NOT NULL, settled BIGINT NOT NULL)""",
+        job TEXT PRIMARY KEY, delivered BIGINT NOT NULL, settled BIGINT NOT NULL,
+        panes BIGINT NOT NULL)""",
     """CREATE TABLE postroad_pipeline_batches (
         job TEXT NOT NULL, run TEXT NOT NULL, batch BIGINT NOT NULL, PRIMARY KEY (job, run))""",
     """CREATE TABLE postroad_pipeline_deliveries (
@@ -38,6 +39,9 @@ _TABLES = (
         settled_then BIGINT NOT NULL, PRIMARY KEY (job, number))""",
     """CREATE TABLE postroad_pipeline_publications (
         id {serial}, job TEXT NOT NULL, task TEXT NOT NULL, place TEXT NOT NULL)""",
+    """CREATE TABLE postroad_pipeline_panes (
+        job TEXT NOT NULL, pane {blob} NOT NULL, content {blob} NOT NULL,
+        PRIMARY KEY (job, pane))""",
     """CREATE TABLE postroad_pipeline_roots (
         job TEXT NOT NULL, root BIGINT NOT NULL, task TEXT NOT NULL, state TEXT NOT NULL,
         generation BIGINT NOT NULL, due_ms BIGINT NOT NULL, delivery BIGINT,
@@ -66,7 +70,8 @@ class Pen:
     def open(self) -> None:
         """Begin to keep account of the job, if nobody did."""
         self._execute(
-            "INSERT INTO postroad_pipeline_jobs (job, delivered, settled) VALUES (?, 0, 0)"
+            "INSERT INTO postroad_pipeline_jobs (job, delivered, settled, panes)"
+            " VALUES (?, 0, 0, 0)"
             " ON CONFLICT (job) DO NOTHING"
         )
 
@@ -84,6 +89,15 @@ class Pen:
         rows = self._execute(
             "SELECT COALESCE(SUM(segments), 0) FROM postroad_pipeline_deliveries"
             " WHERE job = ? AND task = ?",
+            task,
+        )
+        return int(rows[0][0])
+
+    def pending_again(self, task: str) -> int:
+        """Those of them that come again."""
+        rows = self._execute(
+            "SELECT COALESCE(SUM(segments), 0) FROM postroad_pipeline_deliveries"
+            " WHERE job = ? AND task = ? AND place IS NULL",
             task,
         )
         return int(rows[0][0])
@@ -121,27 +135,25 @@ class Pen:
         )
         return self._deliver(task, place, segments, 0, now_ms)
 
-    def admit_due(self, now_ms: int, limit: int) -> list[Delivery]:
-        """Deliver roots whose turn has come, those of each input together."""
-        rows = self._execute_plain(
-            "SELECT root, task, generation FROM postroad_pipeline_roots WHERE job = ?"
-            " AND state = 'waiting' AND due_ms <= ? ORDER BY due_ms, root LIMIT ?",
-            (self._job, now_ms, limit),
+    def admit_due(self, task: str, now_ms: int, limit: int) -> list[Delivery]:
+        """Deliver roots of a task whose turn has come, at most so many, in one go."""
+        rows = self._execute(
+            "SELECT root FROM postroad_pipeline_roots WHERE job = ? AND state = 'waiting'"
+            " AND due_ms <= ? AND task = ? ORDER BY due_ms, root LIMIT ?",
+            now_ms,
+            task,
+            max(limit, 0),
         )
-        by_task: dict[str, list[int]] = {}
-        for root, task, _ in rows:
-            by_task.setdefault(task, []).append(root)
-        deliveries = []
-        for task, roots in by_task.items():
-            delivery = self._deliver(task, None, len(roots), 0, now_ms)
-            for root in roots:
-                self._execute_plain(
-                    "UPDATE postroad_pipeline_roots SET state = 'pending', delivery = ?"
-                    " WHERE job = ? AND root = ?",
-                    (delivery.number, self._job, root),
-                )
-            deliveries.append(delivery)
-        return deliveries
+        if not rows:
+            return []
+        delivery = self._deliver(task, None, len(rows), 0, now_ms)
+        for (root,) in rows:
+            self._execute_plain(
+                "UPDATE postroad_pipeline_roots SET state = 'pending', delivery = ?"
+                " WHERE job = ? AND root = ?",
+                (delivery.number, self._job, root),
+            )
+        return [delivery]
 
     def _deliver(
         self, task: str, place: Place | None, segments: int, generation: int, now_ms: int
@@ -175,7 +187,7 @@ class Pen:
 
     def roots_of(self, delivery: int) -> list[PenRoot]:
         """The roots that come again with a delivery."""
-        return self._roots("delivery = ? AND state = 'pending'", delivery)
+        return self._roots("delivery = ? AND state = 'pending' ORDER BY root", delivery)
 
     def expire(self, task: str, before_ms: int, settled_max: int, now_ms: int) -> list[Delivery]:
         """Deliver again what was delivered before some time and never settled.
@@ -318,11 +330,42 @@ class Pen:
         """They are published."""
         self._execute("DELETE FROM postroad_pipeline_publications WHERE job = ? AND id <= ?", upto)
 
+    # Windows.
+
+    def panes(self) -> list[tuple[bytes, bytes]]:
+        """Everything that windows hold."""
+        rows = self._execute("SELECT pane, content FROM postroad_pipeline_panes WHERE job = ?")
+        return [(bytes(pane), bytes(content)) for pane, content in rows]
+
+    def panes_version(self) -> int:
+        """How often they were changed."""
+        rows = self._execute("SELECT panes FROM postroad_pipeline_jobs WHERE job = ?")
+        return int(rows[0][0])
+
+    def change_panes(self, changes: Mapping[bytes, bytes | None]) -> int:
+        """Store what has changed, None deleting a pane; returns the new version."""
+        for pane, content in changes.items():
+            self._execute("DELETE FROM postroad_pipeline_panes WHERE job = ? AND pane = ?", pane)
+            if content is not None:
+                self._execute(
+                    "INSERT INTO postroad_pipeline_panes (job, pane, content) VALUES (?, ?, ?)",
+                    pane,
+                    content,
+                )
+        rows = self._execute(
+            "UPDATE postroad_pipeline_jobs SET panes = panes + 1 WHERE job = ? RETURNING panes"
+        )
+        return int(rows[0][0])
+
     # Dead letters.
 
-    def dead(self, limit: int, after: int = -(1 << 63)) -> list[PenRoot]:
-        """Dead letters, some at a time."""
-        return self._roots("state = 'dead' AND root > ? ORDER BY root LIMIT ?", after, limit)
+    def dead(self, limit: int, after: int | None = None) -> list[PenRoot]:
+        """Dead letters, some at a time; `after` is the last one of those before."""
+        if after is None:
+            return self._roots("state = 'dead' ORDER BY root LIMIT ?", limit)
+        return self._roots(
+            "state = 'dead' AND root > ? ORDER BY root LIMIT ?", to_signed(after), limit
+        )
 
     def find(self, root: int) -> PenRoot | None:
         """A root that failed, if it is here."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+
+import msgspec
 
 from .acks import Bits
 from .flow import Router
 from .functions import Function, resolve_function
 from .graph import Graph
-from .job import Job, TaskKind, Window
+from .job import Job, Task, TaskKind
+from .lifecycles import Lifecycles
+from .time_limits import Limited
+from .windows import WindowPlan
 
 
 class Program:
@@ -25,24 +29,31 @@ class Program:
     """
 
     def __init__(self, job: Job, find: Callable[[str], Function] = resolve_function) -> None:
-        self.job = job
+        # Words such as "input" may be texts where the job was written in Python.
+        self.job = job = msgspec.convert(msgspec.to_builtins(job), Job)
         self.graph = Graph(job)
         self.bits = Bits(job.name)
-        self.functions: dict[str, Function | None] = {
-            task.name: None
-            if task.fn is None or task.kind is not TaskKind.SEGMENT
-            else bind(find(task.fn), task.params)
-            for task in job.catalog
-        }
+        self.lifecycles = Lifecycles(job, find)
+        self.functions = {task.name: _function_of(task, find) for task in job.catalog}
         self.routers = {
             name: Router(name, self.graph.children[name], job.flow_conditions, find)
             for name in self.graph.order
         }
-        self.windows: dict[str, list[Window]] = {}
-        for window in job.windows:
-            self.windows.setdefault(window.task, []).append(window)
+        self.find = find
+        self.plan = WindowPlan(job.windows, job.triggers, find)
+        self.windowed = frozenset(window.task for window in job.windows)
+
+    def start(self) -> None:
+        """Have the lifecycles begin: functions get what these give them."""
+        for name, given in self.lifecycles.start().items():
+            function = self.functions[name]
+            self.functions[name] = None if function is None else partial(function, **given)
 
 
-def bind(function: Function, params: dict[str, Any]) -> Function:
-    """A function with its parameters; the same function if it has none."""
-    return partial(function, **params) if params else function
+def _function_of(task: Task, find: Callable[[str], Function]) -> Function | None:
+    if task.fn is None or task.kind is not TaskKind.SEGMENT:
+        return None
+    function = find(task.fn)
+    if task.params:
+        function = partial(function, **task.params)
+    return function if task.time_limit_s is None else Limited(function, task.time_limit_s)

@@ -32,6 +32,7 @@ class Addition(NamedTuple):
     task: str
     edge: int
     ordinal: int
+    group: object
     segment: Segment
 
 
@@ -68,9 +69,11 @@ class Tree:
         """The outputs that came along an edge are written."""
         return report_done(self.root, self.generation, task, edge, ())
 
-    def report_unwritten(self, task: str, edge: int) -> Report:
-        """They could not be written."""
-        return report_failed(self.root, self.generation, task, edge)
+    def report_unwritten(self, output: Output, reason: str) -> Report:
+        """One of them cannot be."""
+        error = TypeError(f"it cannot be written: {reason}")
+        self.failures.append(Failure(output.task, output.edge, output.segment, error))
+        return report_failed(self.root, self.generation, output.task, output.edge)
 
 
 def grow(program: Program, entry: str, root: int, generation: int, segment: Segment) -> Tree:
@@ -82,17 +85,26 @@ def grow(program: Program, entry: str, root: int, generation: int, segment: Segm
     return grower.tree
 
 
+def group_of(keys: str | list[str] | None, segment: Segment) -> object:
+    """What decides which segments meet; a key that is not there counts as nothing."""
+    if keys is None or isinstance(keys, str):
+        return None if keys is None else segment.get(keys)
+    return tuple(segment.get(key) for key in keys)
+
+
 class _Grower:
     def __init__(self, program: Program, tree: Tree) -> None:
         self._program = program
         self.tree = tree
         # Segments on their way, with the task they are for and the edge they come along.
         self.waiting: list[tuple[str, int, Segment]] = []
+        # Whether what the last call made was made of an exception.
+        self._is_exceptional = False
 
     def enter(self, task: str, segment: Segment) -> None:
         """The root comes in by a task; what a trigger emitted, by the one that has the window."""
         tree = self.tree
-        if task in self._program.windows:
+        if task in self._program.windowed:
             given = self._give(task, tree.root, self._route(task, tree.root, segment))
         else:
             given = self._send(task, tree.root, segment)
@@ -128,12 +140,16 @@ class _Grower:
 
     def _send(self, task: str, edge: int, segment: Segment) -> list[int] | None:
         """Call a task's function and send on what it made: the edges; None if it failed."""
+        is_windowed = task in self._program.windowed
+        # Before its function may change it.
+        keys = self._program.graph.tasks[task].group_by if is_windowed else None
+        group = group_of(keys, segment)
         made = self._call(task, edge, segment)
         if made is None:
             return None
-        if task in self._program.windows:
+        if is_windowed and not self._is_exceptional:
             for ordinal, route in enumerate(made):
-                self.tree.additions.append(Addition(task, edge, ordinal, route.segment))
+                self.tree.additions.append(Addition(task, edge, ordinal, group, route.segment))
             return []
         return self._give(task, edge, made)
 
@@ -141,12 +157,15 @@ class _Grower:
         if made is None:
             return None
         given: list[int] = []
+        sent: set[int] = set()
         for ordinal, route in enumerate(made):
-            for place, target in enumerate(route.targets):
+            for target in route.targets:
                 edge_there = self._program.bits.edge(edge, task, target, ordinal)
                 given.append(edge_there)
                 # Each has its own: a function may change what it is given.
-                segment = dict(route.segment) if place else route.segment
+                is_new = id(route.segment) not in sent
+                sent.add(id(route.segment))
+                segment = route.segment if is_new else dict(route.segment)
                 self.waiting.append((target, edge_there, segment))
         return given
 
@@ -158,6 +177,7 @@ class _Grower:
         self, task: str, edge: int, segment: Segment, function: Function | None = None
     ) -> list[Route] | None:
         router = self._program.routers[task]
+        self._is_exceptional = False
         try:
             try:
                 made = [segment] if function is None else to_segments(function(segment))
@@ -166,7 +186,11 @@ class _Grower:
                 route = router.route_exception(error, segment)
                 if route is None:
                     raise
-                routes = [route]
+                self._is_exceptional = True
+                # An output has nothing behind it: what is said about its exceptions drops them.
+                routes = [] if task in self._program.graph.outputs else [route]
+                if route.retries:
+                    routes = [route]
             if any(route.retries for route in routes):
                 raise RetryWanted(f"a flow condition of {task!r} wants it to come again")
         except Exception as error:

@@ -237,7 +237,54 @@ async def test_files_of_lines(tmp_path: Path) -> None:
     assert sorted(lines.splitlines()) == [b'{"n":%d}' % n for n in range(5)]
     dead = await dead_in(MemoryStore(disk))
     assert sorted(it.segment for it in dead) == [
-        b"\x81\xa3raw\xc4\x03[1]",
-        b"\x81\xa3raw\xc4\x07no json",
+        b"\xc4\x03[1]",
+        b"\xc4\x07no json",
     ]
     assert all(it.history[0].error.startswith("it is no segment: ") for it in dead)
+
+
+async def test_an_output_that_cannot_be_published_to_is_waited_for() -> None:
+    output = Unpublishable()
+    functions = Functions(first=same, last=same)
+    await run(
+        LocalRunner(
+            job_of(list(functions)),
+            {"in": SeqInput({"n": n} for n in range(5))},
+            {"to_last": output},
+            find=functions.__getitem__,
+        )
+    )
+    assert numbers(output) == list(range(5))
+    assert output.attempts == 3
+
+
+class Unpublishable(SeqOutput):
+    """Takes what is staged, and does not show it at first."""
+
+    attempts = 0
+
+    async def publish(self, places: Sequence[Place]) -> None:
+        self.attempts += 1
+        if self.attempts < 3:
+            raise OSError("no space left")
+        await super().publish(places)
+
+
+async def test_what_never_was_a_segment_stays_dead_when_it_is_replayed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"no json")
+    functions, disk = Functions(first=same, last=same), MemoryDisk()
+
+    async def run_once() -> list[PenRoot]:
+        inputs, outputs = {"in": LinesInput(str(tmp_path / "a.jsonl"))}, {"to_last": SeqOutput()}
+        find, store = functions.__getitem__, MemoryStore(disk)
+        await run(LocalRunner(job_of(list(functions)), inputs, outputs, store, find=find))
+        return await dead_in(MemoryStore(disk))
+
+    (dead,) = await run_once()
+    store = MemoryStore(disk)
+    await store.open()
+    await store.write(lambda ledger: Pen(ledger.database, "job").replay(dead.root, 0))
+    await store.close()
+    (again,) = await run_once()
+    assert (again.root, again.segment) == (dead.root, b"\xc4\x07no json")
+    assert not functions.calls

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .files import LinesInput, LinesOutput
-from .medium import InputMedium, Item, OutputMedium, Place, Slice, Undecodable, Written
+from .medium import InputMedium, Item, OutputMedium, Place, Slice, Undecodable, Unwritable, Written
+from .registry import make_input, make_output
 from .seq import SeqInput, SeqOutput
 
 __all__ = [
@@ -17,5 +18,8 @@ __all__ = [
     "SeqOutput",
     "Slice",
     "Undecodable",
+    "Unwritable",
     "Written",
+    "make_input",
+    "make_output",
 ]

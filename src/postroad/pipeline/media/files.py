@@ -13,7 +13,7 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 
-from .medium import InputMedium, Item, OutputMedium, Place, Slice, Undecodable, Written
+from .medium import InputMedium, Item, OutputMedium, Place, Slice, Undecodable, Unwritable, Written
 
 _SLICE_BYTES = 4 * 1024 * 1024
 _LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -89,9 +89,30 @@ class LinesInput(InputMedium):
 def _to_segment(line: bytes) -> dict[str, object] | Undecodable:
     try:
         segment: dict[str, object] = _decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Undecodable(line.rstrip(b"\r\n"), str(error))
     return segment
+
+
+def _to_lines(written: Sequence[Written]) -> list[bytes]:
+    lines, reasons = [], {}
+    for it in written:
+        try:
+            lines.append(_encode(it.segment) + b"\n")
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            reasons[it.id] = str(error)
+    if reasons:
+        raise Unwritable(reasons)
+    return lines
+
+
+def _sync(directory: Path) -> None:
+    """Make new names in a directory last."""
+    opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 class LinesOutput(OutputMedium):
@@ -109,14 +130,15 @@ class LinesOutput(OutputMedium):
     def stage(self, stage: str, written: Sequence[Written]) -> Place | None:
         if not written:
             return None
+        lines = _to_lines(written)
         place = {"file": f"{stage}.jsonl"}
         temporary = self._directory / "_staging" / f"{place['file']}.{os.getpid()}"
         with temporary.open("wb") as file:
-            for it in written:
-                file.write(_encode(it.segment) + b"\n")
+            file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._directory / "_staging" / place["file"])
+        _sync(self._directory / "_staging")
         return place
 
     async def publish(self, places: Sequence[Place]) -> None:
@@ -125,6 +147,7 @@ class LinesOutput(OutputMedium):
             # Otherwise it was published before.
             if staged.exists():
                 staged.replace(self._directory / place["file"])
+        _sync(self._directory)
 
     async def discard(self, places: Sequence[Place]) -> None:
         for place in places:

@@ -8,7 +8,7 @@ been put into the pen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -90,6 +90,18 @@ class Written(NamedTuple):
     segment: Segment
 
 
+class Unwritable(Exception):
+    """Some of what was to be staged cannot be written, ever.
+
+    Args:
+        reasons: by the ids of those.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(f"{len(reasons)} segments cannot be written")
+        self.reasons = reasons
+
+
 class OutputMedium(Protocol):
     """A place that segments go to. Subclasses need `stage`.
 
@@ -111,6 +123,10 @@ class OutputMedium(Protocol):
         Args:
             stage: a name that no other staging has; staging again under it replaces it.
             written: in the order they were made.
+
+        Raises:
+            Unwritable: some of it is refused; nothing was staged.
+            OSError: it is not possible now.
         """
 
     def settle(self, ledger: Ledger, written: Sequence[Written]) -> None:

@@ -1,0 +1,145 @@
+"""Jobs of pipelines: looked at, run here, and what became of segments that could not be done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from postroad.core.errors import ConfigError
+from postroad.durable import SqliteStore, Store, store_at
+from postroad.pipeline import (
+    Counts,
+    Job,
+    LocalRunner,
+    Pen,
+    PenRoot,
+    State,
+    Task,
+    TaskType,
+    explain_mermaid,
+    explain_text,
+    make_input,
+    make_output,
+    read_job,
+)
+
+__all__ = [
+    "Counts",
+    "DeadSegment",
+    "Job",
+    "LocalRunner",
+    "count_dead",
+    "dead_segments",
+    "drop_dead",
+    "explain_mermaid",
+    "explain_text",
+    "read_job",
+    "replay_dead",
+    "run_here",
+]
+
+
+class DeadSegment(msgspec.Struct, frozen=True):
+    """A segment that could not be done, as people look at it."""
+
+    id: str
+    task: str
+    """The task it came in by."""
+    segment: object
+    attempts: int
+    failed_task: str
+    error: str
+    died_ms: int
+
+
+async def run_here(
+    path: Path, store: str | None, on_begin: Callable[[LocalRunner], None]
+) -> Counts:
+    """Run a job in this process until its inputs are drained.
+
+    Args:
+        path: the job's file.
+        store: where its account is kept; `<job>.db` beside the file by default.
+        on_begin: told the runner, to look at its progress.
+    """
+    job = read_job(path)
+    inputs = {it.name: make_input(it) for it in _tasks(job, TaskType.INPUT)}
+    outputs = {it.name: make_output(it) for it in _tasks(job, TaskType.OUTPUT)}
+    runner = LocalRunner(job, inputs, outputs, _store(path, job, store))
+    on_begin(runner)
+    await runner.run()
+    return runner.desk.counts
+
+
+def _tasks(job: Job, type: TaskType) -> list[Task]:
+    return [task for task in job.catalog if task.type is type]
+
+
+def _store(path: Path, job: Job, location: str | None) -> Store:
+    if location is None:
+        return SqliteStore(path.with_name(f"{job.name}.db"))
+    return store_at(location)
+
+
+@asynccontextmanager
+async def _opened(path: Path, location: str | None) -> AsyncIterator[tuple[Store, Job]]:
+    job = read_job(path)
+    store = _store(path, job, location)
+    await store.open()
+    try:
+        yield store, job
+    finally:
+        await store.close()
+
+
+async def dead_segments(path: Path, store: str | None, limit: int) -> list[DeadSegment]:
+    """What died, some of it."""
+    async with _opened(path, store) as (opened, job):
+        roots = await opened.read(lambda database: Pen(database, job.name).dead(limit))
+    return [_to_dead(root) for root in roots]
+
+
+def _to_dead(root: PenRoot) -> DeadSegment:
+    last = root.history[-1]
+    return DeadSegment(
+        f"{root.root:016x}",
+        root.task,
+        msgspec.msgpack.decode(root.segment),
+        len(root.history),
+        last.task,
+        last.error,
+        last.at_ms,
+    )
+
+
+async def count_dead(path: Path, store: str | None) -> int:
+    """How many died."""
+    async with _opened(path, store) as (opened, job):
+        return await opened.read(lambda it: Pen(it, job.name).count(State.DEAD))
+
+
+async def replay_dead(path: Path, store: str | None, id: str | None) -> int:
+    """Have a dead segment, or all, come again the next time the job runs."""
+    root, now_ms = _to_root(id), time.time_ns() // 1_000_000
+    async with _opened(path, store) as (opened, job):
+        return await opened.write(lambda it: Pen(it.database, job.name).replay(root, now_ms))
+
+
+async def drop_dead(path: Path, store: str | None, id: str | None) -> int:
+    """Forget a dead segment, or all."""
+    root = _to_root(id)
+    async with _opened(path, store) as (opened, job):
+        return await opened.write(lambda it: Pen(it.database, job.name).drop(root))
+
+
+def _to_root(id: str | None) -> int | None:
+    try:
+        return None if id is None else int(id, 16)
+    except ValueError:
+        raise ConfigError(
+            f"{id!r} is not the id of a segment, which has 16 hexadecimal digits"
+        ) from None

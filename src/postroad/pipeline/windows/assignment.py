@@ -1,0 +1,144 @@
+"""Which extents of a window a segment belongs to. Pure: times come from the segments.
+
+Fixed and sliding extents begin at multiples of a length, are known beforehand and contain their
+lower bound but not their upper one. A session lasts from its first segment until nothing came for
+some time: two that come closer than that are one.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from fractions import Fraction
+from operator import attrgetter
+from typing import Protocol
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline.job import Window, WindowType
+
+from .decimals import is_closer, plus
+
+
+class Stretch(Protocol):
+    """Something about an extent."""
+
+    lower: float
+    latest: float
+    """The latest time of a segment in it."""
+
+
+_lower = attrgetter("lower")
+
+
+class Assignment(abc.ABC):
+    """How time is cut."""
+
+    @abc.abstractmethod
+    def lowers(self, time_s: float) -> list[float]:
+        """Where the extents of a segment begin."""
+
+    @abc.abstractmethod
+    def upper(self, lower: float, latest: float) -> float:
+        """Where an extent ends."""
+
+    def meeting(self, line: Sequence[Stretch], lower: float, latest: float) -> tuple[int, int]:
+        """From where to where stretches of a group, in their order, are one with another."""
+        place = bisect_left(line, lower, key=_lower)
+        return place, place + (place < len(line) and line[place].lower == lower)
+
+
+class Everything(Assignment):
+    """One extent without bounds."""
+
+    def lowers(self, time_s: float) -> list[float]:
+        return [0.0]
+
+    def upper(self, lower: float, latest: float) -> float:
+        return math.inf
+
+
+class WholeSteps(Assignment):
+    """Extents of whole seconds, at whole seconds."""
+
+    def __init__(self, range_s: int, slide_s: int) -> None:
+        self._range_s = range_s
+        self._slide_s = slide_s
+
+    def lowers(self, time_s: float) -> list[float]:
+        second, slide_s = math.floor(time_s), self._slide_s
+        first = (second - self._range_s) // slide_s + 1
+        return [float(step * slide_s) for step in range(first, second // slide_s + 1)]
+
+    def upper(self, lower: float, latest: float) -> float:
+        return lower + self._range_s
+
+
+class BrokenSteps(Assignment):
+    """Extents of parts of a second: 0.3 is where the fourth of those of 0.1 begins.
+
+    It would not be if 0.1 were the float, which is a bit more than a tenth.
+    """
+
+    def __init__(self, range_s: float, slide_s: float) -> None:
+        self._range_s = Fraction(str(range_s))
+        self._length_s = float(range_s)
+        self._slide_s = Fraction(str(slide_s))
+
+    def lowers(self, time_s: float) -> list[float]:
+        time, slide_s = Fraction(str(time_s)), self._slide_s
+        first = (time - self._range_s) // slide_s + 1
+        return [float(step * slide_s) for step in range(first, time // slide_s + 1)]
+
+    def upper(self, lower: float, latest: float) -> float:
+        return plus(lower, self._length_s)
+
+
+class Sessions(Assignment):
+    """Extents that end when nothing came for some time."""
+
+    def __init__(self, gap_s: float) -> None:
+        self._gap_s = float(gap_s)
+
+    def lowers(self, time_s: float) -> list[float]:
+        return [time_s]
+
+    def upper(self, lower: float, latest: float) -> float:
+        return plus(latest, self._gap_s)
+
+    def meeting(self, line: Sequence[Stretch], lower: float, latest: float) -> tuple[int, int]:
+        gap_s = self._gap_s
+        first = after = bisect_right(line, lower, key=_lower)
+        while first > 0 and is_closer(line[first - 1].latest, lower, gap_s):
+            first -= 1
+        while after < len(line) and is_closer(latest, line[after].lower, gap_s):
+            after += 1
+        return first, after
+
+
+def assignment_of(window: Window) -> Assignment:
+    """How a window cuts time."""
+    match window.type:
+        case WindowType.GLOBAL:
+            return Everything()
+        case WindowType.SESSION:
+            return Sessions(_seconds(window, "gap_s"))
+        case WindowType.FIXED:
+            return _steps(_seconds(window, "range_s"), _seconds(window, "range_s"))
+        case WindowType.SLIDING:
+            return _steps(_seconds(window, "range_s"), _seconds(window, "slide_s"))
+
+
+def _seconds(window: Window, name: str) -> float:
+    value: float | None = getattr(window, name)
+    if value is None or not 0 < value < math.inf:
+        raise ConfigError(f"window {window.name!r}: {name} is {value}; it must be above 0")
+    return value
+
+
+def _steps(range_s: float, slide_s: float) -> Assignment:
+    whole_range_s, whole_slide_s = int(range_s), int(slide_s)
+    if (whole_range_s, whole_slide_s) == (range_s, slide_s):
+        return WholeSteps(whole_range_s, whole_slide_s)
+    return BrokenSteps(range_s, slide_s)

@@ -1,0 +1,123 @@
+"""What a batch adds to the windows of a job. Pure.
+
+Deltas are made wherever segments are, and merged in any order and any tree: the outcome is the
+same, to the byte with the built-in aggregations.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import msgspec
+
+from postroad.pipeline.job import Segment
+
+from .plain import encode_group
+from .plan import NO_TIME, PlannedWindow, WindowPlan
+
+
+class Addition(msgspec.Struct, array_like=True):
+    """What is added to one group and extent."""
+
+    lower: float
+    latest: float
+    """The latest time of its segments."""
+    segments: int
+    state: Any
+    marks: list[int]
+    """The triggers that one of its segments sets off, by their place in the job."""
+
+
+class WindowDelta(msgspec.Struct, array_like=True):
+    """What is added to one window."""
+
+    latest: float = NO_TIME
+    """The latest time of all its segments."""
+    groups: dict[bytes, list[Addition]] = {}
+    """For each group its extents in order, sessions being as far apart as they must."""
+
+
+class Delta(msgspec.Struct, array_like=True):
+    """What a batch, or a part of one, adds to the windows of a job."""
+
+    windows: dict[str, WindowDelta] = {}
+
+    def encode(self) -> bytes:
+        """The delta as bytes; the same for equal ones."""
+        windows = {
+            name: WindowDelta(window.latest, dict(sorted(window.groups.items())))
+            for name, window in sorted(self.windows.items())
+        }
+        return msgspec.msgpack.encode(Delta(windows))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The delta that was encoded."""
+        return msgspec.msgpack.decode(data, type=cls)
+
+
+class DeltaMaker:
+    """Gathers segments, and other deltas, into one.
+
+    Attributes:
+        delta: what was gathered; it goes on changing with what is added.
+    """
+
+    def __init__(self, plan: WindowPlan) -> None:
+        self._plan = plan
+        self.delta = Delta()
+
+    def add(self, task: str, group: object, segment: Segment, *, order: bytes = b"") -> None:
+        """A segment has come to a task: put it into the task's windows.
+
+        Args:
+            group: what decides which segments meet; any plain value.
+            order: where among others the segment is, for aggregations that keep an order.
+
+        Raises:
+            UnfitSegment: a window cannot use it; no window has got it.
+            Exception: what an aggregation or predicate of the job raised; likewise.
+        """
+        key = encode_group(group)
+        # Nothing is added anywhere before everything is known to be fit.
+        parts = [
+            (window, window.time(segment), window.part(segment, order), window.marks(segment))
+            for window in self._plan.of_task(task)
+        ]
+        for window, time_s, part, marks in parts:
+            target = self._of_window(window.name)
+            target.latest = max(target.latest, time_s)
+            for lower in window.assignment.lowers(time_s):
+                line = target.groups.setdefault(key, [])
+                _absorb(window, line, Addition(lower, time_s, 1, part, marks))
+
+    def merge(self, delta: Delta) -> None:
+        """Add another delta, which stays as it is."""
+        for name, other in delta.windows.items():
+            window, target = self._plan.by_name[name], self._of_window(name)
+            target.latest = max(target.latest, other.latest)
+            for group, additions in other.groups.items():
+                line = target.groups.setdefault(group, [])
+                for addition in additions:
+                    _absorb(window, line, addition)
+
+    def _of_window(self, name: str) -> WindowDelta:
+        return self.delta.windows.setdefault(name, WindowDelta())
+
+
+def _absorb(window: PlannedWindow, line: list[Addition], extra: Addition) -> None:
+    """Put an addition among those of its group, and make one of all that meet."""
+    first, after = window.assignment.meeting(line, extra.lower, extra.latest)
+    if first == after:
+        state = window.aggregation.init()
+        line.insert(first, Addition(extra.lower, extra.latest, 0, state, []))
+        after += 1
+    whole = line[first]
+    for other in (*line[first + 1 : after], extra):
+        whole.lower = min(whole.lower, other.lower)
+        whole.latest = max(whole.latest, other.latest)
+        whole.segments += other.segments
+        whole.state = window.aggregation.merge(whole.state, other.state)
+        if other.marks:
+            whole.marks = sorted({*whole.marks, *other.marks})
+    del line[first + 1 : after]

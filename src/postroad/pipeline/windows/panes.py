@@ -1,0 +1,105 @@
+"""What is stored of windows, row by row. Pure.
+
+A row has a key and a value, both bytes. Each window has one row of its own, its head, and one for
+each pane: what is known of one group and extent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .plan import NO_TIME, PlannedWindow
+
+
+class PaneKey(NamedTuple):
+    """Which pane of a window it is."""
+
+    group: bytes
+    lower: float
+
+
+class Pane(msgspec.Struct, array_like=True):
+    """What is known of one group and extent."""
+
+    lower: float
+    latest: float
+    """The latest time of its segments."""
+    state: Any
+    segments: int = 0
+    """How many segments the state is made of."""
+    total: int = 0
+    """How many there have ever been."""
+    firings: int = 0
+    """The number of the last emission."""
+    fired: dict[int, int] = {}
+    """For each trigger that has emitted it: the total at that time."""
+
+    def has_news(self, trigger_index: int) -> bool:
+        """Whether there is something that a trigger has not emitted."""
+        return self.segments > 0 and self.total > self.fired.get(trigger_index, 0)
+
+    def absorb(self, other: Pane, window: PlannedWindow) -> None:
+        """Become one with another pane."""
+        self.lower = min(self.lower, other.lower)
+        self.latest = max(self.latest, other.latest)
+        self.state = window.aggregation.merge(self.state, other.state)
+        self.segments += other.segments
+        self.total += other.total
+        self.firings = max(self.firings, other.firings)
+        for index, total in other.fired.items():
+            self.fired[index] = self.fired.get(index, 0) + total
+
+
+class Head(msgspec.Struct, array_like=True):
+    """What is known of a whole window."""
+
+    latest: float = NO_TIME
+    """The latest time of a segment."""
+    late: int = 0
+    """How many segments were dropped because their extent was forgotten; a segment counts for
+    each extent."""
+    firings_forgotten: int = 0
+    """The highest number of an emission among panes that are forgotten."""
+    due_s: dict[int, float] = {}
+    """When timers go off: those for which something waits."""
+
+
+_decode_pane = msgspec.msgpack.Decoder(Pane).decode
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+_encode = msgspec.msgpack.encode
+
+
+def head_row_key(window: str) -> bytes:
+    """The key of the row of a window."""
+    return _encode([window])
+
+
+def pane_row_key(window: str, key: PaneKey) -> bytes:
+    """The key of the row of a pane."""
+    return _encode([window, key.group, key.lower])
+
+
+def encode_row(value: Pane | Head) -> bytes:
+    """The value of a row."""
+    return _encode(value)
+
+
+class Row(NamedTuple):
+    """A row that was read: a pane with its group, or a head without."""
+
+    window: str
+    group: bytes
+    content: Pane | Head
+
+
+def decode_row(key: bytes, value: bytes) -> Row:
+    """What a row says."""
+    match msgspec.msgpack.decode(key):
+        case [str(window)]:
+            return Row(window, b"", _decode_head(value))
+        case [str(window), bytes(group), float()]:
+            return Row(window, group, _decode_pane(value))
+        case other:
+            raise ValueError(f"{other!r:.80} is not the key of a row of windows")

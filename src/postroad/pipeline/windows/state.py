@@ -1,0 +1,83 @@
+"""All windows of a job, as they are after some batches. Pure: time comes in as an argument.
+
+The same batches give the same state and the same emissions, to the byte, on every machine and
+however often the state was stored and loaded in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .contents import WindowContents
+from .deltas import Delta, WindowDelta
+from .extents import Extent
+from .panes import decode_row
+from .plan import WindowPlan
+
+
+class WindowState:
+    """What the windows of a job hold.
+
+    It is changed by each call that returns extents. If these and the rows of `take_changes` cannot
+    be stored together, it must be loaded again from what is stored.
+    """
+
+    def __init__(self, plan: WindowPlan, rows: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """
+        Args:
+            rows: all that was stored; rows of windows that the job no longer has are left alone.
+        """
+        self._windows = {window.name: WindowContents(window) for window in plan.windows}
+        for key, value in rows:
+            row = decode_row(key, value)
+            if row.window in self._windows:
+                self._windows[row.window].load(row.group, row.content)
+
+    def __len__(self) -> int:
+        """How many panes there are."""
+        return sum(map(len, self._windows.values()))
+
+    def apply(self, delta: Delta, now_s: float) -> list[Extent]:
+        """Add all that a batch brings, and emit what it sets off.
+
+        What is too late is dropped and counted. That depends on earlier batches, and not on the
+        order of segments within this one.
+        """
+        return [
+            extent
+            for name, contents in self._windows.items()
+            for extent in contents.apply(delta.windows.get(name, WindowDelta()), now_s)
+        ]
+
+    def on_time(self, now_s: float) -> list[Extent]:
+        """Emit what timers set off; to be called at `next_timer_s`, or at any time."""
+        return [extent for contents in self._windows.values() for extent in contents.on_time(now_s)]
+
+    def on_drained(self) -> list[Extent]:
+        """There will be no more segments: emit what waits for that."""
+        return [extent for contents in self._windows.values() for extent in contents.on_drained()]
+
+    @property
+    def next_timer_s(self) -> float | None:
+        """When the next timer goes off; None if none waits for anything."""
+        times = [time for one in self._windows.values() for time in one.head.due_s.values()]
+        return min(times, default=None)
+
+    def late(self, window: str) -> int:
+        """How many segments a window has dropped; one counts for each of its extents."""
+        return self._windows[window].head.late
+
+    def latest_s(self, window: str) -> float:
+        """The latest time a window has seen; minus infinity before the first."""
+        return self._windows[window].head.latest
+
+    def take_changes(self) -> dict[bytes, bytes | None]:
+        """The rows that have changed since the last call; None for those to be deleted.
+
+        Some that are to be deleted may never have been stored.
+        """
+        return {
+            key: value
+            for contents in self._windows.values()
+            for key, value in contents.take_changes()
+        }

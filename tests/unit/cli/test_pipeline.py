@@ -1,0 +1,137 @@
+"""`postroad pipeline` on jobs in files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from postroad.cli.main import run
+
+JOB = """
+name = "clearing"
+workflow = [["in", "parse"], ["parse", "out"]]
+
+[[catalog]]
+name = "in"
+type = "input"
+medium = "lines"
+options = { path = "payments/*.jsonl" }
+retry = { attempts = 2, first_s = 0.001 }
+
+[[catalog]]
+name = "parse"
+type = "function"
+fn = "clearing_functions:parse"
+
+[[catalog]]
+name = "out"
+type = "output"
+medium = "lines"
+options = { path = "cleared" }
+"""
+FUNCTIONS = """
+def parse(segment):
+    return {"amount": int(segment["amount"])}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file of a job, in the current directory; one of three payments is bad."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "clearing_functions", raising=False)
+    (tmp_path / "clearing.toml").write_text(JOB)
+    (tmp_path / "clearing_functions.py").write_text(FUNCTIONS)
+    (tmp_path / "payments").mkdir()
+    lines = [json.dumps({"amount": amount}) for amount in ("1", "two", "3")]
+    (tmp_path / "payments" / "a.jsonl").write_text("\n".join(lines))
+    return "clearing.toml"
+
+
+def cleared() -> list[int]:
+    lines = "".join(path.read_text() for path in Path("cleared").glob("*.jsonl"))
+    return sorted(json.loads(line)["amount"] for line in lines.splitlines())
+
+
+def test_a_job_is_drawn(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", "explain", job]) == 0
+    assert "parse: function, clearing_functions:parse" in capsys.readouterr().out
+    assert run(["pipeline", "explain", job, "--mermaid"]) == 0
+    assert capsys.readouterr().out.startswith("flowchart")
+
+
+def test_every_mistake_is_told(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(job).write_text(JOB.replace('"input"', '"inptu"').replace("fn =", "fm ="))
+    assert run(["pipeline", "explain", job]) == 1
+    told = capsys.readouterr().err
+    assert "'input'" in told
+    assert "'fn'" in told
+    assert "Traceback" not in told
+
+
+def test_run_replay_and_run_again(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", "run", job]) == 1
+    assert capsys.readouterr().out == "2 acknowledged, 2 failures, 1 dead\n"
+    assert cleared() == [1, 3]
+    assert run(["pipeline", "dead", job, "--json"]) == 0
+    (dead,) = json.loads(capsys.readouterr().out)
+    assert dead["segment"] == {"amount": "two"}
+    assert (dead["failed_task"], dead["attempts"]) == ("parse", 2)
+    assert dead["error"].startswith("ValueError: invalid literal")
+    Path("clearing_functions.py").write_text("def parse(segment):\n    return {'amount': 2}\n")
+    del sys.modules["clearing_functions"]
+    assert run(["pipeline", "replay", job, dead["id"]]) == 0
+    assert run(["pipeline", "run", job, "--json"]) == 0
+    assert capsys.readouterr().out == '1 come again\n{"acked":1,"failed":0,"dead":0}\n'
+    assert cleared() == [1, 2, 3]
+
+
+def test_dead_segments_are_listed_and_dropped(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["pipeline", "run", job])
+    capsys.readouterr()
+    assert run(["pipeline", "dead", job]) == 0
+    shown = capsys.readouterr().out
+    assert "parse: ValueError" in shown
+    assert shown.endswith("    {'amount': 'two'}\n1 dead\n")
+    assert run(["pipeline", "drop", job, "0000000000000000"]) == 1
+    assert run(["pipeline", "drop", job, "zz"]) == 1
+    assert "16 hexadecimal digits" in capsys.readouterr().err
+    assert run(["pipeline", "drop", job, "--all", "--yes"]) == 0
+    assert capsys.readouterr().out == "1 forgotten\n"
+
+
+@pytest.mark.parametrize("arguments", [["replay"], ["drop"], ["replay", "--all", "00"]])
+def test_one_or_all_must_be_chosen(
+    job: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = arguments
+    assert run(["pipeline", command, job, *rest]) == 2
+    assert "Give the id of one, or --all." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            '"lines"\noptions = { path = "cle',
+            '"line"\noptions = { path = "cle',
+            "did you mean 'lines'?",
+        ),
+        ('path = "payments', 'pfad = "payments', "options of 'in' do not suit 'lines'"),
+        ("payments/*", "nothing/*", "there is no file 'nothing/*.jsonl'"),
+        ("functions:parse", "functions:pars", "did you mean 'parse'?"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_a_sentence(
+    job: str, old: str, new: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert old in JOB
+    Path(job).write_text(JOB.replace(old, new))
+    assert run(["pipeline", "run", job]) == 1
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1

@@ -1,0 +1,316 @@
+"""What is delivered, how much of it and when; what is settled, and how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.durable import MemoryDisk
+from postroad.pipeline import Job, SeqInput, Task, TaskType, Window, WindowType
+from postroad.pipeline.desk import Outcome, Settled
+from postroad.pipeline.pen import Pen
+from postroad.pipeline.records import Delivery, State
+from tests.unit.pipeline.desk_jobs import (
+    JOB,
+    Appended,
+    Clock,
+    OpenDesk,
+    count_to,
+    input_task,
+    job_of,
+    numbers,
+    open_desk,
+    total,
+)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    it = Clock()
+    monkeypatch.setattr("postroad.pipeline.desk._now_ms", it)
+    return it
+
+
+# How much.
+
+
+async def test_no_more_is_pending_than_may_be(clock: Clock) -> None:
+    job = job_of(input_task(batch_size=100, max_pending=25))
+    async with open_desk(job, {"in": count_to(100, 10)}) as it:
+        first = await it.desk.admit()
+        assert [delivery.segments for delivery in first] == [10, 10, 5]
+        assert await it.desk.admit() == []
+        await it.settle(first[:1])
+        assert total(await it.desk.admit()) == 10
+        assert await it.see(lambda pen: pen.pending("in")) == 25
+
+
+async def test_no_more_is_delivered_at_once_than_a_batch(clock: Clock) -> None:
+    job = job_of(input_task(batch_size=7, max_pending=17))
+    async with open_desk(job, {"in": count_to(100)}) as it:
+        assert [total(await it.desk.admit()) for _ in range(4)] == [7, 7, 3, 0]
+        assert it.desk.counts.delivered == 17
+
+
+async def test_each_input_has_its_own_limits(clock: Clock) -> None:
+    job = job_of(input_task("a", max_pending=3), input_task("b", batch_size=5))
+    async with open_desk(job, {"a": count_to(100), "b": count_to(100)}) as it:
+        admitted = [*await it.desk.admit(), *await it.desk.admit()]
+        assert [(it.task, it.segments) for it in admitted] == [("a", 3), ("b", 5), ("b", 5)]
+
+
+async def all_failed(it: OpenDesk) -> None:
+    """Everything that may be pending is delivered, and fails."""
+    first = await it.desk.admit()
+    await it.settle(first, failed=await it.fail(first))
+
+
+async def test_what_comes_again_takes_a_fifth_of_the_room(clock: Clock) -> None:
+    job = job_of(input_task(max_pending=50))
+    async with open_desk(job, {"in": count_to(1_000)}) as it:
+        await all_failed(it)
+        again, new = await it.desk.admit()
+        assert (again.place, again.segments) == (None, 10)
+        assert (new.place, new.segments) == ({"start": 50, "stop": 90}, 40)
+        assert await it.see(lambda pen: pen.pending("in")) == 50
+
+
+async def test_what_comes_again_goes_on_even_where_the_fifth_is_none(clock: Clock) -> None:
+    job = job_of(input_task(max_pending=2))
+    async with open_desk(job, {"in": count_to(2)}) as it:
+        await all_failed(it)
+        assert total(await it.desk.admit()) == 1
+
+
+async def test_asking_again_gives_no_more_of_what_comes_again(clock: Clock) -> None:
+    job = job_of(input_task(max_pending=50))
+    async with open_desk(job, {"in": count_to(1_000)}) as it:
+        await all_failed(it)
+        admitted = [*await it.desk.admit(), *await it.desk.admit(), *await it.desk.admit()]
+        assert total(delivery for delivery in admitted if delivery.place is None) == 10
+        assert await it.see(lambda pen: pen.pending("in")) <= 50
+
+
+async def test_what_comes_again_of_one_input_leaves_the_others_room(clock: Clock) -> None:
+    job = job_of(input_task("a", max_pending=10), input_task("b", max_pending=1_000))
+    async with open_desk(job, {"a": count_to(10), "b": count_to(1)}) as it:
+        await all_failed(it)
+        again = await it.desk.admit()
+        assert sorted((it.task, it.segments) for it in again) == [("a", 2), ("b", 1)]
+
+
+async def test_less_room_than_before_gives_nothing_more(clock: Clock) -> None:
+    disk, inputs = MemoryDisk(), {"in": count_to(100)}
+    async with open_desk(job_of(input_task(max_pending=50)), inputs, disk) as it:
+        await all_failed(it)
+        await it.desk.admit()
+    async with open_desk(job_of(input_task(max_pending=5)), inputs, disk) as it:
+        assert await it.desk.admit() == []
+
+
+# Once.
+
+
+async def test_a_batch_is_settled_once(clock: Clock) -> None:
+    async with open_desk(job_of(input_task()), {"in": count_to(3)}) as it:
+        first = await it.desk.admit()
+        outcome = Outcome(first, await it.fail(first), await it.stage("one", first))
+        assert await it.desk.settle("run", 1, outcome) is Settled.NOW
+        assert await it.desk.settle("run", 1, outcome) is Settled.BEFORE
+        assert numbers(it.output) == [0, 1, 2]
+        assert await it.see(lambda pen: pen.counters()) == (1, 1)
+        again = await it.desk.admit()
+        (kept, *_) = await it.see(lambda pen: pen.roots_of(again[0].number))
+        assert len(kept.history) == 1, "it failed once"
+        counts = it.desk.counts
+        assert (counts.batches, counts.failed, counts.acked) == (1, 3, 0)
+
+
+async def test_what_was_delivered_again_is_too_late(clock: Clock) -> None:
+    job = job_of(input_task(pending_timeout_s=60.0, batch_size=3))
+    async with open_desk(job, {"in": count_to(6)}) as it:
+        late, other = [*await it.desk.admit(), *await it.desk.admit()]
+        again = await overtake(it, clock, other)
+        assert (again.place, again.generation) == (late.place, 1)
+        before = await everything(it)
+        staged = await it.stage("late", [late])
+        failed = await it.fail([late])
+        assert await it.settle([late], staged=staged, failed=failed) is Settled.TOO_LATE
+        assert await everything(it) == before
+        assert (it.output.discarded, it.output.staged) == (["late"], {})
+        assert await it.settle([again], staged=await it.stage("again", [again])) is Settled.NOW
+        assert numbers(it.output) == [0, 1, 2]
+
+
+async def overtake(it: OpenDesk, clock: Clock, other: Delivery) -> Delivery:
+    """Settle another delivery and some batches, so that what is left has its time behind it."""
+    await it.settle([other])
+    await it.settle_nothing(2)
+    clock.advance(60.001)
+    (again,) = await it.desk.admit()
+    return again
+
+
+async def everything(it: OpenDesk) -> object:
+    """What a batch could change."""
+    return await it.see(
+        lambda pen: (
+            pen.deliveries(),
+            pen.counters(),
+            pen.last_batch("run"),
+            pen.publications(),
+            [pen.count(state) for state in State],
+        )
+    )
+
+
+async def test_a_batch_of_which_one_delivery_is_too_late_is_too_late(clock: Clock) -> None:
+    job = job_of(input_task(batch_size=3))
+    async with open_desk(job, {"in": count_to(9)}) as it:
+        late, other, young = [delivery for _ in range(3) for delivery in await it.desk.admit()]
+        await it.settle([other])
+        assert await it.settle([other, young]) is Settled.TOO_LATE
+        assert await it.desk.unsettled() == [late, young]
+
+
+async def test_what_failed_before_keeps_its_history_when_it_is_late(clock: Clock) -> None:
+    job = job_of(input_task())
+    async with open_desk(job, {"in": count_to(1)}) as it:
+        await all_failed(it)
+        (first,) = await it.desk.admit()
+        await it.settle_nothing(3)
+        clock.advance(61)
+        (again,) = await it.desk.admit()
+        (root,) = await it.see(lambda pen: pen.roots_of(again.number))
+        assert (root.generation, len(root.history)) == (2, 1)
+        assert await it.settle([first], failed=await it.fail([again])) is Settled.TOO_LATE
+        await it.settle([again], failed=await it.fail([again]))
+        kept = await it.see(lambda pen: pen.find(root.root))
+        assert kept is not None
+        assert [attempt.generation for attempt in kept.history] == [0, 2]
+
+
+# When.
+
+
+async def test_a_long_pause_of_everything_delivers_nothing_again(clock: Clock) -> None:
+    job = job_of(input_task(pending_timeout_s=60.0, batch_size=3))
+    async with open_desk(job, {"in": count_to(9)}) as it:
+        first, second, third = [delivery for _ in range(3) for delivery in await it.desk.admit()]
+        clock.advance(100_000)
+        assert await it.desk.admit() == []
+        await it.settle([first])
+        await it.settle([second])
+        assert await it.desk.admit() == [], "two batches are no progress"
+        assert await it.settle([third]) is Settled.NOW
+
+
+@pytest.mark.parametrize(("timeout_s", "step_s"), [(0.03, 0.001), (1.0, 0.3), (60.0, 7.0)])
+async def test_every_segment_has_all_of_its_time(
+    clock: Clock, timeout_s: float, step_s: float
+) -> None:
+    job = job_of(input_task(pending_timeout_s=timeout_s, batch_size=2))
+    times: dict[int, list[int]] = {}
+    async with open_desk(job, {"in": count_to(20)}) as it:
+        for _ in range(10 + round(timeout_s / step_s) + 2):
+            for delivery in await it.desk.admit():
+                assert delivery.place is not None
+                times.setdefault(delivery.place["start"], []).append(clock.now_ms)
+            await it.settle_nothing(1)
+            clock.advance(step_s)
+    pauses_s = [(second - first) / 1000 for first, second, *_ in times.values()]
+    assert len(pauses_s) == 10
+    assert all(timeout_s < pause_s <= timeout_s + step_s for pause_s in pauses_s), pauses_s
+
+
+async def test_what_comes_again_has_all_of_its_time_too(clock: Clock) -> None:
+    job = job_of(input_task(pending_timeout_s=60.0))
+    async with open_desk(job, {"in": count_to(1)}) as it:
+        await all_failed(it)
+        clock.advance(1_000)
+        (again,) = await it.desk.admit()
+        await it.settle_nothing(3)
+        clock.advance(60)
+        assert await it.desk.admit() == []
+        clock.advance(0.001)
+        (third,) = await it.desk.admit()
+        assert (third.place, third.number) == (None, again.number + 1)
+
+
+async def test_what_a_window_emitted_is_late_some_time_too(clock: Clock) -> None:
+    window = Window(name="w", task="f", type=WindowType.GLOBAL, aggregation="count")
+    function = Task(name="f", type=TaskType.FUNCTION)
+    output = Task(name="out", type=TaskType.OUTPUT, medium="seq")
+    job = Job(
+        name=JOB,
+        workflow=[("in", "f"), ("f", "out")],
+        catalog=[input_task(), function, output],
+        windows=[window],
+    )
+    async with open_desk(job, {"in": count_to(0)}) as it:
+        await it.store.write(lambda ledger: Pen(ledger.database, JOB).put_new(1, "f", b"\x80", 0))
+        (first,) = await it.desk.admit()
+        await it.settle_nothing(3)
+        clock.advance(function.pending_timeout_s + 1)
+        (again,) = await it.desk.admit()
+        assert (again.task, again.number) == ("f", first.number + 1)
+
+
+async def test_nothing_settled_is_delivered_again(clock: Clock) -> None:
+    async with open_desk(job_of(input_task()), {"in": count_to(3)}) as it:
+        await it.settle(await it.desk.admit())
+        await it.settle_nothing(10)
+        clock.advance(1_000)
+        assert await it.desk.admit() == []
+        assert await it.desk.is_drained()
+
+
+# After a crash.
+
+
+class Broken(Appended):
+    """Cannot publish."""
+
+    async def publish(self, places: object) -> None:
+        raise ConnectionRefusedError("down")
+
+
+async def test_what_was_settled_and_not_published_is_published_when_it_opens(clock: Clock) -> None:
+    disk, broken, output = MemoryDisk(), Broken(), Appended()
+    job, inputs = job_of(input_task()), {"in": count_to(3)}
+    async with open_desk(job, inputs, disk, broken) as it:
+        first = await it.desk.admit()
+        staged = await it.stage("one", first)
+        await it.settle(first, staged=staged)
+        assert not await it.desk.is_drained()
+        assert len(await it.see(lambda pen: pen.publications())) == 1
+    output.staged = broken.staged
+    async with open_desk(job, inputs, disk, output) as it:
+        assert numbers(output) == [0, 1, 2]
+        assert await it.see(lambda pen: pen.publications()) == []
+        assert await it.desk.unsettled() == []
+
+
+async def test_what_was_staged_and_not_settled_is_not_published(clock: Clock) -> None:
+    disk, output = MemoryDisk(), Appended()
+    job, inputs = job_of(input_task()), {"in": count_to(3)}
+    async with open_desk(job, inputs, disk, output) as it:
+        first = await it.desk.admit()
+        await it.stage("one", first)
+    async with open_desk(job, inputs, disk, output) as it:
+        assert output.segments == []
+        assert await it.desk.unsettled() == first
+
+
+async def test_a_delivery_is_the_same_whenever_it_is_read(clock: Clock) -> None:
+    disk, job = MemoryDisk(), job_of(input_task())
+    inputs: dict[str, SeqInput] = {"in": count_to(30, 10)}
+    async with open_desk(job, inputs, disk) as it:
+        first = await it.desk.admit()
+        await it.settle(first[:1], failed=await it.fail(first[:1]))
+        admitted = [*first[1:], *await it.desk.admit()]
+        read = [list(await it.desk.read(delivery)) for delivery in admitted]
+    async with open_desk(job, inputs, disk) as it:
+        assert await it.desk.unsettled() == admitted
+        assert [list(await it.desk.read(delivery)) for delivery in admitted] == read
+        assert [len(roots) for roots in read] == [10, 10, 10]
+        assert len({root.root for roots in read for root in roots}) == 30
