@@ -1,7 +1,6 @@
 """`import postroad` stays light: it loads nothing that only some users need."""
 
 import json
-import statistics
 import subprocess
 import sys
 
@@ -47,6 +46,7 @@ def test_what_operators_use_is_loaded_only_when_used(loaded: list[str], package:
 def test_import_costs_little_more_than_what_it_stands_on() -> None:
     cpu_seconds(OURS)  # The first import may have to compile.
     rounds = [(cpu_seconds(BARE), cpu_seconds(OURS)) for _ in range(ROUNDS)]
-    bare, ours = (statistics.median(column) for column in zip(*rounds, strict=True))
+    # The least, because whatever else the machine does only adds.
+    bare, ours = (min(column) for column in zip(*rounds, strict=True))
 
     assert ours / bare <= RATIO_MAX, f"{ours * 1000:.0f} ms CPU against {bare * 1000:.0f} ms"

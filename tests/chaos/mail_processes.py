@@ -82,9 +82,9 @@ class MailNode:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    async def dies(self) -> None:
-        """Wait until it has killed itself."""
-        assert await asyncio.wait_for(self.process.wait(), WAIT_S) == -signal.SIGKILL
+    async def dies(self, within_s: float = WAIT_S) -> None:
+        """Wait until it has killed itself; raises TimeoutError if it lives on."""
+        assert await asyncio.wait_for(self.process.wait(), within_s) == -signal.SIGKILL
         self._close()
 
     async def kill(self) -> None:
