@@ -8,7 +8,9 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -16,6 +18,8 @@ from tests.chaos.mail_node import LIMITS
 from tests.chaos.mail_processes import MailNode, all_quiet, duplicates, in_order, mail_nodes
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
+
+Say: TypeAlias = Callable[[str], None]
 
 NAMES = ("north", "south", "west")
 SECONDS_MIN = 6.0
@@ -67,7 +71,21 @@ class Storm:
         self.pauses += len(victims)
 
 
-async def test_nothing_is_lost_or_done_twice(tmp_path: Path, chaos_seconds: float) -> None:
+@pytest.fixture
+def say(capfd: pytest.CaptureFixture[str]) -> Say:
+    """Prints for whoever looks at a run, although what tests print is kept from them."""
+
+    def print_line(text: str) -> None:
+        with capfd.disabled():
+            sys.stdout.write(f"\n{text}")
+            sys.stdout.flush()
+
+    return print_line
+
+
+async def test_nothing_is_lost_or_done_twice(
+    tmp_path: Path, chaos_seconds: float, say: Say
+) -> None:
     seed = int(os.environ.get(SEED) or random.SystemRandom().randrange(1_000_000))
     say(f"{SEED}={seed}")
     async with mail_nodes(tmp_path, *NAMES) as nodes:
@@ -81,10 +99,10 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path, chaos_seconds: floa
         await all_quiet(*nodes)
         say(f"{storm.kills} kills, {storm.pauses} pauses")
         for sender, receiver in itertools.permutations(nodes, 2):
-            check_ledger(sender, receiver)
+            check_ledger(sender, receiver, say)
 
 
-def check_ledger(sender: MailNode, receiver: MailNode) -> None:
+def check_ledger(sender: MailNode, receiver: MailNode, say: Say) -> None:
     """What one sent is what the other has handled, and has had a receipt for."""
     sent = sender.sent_to(receiver)
     handled = receiver.rows_from(sender)
@@ -98,8 +116,3 @@ def check_ledger(sender: MailNode, receiver: MailNode) -> None:
     assert in_order(handled)
     assert sorted(sender.rows_from(receiver, "receipts")) == sorted(sent)
     assert sender.dead == []
-
-
-def say(text: str) -> None:
-    """Print, for whoever looks at a run."""
-    sys.stdout.write(text + "\n")
