@@ -26,7 +26,7 @@ from .records import Attempt, Delivery, FailedRoot, PenRoot, State, to_signed, t
 _SCHEMA = "pipeline.schema"
 _TABLES = (
     """CREATE TABLE postroad_pipeline_inputs (
-        job TEXT NOT NULL, task TEXT NOT NULL, position TEXT, is_drained BIGINT NOT NULL,
+        job TEXT NOT NULL, task TEXT NOT NULL, position TEXT NOT NULL,
         PRIMARY KEY (job, task))""",
     """CREATE TABLE postroad_pipeline_jobs (
         job TEXT PRIMARY KEY, delivered BIGINT NOT NULL, settled BIGINT NOT NULL,
@@ -82,7 +82,7 @@ class Pen:
         rows = self._execute(
             "SELECT position FROM postroad_pipeline_inputs WHERE job = ? AND task = ?", task
         )
-        return msgspec.json.decode(rows[0][0]) if rows and rows[0][0] is not None else None
+        return msgspec.json.decode(rows[0][0]) if rows else None
 
     def pending(self, task: str) -> int:
         """Segments that were delivered by an input and are not settled."""
@@ -128,8 +128,8 @@ class Pen:
     ) -> Delivery:
         """Deliver a slice of an input: its clock starts."""
         self._execute_plain(
-            "INSERT INTO postroad_pipeline_inputs (job, task, position, is_drained)"
-            " VALUES (?, ?, ?, 0) ON CONFLICT (job, task) DO UPDATE SET position ="
+            "INSERT INTO postroad_pipeline_inputs (job, task, position)"
+            " VALUES (?, ?, ?) ON CONFLICT (job, task) DO UPDATE SET position ="
             " excluded.position",
             (self._job, task, msgspec.json.encode(end).decode()),
         )
