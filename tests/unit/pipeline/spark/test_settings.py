@@ -1,0 +1,139 @@
+"""The configuration that follows from the settings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline.spark.settings import (
+    SparkSettings,
+    configuration,
+    count_cores,
+    environment,
+)
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+RAW_FILES = "spark.hadoop.fs.file.impl"
+JAVA_HOME = Path("/java")
+
+
+def test_defaults_use_all_cores_and_retry_tasks() -> None:
+    conf = configuration(SparkSettings())
+    cores = count_cores()
+
+    assert conf["spark.master"] == f"local[{cores},4]"
+    assert conf["spark.sql.shuffle.partitions"] == str(cores)
+    assert conf["spark.default.parallelism"] == str(cores)
+
+
+def test_settings_reach_the_configuration() -> None:
+    settings = SparkSettings(
+        master="local[3,2]",
+        app_name="words",
+        driver_memory="512m",
+        partitions=5,
+        log_level="WARN",
+        java_options="-XX:+UseSerialGC",
+    )
+    conf = configuration(settings)
+
+    assert conf["spark.master"] == "local[3,2]"
+    assert conf["spark.app.name"] == "words"
+    assert conf["spark.driver.memory"] == "512m"
+    assert conf["spark.sql.shuffle.partitions"] == "5"
+    assert conf["spark.driver.extraJavaOptions"].endswith(
+        " -Dpostroad.log.level=WARN -XX:+UseSerialGC"
+    )
+
+
+def test_log_configuration_exists() -> None:
+    options = configuration(SparkSettings())["spark.driver.extraJavaOptions"]
+    _, _, rest = options.partition("-Dlog4j2.configurationFile=file://")
+
+    assert "rootLogger" in Path(rest.partition('"')[0]).read_text()
+
+
+def test_own_properties_win() -> None:
+    own = {"spark.ui.enabled": "true", "spark.executorEnv.PYTHONPATH": "lib"}
+    conf = configuration(SparkSettings(conf=own))
+
+    assert conf.items() >= own.items()
+
+
+def test_workers_keep_their_memory() -> None:
+    for master in ("local[2,4]", "spark://north:7077"):
+        conf = configuration(SparkSettings(master=master))
+        assert conf["spark.executorEnv.MALLOC_TRIM_THRESHOLD_"] == "1000000000"
+        assert conf["spark.executorEnv.MALLOC_MMAP_THRESHOLD_"] == "1000000000"
+        assert conf["spark.executorEnv.MALLOC_TOP_PAD_"] == "67108864"
+
+
+@pytest.mark.parametrize(
+    ("is_stateful", "has_local_checkpoints", "expected"),
+    [
+        (False, True, {MANAGER, RAW_FILES}),
+        (True, True, {MANAGER}),
+        (False, False, set()),
+        (True, False, set()),
+    ],
+)
+def test_quick_checkpoints_only_where_they_work(
+    is_stateful: bool, has_local_checkpoints: bool, expected: set[str]
+) -> None:
+    settings = SparkSettings(is_stateful=is_stateful, has_local_checkpoints=has_local_checkpoints)
+
+    assert configuration(settings).keys() & {MANAGER, RAW_FILES} == expected
+
+
+@pytest.mark.parametrize(
+    ("master", "is_local", "is_loopback"),
+    [
+        ("local", True, True),
+        ("local[2,4]", True, True),
+        ("spark://127.0.0.1:7077", False, True),
+        ("spark://localhost:7077", False, True),
+        ("spark://[::1]:7077", False, True),
+        ("spark://127.0.0.1:7077,north:7077", False, False),
+        ("spark://north:7077", False, False),
+    ],
+)
+def test_driver_hides_from_other_machines_only_if_they_do_not_need_it(
+    master: str, is_local: bool, is_loopback: bool
+) -> None:
+    settings = SparkSettings(master=master)
+    conf = configuration(settings)
+    variables = environment(settings, java_home=JAVA_HOME)
+
+    assert (conf.get("spark.driver.host") == "127.0.0.1") is is_loopback
+    assert ("spark.driver.bindAddress" in conf) is is_loopback
+    assert ("SPARK_LOCAL_IP" in variables) is is_loopback
+    assert ("spark.executor.memory" not in conf) is is_local
+    assert ("spark.task.maxFailures" not in conf) is is_local
+
+
+def test_environment_names_java_and_python() -> None:
+    variables = environment(SparkSettings(), java_home=JAVA_HOME)
+
+    assert variables["JAVA_HOME"] == "/java"
+    assert variables["PYSPARK_PYTHON"] == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("master", "yarn"),
+        ("master", "localhost"),
+        ("driver_memory", "1 GB"),
+        ("driver_memory", "0g"),
+        ("executor_memory", "1024"),
+        ("partitions", 0),
+        ("log_level", "quiet"),
+    ],
+)
+def test_wrong_setting_is_named(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"Spark setting {key} is {value!r}; it must be"):
+        SparkSettings(**{key: value})
