@@ -23,8 +23,8 @@ from postroad.pipeline import (
     Task,
     TaskType,
 )
-from postroad.pipeline.delivered import encode_segment
 from postroad.pipeline.functions import Function
+from postroad.pipeline.media.medium import encode_segment
 from postroad.pipeline.pen import Pen
 from tests.unit.pipeline.desk_jobs import AT_ONCE, JOB, Appended
 

@@ -44,9 +44,15 @@ class Bits:
         self._key = hashlib.blake2b(job.encode(), digest_size=32).digest()
         self._edges: dict[tuple[str, str], int] = {}
 
-    def root(self, task: str, position: str) -> int:
+    def source_key(self, task: str, source: str) -> int:
+        """What all roots from one source of an input have in common."""
+        return hash_text(self._key, task, source)
+
+    def root(self, task: str, source: str, position: int | str) -> int:
         """The id of what an input gives from one of its positions, at every time."""
-        return hash_text(self._key, task, position)
+        if isinstance(position, str):
+            return hash_text(self._key, task, source, position)
+        return mix((self.source_key(task, source) + position * _GOLDEN) & _MASK)
 
     def edge_key(self, source: str, target: str) -> int:
         """What all edges between two tasks have in common."""

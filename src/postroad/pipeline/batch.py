@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .acks import Acker, Verdict
-from .delivered import Delivered, encode_segment
-from .media.medium import Undecodable, Written
+from .delivered import Delivered
+from .job import Segment
+from .media.medium import Undecodable, encode_segment
 from .program import Program
 from .records import Attempt, FailedRoot
 from .tree import Failure, Tree, grow
@@ -50,14 +51,16 @@ class Batch:
             self._acker.add(report)
         self._trees.append((delivered, tree, payload))
 
-    def written(self) -> dict[str, list[Written]]:
-        """What is for the outputs, without what they have already."""
-        written: dict[str, list[Written]] = {}
+    def written(self, task: str) -> tuple[list[int], list[Segment]]:
+        """What is for an output, with its ids, without what it has already."""
+        ids, segments = [], []
         for delivered, tree, _ in self._trees:
             for it in tree.outputs:
-                if it.id not in delivered.published and it.id not in self._unwritable:
-                    written.setdefault(it.task, []).append(Written(it.id, it.segment))
-        return written
+                if it.task != task or it.id in delivered.published or it.id in self._unwritable:
+                    continue
+                ids.append(it.id)
+                segments.append(it.segment)
+        return ids, segments
 
     def refuse(self, reasons: Mapping[int, str]) -> None:
         """Some of what is for an output can never be written there."""

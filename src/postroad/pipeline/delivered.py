@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -9,9 +10,6 @@ import msgspec
 from .job import Segment
 from .media.medium import Undecodable
 from .records import PenRoot
-
-encode_segment = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
 
 
 class Delivered(NamedTuple):
@@ -26,8 +24,16 @@ class Delivered(NamedTuple):
     """Outputs that were written in an earlier attempt."""
 
 
+def decode(raw: bytes, decoder: Callable[[bytes], Segment]) -> Segment | Undecodable:
+    """What an input has, as a segment if it is one."""
+    try:
+        return decoder(raw)
+    except Exception as error:
+        return Undecodable(raw, str(error))
+
+
 def deliver_again(root: PenRoot) -> Delivered:
     """A root that failed before; bytes instead of a segment are what never was one."""
-    found = _decode(root.segment)
+    found = msgspec.msgpack.decode(root.segment)
     segment = found if isinstance(found, dict) else Undecodable(found, "it never was one")
     return Delivered(root.root, root.task, root.generation, segment, frozenset(root.published))

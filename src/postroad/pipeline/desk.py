@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 import random
@@ -14,9 +15,9 @@ from postroad.durable.store import Store
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
 
-from .delivered import Delivered, deliver_again
+from .delivered import Delivered, decode, deliver_again
 from .job import Task
-from .media.medium import InputMedium, OutputMedium, Place, Slice, Written
+from .media.medium import InputMedium, OutputMedium, Place, Slice, Staged
 from .pen import Pen, create_tables
 from .program import Program
 from .records import Delivery, FailedRoot, State
@@ -36,10 +37,8 @@ class Outcome(msgspec.Struct):
 
     deliveries: list[Delivery]
     failed: list[FailedRoot] = []
-    staged: list[tuple[str, Place]] = []
-    """Output tasks, with what is to be published."""
-    written: dict[str, list[Written]] = {}
-    """What outputs write in the transaction itself."""
+    staged: list[tuple[str, Staged]] = []
+    """What output tasks are to write."""
     delta: Delta = msgspec.field(default_factory=Delta)
     """What it adds to windows."""
 
@@ -92,14 +91,18 @@ class Desk:
         self._silent: set[str] = set()
         # Whether something that was settled could not be published.
         self._has_unpublished = False
+        # What was delivered again since the last admission.
+        self._again: list[Delivery] = []
 
     async def open(self) -> None:
         """Get everything ready, and publish what was settled and not published before a crash."""
         await self._store.write(self._open)
-        for source in self._inputs.values():
-            await source.open()
-        for target in self._outputs.values():
-            await target.open()
+        unsettled = await self.unsettled()
+        for name, source in self._inputs.items():
+            await source.open([it.place for it in unsettled if it.task == name and it.place])
+        unpublished = await self._store.read(lambda it: self._pen(it).publications())
+        for name, target in self._outputs.items():
+            await target.open(self._job, [it for _, task, it in unpublished if task == name])
         await self._publish()
 
     def _open(self, ledger: Ledger) -> None:
@@ -122,7 +125,8 @@ class Desk:
         """What is delivered now: what is late, what comes again, what is new."""
         if self._has_unpublished:
             await self._publish()
-        deliveries = await self._store.write(self._admit_old)
+        deliveries, self._again = self._again, []
+        deliveries += await self._store.write(self._admit_old)
         for name, medium in self._inputs.items():
             deliveries += await self._admit_new(self._tasks[name], medium)
         self.counts.delivered += sum(
@@ -167,10 +171,11 @@ class Desk:
         return (deliver_again(root) for root in roots)
 
     def _read_slice(self, delivery: Delivery, place: Place) -> Iterator[Delivered]:
-        bits = self._program.bits
-        for item in self._inputs[delivery.task].read(place):
-            root = bits.root(delivery.task, item.position)
-            yield Delivered(root, delivery.task, delivery.generation, item.segment)
+        task, bits, medium = delivery.task, self._program.bits, self._inputs[delivery.task]
+        for chunk in medium.read(place):
+            for position, raw in zip(chunk.positions, chunk.raws, strict=True):
+                root = bits.root(task, chunk.source, position)
+                yield Delivered(root, task, delivery.generation, decode(raw, medium.decode))
 
     async def unsettled(self) -> list[Delivery]:
         """What was delivered and not settled, in order."""
@@ -180,25 +185,32 @@ class Desk:
 
     async def settle(self, run: str, batch: int, outcome: Outcome) -> Settled:
         """Account for a batch, once, and publish what it wrote."""
-        settled = await self._store.write(lambda ledger: self._settle(ledger, run, batch, outcome))
+        settled, again = await self._store.write(
+            lambda ledger: self._settle(ledger, run, batch, outcome)
+        )
+        self._again += again
         if settled is Settled.NOW:
             self._count(outcome)
             places = [(it.task, it.place) for it in outcome.deliveries if it.place is not None]
             for task, place in places:
                 await self._inputs[task].on_settled([place])
-        elif settled is Settled.TOO_LATE:
-            for name, place in outcome.staged:
-                await self._outputs[name].discard([place])
+        else:
+            for name, staged in outcome.staged:
+                await self._outputs[name].discard(staged)
         await self._publish()
         return settled
 
-    def _settle(self, ledger: Ledger, run: str, batch: int, outcome: Outcome) -> Settled:
+    def _settle(
+        self, ledger: Ledger, run: str, batch: int, outcome: Outcome
+    ) -> tuple[Settled, list[Delivery]]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
         if pen.last_batch(run) >= batch:
-            return Settled.BEFORE
+            return Settled.BEFORE, []
         if not all(pen.has(it) for it in outcome.deliveries):
-            # Some of it was delivered again meanwhile, and is accounted for there.
-            return Settled.TOO_LATE
+            # Some of it was delivered again meanwhile, and is accounted for there. The rest has to
+            # come again too: nobody else has it.
+            rest = [it for it in outcome.deliveries if pen.has(it)]
+            return Settled.TOO_LATE, [pen.deliver_again(it, now_ms) for it in rest]
         pen.note_batch(run, batch)
         # Before they are settled, because those that failed before have a history there.
         for failed in outcome.failed:
@@ -207,13 +219,13 @@ class Desk:
             pen.settle(it)
             if it.place is not None:
                 self._inputs[it.task].settle(ledger, it.place)
-        for name, written in outcome.written.items():
-            self._outputs[name].settle(ledger, written)
-        for name, place in outcome.staged:
-            pen.note_publication(name, place)
+        for name, staged in outcome.staged:
+            unpublished = self._outputs[name].settle(ledger, staged)
+            if unpublished is not None:
+                pen.note_publication(name, unpublished)
         if outcome.delta.windows:
             self._windows.apply(pen, outcome.delta, now_ms)
-        return Settled.NOW
+        return Settled.NOW, []
 
     def _count(self, outcome: Outcome) -> None:
         self.counts.batches += 1
@@ -222,9 +234,9 @@ class Desk:
 
     async def _publish(self) -> None:
         """Publish everything that was settled, as far as that is possible now."""
-        for id, name, place in await self._store.read(lambda it: self._pen(it).publications()):
+        for id, name, staged in await self._store.read(lambda it: self._pen(it).publications()):
             try:
-                await self._outputs[name].publish([place])
+                await self._outputs[name].publish(staged)
             except OSError as error:
                 logger.warning("output %r cannot be published to: %s", name, error)
                 self._has_unpublished = True
@@ -236,10 +248,18 @@ class Desk:
 
     # Looks.
 
-    async def next_due_s(self) -> float | None:
-        """Seconds until the next root comes again; None if none waits."""
+    async def wait(self, timeout_s: float) -> None:
+        """Return when there may be something to admit, or after some time."""
         due_ms = await self._store.read(lambda it: self._pen(it).next_due_ms())
-        return None if due_ms is None else max(due_ms - _now_ms(), 0) / 1000
+        if due_ms is not None:
+            timeout_s = min(timeout_s, max(due_ms - _now_ms(), 0) / 1000)
+        waiting = [asyncio.ensure_future(it.wait(timeout_s)) for it in self._inputs.values()]
+        try:
+            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for it in waiting:
+                it.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def is_drained(self) -> bool:
         """Whether bounded inputs gave all they had, and everything is acknowledged or dead."""

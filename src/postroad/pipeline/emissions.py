@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .delivered import encode_segment
 from .functions import to_segments
 from .job import Segment
+from .media.medium import encode_segment
 from .program import Program
 from .records import Attempt, FailedRoot
 from .windows import Extent, encode_group
@@ -41,8 +41,8 @@ def roots_of(program: Program, extent: Extent, now_ms: int) -> Iterator[NewRoot 
         encoded = [encode_segment(segment) for segment in made]
     except Exception as error:
         attempt = Attempt(0, now_ms, task, f"{type(error).__name__}: {error}"[:2_000])
-        root = program.bits.root(task, place)
+        root = program.bits.root(task, "", place)
         yield FailedRoot(root, task, 0, encode_segment(plain), attempt, [], is_hopeless=True)
         return
     for ordinal, segment in enumerate(encoded):
-        yield NewRoot(program.bits.root(task, f"{place}/{ordinal}"), task, segment)
+        yield NewRoot(program.bits.root(task, "", f"{place}/{ordinal}"), task, segment)

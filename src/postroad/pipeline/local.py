@@ -17,14 +17,15 @@ from .batch import Batch
 from .desk import Desk, Outcome
 from .functions import Function, resolve_function
 from .job import Job, TaskKind
-from .media.medium import InputMedium, OutputMedium, Place, Unwritable, Written
+from .media.medium import InputMedium, OutputMedium, Staged
 from .program import Program
 from .records import Delivery
+from .staging import stage_all
 
 logger = logging.getLogger("postroad.pipeline")
 
-# How long to look away when there is nothing to do.
-_IDLE_S = 0.05
+# How long to wait when there is nothing to do: time for what windows and the pen have.
+_IDLE_S = 0.1
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 10.0
 
@@ -39,7 +40,8 @@ class LocalRunner:
         job: a valid one.
         inputs: by the name of their task.
         outputs: the same.
-        store: where the account is kept, not open; in memory by default.
+        store: where the account is kept; in memory by default. It is opened and closed, if it is
+            not open.
         find: how functions are found; by their import paths by default.
     """
 
@@ -65,17 +67,23 @@ class LocalRunner:
 
     async def run(self) -> None:
         """Run until bounded inputs are drained; for ever if one of them has no end."""
-        await self._store.open(self._program.job.name)
+        is_ours = not self._store.is_open
+        if is_ours:
+            await self._store.open(self._program.job.name)
         try:
-            await self.desk.open()
-            try:
-                self._program.start()
-                await self._run_all()
-            finally:
-                self._program.lifecycles.stop()
-                await self.desk.close()
+            await self._run_job()
         finally:
-            await self._store.close()
+            if is_ours:
+                await self._store.close()
+
+    async def _run_job(self) -> None:
+        await self.desk.open()
+        try:
+            self._program.start()
+            await self._run_all()
+        finally:
+            self._program.lifecycles.stop()
+            await self.desk.close()
 
     async def _run_all(self) -> None:
         # First what was delivered before a crash and never settled.
@@ -86,8 +94,7 @@ class LocalRunner:
             elif await self.desk.is_drained():
                 return
             else:
-                due_s = await self.desk.next_due_s()
-                await asyncio.sleep(_IDLE_S if due_s is None else min(due_s, _IDLE_S))
+                await self.desk.wait(_IDLE_S)
             deliveries = await self.desk.admit()
 
     async def _run_batch(self, deliveries: Sequence[Delivery]) -> None:
@@ -100,32 +107,23 @@ class LocalRunner:
                 # Functions that never wait must not keep everything else waiting.
                 await asyncio.sleep(0)
         staged = await self._stage_all(batch)
-        written = batch.written()
         batch.on_written(self._outputs)
         failed, delta = batch.close(_now_ms())
-        outcome = Outcome(list(deliveries), failed, staged, written, delta)
+        outcome = Outcome(list(deliveries), failed, staged, delta)
         await self.desk.settle(self._run, self._batch, outcome)
         self._program.lifecycles.after_batch()
 
-    async def _stage_all(self, batch: Batch) -> list[tuple[str, Place]]:
-        staged = [(task, await self._stage_possible(task, batch)) for task in self._outputs]
-        return [(task, place) for task, place in staged if place is not None]
+    async def _stage_all(self, batch: Batch) -> list[tuple[str, Staged]]:
+        staged = [(task, await self._stage(task, batch)) for task in self._outputs]
+        return [(task, it) for task, it in staged if it is not None]
 
-    async def _stage_possible(self, task: str, batch: Batch) -> Place | None:
-        """Stage what an output can write; what it can never write has failed."""
-        while True:
-            try:
-                return await self._stage(task, batch.written().get(task, []))
-            except Unwritable as error:
-                batch.refuse(error.reasons)
-
-    async def _stage(self, task: str, written: list[Written]) -> Place | None:
+    async def _stage(self, task: str, batch: Batch) -> Staged | None:
         """Stage what is for an output, however long that is not possible."""
-        stage = f"{self._program.job.name}-{self._run}-{self._batch:08d}"
         attempt = 0
         while True:
+            stage = f"{self._program.job.name}-{self._run}-{self._batch:08d}-{attempt}"
             try:
-                return await asyncio.to_thread(self._outputs[task].stage, stage, written)
+                return await asyncio.to_thread(stage_all, self._outputs[task], stage, task, batch)
             except OSError as error:
                 attempt += 1
                 logger.warning("output %r cannot be written: %s", task, error)

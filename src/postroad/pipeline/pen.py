@@ -20,7 +20,7 @@ from postroad.durable.store.database import Database
 from postroad.durable.store.schema import read_meta, write_meta
 
 from .job import RetryPolicy
-from .media.medium import Place
+from .media.medium import Place, Staged
 from .records import Attempt, Delivery, FailedRoot, PenRoot, State, to_signed, to_unsigned
 
 _SCHEMA = "pipeline.schema"
@@ -38,7 +38,7 @@ _TABLES = (
         segments BIGINT NOT NULL, generation BIGINT NOT NULL, admitted_ms BIGINT NOT NULL,
         settled_then BIGINT NOT NULL, PRIMARY KEY (job, number))""",
     """CREATE TABLE postroad_pipeline_publications (
-        id {serial}, job TEXT NOT NULL, task TEXT NOT NULL, place TEXT NOT NULL)""",
+        id {serial}, job TEXT NOT NULL, task TEXT NOT NULL, staged {blob} NOT NULL)""",
     """CREATE TABLE postroad_pipeline_panes (
         job TEXT NOT NULL, pane {blob} NOT NULL, content {blob} NOT NULL,
         PRIMARY KEY (job, pane))""",
@@ -204,9 +204,10 @@ class Pen:
             for it in self.deliveries()
             if it.task == task and it.admitted_ms < before_ms and it.settled_then <= settled_max
         ]
-        return [self._deliver_again(it, now_ms) for it in late]
+        return [self.deliver_again(it, now_ms) for it in late]
 
-    def _deliver_again(self, delivery: Delivery, now_ms: int) -> Delivery:
+    def deliver_again(self, delivery: Delivery, now_ms: int) -> Delivery:
+        """Deliver something under a new number, as if for the first time but for its generation."""
         self._remove_delivery(delivery.number)
         new = self._deliver(
             delivery.task, delivery.place, delivery.segments, delivery.generation + 1, now_ms
@@ -311,20 +312,20 @@ class Pen:
 
     # Outputs.
 
-    def note_publication(self, task: str, place: Place) -> None:
+    def note_publication(self, task: str, staged: Staged) -> None:
         """Note that something was staged, and is to be published for certain."""
         self._execute(
-            "INSERT INTO postroad_pipeline_publications (job, task, place) VALUES (?, ?, ?)",
+            "INSERT INTO postroad_pipeline_publications (job, task, staged) VALUES (?, ?, ?)",
             task,
-            msgspec.json.encode(place).decode(),
+            msgspec.msgpack.encode(staged),
         )
 
-    def publications(self) -> list[tuple[int, str, Place]]:
-        """What is to be published: ids, output tasks and places, in order."""
+    def publications(self) -> list[tuple[int, str, Staged]]:
+        """What is to be published: ids, output tasks and what they staged, in order."""
         rows = self._execute(
-            "SELECT id, task, place FROM postroad_pipeline_publications WHERE job = ? ORDER BY id"
+            "SELECT id, task, staged FROM postroad_pipeline_publications WHERE job = ? ORDER BY id"
         )
-        return [(id, task, msgspec.json.decode(place)) for id, task, place in rows]
+        return [(id, task, msgspec.msgpack.decode(staged)) for id, task, staged in rows]
 
     def forget_publications(self, upto: int) -> None:
         """They are published."""

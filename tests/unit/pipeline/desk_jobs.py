@@ -17,9 +17,9 @@ from postroad.pipeline import (
     Task,
     TaskType,
 )
-from postroad.pipeline.delivered import encode_segment
 from postroad.pipeline.desk import Outcome
-from postroad.pipeline.media import Place, Written
+from postroad.pipeline.media import Staged, Stager
+from postroad.pipeline.media.medium import encode_segment
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import Attempt, Delivery, FailedRoot
@@ -54,18 +54,27 @@ class Appended(OutputMedium):
         self.segments: list[Segment] = []
         self.discarded: list[str] = []
 
-    def stage(self, stage: str, written: Sequence[Written]) -> Place | None:
-        self.staged[stage] = [it.segment for it in written]
-        return {"stage": stage}
+    def begin(self, stage: str) -> Stager:
+        return _AppendedStager(self, stage)
 
-    async def publish(self, places: Sequence[Place]) -> None:
-        for place in places:
-            self.segments += self.staged.pop(place["stage"], [])
+    async def publish(self, staged: Staged) -> None:
+        self.segments += self.staged.pop(staged["stage"], [])
 
-    async def discard(self, places: Sequence[Place]) -> None:
-        for place in places:
-            self.discarded.append(place["stage"])
-            self.staged.pop(place["stage"], None)
+    async def discard(self, staged: Staged) -> None:
+        self.discarded.append(staged["stage"])
+        self.staged.pop(staged["stage"], None)
+
+
+class _AppendedStager(Stager):
+    def __init__(self, output: Appended, stage: str) -> None:
+        self._stage = stage
+        self._taken = output.staged[stage] = []
+
+    def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
+        self._taken += segments
+
+    def finish(self) -> Staged | None:
+        return {"stage": self._stage}
 
 
 def numbers(output: Appended) -> list[int]:
@@ -112,16 +121,15 @@ class OpenDesk:
         for _ in range(batches):
             await self.settle([])
 
-    async def stage(self, name: str, deliveries: Iterable[Delivery]) -> list[tuple[str, Place]]:
+    async def stage(self, name: str, deliveries: Iterable[Delivery]) -> list[tuple[str, Staged]]:
         """Stage what some deliveries have, for the output."""
-        written = [
-            Written(it.root, it.segment)
-            for delivery in deliveries
-            for it in await self.desk.read(delivery)
-            if isinstance(it.segment, dict)
-        ]
-        place = self.output.stage(name, written)
-        return [] if place is None else [("out", place)]
+        stager = self.output.begin(name)
+        for delivery in deliveries:
+            for it in await self.desk.read(delivery):
+                assert isinstance(it.segment, dict)
+                stager.write([it.root], [it.segment])
+        staged = stager.finish()
+        return [] if staged is None else [("out", staged)]
 
     async def fail(self, deliveries: Iterable[Delivery]) -> list[FailedRoot]:
         """All roots of some deliveries, failed."""

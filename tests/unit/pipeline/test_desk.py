@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from postroad.durable import MemoryDisk
@@ -169,7 +170,9 @@ async def test_a_batch_of_which_one_delivery_is_too_late_is_too_late(clock: Cloc
         late, other, young = [delivery for _ in range(3) for delivery in await it.desk.admit()]
         await it.settle([other])
         assert await it.settle([other, young]) is Settled.TOO_LATE
-        assert await it.desk.unsettled() == [late, young]
+        again = msgspec.structs.replace(young, number=4, generation=1, settled_then=1)
+        assert await it.desk.unsettled() == [late, again]
+        assert await it.desk.admit() == [again], "it was nobody else's"
 
 
 async def test_what_failed_before_keeps_its_history_when_it_is_late(clock: Clock) -> None:
@@ -270,7 +273,7 @@ async def test_nothing_settled_is_delivered_again(clock: Clock) -> None:
 class Broken(Appended):
     """Cannot publish."""
 
-    async def publish(self, places: object) -> None:
+    async def publish(self, staged: object) -> None:
         raise ConnectionRefusedError("down")
 
 

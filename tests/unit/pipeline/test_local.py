@@ -22,7 +22,7 @@ from postroad.pipeline import (
     Task,
     TaskType,
 )
-from postroad.pipeline.media import Place, Written
+from postroad.pipeline.media import Staged, Stager
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.records import PenRoot
 
@@ -122,8 +122,18 @@ class Appending(SeqOutput):
         super().__init__()
         self.numbers: list[int] = []
 
-    def stage(self, stage: str, written: Sequence[Written]) -> Place | None:
-        self.numbers += [it.segment["n"] for it in written]
+    def begin(self, stage: str) -> Stager:
+        return _AppendingStager(self.numbers)
+
+
+class _AppendingStager(Stager):
+    def __init__(self, numbers: list[int]) -> None:
+        self._numbers = numbers
+
+    def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
+        self._numbers += [segment["n"] for segment in segments]
+
+    def finish(self) -> Staged | None:
         return None
 
 
@@ -216,11 +226,11 @@ class Down(SeqOutput):
 
     attempts = 0
 
-    def stage(self, stage: str, written: Sequence[Written]) -> Place | None:
+    def begin(self, stage: str) -> Stager:
         self.attempts += 1
         if self.attempts < 3:
             raise ConnectionRefusedError("down")
-        return super().stage(stage, written)
+        return super().begin(stage)
 
 
 async def test_files_of_lines(tmp_path: Path) -> None:
@@ -263,11 +273,11 @@ class Unpublishable(SeqOutput):
 
     attempts = 0
 
-    async def publish(self, places: Sequence[Place]) -> None:
+    async def publish(self, staged: Staged) -> None:
         self.attempts += 1
         if self.attempts < 3:
             raise OSError("no space left")
-        await super().publish(places)
+        await super().publish(staged)
 
 
 async def test_what_never_was_a_segment_stays_dead_when_it_is_replayed(tmp_path: Path) -> None:

@@ -201,6 +201,11 @@ class Store:
         return self._backend.types
 
     @property
+    def is_open(self) -> bool:
+        """Whether it can be read and written."""
+        return self._writer is not None
+
+    @property
     def writer(self) -> Writer:
         """What commits; only while the store is open."""
         if self._writer is None:

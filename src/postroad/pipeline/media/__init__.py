@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from .files import LinesInput, LinesOutput
-from .medium import InputMedium, Item, OutputMedium, Place, Slice, Undecodable, Unwritable, Written
+from .lines import LinesInput, LinesOutput
+from .medium import (
+    Chunk,
+    InputMedium,
+    OutputMedium,
+    Place,
+    Slice,
+    Staged,
+    Stager,
+    Undecodable,
+    Unwritable,
+)
 from .registry import make_input, make_output
 from .seq import SeqInput, SeqOutput
 
 __all__ = [
+    "Chunk",
     "InputMedium",
-    "Item",
     "LinesInput",
     "LinesOutput",
     "OutputMedium",
@@ -17,9 +27,10 @@ __all__ = [
     "SeqInput",
     "SeqOutput",
     "Slice",
+    "Staged",
+    "Stager",
     "Undecodable",
     "Unwritable",
-    "Written",
     "make_input",
     "make_output",
 ]

@@ -8,7 +8,8 @@ been put into the pen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -18,6 +19,17 @@ from postroad.pipeline.job import Segment
 
 Place: TypeAlias = dict[str, Any]
 """Where to read, as plain data that goes into JSON."""
+
+Staged: TypeAlias = dict[str, Any]
+"""What was staged and where, as plain data that goes into MsgPack."""
+
+encode_segment: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+"""How segments are kept, and how they go from one process to another."""
+decode_segment: Callable[[bytes], Segment] = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+# How often to look where nothing tells that there is something new.
+_WAIT_S = 0.05
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -37,12 +49,15 @@ class Undecodable(NamedTuple):
     reason: str
 
 
-class Item(NamedTuple):
-    """A segment of an input."""
+class Chunk(NamedTuple):
+    """Segments that were read together, as the input has them."""
 
-    position: str
-    """What tells it from all others of the input, at all times."""
-    segment: Segment | Undecodable
+    source: str
+    """What their positions are counted in."""
+    positions: Sequence[int | str]
+    """What tells each from all others of the source, at all times."""
+    raws: Sequence[bytes]
+    """What `decode` makes segments of."""
 
 
 class InputMedium(Protocol):
@@ -53,9 +68,15 @@ class InputMedium(Protocol):
 
     is_bounded: bool = True
     """Whether it has an end."""
+    is_portable: bool = True
+    """Whether slices can be read in any process; otherwise only in the one that called `open`."""
 
-    async def open(self) -> None:
-        """Get ready to be cut into slices. Called in one process only."""
+    async def open(self, unsettled: Sequence[Place]) -> None:
+        """Get ready to be cut into slices. Called in one process only.
+
+        Args:
+            unsettled: slices of an earlier process that will be read again.
+        """
         return
 
     async def close(self) -> None:
@@ -70,8 +91,17 @@ class InputMedium(Protocol):
             segments: how many are wanted.
         """
 
-    def read(self, place: Place) -> Iterator[Item]:
-        """The segments of a slice. Called in any process, and again after failures."""
+    async def wait(self, timeout_s: float) -> None:
+        """Return when there may be something new to cut, or after some time."""
+        await asyncio.sleep(min(timeout_s, _WAIT_S))
+
+    def read(self, place: Place) -> Iterator[Chunk]:
+        """What a slice has. May be called again after failures, and blocks."""
+
+    @property
+    def decode(self) -> Callable[[bytes], Segment]:
+        """What makes a segment of something raw; whatever it raises says that there is none."""
+        return decode_segment
 
     def settle(self, ledger: Ledger, place: Place) -> None:
         """A slice is done with: say so in the transaction that does away with it."""
@@ -80,14 +110,6 @@ class InputMedium(Protocol):
     async def on_settled(self, places: Sequence[Place]) -> None:
         """Slices are durably done with; may be told twice."""
         return
-
-
-class Written(NamedTuple):
-    """A segment for an output."""
-
-    id: int
-    """The same however often it is written: 64 bits."""
-    segment: Segment
 
 
 class Unwritable(Exception):
@@ -102,41 +124,72 @@ class Unwritable(Exception):
         self.reasons = reasons
 
 
-class OutputMedium(Protocol):
-    """A place that segments go to. Subclasses need `stage`.
+class Stager(Protocol):
+    """Takes what a part of a batch writes to an output."""
 
-    What a batch writes is staged first, then the batch is settled, then it is published. What was
-    settled is published for certain, perhaps twice; what was not, never.
+    def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
+        """Take some segments.
+
+        Args:
+            ids: 64 bits for each segment, the same however often it is written.
+            segments: in the order they were made.
+
+        Raises:
+            Unwritable: some of them are refused; none of them was taken.
+            OSError: it is not possible now; nothing that was taken counts.
+        """
+
+    def finish(self) -> Staged | None:
+        """Have all that was taken where a crash does not lose it; None if there is nothing.
+
+        Raises:
+            OSError: as above.
+        """
+
+    def abandon(self) -> None:
+        """Throw away what was taken."""
+        return
+
+
+class OutputMedium(Protocol):
+    """A place that segments go to. Subclasses need `begin`.
+
+    What a batch writes is staged first, in any process; then the batch is settled, then it is
+    published. What was settled is published for certain, perhaps twice; what was not, never.
     """
 
-    async def open(self) -> None:
-        """Get ready to publish."""
+    async def open(self, job: str, unpublished: Sequence[Staged]) -> None:
+        """Get ready to publish. Called in one process only, as all that follow but `begin`.
+
+        Args:
+            job: what the names of its stagings begin with.
+            unpublished: what will still be published; of the job's other stagings nobody will ask.
+        """
         return
 
     async def close(self) -> None:
         """Let go of what `open` took."""
         return
 
-    def stage(self, stage: str, written: Sequence[Written]) -> Place | None:
-        """Keep what a batch writes where it can be published from; None if there is no need.
+    def begin(self, stage: str) -> Stager:
+        """Begin to stage what a part of a batch writes; `stage` is a name that nothing else has."""
 
-        Args:
-            stage: a name that no other staging has; staging again under it replaces it.
-            written: in the order they were made.
+    def settle(self, ledger: Ledger, staged: Staged) -> Staged | None:
+        """Write within the transaction that settles the batch, where that is possible.
+
+        Returns:
+            What is still to be published; None if that is nothing.
+        """
+        return staged
+
+    async def publish(self, staged: Staged) -> None:
+        """Make visible what was staged; doing it again changes nothing.
 
         Raises:
-            Unwritable: some of it is refused; nothing was staged.
             OSError: it is not possible now.
         """
-
-    def settle(self, ledger: Ledger, written: Sequence[Written]) -> None:
-        """Write within the transaction that settles the batch, where that is possible."""
         return
 
-    async def publish(self, places: Sequence[Place]) -> None:
-        """Make visible what was staged; doing it again changes nothing."""
-        return
-
-    async def discard(self, places: Sequence[Place]) -> None:
+    async def discard(self, staged: Staged) -> None:
         """Throw away what was staged; it may be gone already."""
         return

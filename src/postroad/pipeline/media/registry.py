@@ -14,7 +14,7 @@ from typing import TypeVar
 from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Task
 
-from .files import LinesInput, LinesOutput
+from .lines import LinesInput, LinesOutput
 from .medium import InputMedium, OutputMedium
 
 M = TypeVar("M")

@@ -4,28 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Segment
 
-from .medium import InputMedium, Item, OutputMedium, Place, Slice, Written
+from .medium import (
+    Chunk,
+    InputMedium,
+    OutputMedium,
+    Place,
+    Slice,
+    Staged,
+    Stager,
+    decode_segment,
+    encode_segment,
+)
+from .packing import UNENCODABLE, PackingStager, unpack
 
 
 class SeqInput(InputMedium):
-    """Gives the segments of a list, each by its place in it."""
+    """Gives the segments of a list, each by its place in it.
+
+    Raises:
+        ConfigError: one of them is nothing that MsgPack knows.
+    """
+
+    is_portable = False
 
     def __init__(self, segments: Iterable[Segment], slice_segments: int = 100) -> None:
-        self._segments = list(segments)
+        self._raws: list[bytes] = []
         self._slice_segments = slice_segments
+        for segment in segments:
+            try:
+                self._raws.append(encode_segment(segment))
+            except UNENCODABLE as error:
+                raise ConfigError(f"segment {len(self._raws)} cannot be kept: {error}") from None
 
     async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
         start = 0 if after is None else int(after["index"])
-        stop = min(start + segments, len(self._segments))
+        stop = min(start + segments, len(self._raws))
         bounds = range(start, stop, self._slice_segments)
         return [_slice(first, min(first + self._slice_segments, stop)) for first in bounds]
 
-    def read(self, place: Place) -> Iterator[Item]:
-        for index in range(place["start"], place["stop"]):
-            # A copy, because functions may change what they are given.
-            yield Item(str(index), dict(self._segments[index]))
+    def read(self, place: Place) -> Iterator[Chunk]:
+        start, stop = place["start"], place["stop"]
+        yield Chunk("", range(start, stop), self._raws[start:stop])
 
 
 def _slice(start: int, stop: int) -> Slice:
@@ -36,21 +58,14 @@ class SeqOutput(OutputMedium):
     """Keeps what is published, in order; `segments` has it."""
 
     def __init__(self) -> None:
-        self._staged: dict[str, list[Written]] = {}
         self._published: dict[int, Segment] = {}
 
-    def stage(self, stage: str, written: Sequence[Written]) -> Place | None:
-        self._staged[stage] = list(written)
-        return {"stage": stage}
+    def begin(self, stage: str) -> Stager:
+        return PackingStager()
 
-    async def publish(self, places: Sequence[Place]) -> None:
-        for place in places:
-            for it in self._staged.pop(place["stage"], ()):
-                self._published[it.id] = it.segment
-
-    async def discard(self, places: Sequence[Place]) -> None:
-        for place in places:
-            self._staged.pop(place["stage"], None)
+    async def publish(self, staged: Staged) -> None:
+        for id, packed in unpack(staged):
+            self._published[id] = decode_segment(packed)
 
     @property
     def segments(self) -> list[Segment]:

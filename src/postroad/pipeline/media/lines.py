@@ -1,0 +1,131 @@
+"""Files of JSON lines, one segment a line."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, compress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline.job import Segment
+
+from .directory import DirectoryOutput, sync_directory
+from .medium import Chunk, InputMedium, Place, Slice, Staged, Stager
+from .packing import encode_all
+
+_SLICE_BYTES = 4 * 1024 * 1024
+_LINE_BYTES_MAX = 16 * 1024 * 1024
+_WRITE_BYTES = 1024 * 1024
+
+_encode = msgspec.json.Encoder().encode
+_decode: Callable[[bytes], Segment] = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class LinesInput(InputMedium):
+    """Reads files in the order of their names, cut at line ends.
+
+    Args:
+        path: of a file, or a pattern such as `in/*.jsonl`; on a cluster every machine must have it.
+        slice_bytes: about how long a slice is.
+    """
+
+    def __init__(self, path: str, slice_bytes: int = _SLICE_BYTES) -> None:
+        self._path = path
+        self._slice_bytes = slice_bytes
+
+    async def open(self, unsettled: Sequence[Place]) -> None:
+        if not self._files():
+            raise ConfigError(f"there is no file {self._path!r}")
+
+    def _files(self) -> list[str]:
+        return sorted(glob.glob(self._path, recursive=True))
+
+    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+        return await asyncio.to_thread(self._cut, after or {"file": "", "start": 0}, segments)
+
+    def _cut(self, after: Place, segments: int) -> list[Slice]:
+        slices: list[Slice] = []
+        for name in self._files():
+            if name < after["file"] or segments <= 0:
+                continue
+            start = after["start"] if name == after["file"] else 0
+            with open(name, "rb") as file:
+                while segments > 0 and (found := self._cut_file(file, name, start, segments)):
+                    slices.append(found)
+                    segments -= found.count
+                    start = found.end["start"]
+        return slices
+
+    def _cut_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Slice | None:
+        file.seek(start)
+        count = length = 0
+        while count < segments and length < self._slice_bytes:
+            line = file.readline(_LINE_BYTES_MAX)
+            if not line:
+                break
+            length += len(line)
+            count += 1
+        if not count:
+            return None
+        stop = start + length
+        return Slice(
+            {"file": name, "start": start, "stop": stop}, count, {"file": name, "start": stop}
+        )
+
+    def read(self, place: Place) -> Iterator[Chunk]:
+        name, start, stop = place["file"], place["start"], place["stop"]
+        with open(name, "rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+        if len(data) < stop - start:
+            raise EOFError(f"{name} became shorter while it was read")
+        lines = data.split(b"\n")
+        starts = accumulate((len(line) + 1 for line in lines[:-1]), initial=start)
+        # What follows the last line end, and lines with nothing in them.
+        filled = [bool(line.strip()) for line in lines]
+        yield Chunk(name, list(compress(starts, filled)), list(compress(lines, filled)))
+
+    @property
+    def decode(self) -> Callable[[bytes], Segment]:
+        return _decode
+
+
+class LinesOutput(DirectoryOutput):
+    """Writes files of JSON lines into a directory, one for each part of a batch."""
+
+    def begin(self, stage: str) -> Stager:
+        return _LinesStager(self.staging_path(f"{stage}.jsonl"))
+
+
+class _LinesStager(Stager):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
+        lines = encode_all(_encode, ids, segments)
+        if self._file is None:
+            # Opened only now: most parts of a batch write nothing to some of its outputs.
+            self._file = self._path.open("wb", buffering=_WRITE_BYTES)
+        lines.append(b"")
+        self._file.write(b"\n".join(lines))
+
+    def finish(self) -> Staged | None:
+        if self._file is None:
+            return None
+        with self._file as file:
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(self._path.parent)
+        return {"file": self._path.name}
+
+    def abandon(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
