@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -59,6 +59,21 @@ encode_letter = _encoder.encode
 def decode_letter(data: bytes) -> Letter:
     """Read back what `encode_letter` wrote."""
     return _letter_decoder.decode(data)
+
+
+def split_letters(
+    encoded: Sequence[bytes], letters_max: int, bytes_max: int
+) -> Iterator[Sequence[bytes]]:
+    """Cut letters that are encoded into what makes a page each."""
+    if not encoded:
+        return
+    start = size = 0
+    for index, letter in enumerate(encoded):
+        if index > start and (size + len(letter) > bytes_max or index - start >= letters_max):
+            yield encoded[start:index]
+            start, size = index, 0
+        size += len(letter)
+    yield encoded[start:]
 
 
 def bind_page(encoded: Sequence[bytes]) -> bytes:

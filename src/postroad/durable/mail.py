@@ -334,7 +334,8 @@ class Mail(StoreOperations, Lifecycle):
             # Until it has ended, nobody else may begin.
             await consumer.stop(grace)
             self._consumers.pop(queue, None)
-            self.consumptions.pop(queue, None)
+            if self.consumptions.pop(queue, None) is not None:
+                self.store.release(queue)
 
     async def _consumption(self, queue: str, is_ordered: bool, retry: Retry | None) -> Consumption:
         self._check_running()
@@ -345,6 +346,7 @@ class Mail(StoreOperations, Lifecycle):
         if consumption is not None and not consumption.is_like(is_ordered, retry):
             raise UsageError(f"queue {queue!r} is in use already, with other settings")
         if consumption is None:
+            self.store.claim(queue, "a consumer")
             consumption = self.consumptions[queue] = Consumption(
                 self.store,
                 self.config,

@@ -187,7 +187,7 @@ class StoreOperations:
             in_hand=0 if consumption is None else consumption.in_hand,
             oldest_s=_age_s(oldest_ms, now_ms),
             is_paused=is_paused,
-            has_consumer=consumption is not None,
+            has_consumer=name in self.store.claims,
             handled=0 if consumption is None else consumption.handled,
             failed=0 if consumption is None else consumption.failed,
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .acks import Acker, Verdict
+from .attempts import refuse, to_attempt
 from .delivered import Delivered
 from .job import Segment
 from .media.medium import Undecodable, encode_segment
 from .program import Program
-from .records import Attempt, FailedRoot
+from .records import FailedRoot
 from .tree import Failure, Tree, grow
 from .windows import Delta, DeltaMaker
 
-_ERROR_CHARS_MAX = 2_000
 _RAW_BYTES_MAX = 64 * 1024
 
 
@@ -31,14 +31,14 @@ class Batch:
     def take(self, delivered: Delivered, now_ms: int) -> None:
         """Run the job on one root."""
         if isinstance(delivered.segment, Undecodable):
-            self._failed.append(_refuse(delivered, delivered.segment, now_ms))
+            self._refuse(delivered, delivered.segment, now_ms)
             return
         try:
             # Now, because functions may change what they are given.
             payload = encode_segment(delivered.segment)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             found = Undecodable(repr(delivered.segment).encode()[:_RAW_BYTES_MAX], str(error))
-            self._failed.append(_refuse(delivered, found, now_ms))
+            self._refuse(delivered, found, now_ms)
             return
         tree = grow(
             self._program,
@@ -50,6 +50,10 @@ class Batch:
         for report in tree.reports:
             self._acker.add(report)
         self._trees.append((delivered, tree, payload))
+
+    def _refuse(self, delivered: Delivered, found: Undecodable, now_ms: int) -> None:
+        root, task, generation = delivered.root, delivered.task, delivered.generation
+        self._failed.append(refuse(root, task, generation, found, now_ms))
 
     def written(self, task: str) -> tuple[list[int], list[Segment]]:
         """What is for an output, with its ids, without what it has already."""
@@ -92,15 +96,8 @@ class Batch:
     def _fail(
         self, delivered: Delivered, tree: Tree, payload: bytes, now_ms: int, verdict: Verdict
     ) -> FailedRoot:
-        tasks = [failure.task for failure in tree.failures]
-        if tree.failures:
-            first = tree.failures[0]
-            error = f"{type(first.error).__name__}: {first.error}"[:_ERROR_CHARS_MAX]
-        else:
-            error = f"{verdict.missing} of what was made of it never arrived"
-        attempt = Attempt(
-            tree.generation, now_ms, tasks[0] if tasks else delivered.task, error, tasks
-        )
+        failures = [(it.task, it.error) for it in tree.failures]
+        attempt = to_attempt(tree.generation, now_ms, delivered.task, failures, verdict.missing)
         made = (it.id for it in tree.outputs if it.id not in self._unwritable)
         published = [*delivered.published, *made]
         return FailedRoot(
@@ -113,26 +110,11 @@ class Batch:
             return verdict
         one = DeltaMaker(self._program.plan)
         for it in tree.additions:
-            order = it.edge.to_bytes(8, "big") + it.ordinal.to_bytes(4, "big")
             try:
-                one.add(it.task, it.group, it.segment, order=order)
+                one.add(it.task, it.group, it.segment, order=it.order)
             except Exception as error:
                 failure = Failure(it.task, it.edge, it.segment, error.with_traceback(None))
                 tree.failures.append(failure)
                 return verdict._replace(has_failed=True)
         self._windows.merge(one.delta)
         return verdict
-
-
-def _refuse(delivered: Delivered, found: Undecodable, now_ms: int) -> FailedRoot:
-    error = f"it is no segment: {found.reason}"[:_ERROR_CHARS_MAX]
-    attempt = Attempt(delivered.generation, now_ms, delivered.task, error)
-    return FailedRoot(
-        delivered.root,
-        delivered.task,
-        delivered.generation,
-        encode_segment(found.raw),
-        attempt,
-        [],
-        is_hopeless=True,
-    )

@@ -21,6 +21,7 @@ from .media.medium import InputMedium, OutputMedium, Place, Slice, Staged
 from .pen import Pen, create_tables
 from .program import Program
 from .records import Delivery, FailedRoot, State
+from .staging import stage_prefix
 from .window_keeper import WindowKeeper
 from .windows import Delta
 
@@ -102,7 +103,9 @@ class Desk:
             await source.open([it.place for it in unsettled if it.task == name and it.place])
         unpublished = await self._store.read(lambda it: self._pen(it).publications())
         for name, target in self._outputs.items():
-            await target.open(self._job, [it for _, task, it in unpublished if task == name])
+            await target.open(
+                stage_prefix(self._job), [it for _, task, it in unpublished if task == name]
+            )
         await self._publish()
 
     def _open(self, ledger: Ledger) -> None:

@@ -43,7 +43,8 @@ class Router:
         conditions: Iterable[FlowCondition],
         resolve: Resolve,
     ) -> None:
-        self._children = tuple(children)
+        self.task = task
+        self.children = tuple(children)
         mine = [it for it in conditions if it.source == task or self._concerns(it)]
         self._normal = [self._compile(it, resolve) for it in mine if not it.exceptions]
         self._exceptional = [self._compile(it, resolve) for it in mine if it.exceptions]
@@ -67,11 +68,16 @@ class Router:
 
     def _targets(self, to: str | list[str]) -> tuple[str, ...]:
         if to == ALL:
-            return self._children
+            return self.children
         if to == NONE:
             return ()
         names = [to] if isinstance(to, str) else to
-        return tuple(name for name in self._children if name in names)
+        return tuple(name for name in self.children if name in names)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing follows the task."""
+        return not self.children
 
     @property
     def is_plain(self) -> bool:
@@ -81,7 +87,7 @@ class Router:
     def route(self, new: Segment, old: Segment) -> Route:
         """Where a segment goes that was made of another."""
         if not self._normal:
-            return Route(self._children, new)
+            return Route(self.children, new)
         targets: set[str] = set()
         excluded: set[str] = set()
         for it in self._normal:
@@ -93,7 +99,7 @@ class Router:
             excluded |= it.excluded
         # As they follow the task, not as the conditions name them.
         return Route(
-            tuple(name for name in self._children if name in targets), _without(new, excluded)
+            tuple(name for name in self.children if name in targets), _without(new, excluded)
         )
 
     def route_exception(self, error: Exception, segment: Segment) -> Route | None:

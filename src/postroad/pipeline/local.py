@@ -20,7 +20,7 @@ from .job import Job, TaskKind
 from .media.medium import InputMedium, OutputMedium, Staged
 from .program import Program
 from .records import Delivery
-from .staging import stage_all
+from .staging import stage_all, stage_name
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -121,7 +121,8 @@ class LocalRunner:
         """Stage what is for an output, however long that is not possible."""
         attempt = 0
         while True:
-            stage = f"{self._program.job.name}-{self._run}-{self._batch:08d}-{attempt}"
+            part = f"{self._run}-{self._batch:08d}-{attempt}"
+            stage = stage_name(self._program.job.name, part, task)
             try:
                 return await asyncio.to_thread(stage_all, self._outputs[task], stage, task, batch)
             except OSError as error:

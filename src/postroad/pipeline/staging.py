@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from .batch import Batch
 from .media.medium import OutputMedium, Staged, Unwritable
+
+_SEPARATOR = "+"
+
+
+def stage_name(job: str, part: str, task: str) -> str:
+    """A name for what a part of a batch writes to an output; good for a file."""
+    return stage_prefix(job) + f"{part}{_SEPARATOR}{quote(task, safe='')}"
+
+
+def stage_prefix(job: str) -> str:
+    """What such names of a job begin with, and those of no other."""
+    return quote(job, safe="") + _SEPARATOR
 
 
 def stage_all(output: OutputMedium, stage: str, task: str, batch: Batch) -> Staged | None:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from .acks import Report, report_done, report_failed, report_init
 from .flow import Route
-from .functions import Function, to_segments
+from .functions import Function
 from .job import Segment
+from .outcomes import to_routes
 from .program import Program
 
 
@@ -35,6 +36,11 @@ class Addition(NamedTuple):
     group: object
     segment: Segment
 
+    @property
+    def order(self) -> bytes:
+        """What decides which of several comes first, in whatever order they were made."""
+        return self.edge.to_bytes(8, "big") + self.ordinal.to_bytes(4, "big")
+
 
 class Failure(NamedTuple):
     """A segment whose function raised, and nothing said what to do then."""
@@ -43,10 +49,6 @@ class Failure(NamedTuple):
     edge: int
     segment: Segment
     error: Exception
-
-
-class RetryWanted(Exception):
-    """A flow condition wants the whole root to come again."""
 
 
 class Tree:
@@ -176,24 +178,18 @@ class _Grower:
     def _route(
         self, task: str, edge: int, segment: Segment, function: Function | None = None
     ) -> list[Route] | None:
-        router = self._program.routers[task]
         self._is_exceptional = False
+        result: object = segment
+        raised = None
         try:
-            try:
-                made = [segment] if function is None else to_segments(function(segment))
-                routes = [router.route(new, segment) for new in made]
-            except Exception as error:
-                route = router.route_exception(error, segment)
-                if route is None:
-                    raise
-                self._is_exceptional = True
-                # An output has nothing behind it: what is said about its exceptions drops them.
-                routes = [] if task in self._program.graph.outputs else [route]
-                if route.retries:
-                    routes = [route]
-            if any(route.retries for route in routes):
-                raise RetryWanted(f"a flow condition of {task!r} wants it to come again")
+            if function is not None:
+                result = function(segment)
+        except Exception as error:
+            raised = error
+        try:
+            made = to_routes(self._program.routers[task], segment, result, raised)
         except Exception as error:
             self.tree.failures.append(Failure(task, edge, segment, error.with_traceback(None)))
             return None
-        return routes
+        self._is_exceptional = made.is_exceptional
+        return made.routes

@@ -27,6 +27,11 @@ class Audience:
         """Have a function called with what each commit brought."""
         self._on_news.append(on_news)
 
+    def remove(self, on_news: Callable[[News], None]) -> None:
+        """Call a function no more; it may be gone already."""
+        if on_news in self._on_news:
+            self._on_news.remove(on_news)
+
     def add_early(
         self, on_arriving: Callable[[InPage], None], on_withdrawn: Callable[[Pages], None]
     ) -> None:
@@ -49,7 +54,7 @@ class Audience:
 
 
 def _tell(listeners: Sequence[Callable[[T], None]], news: T) -> None:
-    for listener in listeners:
+    for listener in tuple(listeners):
         try:
             listener(news)
         except Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from postroad.core.errors import StoreLocked
 from postroad.durable.config import MailConfig
@@ -66,6 +66,18 @@ class Ledger:
         else:
             self.outbox.append(peer, encoded)
 
+    def append_pages(self, peer: str, pages: Iterable[tuple[int, bytes]]) -> None:
+        """Add letters for a peer that are bound to pages already; each with their number."""
+        for count, page in pages:
+            if peer == self.owner:
+                self._store_own(page)
+            else:
+                self.outbox.append_page(peer, count, page, self.now_ms)
+
+    def _store_own(self, page: bytes) -> None:
+        letters = decode_page(page)
+        self.queues.store_letters(self.owner, letters, 0, self.now_ms, page=page)
+
     def append_letter(self, peer: str, letter: Letter) -> None:
         """Add one letter that exists already."""
         self.append(peer, encode_letter(letter))
@@ -74,8 +86,7 @@ class Ledger:
         """Write what was gathered, and the number that tells whether this commit happened."""
         self.outbox.flush(self.now_ms)
         for encoded in self.outbox.split(self._to_self):
-            letters = decode_page(bind_page(encoded))
-            self.queues.store_letters(self.owner, letters, 0, self.now_ms)
+            self._store_own(bind_page(encoded))
         self._to_self.clear()
         self.queues.flush()
         write_meta(self.database, self._counter, str(self.commits + 1))

@@ -18,7 +18,7 @@ from postroad.core.errors import (
 from postroad.durable.chain import extend, genesis
 from postroad.durable.config import MailConfig
 from postroad.durable.exchange import Reason, Refusal
-from postroad.durable.letters import Letter, bind_page, decode_page
+from postroad.durable.letters import Letter, bind_page, decode_page, split_letters
 
 from .database import Database
 from .dead import DeadLetters
@@ -147,25 +147,20 @@ class Outbox:
         for name, encoded in self._posted.items():
             peer = self.peer(name)
             for letters in self.split(encoded):
-                self._write_page(peer, letters, now_ms)
+                self._write_page(peer, len(letters), bind_page(letters), now_ms)
         self._posted.clear()
 
     def split(self, encoded: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         """Cut letters into pages."""
-        if not encoded:
-            return
-        letters_max, bytes_max = self._config.page_letters_max, self._config.page_bytes_max
-        start = size = 0
-        for index, letter in enumerate(encoded):
-            if index > start and (size + len(letter) > bytes_max or index - start >= letters_max):
-                yield encoded[start:index]
-                start, size = index, 0
-            size += len(letter)
-        yield encoded[start:]
+        config = self._config
+        return split_letters(encoded, config.page_letters_max, config.page_bytes_max)
 
-    def _write_page(self, peer: Peer, encoded: Sequence[bytes], now_ms: int) -> None:
-        letters = bind_page(encoded)
-        first, last = peer.head + 1, peer.head + len(encoded)
+    def append_page(self, name: str, count: int, letters: bytes, now_ms: int) -> None:
+        """Add a page of so many letters as it is, before what `append` adds in this commit."""
+        self._write_page(self.peer(name), count, letters, now_ms)
+
+    def _write_page(self, peer: Peer, count: int, letters: bytes, now_ms: int) -> None:
+        first, last = peer.head + 1, peer.head + count
         peer.head, peer.head_chain = last, extend(peer.head_chain, letters)
         self.database.execute(
             "INSERT INTO postroad_outbox (id, last, chain, posted_ms, letters)"

@@ -12,6 +12,7 @@ from postroad.durable.letters import NEVER_MS, Letter, encode_letter, encode_pag
 from .database import Database
 from .queries import count_pending, sizes_by_sender
 from .rows import AsideLetter, InPage
+from .stretches import PageStretch, Stretch, bits_between
 from .texts import storable
 
 _NUMBERED = ("postroad_inbox", "postroad_aside", "postroad_queues", "postroad_streams")
@@ -218,6 +219,65 @@ class Queues:
             "UPDATE postroad_queues SET is_paused = ? WHERE id = ?",
             (int(is_paused), self.queue_id(queue)),
         )
+
+    def release_held(self, queue: str) -> None:
+        """Let all letters go that wait for others of their key: order does not matter any more."""
+        self.database.execute(
+            "UPDATE postroad_aside SET holds_key = 0,"
+            " due_ms = CASE WHEN due_ms >= ? THEN 0 ELSE due_ms END"
+            " WHERE queue = ? AND holds_key = 1",
+            (NEVER_MS, self.queue_id(queue)),
+        )
+
+    # Stretches, for those who have a queue for themselves.
+
+    def take_out(self, stretch: Stretch) -> None:
+        """The letters of a stretch are done with, as far as they are there."""
+        if not isinstance(stretch, PageStretch):
+            for id in stretch.ids:
+                self._delete(
+                    "DELETE FROM postroad_aside WHERE id = ? AND queue = ? AND received_ms <= ?"
+                    " RETURNING sender, LENGTH(letter)",
+                    (id, stretch.queue, stretch.received_ms),
+                )
+        elif stretch.stop is not None:
+            bits = bits_between(stretch.start, stretch.stop)
+            self.finish_some(stretch.queue, stretch.first, stretch.received_ms, bits)
+        else:
+            self._delete(
+                "DELETE FROM postroad_inbox WHERE queue = ? AND id BETWEEN ? AND ?"
+                " AND received_ms <= ? RETURNING sender, size",
+                (stretch.queue, stretch.first, stretch.last, stretch.received_ms),
+            )
+
+    def finish_some(self, queue: int, page: int, received_ms: int, bits: int) -> bool:
+        """Some letters of a page are done with; False if it is not there any more.
+
+        Goes by what is stored, and not by a page in memory as `finish` does.
+        """
+        rows = self.database.execute(
+            "SELECT pending, done FROM postroad_inbox"
+            " WHERE id = ? AND queue = ? AND received_ms <= ?",
+            (page, queue, received_ms),
+        )
+        for pending, data in rows:
+            before = 0 if data is None else int.from_bytes(data)
+            done = before | bits
+            left = pending + before.bit_count() - done.bit_count()
+            if left:
+                self.database.execute(
+                    "UPDATE postroad_inbox SET done = ?, pending = ? WHERE id = ?",
+                    (done.to_bytes((done.bit_length() + 7) // 8), left, page),
+                )
+            else:
+                self._delete(
+                    "DELETE FROM postroad_inbox WHERE id = ? RETURNING sender, size", (page,)
+                )
+        return bool(rows)
+
+    def _delete(self, statement: str, parameters: Sequence[object]) -> None:
+        for sender, size in self.database.execute(statement, parameters):
+            self._count(sender, -size)
 
     def purge(self, queue: str) -> int:
         """Remove everything from a queue; returns how many messages that were."""

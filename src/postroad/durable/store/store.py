@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -55,6 +56,11 @@ class Store:
         self.owner = ""
         # Those who are told what commits bring; empty again after each closing.
         self.audience = Audience()
+        # Queues that somebody takes from, and who does; empty again likewise.
+        self.claims: dict[str, str] = {}
+        # For those who read without an event loop: made when one first does.
+        self._beside: Database | None = None
+        self._reading_beside = threading.Lock()
         self._writer: Writer | None = None
         self._ledger: Ledger
         self._reader: Database
@@ -177,9 +183,15 @@ class Store:
         writer, self._writer = self._writer, None
         await writer.close()
         self.audience = Audience()
-        await self._reading.run(close_quietly, self._reader)
+        self.claims = {}
+        await self._reading.run(self._close_readers)
         await self._writing.run(self._release)
         self._shut_down()
+
+    def _close_readers(self) -> None:
+        close_quietly(self._reader)
+        with self._reading_beside:
+            self._close_beside()
 
     def _release(self) -> None:
         close_quietly(self._ledger.database)
@@ -244,6 +256,29 @@ class Store:
             await self._reading.run(self._reconnect_reader)
             raise
 
+    def read_now(
+        self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The same in the thread that calls, whichever it is: it waits until it is read.
+
+        A store in memory has one connection only, so there what is not committed may be seen.
+        """
+        with self._reading_beside:
+            if self._writer is None:
+                raise UsageError(f"{self!r} is not open")
+            if self._beside is None:
+                self._beside = self._backend.connect_reader()
+            try:
+                return function(self._beside, *args, **kwargs)
+            except StoreUnavailable:
+                self._close_beside()
+                raise
+
+    def _close_beside(self) -> None:
+        if self._beside is not None and self._beside is not self._ledger.database:
+            close_quietly(self._beside)
+        self._beside = None
+
     def _reconnect_reader(self) -> None:
         try:
             reader = self._backend.connect_reader()
@@ -252,6 +287,22 @@ class Store:
             return
         close_quietly(self._reader)
         self._reader = reader
+
+    # Who uses it.
+
+    def claim(self, queue: str, who: str) -> None:
+        """Be the only one who takes letters out of a queue.
+
+        Raises:
+            UsageError: somebody does already.
+        """
+        if queue in self.claims:
+            raise UsageError(f"queue {queue!r} has {self.claims[queue]} already")
+        self.claims[queue] = who
+
+    def release(self, queue: str) -> None:
+        """Let others take from a queue; they may do so already."""
+        self.claims.pop(queue, None)
 
     def use_rule(self, rule: Callable[[str, str], bool]) -> None:
         """Have a function decide whether a sender may open a queue."""

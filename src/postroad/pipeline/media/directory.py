@@ -22,14 +22,14 @@ class DirectoryOutput(OutputMedium):
     def __init__(self, path: str) -> None:
         self._directory = Path(path)
 
-    async def open(self, job: str, unpublished: Sequence[Staged]) -> None:
-        await asyncio.to_thread(self._open, job, {it["file"] for it in unpublished})
+    async def open(self, prefix: str, unpublished: Sequence[Staged]) -> None:
+        await asyncio.to_thread(self._open, prefix, {it["file"] for it in unpublished})
 
-    def _open(self, job: str, wanted: set[str]) -> None:
+    def _open(self, prefix: str, wanted: set[str]) -> None:
         staging = self._directory / _STAGING
         staging.mkdir(parents=True, exist_ok=True)
-        for path in staging.glob(f"{job}-*"):
-            if path.name not in wanted:
+        for path in staging.iterdir():
+            if path.name.startswith(prefix) and path.name not in wanted:
                 path.unlink(missing_ok=True)
 
     def staging_path(self, name: str) -> Path:

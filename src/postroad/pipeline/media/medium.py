@@ -158,12 +158,12 @@ class OutputMedium(Protocol):
     published. What was settled is published for certain, perhaps twice; what was not, never.
     """
 
-    async def open(self, job: str, unpublished: Sequence[Staged]) -> None:
+    async def open(self, prefix: str, unpublished: Sequence[Staged]) -> None:
         """Get ready to publish. Called in one process only, as all that follow but `begin`.
 
         Args:
-            job: what the names of its stagings begin with.
-            unpublished: what will still be published; of the job's other stagings nobody will ask.
+            prefix: what the names of the job's stagings begin with.
+            unpublished: what will still be published; of its other stagings nobody will ask.
         """
         return
 

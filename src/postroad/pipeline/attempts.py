@@ -1,0 +1,49 @@
+"""Why a root was not done with, as the pen keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .media.medium import Undecodable, encode_segment
+from .records import Attempt, FailedRoot
+
+_ERROR_CHARS_MAX = 2_000
+
+
+def to_attempt(
+    generation: int,
+    now_ms: int,
+    entry: str,
+    failures: Sequence[tuple[str, Exception]],
+    missing: int,
+) -> Attempt:
+    """Tell what happened.
+
+    Args:
+        generation: how often the root was delivered before.
+        now_ms: the time.
+        entry: the task it came in by.
+        failures: tasks that failed, with what they failed with, the first one first.
+        missing: how much of what was made of it never arrived, if nothing failed.
+    """
+    tasks = [task for task, _ in failures]
+    lost = f"{missing} of what was made of it never arrived"
+    error = _tell(failures[0][1]) if failures else lost
+    return Attempt(generation, now_ms, tasks[0] if tasks else entry, error, tasks)
+
+
+def _tell(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = "it cannot even be told"
+    return f"{type(error).__name__}: {text}"[:_ERROR_CHARS_MAX]
+
+
+def refuse(root: int, task: str, generation: int, found: Undecodable, now_ms: int) -> FailedRoot:
+    """What never was a segment is dead at once."""
+    error = f"it is no segment: {found.reason}"[:_ERROR_CHARS_MAX]
+    attempt = Attempt(generation, now_ms, task, error)
+    return FailedRoot(
+        root, task, generation, encode_segment(found.raw), attempt, [], is_hopeless=True
+    )

@@ -1,0 +1,1 @@
+"""Jobs run on many segments at a time, with the same outcome as one by one. Needs NumPy."""

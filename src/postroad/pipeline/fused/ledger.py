@@ -1,0 +1,148 @@
+"""Which roots of a piece are done with: the arithmetic of `acks`, for many at a time.
+
+XOR does not care for order, so what was given and taken is added up edge by edge first. Where each
+edge that was given was also taken, all is zero without a look at whose edges they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from postroad.pipeline.acks import Bits
+
+from .ids import Ids, Indexes, bits_of, edge_ids
+
+
+class Edges:
+    """The edges along which some segments came to a task.
+
+    Attributes:
+        ids: theirs.
+        origins: for each, which root of the piece it belongs to.
+        open: for each, the bits that were given and not taken, or taken and given elsewhere.
+        sign: 1 if they were given here, -1 if elsewhere, 0 if they are the roots themselves.
+    """
+
+    __slots__ = ("ids", "open", "origins", "sign")
+
+    def __init__(self, ids: Ids, origins: Indexes, open: Ids, sign: int) -> None:
+        self.ids = ids
+        self.origins = origins
+        self.open = open
+        self.sign = sign
+
+
+class Residue(NamedTuple):
+    """What is left over of a root."""
+
+    bits: int
+    missing: int
+    """Edges given and not taken; less than none if they were taken and given elsewhere."""
+
+
+class Ledger:
+    """Counts for one piece: some roots, and what is made of them in one pass.
+
+    Args:
+        bits: of the job.
+        roots: ids of the roots.
+        generation: how often they were delivered before.
+    """
+
+    def __init__(self, bits: Bits, roots: Ids, generation: int) -> None:
+        self._bits = bits
+        self._roots = roots
+        self._generation = generation
+        self._all: list[Edges] = []
+
+    def enter(self) -> Edges:
+        """The roots come in: nobody gave these."""
+        return Edges(self._roots, np.arange(len(self._roots)), self._roots, 0)
+
+    def arrive(self, ids: Ids, origins: Indexes) -> Edges:
+        """Segments come that another pass gave."""
+        return self._keep(Edges(ids, origins, np.zeros_like(ids), -1))
+
+    def give(
+        self,
+        taken: Edges,
+        source: str,
+        target: str,
+        parents: Indexes | None = None,
+        ordinals: Ids | None = None,
+    ) -> Edges:
+        """Segments go on from one task to another.
+
+        Args:
+            taken: the edges that what they were made of came along.
+            source: the task that made them.
+            target: the task they are for.
+            parents: for each, the position in `taken`; None if there is one for each.
+            ordinals: for each, its place among those made together; None likewise.
+        """
+        ids = self.make_ids(taken, source, target, parents, ordinals)
+        origins = taken.origins if parents is None else taken.origins[parents]
+        return self._keep(Edges(ids, origins, bits_of(ids, self._generation).copy(), 1))
+
+    def make_ids(
+        self,
+        taken: Edges,
+        source: str,
+        target: str,
+        parents: Indexes | None = None,
+        ordinals: Ids | None = None,
+    ) -> Ids:
+        """The ids that edges between two tasks have."""
+        above = taken.ids if parents is None else taken.ids[parents]
+        return edge_ids(above, self._bits.edge_key(source, target), ordinals)
+
+    def take(self, edges: Edges, failed: Sequence[int] = ()) -> None:
+        """A task is done with what came along some edges, but for some positions."""
+        if edges.sign == 0:
+            return
+        taken = bits_of(edges.ids, self._generation)
+        if failed:
+            taken = taken.copy()
+            taken[failed] = 0
+        np.bitwise_xor(edges.open, taken, out=edges.open)
+
+    def join(self, parts: Sequence[Edges]) -> Edges:
+        """Several as one."""
+        self._all = [it for it in self._all if it not in parts]
+        return self._keep(
+            Edges(
+                np.concatenate([it.ids for it in parts]),
+                np.concatenate([it.origins for it in parts]),
+                np.concatenate([it.open for it in parts]),
+                parts[0].sign,
+            )
+        )
+
+    def close(self) -> dict[int, Residue]:
+        """What is left over, by the root's place in the piece; of most, nothing."""
+        parts = [it for it in self._all if it.open.any()]
+        if not parts:
+            return {}
+        positions = [np.flatnonzero(it.open) for it in parts]
+        origins = np.concatenate([it.origins[at] for it, at in zip(parts, positions, strict=True)])
+        bits = np.concatenate([it.open[at] for it, at in zip(parts, positions, strict=True)])
+        signs = np.concatenate(
+            [np.full(len(at), it.sign) for it, at in zip(parts, positions, strict=True)]
+        )
+        order = np.argsort(origins, kind="stable")
+        origins = origins[order]
+        starts = np.flatnonzero(np.concatenate(([True], origins[1:] != origins[:-1])))
+        sums = np.bitwise_xor.reduceat(bits[order], starts).tolist()
+        missing = np.add.reduceat(signs[order], starts).tolist()
+        places = origins[starts].tolist()
+        return {
+            place: Residue(sum, count)
+            for place, sum, count in zip(places, sums, missing, strict=True)
+        }
+
+    def _keep(self, edges: Edges) -> Edges:
+        self._all.append(edges)
+        return edges

@@ -1,0 +1,163 @@
+"""The tasks between two shuffles, run as one pass over a piece: some roots, or parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from postroad.pipeline.job import Segment
+from postroad.pipeline.program import Program
+from postroad.pipeline.tree import Addition, group_of
+
+from .ids import Ids, Indexes
+from .ledger import Edges, Ledger
+from .making import Made, make
+
+
+class Failed(NamedTuple):
+    """A segment that failed."""
+
+    origin: int
+    """Which root of the piece it belongs to."""
+    task: str
+    error: Exception
+
+
+class Piece:
+    """What is worked on at a time.
+
+    Attributes:
+        roots: ids.
+        generation: how often they were delivered before.
+        ledger: counts.
+        failures: what failed.
+        additions: what is added to windows, each with the root of the piece it belongs to.
+    """
+
+    def __init__(self, program: Program, roots: Ids, generation: int) -> None:
+        self.roots = roots
+        self.generation = generation
+        self.ledger = Ledger(program.bits, roots, generation)
+        self.failures: list[Failed] = []
+        self.additions: list[tuple[int, Addition]] = []
+
+
+class Sink(Protocol):
+    """Where a pass leaves what is not for its own tasks."""
+
+    def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+        """Take what an output task made of what came along some edges."""
+
+    def send(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
+        """Take segments for a task of a later stage."""
+
+
+class Pass:
+    """Runs one stage of a job."""
+
+    def __init__(self, program: Program, stage: int, sink: Sink) -> None:
+        self._program = program
+        self._tasks = program.graph.stages[stage].tasks
+        self._here = frozenset(self._tasks)
+        self._outputs = frozenset(program.graph.outputs)
+        self._sink = sink
+
+    def enter(self, piece: Piece, task: str, segments: list[Segment]) -> None:
+        """The roots of a piece come in by a task."""
+        self._run(piece, {task: [(piece.ledger.enter(), segments)]})
+
+    def arrive(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
+        """Segments come that a pass before sent to a task."""
+        self._run(piece, {task: [(edges, segments)]})
+
+    def _run(self, piece: Piece, waiting: dict[str, list[tuple[Edges, list[Segment]]]]) -> None:
+        for task in self._tasks:
+            parts = waiting.pop(task, None)
+            if parts is None:
+                continue
+            edges, segments = parts[0]
+            if len(parts) > 1:
+                edges = piece.ledger.join([part for part, _ in parts])
+                segments = [segment for _, part in parts for segment in part]
+            for target, given, sent in self._work(piece, task, edges, segments):
+                if target in self._here and not self._is_shuffled(target):
+                    waiting.setdefault(target, []).append((given, sent))
+                else:
+                    self._sink.send(piece, target, given, sent)
+
+    def _is_shuffled(self, task: str) -> bool:
+        return self._program.graph.tasks[task].group_by is not None
+
+    def _work(
+        self, piece: Piece, task: str, edges: Edges, segments: list[Segment]
+    ) -> list[tuple[str, Edges, list[Segment]]]:
+        """Have a task take segments; returns what goes on, and where to."""
+        is_windowed = task in self._program.windowed
+        # Before its function may change them.
+        keys = self._program.graph.tasks[task].group_by
+        groups = [group_of(keys, segment) for segment in segments] if is_windowed else []
+        made = make(self._program, task, segments)
+        for position, error in made.failed.items():
+            piece.failures.append(Failed(int(edges.origins[position]), task, error))
+        if task in self._outputs:
+            self._sink.put_out(piece, task, edges, made)
+            return []
+        piece.ledger.take(edges, list(made.failed))
+        if is_windowed:
+            made = _add(piece, task, edges, groups, made)
+        return self._give(piece, task, edges, made)
+
+    def _give(
+        self, piece: Piece, task: str, edges: Edges, made: Made
+    ) -> list[tuple[str, Edges, list[Segment]]]:
+        given = []
+        children = self._program.graph.children[task]
+        if made.targets is None:
+            for place, target in enumerate(children):
+                along = piece.ledger.give(edges, task, target, made.parents, made.ordinals)
+                # Each has its own: a function may change what it is given.
+                sent = made.segments if place == 0 else list(map(dict, made.segments))
+                given.append((target, along, sent))
+            return given
+        parents, ordinals = made.parents, made.ordinals
+        assert parents is not None
+        for target, places, sent in _choose(children, made.targets, parents, made.segments):
+            along = piece.ledger.give(
+                edges, task, target, parents[places], None if ordinals is None else ordinals[places]
+            )
+            given.append((target, along, sent))
+        return given
+
+
+def _choose(
+    children: Sequence[str],
+    targets: Sequence[tuple[str, ...]],
+    parents: Indexes,
+    segments: Sequence[Segment],
+) -> list[tuple[str, list[int], list[Segment]]]:
+    """What goes to each child: which ones, and their segments, a copy for all but the first."""
+    chosen: dict[str, tuple[list[int], list[Segment]]] = {name: ([], []) for name in children}
+    # Also a function may return the same object twice.
+    sent: set[tuple[int, int]] = set()
+    for place, parent in enumerate(parents.tolist()):
+        segment = segments[place]
+        for name in targets[place]:
+            places, copies = chosen[name]
+            places.append(place)
+            key = (parent, id(segment))
+            copies.append(dict(segment) if key in sent else segment)
+            sent.add(key)
+    return [(name, places, copies) for name, (places, copies) in chosen.items() if places]
+
+
+def _add(piece: Piece, task: str, edges: Edges, groups: list[object], made: Made) -> Made:
+    """Add to windows what is no exception; returns what is one."""
+    parents = range(len(made.segments)) if made.parents is None else made.parents.tolist()
+    ordinals = [0] * len(made.segments) if made.ordinals is None else made.ordinals.tolist()
+    for place, segment in enumerate(made.segments):
+        if place in made.exceptional:
+            continue
+        parent = parents[place]
+        added = Addition(task, int(edges.ids[parent]), ordinals[place], groups[parent], segment)
+        piece.additions.append((int(edges.origins[parent]), added))
+    return made.only(sorted(made.exceptional))

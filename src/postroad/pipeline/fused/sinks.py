@@ -1,0 +1,97 @@
+"""Outputs that a pass writes to by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from postroad.pipeline.job import Segment
+from postroad.pipeline.media.medium import OutputMedium, Staged, Stager, Unwritable
+from postroad.pipeline.staging import stage_name
+
+from .ids import Ids, Indexes
+from .ledger import Edges
+from .making import Made
+from .passing import Failed, Piece
+
+
+class StagingSink:
+    """Stages what a part of a batch writes.
+
+    Args:
+        job: the job's name.
+        part: a name that no other part has.
+        outputs: by the names of their tasks.
+    """
+
+    def __init__(self, job: str, part: str, outputs: Mapping[str, OutputMedium]) -> None:
+        self._job = job
+        self._part = part
+        self._outputs = outputs
+        self._stagers: dict[str, Stager] = {}
+        self._put: list[tuple[Indexes, Ids]] = []
+
+    def send(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
+        raise AssertionError(f"{task!r} is of a later stage, and there is none")
+
+    def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+        ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals)
+        origins = edges.origins if made.parents is None else edges.origins[made.parents]
+        failed = set(made.failed)
+        reasons = self._write(task, ids.tolist(), made.segments)
+        if reasons:
+            bad = np.flatnonzero(np.isin(ids, np.array(list(reasons), dtype=np.uint64)))
+            for place in bad.tolist():
+                error = TypeError(f"it cannot be written: {reasons[int(ids[place])]}")
+                piece.failures.append(Failed(int(origins[place]), task, error))
+                failed.add(place if made.parents is None else int(made.parents[place]))
+            origins, ids = np.delete(origins, bad), np.delete(ids, bad)
+        self._put.append((origins, ids))
+        piece.ledger.take(edges, sorted(failed))
+
+    def _write(self, task: str, ids: list[int], segments: list[Segment]) -> dict[int, str]:
+        """Write what can be written; returns why the rest cannot be."""
+        refused: dict[int, str] = {}
+        while ids:
+            stager = self._stagers.get(task)
+            if stager is None:
+                name = stage_name(self._job, self._part, task)
+                stager = self._stagers[task] = self._outputs[task].begin(name)
+            try:
+                stager.write(ids, segments)
+                break
+            except Unwritable as error:
+                refused |= error.reasons
+                kept = [at for at, id in enumerate(ids) if id not in error.reasons]
+                if len(kept) == len(ids):
+                    raise AssertionError(f"{task!r} refuses what it was not given") from error
+                ids, segments = [ids[at] for at in kept], [segments[at] for at in kept]
+        return refused
+
+    def take_put(self, origins: Sequence[int]) -> dict[int, list[int]]:
+        """Ids of what was written since the last time, for some roots of the piece."""
+        put, self._put = self._put, []
+        found: dict[int, list[int]] = {origin: [] for origin in origins}
+        if not found:
+            return found
+        wanted = np.array(sorted(found))
+        for places, ids in put:
+            chosen = np.isin(places, wanted)
+            for origin, id in zip(places[chosen].tolist(), ids[chosen].tolist(), strict=True):
+                found[origin].append(id)
+        return found
+
+    def stage_more(self, task: str, ids: list[int], segments: list[Segment]) -> dict[int, str]:
+        """Write what comes from elsewhere; returns why some of it cannot be."""
+        return self._write(task, ids, segments)
+
+    def finish(self) -> list[tuple[str, Staged]]:
+        """Have everything where a crash does not lose it."""
+        staged = [(task, stager.finish()) for task, stager in self._stagers.items()]
+        return [(task, it) for task, it in staged if it is not None]
+
+    def abandon(self) -> None:
+        """Throw everything away."""
+        for stager in self._stagers.values():
+            stager.abandon()

@@ -1,0 +1,85 @@
+"""Options that media on servers have in common, and how they are refused."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline.job import Segment
+
+from .medium import decode_segment
+
+CODECS: Mapping[str, Callable[[bytes], Segment]] = {
+    "json": msgspec.json.Decoder(dict[str, Any]).decode,
+    "msgpack": decode_segment,
+}
+"""How segments may be encoded, and what decodes them."""
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """Files for TLS; what is not given is as the machine has it."""
+
+    ca: str | None = None
+    """Certificates of those who may vouch for the server."""
+    cert: str | None = None
+    """Our own certificate."""
+    key: str | None = None
+    """Its key."""
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ConfigError("tls_cert and tls_key are given together or not at all")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is any."""
+        return self != Tls()
+
+    def context(self) -> ssl.SSLContext:
+        """For a client.
+
+        Raises:
+            ConfigError: a file is not there, or not what it should be.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:
+            files = ", ".join(it for it in (self.ca, self.cert, self.key) if it)
+            raise ConfigError(f"tls_ca, tls_cert, tls_key: {files}: {error}") from error
+        return context
+
+
+def check_codec(codec: str) -> str:
+    """Refuse an unknown one."""
+    if codec not in CODECS:
+        raise ConfigError(f"codec is {codec!r}; it must be one of {', '.join(sorted(CODECS))}")
+    return codec
+
+
+def check_name(option: str, value: object, forbidden: str = "") -> str:
+    """Refuse what is no name."""
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{option} is {value!r}; it must be a name")
+    if bad := sorted(it for it in set(value) if it in forbidden or it.isspace()):
+        raise ConfigError(f"{option} is {value!r}; it must not have {' '.join(map(repr, bad))}")
+    return value
+
+
+def check_positive(option: str, value: object) -> int:
+    """Refuse what is no whole number above zero."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{option} is {value!r}; it must be a whole number above 0")
+    return value
+
+
+def check_flag(option: str, value: object) -> bool:
+    """Refuse what is neither true nor false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{option} is {value!r}; it must be true or false")
+    return value

@@ -1,0 +1,52 @@
+"""What becomes of one call of a function: routes, or the exception that its segment failed with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .flow import Route, Router
+from .functions import to_segments
+from .job import Segment
+
+
+class RetryWanted(Exception):
+    """A flow condition wants the whole root to come again."""
+
+
+class Routed(NamedTuple):
+    """What a call made, with where that goes."""
+
+    routes: list[Route]
+    is_exceptional: bool = False
+    """Whether it was made of an exception."""
+
+
+def to_routes(
+    router: Router, segment: Segment, result: object, raised: Exception | None = None
+) -> Routed:
+    """Where what a task made of a segment goes.
+
+    Args:
+        router: of the task.
+        segment: what its function was called with.
+        result: what it returned.
+        raised: what it raised instead.
+
+    Raises:
+        Exception: the segment failed with it.
+    """
+    is_exceptional = False
+    try:
+        if raised is not None:
+            raise raised
+        routes = [router.route(new, segment) for new in to_segments(result)]
+    except Exception as error:
+        route = router.route_exception(error, segment)
+        if route is None:
+            raise
+        is_exceptional = True
+        # An output has nothing behind it: what is said about its exceptions drops them.
+        routes = [route] if route.retries or not router.is_end else []
+    if any(route.retries for route in routes):
+        raise RetryWanted(f"a flow condition of {router.task!r} wants it to come again")
+    return Routed(routes, is_exceptional)

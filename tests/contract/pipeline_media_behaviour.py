@@ -1,0 +1,364 @@
+"""What every medium of pipelines does. Each kind of medium inherits the suites that it can keep.
+
+An input has a `source` fixture and inherits `InputBehaviour`, and `PortableInputBehaviour`,
+`UnboundedBehaviour` and `UndecodableBehaviour` where they apply. An output has a `target` fixture
+and inherits `OutputBehaviour`, and `UnwritableBehaviour` and `PortableOutputBehaviour` likewise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import pytest
+
+from postroad.pipeline import LocalRunner, Pen, SeqInput
+from postroad.pipeline.desk import Outcome
+from postroad.pipeline.media import Place, Staged, Unwritable
+from tests.contract.pipeline_media_harness import (
+    BATCH,
+    JOB,
+    RUN,
+    SEGMENTS,
+    WAIT_S,
+    Crash,
+    Source,
+    Target,
+    assert_once,
+    count_to,
+    dead_in,
+    die_while_staging,
+    in_order,
+    job_of,
+    numbers,
+    opened,
+    parts_of,
+    plain,
+    process_of,
+    read_elsewhere,
+    run_job,
+    settling,
+    stage,
+    stage_elsewhere,
+)
+
+__all__ = [
+    "InputBehaviour",
+    "OutputBehaviour",
+    "PortableInputBehaviour",
+    "PortableOutputBehaviour",
+    "Source",
+    "Target",
+    "UnboundedBehaviour",
+    "UndecodableBehaviour",
+    "UnwritableBehaviour",
+]
+
+# Inputs.
+
+
+class InputBehaviour:
+    """For every input."""
+
+    async def test_everything_comes_once_and_nothing_after_it(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source) as process:
+            await process.settle_all(SEGMENTS)
+        assert_once(process.received, count_to(SEGMENTS))
+
+    async def test_a_slice_is_the_same_whenever_it_is_read(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source) as process:
+            places = [it.place for it in await process.admit()]
+            first = [plain(process.medium.read(it)) for it in places if it is not None]
+            again = [plain(process.medium.read(it)) for it in places if it is not None]
+        assert first == again
+        assert sum(len(positions) for it in first for _, positions, _ in it) > 0
+
+    async def test_no_more_is_cut_than_was_asked_for(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source, batch_size=3) as process:
+            deliveries = await process.admit()
+            assert 1 <= sum(it.segments for it in deliveries) <= 3
+            assert len(await process.read(deliveries)) == sum(it.segments for it in deliveries)
+
+    async def test_a_new_process_goes_on_where_the_last_one_was(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source) as first:
+            await first.settle(await first.admit())
+        async with process_of(source) as second:
+            await second.settle_all(SEGMENTS - len(first.received))
+        assert_once([*first.received, *second.received], count_to(SEGMENTS))
+
+    async def test_what_was_admitted_and_not_settled_is_read_again(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source) as first:
+            await first.settle(await first.admit())
+            lost = await first.read([*await first.admit(), *await first.admit()])
+        async with process_of(source) as second:
+            again = await second.read(await second.desk.unsettled())
+            assert [it.root for it in again] == [it.root for it in lost]
+            assert [it.segment for it in again] == [it.segment for it in lost]
+            await second.settle_all(SEGMENTS - len(first.received))
+        assert_once([*first.received, *second.received], count_to(SEGMENTS))
+
+    async def test_slices_may_be_settled_in_any_order(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source) as first:
+            held, later = await first.admit(), await first.admit()
+            await first.settle(later)
+            roots = [it.root for it in await first.read(held)]
+        async with process_of(source) as second:
+            assert [it.root for it in await second.read(await second.desk.unsettled())] == roots
+            await second.settle_all(SEGMENTS - len(first.received))
+        assert_once([*first.received, *second.received], count_to(SEGMENTS))
+
+    async def test_a_crash_between_cut_and_admission_loses_nothing(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source) as first:
+            await first.settle(await first.admit())
+            after = await first.store.read(lambda it: Pen(it, JOB).position("in"))
+            await first.medium.cut(after, BATCH)
+        async with process_of(source) as second:
+            await second.settle_all(SEGMENTS - len(first.received))
+        assert_once([*first.received, *second.received], count_to(SEGMENTS))
+
+    async def test_a_crash_after_the_very_first_cut_loses_nothing(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source) as first:
+            await first.medium.cut(None, BATCH)
+        async with process_of(source) as second:
+            await second.settle_all(SEGMENTS)
+        assert_once(second.received, count_to(SEGMENTS))
+
+    async def test_a_crash_before_the_input_hears_of_the_settling(
+        self, source: Source, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await source.put(count_to(SEGMENTS))
+
+        async def crash(places: Sequence[Place]) -> None:
+            raise Crash
+
+        async with process_of(source) as first:
+            monkeypatch.setattr(first.medium, "on_settled", crash)
+            with pytest.raises(Crash):
+                await first.settle(await first.admit())
+        async with process_of(source) as second:
+            await second.settle_all(SEGMENTS - len(first.received))
+        assert_once([*first.received, *second.received], count_to(SEGMENTS))
+
+    async def test_the_input_may_hear_of_a_settling_twice(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source) as process:
+            deliveries = await process.admit()
+            await process.settle(deliveries)
+            await process.medium.on_settled([it.place for it in deliveries if it.place])
+            await process.settle_all(SEGMENTS)
+        assert_once(process.received, count_to(SEGMENTS))
+
+    async def test_a_job_from_end_to_end(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        segments, runner = await run_job(source, SEGMENTS)
+        assert in_order(segments) == count_to(SEGMENTS)
+        assert runner.desk.counts.delivered == SEGMENTS
+
+
+class PortableInputBehaviour:
+    """For inputs whose slices any process can read."""
+
+    async def test_another_process_reads_the_same(self, source: Source) -> None:
+        await source.put(count_to(SEGMENTS))
+        async with process_of(source) as process:
+            places = [it.place for it in await process.admit() if it.place is not None]
+            here = [plain(process.medium.read(it)) for it in places]
+            chunks = await asyncio.to_thread(read_elsewhere, source.medium(), places)
+        assert [plain(it) for it in chunks] == here
+        assert source.medium().is_portable
+
+
+class UnboundedBehaviour:
+    """For inputs that have no end."""
+
+    async def test_what_comes_later_is_found(self, source: Source) -> None:
+        await source.put(count_to(5))
+        async with process_of(source) as process:
+            await process.settle_all(5)
+            assert not await process.desk.is_drained()
+            await source.put(count_to(SEGMENTS, 5))
+            await process.settle_all(SEGMENTS)
+            assert_once(process.received, count_to(SEGMENTS))
+
+    async def test_an_empty_source_is_waited_for(self, source: Source) -> None:
+        async with process_of(source) as process:
+            assert await process.desk.admit() == []
+            await source.put(count_to(5))
+            await process.settle_all(5)
+            assert_once(process.received, count_to(5))
+
+
+class UndecodableBehaviour:
+    """For inputs that may have what is no segment."""
+
+    async def test_what_is_no_segment_is_a_dead_letter_and_harms_no_other(
+        self, source: Source
+    ) -> None:
+        await source.put(count_to(5))
+        await source.put_undecodable()
+        await source.put(count_to(10, 5))
+        segments, _ = await run_job(source, 10)
+        assert in_order(segments) == count_to(10)
+        (dead,) = await dead_in(source.store())
+        assert dead.history[0].error.startswith("it is no segment: ")
+        assert isinstance(msgspec.msgpack.decode(dead.segment), bytes)
+
+
+# Outputs.
+
+
+class OutputBehaviour:
+    """For every output."""
+
+    async def test_what_was_settled_is_seen(self, target: Target) -> None:
+        medium = target.medium()
+        async with settling(target, medium) as desk:
+            staged = [("out", stage(medium, name, part)) for name, part in parts_of(9)]
+            await desk.settle("run", 1, Outcome([], staged=staged))
+            assert in_order(await target.published()) == count_to(9)
+
+    async def test_what_was_never_settled_is_never_seen(self, target: Target) -> None:
+        async with opened(target) as medium:
+            stage(medium, "0", count_to(3))
+        async with settling(target, target.medium()) as desk:
+            await desk.settle("run", 1, Outcome([]))
+            assert await target.published() == []
+
+    async def test_what_is_published_twice_is_seen_once(self, target: Target) -> None:
+        medium = target.medium()
+        async with settling(target, medium) as desk:
+            staged = stage(medium, "0", count_to(5))
+            await desk.settle("run", 1, Outcome([], staged=[("out", staged)]))
+            await medium.publish(staged)
+            other = stage(medium, "1", count_to(7, 5))
+            await desk.settle("run", 2, Outcome([], staged=[("out", other)]))
+            await medium.publish(staged)
+        async with opened(target, [staged]) as again:
+            await again.publish(staged)
+            assert in_order(await target.published()) == count_to(7)
+
+    async def test_a_batch_that_is_settled_twice_is_seen_once(self, target: Target) -> None:
+        medium = target.medium()
+        async with settling(target, medium) as desk:
+            for attempt in range(2):
+                staged = stage(medium, str(attempt), count_to(5))
+                await desk.settle("run", 1, Outcome([], staged=[("out", staged)]))
+            assert numbers(await target.published()) == list(range(5))
+        assert await target.leftovers() == []
+
+    async def test_a_part_with_nothing_stages_nothing(self, target: Target) -> None:
+        async with opened(target) as medium:
+            assert medium.begin(f"{RUN}-0").finish() is None
+            assert await target.leftovers() == []
+
+    async def test_what_is_discarded_is_gone(self, target: Target) -> None:
+        async with opened(target) as medium:
+            staged = stage(medium, "0", count_to(3))
+            await medium.discard(staged)
+            await medium.discard(staged)
+            assert await target.published() == []
+            assert await target.leftovers() == []
+
+    async def test_what_is_abandoned_is_gone(self, target: Target) -> None:
+        async with opened(target) as medium:
+            stager = medium.begin(f"{RUN}-0")
+            stager.abandon()
+            stager = medium.begin(f"{RUN}-1")
+            stager.write([0], count_to(1))
+            stager.abandon()
+            assert await target.published() == []
+            assert await target.leftovers() == []
+
+    async def test_what_a_crashed_process_staged_is_removed(self, target: Target) -> None:
+        async with opened(target) as medium:
+            wanted = stage(medium, "0", count_to(3))
+            stage(medium, "1", count_to(5, 3))
+        async with opened(target, [wanted]) as again:
+            assert len(await target.leftovers()) <= 1
+            await again.publish(wanted)
+            assert await target.leftovers() == []
+
+    async def test_a_job_from_end_to_end(self, target: Target) -> None:
+        inputs = {"in": SeqInput(count_to(SEGMENTS))}
+        runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
+        async with asyncio.timeout(WAIT_S):
+            await runner.run()
+        assert in_order(await target.published()) == count_to(SEGMENTS)
+        assert await target.leftovers() == []
+
+    async def test_a_crash_at_every_publication_doubles_nothing(
+        self, target: Target, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It dies when something is published and nobody has noted that."""
+        inputs = {"in": SeqInput(count_to(SEGMENTS))}
+        for _ in range(3):
+            medium = target.medium()
+            publish = medium.publish
+
+            async def publish_and_crash(
+                staged: Staged, publish: Callable[[Staged], Awaitable[None]] = publish
+            ) -> None:
+                await publish(staged)
+                raise Crash
+
+            runner = LocalRunner(job_of(), inputs, {"out": medium}, target.store())
+            with monkeypatch.context() as patched, pytest.raises(Crash):
+                patched.setattr(medium, "publish", publish_and_crash)
+                async with asyncio.timeout(WAIT_S):
+                    await runner.run()
+        runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
+        async with asyncio.timeout(WAIT_S):
+            await runner.run()
+        assert in_order(await target.published()) == count_to(SEGMENTS)
+
+
+class UnwritableBehaviour:
+    """For outputs that cannot take every segment."""
+
+    async def test_what_cannot_be_written_is_refused_and_the_rest_is_written(
+        self, target: Target
+    ) -> None:
+        medium = target.medium()
+        async with settling(target, medium) as desk:
+            stager = medium.begin(f"{RUN}-0")
+            first, third = count_to(1)[0], count_to(3, 2)[0]
+            with pytest.raises(Unwritable) as refused:
+                stager.write([10, 11, 12], [first, target.unwritable(), third])
+            assert set(refused.value.reasons) == {11}
+            assert refused.value.reasons[11]
+            stager.write([10, 12], [first, third])
+            staged = stager.finish()
+            assert staged is not None
+            await desk.settle("run", 1, Outcome([], staged=[("out", staged)]))
+            assert in_order(await target.published()) == [first, third]
+
+
+class PortableOutputBehaviour:
+    """For outputs of which parts are staged by other processes."""
+
+    async def test_what_another_process_staged_is_published(self, target: Target) -> None:
+        medium = target.medium()
+        async with settling(target, medium) as desk:
+            staged = await asyncio.to_thread(
+                stage_elsewhere, target.medium(), f"{RUN}-0", [7, 1 << 63], count_to(2)
+            )
+            assert staged is not None
+            await desk.settle("run", 1, Outcome([], staged=[("out", staged)]))
+            assert in_order(await target.published()) == count_to(2)
+
+    async def test_what_a_killed_process_staged_is_removed(self, target: Target) -> None:
+        async with opened(target):
+            die_while_staging(target.medium(), "0", count_to(1_000))
+            assert await target.published() == []
+        async with opened(target):
+            assert await target.leftovers() == []
+            assert await target.published() == []

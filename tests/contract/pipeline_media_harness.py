@@ -1,0 +1,314 @@
+"""Sources, targets and processes, for what every medium of pipelines does."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.durable import MemoryDisk, MemoryStore, Store
+from postroad.pipeline import (
+    Desk,
+    InputMedium,
+    Job,
+    LocalRunner,
+    OutputMedium,
+    Pen,
+    PenRoot,
+    RetryPolicy,
+    Segment,
+    SeqInput,
+    SeqOutput,
+    Task,
+    TaskType,
+)
+from postroad.pipeline.delivered import Delivered
+from postroad.pipeline.desk import Outcome
+from postroad.pipeline.media import Chunk, Place, Staged
+from postroad.pipeline.program import Program
+from postroad.pipeline.records import Delivery
+from tests.raw_peers import eventually
+
+WAIT_S = 30.0
+# How long a medium on a server may take until it gives what was just put there.
+PAUSE_S = 0.02
+JOB = "job"
+RUN = f"{JOB}-run"
+SEGMENTS = 25
+BATCH = 7
+
+
+class Crash(BaseException):
+    """Not even an exception: the process is gone."""
+
+
+class Source:
+    """What an input reads from. It outlives any process, as the account of the job does."""
+
+    def __init__(self) -> None:
+        self._disk = MemoryDisk()
+
+    def store(self) -> Store:
+        """The store with the account of the job, not open; a new one sees what others wrote."""
+        return MemoryStore(self._disk)
+
+    async def put(self, segments: Sequence[Segment]) -> None:
+        """Have these come in, after all that is there."""
+        raise AssertionError("each source has its own")
+
+    async def put_undecodable(self) -> None:
+        """Have something come in that is no segment."""
+        raise AssertionError("a source that can have it says how")
+
+    def medium(self) -> InputMedium:
+        """A new object, as another process would make it."""
+        raise AssertionError("each source has its own")
+
+
+class Target:
+    """What an output writes to. It outlives any process."""
+
+    def __init__(self) -> None:
+        self._disk = MemoryDisk()
+
+    def store(self) -> Store:
+        """The store with the account of the job, not open; a new one sees what others wrote."""
+        return MemoryStore(self._disk)
+
+    def medium(self) -> OutputMedium:
+        """A new object, as another process would make it."""
+        raise AssertionError("each target has its own")
+
+    async def published(self) -> list[Segment]:
+        """Everything that readers of it see, with whatever is there twice."""
+        raise AssertionError("each target has its own")
+
+    async def leftovers(self) -> list[str]:
+        """What was staged and takes up room; nothing, where it is staged nowhere but at the job."""
+        return []
+
+    def unwritable(self) -> Segment:
+        """A segment that it can never take; its number is 1."""
+        return {"n": 1, "text": object()}
+
+
+def count_to(stop: int, start: int = 0) -> list[Segment]:
+    return [{"n": n, "text": f"the {n}th"} for n in range(start, stop)]
+
+
+def numbers(segments: Iterable[Segment]) -> list[int]:
+    return sorted(it["n"] for it in segments)
+
+
+def in_order(segments: Iterable[Segment]) -> list[Segment]:
+    return sorted(segments, key=lambda it: int(it["n"]))
+
+
+def job_of(**fields: Any) -> Job:
+    """A job that writes what its input gives."""
+    facts: dict[str, Any] = {
+        "batch_size": BATCH,
+        "retry": RetryPolicy(attempts=2, first_s=0.001, max_s=0.01),
+    }
+    tasks = [
+        Task(name="in", type=TaskType.INPUT, medium="seq", **(facts | fields)),
+        Task(name="out", type=TaskType.OUTPUT, medium="seq"),
+    ]
+    return Job(name=JOB, workflow=[("in", "out")], catalog=tasks)
+
+
+def plain(chunks: Iterable[Chunk]) -> list[tuple[str, list[int | str], list[bytes]]]:
+    """Chunks in a form that can be compared."""
+    return [(it.source, list(it.positions), list(it.raws)) for it in chunks]
+
+
+class Process:
+    """A process that has the account of the job, until it ends in one way or another."""
+
+    def __init__(self, store: Store, medium: InputMedium, job: Job) -> None:
+        self.store = store
+        self.medium = medium
+        self.desk = Desk(Program(job), store, {"in": medium}, {"out": SeqOutput()})
+        self.received: list[Delivered] = []
+        """What was settled here."""
+        self._batch = 0
+
+    async def admit(self) -> list[Delivery]:
+        """What is delivered next; waits for it."""
+        async with asyncio.timeout(WAIT_S):
+            while not (deliveries := await self.desk.admit()):  # noqa: ASYNC110
+                # It may be on its way from a server.
+                await asyncio.sleep(PAUSE_S)
+        return deliveries
+
+    async def read(self, deliveries: Iterable[Delivery]) -> list[Delivered]:
+        return [it for delivery in deliveries for it in await self.desk.read(delivery)]
+
+    async def settle(self, deliveries: Sequence[Delivery]) -> None:
+        delivered = await self.read(deliveries)
+        self._batch += 1
+        # Before, because it is committed when what follows a commit is interrupted.
+        self.received += delivered
+        await self.desk.settle("run", self._batch, Outcome(list(deliveries)))
+
+    async def settle_all(self, count: int) -> None:
+        """Take in so many segments in all, and no more are there."""
+        if unsettled := await self.desk.unsettled():
+            await self.settle(unsettled)
+        while len(self.received) < count:
+            await self.settle(await self.admit())
+        assert await self.desk.admit() == []
+        assert len(self.received) == count
+
+
+@asynccontextmanager
+async def process_of(
+    source: Source, medium: InputMedium | None = None, **fields: Any
+) -> AsyncIterator[Process]:
+    """A process that ends without settling what it did not settle."""
+    store = source.store()
+    await store.open(JOB)
+    process = Process(store, medium or source.medium(), job_of(**fields))
+    try:
+        await process.desk.open()
+        yield process
+    finally:
+        await process.desk.close()
+        await store.close()
+
+
+def assert_once(received: Iterable[Delivered], expected: Sequence[Segment]) -> None:
+    """Each of them is there, none is there twice, and no two have the same id."""
+    received = list(received)
+    assert max(Counter(it.root for it in received).values(), default=1) == 1
+    segments = [it.segment for it in received if isinstance(it.segment, dict)]
+    assert in_order(segments) == list(expected)
+    assert len(segments) == len(received)
+
+
+def read_elsewhere(medium: InputMedium, places: Sequence[Place]) -> list[list[Chunk]]:
+    """Read slices in another process."""
+    program = (
+        "import pickle, sys\n"
+        "medium, places = pickle.load(sys.stdin.buffer)\n"
+        "pickle.dump([list(medium.read(it)) for it in places], sys.stdout.buffer)\n"
+    )
+    return call_elsewhere(program, (medium, places))  # type: ignore[no-any-return]
+
+
+def stage_elsewhere(
+    medium: OutputMedium, stage: str, ids: Sequence[int], segments: Sequence[Segment]
+) -> Staged | None:
+    """Stage segments in another process."""
+    program = (
+        "import pickle, sys\n"
+        "medium, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
+        "stager = medium.begin(stage)\n"
+        "stager.write(ids, segments)\n"
+        "pickle.dump(stager.finish(), sys.stdout.buffer)\n"
+    )
+    return call_elsewhere(program, (medium, stage, ids, segments))  # type: ignore[no-any-return]
+
+
+def die_while_staging(medium: OutputMedium, name: str, segments: Sequence[Segment]) -> None:
+    """Begin to stage segments in another process, which is then killed."""
+    program = (
+        "import os, pickle, signal, sys\n"
+        "medium, stage, ids, segments = pickle.load(sys.stdin.buffer)\n"
+        "stager = medium.begin(stage)\n"
+        "stager.write(ids, segments)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ids = range(len(segments))
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        call_elsewhere(program, (medium, f"{RUN}-{name}", list(ids), segments))
+    assert ended.value.returncode == -signal.SIGKILL
+
+
+def call_elsewhere(program: str, given: object) -> Any:
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(given),
+        stdout=subprocess.PIPE,
+        timeout=WAIT_S,
+        check=True,
+    )
+    return pickle.loads(ended.stdout)
+
+
+async def run_job(source: Source, count: int) -> tuple[list[Segment], LocalRunner]:
+    """Run a job until it ends; one that has no end, until so much is written."""
+    medium, output = source.medium(), SeqOutput()
+    runner = LocalRunner(job_of(), {"in": medium}, {"out": output}, source.store())
+    running = asyncio.create_task(runner.run())
+    try:
+        await eventually(
+            lambda: running.done() or (not medium.is_bounded and len(output.segments) >= count),
+            f"{count} are written",
+            WAIT_S,
+        )
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    if not running.cancelled():
+        await running
+    return output.segments, runner
+
+
+async def dead_in(store: Store) -> list[PenRoot]:
+    await store.open(JOB)
+    try:
+        return await store.read(lambda database: Pen(database, JOB).dead(100))
+    finally:
+        await store.close()
+
+
+def stage(medium: OutputMedium, name: str, segments: Sequence[Segment]) -> Staged:
+    """Stage segments in two goes; their numbers are their ids."""
+    stager = medium.begin(f"{RUN}-{name}")
+    for part in (segments[:2], segments[2:]):
+        if part:
+            stager.write([it["n"] for it in part], part)
+    staged = stager.finish()
+    assert staged is not None
+    # It goes to the desk from another process, and into a database.
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(staged))  # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def opened(target: Target, unpublished: Sequence[Staged] = ()) -> AsyncIterator[OutputMedium]:
+    """An output without a desk."""
+    medium = target.medium()
+    await medium.open(JOB, unpublished)
+    try:
+        yield medium
+    finally:
+        await medium.close()
+
+
+@asynccontextmanager
+async def settling(target: Target, medium: OutputMedium) -> AsyncIterator[Desk]:
+    """A desk that has an output."""
+    store = target.store()
+    await store.open(JOB)
+    desk = Desk(Program(job_of()), store, {"in": SeqInput([])}, {"out": medium})
+    try:
+        await desk.open()
+        yield desk
+    finally:
+        await desk.close()
+        await store.close()
+
+
+def parts_of(stop: int) -> list[tuple[str, list[Segment]]]:
+    """Segments for several parts of a batch, with their names."""
+    return [(str(start), count_to(min(start + 4, stop), start)) for start in range(0, stop, 4)]
