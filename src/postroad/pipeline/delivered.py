@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -33,7 +33,14 @@ def decode(raw: bytes, decoder: Callable[[bytes], Segment]) -> Segment | Undecod
 
 
 def deliver_again(root: PenRoot) -> Delivered:
-    """A root that failed before; bytes instead of a segment are what never was one."""
-    found = msgspec.msgpack.decode(root.segment)
+    """A root that failed before."""
+    return to_delivered(root.root, root.task, root.generation, root.segment, root.published)
+
+
+def to_delivered(
+    root: int, task: str, generation: int, kept: bytes, published: Iterable[int]
+) -> Delivered:
+    """A root as the pen keeps it; bytes instead of a segment are what never was one."""
+    found = msgspec.msgpack.decode(kept)
     segment = found if isinstance(found, dict) else Undecodable(found, "it never was one")
-    return Delivered(root.root, root.task, root.generation, segment, frozenset(root.published))
+    return Delivered(root, task, generation, segment, frozenset(published))

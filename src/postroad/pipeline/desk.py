@@ -7,20 +7,21 @@ import enum
 import logging
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from postroad.core.errors import UsageError
 from postroad.durable.store import Store
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
 
 from .delivered import Delivered, decode, deliver_again
 from .job import Task
-from .media.medium import InputMedium, OutputMedium, Place, Slice, Staged
+from .media.medium import Chunk, InputMedium, OutputMedium, Place, Slice, Staged
 from .pen import Pen, create_tables
 from .program import Program
-from .records import Delivery, FailedRoot, State
+from .records import Delivery, FailedRoot, PenRoot, State
 from .staging import stage_prefix
 from .window_keeper import WindowKeeper
 from .windows import Delta
@@ -180,9 +181,25 @@ class Desk:
                 root = bits.root(task, chunk.source, position)
                 yield Delivered(root, task, delivery.generation, decode(raw, medium.decode))
 
-    async def unsettled(self) -> list[Delivery]:
+    async def read_chunks(self, delivery: Delivery) -> list[Chunk]:
+        """What a slice has, as the input has it."""
+        place = delivery.place
+        if place is None:
+            raise UsageError(f"delivery {delivery.number} is no slice")
+        medium = self._inputs[delivery.task]
+        return await asyncio.to_thread(lambda: list(medium.read(place)))
+
+    async def roots_again(self, number: int, after: int | None, limit: int) -> list[PenRoot]:
+        """Some of the roots that come again with a delivery; `after` is the last one before."""
+        return await self._store.read(lambda it: self._pen(it).roots_of(number, after, limit))
+
+    async def unsettled(self, after: int = 0, upto: int | None = None) -> list[Delivery]:
         """What was delivered and not settled, in order."""
-        return await self._store.read(lambda it: self._pen(it).deliveries())
+        return await self._store.read(lambda it: self._pen(it).deliveries(after, upto))
+
+    async def delivered(self) -> int:
+        """The number of the last delivery."""
+        return (await self._store.read(lambda it: self._pen(it).counters()))[0]
 
     # Settling.
 
@@ -198,10 +215,14 @@ class Desk:
             for task, place in places:
                 await self._inputs[task].on_settled([place])
         else:
-            for name, staged in outcome.staged:
-                await self._outputs[name].discard(staged)
+            await self.discard(outcome.staged)
         await self._publish()
         return settled
+
+    async def discard(self, staged: Iterable[tuple[str, Staged]]) -> None:
+        """Throw away what was staged for outputs."""
+        for name, it in staged:
+            await self._outputs[name].discard(it)
 
     def _settle(
         self, ledger: Ledger, run: str, batch: int, outcome: Outcome

@@ -185,9 +185,16 @@ class Pen:
             for number, task, place, segments, generation, admitted_ms, then in rows
         ]
 
-    def roots_of(self, delivery: int) -> list[PenRoot]:
-        """The roots that come again with a delivery."""
-        return self._roots("delivery = ? AND state = 'pending' ORDER BY root", delivery)
+    def roots_of(
+        self, delivery: int, after: int | None = None, limit: int = 1 << 62
+    ) -> list[PenRoot]:
+        """The roots that come again with a delivery; `after` is the last one of those before."""
+        return self._roots(
+            "delivery = ? AND state = 'pending' AND root > ? ORDER BY root LIMIT ?",
+            delivery,
+            -(1 << 63) if after is None else to_signed(after),
+            limit,
+        )
 
     def expire(self, task: str, before_ms: int, settled_max: int, now_ms: int) -> list[Delivery]:
         """Deliver again what was delivered before some time and never settled.

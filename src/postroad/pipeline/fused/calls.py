@@ -1,4 +1,4 @@
-"""A function called for many segments, as quickly as Python can."""
+"""A function called for many segments."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ def call_all(
     """Call a function with each segment, or whatever else it takes.
 
     Returns:
-        What it returned, one for each, and what it raised, by position.
+        What it returned, one for each, and what it raised, by position. Call `forget_frames` with
+        these when nobody asks any more where they were raised.
     """
     results: list[Any] = []
     raised: dict[int, Exception] = {}
-    left = iter(segments)
-    while True:
+    for segment in segments:
+        # As quick as a loop in C, which would take a StopIteration for its end.
         try:
-            # A loop in C; when something is raised, it has kept what came before.
-            results.extend(map(function, left))
+            results.append(function(segment))
         except Exception as error:
-            # Without its traceback, which would keep all segments of the frame alive.
-            raised[len(results)] = error.with_traceback(None)
+            raised[len(results)] = error
             results.append(None)
-            continue
-        if len(results) == len(segments):
-            return results, raised
-        # A StopIteration looks like the end.
-        raised[len(results)] = StopIteration()
-        results.append(None)
+    return results, raised
+
+
+def forget_frames(*errors: BaseException) -> None:
+    """Take the tracebacks from exceptions and those behind them: they keep all segments alive."""
+    waiting: list[BaseException | None] = list(errors)
+    while waiting:
+        error = waiting.pop()
+        # One without a traceback was here before, or was never raised.
+        if error is not None and error.__traceback__ is not None:
+            error.__traceback__ = None
+            waiting += (error.__cause__, error.__context__)

@@ -12,7 +12,7 @@ from postroad.pipeline.job import Segment
 from postroad.pipeline.outcomes import to_routes
 from postroad.pipeline.program import Program
 
-from .calls import call_all
+from .calls import call_all, forget_frames
 from .ids import Ids, Indexes
 
 
@@ -65,12 +65,15 @@ def make(program: Program, task: str, segments: list[Segment]) -> Made:
     results = segments
     if function is not None:
         results, raised = call_all(function, segments)
-    if not router.is_plain:
-        return _route_each(router, segments, results, raised)
     types = list(map(type, results))
-    if types.count(dict) == len(types):
-        return Made(results)
-    return _route_odd(router, segments, results, raised, types)
+    if not router.is_plain:
+        made = _route_each(router, segments, results, raised)
+    elif types.count(dict) == len(types):
+        made = Made(results)
+    else:
+        made = _route_odd(router, segments, results, raised, types)
+    forget_frames(*raised.values())
+    return made
 
 
 def _route_odd(
@@ -136,7 +139,8 @@ def _route(
     try:
         routed = to_routes(router, segment, result, error)
     except Exception as failure:
-        made.failed[position] = failure.with_traceback(None)
+        forget_frames(failure)
+        made.failed[position] = failure
         return ()
     if routed.is_exceptional:
         made.exceptional.update(range(len(made.segments), len(made.segments) + len(routed.routes)))

@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from postroad.pipeline.attempts import refuse, to_attempt
+from postroad.pipeline.attempts import to_attempt
 from postroad.pipeline.batch import Batch
 from postroad.pipeline.delivered import Delivered
+from postroad.pipeline.job import Segment
 from postroad.pipeline.media.medium import (
     Chunk,
     InputMedium,
     OutputMedium,
-    Staged,
     Undecodable,
+    decode_segment,
     encode_segment,
 )
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import FailedRoot
 from postroad.pipeline.tree import Addition
-from postroad.pipeline.windows import Delta, DeltaMaker
+from postroad.pipeline.windows import DeltaMaker
 
-from .calls import call_all
+from .calls import call_all, forget_frames
 from .ids import Ids, root_ids
+from .outcome import PartOutcome
 from .passing import Pass, Piece
 from .sinks import StagingSink
 
 PIECE_SEGMENTS = 2048
 """Few enough for a processor's cache, many enough to pay for the calls of NumPy."""
-
-
-class PartOutcome(msgspec.Struct):
-    """What a part of a batch came to."""
-
-    deliveries: list[int] = []
-    """Numbers."""
-    failed: list[FailedRoot] = []
-    staged: list[tuple[str, Staged]] = []
-    delta: Delta = msgspec.field(default_factory=Delta)
-    segments: int = 0
-    """Roots that it had."""
 
 
 class Part:
@@ -83,14 +73,10 @@ class Part:
         raws: Sequence[bytes],
     ) -> None:
         self._outcome.segments += len(raws)
-        segments, undecodable = call_all(medium.decode, raws)
-        if undecodable:
-            for place, error in undecodable.items():
-                found = Undecodable(raws[place], str(error))
-                self._outcome.failed.append(
-                    refuse(int(roots[place]), task, generation, found, _now_ms())
-                )
-            kept = [place for place in range(len(raws)) if place not in undecodable]
+        segments, odd = _decode_all(medium.decode, raws)
+        if odd:
+            self._refuse(task, generation, roots, odd)
+            kept = [place for place in range(len(raws)) if place not in odd]
             roots, raws = roots[kept], [raws[place] for place in kept]
             segments = [segments[place] for place in kept]
         piece = Piece(self._program, roots, generation)
@@ -98,6 +84,15 @@ class Part:
         for failed, place in self._close(piece, task):
             segment = encode_segment(medium.decode(raws[place]))
             self._outcome.failed.append(msgspec.structs.replace(failed, segment=segment))
+
+    def _refuse(
+        self, task: str, generation: int, roots: Ids, odd: Mapping[int, Segment | Undecodable]
+    ) -> None:
+        batch = Batch(self._program)
+        for place, found in odd.items():
+            batch.take(Delivered(int(roots[place]), task, generation, found), _now_ms())
+        failed, _ = batch.close(_now_ms())
+        self._outcome.failed += failed
 
     def _close(self, piece: Piece, task: str) -> list[tuple[FailedRoot, int]]:
         """Roots of a piece that are not done with, each with its place there."""
@@ -141,7 +136,8 @@ class Part:
             try:
                 one.add(it.task, it.group, it.segment, order=it.order)
             except Exception as error:
-                return it.task, error.with_traceback(None)
+                forget_frames(error)
+                return it.task, error
         self._windows.merge(one.delta)
         return None
 
@@ -170,6 +166,23 @@ class Part:
     def abandon(self) -> None:
         """Throw away what was staged."""
         self._sink.abandon()
+
+
+def _decode_all(
+    decode: Callable[[bytes], Segment], raws: Sequence[bytes]
+) -> tuple[list[Segment], dict[int, Segment | Undecodable]]:
+    """Segments, and by their places those that are none, or none that could come again."""
+    segments, raised = call_all(decode, raws)
+    odd: dict[int, Segment | Undecodable] = {
+        place: Undecodable(raws[place], str(error)) for place, error in raised.items()
+    }
+    # Other formats than the pen's own have numbers, or whatever else, that it cannot keep.
+    if decode is not decode_segment:
+        _, unkept = call_all(encode_segment, segments)
+        odd |= {place: segments[place] for place in unkept}
+        forget_frames(*unkept.values())
+    forget_frames(*raised.values())
+    return segments, odd
 
 
 def _now_ms() -> int:

@@ -116,8 +116,8 @@ class Pass:
             for place, target in enumerate(children):
                 along = piece.ledger.give(edges, task, target, made.parents, made.ordinals)
                 # Each has its own: a function may change what it is given.
-                sent = made.segments if place == 0 else list(map(dict, made.segments))
-                given.append((target, along, sent))
+                copies = list(map(dict, made.segments)) if place else _apart(made)
+                given.append((target, along, copies))
             return given
         parents, ordinals = made.parents, made.ordinals
         assert parents is not None
@@ -127,6 +127,19 @@ class Pass:
             )
             given.append((target, along, sent))
         return given
+
+
+def _apart(made: Made) -> list[Segment]:
+    """All that was made, no object twice: what one task makes of it must not change another."""
+    segments = made.segments
+    if made.ordinals is None or len(set(map(id, segments))) == len(segments):
+        return segments
+    sent: set[int] = set()
+    copies = []
+    for segment in segments:
+        copies.append(dict(segment) if id(segment) in sent else segment)
+        sent.add(id(segment))
+    return copies
 
 
 def _choose(

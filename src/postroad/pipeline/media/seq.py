@@ -39,6 +39,10 @@ class SeqInput(InputMedium):
             except UNENCODABLE as error:
                 raise ConfigError(f"segment {len(self._raws)} cannot be kept: {error}") from None
 
+    def __getstate__(self) -> dict[str, object]:
+        # It is read where it is; others only decode.
+        return self.__dict__ | {"_raws": []}
+
     async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
         start = 0 if after is None else int(after["index"])
         stop = min(start + segments, len(self._raws))
@@ -59,6 +63,9 @@ class SeqOutput(OutputMedium):
 
     def __init__(self) -> None:
         self._published: dict[int, Segment] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_published": {}}
 
     def begin(self, stage: str) -> Stager:
         return PackingStager()

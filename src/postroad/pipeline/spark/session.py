@@ -94,6 +94,15 @@ def stop_spark(session: SparkSession) -> None:
             os.environ.pop(name, None)
 
 
+def activate(session: SparkSession) -> None:
+    """Have Spark know the session in this thread: it looks for sources and sinks there."""
+    jvm: Any = getattr(session, "_jvm", None)
+    # Through Spark Connect there is none, and no need.
+    if jvm is not None:
+        java: Any = session
+        java._get_j_spark_session_class(jvm).setActiveSession(java._jsparkSession)
+
+
 def _require_packages() -> None:
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
         raise MissingExtra("spark", "running jobs on Spark")

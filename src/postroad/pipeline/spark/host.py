@@ -1,0 +1,143 @@
+"""The desk of a job, open to Spark's processes."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+
+from postroad.core.errors import MalformedPayload
+from postroad.net import Message, MessagingService
+from postroad.pipeline.desk import Desk, Outcome
+from postroad.pipeline.fused.outcome import PartOutcome, decode_part
+from postroad.pipeline.program import Program
+from postroad.pipeline.records import Delivery
+from postroad.pipeline.windows import DeltaMaker
+
+from .questions import (
+    CLUSTER,
+    LIMITS,
+    SUBJECT,
+    DeskAddress,
+    Discard,
+    First,
+    Latest,
+    Plan,
+    Question,
+    RawChunk,
+    RawRoot,
+    ReadAgain,
+    ReadSlice,
+    Refuse,
+    Settle,
+    decode_envelope,
+    encode,
+)
+
+_AGAIN_ROOTS = 1_000
+_LOOK_S = 0.5
+
+
+class DeskHost:
+    """Answers what Spark's processes ask.
+
+    Args:
+        program: the job.
+        desk: its desk; open.
+        bind: where to listen; on a cluster, an address that its machines can reach.
+    """
+
+    def __init__(self, program: Program, desk: Desk, bind: str = "127.0.0.1:0") -> None:
+        self._program = program
+        self._desk = desk
+        self._token = secrets.token_urlsafe(24)
+        self._service = MessagingService(CLUSTER, "desk", bind, limits=LIMITS)
+        self._admitting = asyncio.Lock()
+        self.refusal: str | None = None
+        """Why workers cannot run the job, if they cannot."""
+
+    async def start(self) -> DeskAddress:
+        """Begin to answer; returns where."""
+        self._service.subscribe(SUBJECT, self._answer)
+        await self._service.start()
+        return DeskAddress(str(self._service.address), self._token)
+
+    async def stop(self) -> None:
+        """Answer no more."""
+        await self._service.stop(grace=0)
+
+    async def _answer(self, message: Message) -> bytes:
+        try:
+            envelope = decode_envelope(message.payload)
+        except ValueError as error:
+            raise MalformedPayload(f"no question for a desk: {error}") from None
+        if not hmac.compare_digest(envelope.token.encode(), self._token.encode()):
+            raise MalformedPayload("the token is not that of this job")
+        return encode(await self._answer_question(envelope.question))
+
+    async def _answer_question(self, question: Question) -> object:
+        match question:
+            case Latest():
+                return await self._latest(question.after, question.wait_s)
+            case First():
+                unsettled = await self._desk.unsettled()
+                return (unsettled[0].number if unsettled else await self._desk.delivered() + 1) - 1
+            case Plan():
+                return await self._desk.unsettled(question.after, question.upto)
+            case ReadSlice():
+                return await self._read_slice(question.number)
+            case ReadAgain():
+                roots = await self._desk.roots_again(question.number, question.after, _AGAIN_ROOTS)
+                return [RawRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+            case Settle():
+                return await self._settle(question)
+            case Discard():
+                parts = [decode_part(part) for part in question.parts]
+                await self._desk.discard([it for part in parts for it in part.staged])
+                return True
+            case Refuse():
+                self.refusal = question.reason
+                return True
+
+    async def _latest(self, after: int, wait_s: float) -> int:
+        async with self._admitting:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + wait_s
+            while True:
+                await self._desk.admit()
+                latest = await self._desk.delivered()
+                left_s = deadline - loop.time()
+                if latest > after or left_s <= 0:
+                    return latest
+                await self._desk.wait(min(left_s, _LOOK_S))
+
+    async def _read_slice(self, number: int) -> list[RawChunk]:
+        (delivery,) = await self._desk.unsettled(number - 1, number)
+        chunks = await self._desk.read_chunks(delivery)
+        return [RawChunk(it.source, list(it.positions), list(it.raws)) for it in chunks]
+
+    async def _settle(self, question: Settle) -> bool:
+        parts = [decode_part(part) for part in question.parts]
+        deliveries = await self._find(parts)
+        outcome = Outcome(deliveries)
+        windows = DeltaMaker(self._program.plan)
+        for part in parts:
+            outcome.failed += part.failed
+            outcome.staged += part.staged
+            windows.merge(part.delta)
+        outcome.delta = windows.delta
+        await self._desk.settle(question.run, question.batch, outcome)
+        return True
+
+    async def _find(self, parts: list[PartOutcome]) -> list[Delivery]:
+        """What the parts had; deliveries that are gone are still named, to be refused."""
+        numbers = {number for part in parts for number in part.deliveries}
+        if not numbers:
+            return []
+        known = await self._desk.unsettled(min(numbers) - 1, max(numbers))
+        found = {it.number: it for it in known if it.number in numbers}
+        return [found.get(number) or _gone(number) for number in sorted(numbers)]
+
+
+def _gone(number: int) -> Delivery:
+    return Delivery(number, "", None, 0, 0, 0, 0)

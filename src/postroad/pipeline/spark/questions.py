@@ -1,0 +1,110 @@
+"""What Spark's processes ask the desk of a job, and what it answers."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from postroad.core.limits import Limits
+
+CLUSTER = "postroad-pipeline"
+SUBJECT = "desk"
+LIMITS = Limits(frame_bytes_max=256 * 1024 * 1024)
+"""What a batch comes to is one message; how much that is, `max_pending` decides."""
+
+REPLY_S = 30.0
+"""Time for an answer; more than any transaction takes, less than anybody would wait for."""
+
+
+class DeskAddress(msgspec.Struct, frozen=True):
+    """Where the desk of a job is."""
+
+    address: str
+    """Host and port."""
+    token: str
+    """Who does not know it gets no answer."""
+
+
+class Latest(msgspec.Struct, frozen=True, tag=True):
+    """Deliver what there is; answered by the number of the last delivery when it is above `after`,
+    or when the time is over."""
+
+    after: int
+    wait_s: float
+
+
+class First(msgspec.Struct, frozen=True, tag=True):
+    """Where to begin: answered by the number before the first delivery that is not settled."""
+
+
+class Plan(msgspec.Struct, frozen=True, tag=True):
+    """Answered by the deliveries of a range of numbers that are not settled."""
+
+    after: int
+    upto: int
+
+
+class ReadSlice(msgspec.Struct, frozen=True, tag=True):
+    """Answered by the chunks of a delivery."""
+
+    number: int
+
+
+class ReadAgain(msgspec.Struct, frozen=True, tag=True):
+    """Answered by some of the roots that come again with a delivery, after the last one before."""
+
+    number: int
+    after: int | None
+
+
+class Settle(msgspec.Struct, frozen=True, tag=True):
+    """Account for a batch."""
+
+    run: str
+    batch: int
+    parts: list[bytes]
+    """What its parts came to."""
+
+
+class Discard(msgspec.Struct, frozen=True, tag=True):
+    """Throw away what parts of a batch have staged."""
+
+    parts: list[bytes]
+
+
+class Refuse(msgspec.Struct, frozen=True, tag=True):
+    """A worker cannot run the job, and no other could: it is told why."""
+
+    reason: str
+
+
+Question: TypeAlias = Latest | First | Plan | ReadSlice | ReadAgain | Settle | Discard | Refuse
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """A question with the right to ask it."""
+
+    token: str
+    question: Question
+
+
+class RawChunk(msgspec.Struct, frozen=True, array_like=True):
+    """A chunk of a slice."""
+
+    source: str
+    positions: list[int | str]
+    raws: list[bytes]
+
+
+class RawRoot(msgspec.Struct, frozen=True, array_like=True):
+    """A root that comes again."""
+
+    root: int
+    generation: int
+    segment: bytes
+    published: list[int]
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
