@@ -14,7 +14,7 @@ def to_attempt(
     generation: int,
     now_ms: int,
     entry: str,
-    failures: Sequence[tuple[str, Exception]],
+    failures: Sequence[tuple[str, str]],
     missing: int,
 ) -> Attempt:
     """Tell what happened.
@@ -23,16 +23,17 @@ def to_attempt(
         generation: how often the root was delivered before.
         now_ms: the time.
         entry: the task it came in by.
-        failures: tasks that failed, with what they failed with, the first one first.
+        failures: tasks that failed, with what they say of it, the first one first.
         missing: how much of what was made of it never arrived, if nothing failed.
     """
     tasks = [task for task, _ in failures]
     lost = f"{missing} of what was made of it never arrived"
-    error = _tell(failures[0][1]) if failures else lost
+    error = failures[0][1] if failures else lost
     return Attempt(generation, now_ms, tasks[0] if tasks else entry, error, tasks)
 
 
-def _tell(error: Exception) -> str:
+def tell(error: Exception) -> str:
+    """An exception in so many words; even if it cannot be told."""
     try:
         text = str(error)
     except Exception:

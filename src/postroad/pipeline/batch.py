@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .acks import Acker, Verdict
-from .attempts import refuse, to_attempt
+from .attempts import refuse, tell, to_attempt
 from .delivered import Delivered
 from .job import Segment
 from .media.medium import Undecodable, encode_segment
@@ -96,7 +96,7 @@ class Batch:
     def _fail(
         self, delivered: Delivered, tree: Tree, payload: bytes, now_ms: int, verdict: Verdict
     ) -> FailedRoot:
-        failures = [(it.task, it.error) for it in tree.failures]
+        failures = [(it.task, tell(it.error)) for it in tree.failures]
         attempt = to_attempt(tree.generation, now_ms, delivered.task, failures, verdict.missing)
         made = (it.id for it in tree.outputs if it.id not in self._unwritable)
         published = [*delivered.published, *made]

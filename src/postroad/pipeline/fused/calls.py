@@ -32,9 +32,13 @@ def call_all(
 def forget_frames(*errors: BaseException) -> None:
     """Take the tracebacks from exceptions and those behind them: they keep all segments alive."""
     waiting: list[BaseException | None] = list(errors)
+    seen: set[int] = set()
     while waiting:
         error = waiting.pop()
-        # One without a traceback was here before, or was never raised.
-        if error is not None and error.__traceback__ is not None:
-            error.__traceback__ = None
-            waiting += (error.__cause__, error.__context__)
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        error.__traceback__ = None
+        waiting += (error.__cause__, error.__context__)
+        if isinstance(error, BaseExceptionGroup):
+            waiting += error.exceptions

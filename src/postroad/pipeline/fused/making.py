@@ -65,15 +65,23 @@ def make(program: Program, task: str, segments: list[Segment]) -> Made:
     results = segments
     if function is not None:
         results, raised = call_all(function, segments)
-    types = list(map(type, results))
-    if not router.is_plain:
-        made = _route_each(router, segments, results, raised)
-    elif types.count(dict) == len(types):
-        made = Made(results)
-    else:
-        made = _route_odd(router, segments, results, raised, types)
+    made = _route_all(router, segments, results, raised)
     forget_frames(*raised.values())
     return made
+
+
+def _route_all(
+    router: Router,
+    segments: Sequence[Segment],
+    results: list[Any],
+    raised: Mapping[int, Exception],
+) -> Made:
+    if not router.is_plain:
+        return _route_each(router, segments, results, raised)
+    types = list(map(type, results))
+    if types.count(dict) == len(types):
+        return Made(results)
+    return _route_odd(router, segments, results, raised, types)
 
 
 def _route_odd(

@@ -39,7 +39,7 @@ class StagingSink:
         ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals)
         origins = edges.origins if made.parents is None else edges.origins[made.parents]
         failed = set(made.failed)
-        reasons = self._write(task, ids.tolist(), made.segments)
+        reasons = self.write(task, ids.tolist(), made.segments)
         if reasons:
             bad = np.flatnonzero(np.isin(ids, np.array(list(reasons), dtype=np.uint64)))
             for place in bad.tolist():
@@ -50,7 +50,7 @@ class StagingSink:
         self._put.append((origins, ids))
         piece.ledger.take(edges, sorted(failed))
 
-    def _write(self, task: str, ids: list[int], segments: list[Segment]) -> dict[int, str]:
+    def write(self, task: str, ids: list[int], segments: list[Segment]) -> dict[int, str]:
         """Write what can be written; returns why the rest cannot be."""
         refused: dict[int, str] = {}
         while ids:
@@ -81,10 +81,6 @@ class StagingSink:
             for origin, id in zip(places[chosen].tolist(), ids[chosen].tolist(), strict=True):
                 found[origin].append(id)
         return found
-
-    def stage_more(self, task: str, ids: list[int], segments: list[Segment]) -> dict[int, str]:
-        """Write what comes from elsewhere; returns why some of it cannot be."""
-        return self._write(task, ids, segments)
 
     def finish(self) -> list[tuple[str, Staged]]:
         """Have everything where a crash does not lose it."""

@@ -53,6 +53,7 @@ class DeskHost:
         self._token = secrets.token_urlsafe(24)
         self._service = MessagingService(CLUSTER, "desk", bind, limits=LIMITS)
         self._admitting = asyncio.Lock()
+        self._asking = 0
         self.refusal: str | None = None
         """Why workers cannot run the job, if they cannot."""
 
@@ -99,7 +100,19 @@ class DeskHost:
                 self.refusal = question.reason
                 return True
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether Spark is done with what it had, and asks for more."""
+        return self._asking > 0
+
     async def _latest(self, after: int, wait_s: float) -> int:
+        self._asking += 1
+        try:
+            return await self._wait_for_more(after, wait_s)
+        finally:
+            self._asking -= 1
+
+    async def _wait_for_more(self, after: int, wait_s: float) -> int:
         async with self._admitting:
             loop = asyncio.get_running_loop()
             deadline = loop.time() + wait_s

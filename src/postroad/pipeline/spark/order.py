@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping
+import resource
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Job
-from postroad.pipeline.media.medium import InputMedium, OutputMedium
+from postroad.pipeline.media.medium import Chunk, InputMedium, OutputMedium
 from postroad.pipeline.program import Program
+from postroad.pipeline.records import Delivery
 
 from .client import DeskClient, desk_client
 from .questions import DeskAddress
@@ -27,6 +29,7 @@ class Order:
         desk: where it is.
         run: what tells this run's batches from those of others.
         partitions: how many parts a batch has, at most.
+        worker_bytes: memory that a worker may take.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Order:
         desk: DeskAddress,
         run: str,
         partitions: int,
+        worker_bytes: int,
     ) -> None:
         self._job = msgspec.json.encode(job)
         self.inputs = inputs
@@ -44,11 +48,19 @@ class Order:
         self._desk = desk
         self.run = run
         self.partitions = partitions
+        self._worker_bytes = worker_bytes
 
     @property
     def desk(self) -> DeskClient:
         """This process's way to the desk."""
         return desk_client(self._desk)
+
+    def read(self, delivery: Delivery) -> Iterator[Chunk]:
+        """What a slice has, from wherever it can be read."""
+        medium = self.inputs[delivery.task]
+        if delivery.place is not None and medium.is_portable:
+            return medium.read(delivery.place)
+        return self.desk.read_slice(delivery)
 
     @property
     def program(self) -> Program:
@@ -61,6 +73,9 @@ class Order:
             except ConfigError as error:
                 self.desk.refuse(f"Spark's workers cannot run the job: {error}")
                 raise
+            # A function that takes all memory is to fail by itself, and not to be killed with
+            # everything beside it.
+            resource.setrlimit(resource.RLIMIT_AS, (self._worker_bytes, resource.RLIM_INFINITY))
             program.start()
             atexit.register(program.lifecycles.stop)
             _programs[key] = program

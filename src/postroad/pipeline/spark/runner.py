@@ -24,6 +24,7 @@ from .host import DeskHost
 from .order import Order
 from .session import activate, start_spark, stop_spark
 from .settings import SparkSettings
+from .stages import add_stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,6 +109,7 @@ class SparkRunner:
                 desk,
                 run,
                 self._settings.partitions,
+                self._settings.worker_bytes,
             )
             await self._with_session(lambda session: self._supervise(session, order))
         finally:
@@ -140,7 +142,7 @@ class SparkRunner:
         failures = 0
         while True:
             started_s = time.monotonic()
-            failure = await self._run_query(session, name)
+            failure = await self._run_query(session, order, name)
             if failure is None:
                 return
             if self._host.refusal is not None:
@@ -158,9 +160,9 @@ class SparkRunner:
             )
             await asyncio.sleep(pause_s)
 
-    async def _run_query(self, session: SparkSession, name: str) -> str | None:
+    async def _run_query(self, session: SparkSession, order: Order, name: str) -> str | None:
         """Run a query until the job is drained; returns what it failed with, if it did."""
-        starting = asyncio.to_thread(self._start_query, session, name)
+        starting = asyncio.to_thread(self._start_query, session, order, name)
         try:
             query = await starting
         except Exception as error:
@@ -168,18 +170,21 @@ class SparkRunner:
             return _first_line(error)
         try:
             while await asyncio.to_thread(lambda: query.isActive):
-                if await self.desk.is_drained():
+                # A query that is stopped in the middle of a batch complains.
+                if self._host.is_idle and await self.desk.is_drained():
                     return None
                 await asyncio.sleep(_LOOK_S)
             return _first_line(await asyncio.to_thread(query.exception))
         finally:
             await asyncio.to_thread(query.stop)
 
-    def _start_query(self, session: SparkSession, name: str) -> StreamingQuery:
+    def _start_query(self, session: SparkSession, order: Order, name: str) -> StreamingQuery:
         activate(session)
-        stream = session.readStream.format(name).load().writeStream.format(name)
+        deliveries = session.readStream.format(name).load()
+        rows = add_stages(deliveries, order, len(self._program.graph.stages))
         return (
-            stream.option("checkpointLocation", str(self._checkpoint / "spark"))
+            rows.writeStream.format(name)
+            .option("checkpointLocation", str(self._checkpoint / "spark"))
             .queryName(self._program.job.name)
             .trigger(processingTime="0 seconds")
             .start()

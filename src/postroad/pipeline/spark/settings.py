@@ -19,6 +19,7 @@ _LOOPBACK = "127.0.0.1"
 _LOCAL = re.compile(r"local(\[.*\])?")
 _LOOPBACK_MASTER = re.compile(r"spark://(127(\.\d+){3}|localhost|\[::1\]):\d+")
 _MEMORY = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
+_SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40}
 _LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
 # Without a second number Spark gives up a whole batch when one task has failed once.
@@ -57,10 +58,15 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Heap of the JVM beside this process; with a local master all tasks share it."""
     executor_memory: str = "1g"
     """Heap of each executor of a cluster."""
+    worker_memory: str = "4g"
+    """Address space of each Python worker; a function that wants more has failed with a
+    MemoryError, and harms no other."""
     partitions: int = msgspec.field(default_factory=count_cores)
     """Partitions of a shuffle: as many as cores run tasks. More of them cost each batch time."""
     python: str = sys.executable
     """The Python of the workers; on a cluster, its path on every machine."""
+    python_path: tuple[str, ...] = ()
+    """Directories that workers import functions from, besides what is installed there."""
     is_stateful: bool = False
     """Whether a query keeps state in Spark's own state store."""
     has_local_checkpoints: bool = True
@@ -75,13 +81,18 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not (self.is_local or self.master.startswith("spark://")):
             _refuse("master", self.master, "local[cores,attempts] or spark://host:port")
-        for name in ("driver_memory", "executor_memory"):
+        for name in ("driver_memory", "executor_memory", "worker_memory"):
             if not _MEMORY.fullmatch(getattr(self, name)):
                 _refuse(name, getattr(self, name), "a number with k, m, g or t, such as 512m")
         if self.partitions < 1:
             _refuse("partitions", self.partitions, "1 or more")
         if self.log_level not in _LOG_LEVELS:
             _refuse("log_level", self.log_level, f"one of {', '.join(_LOG_LEVELS)}")
+
+    @property
+    def worker_bytes(self) -> int:
+        """The memory of a worker in bytes."""
+        return int(self.worker_memory[:-1]) << _SHIFTS[self.worker_memory[-1].lower()]
 
     @property
     def is_local(self) -> bool:
@@ -119,6 +130,10 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
     conf |= _loopback_lines(settings) | _cluster_lines(settings) | _checkpoint_lines(settings)
     # Of the Python workers alone, on this machine as on others: the JVM is left as it is.
     conf |= {f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()}
+    if settings.python_path:
+        # The only way that also reaches the processes beside the driver; files that are added to
+        # a session do not.
+        conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(settings.python_path)
     return conf | settings.conf
 
 

@@ -14,13 +14,15 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from postroad.pipeline.fused.gathered import GatheredPart
 from postroad.pipeline.fused.outcome import encode_part
 from postroad.pipeline.fused.part import Part
+from postroad.pipeline.fused.rows import Kind, from_batch
+from postroad.pipeline.fused.working import PartWork
 from postroad.pipeline.records import Delivery
 
 from .order import Order
-
-_decode = msgspec.msgpack.Decoder(list[Delivery]).decode
+from .stages import read_deliveries
 
 
 @dataclass
@@ -30,16 +32,19 @@ class PartDone(WriterCommitMessage):
     outcome: bytes
 
 
-def work(order: Order, iterator: Iterator[pa.RecordBatch]) -> PartDone:
+def work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
     """Do a part of a batch."""
-    program = order.program
-    part = Part(program, order.outputs, secrets.token_hex(8))
+    program, name = order.program, secrets.token_hex(8)
+    whole = Part(program, order.outputs, name)
+    gathered = GatheredPart(program, order.outputs, name)
+    is_whole = len(program.graph.stages) == 1
+    part: PartWork = whole if is_whole else gathered
     try:
         program.lifecycles.before_batch()
-        for rows in iterator:
-            for row in rows.column(0):
-                for delivery in _decode(row.as_py()):
-                    take(order, part, delivery)
+        if is_whole:
+            _work_whole(order, whole, batches)
+        else:
+            _gather(order, gathered, batches)
         done = PartDone(encode_part(part.finish()))
         program.lifecycles.after_batch()
         return done
@@ -48,14 +53,25 @@ def work(order: Order, iterator: Iterator[pa.RecordBatch]) -> PartDone:
         raise
 
 
-def take(order: Order, part: Part, delivery: Delivery) -> None:
-    """Work on a delivery, from wherever it can be read."""
-    if delivery.place is None:
-        part.take_again(delivery.number, order.desk.read_again(delivery))
-        return
-    medium = order.inputs[delivery.task]
-    chunks = medium.read(delivery.place) if medium.is_portable else order.desk.read_slice(delivery)
-    part.take_slice(delivery.number, delivery.task, delivery.generation, medium, chunks)
+def _work_whole(order: Order, part: Part, batches: Iterator[pa.RecordBatch]) -> None:
+    for it in read_deliveries(batches):
+        if it.place is None:
+            part.take_again(it.number, order.desk.read_again(it))
+        else:
+            medium = order.inputs[it.task]
+            part.take_slice(it.number, it.task, it.generation, medium, order.read(it))
+
+
+def _gather(order: Order, part: GatheredPart, batches: Iterator[pa.RecordBatch]) -> None:
+    rows = []
+    for batch in batches:
+        for row in from_batch(batch):
+            if row.kind == Kind.AGAIN:
+                delivery = msgspec.msgpack.decode(row.payload, type=Delivery)
+                part.take_again(delivery.number, order.desk.read_again(delivery))
+            else:
+                rows.append(row)
+    part.take_rows(rows)
 
 
 def _parts(messages: list[WriterCommitMessage | None]) -> list[bytes]:

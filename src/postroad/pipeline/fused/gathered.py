@@ -1,0 +1,109 @@
+"""A part of a batch of a job with several stages: the rows of each root meet again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from postroad.pipeline.acks import bits_of
+from postroad.pipeline.attempts import tell
+from postroad.pipeline.job import Segment
+from postroad.pipeline.records import FailedRoot
+from postroad.pipeline.tree import Addition
+
+from .rows import Kind, Row
+from .working import PartWork
+
+_decode_outputs = msgspec.msgpack.Decoder(list[tuple[int, Segment]]).decode
+_decode_addition = msgspec.msgpack.Decoder(tuple[int, int, object, Segment]).decode
+_decode_failed = msgspec.msgpack.Decoder(FailedRoot).decode
+
+_WRITE_SEGMENTS = 4096
+
+
+class _Root:
+    """What is known of a root."""
+
+    __slots__ = ("additions", "bits", "failures", "generation", "missing", "put", "segment", "task")
+
+    def __init__(self) -> None:
+        self.task: str | None = None
+        self.generation = 0
+        self.segment = b""
+        self.bits = 0
+        self.missing = 0
+        self.failures: list[tuple[str, str]] = []
+        self.additions: list[Addition] = []
+        self.put: list[int] = []
+
+    @property
+    def is_done(self) -> bool:
+        return self.task is not None and not (self.failures or self.bits or self.missing)
+
+
+class GatheredPart(PartWork):
+    """Takes rows, and accounts for their roots."""
+
+    def take_rows(self, rows: Iterable[Row]) -> None:
+        """Take all rows of some roots."""
+        roots: dict[int, _Root] = {}
+        outputs: dict[str, list[Row]] = {}
+        for row in rows:
+            if row.kind == Kind.DELIVERY:
+                self._outcome.deliveries.append(row.edge)
+                self._outcome.segments += row.missing
+            elif row.kind == Kind.REFUSED:
+                self._outcome.failed.append(_decode_failed(row.payload))
+            else:
+                root = roots.get(row.root)
+                if root is None:
+                    root = roots[row.root] = _Root()
+                root.bits ^= row.bits
+                root.missing += row.missing
+                if row.kind == Kind.OUTPUT:
+                    outputs.setdefault(row.task, []).append(row)
+                else:
+                    _learn(root, row)
+        for task, those in outputs.items():
+            for start in range(0, len(those), _WRITE_SEGMENTS):
+                self._put_out(task, those[start : start + _WRITE_SEGMENTS], roots)
+        for id, root in roots.items():
+            self._close(id, root)
+
+    def _put_out(self, task: str, rows: list[Row], roots: dict[int, _Root]) -> None:
+        made = [_decode_outputs(row.payload) for row in rows]
+        ids = [id for those in made for id, _ in those]
+        segments = [segment for those in made for _, segment in those]
+        refused = self._sink.write(task, ids, segments)
+        for row, those in zip(rows, made, strict=True):
+            root = roots[row.root]
+            root.put += [id for id, _ in those if id not in refused]
+            reasons = [refused[id] for id, _ in those if id in refused]
+            if reasons:
+                root.failures += [(task, f"TypeError: it cannot be written: {reasons[0]}")]
+            else:
+                root.bits ^= bits_of(row.edge, row.generation)
+                root.missing -= 1
+
+    def _close(self, id: int, root: _Root) -> None:
+        failure = self._add_to_windows(root.additions) if root.is_done else None
+        if failure is not None:
+            root.failures = [(failure[0], tell(failure[1]))]
+        if root.is_done:
+            return
+        if root.task is None:
+            raise RuntimeError(f"rows of the root {id:016x} came without it")
+        self._fail(
+            id, root.task, root.generation, root.segment, root.failures, root.missing, root.put
+        )
+
+
+def _learn(root: _Root, row: Row) -> None:
+    match row.kind:
+        case Kind.ROOT:
+            root.task, root.generation, root.segment = row.task, row.generation, row.payload
+        case Kind.FAILURE:
+            root.failures.append((row.task, row.payload.decode()))
+        case Kind.ADDITION:
+            root.additions.append(Addition(row.task, *_decode_addition(row.payload)))

@@ -1,0 +1,97 @@
+"""Slices of inputs, cut into pieces and decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from postroad.pipeline.batch import Batch
+from postroad.pipeline.delivered import Delivered
+from postroad.pipeline.job import Segment
+from postroad.pipeline.media.medium import (
+    Chunk,
+    InputMedium,
+    Undecodable,
+    decode_segment,
+    encode_segment,
+)
+from postroad.pipeline.media.packing import UNENCODABLE
+from postroad.pipeline.program import Program
+from postroad.pipeline.records import FailedRoot
+
+from .calls import call_all, forget_frames
+from .clock import now_ms
+from .ids import Ids, root_ids
+
+PIECE_SEGMENTS = 2048
+"""Few enough for a processor's cache, many enough to pay for the calls of NumPy."""
+
+
+class Read(NamedTuple):
+    """What a piece has."""
+
+    roots: Ids
+    raws: Sequence[bytes]
+    segments: list[Segment]
+    refused: list[FailedRoot]
+    """Besides: what is no segment, or none that can be kept."""
+
+
+def read_pieces(
+    program: Program, task: str, generation: int, medium: InputMedium, chunks: Iterable[Chunk]
+) -> Iterator[Read]:
+    """The pieces of a slice."""
+    for chunk in chunks:
+        for start in range(0, len(chunk.raws), PIECE_SEGMENTS):
+            stop = start + PIECE_SEGMENTS
+            roots = root_ids(program.bits, task, chunk.source, chunk.positions[start:stop])
+            yield _decode(program, task, generation, medium, roots, chunk.raws[start:stop])
+
+
+def _decode(
+    program: Program,
+    task: str,
+    generation: int,
+    medium: InputMedium,
+    roots: Ids,
+    raws: Sequence[bytes],
+) -> Read:
+    segments, odd = _decode_all(medium.decode, raws)
+    if not odd:
+        return Read(roots, raws, segments, [])
+    batch = Batch(program)
+    for place, found in odd.items():
+        batch.take(Delivered(int(roots[place]), task, generation, found), now_ms())
+    refused, _ = batch.close(now_ms())
+    kept = [place for place in range(len(raws)) if place not in odd]
+    return Read(
+        roots[kept],
+        [raws[place] for place in kept],
+        [segments[place] for place in kept],
+        refused,
+    )
+
+
+def _decode_all(
+    decode: Callable[[bytes], Segment], raws: Sequence[bytes]
+) -> tuple[list[Segment], dict[int, Segment | Undecodable]]:
+    """Segments, and by their places those that are none, or none that could come again."""
+    segments, raised = call_all(decode, raws)
+    odd: dict[int, Segment | Undecodable] = {
+        place: Undecodable(raws[place], str(error)) for place, error in raised.items()
+    }
+    forget_frames(*raised.values())
+    # Other formats than the pen's own have numbers, or whatever else, that it cannot keep.
+    if decode is not decode_segment:
+        _, unkept = call_all(encode_segment, segments)
+        odd |= {place: segments[place] for place in unkept}
+        forget_frames(*unkept.values())
+    return segments, odd
+
+
+def keep(segment: Segment, raw: bytes) -> bytes:
+    """A segment as the pen keeps it; what cannot be kept so, as the input has it."""
+    try:
+        return encode_segment(segment)
+    except UNENCODABLE:
+        return encode_segment(raw)

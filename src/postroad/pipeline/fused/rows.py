@@ -1,0 +1,102 @@
+"""What goes from one stage of a job to the next, and at last to where it is accounted for, as rows.
+
+Every row belongs to a root. All rows but segments on their way are for the end, where the rows of
+a root meet again and say whether it is done with.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroad.pipeline.records import to_signed, to_unsigned
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = (
+    ("shard", "bigint"),
+    ("kind", "tinyint"),
+    ("task", "string"),
+    ("root", "bigint"),
+    ("generation", "int"),
+    ("edge", "bigint"),
+    ("bits", "bigint"),
+    ("missing", "int"),
+    ("payload", "binary"),
+)
+DDL = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS)
+
+
+class Kind(enum.IntEnum):
+    """What a row tells."""
+
+    DELIVERY = 0
+    """A slice was read; `edge` is its number."""
+    AGAIN = 1
+    """Roots that come again are to be done at the end; `payload` is their delivery."""
+    ROOT = 2
+    """A root came in by a task; `payload` is its segment, `bits` and `missing` are left over."""
+    SEGMENT = 3
+    """A segment is on its way to a task of a later stage."""
+    LEDGER = 4
+    """Of a root something is left over."""
+    OUTPUT = 5
+    """What an output task made of a segment: `payload` has ids and segments."""
+    ADDITION = 6
+    """What is added to windows of a task."""
+    FAILURE = 7
+    """A task failed; `payload` says with what."""
+    REFUSED = 8
+    """A root never was a segment; `payload` is what the pen keeps of it."""
+
+
+class Row(NamedTuple):
+    """One row. Bits and ids have no sign here."""
+
+    shard: int
+    """Rows of one shard meet."""
+    kind: int
+    task: str
+    root: int
+    generation: int = 0
+    edge: int = 0
+    bits: int = 0
+    missing: int = 0
+    payload: bytes = b""
+
+
+def schema() -> pa.Schema:
+    """Of record batches with rows."""
+    import pyarrow as pa
+
+    types = {
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "tinyint": pa.int8(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+    }
+    return pa.schema([(name, types[type_]) for name, type_ in COLUMNS])
+
+
+_UNSIGNED = ("shard", "root", "edge", "bits")
+
+
+def to_batch(rows: list[Row]) -> pa.RecordBatch:
+    """Rows as Spark takes them."""
+    import pyarrow as pa
+
+    columns = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
+    for name in _UNSIGNED:
+        columns[name] = tuple(map(to_signed, columns[name]))
+    return pa.RecordBatch.from_pydict(columns, schema=schema())
+
+
+def from_batch(batch: pa.RecordBatch) -> Iterator[Row]:
+    """Rows as Spark gives them."""
+    columns = {name: batch.column(name).to_pylist() for name in Row._fields}
+    for name in _UNSIGNED:
+        columns[name] = list(map(to_unsigned, columns[name]))
+    return map(Row._make, zip(*columns.values(), strict=True))

@@ -1,0 +1,174 @@
+"""Jobs of several stages: what each pass takes from rows and leaves in rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from postroad.pipeline.attempts import tell
+from postroad.pipeline.job import Segment
+from postroad.pipeline.media.medium import (
+    Chunk,
+    InputMedium,
+    decode_segment,
+    encode_segment,
+)
+from postroad.pipeline.program import Program
+from postroad.pipeline.tree import group_of
+from postroad.pipeline.windows import encode_group
+
+from .ledger import Edges
+from .making import Made
+from .passing import Failed, Pass, Piece
+from .reading import PIECE_SEGMENTS, Read, keep, read_pieces
+from .rows import Kind, Row
+
+
+class RowSink:
+    """Keeps what leaves a pass, as rows."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.rows: list[Row] = []
+
+    def send(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
+        keys = self._program.graph.tasks[task].group_by
+        for place, segment in enumerate(segments):
+            origin = int(edges.origins[place])
+            try:
+                shard = _shard(group_of(keys, segment))
+                payload = encode_segment(segment)
+            except Exception as error:
+                piece.failures.append(Failed(origin, task, error.with_traceback(None)))
+                continue
+            root, edge = int(piece.roots[origin]), int(edges.ids[place])
+            row = Row(shard, Kind.SEGMENT, task, root, piece.generation, edge, payload=payload)
+            self.rows.append(row)
+
+    def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+        ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals).tolist()
+        parents = range(len(ids)) if made.parents is None else made.parents.tolist()
+        outputs: dict[int, list[tuple[int, Segment]]] = {}
+        for parent, id, segment in zip(parents, ids, made.segments, strict=True):
+            outputs.setdefault(parent, []).append((id, segment))
+        for parent, those in outputs.items():
+            self._put(piece, task, int(edges.origins[parent]), int(edges.ids[parent]), those)
+        # What was made is taken when it is written; where nothing was made, now.
+        piece.ledger.take(edges, sorted({*outputs, *made.failed}))
+
+    def _put(
+        self, piece: Piece, task: str, origin: int, edge: int, those: list[tuple[int, Segment]]
+    ) -> None:
+        root = int(piece.roots[origin])
+        try:
+            payload = msgspec.msgpack.encode(those)
+        except Exception as error:
+            failure = TypeError(f"it cannot be written: {error}")
+            piece.failures.append(Failed(origin, task, failure))
+            return
+        row = Row(root, Kind.OUTPUT, task, root, piece.generation, edge, payload=payload)
+        self.rows.append(row)
+
+    def close(self, piece: Piece) -> dict[int, tuple[int, int]]:
+        """Leave what else is to be told of a piece; returns what is left over of its roots."""
+        for it in piece.failures:
+            self._tell(piece, it.origin, Kind.FAILURE, it.task, tell(it.error).encode())
+        for origin, addition in piece.additions:
+            try:
+                payload = msgspec.msgpack.encode(addition[1:])
+            except Exception as error:
+                self._tell(piece, origin, Kind.FAILURE, addition.task, tell(error).encode())
+                continue
+            self._tell(piece, origin, Kind.ADDITION, addition.task, payload)
+        return {origin: (it.bits, it.missing) for origin, it in piece.ledger.close().items()}
+
+    def _tell(self, piece: Piece, origin: int, kind: Kind, task: str, payload: bytes) -> None:
+        root = int(piece.roots[origin])
+        self.rows.append(Row(root, kind, task, root, piece.generation, payload=payload))
+
+    def take(self) -> list[Row]:
+        """The rows, which are then somebody else's."""
+        rows, self.rows = self.rows, []
+        return rows
+
+
+def _shard(group: object) -> int:
+    digest = hashlib.blake2b(encode_group(group), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+class FirstPass:
+    """The first stage: takes slices of inputs."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._sink = RowSink(program)
+        self._pass = Pass(program, 0, self._sink)
+
+    def take_slice(
+        self, number: int, task: str, generation: int, medium: InputMedium, chunks: Iterable[Chunk]
+    ) -> Iterator[list[Row]]:
+        """Work on a slice; gives rows, piece by piece."""
+        count = 0
+        for read in read_pieces(self._program, task, generation, medium, chunks):
+            count += len(read.segments) + len(read.refused)
+            self._take_piece(task, generation, read)
+            yield self._sink.take()
+        yield [Row(0, Kind.DELIVERY, task, 0, edge=number, missing=count)]
+
+    def _take_piece(self, task: str, generation: int, read: Read) -> None:
+        for it in read.refused:
+            payload = msgspec.msgpack.encode(it)
+            self._sink.rows.append(Row(it.root, Kind.REFUSED, task, it.root, payload=payload))
+        # Now, because functions may change what they are given.
+        payloads = list(map(keep, read.segments, read.raws))
+        piece = Piece(self._program, read.roots, generation)
+        self._pass.enter(piece, task, read.segments)
+        left = self._sink.close(piece)
+        for place, (root, payload) in enumerate(zip(piece.roots.tolist(), payloads, strict=True)):
+            bits, missing = left.get(place, (0, 0))
+            row = Row(root, Kind.ROOT, task, root, generation, 0, bits, missing, payload)
+            self._sink.rows.append(row)
+
+
+class LaterPass:
+    """A later stage: takes segments that were on their way to it, and leaves other rows alone."""
+
+    def __init__(self, program: Program, stage: int) -> None:
+        self._program = program
+        self._stage = stage
+        self._sink = RowSink(program)
+        self._pass = Pass(program, stage, self._sink)
+
+    def take(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
+        """Work on rows; gives others."""
+        mine: dict[tuple[str, int], list[Row]] = {}
+        others: list[Row] = []
+        for row in rows:
+            if row.kind == Kind.SEGMENT and self._program.graph.stage_of[row.task] == self._stage:
+                mine.setdefault((row.task, row.generation), []).append(row)
+            elif row.kind == Kind.SEGMENT:
+                others.append(row)
+            else:
+                others.append(row._replace(shard=row.root))
+        if others:
+            yield others
+        for (task, generation), those in mine.items():
+            for start in range(0, len(those), PIECE_SEGMENTS):
+                self._take_piece(task, generation, those[start : start + PIECE_SEGMENTS])
+                yield self._sink.take()
+
+    def _take_piece(self, task: str, generation: int, rows: Sequence[Row]) -> None:
+        ids = np.array([row.root for row in rows], dtype=np.uint64)
+        roots, origins = np.unique(ids, return_inverse=True)
+        piece = Piece(self._program, roots, generation)
+        edges = np.array([row.edge for row in rows], dtype=np.uint64)
+        arrived = piece.ledger.arrive(edges, origins)
+        self._pass.arrive(piece, task, arrived, [decode_segment(row.payload) for row in rows])
+        for origin, (bits, missing) in self._sink.close(piece).items():
+            root = int(roots[origin])
+            row = Row(root, Kind.LEDGER, task, root, generation, 0, bits, missing)
+            self._sink.rows.append(row)

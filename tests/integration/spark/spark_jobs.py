@@ -1,0 +1,72 @@
+"""Jobs run on Spark and in plain Python, and what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroad.durable import MemoryDisk, MemoryStore
+from postroad.pipeline import Counts, InputMedium, Job, LocalRunner, PenRoot, SeqOutput, TaskType
+from postroad.pipeline.pen import Pen
+from postroad.pipeline.spark.runner import SparkRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FUNCTIONS = "tests.spark_functions:"
+LIMIT_S = 120.0
+
+
+class Came(NamedTuple):
+    """What came of a job."""
+
+    outputs: dict[str, list[str]]
+    """What each output has, in no order."""
+    dead: list[tuple[object, ...]]
+    """The dead letters, without times."""
+    counts: Counts
+
+
+async def run_here(job: Job, inputs: Mapping[str, InputMedium]) -> Came:
+    disk, outputs = MemoryDisk(), outputs_of(job)
+    runner = LocalRunner(job, inputs, outputs, MemoryStore(disk))
+    await asyncio.wait_for(runner.run(), LIMIT_S)
+    return await _look(job, disk, outputs, runner.desk.counts)
+
+
+async def run_on_spark(
+    job: Job, inputs: Mapping[str, InputMedium], session: SparkSession, checkpoint: Path
+) -> Came:
+    disk, outputs = MemoryDisk(), outputs_of(job)
+    runner = SparkRunner(job, inputs, outputs, MemoryStore(disk), checkpoint, session=session)
+    await asyncio.wait_for(runner.run(), LIMIT_S)
+    assert runner.restarts == 0
+    return await _look(job, disk, outputs, runner.desk.counts)
+
+
+def outputs_of(job: Job) -> dict[str, SeqOutput]:
+    return {task.name: SeqOutput() for task in job.catalog if task.type == TaskType.OUTPUT}
+
+
+async def _look(
+    job: Job, disk: MemoryDisk, outputs: Mapping[str, SeqOutput], counts: Counts
+) -> Came:
+    written = {name: sorted(map(repr, it.segments)) for name, it in outputs.items()}
+    dead = await dead_of(job, disk)
+    return Came(written, sorted(map(_without_times, dead)), counts)
+
+
+async def dead_of(job: Job, disk: MemoryDisk) -> list[PenRoot]:
+    store = MemoryStore(disk)
+    await store.open(job.name)
+    try:
+        return await store.read(lambda database: Pen(database, job.name).dead(100_000))
+    finally:
+        await store.close()
+
+
+def _without_times(root: PenRoot) -> tuple[object, ...]:
+    tasks = [sorted(attempt.missing) for attempt in root.history]
+    return (root.root, root.task, root.segment, root.generation, tasks, sorted(root.published))

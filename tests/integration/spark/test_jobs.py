@@ -1,0 +1,143 @@
+"""The same jobs on Spark and in plain Python: the same outputs, the same dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from postroad.core.errors import ConfigError
+from postroad.durable import MemoryStore
+from postroad.pipeline import Job, LinesInput, SeqInput, new_job
+from postroad.pipeline.building import JobBuilder
+from postroad.pipeline.spark.runner import SparkRunner
+from tests.integration.spark.spark_jobs import FUNCTIONS, outputs_of, run_here, run_on_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+RETRY = {"attempts": 2, "first_s": 0.02, "max_s": 0.05}
+SPLIT, SAME, DOUBLE = FUNCTIONS + "split", FUNCTIONS + "same", FUNCTIONS + "double"
+REFUSE_SEVENS = FUNCTIONS + "refuse_sevens"
+
+
+def begin(name: str) -> JobBuilder:
+    return new_job(name).input("in", medium="seq", retry=RETRY, batch_size=400)
+
+
+def one_stage() -> Job:
+    return (
+        begin("one_stage")
+        .function("split", SPLIT)
+        .function("left", REFUSE_SEVENS, after="split")
+        .function("right", DOUBLE, after="split")
+        .output("to_left", medium="seq", after="left")
+        .output("to_right", medium="seq", after="right")
+        .when("split", to="left", predicate=FUNCTIONS + "is_even")
+        .when("split", to="right")
+        .build()
+    )
+
+
+def two_shuffles() -> Job:
+    return (
+        begin("two_shuffles")
+        .function("split", SPLIT)
+        .output("aside", medium="seq", after="split")
+        .function("double", DOUBLE, group_by="n", after="split")
+        .function("sevens", REFUSE_SEVENS, group_by=["part", "n"], after="double")
+        .output("out", medium="seq", after="sevens")
+        .build()
+    )
+
+
+def windowed() -> Job:
+    return (
+        begin("windowed")
+        .function("split", SPLIT)
+        .function("sums", REFUSE_SEVENS, group_by="part")
+        .output("out", medium="seq")
+        .window(
+            "per_hundred",
+            task="sums",
+            type="fixed",
+            aggregation="sum",
+            key="n",
+            time_key="n",
+            range_s=100,
+        )
+        .trigger("per_hundred", on="drained")
+        .build()
+    )
+
+
+@pytest.mark.parametrize("make", [one_stage, two_shuffles, windowed])
+async def test_spark_does_what_plain_python_does(
+    make: Callable[[], Job], spark: SparkSession, tmp_path: Path
+) -> None:
+    job = make()
+    here = await run_here(job, {"in": count_to(1_000)})
+    there = await run_on_spark(job, {"in": count_to(1_000)}, spark, tmp_path / "checkpoint")
+    assert here.dead, "some of it must fail"
+    assert there.outputs == here.outputs
+    assert there.dead == here.dead
+    assert (there.counts.delivered, there.counts.acked) == (1_000, here.counts.acked)
+
+
+def count_to(count: int) -> SeqInput:
+    return SeqInput(({"n": n} for n in range(count)), slice_segments=100)
+
+
+async def test_one_bad_segment_among_many_harms_no_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bad = {1: "no json", 5_000: "[1]", 5_001: '{"n": "endless"}', 9_000: '{"n": "greedy"}'}
+    lines = [bad.get(n, f'{{"n": {n}}}') for n in range(10_000)]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    job = (
+        new_job("poison")
+        .input("in", medium="lines", retry={"attempts": 1})
+        .function("work", FUNCTIONS + "misbehave", time_limit_s=0.3)
+        .output("out", medium="seq")
+        .build()
+    )
+    inputs = {"in": LinesInput(str(tmp_path / "in.jsonl"), slice_bytes=50_000)}
+    came = await run_on_spark(job, inputs, spark, tmp_path / "checkpoint")
+    assert len(came.outputs["out"]) == 10_000 - len(bad)
+    assert len(came.dead) == len(bad)
+
+
+async def test_functions_that_workers_cannot_import_are_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def work(segment): return segment\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    job = (
+        new_job("nowhere")
+        .input("in", medium="seq")
+        .function("work", "only_here:work")
+        .output("out", medium="seq")
+        .build()
+    )
+    runner = SparkRunner(
+        job,
+        {"in": count_to(10)},
+        outputs_of(job),
+        MemoryStore(),
+        tmp_path / "checkpoint",
+        session=spark,
+    )
+    with pytest.raises(ConfigError, match=r"workers cannot run the job.*only_here:work"):
+        await runner.run()
+
+
+async def test_a_checkpoint_of_another_job_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    job = new_job("first").input("in", medium="seq").output("out", medium="seq").build()
+    await run_on_spark(job, {"in": count_to(10)}, spark, tmp_path / "checkpoint")
+    other = new_job("second").input("in", medium="seq").output("out", medium="seq").build()
+    with pytest.raises(ConfigError, match="checkpoint of the job 'first', not of 'second'"):
+        await run_on_spark(other, {"in": count_to(10)}, spark, tmp_path / "checkpoint")

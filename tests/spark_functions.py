@@ -1,0 +1,40 @@
+"""Functions of jobs that tests run on Spark: workers import them from here."""
+
+from __future__ import annotations
+
+import time
+
+from postroad.pipeline import Segment
+
+
+def same(segment: Segment) -> Segment:
+    return segment
+
+
+def double(segment: Segment) -> Segment:
+    segment["n"] *= 2
+    return segment
+
+
+def split(segment: Segment) -> list[Segment]:
+    """Nothing, one or two."""
+    return [segment | {"part": part} for part in range(segment["n"] % 3)]
+
+
+def refuse_sevens(segment: Segment) -> Segment:
+    if segment["n"] % 7 == 0:
+        raise ValueError(f"{segment['n']} is a multiple of seven")
+    return segment
+
+
+def is_even(new: Segment, old: Segment) -> bool:
+    return bool(new["n"] % 2 == 0)
+
+
+def misbehave(segment: Segment) -> Segment:
+    """Loops for ever, or takes all memory, if the segment says so."""
+    while segment["n"] == "endless":
+        time.sleep(0)
+    if segment["n"] == "greedy":
+        segment["more"] = [bytearray(1 << 30) for _ in range(1 << 20)]
+    return segment
