@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from postroad.core.errors import ConfigError
+from postroad.pipeline.graph import Graph
 from postroad.pipeline.job import Job
 from postroad.pipeline.media.medium import Chunk, InputMedium, OutputMedium
 from postroad.pipeline.program import Program
@@ -43,6 +44,8 @@ class Order:
         worker_bytes: int,
     ) -> None:
         self._job = msgspec.json.encode(job)
+        self.job_name = job.name
+        self.stages = len(Graph(job).stages)
         self.inputs = inputs
         self.outputs = outputs
         self._desk = desk

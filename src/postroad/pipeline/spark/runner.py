@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import re
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -22,17 +23,15 @@ from postroad.pipeline.program import Program
 from .checkpoint import open_checkpoint
 from .host import DeskHost
 from .order import Order
-from .session import activate, start_spark, stop_spark
+from .queries import Batches, Queries, Streaming
+from .session import start_spark, stop_spark
 from .settings import SparkSettings
-from .stages import add_stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger("postroad.pipeline")
 
-_LOOK_S = 0.05
 _PAUSE_FIRST_S = 0.5
 _PAUSE_MAX_S = 60.0
 # A query that ran so long without failing is well again.
@@ -43,7 +42,7 @@ _OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
 
 
 class SparkRunner:
-    """Runs one job on Spark, as a stream of small batches.
+    """Runs one job on Spark.
 
         runner = SparkRunner(job, inputs, outputs, SqliteStore("job.db"), checkpoint="job.spark")
         await runner.run()
@@ -53,7 +52,8 @@ class SparkRunner:
         inputs: by the name of their task.
         outputs: the same.
         store: where the account is kept. It is opened and closed, if it is not open.
-        checkpoint: a directory of this job alone, where Spark notes how far it is.
+        checkpoint: a directory of this job alone, where Spark notes how far it is. Without one,
+            all that there is is one batch, which suits inputs that have an end.
         settings: how to start Spark.
         session: a session that runs already, instead of one with these settings.
         bind: where the desk listens; on a cluster, an address that its machines can reach.
@@ -65,7 +65,7 @@ class SparkRunner:
         inputs: Mapping[str, InputMedium],
         outputs: Mapping[str, OutputMedium],
         store: Store,
-        checkpoint: str | Path,
+        checkpoint: str | Path | None = None,
         settings: SparkSettings | None = None,
         *,
         session: SparkSession | None = None,
@@ -75,17 +75,19 @@ class SparkRunner:
         self._inputs = inputs
         self._outputs = outputs
         self._store = store
-        self._checkpoint = Path(checkpoint)
+        self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self._settings = settings or SparkSettings()
         self._session = session
         self.desk = Desk(self._program, store, inputs, outputs)
         self._host = DeskHost(self._program, self.desk, bind)
         self.restarts = 0
-        """How often Spark's query failed and was started again."""
+        """How often Spark failed and was started again."""
 
     async def run(self) -> None:
         """Run until bounded inputs are drained; for ever if one of them has no end."""
-        run = open_checkpoint(self._checkpoint, self._program.job.name)
+        run = secrets.token_hex(8)
+        if self._checkpoint is not None:
+            run = await asyncio.to_thread(open_checkpoint, self._checkpoint, self._program.job.name)
         is_ours = not self._store.is_open
         if is_ours:
             await self._store.open(self._program.job.name)
@@ -131,18 +133,13 @@ class SparkRunner:
         finally:
             await asyncio.to_thread(stop_spark, session)
 
-    # Queries.
-
     async def _supervise(self, session: SparkSession, order: Order) -> None:
-        """Run the query until the job is drained; again whenever it fails."""
-        from .source import bind
-
-        name = f"postroad_{order.run}"
-        session.dataSource.register(bind(name, order))
+        """Run queries until the job is drained; again whenever one fails."""
+        queries = self._make_queries(session, order)
         failures = 0
         while True:
             started_s = time.monotonic()
-            failure = await self._run_query(session, order, name)
+            failure = await queries.run()
             if failure is None:
                 return
             if self._host.refusal is not None:
@@ -156,43 +153,23 @@ class SparkRunner:
                 "job %r failed on Spark and starts again in %.1f s: %s",
                 self._program.job.name,
                 pause_s,
-                failure,
+                _tell(failure),
+                exc_info=failure if logger.isEnabledFor(logging.DEBUG) else None,
             )
             await asyncio.sleep(pause_s)
 
-    async def _run_query(self, session: SparkSession, order: Order, name: str) -> str | None:
-        """Run a query until the job is drained; returns what it failed with, if it did."""
-        starting = asyncio.to_thread(self._start_query, session, order, name)
-        try:
-            query = await starting
-        except Exception as error:
-            logger.debug("the query did not start", exc_info=True)
-            return _first_line(error)
-        try:
-            while await asyncio.to_thread(lambda: query.isActive):
-                # A query that is stopped in the middle of a batch complains.
-                if self._host.is_idle and await self.desk.is_drained():
-                    return None
-                await asyncio.sleep(_LOOK_S)
-            return _first_line(await asyncio.to_thread(query.exception))
-        finally:
-            await asyncio.to_thread(query.stop)
+    def _make_queries(self, session: SparkSession, order: Order) -> Queries:
+        from .source import bind
 
-    def _start_query(self, session: SparkSession, order: Order, name: str) -> StreamingQuery:
-        activate(session)
-        deliveries = session.readStream.format(name).load()
-        rows = add_stages(deliveries, order, len(self._program.graph.stages))
-        return (
-            rows.writeStream.format(name)
-            .option("checkpointLocation", str(self._checkpoint / "spark"))
-            .queryName(self._program.job.name)
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
+        name = f"postroad_{order.run}"
+        session.dataSource.register(bind(name, order))
+        if self._checkpoint is None:
+            return Batches(session, name, order, self.desk)
+        return Streaming(session, name, order, self.desk, self._host, self._checkpoint)
 
 
-def _first_line(error: BaseException | None) -> str:
+def _tell(failure: BaseException) -> str:
     """What matters of what Spark says, which goes on for pages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
     own = [line for line in lines if _OWN_ERROR.match(line)]
-    return (own[-1] if own else lines[0] if lines else "it ended by itself")[:_TEXT_MAX]
+    return (own[-1] if own else lines[0] if lines else repr(failure))[:_TEXT_MAX]

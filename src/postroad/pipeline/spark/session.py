@@ -65,7 +65,7 @@ def start_spark(settings: SparkSettings | None = None) -> SparkSession:
         UsageError: this process runs a session already.
     """
     settings = settings or SparkSettings()
-    _require_packages()
+    require_packages()
     with _starting:
         _refuse_second()
         variables = environment(settings, java_home=find_java_home())
@@ -103,7 +103,8 @@ def activate(session: SparkSession) -> None:
         java._get_j_spark_session_class(jvm).setActiveSession(java._jsparkSession)
 
 
-def _require_packages() -> None:
+def require_packages() -> None:
+    """Raise MissingExtra, if the `spark` extra is not installed."""
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
         raise MissingExtra("spark", "running jobs on Spark")
 

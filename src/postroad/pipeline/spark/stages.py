@@ -22,12 +22,12 @@ _decode = msgspec.msgpack.Decoder(list[Delivery]).decode
 Operator = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
-def add_stages(deliveries: DataFrame, order: Order, stages: int) -> DataFrame:
+def add_stages(deliveries: DataFrame, order: Order) -> DataFrame:
     """Deliveries as they are for a job of one stage; otherwise the rows that they come to."""
-    if stages == 1:
+    if order.stages == 1:
         return deliveries
     rows = deliveries.mapInArrow(_first_operator(order), DDL)
-    for stage in range(1, stages):
+    for stage in range(1, order.stages):
         operator = _later_operator(order, stage)
         rows = rows.repartition(order.partitions, "shard").mapInArrow(operator, DDL)
     # At last all rows of a root meet.
