@@ -1,9 +1,9 @@
-"""Jobs of pipelines: looked at, run here, and what became of segments that could not be done."""
+"""Jobs of pipelines: looked at, and what became of segments that could not be done."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,34 +12,29 @@ import msgspec
 from postroad.core.errors import ConfigError
 from postroad.durable import SqliteStore, Store, store_at
 from postroad.pipeline import (
-    Counts,
     Job,
-    LocalRunner,
     Pen,
     PenRoot,
+    Standing,
     State,
-    Task,
-    TaskType,
     explain_mermaid,
     explain_text,
-    make_input,
-    make_output,
+    look_at,
     read_job,
 )
 
 __all__ = [
-    "Counts",
     "DeadSegment",
     "Job",
-    "LocalRunner",
     "count_dead",
     "dead_segments",
     "drop_dead",
     "explain_mermaid",
     "explain_text",
+    "look",
     "read_job",
     "replay_dead",
-    "run_here",
+    "store_of",
 ]
 
 
@@ -56,30 +51,8 @@ class DeadSegment(msgspec.Struct, frozen=True):
     died_ms: int
 
 
-async def run_here(
-    path: Path, store: str | None, on_begin: Callable[[LocalRunner], None]
-) -> Counts:
-    """Run a job in this process until its inputs are drained.
-
-    Args:
-        path: the job's file.
-        store: where its account is kept; `<job>.db` beside the file by default.
-        on_begin: told the runner, to look at its progress.
-    """
-    job = read_job(path)
-    inputs = {it.name: make_input(it) for it in _tasks(job, TaskType.INPUT)}
-    outputs = {it.name: make_output(it) for it in _tasks(job, TaskType.OUTPUT)}
-    runner = LocalRunner(job, inputs, outputs, _store(path, job, store))
-    on_begin(runner)
-    await runner.run()
-    return runner.desk.counts
-
-
-def _tasks(job: Job, type: TaskType) -> list[Task]:
-    return [task for task in job.catalog if task.type is type]
-
-
-def _store(path: Path, job: Job, location: str | None) -> Store:
+def store_of(path: Path, job: Job, location: str | None) -> Store:
+    """Where the account of a job is kept."""
     if location is None:
         return SqliteStore(path.with_name(f"{job.name}.db"))
     return store_at(location)
@@ -88,8 +61,9 @@ def _store(path: Path, job: Job, location: str | None) -> Store:
 @asynccontextmanager
 async def _opened(path: Path, location: str | None) -> AsyncIterator[tuple[Store, Job]]:
     job = read_job(path)
-    store = _store(path, job, location)
-    await store.open()
+    store = store_of(path, job, location)
+    # Beside the process that runs the job, if one does.
+    await store.open(role="operator")
     try:
         yield store, job
     finally:
@@ -114,6 +88,13 @@ def _to_dead(root: PenRoot) -> DeadSegment:
         last.error,
         last.at_ms,
     )
+
+
+async def look(path: Path, store: str | None) -> Standing:
+    """How a job stands, whether it runs or not."""
+    now_ms = time.time_ns() // 1_000_000
+    async with _opened(path, store) as (opened, job):
+        return await opened.read(lambda it: look_at(Pen(it, job.name), now_ms))
 
 
 async def count_dead(path: Path, store: str | None) -> int:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
 from postroad.admin import pipeline as admin
+from postroad.admin import pipeline_runs as runs
 
-_PROGRESS_S = 1.0
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _job = click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 _store = click.option(
@@ -23,6 +27,19 @@ _store = click.option(
     help="Where the job's account is kept; <job>.db beside its file by default.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def _spark(command: Command) -> Command:
+    options = (
+        click.option("--spark", is_flag=True, help="Run it on Spark, on all cores here."),
+        click.option("--master", metavar="URL", help="Run it on this Spark cluster."),
+        click.option("--batch", is_flag=True, help="On Spark: all that there is as one batch."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
@@ -59,19 +76,24 @@ def explain(job: Path, mermaid: bool) -> None:
 @pipeline.command()
 @_job
 @_store
+@_spark
 @_json
-def run(job: Path, store: str | None, as_json: bool) -> None:
+def run(job: Path, store: str | None, as_json: bool, **spark: Any) -> None:
     """Run a job in this process until its inputs have nothing more.
 
-    Functions are imported from the current directory. Stop it with Ctrl-C and run it again: it goes
-    on where it was. Exits with 1 if segments died.
+    In plain Python, or on Spark with --spark: then on all cores of this machine, or on a cluster
+    with --master. Functions are imported from the current directory. Stop it with Ctrl-C and run it
+    again: it goes on where it was. Exits with 1 if segments died.
 
     \b
     Example:
       postroad pipeline run clearing.toml
+      postroad pipeline run clearing.toml --spark
+      postroad pipeline run clearing.toml --master spark://host:7077
     """
     sys.path.insert(0, str(Path.cwd()))
-    counts = asyncio.run(_run(job, store))
+    choice = _spark_choice(**spark)
+    counts = asyncio.run(runs.run_job(job, store, choice, _show_progress))
     dead = asyncio.run(admin.count_dead(job, store))
     if as_json:
         told = {"acked": counts.acked, "failed": counts.failed, "dead": dead}
@@ -82,29 +104,89 @@ def run(job: Path, store: str | None, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def _run(job: Path, store: str | None) -> admin.Counts:
-    showing: asyncio.Task[None] | None = None
-
-    def show(runner: admin.LocalRunner) -> None:
-        nonlocal showing
-        showing = asyncio.get_running_loop().create_task(_show_progress(runner))
-
-    try:
-        return await admin.run_here(job, store, show)
-    finally:
-        if showing is not None:
-            showing.cancel()
+def _spark_choice(spark: bool, master: str | None, batch: bool) -> runs.SparkChoice | None:
+    if not (spark or master or batch):
+        return None
+    return runs.SparkChoice(master, batch, (str(Path.cwd()),))
 
 
-async def _show_progress(runner: admin.LocalRunner) -> None:
+def _show_progress(progress: runs.Progress) -> None:
+    click.echo(_tell_progress(progress), err=True)
+
+
+def _tell_progress(it: runs.Progress) -> str:
+    return (
+        f"{it.acked:,} acknowledged ({it.acked_per_s:,.0f}/s), {it.pending:,} pending"
+        f" (oldest {it.oldest_s:.1f} s), {it.replayed:,} replayed, {it.waiting:,} waiting,"
+        f" {it.dead:,} dead, {it.batches:,} batches of {it.batch_s * 1000:.0f} ms"
+        + (f", {it.unpublished:,} unpublished" if it.unpublished else "")
+        + (f", {it.restarts:,} restarts" if it.restarts else "")
+    )
+
+
+@pipeline.command()
+@_job
+@_store
+@_spark
+def submit(job: Path, store: str | None, spark: bool, master: str | None, batch: bool) -> None:
+    """Run a job in the background; it goes on when this shell ends.
+
+    \b
+    Example: start it, look at it every second, stop it
+      postroad pipeline submit clearing.toml --spark
+      postroad pipeline status clearing.toml --watch
+      postroad pipeline stop clearing.toml
+    """
+    arguments = [
+        *(("--store", store) if store else ()),
+        *(("--spark",) if spark else ()),
+        *(("--master", master) if master else ()),
+        *(("--batch",) if batch else ()),
+    ]
+    pid, log = runs.submit_job(job, arguments)
+    click.echo(f"process {pid} runs it and writes to {log}")
+
+
+@pipeline.command()
+@_job
+@_store
+@_json
+@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+def status(job: Path, store: str | None, as_json: bool, watch: bool) -> None:
+    """Tell how a job is doing, or how it stands if it does not run.
+
+    \b
+    Example:
+      postroad pipeline status clearing.toml --json
+    """
     while True:
-        await asyncio.sleep(_PROGRESS_S)
-        counts = runner.desk.counts
-        click.echo(
-            f"{counts.delivered:,} delivered, {counts.acked:,} acknowledged,"
-            f" {counts.failed:,} failures, {counts.batches:,} batches",
-            err=True,
-        )
+        progress = runs.find_progress(job)
+        standing = asyncio.run(admin.look(job, store)) if progress is None else None
+        if as_json:
+            click.echo(msgspec.json.encode(progress or standing))
+        elif progress is not None:
+            click.echo(f"process {progress.pid}: {_tell_progress(progress)}")
+        elif standing is not None:
+            click.echo(
+                f"it does not run: {standing.pending:,} pending, {standing.waiting:,} waiting,"
+                f" {standing.dead:,} dead, {standing.unpublished:,} unpublished"
+            )
+        if not watch:
+            return
+        time.sleep(runs.PROGRESS_S)
+
+
+@pipeline.command()
+@_job
+def stop(job: Path) -> None:
+    """Stop a job that runs; run again, it goes on where it was.
+
+    \b
+    Example:
+      postroad pipeline stop clearing.toml
+    """
+    pid = runs.stop_job(job)
+    click.echo(f"process {pid} has stopped")
 
 
 @pipeline.command()

@@ -1,7 +1,7 @@
 """Data pipelines as data: every segment is accounted for."""
 
 from .building import new_job
-from .desk import Counts, Desk
+from .desk import Counts, Desk, Standing, look_at
 from .explain import explain_mermaid, explain_text
 from .job import (
     FlowAction,
@@ -33,6 +33,7 @@ from .media import (
     make_output,
 )
 from .pen import Pen
+from .progress import Meter, Progress
 from .reading import job_from_data, job_from_json, job_from_toml, job_to_data, job_to_json, read_job
 from .records import Attempt, PenRoot, State
 from .validation import Problem, find_problems
@@ -49,10 +50,12 @@ __all__ = [
     "LinesInput",
     "LinesOutput",
     "LocalRunner",
+    "Meter",
     "OutputMedium",
     "Pen",
     "PenRoot",
     "Problem",
+    "Progress",
     "QueueInput",
     "QueueOutput",
     "Refinement",
@@ -60,6 +63,7 @@ __all__ = [
     "Segment",
     "SeqInput",
     "SeqOutput",
+    "Standing",
     "State",
     "Task",
     "TaskKind",
@@ -76,6 +80,7 @@ __all__ = [
     "job_from_toml",
     "job_to_data",
     "job_to_json",
+    "look_at",
     "make_input",
     "make_output",
     "new_job",

@@ -51,7 +51,31 @@ class Counts(msgspec.Struct):
     delivered: int = 0
     acked: int = 0
     failed: int = 0
+    replayed: int = 0
     batches: int = 0
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How things stand, by the store."""
+
+    pending: int
+    waiting: int
+    dead: int
+    unpublished: int
+    oldest_s: float
+
+
+def look_at(pen: Pen, now_ms: int) -> Standing:
+    """How things stand in a pen."""
+    deliveries = pen.deliveries()
+    oldest_ms = min((it.admitted_ms for it in deliveries), default=now_ms)
+    return Standing(
+        sum(it.segments for it in deliveries),
+        pen.count(State.WAITING),
+        pen.count(State.DEAD),
+        len(pen.publications()),
+        max(now_ms - oldest_ms, 0) / 1000,
+    )
 
 
 class Settled(enum.Enum):
@@ -95,6 +119,8 @@ class Desk:
         self._has_unpublished = False
         # What was delivered again since the last admission.
         self._again: list[Delivery] = []
+        self.is_open = False
+        """Whether it has an account to look at."""
 
     async def open(self) -> None:
         """Get everything ready, and publish what was settled and not published before a crash."""
@@ -108,6 +134,7 @@ class Desk:
                 stage_prefix(self._job), [it for _, task, it in unpublished if task == name]
             )
         await self._publish()
+        self.is_open = True
 
     def _open(self, ledger: Ledger) -> None:
         create_tables(self._store.types, ledger.database)
@@ -115,6 +142,7 @@ class Desk:
 
     async def close(self) -> None:
         """Let the inputs and outputs go."""
+        self.is_open = False
         for source in self._inputs.values():
             await source.close()
         for target in self._outputs.values():
@@ -133,9 +161,9 @@ class Desk:
         deliveries += await self._store.write(self._admit_old)
         for name, medium in self._inputs.items():
             deliveries += await self._admit_new(self._tasks[name], medium)
-        self.counts.delivered += sum(
-            it.segments for it in deliveries if it.generation == 0 and it.place is not None
-        )
+        new = sum(it.segments for it in deliveries if it.generation == 0 and it.place is not None)
+        self.counts.delivered += new
+        self.counts.replayed += sum(it.segments for it in deliveries) - new
         return deliveries
 
     def _admit_old(self, ledger: Ledger) -> list[Delivery]:
@@ -271,6 +299,10 @@ class Desk:
         self._has_unpublished = False
 
     # Looks.
+
+    async def look(self) -> Standing:
+        """How things stand."""
+        return await self._store.read(lambda it: look_at(self._pen(it), _now_ms()))
 
     async def wait(self, timeout_s: float) -> None:
         """Return when there may be something to admit, or after some time."""

@@ -1,0 +1,208 @@
+"""Jobs that run, here or in the background: started, looked at, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline import (
+    Counts,
+    Desk,
+    Job,
+    LocalRunner,
+    Meter,
+    Progress,
+    TaskType,
+    make_input,
+    make_output,
+    read_job,
+)
+
+from .pipeline import store_of
+
+__all__ = [
+    "PROGRESS_S",
+    "Progress",
+    "SparkChoice",
+    "find_progress",
+    "run_job",
+    "stop_job",
+    "submit_job",
+]
+
+PROGRESS_S = 1.0
+_STALE_S = 10.0
+_STOP_S = 60.0
+_POLL_S = 0.1
+
+OnProgress = Callable[[Progress], None]
+
+
+class SparkChoice(msgspec.Struct, frozen=True):
+    """How to run a job on Spark."""
+
+    master: str | None = None
+    """All cores of this machine by default."""
+    is_batch: bool = False
+    """Whether all that there is makes one batch."""
+    python_path: tuple[str, ...] = ()
+
+
+async def run_job(
+    path: Path, store: str | None, spark: SparkChoice | None, on_progress: OnProgress
+) -> Counts:
+    """Run a job in this process until its inputs are drained.
+
+    Args:
+        path: the job's file.
+        store: where its account is kept; `<job>.db` beside the file by default.
+        spark: how to run it on Spark; in plain Python by default.
+        on_progress: told about once a second how it is doing.
+    """
+    job = read_job(path)
+    inputs = {it.name: make_input(it) for it in job.catalog if it.type is TaskType.INPUT}
+    outputs = {it.name: make_output(it) for it in job.catalog if it.type is TaskType.OUTPUT}
+    account = store_of(path, job, store)
+    if spark is None:
+        local = LocalRunner(job, inputs, outputs, account)
+        await _run_measured(path, job, local, on_progress)
+        return local.desk.counts
+    from postroad.pipeline.spark import SparkRunner, SparkSettings
+
+    settings = SparkSettings(app_name=job.name, python_path=spark.python_path)
+    if spark.master is not None:
+        settings = msgspec.structs.replace(settings, master=spark.master)
+    checkpoint = None if spark.is_batch else path.with_name(f"{job.name}.spark").absolute()
+    runner = SparkRunner(job, inputs, outputs, account, checkpoint, settings)
+    await _run_measured(path, job, runner, on_progress)
+    return runner.desk.counts
+
+
+class _Runner(Protocol):
+    desk: Desk
+
+    async def run(self) -> None:
+        """Run until the job is drained."""
+
+
+async def _run_measured(path: Path, job: Job, runner: _Runner, on_progress: OnProgress) -> None:
+    """Run, and tell how it is doing; asked to end by SIGTERM, it stops and says nothing of it."""
+    running = asyncio.ensure_future(runner.run())
+    measuring = asyncio.ensure_future(_measure(path, job, runner, on_progress))
+    loop = asyncio.get_running_loop()
+    was_asked = False
+
+    def stop() -> None:
+        nonlocal was_asked
+        was_asked = True
+        running.cancel()
+
+    with contextlib.suppress(NotImplementedError):
+        loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        await running
+    except asyncio.CancelledError:
+        if not was_asked:
+            raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        measuring.cancel()
+        await asyncio.gather(running, measuring, return_exceptions=True)
+        _progress_path(path, job).unlink(missing_ok=True)
+
+
+async def _measure(path: Path, job: Job, runner: _Runner, on_progress: OnProgress) -> None:
+    meter = Meter(job.name, os.getpid(), runner.desk)
+    while True:
+        if runner.desk.is_open:
+            progress = await meter.look(getattr(runner, "restarts", 0))
+            file = _progress_path(path, job)
+            temporary = file.with_suffix(".new")
+            temporary.write_bytes(msgspec.json.encode(progress))
+            temporary.replace(file)
+            on_progress(progress)
+        await asyncio.sleep(PROGRESS_S)
+
+
+def _progress_path(path: Path, job: Job) -> Path:
+    return path.with_name(f"{job.name}.progress.json")
+
+
+# In the background.
+
+
+def submit_job(path: Path, arguments: Sequence[str]) -> tuple[int, Path]:
+    """Run a job in a process of its own that goes on when this one ends.
+
+    Args:
+        path: the job's file.
+        arguments: what `postroad pipeline run` gets besides.
+
+    Returns:
+        The number of the process, and the file that it writes its messages to.
+
+    Raises:
+        ConfigError: the job runs already, has mistakes, or cannot be started; with its last words.
+    """
+    job = read_job(path)
+    if (progress := find_progress(path)) is not None:
+        raise ConfigError(f"job {job.name!r} runs already, as process {progress.pid}")
+    log = path.with_name(f"{job.name}.log")
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "postroad", "pipeline", "run", str(path), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline_s = time.monotonic() + _STOP_S
+    while process.poll() is None and time.monotonic() < deadline_s:
+        if find_progress(path) is not None:
+            return process.pid, log
+        time.sleep(_POLL_S)
+    if process.poll() == 0:
+        return process.pid, log
+    words = log.read_text(errors="replace").strip().splitlines()
+    raise ConfigError(f"job {job.name!r} did not start: {words[-1] if words else 'no word of it'}")
+
+
+def find_progress(path: Path) -> Progress | None:
+    """How a running job is doing; None if it does not run."""
+    try:
+        content = _progress_path(path, read_job(path)).read_bytes()
+        progress = msgspec.json.decode(content, type=Progress)
+        os.kill(progress.pid, 0)
+    except (OSError, msgspec.DecodeError):
+        return None
+    # Numbers of processes are used again.
+    return progress if time.time() - progress.at < _STALE_S else None
+
+
+def stop_job(path: Path) -> int:
+    """Have a running job stop, and wait for that; returns the number of its process.
+
+    Raises:
+        ConfigError: it does not run, or does not stop.
+    """
+    progress = find_progress(path)
+    if progress is None:
+        raise ConfigError(f"job {read_job(path).name!r} does not run")
+    os.kill(progress.pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + _STOP_S
+    while find_progress(path) is not None:
+        if time.monotonic() > deadline_s:
+            raise ConfigError(f"process {progress.pid} does not stop within {_STOP_S:g} s")
+        time.sleep(_POLL_S)
+    return progress.pid
