@@ -122,17 +122,21 @@ class Desk:
         self.is_open = False
         """Whether it has an account to look at."""
 
-    async def open(self) -> None:
-        """Get everything ready, and publish what was settled and not published before a crash."""
+    async def open(self, staged: Sequence[tuple[str, Staged]] = ()) -> None:
+        """Get everything ready, and publish what was settled and not published before a crash.
+
+        Args:
+            staged: what was staged already and will be settled; anything else is left over.
+        """
         await self._store.write(self._open)
         unsettled = await self.unsettled()
         for name, source in self._inputs.items():
             await source.open([it.place for it in unsettled if it.task == name and it.place])
-        unpublished = await self._store.read(lambda it: self._pen(it).publications())
+        publications = await self._store.read(lambda it: self._pen(it).publications())
+        wanted = [*staged, *((task, it) for _, task, it in publications)]
         for name, target in self._outputs.items():
-            await target.open(
-                stage_prefix(self._job), [it for _, task, it in unpublished if task == name]
-            )
+            prefix = stage_prefix(self._job)
+            await target.open(prefix, [it for task, it in wanted if task == name])
         await self._publish()
         self.is_open = True
 

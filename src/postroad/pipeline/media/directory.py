@@ -26,15 +26,15 @@ class DirectoryOutput(OutputMedium):
         await asyncio.to_thread(self._open, prefix, {it["file"] for it in unpublished})
 
     def _open(self, prefix: str, wanted: set[str]) -> None:
-        staging = self._directory / _STAGING
-        staging.mkdir(parents=True, exist_ok=True)
-        for path in staging.iterdir():
+        for path in self.staging_path("").iterdir():
             if path.name.startswith(prefix) and path.name not in wanted:
                 path.unlink(missing_ok=True)
 
     def staging_path(self, name: str) -> Path:
-        """Where a file is written."""
-        return self._directory / _STAGING / name
+        """Where a file is written, on this machine or another."""
+        staging = self._directory / _STAGING
+        staging.mkdir(parents=True, exist_ok=True)
+        return staging / name
 
     async def publish(self, staged: Staged) -> None:
         await asyncio.to_thread(self._publish, staged["file"])

@@ -72,7 +72,10 @@ def start_spark(settings: SparkSettings | None = None) -> SparkSession:
         # A JVM that somebody left idle has another environment and another heap.
         _end_jvm()
         with _in_environment(variables):
-            return _make_in_thread(configuration(settings))
+            session = _make_in_thread(configuration(settings))
+    # It was made in another thread.
+    activate(session)
+    return session
 
 
 def stop_spark(session: SparkSession) -> None:

@@ -1,0 +1,119 @@
+"""The account of a source or sink that a Spark user uses without a job: a desk in this process.
+
+Spark calls from threads without an event loop, so the desk has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from postroad.durable import store_at
+from postroad.pipeline.desk import Desk, Outcome
+from postroad.pipeline.job import Job, Task, TaskType
+from postroad.pipeline.media.medium import InputMedium, OutputMedium, Staged
+from postroad.pipeline.program import Program
+from postroad.pipeline.records import Delivery
+
+T = TypeVar("T")
+
+INPUT, OUTPUT = "in", "out"
+_CALL_S = 60.0
+_LOOK_S = 0.5
+
+
+class Account:
+    """What was read or written under a name, and how far that is.
+
+    Args:
+        name: tells accounts in a store apart.
+        store: a path or URL of the store.
+        inputs: the input, if it is read.
+        outputs: the output, if it is written.
+        segments_max: what may be read and not committed.
+        staged: what will be committed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: str,
+        inputs: Mapping[str, InputMedium],
+        outputs: Mapping[str, OutputMedium],
+        segments_max: int,
+        staged: Sequence[Staged] = (),
+    ) -> None:
+        job = _job(name, inputs, outputs, segments_max)
+        self._store = store_at(store)
+        self._desk = Desk(Program(job), self._store, inputs, outputs)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="account", daemon=True).start()
+        self._call(self._open(name, [(OUTPUT, it) for it in staged]))
+
+    def _call(self, doing: Coroutine[Any, Any, T], wait_s: float = 0.0) -> T:
+        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(_CALL_S + wait_s)
+
+    async def _open(self, name: str, staged: Sequence[tuple[str, Staged]]) -> None:
+        await self._store.open(name)
+        await self._desk.open(staged)
+
+    def close(self) -> None:
+        """Let the store go."""
+        self._call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _close(self) -> None:
+        await self._desk.close()
+        await self._store.close()
+
+    def first(self) -> int:
+        """The number before the first delivery that is not settled."""
+        unsettled = self._call(self._desk.unsettled())
+        return unsettled[0].number - 1 if unsettled else self._call(self._desk.delivered())
+
+    def latest(self, after: int, wait_s: float) -> int:
+        """The number of the last delivery, after waiting for one if there is none."""
+        return self._call(self._latest(after, wait_s), wait_s)
+
+    async def _latest(self, after: int, wait_s: float) -> int:
+        deadline_s = self._loop.time() + wait_s
+        while True:
+            await self._desk.admit()
+            latest = await self._desk.delivered()
+            left_s = deadline_s - self._loop.time()
+            if latest > after or left_s <= 0:
+                return latest
+            await self._desk.wait(min(left_s, _LOOK_S))
+
+    def plan(self, after: int, upto: int) -> list[Delivery]:
+        """What of a range of deliveries is to be read."""
+        return self._call(self._desk.unsettled(after, upto))
+
+    def commit_read(self, upto: int) -> None:
+        """Everything up to a delivery is done with."""
+        deliveries = self._call(self._desk.unsettled(0, upto))
+        if deliveries:
+            self._call(self._desk.settle("read", upto, Outcome(deliveries)))
+
+    def commit_written(self, run: str, batch: int, staged: Iterable[Staged]) -> None:
+        """Publish what a batch wrote, once."""
+        outcome = Outcome([], staged=[(OUTPUT, it) for it in staged])
+        self._call(self._desk.settle(run, batch, outcome))
+
+
+def _job(
+    name: str,
+    inputs: Mapping[str, InputMedium],
+    outputs: Mapping[str, OutputMedium],
+    segments_max: int,
+) -> Job:
+    # Spark commits a batch when it has found out about the next one: there must be room for both.
+    batch_size = max(segments_max // 2, 1)
+    source = Task(
+        name=INPUT, type=TaskType.INPUT, batch_size=batch_size, max_pending=2 * batch_size
+    )
+    target = Task(name=OUTPUT, type=TaskType.OUTPUT)
+    catalog = [*([source] if inputs else []), *([target] if outputs else [])]
+    return Job(name=name, workflow=[], catalog=catalog)

@@ -1,0 +1,302 @@
+"""The data source `postroad`: any medium of Postroad for any user of Spark, without a job.
+
+    spark.dataSource.register(PostroadSource)
+    spark.readStream.format("postroad").option("medium", "lines").option("path", "in/*.jsonl")...
+
+Reading gives the columns `id` (64 bits that tell a segment from all others), `segment` (JSON) and
+`raw` (bytes, where it is no segment). Writing takes any columns. Options are those of the medium,
+with JSON for what is no text, and:
+
+- `medium`: the name of a medium.
+- `name`: what the account is called; `postroad` by default.
+- `store`: where the account is kept, a path or URL; only batches that are read need none.
+- `segments_max`: how much of a stream may be read and not committed; 100,000 by default.
+
+A stream acknowledges with its next batch what Spark has committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline.acks import Bits
+from postroad.pipeline.delivered import decode
+from postroad.pipeline.fused.ids import root_ids
+from postroad.pipeline.job import Task, TaskType
+from postroad.pipeline.media import make_input, make_output
+from postroad.pipeline.media.medium import (
+    Chunk,
+    InputMedium,
+    OutputMedium,
+    Place,
+    Staged,
+    Undecodable,
+)
+from postroad.pipeline.staging import stage_name
+
+from .accounts import INPUT, OUTPUT, Account
+from .source import divide
+
+# What is not for the medium; the last one is Spark's.
+_OWN = ("medium", "name", "store", "segments_max", "checkpointlocation")
+_SCHEMA = pa.schema([("id", pa.int64()), ("segment", pa.string()), ("raw", pa.binary())])
+_ROWS = 10_000
+_WAIT_S = 5.0
+_SEGMENTS_MAX = 100_000
+_PARTITIONS = 8
+_encode = msgspec.json.Encoder().encode
+
+
+class _Given:
+    """What a user wants, as far as it can go to other processes."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        if "medium" not in options:
+            raise ConfigError("the option medium says what to read or write, such as lines")
+        self.name = options.get("name", "postroad")
+        self.store = options.get("store")
+        self.segments_max = int(options.get("segments_max", _SEGMENTS_MAX))
+        self._medium = options["medium"]
+        self._options = {key: _value(it) for key, it in options.items() if key not in _OWN}
+
+    def input(self) -> InputMedium:
+        medium = make_input(self._task(INPUT, TaskType.INPUT))
+        if not medium.is_portable:
+            raise ConfigError(f"a {self._medium!r} is read by jobs only")
+        return medium
+
+    def output(self) -> OutputMedium:
+        return make_output(self._task(OUTPUT, TaskType.OUTPUT))
+
+    def _task(self, name: str, type_: TaskType) -> Task:
+        return Task(name=name, type=type_, medium=self._medium, options=self._options)
+
+    def account(self) -> Account:
+        """The account of what is read, in the one process that asks for it."""
+        key = (os.getpid(), self._store, self.name)
+        account = _accounts.get(key)
+        if account is None:
+            inputs = {INPUT: self.input()}
+            account = Account(self.name, self._store, inputs, {}, self.segments_max)
+            _accounts[key] = account
+        return account
+
+    def publish(self, run: str, batch: int, staged: Sequence[Staged]) -> None:
+        """Publish what a batch wrote, once; each is committed by whatever process."""
+        outputs = {OUTPUT: self.output()}
+        account = Account(self.name, self._store, {}, outputs, self.segments_max, staged)
+        try:
+            account.commit_written(run, batch, staged)
+        finally:
+            account.close()
+
+    def discard(self, staged: Sequence[Staged]) -> None:
+        """Throw away what was staged."""
+        asyncio.run(self._discard(staged))
+
+    async def _discard(self, staged: Sequence[Staged]) -> None:
+        output = self.output()
+        for it in staged:
+            await output.discard(it)
+
+    @property
+    def _store(self) -> str:
+        if self.store is None:
+            raise ConfigError("the option store says where the account is kept")
+        return self.store
+
+    def read(self, place: Place) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice."""
+        medium, bits = self.input(), Bits(self.name)
+        for chunk in medium.read(place):
+            for start in range(0, len(chunk.raws), _ROWS):
+                yield _rows(medium, bits, chunk, start)
+
+
+_accounts: dict[tuple[int, str, str], Account] = {}
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _rows(medium: InputMedium, bits: Bits, chunk: Chunk, start: int) -> pa.RecordBatch:
+    stop = start + _ROWS
+    ids = root_ids(bits, INPUT, chunk.source, chunk.positions[start:stop])
+    segments: list[bytes | None] = []
+    raws: list[bytes | None] = []
+    for raw in chunk.raws[start:stop]:
+        found = decode(raw, medium.decode)
+        is_segment = not isinstance(found, Undecodable)
+        segments.append(_encode(found) if is_segment else None)
+        raws.append(None if is_segment else raw)
+    texts = pa.array(segments, pa.binary()).cast(pa.string())
+    columns = [pa.array(ids.view("int64")), texts, pa.array(raws, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are numbers of deliveries."""
+
+    def __init__(self, given: _Given) -> None:
+        self._given = given
+        self._wait_s = _WAIT_S
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._wait_s = 0.0
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"delivery": self._given.account().first()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # How much is pending, the account knows.
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        after = start["delivery"]
+        latest = self._given.account().latest(after, self._wait_s)
+        return {"delivery": max(latest, after)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        deliveries = self._given.account().plan(start["delivery"], end["delivery"])
+        parts = divide(deliveries, _PARTITIONS)
+        return [InputPartition([it.place for it in part]) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for place in partition.value:
+            yield from self._given.read(place)
+
+    def commit(self, end: dict[str, int]) -> None:
+        self._given.account().commit_read(end["delivery"])
+
+
+class _Reader(DataSourceReader):
+    """Everything that is there now."""
+
+    def __init__(self, given: _Given) -> None:
+        self._given = given
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(place) for place in asyncio.run(self._places())]
+
+    async def _places(self) -> list[Place]:
+        medium, places = self._given.input(), []
+        await medium.open([])
+        try:
+            after: Place | None = None
+            while slices := await medium.cut(after, _SEGMENTS_MAX):
+                places += [it.place for it in slices]
+                after = slices[-1].end
+        finally:
+            await medium.close()
+        return places
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._given.read(partition.value)
+
+
+@dataclass
+class _Written(WriterCommitMessage):
+    staged: Staged | None
+
+
+def _stage(given: _Given, batches: Iterator[pa.RecordBatch]) -> _Written:
+    part = secrets.token_hex(8)
+    stager = given.output().begin(stage_name(given.name, part, OUTPUT))
+    first = int(part, 16)
+    try:
+        for batch in batches:
+            segments = batch.to_pylist()
+            ids = [(first + place) % (1 << 64) for place in range(len(segments))]
+            first += len(segments)
+            stager.write(ids, segments)
+        return _Written(stager.finish())
+    except BaseException:
+        stager.abandon()
+        raise
+
+
+def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
+    return [it.staged for it in messages if isinstance(it, _Written) and it.staged is not None]
+
+
+class _StreamWriter(DataSourceStreamArrowWriter):
+    """Publishes each micro-batch once."""
+
+    def __init__(self, given: _Given) -> None:
+        self._given = given
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
+        return _stage(self._given, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._given.publish("stream", batchId, _staged(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._given.discard(_staged(messages))
+
+
+class _Writer(DataSourceArrowWriter):
+    """Publishes a batch."""
+
+    def __init__(self, given: _Given) -> None:
+        self._given = given
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
+        return _stage(self._given, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._given.publish(secrets.token_hex(8), 0, _staged(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._given.discard(_staged(messages))
+
+
+class PostroadSource(DataSource):
+    """Media of Postroad as a data source of Spark."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "postroad"
+
+    def schema(self) -> str:
+        return "id bigint, segment string, raw binary"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _StreamReader(_Given(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(_Given(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return _StreamWriter(_Given(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return _Writer(_Given(self.options))
