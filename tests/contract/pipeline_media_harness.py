@@ -36,13 +36,14 @@ from postroad.pipeline.desk import Outcome
 from postroad.pipeline.media import Chunk, Place, Staged
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import Delivery
+from postroad.pipeline.staging import stage_prefix
 from tests.raw_peers import eventually
 
 WAIT_S = 30.0
 # How long a medium on a server may take until it gives what was just put there.
 PAUSE_S = 0.02
 JOB = "job"
-RUN = f"{JOB}-run"
+RUN = f"{stage_prefix(JOB)}run"
 SEGMENTS = 25
 BATCH = 7
 
@@ -272,9 +273,9 @@ async def dead_in(store: Store) -> list[PenRoot]:
         await store.close()
 
 
-def stage(medium: OutputMedium, name: str, segments: Sequence[Segment]) -> Staged:
+def stage(medium: OutputMedium, name: str, segments: Sequence[Segment], run: str = RUN) -> Staged:
     """Stage segments in two goes; their numbers are their ids."""
-    stager = medium.begin(f"{RUN}-{name}")
+    stager = medium.begin(f"{run}-{name}")
     for part in (segments[:2], segments[2:]):
         if part:
             stager.write([it["n"] for it in part], part)
@@ -288,7 +289,7 @@ def stage(medium: OutputMedium, name: str, segments: Sequence[Segment]) -> Stage
 async def opened(target: Target, unpublished: Sequence[Staged] = ()) -> AsyncIterator[OutputMedium]:
     """An output without a desk."""
     medium = target.medium()
-    await medium.open(JOB, unpublished)
+    await medium.open(stage_prefix(JOB), unpublished)
     try:
         yield medium
     finally:

@@ -20,6 +20,11 @@ from tests.contract.store_outbox_behaviour import (
     SettlingBehaviour,
 )
 from tests.contract.store_queue_behaviour import QueueBehaviour
+from tests.contract.store_stretch_behaviour import (
+    BesideBehaviour,
+    BoundPagesBehaviour,
+    StretchBehaviour,
+)
 from tests.contract.store_turn_behaviour import FailureBehaviour, TurnBehaviour
 from tests.servers.postgres import fresh_database
 
@@ -37,6 +42,9 @@ class StoreBehaviour(
     StreamBehaviour,
     RefusalBehaviour,
     QueueBehaviour,
+    StretchBehaviour,
+    BoundPagesBehaviour,
+    BesideBehaviour,
     HeldBehaviour,
     LaneBehaviour,
     EarlyBehaviour,

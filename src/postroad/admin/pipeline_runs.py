@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -108,8 +107,7 @@ async def _run_measured(path: Path, job: Job, runner: _Runner, on_progress: OnPr
         was_asked = True
         running.cancel()
 
-    with contextlib.suppress(NotImplementedError):
-        loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGTERM, stop)
     try:
         await running
     except asyncio.CancelledError:

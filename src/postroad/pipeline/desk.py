@@ -117,6 +117,7 @@ class Desk:
         self._silent: set[str] = set()
         # Whether something that was settled could not be published.
         self._has_unpublished = False
+        self._has_had_room = True
         # What was delivered again since the last admission.
         self._again: list[Delivery] = []
         self.is_open = False
@@ -128,6 +129,13 @@ class Desk:
         Args:
             staged: what was staged already and will be settled; anything else is left over.
         """
+        try:
+            await self._open_all(staged)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open_all(self, staged: Sequence[tuple[str, Staged]]) -> None:
         await self._store.write(self._open)
         unsettled = await self.unsettled()
         for name, source in self._inputs.items():
@@ -163,12 +171,25 @@ class Desk:
             await self._publish()
         deliveries, self._again = self._again, []
         deliveries += await self._store.write(self._admit_old)
-        for name, medium in self._inputs.items():
-            deliveries += await self._admit_new(self._tasks[name], medium)
+        if await asyncio.to_thread(self._has_room):
+            for name, medium in self._inputs.items():
+                deliveries += await self._admit_new(self._tasks[name], medium)
         new = sum(it.segments for it in deliveries if it.generation == 0 and it.place is not None)
         self.counts.delivered += new
         self.counts.replayed += sum(it.segments for it in deliveries) - new
         return deliveries
+
+    def _has_room(self) -> bool:
+        for name, target in self._outputs.items():
+            try:
+                target.check_room()
+            except OSError as error:
+                if self._has_had_room:
+                    logger.warning("nothing new is read, output %r has no room: %s", name, error)
+                self._has_had_room = False
+                return False
+        self._has_had_room = True
+        return True
 
     def _admit_old(self, ledger: Ledger) -> list[Delivery]:
         pen, now_ms = self._pen(ledger.database), _now_ms()

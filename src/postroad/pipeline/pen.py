@@ -189,10 +189,11 @@ class Pen:
         self, delivery: int, after: int | None = None, limit: int = 1 << 62
     ) -> list[PenRoot]:
         """The roots that come again with a delivery; `after` is the last one of those before."""
+        where, last = ("", ()) if after is None else (" AND root > ?", (to_signed(after),))
         return self._roots(
-            "delivery = ? AND state = 'pending' AND root > ? ORDER BY root LIMIT ?",
+            f"delivery = ? AND state = 'pending'{where} ORDER BY root LIMIT ?",
             delivery,
-            -(1 << 63) if after is None else to_signed(after),
+            *last,
             limit,
         )
 

@@ -290,6 +290,10 @@ class Store:
 
     # Who uses it.
 
+    def owns(self, ledger: Ledger) -> bool:
+        """Whether what a ledger writes is in this store."""
+        return self._writer is not None and ledger is self._ledger
+
     def claim(self, queue: str, who: str) -> None:
         """Be the only one who takes letters out of a queue.
 

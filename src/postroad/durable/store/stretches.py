@@ -8,8 +8,6 @@ others that came later.
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import itemgetter
 from typing import TypeAlias
 
 import msgspec
@@ -42,20 +40,14 @@ class AsideStretch(msgspec.Struct, frozen=True, tag="asides"):
 
 Stretch: TypeAlias = PageStretch | AsideStretch
 Bundle: TypeAlias = tuple[str, list[Letter]]
-"""A sender, and letters of it."""
+"""A sender, and letters of it that are in a row."""
 
 
 def read_stretch(database: Database, stretch: Stretch) -> list[Bundle]:
     """The letters of a stretch, in order; none if they were taken out or purged."""
-    found = (
-        _read_pages(database, stretch)
-        if isinstance(stretch, PageStretch)
-        else _read_asides(database, stretch)
-    )
-    return [
-        (sender, [letter for _, letters in bundles for letter in letters])
-        for sender, bundles in groupby(found, key=itemgetter(0))
-    ]
+    if isinstance(stretch, PageStretch):
+        return _read_pages(database, stretch)
+    return _read_asides(database, stretch)
 
 
 def _read_pages(database: Database, stretch: PageStretch) -> list[Bundle]:

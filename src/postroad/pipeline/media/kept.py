@@ -122,8 +122,16 @@ class LoopThread:
             future.cancel()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and all that goes on in it."""
+        asyncio.run_coroutine_threadsafe(_end_others(), self._loop).result(_STOP_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_S)
         if not self._thread.is_alive():
             self._loop.close()
+
+
+async def _end_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -171,6 +171,14 @@ class OutputMedium(Protocol):
         """Let go of what `open` took."""
         return
 
+    def check_room(self) -> None:
+        """Say whether more can be written soon; blocks. Nothing new is read until it can.
+
+        Raises:
+            OSError: there is no room now.
+        """
+        return
+
     def begin(self, stage: str) -> Stager:
         """Begin to stage what a part of a batch writes; `stage` is a name that nothing else has."""
 

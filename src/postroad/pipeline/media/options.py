@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -68,6 +69,15 @@ def check_name(option: str, value: object, forbidden: str = "") -> str:
         raise ConfigError(f"{option} is {value!r}; it must be a name")
     if bad := sorted(it for it in set(value) if it in forbidden or it.isspace()):
         raise ConfigError(f"{option} is {value!r}; it must not have {' '.join(map(repr, bad))}")
+    return value
+
+
+def check_url(option: str, value: object, schemes: Sequence[str]) -> str:
+    """Refuse what is no URL, or none of these kinds."""
+    if not isinstance(value, str) or urlsplit(value).scheme not in schemes:
+        # What it is instead is not shown: there may be a password in it.
+        kinds = ", ".join(f"{it}://" for it in schemes)
+        raise ConfigError(f"{option} must be a URL that begins with one of {kinds}")
     return value
 
 

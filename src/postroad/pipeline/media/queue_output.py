@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from postroad.core import validate_node_name
-from postroad.core.errors import ConfigError, UsageError
+from postroad.core.errors import ConfigError
 from postroad.durable import Mail, MailConfig, Store
 from postroad.durable.letters import bind_page, split_letters
 from postroad.durable.names import validate_key, validate_queue_name
@@ -17,11 +17,17 @@ from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.queries import find_peer
 from postroad.pipeline.job import Segment
 
-from .codecs import find_codec
-from .medium import OutputMedium, Staged, Stager, Unwritable
+from .medium import OutputMedium, Staged, Stager, Unwritable, encode_segment
+from .options import check_codec, check_name
 from .packing import encode_all
 
+# What a letter has room for; it tells letters apart as well as all 64 do.
 _ID_BITS = (1 << 63) - 1
+
+_ENCODERS: Mapping[str, Callable[[Segment], bytes]] = {
+    "json": msgspec.json.Encoder().encode,
+    "msgpack": encode_segment,
+}
 
 _encode_letter = msgspec.msgpack.Encoder().encode
 
@@ -48,11 +54,10 @@ class QueueOutput(OutputMedium):
         # Not in other processes: there is nothing but staging.
         self._store: Store | None = store_of(mail)
         self._config = mail.config
-        self._peer = _check_peer(peer)
-        self._queue = validate_queue_name(queue)
-        find_codec(codec)
-        self._codec = codec
-        self._key = key
+        self._peer = validate_node_name(check_name("peer", peer))
+        self._queue = validate_queue_name(check_name("queue", queue))
+        self._codec = check_codec(codec)
+        self._key = None if key is None else check_name("key", key)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_store": None}
@@ -62,11 +67,14 @@ class QueueOutput(OutputMedium):
             self._config = self._store.config
 
     def begin(self, stage: str) -> Stager:
-        self._check_room()
-        encode = find_codec(self._codec).encode
-        return _LetterStager(self._queue, encode, self._key, self._config)
+        self.check_room()
+        return _LetterStager(self._queue, _ENCODERS[self._codec], self._key, self._config)
 
-    def _check_room(self) -> None:
+    def check_room(self) -> None:
+        """Raise OSError if as much waits for the peer as this node keeps; blocks a moment.
+
+        Other processes that stage cannot tell: it is for whoever gives them more to do.
+        """
         if self._store is None or not self._store.is_open or self._peer == self._store.owner:
             return
         peer = self._store.read_now(find_peer, self._peer)
@@ -78,6 +86,7 @@ class QueueOutput(OutputMedium):
             )
 
     def settle(self, ledger: Ledger, staged: Staged) -> Staged | None:
+        check_account(self._store, ledger)
         ledger.append_pages(self._peer, staged["pages"])
         return None
 
@@ -154,13 +163,16 @@ def _keys_of(name: str, ids: Sequence[int], segments: Sequence[Segment]) -> list
     return keys
 
 
-def _check_peer(peer: str) -> str:
-    try:
-        return validate_node_name(peer)
-    except UsageError as error:
-        raise ConfigError(f"peer={peer!r}: {error}") from None
-
-
 def store_of(mail: Mail | Store) -> Store:
     """The store that the mail is in."""
     return mail if isinstance(mail, Store) else mail.store
+
+
+def check_account(store: Store | None, ledger: Ledger) -> None:
+    """Raise unless a job keeps its account in the store of the mail.
+
+    Not an error of Postroad's own: those may be raised only before anything was changed, and the
+    whole commit has to be undone.
+    """
+    if store is None or not store.owns(ledger):
+        raise RuntimeError("a job with queues keeps its account in the store of the node's mail")

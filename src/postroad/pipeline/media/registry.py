@@ -8,35 +8,79 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import entry_points
 from typing import TypeVar
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.job import Task
+from postroad.durable import Mail, Store
+from postroad.pipeline.job import Task, TaskType
 
+from .comma_separated import CsvInput
+from .files import files_input
+from .jetstream import JetStreamInput
 from .lines import LinesInput, LinesOutput
 from .medium import InputMedium, OutputMedium
+from .parquet import ParquetInput, ParquetOutput
+from .queue_input import QueueInput
+from .queue_output import QueueOutput
+from .redis_stream import RedisStreamInput
+from .sql_input import SqlInput
+from .sql_output import SqlOutput
 
 M = TypeVar("M")
 
-INPUTS: Mapping[str, Callable[..., InputMedium]] = {"lines": LinesInput}
-OUTPUTS: Mapping[str, Callable[..., OutputMedium]] = {"lines": LinesOutput}
+INPUTS: Mapping[str, Callable[..., InputMedium]] = {
+    "csv": CsvInput,
+    "files": files_input,
+    "jetstream": JetStreamInput,
+    "parquet": ParquetInput,
+    "sql": SqlInput,
+    "lines": LinesInput,
+    "queue": QueueInput,
+    "redis_stream": RedisStreamInput,
+}
+OUTPUTS: Mapping[str, Callable[..., OutputMedium]] = {
+    "parquet": ParquetOutput,
+    "sql": SqlOutput,
+    "lines": LinesOutput,
+    "queue": QueueOutput,
+}
 
 
-def make_input(task: Task) -> InputMedium:
-    """The input of a task; raises ConfigError if there is none such, or it refuses its options."""
-    return _make(task, INPUTS, "postroad.pipeline.inputs")
+# Media of the node that runs the job: they are given its mail before their options.
+_OF_A_NODE = frozenset({"queue"})
 
 
-def make_output(task: Task) -> OutputMedium:
-    """The output of a task; raises ConfigError likewise."""
-    return _make(task, OUTPUTS, "postroad.pipeline.outputs")
+def make_input(task: Task, mail: Mail | Store | None = None) -> InputMedium:
+    """The input of a task.
+
+    Args:
+        task: says which, and with what options.
+        mail: of the node that runs the job, if one does, or its store.
+
+    Raises:
+        ConfigError: there is none such, it refuses its options, or it needs a node.
+    """
+    return _make(task, mail, INPUTS, "postroad.pipeline.inputs")
 
 
-def _make(task: Task, known: Mapping[str, Callable[..., M]], group: str) -> M:
+def make_output(task: Task, mail: Mail | Store | None = None) -> OutputMedium:
+    """The output of a task, likewise."""
+    return _make(task, mail, OUTPUTS, "postroad.pipeline.outputs")
+
+
+def _make(
+    task: Task, mail: Mail | Store | None, known: Mapping[str, Callable[..., M]], group: str
+) -> M:
     maker = known.get(task.medium or "")
     if maker is None:
         maker = _find(task, known, group)
+    elif task.medium in _OF_A_NODE:
+        if mail is None:
+            does = "reads" if task.type == TaskType.INPUT else "posts to"
+            raise ConfigError(f"task {task.name!r} {does} a {task.medium}: run the job in a node")
+        maker = partial(maker, mail)
     try:
         return maker(**task.options)
     except TypeError as error:

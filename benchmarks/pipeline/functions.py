@@ -1,0 +1,36 @@
+"""The functions of the measured job: cheap ones, so that all else shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Segment = dict[str, Any]
+
+
+def first(segment: Segment) -> Segment | list[Segment] | None:
+    """Drops one in fifty, doubles one in twenty."""
+    number = segment["n"]
+    if number % 50 == 0:
+        return None
+    segment["twice"] = number * 2
+    if number % 20 == 1:
+        return [segment, {"n": number, "twice": 0, "text": segment["text"]}]
+    return segment
+
+
+def left(segment: Segment) -> Segment:
+    """Adds something."""
+    segment["more"] = segment["twice"] + 1
+    return segment
+
+
+def right(segment: Segment) -> Segment | None:
+    """Drops one in four."""
+    return None if segment["n"] % 4 == 0 else segment
+
+
+def first_with_failures(segment: Segment) -> Segment | list[Segment] | None:
+    """As `first`, and fails with one in a hundred, once."""
+    if segment["n"] % 100 == 7:
+        raise ValueError("it does not like this one")
+    return first(segment)

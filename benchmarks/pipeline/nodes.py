@@ -1,0 +1,49 @@
+"""A node with a queue full of segments."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from postroad import MessagingService
+from postroad.durable import Mail, MailConfig, SqliteStore, StaticDirectory
+from postroad.pipeline import Job, new_job
+
+NODE, PEER = "alpha", "beta"
+QUEUE = "in"
+# Nobody listens there: what is posted stays in the store.
+NOWHERE = "127.0.0.1:9"
+FUNCTIONS = "benchmarks.pipeline.functions"
+
+
+@asynccontextmanager
+async def mail_node(directory: Path) -> AsyncIterator[Mail]:
+    """A node whose peer is away."""
+    config = MailConfig(bridge_first_s=30.0, bridge_max_s=60.0)
+    async with MessagingService("bench", NODE) as service:
+        store = SqliteStore(directory / "node.db")
+        peers = StaticDirectory({PEER: NOWHERE})
+        async with Mail(service, store, directory=peers, config=config) as mail:
+            yield mail
+
+
+def make_job(*, batch_size: int, until_empty: bool) -> Job:
+    """From a queue of this node to a queue of its peer."""
+    out = {"peer": PEER, "queue": "out"}
+    return (
+        new_job("queues")
+        .input(
+            "in",
+            medium="queue",
+            options={"queue": QUEUE, "until_empty": until_empty},
+            batch_size=batch_size,
+            max_pending=4 * batch_size,
+        )
+        .function("first", f"{FUNCTIONS}:first")
+        .function("left", f"{FUNCTIONS}:left", after="first")
+        .function("right", f"{FUNCTIONS}:right", after="first")
+        .output("out_a", medium="queue", options=out, after="left")
+        .output("out_b", medium="queue", options=out, after="right")
+        .build()
+    )

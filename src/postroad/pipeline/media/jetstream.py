@@ -1,0 +1,183 @@
+"""Streams of NATS JetStream.
+
+Slices are ranges of sequences, and read as such. A durable consumer tells what is there, and is
+told what is done: other tools see there how far the job is, and streams whose messages go when they
+are acknowledged get rid of them. But what was delivered to the job is known by the job alone: the
+consumer may have heard more or less of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from postroad.core.errors import ConfigError
+from postroad.pipeline.job import Segment
+
+from .jetstream_client import StreamClient
+from .jetstream_desk import PAUSE_S, StreamDesk
+from .jetstream_messages import Access, Found
+from .kept import Kept, LoopThread
+from .medium import Chunk, InputMedium, Place, Slice
+from .options import CODECS, Tls, check_codec, check_flag, check_name, check_positive, check_url
+
+_SLICE_SEGMENTS = 10_000
+_SLICE_BYTES = 4 * 1024 * 1024
+_READ_S = 120.0
+_SCHEMES = ("nats", "tls", "ws", "wss")
+# What means something in subjects or in paths of the server.
+_NOT_IN_NAMES = ".*>/\\"
+
+
+class JetStreamInput(InputMedium):
+    """Gives the messages of a stream.
+
+    It has no end, unless `until_empty` is set. Messages that the stream drops by its own limits
+    before they are read are not seen, as with every consumer.
+
+    Args:
+        servers: URL of a server, or a list of them, such as `nats://user:password@host:4222`.
+        stream: its name; it must be there.
+        subject: which messages, such as `orders.>`; all by default.
+        durable: name of the consumer, made if there is none. Jobs that read the same stream need
+            different ones.
+        codec: how segments are encoded, `json` or `msgpack`.
+        until_empty: whether to end with what is there when the job begins.
+        user: of the server, if not in the URL.
+        password: likewise.
+        token: likewise.
+        tls_ca: file with certificates of those who may vouch for the server.
+        tls_cert: file with our own certificate.
+        tls_key: file with its key.
+        slice_segments: how many segments a slice has at most.
+        slice_bytes: about how long a slice is at most.
+
+    Raises:
+        ConfigError: one of them is wrong.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        stream: str,
+        subject: str | None = None,
+        durable: str = "postroad",
+        codec: str = "json",
+        until_empty: bool = False,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        tls_ca: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        slice_segments: int = _SLICE_SEGMENTS,
+        slice_bytes: int = _SLICE_BYTES,
+    ) -> None:
+        self._access = Access(
+            _check_servers(servers),
+            check_name("stream", stream, _NOT_IN_NAMES),
+            None if subject is None else check_name("subject", subject),
+            user,
+            password,
+            token,
+            Tls(tls_ca, tls_cert, tls_key),
+        )
+        self._durable = check_name("durable", durable, _NOT_IN_NAMES)
+        self._codec = check_codec(codec)
+        self.is_bounded = check_flag("until_empty", until_empty)
+        self._slice_segments = check_positive("slice_segments", slice_segments)
+        self._slice_bytes = check_positive("slice_bytes", slice_bytes)
+        self._desk: StreamDesk | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_desk": None}
+
+    # At the desk.
+
+    async def open(self, unsettled: Sequence[Place]) -> None:
+        desk = StreamDesk(self._access, self._durable, unsettled)
+        try:
+            await desk.open(self.is_bounded)
+        except BaseException:
+            await desk.close()
+            raise
+        self._desk = desk
+
+    async def close(self) -> None:
+        desk, self._desk = self._desk, None
+        if desk is not None:
+            await desk.close()
+        await asyncio.to_thread(_readers.close, self._access)
+
+    @property
+    def _opened(self) -> StreamDesk:
+        assert self._desk is not None, "open() comes first"
+        return self._desk
+
+    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+        desk = self._opened
+        position = await desk.look(after, segments)
+        return desk.cut(position, segments, self._slice_segments, self._slice_bytes)
+
+    async def wait(self, timeout_s: float) -> None:
+        if self.is_bounded:
+            await asyncio.sleep(min(timeout_s, PAUSE_S))
+        else:
+            await self._opened.wait(timeout_s)
+
+    async def on_settled(self, places: Sequence[Place]) -> None:
+        await self._opened.on_settled(places)
+
+    # In any process.
+
+    def read(self, place: Place) -> Iterator[Chunk]:
+        with _readers.borrow(self._access, lambda: _Reader(self._access)) as reader:
+            found = reader.read(place)
+        yield Chunk(
+            f"{self._access.stream}@{place['created']}",
+            [it.sequence for it in found],
+            [it.data for it in found],
+        )
+
+    @property
+    def decode(self) -> Callable[[bytes], Segment]:
+        return CODECS[self._codec]
+
+
+def _check_servers(servers: object) -> tuple[str, ...]:
+    listed = [servers] if isinstance(servers, str) else servers
+    if not isinstance(listed, list | tuple) or not listed:
+        raise ConfigError(f"servers is {servers!r}; it must be a URL or a list of them")
+    return tuple(check_url("servers", it, _SCHEMES) for it in listed)
+
+
+class _Reader:
+    """Reads slices, from a thread of its own."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._client = StreamClient(access)
+        self._thread = LoopThread("postroad-jetstream")
+
+    def read(self, place: Place) -> list[Found]:
+        return self._thread.call(self._read(place), _READ_S)
+
+    async def _read(self, place: Place) -> list[Found]:
+        facts = await self._client.facts()
+        first, last = place["first"], place["last"]
+        if facts.created != place["created"]:
+            raise FileNotFoundError(
+                f"{self._access.shown} is not the one it was: it was deleted and created again,"
+                f" and messages {first} to {last} are lost"
+            )
+        return await self._client.scan(facts, first, last, expected=place["count"])
+
+    def close(self) -> None:
+        try:
+            self._thread.call(self._client.close(), _READ_S)
+        finally:
+            self._thread.close()
+
+
+_readers: Kept[_Reader] = Kept()

@@ -1,0 +1,335 @@
+"""What the medium for NATS JetStream asks of a server. Every question has its time.
+
+Only nats-py's connection is used, not its JetStream classes: they have no way to read a range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from postroad.core.errors import ConfigError, MissingExtra
+
+from .jetstream_messages import NOT_FOUND, Access, Found, Pull, Refused, StreamFacts
+
+logger = logging.getLogger("postroad.pipeline")
+
+_CONNECT_S = 5.0
+_REQUEST_S = 10.0
+# How long a reader's consumer stays when the reader died.
+_INACTIVE_S = 30
+_PULL_MESSAGES = 10_000
+_MORE_MESSAGES = 100
+# Messages are asked for one by one where a stream allows no consumer: so many at once.
+_WALKERS = 64
+_SECOND_NS = 1_000_000_000
+
+_encode = msgspec.json.Encoder().encode
+
+
+class StreamClient:
+    """A connection that is opened when it is needed, also again after it was lost."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._connection: Any = None
+        self.number = 0
+        """Of the connection: each is another."""
+        self._pulls: dict[Pull, Any] = {}
+        self._ending: set[asyncio.Future[None]] = set()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is open now."""
+        return self._connection is not None and bool(self._connection.is_connected)
+
+    async def connect(self) -> Any:
+        """The connection.
+
+        Raises:
+            OSError: there is no server, or it does not let us in.
+        """
+        if not self.is_connected:
+            await self.close()
+            self._connection = await self._open()
+            self.number += 1
+        return self._connection
+
+    async def close(self) -> None:
+        """Close the connection; it may be used again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await _close(connection)
+        await self._on_closed()
+
+    async def _on_closed(self) -> None:
+        for pull in self._pulls:
+            pull.end(ConnectionResetError(f"connection lost: {self._access.shown}"))
+        self._pulls.clear()
+
+    async def _open(self) -> Any:
+        errors: list[Exception] = []
+        for server in self._access.servers:
+            try:
+                return await self._open_at(server)
+            except OSError as error:
+                errors.append(error)
+        raise errors[0]
+
+    async def _open_at(self, server: str) -> Any:
+        try:
+            from nats.aio.client import Client
+        except ImportError:
+            raise MissingExtra("jetstream", "reading NATS JetStream") from None
+        access, connection = self._access, Client()
+        causes: list[Exception] = []
+
+        async def note(error: Exception) -> None:
+            logger.debug("NATS: %s", error)
+            causes.append(error)
+
+        try:
+            with self._mapped_errors(causes):
+                async with asyncio.timeout(_CONNECT_S):
+                    await connection.connect(
+                        [server],
+                        name="postroad",
+                        # Who lost the connection must first ask how far things are.
+                        allow_reconnect=False,
+                        max_reconnect_attempts=1,
+                        reconnect_time_wait=0,
+                        error_cb=note,
+                        closed_cb=self._on_closed,
+                        user=access.user,
+                        password=access.password,
+                        token=access.token,
+                        tls=access.tls.context() if access.tls.is_given else None,
+                    )
+        except BaseException:
+            await _close(connection)
+            raise
+        return connection
+
+    @contextmanager
+    def _mapped_errors(self, causes: Sequence[Exception] = ()) -> Iterator[None]:
+        """Have errors of nats-py as everybody knows them; it tells causes elsewhere."""
+        import nats.errors
+
+        try:
+            yield
+        except nats.errors.NoRespondersError:
+            raise ConnectionRefusedError(f"no JetStream answers: {self._access.shown}") from None
+        except TimeoutError:
+            raise TimeoutError(f"no answer in time: {self._access.shown}") from None
+        except (OSError, nats.errors.Error) as error:
+            text = str(causes[-1] if causes else error)
+            kind = PermissionError if "authori" in text.lower() else ConnectionError
+            raise kind(f"{self._access.shown}: {text}") from error
+
+    # Questions.
+
+    async def ask(self, what: str, body: object = None) -> dict[str, Any]:
+        """Ask the interface of JetStream something.
+
+        Raises:
+            Refused: the answer is an error.
+            OSError: there is no answer.
+        """
+        connection = await self.connect()
+        payload = b"" if body is None else _encode(body)
+        with self._mapped_errors():
+            reply = await connection.request(f"$JS.API.{what}", payload, timeout=_REQUEST_S)
+        answer: dict[str, Any] = msgspec.json.decode(reply.data)
+        if error := answer.get("error"):
+            raise Refused(error["code"], f"{self._access.shown}: {error.get('description')}")
+        return answer
+
+    async def facts(self) -> StreamFacts:
+        """What the stream is.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        try:
+            answer = await self.ask(f"STREAM.INFO.{self._access.stream}")
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                raise ConfigError(f"there is no {self._access.shown}") from error
+            raise
+        created = datetime.fromisoformat(answer["created"]).timestamp()
+        is_readable = answer["config"].get("retention", "limits") == "limits"
+        return StreamFacts(round(created * 1_000_000), is_readable, answer["state"]["last_seq"])
+
+    async def publish(self, messages: Iterable[tuple[str, bytes]]) -> None:
+        """Send messages, and know that the server has them."""
+        connection = await self.connect()
+        with self._mapped_errors():
+            for subject, data in messages:
+                await connection.publish(subject, data)
+            await connection.flush(_REQUEST_S)
+
+    async def pull(
+        self,
+        consumer: str,
+        batch: int,
+        on_found: Callable[[Found], None],
+        timeout_s: float | None = None,
+    ) -> Pull:
+        """Ask a consumer for messages: those that are there, or the next ones within some time."""
+        connection = await self.connect()
+        pull = Pull(self._access, batch, on_found)
+        wanted: dict[str, object] = {"batch": batch}
+        if timeout_s is None:
+            wanted["no_wait"] = True
+        else:
+            wanted["expires"] = round(timeout_s * _SECOND_NS)
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._access.stream}.{consumer}"
+        with self._mapped_errors():
+            inbox = connection.new_inbox()
+            subscription = await connection.subscribe(
+                inbox, cb=pull.take, pending_msgs_limit=-1, pending_bytes_limit=-1
+            )
+            self._pulls[pull] = subscription
+            pull.ended.add_done_callback(lambda _: self._on_pulled(pull))
+            await connection.publish(subject, _encode(wanted), reply=inbox)
+        return pull
+
+    def _on_pulled(self, pull: Pull) -> None:
+        subscription = self._pulls.pop(pull, None)
+        if subscription is not None and self.is_connected:
+            ending = asyncio.ensure_future(_unsubscribe(subscription))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    # Reading by sequences.
+
+    async def scan(
+        self,
+        facts: StreamFacts,
+        first: int,
+        last: int,
+        *,
+        limit: int | None = None,
+        expected: int | None = None,
+        headers_only: bool = False,
+    ) -> list[Found]:
+        """The messages of a range that are still there, in order.
+
+        Args:
+            facts: about the stream.
+            first: of the range.
+            last: of the range.
+            limit: so many at most; it may be fewer, but none only if there are none.
+            expected: how many there probably are, so that not many more are sent to us.
+            headers_only: whether their sizes will do.
+        """
+        if first > last:
+            return []
+        if facts.is_readable:
+            wanted = min(limit or _PULL_MESSAGES, expected or _PULL_MESSAGES, last - first + 1)
+            return await self._scan_by_consumer(first, last, limit, wanted, headers_only)
+        if limit is None:
+            return await self._walk_all(first, last)
+        while first <= last:
+            window = min(last, first + limit - 1)
+            if found := await self._walk_all(first, window):
+                return found
+            following = await self._get_next(window + 1)
+            first = last + 1 if following is None else following.sequence
+        return []
+
+    async def _scan_by_consumer(
+        self, first: int, last: int, limit: int | None, batch: int, headers_only: bool
+    ) -> list[Found]:
+        consumer = await self._create_reader(first, headers_only)
+        found: list[Found] = []
+        try:
+            while not found or (found[-1].sequence < last and limit is None):
+                pull = await self.pull(consumer, batch, found.append)
+                await pull.wait(_REQUEST_S)
+                if pull.received < batch:
+                    break
+                # Few, because most of the time there are no more.
+                batch = min(batch, _MORE_MESSAGES)
+        finally:
+            await self._delete_consumer(consumer)
+        return [it for it in found if it.sequence <= last]
+
+    async def _create_reader(self, first: int, headers_only: bool) -> str:
+        stream, subject = self._access.stream, self._access.subject
+        config = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": first,
+            "ack_policy": "none",
+            "inactive_threshold": _INACTIVE_S * _SECOND_NS,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "headers_only": headers_only,
+        } | ({} if subject is None else {"filter_subject": subject})
+        request = {"stream_name": stream, "config": config}
+        answer = await self.ask(f"CONSUMER.CREATE.{stream}", request)
+        return str(answer["name"])
+
+    async def _delete_consumer(self, consumer: str) -> None:
+        if self.is_connected:
+            try:
+                await self.ask(f"CONSUMER.DELETE.{self._access.stream}.{consumer}")
+            except OSError as error:
+                logger.debug("a reader of %s stays for a while: %s", self._access.shown, error)
+
+    async def _walk_all(self, first: int, last: int) -> list[Found]:
+        length = -(-(last - first + 1) // _WALKERS)
+        walks = [
+            asyncio.ensure_future(self._walk(start, min(start + length - 1, last)))
+            for start in range(first, last + 1, length)
+        ]
+        try:
+            return [it for found in await asyncio.gather(*walks) for it in found]
+        finally:
+            for walk in walks:
+                walk.cancel()
+
+    async def _walk(self, first: int, last: int) -> Sequence[Found]:
+        found: list[Found] = []
+        while first <= last:
+            message = await self._get_next(first)
+            if message is None or message.sequence > last:
+                break
+            found.append(message)
+            first = message.sequence + 1
+        return found
+
+    async def _get_next(self, sequence: int) -> Found | None:
+        """The first message from a sequence on."""
+        wanted = {"seq": sequence, "next_by_subj": self._access.subject or ">"}
+        try:
+            answer = await self.ask(f"STREAM.MSG.GET.{self._access.stream}", wanted)
+        except Refused as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+        message = answer["message"]
+        data = base64.b64decode(message.get("data", ""))
+        return Found(message["seq"], len(data), data)
+
+
+async def _close(connection: Any) -> None:
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            await connection.close()
+    except Exception as error:
+        logger.debug("NATS: closing: %s", error)
+
+
+async def _unsubscribe(subscription: Any) -> None:
+    try:
+        await subscription.unsubscribe()
+    except Exception as error:
+        logger.debug("NATS: %s", error)

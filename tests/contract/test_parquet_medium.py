@@ -1,0 +1,88 @@
+"""Parquet files do what every medium does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from postroad.pipeline import InputMedium, OutputMedium, Segment
+from postroad.pipeline.media import ParquetInput, ParquetOutput
+from tests.contract.pipeline_media_behaviour import (
+    InputBehaviour,
+    OutputBehaviour,
+    PortableInputBehaviour,
+    PortableOutputBehaviour,
+    Source,
+    Target,
+    UnwritableBehaviour,
+)
+
+
+class ParquetFiles(Source):
+    """Files with a few rows each, in groups that slices do not fit."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+        self._files = 0
+
+    async def put(self, segments: Sequence[Segment]) -> None:
+        for start in range(0, len(segments), 10):
+            self._files += 1
+            table = pyarrow.Table.from_pylist(segments[start : start + 10])
+            path = self._directory / f"{self._files:03d}.parquet"
+            pyarrow.parquet.write_table(table, path, row_group_size=4)
+
+    def medium(self) -> InputMedium:
+        return ParquetInput(str(self._directory / "*.parquet"), slice_segments=3)
+
+
+class TestParquetInput(InputBehaviour, PortableInputBehaviour):
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Source:
+        return ParquetFiles(tmp_path)
+
+
+class ParquetDirectory(Target):
+    """A directory of Parquet files."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def medium(self) -> OutputMedium:
+        return ParquetOutput(str(self._directory), {"n": "int64", "text": "string"})
+
+    async def published(self) -> list[Segment]:
+        paths = sorted(self._directory.glob("*.parquet"))
+        return [row for it in paths for row in pyarrow.parquet.read_table(it).to_pylist()]
+
+    async def leftovers(self) -> list[str]:
+        return sorted(it.name for it in (self._directory / "_staging").iterdir())
+
+
+class InferredDirectory(ParquetDirectory):
+    """The same, with types as they come."""
+
+    def medium(self) -> OutputMedium:
+        return ParquetOutput(str(self._directory))
+
+
+class ParquetOutputBehaviour(OutputBehaviour, UnwritableBehaviour, PortableOutputBehaviour):
+    """With and without a schema."""
+
+
+class TestParquetOutput(ParquetOutputBehaviour):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return ParquetDirectory(tmp_path)
+
+
+class TestInferredOutput(ParquetOutputBehaviour):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return InferredDirectory(tmp_path)

@@ -1,0 +1,200 @@
+"""The same deliveries of a job, run root by root and many at a time, to be compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from postroad.pipeline import Job, OutputMedium, Segment
+from postroad.pipeline.batch import Batch
+from postroad.pipeline.delivered import Delivered, decode
+from postroad.pipeline.functions import Function
+from postroad.pipeline.fused.part import Part
+from postroad.pipeline.media import Staged, Stager
+from postroad.pipeline.media.medium import (
+    Chunk,
+    InputMedium,
+    Place,
+    Slice,
+    Unwritable,
+    decode_segment,
+)
+from postroad.pipeline.program import Program
+from postroad.pipeline.records import FailedRoot
+from postroad.pipeline.staging import stage_all
+
+NOW_MS = 1_700_000_000_000
+
+Written: TypeAlias = Counter[tuple[int, str]]
+Refuse: TypeAlias = Callable[[Segment], bool]
+
+
+def refuse_nothing(segment: Segment) -> bool:
+    return False
+
+
+class Kept(OutputMedium):
+    """Keeps what is written, as it is at that moment.
+
+    Args:
+        refuses: what it says of segments that it cannot write.
+        at_once: how many of those it finds before it gives up.
+    """
+
+    def __init__(self, refuses: Refuse = refuse_nothing, at_once: int = 100) -> None:
+        self.refuses = refuses
+        self.at_once = at_once
+        self.written: Written = Counter()
+        self.stages: list[str] = []
+        self.abandoned = 0
+
+    def begin(self, stage: str) -> Stager:
+        self.stages.append(stage)
+        return _KeptStager(self)
+
+
+class _KeptStager(Stager):
+    def __init__(self, output: Kept) -> None:
+        self._output = output
+        self._count = 0
+
+    def write(self, ids: Sequence[int], segments: Sequence[Segment]) -> None:
+        output = self._output
+        refused = [
+            id for id, segment in zip(ids, segments, strict=True) if output.refuses(segment)
+        ][: output.at_once]
+        if refused:
+            raise Unwritable({id: f"{id} is refused" for id in refused})
+        for id, segment in zip(ids, segments, strict=True):
+            output.written[id, tell(segment)] += 1
+        self._count += len(ids)
+
+    def finish(self) -> Staged | None:
+        return {"count": self._count} if self._count else None
+
+    def abandon(self) -> None:
+        self._output.abandoned += 1
+
+
+def tell(segment: Segment) -> str:
+    """What a segment is, whatever it has, with the order of its keys."""
+    return repr(list(segment.items()))
+
+
+class RawInput(InputMedium):
+    """Gives chunks as they are; decodes them in its own way."""
+
+    def __init__(self, decoder: Callable[[bytes], Segment] = decode_segment) -> None:
+        self._decoder = decoder
+
+    @property
+    def decode(self) -> Callable[[bytes], Segment]:
+        return self._decoder
+
+    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+        return []
+
+    def read(self, place: Place) -> Iterator[Chunk]:
+        return iter(())
+
+
+class Slices(NamedTuple):
+    """A slice of an input, as it was read."""
+
+    task: str
+    generation: int
+    chunks: list[Chunk]
+
+
+class Failed(NamedTuple):
+    """What of a failed root must be the same, whichever way it was run."""
+
+    task: str
+    generation: int
+    payload: bytes
+    published: list[int]
+    is_hopeless: bool
+    failed_tasks: list[str]
+    error: str | None
+    """If it is the only one: which of several is the first is as it happens."""
+
+
+class Comparable(NamedTuple):
+    """What a batch came to."""
+
+    written: dict[str, Written]
+    failed: dict[int, Failed]
+    delta: bytes
+
+
+def make_program(job: Job, table: Mapping[str, Function]) -> Program:
+    program = Program(job, table.__getitem__)
+    program.start()
+    return program
+
+
+def run_one_by_one(
+    program: Program,
+    slices: Iterable[Slices],
+    medium: InputMedium,
+    outputs: Mapping[str, Kept],
+) -> Comparable:
+    """As the local runner does it."""
+    batch = Batch(program)
+    for it in slices:
+        for delivered in deliver(program, it, medium):
+            batch.take(delivered, NOW_MS)
+    for name, output in outputs.items():
+        stage_all(output, f"stage-{name}", name, batch)
+    batch.on_written(outputs)
+    failed, delta = batch.close(NOW_MS)
+    return _comparable(outputs, failed, delta.encode())
+
+
+def deliver(program: Program, slice: Slices, medium: InputMedium) -> Iterator[Delivered]:
+    """As the desk does it."""
+    for chunk in slice.chunks:
+        for position, raw in zip(chunk.positions, chunk.raws, strict=True):
+            root = program.bits.root(slice.task, chunk.source, position)
+            segment = decode(raw, medium.decode)
+            yield Delivered(root, slice.task, slice.generation, segment)
+
+
+def run_fused(
+    program: Program,
+    slices: Iterable[Slices],
+    medium: InputMedium,
+    outputs: Mapping[str, Kept],
+) -> Comparable:
+    """As a part of a batch does it."""
+    part = Part(program, outputs, "part")
+    for number, it in enumerate(slices):
+        part.take_slice(number, it.task, it.generation, medium, it.chunks)
+    outcome = part.finish()
+    counts = {task: staged["count"] for task, staged in outcome.staged}
+    written = {name: it.written.total() for name, it in outputs.items() if it.written}
+    assert counts == written
+    return _comparable(outputs, outcome.failed, outcome.delta.encode())
+
+
+def _comparable(
+    outputs: Mapping[str, Kept], failed: Sequence[FailedRoot], delta: bytes
+) -> Comparable:
+    by_root = {it.root: to_failed(it) for it in failed}
+    assert len(by_root) == len(failed)
+    return Comparable({name: it.written for name, it in outputs.items()}, by_root, delta)
+
+
+def to_failed(it: FailedRoot) -> Failed:
+    attempt = it.attempt
+    assert attempt.generation == it.generation
+    return Failed(
+        it.task,
+        it.generation,
+        it.segment,
+        it.published,
+        it.is_hopeless,
+        sorted(attempt.missing),
+        attempt.error if len(attempt.missing) < 2 else None,
+    )

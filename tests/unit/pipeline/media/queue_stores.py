@@ -1,0 +1,79 @@
+"""An input on a queue in memory, with a clock that can be set, for tests of what it does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from postroad.durable import Letter, MailConfig, MemoryDisk, MemoryStore, Store
+from postroad.pipeline import QueueInput
+from postroad.pipeline.media import Place, Slice
+from tests.durable_nodes import QUEUE, make_letter, opened
+
+NODE = "alpha"
+
+
+class Reading:
+    """A queue that is being read, as a desk reads it."""
+
+    def __init__(self, store: Store, medium: QueueInput, after: Place | None = None) -> None:
+        self.store = store
+        self.medium = medium
+        self.after = after
+
+    async def cut(self, segments: int = 1_000) -> list[Slice]:
+        """Cut and admit."""
+        slices = list(await self.medium.cut(self.after, segments))
+        if slices:
+            self.after = as_json(slices[-1].end)
+        return slices
+
+    def ids(self, slices: Iterable[Slice]) -> list[int | str]:
+        """The letters of slices, as they are read."""
+        places = [as_json(it.place) for it in slices]
+        return [id for it in places for chunk in self.medium.read(it) for id in chunk.positions]
+
+    async def settle(self, slices: Sequence[Slice]) -> None:
+        places = [as_json(it.place) for it in slices]
+        for place in places:
+            await self.store.write(lambda ledger, it=place: self.medium.settle(ledger, it))  # type: ignore[misc]
+        await self.medium.on_settled(places)
+
+    async def read_all(self) -> list[int | str]:
+        """Cut, read and settle until there is nothing."""
+        found: list[int | str] = []
+        while slices := await self.cut():
+            found += self.ids(slices)
+            await self.settle(slices)
+        return found
+
+
+def as_json(place: Place) -> Place:
+    """A place as it comes back from the account of a job."""
+    found: Place = msgspec.json.decode(msgspec.json.encode(place))
+    return found
+
+
+@asynccontextmanager
+async def reading(
+    disk: MemoryDisk | None = None,
+    unsettled: Iterable[Slice] = (),
+    after: Place | None = None,
+    *,
+    until_empty: bool = False,
+    config: MailConfig | None = None,
+) -> AsyncIterator[Reading]:
+    """A process that reads the queue."""
+    async with opened(MemoryStore(disk), NODE, config) as store:
+        medium = QueueInput(store, QUEUE, until_empty=until_empty)
+        await medium.open([as_json(it.place) for it in unsettled])
+        try:
+            yield Reading(store, medium, after)
+        finally:
+            await medium.close()
+
+
+def letters(*ids: int) -> list[Letter]:
+    return [make_letter(id, body=b'{"n":%d}' % id) for id in ids]

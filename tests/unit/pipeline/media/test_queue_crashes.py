@@ -1,0 +1,187 @@
+"""A node that dies at any commit, or at all: from queue to queue nothing is lost or doubled.
+
+The job keeps its account in the store of the mail. Letters come in pages, urgent ones by
+themselves, and some segments fail at first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import nullcontext
+from random import Random
+
+import msgspec
+import pytest
+
+from postroad.core import faults
+from postroad.durable import Letter, MemoryDisk, MemoryStore, Store
+from postroad.durable.store import queries as query
+from postroad.pipeline import (
+    Job,
+    LocalRunner,
+    Pen,
+    QueueInput,
+    QueueOutput,
+    Segment,
+    SeqInput,
+    SeqOutput,
+    Task,
+    TaskType,
+)
+from postroad.pipeline.functions import Function
+from tests.durable_nodes import PEER, QUEUE, make_letter, opened, put
+from tests.unit.pipeline.desk_jobs import JOB, input_task
+from tests.unit.pipeline.media.queue_stores import NODE
+from tests.unit.pipeline.test_local_crashes import Crash, Killer, RollsBack, end
+
+WAIT_S = 20.0
+LETTERS = 24
+POISON = 5
+# The last of what it does before anything is settled.
+COMMITS_OF_A_BATCH = 6
+
+
+class Node:
+    """A node whose job reads one queue, and posts to a peer and to itself."""
+
+    def __init__(self) -> None:
+        self._disk = MemoryDisk(RollsBack())
+        self._calls: Counter[int] = Counter()
+
+    def find(self, name: str) -> Function:
+        return {"fail_at_first": self._fail_at_first}[name]
+
+    def _fail_at_first(self, segment: Segment) -> Segment:
+        number = segment["n"]
+        self._calls[number] += 1
+        if number == POISON or (number % 4 == 1 and self._calls[number] == 1):
+            raise ValueError(number)
+        return segment
+
+    @property
+    def job(self) -> Job:
+        tasks = [
+            input_task(batch_size=5),
+            Task(name="odd", type=TaskType.FUNCTION, fn="fail_at_first"),
+            *(Task(name=it, type=TaskType.OUTPUT, medium="queue") for it in ("own", "peer")),
+        ]
+        return Job(
+            name=JOB, workflow=[("in", "odd"), ("odd", "own"), ("odd", "peer")], catalog=tasks
+        )
+
+    async def fill(self) -> None:
+        async with opened(MemoryStore(self._disk), NODE) as store:
+            for start in range(0, LETTERS, 8):
+                numbers = range(start, start + 8)
+                await put(
+                    store,
+                    *(
+                        make_letter(n, body=b'{"n":%d}' % n, priority=int(n % 8 == 7))
+                        for n in numbers
+                    ),
+                )
+
+    async def live(self, point: str, at: int | None = None) -> Killer:
+        """Run until everything is done, or until the process dies."""
+        store = MemoryStore(self._disk)
+        await store.open(NODE)
+        killer = Killer(self._disk, at)
+        outputs = {"own": QueueOutput(store, NODE, "own"), "peer": QueueOutput(store, PEER, "out")}
+        inputs = {"in": QueueInput(store, QUEUE, until_empty=True)}
+        runner = LocalRunner(self.job, inputs, outputs, store, find=self.find)
+        with faults.armed(f"durable.commit.{point}", killer):
+            running = asyncio.create_task(runner.run())
+            dying = asyncio.create_task(killer.is_dead.wait())
+            async with asyncio.timeout(WAIT_S):
+                await asyncio.wait((running, dying), return_when=asyncio.FIRST_COMPLETED)
+                await end(running, dying)
+        with nullcontext() if not killer.is_dead.is_set() else pytest.raises(Crash):
+            await store.close()
+        return killer
+
+    async def check(self) -> None:
+        """Every letter became one letter in both queues, and what cannot be done is dead."""
+        async with opened(MemoryStore(self._disk), NODE) as store:
+            expected = [n for n in range(LETTERS) if n != POISON]
+            assert numbers(await store.read(query.browse_queue, "own", 100)) == expected
+            assert numbers(await store.read(query.browse_outbox, PEER, 100)) == expected
+            assert await store.read(query.browse_queue, QUEUE, 100) == []
+            await self._check_account(store)
+
+    async def _check_account(self, store: Store) -> None:
+        dead = await store.read(lambda it: Pen(it, JOB).dead(10))
+        assert [msgspec.msgpack.decode(it.segment) for it in dead] == [{"n": POISON}]
+        assert await store.read(lambda it: Pen(it, JOB).deliveries()) == []
+        # What is counted for senders is what is there.
+        sizes = await store.read(query.sizes_by_sender)
+        assert set(sizes) == {NODE}
+
+
+def numbers(letters: list[Letter]) -> list[int]:
+    return sorted(msgspec.json.decode(it.body)["n"] for it in letters)
+
+
+@pytest.fixture
+async def node() -> Node:
+    node = Node()
+    await node.fill()
+    return node
+
+
+async def test_a_node_that_does_not_die(node: Node) -> None:
+    assert (await node.live("before")).count > COMMITS_OF_A_BATCH
+    await node.check()
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+async def test_a_node_that_dies_at_one_commit(point: str) -> None:
+    whole = Node()
+    await whole.fill()
+    commits = (await whole.live(point)).count
+    for at in range(1, commits + 1):
+        node = Node()
+        await node.fill()
+        assert (await node.live(point, at)).is_dead.is_set(), f"commit {at} of {commits}"
+        await node.live(point)
+        await node.check()
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+@pytest.mark.parametrize("at", range(COMMITS_OF_A_BATCH, COMMITS_OF_A_BATCH + 3))
+async def test_a_node_that_dies_again_and_again(node: Node, point: str, at: int) -> None:
+    lives = 1
+    while (await node.live(point, at)).is_dead.is_set():
+        lives += 1
+        assert lives < 50, "it gets nowhere"
+    assert lives > 2
+    await node.check()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_node_that_dies_at_any_time(node: Node, seed: int) -> None:
+    rng = Random(seed)
+    for _ in range(10):
+        await node.live(rng.choice(("before", "after")), rng.randrange(1, 12))
+    await node.live("after")
+    await node.check()
+
+
+@pytest.mark.parametrize("is_input", [True, False])
+async def test_an_account_in_another_store_is_refused(is_input: bool) -> None:
+    job = Job(
+        name=JOB,
+        workflow=[("in", "out")],
+        catalog=[input_task(), Task(name="out", type=TaskType.OUTPUT, medium="queue")],
+    )
+    async with opened(MemoryStore(), NODE) as mail, opened(MemoryStore(), JOB) as account:
+        await put(mail, make_letter(1, body=b"{}"))
+        source = QueueInput(mail, QUEUE, until_empty=True) if is_input else SeqInput([{"n": 1}])
+        target = SeqOutput() if is_input else QueueOutput(mail, PEER, "out")
+        runner = LocalRunner(job, {"in": source}, {"out": target}, account)
+        with pytest.raises(RuntimeError, match="in the store of the node's mail"):
+            await runner.run()
+        # Nothing was settled, not even in part.
+        assert len(await account.read(lambda it: Pen(it, JOB).deliveries())) == 1
+        assert len(await mail.read(query.browse_queue, QUEUE, 9)) == 1
+        assert await account.read(query.browse_outbox, PEER, 9) == []
