@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import secrets
 import signal
 import subprocess
 import sys
@@ -141,6 +142,8 @@ class Process:
         self.desk = Desk(Program(job), store, {"in": medium}, {"out": SeqOutput()})
         self.received: list[Delivered] = []
         """What was settled here."""
+        # As no other process calls its batches.
+        self._run = secrets.token_hex(4)
         self._batch = 0
 
     async def admit(self) -> list[Delivery]:
@@ -159,7 +162,7 @@ class Process:
         self._batch += 1
         # Before, because it is committed when what follows a commit is interrupted.
         self.received += delivered
-        await self.desk.settle("run", self._batch, Outcome(list(deliveries)))
+        await self.desk.settle(self._run, self._batch, Outcome(list(deliveries)))
 
     async def settle_all(self, count: int) -> None:
         """Take in so many segments in all, and no more are there."""

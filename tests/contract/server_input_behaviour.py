@@ -253,8 +253,7 @@ class LonelyServerBehaviour:
         async with process_of(lonely) as process:
             deliveries = await process.admit()
             lonely.server.kill()
-            with pytest.raises(ConnectionError):
-                await process.desk.admit()
+            assert await process.desk.admit() == []
             with pytest.raises(ConnectionError):
                 await process.read(deliveries)
             await process.medium.wait(0.01)
@@ -269,8 +268,7 @@ class LonelyServerBehaviour:
             await process.settle(await process.admit())
             held = await process.admit()
             lonely.server.kill()
-            with pytest.raises(ConnectionError):
-                await process.desk.admit()
+            assert await process.desk.admit() == []
             lonely.server.start()
             await lonely.put(count_to(SEGMENTS + 5, SEGMENTS))
             await process.settle(held)
@@ -286,8 +284,7 @@ class LonelyServerBehaviour:
             deliveries = await process.admit()
             lonely.server.pause()
             try:
-                with pytest.raises(TimeoutError):
-                    await process.desk.admit()
+                assert await process.desk.admit() == []
                 with pytest.raises(TimeoutError):
                     await process.read(deliveries)
             finally:

@@ -117,7 +117,8 @@ class Desk:
         self._silent: set[str] = set()
         # Whether something that was settled could not be published.
         self._has_unpublished = False
-        self._has_had_room = True
+        # What was said last about inputs and outputs that do not work.
+        self._complaints: dict[str, str] = {}
         # What was delivered again since the last admission.
         self._again: list[Delivery] = []
         self.is_open = False
@@ -184,11 +185,9 @@ class Desk:
             try:
                 target.check_room()
             except OSError as error:
-                if self._has_had_room:
-                    logger.warning("nothing new is read, output %r has no room: %s", name, error)
-                self._has_had_room = False
+                self._complain(name, f"nothing new is read, output {name!r} has no room: {error}")
                 return False
-        self._has_had_room = True
+            self._complaints.pop(name, None)
         return True
 
     def _admit_old(self, ledger: Ledger) -> list[Delivery]:
@@ -209,7 +208,12 @@ class Desk:
         if room <= 0:
             return []
         after = await self._store.read(lambda it: self._pen(it).position(task.name))
-        slices = await medium.cut(after, room)
+        try:
+            slices = await medium.cut(after, room)
+        except OSError as error:
+            self._complain(task.name, f"input {task.name!r} cannot be read: {error}")
+            return []
+        self._complaints.pop(task.name, None)
         if not slices:
             self._silent.add(task.name)
             return []
@@ -266,11 +270,24 @@ class Desk:
             self._count(outcome)
             places = [(it.task, it.place) for it in outcome.deliveries if it.place is not None]
             for task, place in places:
-                await self._inputs[task].on_settled([place])
+                await self._tell_settled(task, place)
         else:
             await self.discard(outcome.staged)
         await self._publish()
         return settled
+
+    async def _tell_settled(self, task: str, place: Place) -> None:
+        try:
+            await self._inputs[task].on_settled([place])
+        except OSError as error:
+            # It is settled here, which is what counts.
+            logger.warning("input %r was not told what is done: %s", task, error)
+
+    def _complain(self, name: str, text: str) -> None:
+        """Say what is wrong, once as long as it is the same."""
+        if self._complaints.get(name) != text:
+            logger.warning("%s", text)
+        self._complaints[name] = text
 
     async def discard(self, staged: Iterable[tuple[str, Staged]]) -> None:
         """Throw away what was staged for outputs."""

@@ -7,7 +7,8 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError
@@ -21,6 +22,8 @@ from .media.medium import InputMedium, OutputMedium, Staged
 from .program import Program
 from .records import Delivery
 from .staging import stage_all, stage_name
+
+T = TypeVar("T")
 
 logger = logging.getLogger("postroad.pipeline")
 
@@ -100,12 +103,7 @@ class LocalRunner:
     async def _run_batch(self, deliveries: Sequence[Delivery]) -> None:
         self._batch += 1
         self._program.lifecycles.before_batch()
-        batch = Batch(self._program)
-        for delivery in deliveries:
-            for delivered in await self.desk.read(delivery):
-                batch.take(delivered, _now_ms())
-                # Functions that never wait must not keep everything else waiting.
-                await asyncio.sleep(0)
+        batch = await self._insist("an input cannot be read", lambda _: self._take(deliveries))
         staged = await self._stage_all(batch)
         batch.on_written(self._outputs)
         failed, delta = batch.close(_now_ms())
@@ -117,22 +115,36 @@ class LocalRunner:
         staged = [(task, await self._stage(task, batch)) for task in self._outputs]
         return [(task, it) for task, it in staged if it is not None]
 
+    async def _take(self, deliveries: Sequence[Delivery]) -> Batch:
+        batch = Batch(self._program)
+        for delivery in deliveries:
+            for delivered in await self.desk.read(delivery):
+                batch.take(delivered, _now_ms())
+                # Functions that never wait must not keep everything else waiting.
+                await asyncio.sleep(0)
+        return batch
+
     async def _stage(self, task: str, batch: Batch) -> Staged | None:
-        """Stage what is for an output, however long that is not possible."""
+        """Stage what is for an output."""
+
+        async def stage(attempt: int) -> Staged | None:
+            part = f"{self._run}-{self._batch:08d}-{attempt}"
+            name = stage_name(self._program.job.name, part, task)
+            return await asyncio.to_thread(stage_all, self._outputs[task], name, task, batch)
+
+        return await self._insist(f"output {task!r} cannot be written", stage)
+
+    async def _insist(self, complaint: str, act: Callable[[int], Awaitable[T]]) -> T:
+        """Do something however long it is not possible; it is told how often it was tried."""
         attempt = 0
         while True:
-            part = f"{self._run}-{self._batch:08d}-{attempt}"
-            stage = stage_name(self._program.job.name, part, task)
             try:
-                return await asyncio.to_thread(stage_all, self._outputs[task], stage, task, batch)
+                return await act(attempt)
             except OSError as error:
                 attempt += 1
-                logger.warning("output %r cannot be written: %s", task, error)
+                logger.warning("%s: %s", complaint, error)
                 pause_s = backoff(
-                    attempt,
-                    first_s=_PAUSE_FIRST_S,
-                    max_s=_PAUSE_MAX_S,
-                    chance=random.random(),
+                    attempt, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random()
                 )
                 await asyncio.sleep(pause_s)
 

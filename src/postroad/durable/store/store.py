@@ -181,6 +181,15 @@ class Store:
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
+        closing = asyncio.ensure_future(self._close(writer))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            # Half closed it would stay locked for ever.
+            await asyncio.wait((closing,))
+            raise
+
+    async def _close(self, writer: Writer) -> None:
         await writer.close()
         self.audience = Audience()
         self.claims = {}

@@ -84,7 +84,7 @@ class LinesInput(InputMedium):
             file.seek(start)
             data = file.read(stop - start)
         if len(data) < stop - start:
-            raise EOFError(f"{name} became shorter while it was read")
+            raise OSError(f"{name} became shorter while it was read")
         lines = data.split(b"\n")
         starts = accumulate((len(line) + 1 for line in lines[:-1]), initial=start)
         # What follows the last line end, and lines with nothing in them.
