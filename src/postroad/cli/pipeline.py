@@ -93,7 +93,11 @@ def run(job: Path, store: str | None, as_json: bool, **spark: Any) -> None:
     """
     sys.path.insert(0, str(Path.cwd()))
     choice = _spark_choice(**spark)
-    counts = asyncio.run(runs.run_job(job, store, choice, _show_progress))
+    shown = _Shown()
+    try:
+        counts = asyncio.run(runs.run_job(job, store, choice, shown.show))
+    finally:
+        shown.end()
     dead = asyncio.run(admin.count_dead(job, store))
     if as_json:
         told = {"acked": counts.acked, "failed": counts.failed, "dead": dead}
@@ -110,8 +114,24 @@ def _spark_choice(spark: bool, master: str | None, batch: bool) -> runs.SparkCho
     return runs.SparkChoice(master, batch, (str(Path.cwd()),))
 
 
-def _show_progress(progress: runs.Progress) -> None:
-    click.echo(_tell_progress(progress), err=True)
+class _Shown:
+    """Progress on a terminal: one line that changes; elsewhere, a line when something has."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._last: tuple[int, ...] = ()
+
+    def show(self, it: runs.Progress) -> None:
+        told = (it.acked, it.pending, it.waiting, it.dead, it.unpublished, it.restarts)
+        if self._is_terminal:
+            click.echo(f"\r\x1b[K{_tell_progress(it)}", nl=False, err=True)
+        elif told != self._last:
+            click.echo(_tell_progress(it), err=True)
+        self._last = told
+
+    def end(self) -> None:
+        if self._is_terminal and self._last:
+            click.echo(err=True)
 
 
 def _tell_progress(it: runs.Progress) -> str:

@@ -75,6 +75,10 @@ def start_spark(settings: SparkSettings | None = None) -> SparkSession:
             session = _make_in_thread(configuration(settings))
     # It was made in another thread.
     activate(session)
+    server: Any = getattr(session.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        # Otherwise it prints a traceback whenever a worker goes with a query that is stopped.
+        server.handle_error = _note_lost_worker
     return session
 
 
@@ -95,6 +99,10 @@ def stop_spark(session: SparkSession) -> None:
         stopping.join()
         for name in _LEFT_BEHIND:
             os.environ.pop(name, None)
+
+
+def _note_lost_worker(request: object, address: object) -> None:
+    _logger.debug("a worker of Spark went away", exc_info=True)
 
 
 def activate(session: SparkSession) -> None:

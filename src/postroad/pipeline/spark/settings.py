@@ -124,6 +124,8 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         # TCP on the loopback interface stalls about 40 ms for each hop of each batch.
         "spark.python.unix.domain.socket.enabled": "true",
+        # pyspark's own, but silent when a query is stopped.
+        "spark.python.daemon.module": "postroad.pipeline.spark.daemon",
         # Columns are matched by position: exchanged ones would pass silently.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     }
