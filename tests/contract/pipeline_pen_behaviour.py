@@ -180,8 +180,8 @@ class AccountBehaviour:
         assert [(task, place) for _, task, place in waiting] == [
             (f"to_{number}", {"stage": number}) for number in range(3)
         ]
-        await pens.do(lambda pen: pen.forget_publications(waiting[1][0]))
-        assert await pens.do(lambda pen: pen.publications()) == waiting[2:]
+        await pens.do(lambda pen: pen.forget_publication(waiting[1][0]))
+        assert await pens.do(lambda pen: pen.publications()) == [waiting[0], waiting[2]]
 
 
 class ExpiryBehaviour:
@@ -276,7 +276,7 @@ class SharingBehaviour:
             for delivery in fill(pen):
                 pen.settle(delivery)
             pen.expire("in", NOW_MS + 1, 0, NOW_MS + 1)
-            pen.forget_publications(pen.publications()[-1][0])
+            pen.forget_publication(pen.publications()[-1][0])
             pen.note_batch("run", 1)
 
         delivered = await pens.do(fill)

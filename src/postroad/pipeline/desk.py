@@ -171,7 +171,8 @@ class Desk:
         if self._has_unpublished:
             await self._publish()
         deliveries, self._again = self._again, []
-        deliveries += await self._store.write(self._admit_old)
+        if await self._store.read(self._has_old):
+            deliveries += await self._store.write(self._admit_old)
         if await asyncio.to_thread(self._has_room):
             for name, medium in self._inputs.items():
                 deliveries += await self._admit_new(self._tasks[name], medium)
@@ -189,6 +190,17 @@ class Desk:
                 return False
             self._complaints.pop(name, None)
         return True
+
+    def _has_old(self, database: Database) -> bool:
+        """Whether there may be something late or due: to find out is cheaper than to commit."""
+        if self._program.windowed:
+            return True
+        pen, now_ms = self._pen(database), _now_ms()
+        due_ms = pen.next_due_ms()
+        if due_ms is not None and due_ms <= now_ms:
+            return True
+        timeouts = {name: self._tasks[name].pending_timeout_s * 1000 for name in self._inputs}
+        return any(it.admitted_ms + timeouts.get(it.task, 0.0) < now_ms for it in pen.deliveries())
 
     def _admit_old(self, ledger: Ledger) -> list[Delivery]:
         pen, now_ms = self._pen(ledger.database), _now_ms()
@@ -328,17 +340,22 @@ class Desk:
 
     async def _publish(self) -> None:
         """Publish everything that was settled, as far as that is possible now."""
+        stuck: set[str] = set()
         for id, name, staged in await self._store.read(lambda it: self._pen(it).publications()):
+            # In order; and an output that cannot be written to keeps no other waiting.
+            if name in stuck:
+                continue
             try:
                 await self._outputs[name].publish(staged)
             except OSError as error:
-                logger.warning("output %r cannot be published to: %s", name, error)
-                self._has_unpublished = True
-                return
+                self._complain(name, f"output {name!r} cannot be published to: {error}")
+                stuck.add(name)
+                continue
+            self._complaints.pop(name, None)
             await self._store.write(
-                lambda ledger, id=id: self._pen(ledger.database).forget_publications(id)  # type: ignore[misc]
+                lambda ledger, id=id: self._pen(ledger.database).forget_publication(id)  # type: ignore[misc]
             )
-        self._has_unpublished = False
+        self._has_unpublished = bool(stuck)
 
     # Looks.
 

@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from postroad.core.backoff import backoff
-from postroad.core.errors import ConfigError
 from postroad.durable.store import MemoryStore, Store
 
 from .batch import Batch
 from .desk import Desk, Outcome
 from .functions import Function, resolve_function
-from .job import Job, TaskKind
+from .job import Job
 from .media.medium import InputMedium, OutputMedium, Staged
 from .program import Program
 from .records import Delivery
@@ -58,9 +57,6 @@ class LocalRunner:
         find: Callable[[str], Function] = resolve_function,
     ) -> None:
         self._program = Program(job, find)
-        for task in self._program.job.catalog:
-            if task.kind is not TaskKind.SEGMENT:
-                raise ConfigError(f"task {task.name!r} is of kind {task.kind}, which needs Spark")
         self._store = MemoryStore() if store is None else store
         self._outputs = outputs
         self.desk = Desk(self._program, self._store, inputs, outputs)

@@ -335,9 +335,9 @@ class Pen:
         )
         return [(id, task, msgspec.msgpack.decode(staged)) for id, task, staged in rows]
 
-    def forget_publications(self, upto: int) -> None:
-        """They are published."""
-        self._execute("DELETE FROM postroad_pipeline_publications WHERE job = ? AND id <= ?", upto)
+    def forget_publication(self, id: int) -> None:
+        """It is published."""
+        self._execute("DELETE FROM postroad_pipeline_publications WHERE job = ? AND id = ?", id)
 
     # Windows.
 

@@ -7,7 +7,10 @@ from functools import partial
 
 import msgspec
 
+from postroad.core.errors import ConfigError
+
 from .acks import Bits
+from .arrow_tasks import ArrowTask
 from .flow import Router
 from .functions import Function, resolve_function
 from .graph import Graph
@@ -47,13 +50,20 @@ class Program:
         """Have the lifecycles begin: functions get what these give them."""
         for name, given in self.lifecycles.start().items():
             function = self.functions[name]
-            self.functions[name] = None if function is None else partial(function, **given)
+            if isinstance(function, ArrowTask):
+                self.functions[name] = function.with_arguments(**given)
+            elif function is not None:
+                self.functions[name] = partial(function, **given)
 
 
 def _function_of(task: Task, find: Callable[[str], Function]) -> Function | None:
-    if task.fn is None or task.kind is not TaskKind.SEGMENT:
+    if task.kind is TaskKind.SQL:
+        raise ConfigError(f"task {task.name!r} is of kind sql, which no runner can do yet")
+    if task.fn is None:
         return None
     function = find(task.fn)
     if task.params:
         function = partial(function, **task.params)
+    if task.kind is TaskKind.ARROW:
+        function = ArrowTask(function)
     return function if task.time_limit_s is None else Limited(function, task.time_limit_s)

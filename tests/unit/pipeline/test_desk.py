@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from postroad.durable import MemoryDisk
+from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, SeqInput, Task, TaskType, Window, WindowType
-from postroad.pipeline.desk import Outcome, Settled
+from postroad.pipeline.desk import Desk, Outcome, Settled
+from postroad.pipeline.media import Staged
 from postroad.pipeline.pen import Pen
+from postroad.pipeline.program import Program
 from postroad.pipeline.records import Delivery, State
 from tests.unit.pipeline.desk_jobs import (
     JOB,
@@ -317,3 +319,28 @@ async def test_a_delivery_is_the_same_whenever_it_is_read(clock: Clock) -> None:
         assert [list(await it.desk.read(delivery)) for delivery in admitted] == read
         assert [len(roots) for roots in read] == [10, 10, 10]
         assert len({root.root for roots in read for root in roots}) == 30
+
+
+async def test_an_output_that_cannot_be_published_to_keeps_no_other_waiting(clock: Clock) -> None:
+    tasks = [
+        input_task(),
+        *(Task(name=name, type=TaskType.OUTPUT, medium="seq") for name in ("bad", "good")),
+    ]
+    job = Job(name=JOB, workflow=[("in", "bad"), ("in", "good")], catalog=tasks)
+    outputs: dict[str, Appended] = {"bad": Broken(), "good": Appended()}
+    store = MemoryStore(MemoryDisk())
+    await store.open(JOB)
+    desk = Desk(Program(job), store, {"in": count_to(3)}, outputs)
+    await desk.open()
+    deliveries = await desk.admit()
+    staged: list[tuple[str, Staged]] = []
+    for name, output in outputs.items():
+        stager = output.begin(name)
+        stager.write([1], [{"n": 0}])
+        staged.append((name, stager.finish() or {}))
+    await desk.settle("run", 1, Outcome(deliveries, staged=staged))
+    assert numbers(outputs["good"]) == [0]
+    left = await store.read(lambda database: Pen(database, JOB).publications())
+    assert [name for _, name, _ in left] == ["bad"]
+    await desk.close()
+    await store.close()

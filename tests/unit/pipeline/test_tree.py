@@ -16,8 +16,8 @@ from postroad.pipeline import (
 )
 from postroad.pipeline.acks import Acker, Verdict
 from postroad.pipeline.functions import Function
-from postroad.pipeline.program import Program
 from postroad.pipeline.outcomes import RetryWanted
+from postroad.pipeline.program import Program
 from postroad.pipeline.tree import Tree, grow
 
 ROOT = 99

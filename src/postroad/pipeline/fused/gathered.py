@@ -80,9 +80,8 @@ class GatheredPart(PartWork):
             root = roots[row.root]
             root.put += [id for id, _ in those if id not in refused]
             reasons = [refused[id] for id, _ in those if id in refused]
-            if reasons:
-                root.failures += [(task, f"TypeError: it cannot be written: {reasons[0]}")]
-            else:
+            root.failures += [(task, f"TypeError: it cannot be written: {it}") for it in reasons]
+            if not reasons:
                 root.bits ^= bits_of(row.edge, row.generation)
                 root.missing -= 1
 

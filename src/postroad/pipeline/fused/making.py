@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from postroad.pipeline.arrow_tasks import ArrowTask
 from postroad.pipeline.flow import Route, Router
 from postroad.pipeline.job import Segment
 from postroad.pipeline.outcomes import to_routes
@@ -63,7 +64,9 @@ def make(program: Program, task: str, segments: list[Segment]) -> Made:
     function, router = program.functions[task], program.routers[task]
     raised: dict[int, Exception] = {}
     results = segments
-    if function is not None:
+    if isinstance(function, ArrowTask):
+        results, raised = function.call_all(segments)
+    elif function is not None:
         results, raised = call_all(function, segments)
     made = _route_all(router, segments, results, raised)
     forget_frames(*raised.values())

@@ -20,7 +20,7 @@ COLUMNS = (
     ("kind", "tinyint"),
     ("task", "string"),
     ("root", "bigint"),
-    ("generation", "int"),
+    ("generation", "bigint"),
     ("edge", "bigint"),
     ("bits", "bigint"),
     ("missing", "int"),

@@ -23,6 +23,7 @@ from postroad.pipeline.media.medium import (
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import FailedRoot
 from postroad.pipeline.staging import stage_all
+from postroad.pipeline.windows import Delta
 
 NOW_MS = 1_700_000_000_000
 
@@ -141,15 +142,22 @@ def run_one_by_one(
     outputs: Mapping[str, Kept],
 ) -> Comparable:
     """As the local runner does it."""
+    delivered = [root for it in slices for root in deliver(program, it, medium)]
+    return run_delivered(program, delivered, outputs)
+
+
+def run_delivered(
+    program: Program, roots: Iterable[Delivered], outputs: Mapping[str, Kept]
+) -> Comparable:
+    """As the local runner does it with roots, wherever they come from."""
     batch = Batch(program)
-    for it in slices:
-        for delivered in deliver(program, it, medium):
-            batch.take(delivered, NOW_MS)
+    for it in roots:
+        batch.take(it, NOW_MS)
     for name, output in outputs.items():
         stage_all(output, f"stage-{name}", name, batch)
     batch.on_written(outputs)
     failed, delta = batch.close(NOW_MS)
-    return _comparable(outputs, failed, delta.encode())
+    return comparable(outputs, failed, delta)
 
 
 def deliver(program: Program, slice: Slices, medium: InputMedium) -> Iterator[Delivered]:
@@ -175,15 +183,16 @@ def run_fused(
     counts = {task: staged["count"] for task, staged in outcome.staged}
     written = {name: it.written.total() for name, it in outputs.items() if it.written}
     assert counts == written
-    return _comparable(outputs, outcome.failed, outcome.delta.encode())
+    return comparable(outputs, outcome.failed, outcome.delta)
 
 
-def _comparable(
-    outputs: Mapping[str, Kept], failed: Sequence[FailedRoot], delta: bytes
+def comparable(
+    outputs: Mapping[str, Kept], failed: Sequence[FailedRoot], delta: Delta
 ) -> Comparable:
+    """What must be the same, whichever way a batch was run."""
     by_root = {it.root: to_failed(it) for it in failed}
     assert len(by_root) == len(failed)
-    return Comparable({name: it.written for name, it in outputs.items()}, by_root, delta)
+    return Comparable({name: it.written for name, it in outputs.items()}, by_root, delta.encode())
 
 
 def to_failed(it: FailedRoot) -> Failed:
