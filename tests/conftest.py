@@ -7,6 +7,7 @@ Environment:
 """
 
 import asyncio
+import gc
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
@@ -53,6 +54,21 @@ def pytest_report_header() -> str:
 def pytest_asyncio_loop_factories() -> Mapping[str, LoopFactory]:
     name = loop_name()
     return {name: loop_factory(name)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_heap() -> None:
+    """Spare collections the modules and the thousands of tests: a simulation makes many of them.
+
+    What the module before has left is collected first, so that it neither stays nor acts here.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    # The last collection, whose warnings are errors too, is of everything.
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -10,12 +10,23 @@ import socket
 import time
 import uuid
 import weakref
+from collections.abc import Iterator
 from random import Random
+
+import pytest
 
 from postroad.testing import SimCluster, SimNode
 from postroad.testing.surroundings import EPOCH_S
 
 CLOCKS = ["time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"]
+
+
+@pytest.fixture
+def thawed_heap() -> Iterator[None]:
+    """As in most programs: a simulation freezes and thaws only where nobody else froze."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def draw() -> list[object]:
@@ -39,6 +50,7 @@ def test_chance_follows_from_the_seed() -> None:
     assert all(a != b for a, b in zip(drawn(1), drawn(2), strict=True))
 
 
+@pytest.mark.usefixtures("thawed_heap")
 def test_everything_is_restored() -> None:
     before = [getattr(time, name) for name in CLOCKS]
     others = [os.urandom, random._urandom, Random.seed, socket.gethostname]  # type: ignore[attr-defined]  # What SystemRandom calls.
@@ -56,6 +68,16 @@ def test_everything_is_restored() -> None:
     assert Random().random() != Random().random()
 
 
+def test_what_others_froze_stays_frozen() -> None:
+    before = gc.get_freeze_count()
+    assert before > 0
+    with SimCluster(1):
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    # Single objects may have ended meanwhile.
+    assert gc.get_freeze_count() > before // 2
+
+
 class Ring:
     """Refers to itself, so that only a collection frees it."""
 
@@ -63,6 +85,7 @@ class Ring:
         self.ring = self
 
 
+@pytest.mark.usefixtures("thawed_heap")
 def test_garbage_of_one_run_is_gone_in_the_next() -> None:
     ring = weakref.ref(Ring())
     with SimCluster(1):
