@@ -235,6 +235,12 @@ class RawServer:
     def accepted(self) -> int:
         return len(self.peers)
 
+    def hang_up(self) -> None:
+        """Close its end of all connections accepted by now; others may still be on their way."""
+        for peer in self.peers:
+            peer.close()
+        self.peers.clear()
+
     async def __aenter__(self) -> Self:
         self._tasks.append(asyncio.create_task(self._accept()))
         return self

@@ -10,7 +10,8 @@ arm POINT KIND COUNT      kill this process when the fault point is reached for 
 post PEER QUEUE FIRST COUNT
                           post messages with these numbers, unless that was done already; prints
                           "posted" when they are durable, or "refused" if the disk is full
-disk BYTES                have no file grow beyond that from now on; 0 for as it was
+disk BYTES                have no file grow beyond that from now on; 0 for as it was; prints
+                          "limited" when that holds
 load PEER PAUSE           post to the peer from now on, with a pause after each transaction
 rest                      stop that; prints "resting" when nothing is being posted any more
 """
@@ -122,6 +123,7 @@ class Node:
             case "disk", (size,):
                 limit = int(size) or UNLIMITED[1]
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, UNLIMITED[1]))
+                say("limited")
             case "load", (peer, pause):
                 load = self._load(peer, float(pause))
                 self._loads.append(asyncio.get_running_loop().create_task(load))

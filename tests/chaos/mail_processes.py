@@ -79,6 +79,11 @@ class MailNode:
         self.tell("post", peer.name, queue, first, count)
         return await self.line() == "posted"
 
+    async def limit_disk(self, size: int) -> None:
+        """Have none of its files grow beyond a size, from the return on; 0 for as it was."""
+        self.tell("disk", size)
+        assert await self.line() == "limited"
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

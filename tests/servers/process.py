@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 STOP_S = 30.0
+# Below those that systems give to whoever asks for any port: a server takes a while to start.
+_PORTS = range(12_000, 32_000)
 
 
 class ServerProcess:
@@ -69,8 +72,12 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 def free_port() -> int:
     """A port of the loopback interface that nobody uses now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
+    while True:
+        port = secrets.choice(_PORTS)
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
         return port
 
 

@@ -31,10 +31,10 @@ async def test_sender_with_a_full_disk_refuses_and_goes_on_when_there_is_room(
         sender.meet(receiver)
         assert await sender.post(receiver, 0, 20)
         await all_quiet(sender, receiver)
-        sender.tell("disk", 4_096)
+        await sender.limit_disk(4_096)
         sender.tell("post", receiver.name, "work", 20, 20)
         assert await sender.line() == "refused"
-        sender.tell("disk", 0)
+        await sender.limit_disk(0)
         assert await sender.post(receiver, 20, 20)
         await all_quiet(sender, receiver)
         assert sorted(receiver.rows_from(sender)) == list(range(40))
@@ -48,13 +48,13 @@ async def test_receiver_with_a_full_disk_takes_nothing_until_there_is_room(tmp_p
         sender.meet(receiver)
         assert await sender.post(receiver, 0, 20)
         await all_quiet(sender, receiver)
-        receiver.tell("disk", 4_096)
+        await receiver.limit_disk(4_096)
         assert await sender.post(receiver, 20, 20)
         # Some attempts fail meanwhile; the time of them is what is tested.
         await asyncio.sleep(0.3)
         assert sender.waiting == 20
         assert sorted(receiver.rows_from(sender)) == list(range(20))
-        receiver.tell("disk", 0)
+        await receiver.limit_disk(0)
         await all_quiet(sender, receiver)
         assert sorted(receiver.rows_from(sender)) == list(range(40))
         assert sorted(sender.rows_from(receiver, "receipts")) == list(range(40))

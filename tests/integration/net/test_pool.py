@@ -412,12 +412,15 @@ async def test_no_socket_is_left_after_1000_time_outs() -> None:
 
         for _ in range(20):
             await asyncio.gather(*(time_out() for _ in range(50)))
-            for peer in server.peers:
-                peer.close()
-            server.peers.clear()
+            server.hang_up()
         assert client.statistics().requests_pending == 0
         await until(lambda: client.statistics().dialed == 0)
-        await until(lambda: len(open_sockets()) <= before)
+
+        def is_all_closed() -> bool:
+            server.hang_up()
+            return len(open_sockets()) <= before
+
+        await until(is_all_closed)
 
 
 async def test_no_socket_is_left_after_time_outs_in_the_handshake() -> None:
@@ -426,9 +429,12 @@ async def test_no_socket_is_left_after_time_outs_in_the_handshake() -> None:
         for _ in range(50):
             with pytest.raises(RequestTimeout):
                 await client.request(server.address, "hang", timeout=0.002, keep_alive=False)
-        for peer in server.peers:
-            peer.close()
-        await until(lambda: open_sockets() <= before)
+
+        def is_all_closed() -> bool:
+            server.hang_up()
+            return open_sockets() <= before
+
+        await until(is_all_closed)
 
 
 async def test_cancelled_transient_requests_leave_no_socket() -> None:
