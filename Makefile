@@ -5,6 +5,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 
 ARGS          ?=
+WORKERS       ?= 2
 BENCH         ?=
 SIM           ?=
 SEEDS         ?= 2000
@@ -24,7 +25,7 @@ demo: $(VENV)/.stamp ## show two nodes talking over mutual TLS
 	@$(PY) -m examples.demo
 
 test: $(VENV)/.stamp-test ## run all tests (ARGS="-k name" for some)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest $(or $(ARGS),-n $(WORKERS) --dist=loadfile --max-worker-restart=0)
 
 check: $(VENV)/.stamp-check ## lint, format, types, layers, spelling
 	@$(PY) -m ruff check
