@@ -55,8 +55,12 @@ class Authority:
 
 @asynccontextmanager
 async def node(
-    name: str, tls: TlsConfig | None, protocol: Protocol | None = None
+    name: str,
+    tls: TlsConfig | None,
+    protocol: Protocol | None = None,
+    *,
+    limits: Limits = LIMITS,
 ) -> AsyncIterator[MessagingService]:
-    service = MessagingService(CLUSTER, name, tls=tls, limits=LIMITS, protocol=protocol)
+    service = MessagingService(CLUSTER, name, tls=tls, limits=limits, protocol=protocol)
     async with echo_on(service):
         yield service

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from postroad import MessagingService, Outcome
+from postroad import Limits, MessagingService, Outcome
 from postroad.core.errors import ConfigError, TlsFailed, UsageError
 from tests.raw_peers import both_loops, failure_of, raw_client
 from tests.tls_nodes import Authority, node
 
 pytestmark = pytest.mark.integration
+
+# For many handshakes at once on a busy machine.
+PATIENT = Limits(connect_timeout_s=4.0, handshake_timeout_s=4.0, stop_grace_s=0.5)
 
 
 @pytest.fixture
@@ -84,8 +87,8 @@ async def test_reload_of_a_bad_file_changes_nothing(authority: Authority, broken
 @both_loops
 async def test_reload_turns_nobody_away(authority: Authority) -> None:
     async with (
-        node("alpha", authority.tls("alpha")) as alpha,
-        node("beta", authority.tls("beta")) as beta,
+        node("alpha", authority.tls("alpha"), limits=PATIENT) as alpha,
+        node("beta", authority.tls("beta"), limits=PATIENT) as beta,
     ):
 
         async def ask(number: int) -> bytes:
