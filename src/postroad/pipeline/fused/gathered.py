@@ -8,15 +8,15 @@ import msgspec
 
 from postroad.pipeline.acks import bits_of
 from postroad.pipeline.attempts import tell
-from postroad.pipeline.job import Segment
 from postroad.pipeline.records import FailedRoot
 from postroad.pipeline.tree import Addition
 
-from .rows import Kind, Row
+from .calls import call_all
+from .rows import AnySegment, Kind, Row
 from .working import PartWork
 
-_decode_outputs = msgspec.msgpack.Decoder(list[tuple[int, Segment]]).decode
-_decode_addition = msgspec.msgpack.Decoder(tuple[int, int, object, Segment]).decode
+_decode_outputs = msgspec.msgpack.Decoder(list[tuple[int, AnySegment]]).decode
+_decode_addition = msgspec.msgpack.Decoder(tuple[int, int, object, AnySegment]).decode
 _decode_failed = msgspec.msgpack.Decoder(FailedRoot).decode
 
 _WRITE_SEGMENTS = 4096
@@ -46,10 +46,16 @@ class GatheredPart(PartWork):
     """Takes rows, and accounts for their roots."""
 
     def take_rows(self, rows: Iterable[Row]) -> None:
-        """Take all rows of some roots."""
+        """Take all rows of some roots; those that come twice count once."""
         roots: dict[int, _Root] = {}
         outputs: dict[str, list[Row]] = {}
+        seen: set[Row] = set()
         for row in rows:
+            # A task may well fail twice in the same way.
+            if row.kind != Kind.FAILURE:
+                if row in seen:
+                    continue
+                seen.add(row)
             if row.kind == Kind.DELIVERY:
                 self._outcome.deliveries.append(row.edge)
                 self._outcome.segments += row.missing
@@ -72,7 +78,10 @@ class GatheredPart(PartWork):
             self._close(id, root)
 
     def _put_out(self, task: str, rows: list[Row], roots: dict[int, _Root]) -> None:
-        made = [_decode_outputs(row.payload) for row in rows]
+        made, raised = call_all(_decode_outputs, [row.payload for row in rows])
+        for place, error in raised.items():
+            roots[rows[place].root].failures.append((task, tell(error)))
+            made[place] = []
         ids = [id for those in made for id, _ in those]
         segments = [segment for those in made for _, segment in those]
         refused = self._sink.write(task, ids, segments)
@@ -105,4 +114,7 @@ def _learn(root: _Root, row: Row) -> None:
         case Kind.FAILURE:
             root.failures.append((row.task, row.payload.decode()))
         case Kind.ADDITION:
-            root.additions.append(Addition(row.task, *_decode_addition(row.payload)))
+            try:
+                root.additions.append(Addition(row.task, *_decode_addition(row.payload)))
+            except Exception as error:
+                root.failures.append((row.task, tell(error)))

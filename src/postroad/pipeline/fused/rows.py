@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from postroad.pipeline.records import to_signed, to_unsigned
 
@@ -27,6 +29,10 @@ COLUMNS = (
     ("payload", "binary"),
 )
 DDL = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS)
+
+AnySegment: TypeAlias = dict[Any, Any]
+"""A segment that a function made: its names should be texts, but who knows."""
+decode_any = msgspec.msgpack.Decoder(AnySegment).decode
 
 
 class Kind(enum.IntEnum):

@@ -10,21 +10,19 @@ import numpy as np
 
 from postroad.pipeline.attempts import tell
 from postroad.pipeline.job import Segment
-from postroad.pipeline.media.medium import (
-    Chunk,
-    InputMedium,
-    decode_segment,
-    encode_segment,
-)
+from postroad.pipeline.media.medium import Chunk, InputMedium, encode_segment
 from postroad.pipeline.program import Program
 from postroad.pipeline.tree import group_of
-from postroad.pipeline.windows import encode_group
+from postroad.pipeline.windows import UnfitSegment, encode_group
 
+from .calls import call_all, forget_frames
 from .ledger import Edges
 from .making import Made
 from .passing import Failed, Pass, Piece
 from .reading import PIECE_SEGMENTS, Read, keep, read_pieces
-from .rows import Kind, Row
+from .rows import Kind, Row, decode_any
+
+_encode_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class RowSink:
@@ -35,18 +33,32 @@ class RowSink:
         self.rows: list[Row] = []
 
     def send(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
-        keys = self._program.graph.tasks[task].group_by
         for place, segment in enumerate(segments):
             origin = int(edges.origins[place])
+            root, edge = int(piece.roots[origin]), int(edges.ids[place])
             try:
-                shard = _shard(group_of(keys, segment))
+                shard = self._shard(task, root, segment)
                 payload = encode_segment(segment)
             except Exception as error:
                 piece.failures.append(Failed(origin, task, error.with_traceback(None)))
                 continue
-            root, edge = int(piece.roots[origin]), int(edges.ids[place])
             row = Row(shard, Kind.SEGMENT, task, root, piece.generation, edge, payload=payload)
             self.rows.append(row)
+
+    def _shard(self, task: str, root: int, segment: Segment) -> int:
+        """Where a segment meets others of its group; anywhere, if it needs not."""
+        keys = self._program.graph.tasks[task].group_by
+        if keys is None:
+            return root
+        group = group_of(keys, segment)
+        try:
+            encoded = encode_group(group)
+        except UnfitSegment:
+            # Windows keep what they group by; functions need not.
+            if task in self._program.windowed:
+                raise
+            encoded = _encode_in_order(group)
+        return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
 
     def put_out(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
         ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals).tolist()
@@ -64,30 +76,34 @@ class RowSink:
     ) -> None:
         root = int(piece.roots[origin])
         try:
-            payload = msgspec.msgpack.encode(those)
-        except Exception as error:
-            failure = TypeError(f"it cannot be written: {error}")
-            piece.failures.append(Failed(origin, task, failure))
-            return
-        row = Row(root, Kind.OUTPUT, task, root, piece.generation, edge, payload=payload)
+            payload, lacking = msgspec.msgpack.encode(those), 0
+        except Exception:
+            kept = [it for it in those if _is_writable(piece, task, origin, it)]
+            payload, lacking = msgspec.msgpack.encode(kept), len(those) - len(kept)
+        row = Row(root, Kind.OUTPUT, task, root, piece.generation, edge, 0, lacking, payload)
         self.rows.append(row)
 
     def close(self, piece: Piece) -> dict[int, tuple[int, int]]:
         """Leave what else is to be told of a piece; returns what is left over of its roots."""
-        for it in piece.failures:
-            self._tell(piece, it.origin, Kind.FAILURE, it.task, tell(it.error).encode())
+        left = {origin: (it.bits, it.missing) for origin, it in piece.ledger.close().items()}
         for origin, addition in piece.additions:
             try:
                 payload = msgspec.msgpack.encode(addition[1:])
             except Exception as error:
-                self._tell(piece, origin, Kind.FAILURE, addition.task, tell(error).encode())
+                piece.failures.append(Failed(origin, addition.task, error))
                 continue
-            self._tell(piece, origin, Kind.ADDITION, addition.task, payload)
-        return {origin: (it.bits, it.missing) for origin, it in piece.ledger.close().items()}
+            self._tell(piece, origin, Kind.ADDITION, addition.task, payload, -1)
+            _miss(left, origin)
+        for it in piece.failures:
+            self._tell(piece, it.origin, Kind.FAILURE, it.task, tell(it.error).encode())
+            _miss(left, it.origin)
+        return left
 
-    def _tell(self, piece: Piece, origin: int, kind: Kind, task: str, payload: bytes) -> None:
+    def _tell(
+        self, piece: Piece, origin: int, kind: Kind, task: str, payload: bytes, missing: int = 0
+    ) -> None:
         root = int(piece.roots[origin])
-        self.rows.append(Row(root, kind, task, root, piece.generation, payload=payload))
+        self.rows.append(Row(root, kind, task, root, piece.generation, 0, 0, missing, payload))
 
     def take(self) -> list[Row]:
         """The rows, which are then somebody else's."""
@@ -95,9 +111,22 @@ class RowSink:
         return rows
 
 
-def _shard(group: object) -> int:
-    digest = hashlib.blake2b(encode_group(group), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+def _is_writable(piece: Piece, task: str, origin: int, output: tuple[int, Segment]) -> bool:
+    """Whether an output can get a segment; if not, that is noted."""
+    try:
+        # As deep as it will be among others.
+        msgspec.msgpack.encode([output])
+    except Exception as error:
+        failure = TypeError(f"it cannot be written: {error}")
+        piece.failures.append(Failed(origin, task, failure))
+        return False
+    return True
+
+
+def _miss(left: dict[int, tuple[int, int]], origin: int) -> None:
+    """A root is not done with before a row of it makes up for this, if there is such a row."""
+    bits, missing = left.get(origin, (0, 0))
+    left[origin] = (bits, missing + 1)
 
 
 class FirstPass:
@@ -165,9 +194,16 @@ class LaterPass:
         ids = np.array([row.root for row in rows], dtype=np.uint64)
         roots, origins = np.unique(ids, return_inverse=True)
         piece = Piece(self._program, roots, generation)
+        segments, raised = call_all(decode_any, [row.payload for row in rows])
+        for place, error in raised.items():
+            piece.failures.append(Failed(int(origins[place]), task, error))
+        forget_frames(*raised.values())
+        if raised:
+            kept = [place for place in range(len(rows)) if place not in raised]
+            rows, origins = [rows[place] for place in kept], origins[kept]
+            segments = [segments[place] for place in kept]
         edges = np.array([row.edge for row in rows], dtype=np.uint64)
-        arrived = piece.ledger.arrive(edges, origins)
-        self._pass.arrive(piece, task, arrived, [decode_segment(row.payload) for row in rows])
+        self._pass.arrive(piece, task, piece.ledger.arrive(edges, origins), segments)
         for origin, (bits, missing) in self._sink.close(piece).items():
             root = int(roots[origin])
             row = Row(root, Kind.LEDGER, task, root, generation, 0, bits, missing)

@@ -36,6 +36,8 @@ class PartWork:
 
     def take_again(self, number: int, roots: Iterable[Delivered]) -> None:
         """Work on roots that come again: few, and each with a history, so one by one."""
+        if number in self._outcome.deliveries:
+            return
         self._outcome.deliveries.append(number)
         batch = Batch(self._program)
         for delivered in roots:

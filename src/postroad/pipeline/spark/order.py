@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import resource
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -31,6 +32,7 @@ class Order:
         run: what tells this run's batches from those of others.
         partitions: how many parts a batch has, at most.
         worker_bytes: memory that a worker may take.
+        python_path: where else a worker finds functions.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Order:
         run: str,
         partitions: int,
         worker_bytes: int,
+        python_path: Sequence[str] = (),
     ) -> None:
         self._job = msgspec.json.encode(job)
         self.job_name = job.name
@@ -52,6 +55,7 @@ class Order:
         self.run = run
         self.partitions = partitions
         self._worker_bytes = worker_bytes
+        self._python_path = python_path
 
     @property
     def desk(self) -> DeskClient:
@@ -71,6 +75,8 @@ class Order:
         key = (os.getpid(), self._job)
         program = _programs.get(key)
         if program is None:
+            # The environment has these too, but not that of every worker through Spark Connect.
+            sys.path += [it for it in self._python_path if it not in sys.path]
             try:
                 program = Program(msgspec.json.decode(self._job, type=Job))
             except ConfigError as error:

@@ -112,6 +112,7 @@ class SparkRunner:
                 run,
                 self._settings.partitions,
                 self._settings.worker_bytes,
+                self._settings.python_path,
             )
             await self._with_session(lambda session: self._supervise(session, order))
         finally:

@@ -30,6 +30,7 @@ _POLL_S = 0.05
 
 # mapInArrow asks for pandas.
 _PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas")
+_CONNECT_PACKAGES = ("grpc", "grpc_status", "zstandard")
 # pyspark leaves these behind, and needs them while a session runs.
 _LEFT_BEHIND = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
@@ -66,6 +67,8 @@ def start_spark(settings: SparkSettings | None = None) -> SparkSession:
     """
     settings = settings or SparkSettings()
     require_packages()
+    if settings.is_remote:
+        return _connect(settings.master)
     with _starting:
         _refuse_second()
         variables = environment(settings, java_home=find_java_home())
@@ -84,6 +87,10 @@ def start_spark(settings: SparkSettings | None = None) -> SparkSession:
 
 def stop_spark(session: SparkSession) -> None:
     """Cancel what runs, end the session and its JVM. Nothing happens when that was done before."""
+    if not hasattr(session, "_jsparkSession"):
+        # It is a server's.
+        session.stop()
+        return
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context not in (None, session.sparkContext):
@@ -99,6 +106,15 @@ def stop_spark(session: SparkSession) -> None:
         stopping.join()
         for name in _LEFT_BEHIND:
             os.environ.pop(name, None)
+
+
+def _connect(url: str) -> SparkSession:
+    if any(importlib.util.find_spec(name) is None for name in _CONNECT_PACKAGES):
+        raise MissingExtra("spark-connect", "running jobs through Spark Connect")
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    session: Any = RemoteSession.builder.remote(url).create()
+    return session  # type: ignore[no-any-return]
 
 
 def _note_lost_worker(request: object, address: object) -> None:

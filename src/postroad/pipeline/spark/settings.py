@@ -51,7 +51,8 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How to start Spark. The defaults run jobs on all cores of this machine."""
 
     master: str = msgspec.field(default_factory=local_master)
-    """`local[cores,attempts]` for this process, or `spark://host:port` of a standalone master."""
+    """`local[cores,attempts]` for this process, `spark://host:port` of a standalone master, or
+    `sc://host:port` of a Spark Connect server, whose own configuration then counts."""
     app_name: str = "postroad"
     """What operators of a cluster see."""
     driver_memory: str = "1g"
@@ -79,8 +80,9 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of Spark that replace or complete those that follow from the settings above."""
 
     def __post_init__(self) -> None:
-        if not (self.is_local or self.master.startswith("spark://")):
-            _refuse("master", self.master, "local[cores,attempts] or spark://host:port")
+        if not (self.is_local or self.is_remote or self.master.startswith("spark://")):
+            forms = "local[cores,attempts], spark://host:port or sc://host:port"
+            _refuse("master", self.master, forms)
         for name in ("driver_memory", "executor_memory", "worker_memory"):
             if not _MEMORY.fullmatch(getattr(self, name)):
                 _refuse(name, getattr(self, name), "a number with k, m, g or t, such as 512m")
@@ -98,6 +100,11 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
     def is_local(self) -> bool:
         """Whether tasks run in the driver's JVM."""
         return _LOCAL.fullmatch(self.master) is not None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server has the session."""
+        return self.master.startswith("sc://")
 
     @property
     def is_loopback(self) -> bool:

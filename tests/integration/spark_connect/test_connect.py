@@ -1,0 +1,38 @@
+"""A job through Spark Connect: the session is a server's, the desk is here."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from postroad.durable import MemoryStore
+from postroad.pipeline import SeqInput, SeqOutput, new_job
+from postroad.pipeline.spark import SparkRunner, SparkSettings
+from tests.servers.spark_connect import spark_connect
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parents[3]
+FUNCTIONS = "tests.spark_functions:"
+
+
+async def test_a_job_runs_through_spark_connect(tmp_path: Path) -> None:
+    job = (
+        new_job("remote")
+        .input("in", medium="seq", batch_size=600, retry={"attempts": 1})
+        .function("sevens", FUNCTIONS + "refuse_sevens", group_by="n")
+        .output("out", medium="seq")
+        .build()
+    )
+    with spark_connect(tmp_path) as url:
+        settings = SparkSettings(master=url, python_path=(str(ROOT),))
+        for checkpoint in (tmp_path / "checkpoint", None):
+            output = SeqOutput()
+            inputs = {"in": SeqInput({"n": n} for n in range(1_000))}
+            runner = SparkRunner(job, inputs, {"out": output}, MemoryStore(), checkpoint, settings)
+            await asyncio.wait_for(runner.run(), 110)
+            found = sorted(segment["n"] for segment in output.segments)
+            assert found == [n for n in range(1_000) if n % 7]
+            assert runner.restarts == 0
