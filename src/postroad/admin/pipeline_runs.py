@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -157,23 +156,30 @@ def submit_job(path: Path, arguments: Sequence[str]) -> tuple[int, Path]:
     if (progress := find_progress(path)) is not None:
         raise ConfigError(f"job {job.name!r} runs already, as process {progress.pid}")
     log = path.with_name(f"{job.name}.log")
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "postroad", "pipeline", "run", str(path), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    pid = _spawn([sys.executable, "-m", "postroad", "pipeline", "run", str(path), *arguments], log)
     deadline_s = time.monotonic() + _STOP_S
-    while process.poll() is None and time.monotonic() < deadline_s:
+    while time.monotonic() < deadline_s:
         if find_progress(path) is not None:
-            return process.pid, log
+            return pid, log
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended and os.waitstatus_to_exitcode(status) == 0:
+            return pid, log
+        if ended:
+            break
         time.sleep(_POLL_S)
-    if process.poll() == 0:
-        return process.pid, log
     words = log.read_text(errors="replace").strip().splitlines()
     raise ConfigError(f"job {job.name!r} did not start: {words[-1] if words else 'no word of it'}")
+
+
+def _spawn(command: Sequence[str], log: Path) -> int:
+    """Start a process that nobody here waits for, in a session of its own."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(command[0], [*command], os.environ, file_actions=actions, setsid=True)
 
 
 def find_progress(path: Path) -> Progress | None:

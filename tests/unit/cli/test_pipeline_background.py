@@ -1,0 +1,79 @@
+"""`postroad pipeline submit`, `status` and `stop`: a job in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroad.admin.pipeline_runs import find_progress
+from postroad.cli.main import run
+from tests.unit.cli.test_pipeline import JOB, cleared
+
+SEGMENTS = 400
+SLOW = """
+import time
+
+def parse(segment):
+    time.sleep(0.01)
+    return {"amount": int(segment["amount"])}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clearing_functions.py").write_text(SLOW)
+    (tmp_path / "payments").mkdir()
+    lines = "\n".join(json.dumps({"amount": str(n)}) for n in range(SEGMENTS))
+    (tmp_path / "payments" / "a.jsonl").write_text(lines)
+    path = tmp_path / "clearing.toml"
+    path.write_text(JOB.replace("retry =", "batch_size = 50\nretry ="))
+    yield path
+    if find_progress(path) is not None:
+        run(["pipeline", "stop", str(path)])
+
+
+def test_a_job_is_submitted_watched_stopped_and_goes_on(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pipeline", "submit", job.name]) == 0
+    assert "writes to clearing.log" in capsys.readouterr().out
+    assert run(["pipeline", "submit", job.name]) == 1
+    assert "runs already, as process" in capsys.readouterr().err
+    progress = find_progress(job)
+    assert progress is not None and progress.pid != os.getpid()
+    assert run(["pipeline", "status", job.name]) == 0
+    assert f"process {progress.pid}: " in capsys.readouterr().out
+    assert run(["pipeline", "stop", job.name]) == 0
+    assert capsys.readouterr().out == f"process {progress.pid} has stopped\n"
+    assert run(["pipeline", "status", job.name, "--json"]) == 0
+    standing = json.loads(capsys.readouterr().out)
+    assert standing["dead"] == 0
+    assert run(["pipeline", "stop", job.name]) == 1
+    assert "does not run" in capsys.readouterr().err
+    assert run(["pipeline", "submit", job.name]) == 0
+    deadline = time.monotonic() + 60
+    while find_progress(job) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert cleared() == list(range(SEGMENTS))
+
+
+def test_what_does_not_start_says_why(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("clearing_functions.py").write_text("raise RuntimeError('broken')\n")
+    assert run(["pipeline", "submit", job.name]) == 1
+    error = capsys.readouterr().err
+    assert "did not start" in error
+    assert "broken" in error
+
+
+def test_a_job_that_never_ran_stands_at_nothing(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pipeline", "status", job.name]) == 1
+    assert "Traceback" not in capsys.readouterr().err
