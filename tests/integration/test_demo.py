@@ -21,16 +21,26 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 NODE = re.compile(r"(?P<name>alpha|beta) +process (?P<pid>\d+) +(?P<host>[\d.]+):(?P<port>\d+)")
 DEADLINE_S = 45.0
-QUICK = ("--seconds", "3", "--mail-seconds", "3")
+# Spark takes long to start, also on a machine with nothing else to do.
+SPARK_DEADLINE_S = 480.0
+WITH_SPARK = ("--seconds", "3", "--mail-seconds", "3", "--clearing-seconds", "2")
+QUICK = (*WITH_SPARK, "--no-spark")
+WITHOUT_PACKAGE = """
+import sys
+sys.modules["pyspark"] = None
+from examples.demo.__main__ import main
+sys.exit(main())
+"""
 
 
 class Demo:
     """A demo under way, in a process group of its own and with a place for temporary files."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, has_package: bool = True) -> None:
         self.directory = directory
+        program = ("-m", "examples.demo") if has_package else ("-c", WITHOUT_PACKAGE)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "examples.demo", *arguments],
+            [sys.executable, *program, *arguments],
             cwd=ROOT,
             env={**os.environ, "TMPDIR": str(directory)},
             stdout=subprocess.PIPE,
@@ -47,9 +57,9 @@ class Demo:
             assert line, f"ended without {text!r}:\n{self.output}"
             self.output += line
 
-    def finish(self) -> str:
+    def finish(self, timeout_s: float = DEADLINE_S) -> str:
         """The rest of the output; fails on anything in standard error."""
-        output, errors = self.process.communicate(timeout=DEADLINE_S)
+        output, errors = self.process.communicate(timeout=timeout_s)
         self.output += output
         assert errors == ""
         return self.output
@@ -86,8 +96,8 @@ StartDemo = Callable[..., Demo]
 def start_demo(tmp_path: Path) -> Iterator[StartDemo]:
     demos: list[Demo] = []
 
-    def start(*arguments: str) -> Demo:
-        demos.append(Demo(tmp_path, *arguments))
+    def start(*arguments: str, has_package: bool = True) -> Demo:
+        demos.append(Demo(tmp_path, *arguments, has_package=has_package))
         return demos[-1]
 
     yield start
@@ -96,8 +106,8 @@ def start_demo(tmp_path: Path) -> Iterator[StartDemo]:
         demo.process.communicate()
 
 
-def test_the_demo_adds_up(start_demo: StartDemo) -> None:
-    demo = start_demo(*QUICK)
+def test_the_demo_adds_up_without_spark(start_demo: StartDemo) -> None:
+    demo = start_demo(*WITH_SPARK, has_package=False)
     output = demo.finish()
 
     assert demo.process.returncode == 0, output
@@ -107,8 +117,30 @@ def test_the_demo_adds_up(start_demo: StartDemo) -> None:
     assert "beta was killed" in output
     assert "ConnectionClosed" in output
     assert "answered after a retry" in output
+    assert re.search(r"\n3\. Clearing on Spark\nLeft out: .*postroad\[spark\].*\n", output)
     assert output.endswith("\nIt all adds up.\n")
     assert "\x1b" not in output
+    assert demo.is_cleaned_up()
+
+
+@pytest.mark.timeout(SPARK_DEADLINE_S + 60)
+def test_payments_are_cleared_once_although_spark_is_killed(start_demo: StartDemo) -> None:
+    demo = start_demo(*WITH_SPARK)
+    output = demo.finish(SPARK_DEADLINE_S)
+
+    assert demo.process.returncode == 0, output
+    assert "beta was killed (SIGKILL), and Spark's JVM went with it" in output
+    posted, cleared, dead, *wrong = numbers(
+        r"ok +payments posted (N) = cleared (N) \+ dead (N): lost (N), duplicates (N)\n", output
+    )
+    assert (posted, wrong) == (cleared + dead, [0, 0])
+    assert numbers(r"ok +bad payments posted (N) = dead letters (N), each", output) == [dead, dead]
+    (before,) = numbers(r"cleared before the kill +(N)", output)
+    (after,) = numbers(r"cleared after the kill +(N)", output)
+    assert before > 0 < after
+    assert numbers(r"totals of (N) banks, kept in windows: [\d,.]+, wrong (N)", output) == [8, 0]
+    assert "Refused: a payment of nothing" in output
+    assert output.endswith("\nIt all adds up.\n")
     assert demo.is_cleaned_up()
 
 
@@ -154,10 +186,11 @@ def count_rows(path: Path, table: str) -> int:
         "2. Durable mail",
         "payments/s",
         "alpha was killed",
+        "acknowledged/s",
     ],
 )
 def test_ctrl_c_ends_it_cleanly(start_demo: StartDemo, moment: str) -> None:
-    demo = start_demo(*QUICK)
+    demo = start_demo(*WITH_SPARK)
     demo.read_until(moment)
     # As a terminal does it: to the whole process group, and people press it more than once.
     os.killpg(demo.process.pid, signal.SIGINT)
@@ -263,6 +296,7 @@ def test_help_explains_the_demo() -> None:
         ("--callers", "none"),
         ("--seconds", "nan"),
         ("--mail-seconds", "0"),
+        ("--clearing-seconds", "1"),
         ("--directory", "examples"),
     ],
 )

@@ -37,7 +37,10 @@ async def run_here(job: Job, inputs: Mapping[str, InputMedium]) -> Came:
 
 
 async def run_on_spark(
-    job: Job, inputs: Mapping[str, InputMedium], session: SparkSession, checkpoint: Path
+    job: Job,
+    inputs: Mapping[str, InputMedium],
+    session: SparkSession,
+    checkpoint: Path | None,
 ) -> Came:
     disk, outputs = MemoryDisk(), outputs_of(job)
     runner = SparkRunner(job, inputs, outputs, MemoryStore(disk), checkpoint, session=session)

@@ -72,7 +72,7 @@ class Streaming(Queries):
                 await asyncio.sleep(_LOOK_S)
             return await asyncio.to_thread(query.exception) or RuntimeError("it ended by itself")
         finally:
-            await asyncio.to_thread(query.stop)
+            await asyncio.to_thread(_stop, query)
 
     def _start(self) -> StreamingQuery:
         activate(self._session)
@@ -85,6 +85,15 @@ class Streaming(Queries):
             .trigger(processingTime="0 seconds")
             .start()
         )
+
+
+def _stop(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except Exception:
+        # Of several kinds, as it comes from sockets, py4j or Java. Whoever terminates this process
+        # often terminates the JVM as well, and its queries end with it.
+        logger.debug("a query could not be stopped", exc_info=True)
 
 
 class Batches(Queries):

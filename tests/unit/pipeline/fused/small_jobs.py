@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,24 +22,46 @@ def program_of(
     **functions: Function,
 ) -> Program:
     """A job whose tasks are called `in...`, `out...`, and others; some with a function."""
+    return _program_of(workflow, conditions, windows, {}, functions)
+
+
+def grouped_program_of(
+    workflow: list[tuple[str, str]],
+    *,
+    groups: Mapping[str, str | list[str]],
+    windows: Iterable[Window] = (),
+    **functions: Any,
+) -> Program:
+    """Such a job, of which some tasks are grouped by something."""
+    return _program_of(workflow, (), windows, groups, functions)
+
+
+def _program_of(
+    workflow: list[tuple[str, str]],
+    conditions: Iterable[FlowCondition],
+    windows: Iterable[Window],
+    groups: Mapping[str, str | list[str]],
+    functions: Mapping[str, Function],
+) -> Program:
     names = dict.fromkeys(name for edge in workflow for name in edge)
-    catalog = [_task(name, name if name in functions else None) for name in names]
     job = Job(
         name="job",
         workflow=workflow,
-        catalog=catalog,
+        catalog=[
+            _task(name, name if name in functions else None, groups.get(name)) for name in names
+        ],
         flow_conditions=list(conditions),
         windows=list(windows),
     )
     return Program(job, functions.__getitem__)
 
 
-def _task(name: str, fn: str | None) -> Task:
+def _task(name: str, fn: str | None, group_by: str | list[str] | None) -> Task:
     if name.startswith("in"):
         return Task(name=name, type=TaskType.INPUT, medium="seq", fn=fn)
     if name.startswith("out"):
-        return Task(name=name, type=TaskType.OUTPUT, medium="seq", fn=fn)
-    return Task(name=name, type=TaskType.FUNCTION, fn=fn)
+        return Task(name=name, type=TaskType.OUTPUT, medium="seq", fn=fn, group_by=group_by)
+    return Task(name=name, type=TaskType.FUNCTION, fn=fn, group_by=group_by)
 
 
 def piece_of(program: Program, generation: int = 0) -> Piece:

@@ -152,7 +152,7 @@ class Frame:
         rows = [row for part in self.partitions for batch in part for row in from_batch(batch)]
         divided: list[list[Row]] = [[] for _ in range(count)]
         for row in how.on_way(self._hop, rows):
-            divided[random.Random(f"{how.seed} {row.shard}").randrange(count)].append(row)
+            divided[hash((how.seed, row.shard)) % count].append(row)
         for part in divided:
             chance.shuffle(part)
         return Frame([_cut(part, how, chance) for part in divided], how, self._hop + 1)

@@ -1,0 +1,233 @@
+"""A job of several stages comes to the same as one that runs root by root, however rows travel.
+
+Of a row that is lost or doubled on the way its root alone takes notice, and never wrongly counts as
+done with.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from postroad.pipeline import Job
+from postroad.pipeline.fused import reading
+from postroad.pipeline.fused.rows import Kind, Row
+from postroad.pipeline.media.medium import encode_segment
+from postroad.pipeline.program import Program
+from postroad.pipeline.spark.questions import RawRoot
+from postroad.pipeline.tree import grow
+from postroad.pipeline.validation import find_problems
+from tests.property.pipeline_strategies import WRITING, Writing, alike, deliveries, jobs
+from tests.unit.pipeline.fused.both_ways import (
+    Comparable,
+    Failed,
+    Kept,
+    RawInput,
+    make_program,
+    run_delivered,
+)
+from tests.unit.pipeline.fused.odd_functions import TABLE, decode_oddly
+from tests.unit.pipeline.fused.without_spark import (
+    Again,
+    Given,
+    OnWay,
+    Shuffling,
+    leave_alone,
+    run_in_order,
+    run_shuffled,
+)
+
+FEWER = settings(max_examples=settings().max_examples // 2)
+
+# The rare ones first. Without one of the others a delivery is never settled, or the rest of a root
+# has no root; only of what never was a segment nothing else tells.
+GUARDED = (Kind.ADDITION, Kind.OUTPUT, Kind.LEDGER, Kind.SEGMENT, Kind.FAILURE)
+OTHERS = (Kind.REFUSED, Kind.AGAIN, Kind.ROOT, Kind.DELIVERY)
+
+# What is given.
+
+
+@st.composite
+def given_to(draw: st.DrawFn, program: Program) -> Given:
+    slices = draw(deliveries(list(program.graph.inputs)))
+    again = [draw(coming_again(program))] if draw(st.booleans()) else []
+    return Given(RawInput(decode_oddly), slices, again)
+
+
+@st.composite
+def coming_again(draw: st.DrawFn, program: Program) -> Again:
+    """Roots that failed before, of which a part is published."""
+    task = draw(st.sampled_from(program.graph.inputs))
+    roots = []
+    for root in range(1, draw(st.integers(1, 3))):
+        segment, generation = {"n": draw(st.integers(0, 9))}, draw(st.integers(1, 3))
+        packed = encode_segment(segment)
+        made = grow(program, task, root, generation, segment).outputs
+        published = [it.id for it in made if draw(st.booleans())]
+        roots.append(RawRoot(root, generation, packed, published))
+    return Again(task, roots)
+
+
+# The ways it can go.
+
+
+class Way:
+    """A job, what it is given, and how its rows travel."""
+
+    def __init__(self, program: Program, given: Given, writing: Writing, how: Shuffling) -> None:
+        self.program = program
+        self._given = given
+        self._writing = writing
+        self._how = how
+
+    def _outputs(self) -> dict[str, Kept]:
+        return {name: self._writing.open() for name in self.program.graph.outputs}
+
+    def expected(self) -> Comparable:
+        found = run_in_order(self.program, self._given, self._outputs())
+        return alike(found, self.program.windowed)
+
+    def expected_without(self, root: int) -> Comparable:
+        others = [it for it in self._given.deliver(self.program) if it.root != root]
+        found = run_delivered(self.program, others, self._outputs())
+        return alike(found, self.program.windowed)
+
+    def travel(self, on_way: OnWay = leave_alone) -> Comparable:
+        how = self._how
+        how = Shuffling(how.seed, how.partitions, how.batch_rows, on_way)
+        found = run_shuffled(self.program, self._given, self._outputs(), how)
+        return alike(found, self.program.windowed)
+
+
+@st.composite
+def ways(draw: st.DrawFn) -> Way:
+    job: Job = draw(jobs(stages_max=3))
+    assert find_problems(job) == []
+    program = make_program(job, TABLE)
+    how = Shuffling(
+        seed=draw(st.integers(0, 2**32)),
+        partitions=draw(st.integers(1, 4)),
+        batch_rows=draw(st.sampled_from([2, 10, 1000])),
+    )
+    return Way(program, draw(given_to(program)), draw(WRITING), how)
+
+
+def assert_same(found: Comparable, expected: Comparable) -> None:
+    """Root by root first: that is easier to read."""
+    for root in found.failed.keys() | expected.failed.keys():
+        assert found.failed.get(root) == expected.failed.get(root)
+    assert found == expected
+
+
+# To find the smallest job that goes wrong takes longer than to find one.
+@pytest.mark.timeout(600)
+@given(ways(), st.sampled_from([1, 3, 2048]))
+def test_shuffled_rows_come_to_the_same_as_one_root_after_the_other(
+    way: Way, piece_segments: int
+) -> None:
+    expected = way.expected()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "PIECE_SEGMENTS", piece_segments)
+        found = way.travel()
+    event(f"stages: {len(way.program.graph.stages)}")
+    event(f"failed: {bool(expected.failed)}, written: {any(expected.written.values())}")
+    event(f"windows: {bool(way.program.windowed)}, added: {len(expected.delta) > 3}")
+    assert_same(found, expected)
+
+
+# Mishaps.
+
+
+class Mishap:
+    """Something happens to one row of some kind, if there is one.
+
+    Args:
+        hop: in which shuffle, if there are so many.
+        kinds: which rows it can happen to, the first of those that there are.
+        copies: how often the row arrives.
+    """
+
+    def __init__(self, seed: int, hop: int, kinds: Sequence[Kind], copies: int) -> None:
+        self._chance = random.Random(seed)
+        self._hop = hop
+        self._kinds = kinds
+        self._copies = copies
+        self.row: Row | None = None
+
+    def __call__(self, hop: int, rows: list[Row]) -> list[Row]:
+        there = {row.kind for row in rows}
+        kind = next((it for it in self._kinds if it in there), None)
+        if hop != self._hop or kind is None:
+            return rows
+        place = self._chance.choice([at for at, row in enumerate(rows) if row.kind == kind])
+        self.row = rows[place]
+        return [*rows[:place], *[self.row] * self._copies, *rows[place + 1 :]]
+
+
+def mishaps(kinds: Sequence[Kind], copies: int) -> st.SearchStrategy[Mishap]:
+    return st.builds(
+        Mishap, st.integers(0, 2**32), st.integers(0, 2), st.permutations(kinds), st.just(copies)
+    )
+
+
+def others(failed: dict[int, Failed], root: int) -> dict[int, Failed]:
+    return {it: value for it, value in failed.items() if it != root}
+
+
+def ids_of(found: Comparable) -> list[int]:
+    """What was written, by ids."""
+    return sorted(id for written in found.written.values() for id, _ in written.elements())
+
+
+@pytest.mark.timeout(600)
+@FEWER
+@given(ways(), mishaps(GUARDED, copies=0))
+def test_a_root_of_which_a_row_is_lost_is_not_done_with(way: Way, mishap: Mishap) -> None:
+    found = way.travel(mishap)
+    assume(mishap.row is not None)
+    assert mishap.row is not None
+    event(f"lost: {Kind(mishap.row.kind).name}")
+    root = mishap.row.root
+    rest = way.expected_without(root)
+    assert others(found.failed, root) == rest.failed
+    assert found.delta == rest.delta
+    # What of it was written is known, so that it is not written again.
+    failed = found.failed[root]
+    written = ids_of(found)
+    for id in ids_of(rest):
+        written.remove(id)
+    assert written == failed.published
+    whole = way.expected()
+    assert all(found.written[name] <= whole.written[name] for name in whole.written)
+    assert failed.failed_tasks or "of what was made of it never arrived" in (failed.error or "")
+
+
+@pytest.mark.timeout(600)
+@FEWER
+@given(ways(), mishaps(GUARDED + OTHERS, copies=2))
+def test_a_row_that_comes_twice_doubles_nothing_and_loses_nothing(way: Way, mishap: Mishap) -> None:
+    found, expected = way.travel(mishap), way.expected()
+    assume(mishap.row is not None)
+    assert mishap.row is not None
+    root, kind = mishap.row.root, Kind(mishap.row.kind)
+    event(f"doubled: {kind.name}")
+    assert found.written == expected.written
+    assert others(found.failed, root) == others(expected.failed, root)
+    if root in expected.failed:
+        # What failed may be told twice; a window that would refuse it may not be asked any more.
+        assert set(found.failed[root].failed_tasks) <= set(expected.failed[root].failed_tasks)
+        assert found.failed[root].published == expected.failed[root].published
+        assert found.delta == expected.delta
+    elif kind is Kind.SEGMENT and root in found.failed:
+        # What was done twice in one go does not add up: the root comes again, and nothing of it
+        # was added to windows.
+        event("doubled: comes again")
+        rest = way.expected_without(root)
+        assert found.delta == rest.delta
+        assert sorted(ids_of(rest) + found.failed[root].published) == ids_of(found)
+    else:
+        assert_same(found, expected)

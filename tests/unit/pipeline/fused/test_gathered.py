@@ -1,0 +1,280 @@
+"""Where the rows of each root meet again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.pipeline import Segment, Window, WindowType
+from postroad.pipeline.delivered import Delivered
+from postroad.pipeline.fused import gathered
+from postroad.pipeline.fused.gathered import GatheredPart
+from postroad.pipeline.fused.outcome import PartOutcome
+from postroad.pipeline.fused.rows import Kind, Row
+from postroad.pipeline.program import Program
+from postroad.pipeline.records import FailedRoot
+from tests.unit.pipeline.fused.both_ways import Kept
+from tests.unit.pipeline.fused.small_jobs import grouped_program_of
+from tests.unit.pipeline.fused.staged_rows import (
+    NUMBER,
+    Unreadable,
+    count,
+    last_rows,
+    of_kind,
+    refuse_odd,
+    root_at,
+    same,
+)
+
+WORKFLOW = [("in", "a"), ("in", "out_b"), ("a", "out")]
+SUMS = Window(name="w", task="a", type=WindowType.GLOBAL, aggregation="sum", key="n")
+
+
+def refusing(windows: Iterable[Window] = ()) -> Program:
+    return grouped_program_of(WORKFLOW, windows=windows, groups={"a": "n"}, a=refuse_odd)
+
+
+def outputs() -> dict[str, Kept]:
+    return {"out": Kept(), "out_b": Kept()}
+
+
+def gather(program: Program, rows: Iterable[Row], to: dict[str, Kept] | None = None) -> PartOutcome:
+    part = GatheredPart(program, outputs() if to is None else to, "part")
+    part.take_rows(rows)
+    return part.finish()
+
+
+def only(outcome: PartOutcome) -> FailedRoot:
+    (failed,) = outcome.failed
+    return failed
+
+
+def without(rows: Iterable[Row], kind: Kind) -> list[Row]:
+    return [row for row in rows if row.kind != kind]
+
+
+def three(segment: Segment) -> list[Segment]:
+    return [{"n": 1}, {"n": 2}, segment]
+
+
+def test_nothing_is_told_of_what_is_done_with() -> None:
+    program = refusing()
+    outcome = gather(program, last_rows(program, [*count(1), *count(1)]))
+    assert (outcome.failed, outcome.deliveries, outcome.segments) == ([], [NUMBER], 2)
+    assert sorted(outcome.staged) == [("out", {"count": 2}), ("out_b", {"count": 2})]
+    assert outcome.delta.windows == {}
+
+
+def test_nothing_at_all_comes_to_nothing() -> None:
+    assert gather(refusing(), []) == PartOutcome()
+
+
+@pytest.mark.parametrize("generation", [0, 4])
+def test_what_failed_is_told(generation: int) -> None:
+    program = refusing()
+    failed = only(gather(program, last_rows(program, count(2), generation)))
+    root = root_at(program, 1)
+    assert (failed.root, failed.task, failed.generation) == (root, "in", generation)
+    assert msgspec.msgpack.decode(failed.segment) == {"n": 1}
+    attempt = failed.attempt
+    assert (attempt.generation, attempt.task, attempt.missing) == (generation, "a", ["a"])
+    assert attempt.error == "ValueError: 1 is odd"
+    edge = program.bits.edge(root, "in", "out_b", 0)
+    assert failed.published == [program.bits.edge(edge, "out_b", "out_b", 0)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_may_come_in_any_order(seed: int) -> None:
+    program = refusing([SUMS])
+    rows = last_rows(program, [*count(4), b"\xc1"])
+    expected = gather(program, rows)
+    random.Random(seed).shuffle(rows)
+    found = gather(program, rows)
+    assert sorted(it.root for it in found.failed) == sorted(it.root for it in expected.failed)
+    assert found.delta.encode() == expected.delta.encode()
+    assert sorted(found.staged) == sorted(expected.staged)
+
+
+def test_what_is_no_segment_is_put_away_as_it_came() -> None:
+    program = refusing()
+    failed = only(gather(program, last_rows(program, [b"\xc1"])))
+    assert (failed.root, failed.is_hopeless) == (root_at(program, 0), True)
+
+
+# What is lost.
+
+
+@pytest.mark.parametrize("kind", [Kind.LEDGER, Kind.OUTPUT])
+def test_a_root_is_not_done_with_where_something_is_lost(kind: Kind) -> None:
+    program = refusing()
+    rows = last_rows(program, count(1))
+    failed = only(gather(program, without(rows, kind)))
+    assert (failed.attempt.task, failed.attempt.missing) == ("in", [])
+    assert failed.attempt.error.endswith(" of what was made of it never arrived")
+
+
+@pytest.mark.parametrize("where", ["in", "a"])
+def test_a_failure_that_is_lost_was_one(where: str) -> None:
+    functions: dict[str, Any] = {where: refuse_odd}
+    program = grouped_program_of(WORKFLOW, groups={"a": "n"}, **functions)
+    rows = without(last_rows(program, count(2)), Kind.FAILURE)
+    failed = only(gather(program, rows))
+    assert (failed.root, failed.attempt.missing) == (root_at(program, 1), [])
+
+
+def test_an_addition_that_is_lost_leaves_nothing_in_windows() -> None:
+    program = grouped_program_of(WORKFLOW, windows=[SUMS], groups={"a": "n"}, a=three)
+    rows = last_rows(program, count(1))
+    lost = of_kind(rows, Kind.ADDITION)[1]
+    outcome = gather(program, [row for row in rows if row is not lost])
+    assert only(outcome).attempt.error == "1 of what was made of it never arrived"
+    assert outcome.delta.windows == {}
+
+
+def test_rows_without_their_root_are_not_passed_over() -> None:
+    program = refusing()
+    rows = without(last_rows(program, count(1)), Kind.ROOT)
+    with pytest.raises(RuntimeError, match=f"{root_at(program, 0):016x} came without it"):
+        gather(program, rows)
+
+
+# What comes twice.
+
+
+@pytest.mark.parametrize("kind", [it for it in Kind if it not in (Kind.SEGMENT, Kind.AGAIN)])
+def test_what_comes_twice_counts_once(kind: Kind) -> None:
+    program = grouped_program_of(
+        [("in", "a"), ("in", "b"), ("in", "out_b"), ("a", "out"), ("b", "out")],
+        windows=[SUMS],
+        groups={"a": "n", "b": "n"},
+        a=same,
+        b=refuse_odd,
+    )
+    rows = last_rows(program, [*count(3), b"\xc1"])
+    doubled = of_kind(rows, kind)
+    assert doubled
+    first, second = outputs(), outputs()
+    expected, found = gather(program, rows, first), gather(program, rows + doubled, second)
+    assert [it.root for it in found.failed] == [it.root for it in expected.failed]
+    assert (found.deliveries, found.segments) == ([NUMBER], 4)
+    assert found.delta.encode() == expected.delta.encode()
+    assert {it: second[it].written for it in second} == {it: first[it].written for it in first}
+
+
+def test_a_task_may_fail_twice_in_the_same_way() -> None:
+    def fail(segment: Segment) -> Segment:
+        raise ValueError("no")
+
+    program = grouped_program_of(
+        [("in", "a"), ("a", "b"), ("b", "out")],
+        groups={"b": "n"},
+        a=lambda segment: [segment, segment],
+        b=fail,
+    )
+    failed = only(gather(program, last_rows(program, count(1))))
+    assert failed.attempt.missing == ["b", "b"]
+
+
+def test_roots_that_come_again_are_done_once() -> None:
+    program, to = refusing(), outputs()
+    part = GatheredPart(program, to, "part")
+    for _ in range(2):
+        part.take_again(9, [Delivered(5, "in", 1, {"n": 0}), Delivered(6, "in", 1, {"n": 1})])
+    outcome = part.finish()
+    assert (outcome.deliveries, outcome.segments) == ([9], 2)
+    assert only(outcome).root == 6
+    assert to["out"].written.total() == 1
+
+
+# Outputs.
+
+
+def test_what_cannot_be_written_fails_and_the_rest_is_written() -> None:
+    program = grouped_program_of([("in", "a"), ("a", "out")], groups={"a": "n"}, out=three)
+    to = {"out": Kept(lambda segment: segment["n"] > 0, at_once=1)}
+    failed = only(gather(program, last_rows(program, count(1)), to))
+    ids = [id for id, _ in to["out"].written]
+    assert len(ids) == 1
+    assert failed.published == ids
+    assert failed.attempt.missing == ["out", "out"]
+    assert failed.attempt.error.startswith("TypeError: it cannot be written: ")
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3, 4])
+def test_outputs_are_written_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    monkeypatch.setattr(gathered, "_WRITE_SEGMENTS", at_a_time)
+    program, to = refusing(), outputs()
+    outcome = gather(program, last_rows(program, count(4)), to)
+    assert (to["out"].written.total(), to["out_b"].written.total()) == (2, 4)
+    assert len(outcome.failed) == 2
+    assert len(to["out_b"].stages) == 1
+
+
+def test_an_output_that_cannot_be_read_harms_no_other() -> None:
+    def spoil(segment: Segment) -> dict[object, object]:
+        return {Unreadable(): 1} if segment["n"] == 1 else dict(segment.items())
+
+    program = grouped_program_of([("in", "a"), ("a", "out")], groups={"a": "n"}, out=spoil)
+    to = {"out": Kept()}
+    failed = only(gather(program, last_rows(program, count(3)), to))
+    assert (failed.root, failed.published) == (root_at(program, 1), [])
+    assert (failed.attempt.task, failed.attempt.error[:13]) == ("out", "DecodeError: ")
+    assert to["out"].written.total() == 2
+
+
+# Windows.
+
+
+def test_only_what_is_done_with_adds_to_windows() -> None:
+    program = grouped_program_of(
+        [("in", "a"), ("in", "b"), ("a", "out"), ("b", "out_b")],
+        windows=[SUMS],
+        groups={"a": ["x"]},
+        b=refuse_odd,
+    )
+    outcome = gather(program, last_rows(program, count(5)))
+    ((_, (added,)),) = outcome.delta.windows["w"].groups.items()
+    assert added.segments == 3
+    assert len(outcome.failed) == 2
+
+
+def test_what_a_window_refuses_has_failed_and_added_nothing() -> None:
+    program = grouped_program_of(
+        WORKFLOW,
+        windows=[SUMS],
+        groups={"a": "n"},
+        a=lambda segment: [segment, {"n": "text"}] if segment["n"] else segment,
+    )
+    outcome = gather(program, last_rows(program, count(2)))
+    failed = only(outcome)
+    assert (failed.attempt.task, failed.attempt.missing) == ("a", ["a"])
+    assert failed.attempt.error.startswith("UnfitSegment: ")
+    (added,) = (it for groups in outcome.delta.windows["w"].groups.values() for it in groups)
+    assert added.segments == 1
+
+
+def test_an_addition_that_cannot_be_read_harms_no_other() -> None:
+    def spoil(segment: Segment) -> dict[object, object]:
+        return {"n": 1, Unreadable(): 1} if segment["n"] == 1 else dict(segment.items())
+
+    program = grouped_program_of(WORKFLOW, windows=[SUMS], groups={"a": "n"}, a=spoil)
+    outcome = gather(program, last_rows(program, count(3)))
+    assert only(outcome).root == root_at(program, 1)
+    assert len(outcome.delta.windows["w"].groups) == 2
+
+
+def test_an_addition_that_cannot_travel_has_failed() -> None:
+    program = grouped_program_of(
+        WORKFLOW,
+        windows=[SUMS],
+        groups={"a": "n"},
+        a=lambda segment: {**segment, "it": object()} if segment["n"] else segment,
+    )
+    failed = only(gather(program, last_rows(program, count(2))))
+    assert (failed.root, failed.attempt.missing) == (root_at(program, 1), ["a"])

@@ -1,0 +1,67 @@
+"""What goes from one stage to the next, as record batches."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from postroad.pipeline.fused.rows import (
+    COLUMNS,
+    DDL,
+    Kind,
+    Row,
+    decode_any,
+    from_batch,
+    schema,
+    to_batch,
+)
+
+ROWS = [
+    Row(0, Kind.DELIVERY, "in", 0),
+    Row(2**63 - 1, Kind.SEGMENT, "päckchen", 2**63, 1, 2**64 - 1, payload=b"\x00\xff"),
+    Row(2**64 - 1, Kind.LEDGER, "", 1, 2**40, 2**63, 2**64 - 1, -(2**31)),
+    Row(2**63, Kind.REFUSED, "in", 2**64 - 1, 2**62, 7, 8, 2**31 - 1, b"x" * 100_000),
+]
+
+
+def test_rows_come_back_as_they_were() -> None:
+    assert list(from_batch(to_batch(ROWS))) == ROWS
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_kinds_come_back_as_they_were(kind: Kind) -> None:
+    (row,) = from_batch(to_batch([Row(1, kind, "task", 2)]))
+    assert Kind(row.kind) is kind
+
+
+def test_a_part_of_a_batch_is_one() -> None:
+    assert list(from_batch(to_batch(ROWS).slice(1, 2))) == ROWS[1:3]
+
+
+def test_a_batch_without_rows_has_none() -> None:
+    assert list(from_batch(to_batch(ROWS).slice(0, 0))) == []
+
+
+def test_batches_are_what_spark_is_told() -> None:
+    assert [name for name, _ in COLUMNS] == list(Row._fields) == schema().names
+    assert f"{DDL}, ".startswith("shard bigint, kind tinyint, task string, root bigint, ")
+    types = dict(zip(schema().names, schema().types, strict=True))
+    assert (types["generation"], types["payload"]) == (pa.int64(), pa.binary())
+    assert to_batch(ROWS).schema == schema()
+
+
+def test_columns_are_found_by_their_names() -> None:
+    batch = to_batch(ROWS)
+    assert list(from_batch(batch.select(batch.schema.names[::-1]))) == ROWS
+
+
+@pytest.mark.parametrize("segment", [{}, {"n": 1}, {1: 2}, {None: 1, (1, 2): {"a": [{}]}}])
+def test_a_segment_is_read_whatever_its_names_are(segment: dict[object, object]) -> None:
+    assert decode_any(msgspec.msgpack.encode(segment)) == segment
+
+
+@pytest.mark.parametrize("other", [7, [{}], None, "text"])
+def test_what_is_no_segment_is_not_read(other: object) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode_any(msgspec.msgpack.encode(other))
