@@ -21,7 +21,7 @@ CHAOS_SECONDS ?= 120
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.stamp ## show two nodes talking over mutual TLS
+demo: $(VENV)/.stamp-spark ## show two nodes and a job on Spark, killed and back
 	@$(PY) -m examples.demo
 
 test: $(VENV)/.stamp-test ## run all tests (ARGS="-k name" for some)
@@ -65,6 +65,12 @@ $(VENV)/.stamp: pyproject.toml
 	@$(PY) -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[certs]'
 	@touch $@
+
+# Without Spark the demo has a part less.
+$(VENV)/.stamp-spark: $(VENV)/.stamp
+	@echo "Preparing $(VENV) (spark, about 500 MB)"
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[certs,spark]' && touch $@ || \
+		echo "Spark could not be installed; the demo goes on without it." >&2
 
 # What one group of targets needs besides, named like the extra in pyproject.toml.
 $(VENV)/.stamp-%: $(VENV)/.stamp

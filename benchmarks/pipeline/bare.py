@@ -48,7 +48,8 @@ def _all_functions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         for start in range(0, len(lines), CHUNK):
             made = _flat(map(first, map(_decode, lines[start : start + CHUNK])))
             copies = list(map(dict, made))
-            for task, results in enumerate((list(map(left, made)), list(map(right, copies)))):
+            branches: list[list[Any]] = [list(map(left, made)), list(map(right, copies))]
+            for task, results in enumerate(branches):
                 encoded = list(map(_encode, _flat(results)))
                 payloads += encoded
                 tasks += [task] * len(encoded)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from .books import Counts
+from .books import ClearingCounts, Counts
 from .records import Report
 from .traffic import Latencies
 
@@ -104,6 +104,27 @@ class MailRow(Second[Counts]):
         self.receipts_waiting = now.bookings - now.receipts
 
 
+@dataclass
+class ClearingRow(Second[ClearingCounts]):
+    """One second of clearing."""
+
+    posted: int = 0
+    acked: int = 0
+    cleared: int = 0
+    newest: ClearingCounts = field(default_factory=lambda: ClearingCounts(at_s=0.0))
+
+    @property
+    def is_eventful(self) -> bool:
+        return bool(self.notes or self.cleared)
+
+    def add(self, before: ClearingCounts, now: ClearingCounts) -> None:
+        super().add(before, now)
+        self.posted += now.posted - before.posted
+        self.acked += now.acked - before.acked
+        self.cleared += now.cleared - before.cleared
+        self.newest = now
+
+
 R = TypeVar("R", bound=Second[Any])
 
 
@@ -163,6 +184,13 @@ class MailBoard(Board[Counts, MailRow]):
 
     def __init__(self) -> None:
         super().__init__(MailRow)
+
+
+class ClearingBoard(Board[ClearingCounts, ClearingRow]):
+    """How far the clearing was, time after time."""
+
+    def __init__(self) -> None:
+        super().__init__(ClearingRow)
 
 
 def _errors(report: Report) -> Counter[str]:

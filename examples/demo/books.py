@@ -23,6 +23,24 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     receipts: int = 0
 
 
+class ClearingCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the clearing is."""
+
+    at_s: float
+    """On the clock of `time.monotonic`."""
+    posted: int = 0
+    cleared: int = 0
+    acked: int = 0
+    pending: int = 0
+    replayed: int = 0
+    dead: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """Posted, and neither cleared nor dead, wherever they are."""
+        return max(0, self.posted - self.cleared - self.dead)
+
+
 class Entry(NamedTuple):
     """One row of a table."""
 
@@ -57,6 +75,61 @@ class Books:
         """Let go of the files."""
         self._payer.close()
         self._booker.close()
+
+
+class Posted(NamedTuple):
+    """A payment that was posted to be cleared."""
+
+    number: int
+    bank: str
+    amount: str
+    at_s: float
+
+
+class Cleared(NamedTuple):
+    """A payment that came back."""
+
+    number: int
+    bank: str
+    cents: int
+    at_s: float
+
+
+class ClearingBooks:
+    """The tables of the node that posts payments to be cleared; likewise."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = _open(path)
+
+    def count(self) -> tuple[int, int]:
+        """How many were posted, and how many came back."""
+        # In this order, so that no payment came back that was not posted.
+        cleared = _last_row(self._connection, "cleared")
+        return _last_row(self._connection, "posted"), cleared
+
+    def posted(self) -> list[Posted]:
+        """All payments, in the order they were posted."""
+        rows = self._connection.execute("SELECT * FROM posted ORDER BY rowid")
+        return [Posted(*row) for row in rows]
+
+    def cleared(self) -> list[Cleared]:
+        """All that came back, in the order they came."""
+        rows = self._connection.execute("SELECT * FROM cleared ORDER BY rowid")
+        return [Cleared(*row) for row in rows]
+
+    def cleared_by_bank(self) -> dict[str, int]:
+        """The sum of what came back, in cents."""
+        rows = self._connection.execute("SELECT bank, sum(cents) FROM cleared GROUP BY bank")
+        return dict(rows)
+
+    def totals(self) -> dict[str, int]:
+        """The newest total of each bank, in cents; totals only grow."""
+        rows = self._connection.execute("SELECT bank, max(cents) FROM totals GROUP BY bank")
+        return dict(rows)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
 
 
 def read_entries(path: Path, table: str) -> list[Entry]:

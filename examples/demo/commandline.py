@@ -40,6 +40,16 @@ answered once beta is back.
 Both are killed with SIGKILL in turn, and come back to what their databases hold. Payments posted
 while beta is away wait at alpha. What a handler had not committed when its process died is undone,
 and handled again. The tables have no unique keys, so a duplicate would be seen.
+
+3. Clearing on Spark, if that can be had
+  alpha  posts payments, some of them bad, and notes in its database which come back
+  beta   runs a job on Spark, clearing.toml, which takes payments out of the queue, checks them and
+         posts those that are good to alpha, with totals for each bank
+
+beta is killed with SIGKILL while Spark works, Spark's JVM goes with it, and both are started again
+on the same store and checkpoint. What Spark was at comes again. A payment is acknowledged in the
+commit that takes it out of the queue and posts what came of it; bad ones fail three times and are
+dead letters with their reason.
 """
 EPILOG = """\
 The columns of requests:
@@ -56,9 +66,19 @@ The columns of mail, counted in the databases:
   receipts/s     receipts that came back and were filed
   ... waiting    posted and not yet handled, at either node or between them
 
+The columns of clearing:
+  posted/s        payments posted in each second, counted in alpha's database
+  acknowledged/s  payments that the job is done with
+  cleared/s       payments that came back to alpha
+  waiting         posted and neither cleared nor dead, wherever they are
+  pending         payments that Spark works on
+  replayed        payments that were given to Spark again so far
+  dead            dead letters so far
+
 The reconciliations at the end compare what alpha asked with what was answered, what failed and
-what beta says it handled, and the payments in one database with the bookings in the other. The
-exit status is 0 only if it all adds up.
+what beta says it handled, the payments in one database with the bookings in the other, and the
+payments posted with those cleared and with the dead letters. The exit status is 0 only if it all
+adds up.
 
 NO_COLOR=1 turns colours off; into a pipe the demo writes one plain line for each second.
 """
@@ -140,6 +160,19 @@ def _parse(arguments: Sequence[str]) -> Plan:
         type=_number(float, 3, 3600),
         default=8.0,
         help="how long mail is posted, 3 to 3600 (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--clearing-seconds",
+        type=_number(float, 2, 3600),
+        default=5.0,
+        help="how long payments are cleared, besides starting Spark twice, 2 to 3600"
+        " (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--no-spark",
+        dest="has_spark",
+        action="store_false",
+        help="leave out what needs Spark",
     )
     parser.add_argument(
         "--callers",

@@ -12,9 +12,10 @@ import sys
 
 from postroad import Limits, Message, MessagingService, PostroadError, TlsConfig, run
 
+from .clearing_customer import post_payments
 from .payments import exchange_mail
 from .pipe import Orders, tell
-from .records import Answering, Calling, Command, Mailing, NodeConfig, Ready
+from .records import Answering, Calling, Clearing, Command, Mailing, NodeConfig, Posting, Ready
 from .tally import Tally
 from .traffic import SUBJECT, Traffic, mirror
 
@@ -46,6 +47,13 @@ async def _main() -> None:
                 await _call(service, task, orders)
             case Mailing() as task:
                 await exchange_mail(service, task, orders)
+            case Posting() as task:
+                await post_payments(service, task, orders)
+            case Clearing() as task:
+                # It needs Spark, which need not be there for the rest.
+                from .clearing_house import clear_payments
+
+                await clear_payments(service, task, orders)
 
 
 def _make_service(config: NodeConfig) -> MessagingService:

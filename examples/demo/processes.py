@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from .records import Command, NodeConfig, Ready, Report, Resting, Told
+from .records import Command, JobReport, NodeConfig, Ready, Report, Resting, Told
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 60.0
+# What a killed node has started ends by itself, within this time.
+FOLLOW_TIMEOUT_S = 60.0
 # Where the package `examples` is found, wherever the demo was started from.
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-OnReport = Callable[[Report], None]
+OnReport = Callable[[Any], None]
+"""Takes the reports that nodes of its kind make."""
 
 
 class DemoFailed(Exception):
@@ -56,6 +61,9 @@ class NodeProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 cwd=REPOSITORY,
+                env={**os.environ, "TMPDIR": str(log.parent)},
+                # With whatever it starts itself.
+                process_group=0,
             )
         node = cls(config, process, log, on_report)
         node.tell(config)
@@ -101,9 +109,23 @@ class NodeProcess:
             raise await self.explain_end()
 
     async def kill(self) -> None:
-        """End it without a warning, as a crash would."""
+        """End it without a warning, as a crash would, and wait for all that it has started.
+
+        A JVM shares its output, which ends with the last of them.
+        """
         if self._process.returncode is None:
             self._process.kill()
+        await self._process.wait()
+        _, left = await asyncio.wait((self._reading,), timeout=FOLLOW_TIMEOUT_S)
+        if left:
+            raise DemoFailed(f"what {self.config.name} had started outlived it")
+
+    async def clear(self) -> None:
+        """End it and all that it has started, at once."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
         await self._process.wait()
         await asyncio.wait((self._reading,))
 
@@ -117,9 +139,11 @@ class NodeProcess:
         while self._process.stdout is not None and (line := await self._process.stdout.readline()):
             if not line.endswith(b"\n"):
                 return  # Killed while it wrote.
+            if not line.startswith(b"{"):
+                continue  # A JVM's own words, which are for nobody here.
             told = decode(line)
             match told:
-                case Report():
+                case Report() | JobReport():
                     self._on_report(told)
                 case Resting():
                     self._is_resting = True

@@ -37,6 +37,31 @@ class Mailing(msgspec.Struct, frozen=True, kw_only=True, tag="mail"):
     """Whether this is the node that pays, or the one that books."""
 
 
+class Posting(msgspec.Struct, frozen=True, kw_only=True, tag="post"):
+    """Post payments to another node, and note what it has cleared."""
+
+    peer: str
+    """Its name."""
+    address: str
+    store: str
+    """File of this node's mail, and of its own tables."""
+
+
+class Clearing(msgspec.Struct, frozen=True, kw_only=True, tag="clear"):
+    """Clear the payments of another node, with a job on Spark."""
+
+    peer: str
+    """Its name."""
+    address: str
+    store: str
+    """File of this node's mail, and of the job's account; it outlives a killed process."""
+    place: str
+    """Directory of the checkpoint, and of whatever Spark writes besides."""
+
+
+NodeTask = Answering | Calling | Mailing | Posting | Clearing
+
+
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The first line a node process is sent."""
 
@@ -45,14 +70,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str
     key: str
     trust: str
-    task: Answering | Calling | Mailing
+    task: NodeTask
 
 
 class Command(enum.Enum):
     """Later lines a node process is sent. The end of its input means: end at once."""
 
     REST = "rest"
-    """Pay nothing more, say so, and go on with everything else."""
+    """Pay or post nothing more, say so, and go on with everything else."""
     STOP = "stop"
     """Finish what is in flight, report a last time, end."""
 
@@ -117,7 +142,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Resting(msgspec.Struct, frozen=True, kw_only=True, tag="resting"):
-    """A node process has paid for the last time."""
+    """A node process has paid or posted for the last time."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
@@ -131,4 +156,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     reconnects: int
 
 
-Told = Ready | Resting | Report
+class JobReport(msgspec.Struct, frozen=True, tag="job"):
+    """How the job of a node stands; `acked` and `replayed` count since its process began."""
+
+    acked: int = 0
+    pending: int = 0
+    """Segments that Spark works on."""
+    replayed: int = 0
+    dead: int = 0
+
+
+Told = Ready | Resting | Report | JobReport

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from postroad.admin import create_root, issue
 
-from .processes import NodeProcess
-from .records import Answering, Calling, Command, Mailing, NodeConfig, Report
+from .processes import NodeProcess, OnReport
+from .records import Command, NodeConfig, NodeTask
 from .screen import NodeState, Screen, Table
 
 NAMES = ("alpha", "beta")
@@ -45,10 +45,7 @@ class Stage:
     # Nodes.
 
     async def start(
-        self,
-        name: str,
-        task: Answering | Calling | Mailing,
-        on_report: Callable[[Report], None] = lambda report: None,
+        self, name: str, task: NodeTask, on_report: OnReport = lambda report: None
     ) -> str:
         """Start a node, where it was before if it was there; returns its address."""
         before = self._states.get(name)
@@ -75,7 +72,7 @@ class Stage:
         self._processes[name].tell(command)
 
     def is_resting(self, name: str) -> bool:
-        """Whether a node that pays was told to stop paying, and has."""
+        """Whether a node that pays or posts was told to stop that, and has."""
         return self._processes[name].is_resting
 
     async def kill(self, name: str) -> None:
@@ -94,7 +91,7 @@ class Stage:
 
     async def clear(self) -> None:
         """End whatever is left, and leave the terminal as it was."""
-        await asyncio.gather(*(process.kill() for process in self._processes.values()))
+        await asyncio.gather(*(process.clear() for process in self._processes.values()))
         self.screen.close()
 
     async def pass_until(self, when_s: float) -> None:

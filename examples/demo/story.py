@@ -1,10 +1,13 @@
-"""What happens when: certificates, requests that a crash interrupts, mail that no crash loses."""
+"""What happens when: certificates, requests, mail and a job, and crashes among them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from postroad import PostroadError
+
+from .clearing_act import ClearingAct, require_spark
 from .mail_act import MailAct
 from .request_act import RequestAct
 from .screen import Line, Screen, Tone
@@ -18,8 +21,11 @@ class Plan:
 
     seconds: float
     mail_seconds: float
+    clearing_seconds: float
     callers: int
     payload_bytes: int
+    has_spark: bool
+    """Whether the part with Spark is wanted."""
     directory: Path | None
     """Where files go and stay; None for a place of their own that is removed at the end."""
 
@@ -32,6 +38,8 @@ class Story:
         self._stage = Stage(screen, directory)
         self._requests = RequestAct(self._stage, plan.seconds, plan.callers, plan.payload_bytes)
         self._mail = MailAct(self._stage, plan.mail_seconds)
+        self._clearing = ClearingAct(self._stage, plan.clearing_seconds)
+        self._has_spark = plan.has_spark
 
     async def play(self) -> bool:
         """Play it; True if everything adds up. No process is left when this returns or raises."""
@@ -44,11 +52,24 @@ class Story:
             requests_add_up = await self._requests.play()
             self._announce("2. Durable mail", self._mail.title)
             mail_adds_up = await self._mail.play()
+            clearing_adds_up = await self._play_clearing()
         finally:
             await self._stage.clear()
-        adds_up = requests_add_up and mail_adds_up
+        adds_up = requests_add_up and mail_adds_up and clearing_adds_up
         self._screen.say(verdict_line(adds_up))
         return adds_up
+
+    async def _play_clearing(self) -> bool:
+        """The part that needs Spark; without it the others are the whole story."""
+        if not self._has_spark:
+            return True
+        try:
+            await require_spark()
+        except PostroadError as error:
+            self._announce("3. Clearing on Spark", f"Left out: {error}")
+            return True
+        self._announce("3. Clearing on Spark", self._clearing.title)
+        return await self._clearing.play()
 
     def _announce(self, name: str, title: str) -> None:
         self._screen.say(Line(name, Tone.TITLE), Line(title), Line(""))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .board import MailRow, Row, Second, TrafficBoard
+from .board import ClearingRow, MailRow, Row, Second, TrafficBoard
 from .records import Totals
 from .screen import Line, TableRow, Tone
 from .verdict import Check, Item
 
 TRAFFIC_HEADING = "  time  answers/s   p50 ms   p99 ms  in flight  connections  reconnects  errors"
 MAIL_HEADING = "  time  payments/s  handled/s  receipts/s  payments waiting  receipts waiting"
+CLEARING_HEADING = "  time  posted/s  acknowledged/s  cleared/s  waiting  pending  replayed  dead"
 
 
 def traffic_row(row: Row) -> TableRow:
@@ -43,6 +44,17 @@ def mail_row(row: MailRow) -> TableRow:
         f"{row.second:>4} s  {row.per_second(row.posted):>10,.0f}"
         f"  {row.per_second(row.handled):>9,.0f}  {row.per_second(row.receipts):>10,.0f}"
         f"  {row.payments_waiting:>16,}  {row.receipts_waiting:>16,}"
+    )
+    return TableRow([*_note_lines(row), Line(text)])
+
+
+def clearing_row(row: ClearingRow) -> TableRow:
+    """One second of clearing."""
+    now = row.newest
+    text = (
+        f"{row.second:>4} s  {row.per_second(row.posted):>8,.0f}"
+        f"  {row.per_second(row.acked):>14,.0f}  {row.per_second(row.cleared):>9,.0f}"
+        f"  {now.waiting:>7,}  {now.pending:>7,}  {now.replayed:>8,}  {now.dead:>4,}"
     )
     return TableRow([*_note_lines(row), Line(text)])
 

@@ -38,12 +38,17 @@ def tell(error: Exception) -> str:
         text = str(error)
     except Exception:
         text = "it cannot even be told"
-    return f"{type(error).__name__}: {text}"[:_ERROR_CHARS_MAX]
+    return _printable(f"{type(error).__name__}: {text}")
+
+
+def _printable(text: str) -> str:
+    """Short enough, and without the halves of characters that no file or database takes."""
+    return text[:_ERROR_CHARS_MAX].encode(errors="backslashreplace").decode()
 
 
 def refuse(root: int, task: str, generation: int, found: Undecodable, now_ms: int) -> FailedRoot:
     """What never was a segment is dead at once."""
-    error = f"it is no segment: {found.reason}"[:_ERROR_CHARS_MAX]
+    error = _printable(f"it is no segment: {found.reason}")
     attempt = Attempt(generation, now_ms, task, error)
     return FailedRoot(
         root, task, generation, encode_segment(found.raw), attempt, [], is_hopeless=True

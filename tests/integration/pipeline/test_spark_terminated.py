@@ -26,7 +26,7 @@ from postroad.pipeline.spark import SparkRunner, SparkSettings
 from tests.spark_kill_functions import GrowingLines
 
 async def main(place):
-    (place / "some.jsonl").write_text('{"n": 1}')
+    (place / "first.jsonl").write_text('{"n": 1}')
     job = new_job("endless").input("in", medium="lines").output("out", medium="seq").build()
     settings = SparkSettings(
         driver_memory="512m", java_options=sys.argv[2], python_path=(sys.argv[3],)
@@ -56,3 +56,29 @@ def test_job_ends_as_it_should_when_its_jvm_is_terminated_too(tmp_path: Path) ->
     )
     assert finished.returncode == 128 + signal.SIGTERM
     assert "unhandled exception" not in finished.stderr
+
+
+KILLING = PROGRAM.replace(
+    "os.killpg(0, signal.SIGTERM)\n    await running",
+    """first = runner.desk.counts.batches
+    jvm = SparkContext._gateway.proc
+    jvm.kill()
+    (place / "later.jsonl").write_text('{"n": 2}')
+    while runner.desk.counts.batches == first:
+        await asyncio.sleep(0.05)
+    assert sorted(segment["n"] for segment in outputs["out"].segments) == [1, 2]
+    assert SparkContext._gateway.proc is not jvm
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    print("it went on")""",
+).replace(
+    "from postroad import run\n", "from pyspark import SparkContext\nfrom postroad import run\n"
+)
+
+
+def test_job_goes_on_in_another_jvm_when_its_own_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLING, str(tmp_path), QUICK_JAVA, str(ROOT)]
+    finished = subprocess.run(
+        command, capture_output=True, text=True, timeout=PROGRAM_S, check=False, cwd=ROOT
+    )
+    assert (finished.returncode, finished.stdout) == (0, "it went on\n"), finished.stderr

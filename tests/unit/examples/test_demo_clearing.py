@@ -102,7 +102,8 @@ def test_good_evidence_passes_every_check() -> None:
     texts = [it.text for it in clearing_checks(GOOD)]
     assert texts[0] == "payments posted 1,500 = cleared 1,497 + dead 3: lost 0, duplicates 0"
     assert texts[-1] == (
-        "beta was away for 1.00 s: 99 payments posted meanwhile, cleared on 2.5 s after its return"
+        "beta was away for 1.00 s: 99 payments posted meanwhile,"
+        " Spark went on 2.5 s after its return"
     )
 
 
@@ -133,7 +134,8 @@ def test_the_accounts_tell_what_became_of_payments() -> None:
         ),
         pytest.param(replace(GOOD, totals={**GOOD.totals, "bank-1": 5}), id="a total is wrong"),
         pytest.param(replace(GOOD, totals={}), id="there are no totals"),
-        pytest.param(replace(GOOD, resumed_s=4.0), id="nothing cleared after the kill"),
+        pytest.param(replace(GOOD, resumed_s=4.0), id="Spark never went on"),
+        pytest.param(replace(GOOD, resumed_s=99.0), id="nothing cleared after the return"),
         pytest.param(
             replace(GOOD, posted=[], cleared=[], dead=[], totals={}), id="nothing happened at all"
         ),

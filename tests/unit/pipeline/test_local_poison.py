@@ -155,3 +155,16 @@ async def test_a_segment_that_is_always_the_same_object_is_written_once() -> Non
     job = Job(name=JOB, workflow=edges, catalog=[*job.catalog, *tasks])
     output, dead = await run_seq(job, count_to(1), give=give, refuse=refuse)
     assert (numbers(output), dead) == ([1], 1)
+
+
+async def test_an_exception_that_cannot_be_written_down(tmp_path: Path) -> None:
+    assert await run_lines(tmp_path, b'{"n":1}', b'{"n":2}', function=raise_half) == (
+        [b'{"n":1}'],
+        1,
+    )
+
+
+def raise_half(segment: Segment) -> Segment:
+    if segment["n"] == 2:
+        raise ValueError("half a character: \udcff")
+    return segment

@@ -60,6 +60,8 @@ class Streaming(Queries):
         self._checkpoint = checkpoint
 
     async def run(self) -> BaseException | None:
+        from py4j.protocol import Py4JError
+
         try:
             query = await asyncio.to_thread(self._start)
         except Exception as error:
@@ -71,6 +73,9 @@ class Streaming(Queries):
                     return None
                 await asyncio.sleep(_LOOK_S)
             return await asyncio.to_thread(query.exception) or RuntimeError("it ended by itself")
+        except (Py4JError, OSError) as error:
+            # The JVM is gone.
+            return error
         finally:
             await asyncio.to_thread(_stop, query)
 

@@ -8,7 +8,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from .checkpoint import open_checkpoint
 from .host import DeskHost
 from .order import Order
 from .queries import Batches, Queries, Streaming
-from .session import start_spark, stop_spark
+from .session import has_jvm, start_spark, stop_spark
 from .settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -114,14 +114,17 @@ class SparkRunner:
                 self._settings.worker_bytes,
                 self._settings.python_path,
             )
-            await self._with_session(lambda session: self._supervise(session, order))
+            if self._session is not None:
+                await self._supervise(self._session, order)
+            else:
+                # Again if the JVM is gone, and the session with it.
+                while not await self._with_session(order):
+                    logger.warning("the JVM of job %r is gone", self._program.job.name)
         finally:
             await self._host.stop()
 
-    async def _with_session(self, work: Callable[[SparkSession], Awaitable[None]]) -> None:
-        if self._session is not None:
-            await work(self._session)
-            return
+    async def _with_session(self, order: Order) -> bool:
+        """Run the job in a session of its own; returns whether it is done."""
         starting = asyncio.ensure_future(asyncio.to_thread(start_spark, self._settings))
         try:
             session = await asyncio.shield(starting)
@@ -130,19 +133,23 @@ class SparkRunner:
             await asyncio.to_thread(stop_spark, await starting)
             raise
         try:
-            await work(session)
+            return await self._supervise(session, order)
         finally:
             await asyncio.to_thread(stop_spark, session)
 
-    async def _supervise(self, session: SparkSession, order: Order) -> None:
-        """Run queries until the job is drained; again whenever one fails."""
+    async def _supervise(self, session: SparkSession, order: Order) -> bool:
+        """Run queries until the job is drained, again whenever one fails, as long as they can.
+
+        Returns:
+            Whether the job is done; otherwise the session is.
+        """
         queries = self._make_queries(session, order)
         failures = 0
         while True:
             started_s = time.monotonic()
             failure = await queries.run()
             if failure is None:
-                return
+                return True
             if self._host.refusal is not None:
                 raise ConfigError(self._host.refusal)
             failures = 1 if time.monotonic() - started_s > _WELL_S else failures + 1
@@ -158,6 +165,8 @@ class SparkRunner:
                 exc_info=failure if logger.isEnabledFor(logging.DEBUG) else None,
             )
             await asyncio.sleep(pause_s)
+            if self._session is None and not has_jvm(session):
+                return False
 
     def _make_queries(self, session: SparkSession, order: Order) -> Queries:
         from .source import bind

@@ -121,6 +121,13 @@ def _note_lost_worker(request: object, address: object) -> None:
     _logger.debug("a worker of Spark went away", exc_info=True)
 
 
+def has_jvm(session: SparkSession) -> bool:
+    """Whether the JVM of a session still runs, as far as it is a process of ours."""
+    gateway: Any = getattr(getattr(session, "sparkContext", None), "_gateway", None)
+    process = getattr(gateway, "proc", None)
+    return process is None or process.poll() is None
+
+
 def activate(session: SparkSession) -> None:
     """Have Spark know the session in this thread: it looks for sources and sinks there."""
     jvm: Any = getattr(session, "_jvm", None)
