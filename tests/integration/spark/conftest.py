@@ -1,4 +1,4 @@
-"""One Spark session for all tests that run jobs in one: it takes long to start."""
+"""One Spark session for the tests of a file: it takes long to start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     settings = SparkSettings(
         app_name="tests",

@@ -104,8 +104,7 @@ def stop_spark(session: SparkSession) -> None:
     finally:
         _end_jvm()
         stopping.join()
-        for name in _LEFT_BEHIND:
-            os.environ.pop(name, None)
+        _clean_environment()
 
 
 def _connect(url: str) -> SparkSession:
@@ -162,7 +161,13 @@ def _make_in_thread(conf: Mapping[str, str]) -> SparkSession:
             return _await_session(threads.submit(_make_session, conf))
     except BaseException:
         _end_jvm()
+        _clean_environment()
         raise
+
+
+def _clean_environment() -> None:
+    for name in _LEFT_BEHIND:
+        os.environ.pop(name, None)
 
 
 def _await_session(starting: Future[SparkSession]) -> SparkSession:
