@@ -32,6 +32,8 @@ logger = logging.getLogger("postroad.pipeline")
 _REPLAYS_SHARE = 0.2
 # A delivery is late only if so many other batches were settled since it was admitted.
 _BATCHES_BETWEEN = 3
+# While nothing new comes: how often to see to windows and to what is late.
+_LOOK_S = 0.5
 
 
 class Outcome(msgspec.Struct):
@@ -265,6 +267,24 @@ class Desk:
     async def unsettled(self, after: int = 0, upto: int | None = None) -> list[Delivery]:
         """What was delivered and not settled, in order."""
         return await self._store.read(lambda it: self._pen(it).deliveries(after, upto))
+
+    async def settled_upto(self) -> int:
+        """The number before the first delivery that is not settled."""
+        unsettled = await self.unsettled()
+        return unsettled[0].number - 1 if unsettled else await self.delivered()
+
+    async def admit_after(self, number: int, wait_s: float) -> int:
+        """Admit what there is; returns the number of the last delivery, when that is above the
+        given one or when the time is over."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_s
+        while True:
+            await self.admit()
+            latest = await self.delivered()
+            left_s = deadline_s - loop.time()
+            if latest > number or left_s <= 0:
+                return latest
+            await self.wait(min(left_s, _LOOK_S))
 
     async def delivered(self) -> int:
         """The number of the last delivery."""

@@ -21,7 +21,6 @@ T = TypeVar("T")
 
 INPUT, OUTPUT = "in", "out"
 _CALL_S = 60.0
-_LOOK_S = 0.5
 
 
 class Account:
@@ -70,22 +69,11 @@ class Account:
 
     def first(self) -> int:
         """The number before the first delivery that is not settled."""
-        unsettled = self._call(self._desk.unsettled())
-        return unsettled[0].number - 1 if unsettled else self._call(self._desk.delivered())
+        return self._call(self._desk.settled_upto())
 
     def latest(self, after: int, wait_s: float) -> int:
         """The number of the last delivery, after waiting for one if there is none."""
-        return self._call(self._latest(after, wait_s), wait_s)
-
-    async def _latest(self, after: int, wait_s: float) -> int:
-        deadline_s = self._loop.time() + wait_s
-        while True:
-            await self._desk.admit()
-            latest = await self._desk.delivered()
-            left_s = deadline_s - self._loop.time()
-            if latest > after or left_s <= 0:
-                return latest
-            await self._desk.wait(min(left_s, _LOOK_S))
+        return self._call(self._desk.admit_after(after, wait_s), wait_s)
 
     def plan(self, after: int, upto: int) -> list[Delivery]:
         """What of a range of deliveries is to be read."""

@@ -35,7 +35,6 @@ from .questions import (
 )
 
 _AGAIN_ROOTS = 1_000
-_LOOK_S = 0.5
 
 
 class DeskHost:
@@ -81,8 +80,7 @@ class DeskHost:
             case Latest():
                 return await self._latest(question.after, question.wait_s)
             case First():
-                unsettled = await self._desk.unsettled()
-                return (unsettled[0].number if unsettled else await self._desk.delivered() + 1) - 1
+                return await self._desk.settled_upto()
             case Plan():
                 return await self._desk.unsettled(question.after, question.upto)
             case ReadSlice():
@@ -108,25 +106,16 @@ class DeskHost:
     async def _latest(self, after: int, wait_s: float) -> int:
         self._asking += 1
         try:
-            return await self._wait_for_more(after, wait_s)
+            async with self._admitting:
+                return await self._desk.admit_after(after, wait_s)
         finally:
             self._asking -= 1
 
-    async def _wait_for_more(self, after: int, wait_s: float) -> int:
-        async with self._admitting:
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + wait_s
-            while True:
-                await self._desk.admit()
-                latest = await self._desk.delivered()
-                left_s = deadline - loop.time()
-                if latest > after or left_s <= 0:
-                    return latest
-                await self._desk.wait(min(left_s, _LOOK_S))
-
     async def _read_slice(self, number: int) -> list[RawChunk]:
-        (delivery,) = await self._desk.unsettled(number - 1, number)
-        chunks = await self._desk.read_chunks(delivery)
+        found = await self._desk.unsettled(number - 1, number)
+        if not found:
+            raise LookupError(f"delivery {number} is settled, or was delivered again since")
+        chunks = await self._desk.read_chunks(found[0])
         return [RawChunk(it.source, list(it.positions), list(it.raws)) for it in chunks]
 
     async def _settle(self, question: Settle) -> bool:
