@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ class UntrackedPart(Part):
 
 
 def _work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
-    part = UntrackedPart(order.program, order.outputs, "untracked")
+    part = UntrackedPart(order.program, order.outputs, secrets.token_hex(8))
     for it in read_deliveries(batches):
         part.take_slice(it.number, it.task, 0, order.inputs[it.task], order.read(it))
     return PartDone(encode_part(part.finish()))
