@@ -38,3 +38,29 @@ def misbehave(segment: Segment) -> Segment:
     if segment["n"] == "greedy":
         segment["more"] = [bytearray(1 << 30) for _ in range(1 << 20)]
     return segment
+
+
+def price(segment: Segment) -> Segment:
+    """What the expressions of the same name say in SQL."""
+    n, root = segment["n"], segment.get("root")
+    new = {
+        "name": f"{segment['name'].upper()}-{n:d}",
+        "even": n % 2 == 0,
+        "share": n / (n % 5),
+        "digits": "abc"[n % 3],
+        "half": None if root is None else root / 2,
+        "nothing": None,
+    }
+    return segment | new
+
+
+again = price
+
+
+def label(segment: Segment) -> Segment:
+    if segment["n"] % 7 == 0:
+        raise ValueError("no")
+    return segment | {"label": "x"}
+
+
+sums = label

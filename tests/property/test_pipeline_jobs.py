@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from postroad.pipeline.explain import explain_mermaid, explain_text
 from postroad.pipeline.graph import Graph
+from postroad.pipeline.job import TaskKind
 from postroad.pipeline.reading import job_from_data, job_from_json, job_to_data, job_to_json
 from postroad.pipeline.validation import find_problems
 from tests.pipeline_jobs import complaints
@@ -64,7 +65,8 @@ def inputs(draw: st.DrawFn, name: str) -> Data:
 def functions(draw: st.DrawFn, name: str) -> Data:
     task = told(name=name, type="function", group_by=draw(groups), doc=draw(st.text(max_size=5)))
     if draw(st.booleans()):
-        return task | {"kind": "sql", "expressions": {"sum": "a + b"}}
+        columns = {"a": "bigint", "b": "double"}
+        return task | {"kind": "sql", "expressions": {"sum": "a + b"}, "columns": columns}
     kind = draw(st.sampled_from(["segment", "arrow"]))
     limit = draw(st.none() | seconds)
     return task | told(kind=kind, fn=draw(paths), params=draw(tables), time_limit_s=limit)
@@ -175,14 +177,17 @@ def test_a_graph_is_in_order_and_cut_into_stages(data: Data) -> None:
     assert all(places[source] < places[target] for source, target in job.workflow)
     for name, task in graph.tasks.items():
         before = max((graph.stage_of[parent] for parent in graph.parents[name]), default=0)
-        assert graph.stage_of[name] == before + (task.group_by is not None)
+        is_apart = task.group_by is not None or task.kind is TaskKind.SQL
+        assert graph.stage_of[name] == before + is_apart
     assert [stage.index for stage in graph.stages] == list(range(len(graph.stages)))
     assert sorted(name for stage in graph.stages for name in stage.tasks) == sorted(places)
     for stage in graph.stages:
         assert all(graph.stage_of[name] == stage.index for name in stage.tasks)
         grouped = [name for name in stage.tasks if graph.tasks[name].group_by is not None]
         assert list(stage.shuffled) == grouped
-        assert bool(stage.shuffled) == (stage.index > 0)
+        computed = [name for name in stage.tasks if graph.tasks[name].kind is TaskKind.SQL]
+        assert list(stage.computed) == computed
+        assert bool(stage.shuffled or stage.computed) == (stage.index > 0)
 
 
 @given(jobs())

@@ -18,7 +18,7 @@ from postroad.pipeline.fused import reading
 from postroad.pipeline.fused.rows import Kind, Row
 from postroad.pipeline.media.medium import encode_segment
 from postroad.pipeline.program import Program
-from postroad.pipeline.spark.questions import RawRoot
+from postroad.pipeline.records import KeptRoot
 from postroad.pipeline.tree import grow
 from postroad.pipeline.validation import find_problems
 from tests.property.pipeline_strategies import WRITING, Writing, alike, deliveries, jobs
@@ -60,15 +60,19 @@ def given_to(draw: st.DrawFn, program: Program) -> Given:
 
 @st.composite
 def coming_again(draw: st.DrawFn, program: Program) -> Again:
-    """Roots that failed before, of which a part is published."""
-    task = draw(st.sampled_from(program.graph.inputs))
+    """Roots that failed before, or were emitted, of which a part is published."""
+    task = draw(st.sampled_from([*program.graph.inputs, *sorted(program.windowed)]))
     roots = []
-    for root in range(1, draw(st.integers(1, 3))):
+    for root in range(1, draw(st.integers(1, 5))):
         segment, generation = {"n": draw(st.integers(0, 9))}, draw(st.integers(1, 3))
+        if draw(st.integers(0, 5)) == 0:
+            # It never was a segment.
+            roots.append(KeptRoot(root, generation, encode_segment(b"\xc1"), []))
+            continue
         packed = encode_segment(segment)
         made = grow(program, task, root, generation, segment).outputs
         published = [it.id for it in made if draw(st.booleans())]
-        roots.append(RawRoot(root, generation, packed, published))
+        roots.append(KeptRoot(root, generation, packed, published))
     return Again(task, roots)
 
 

@@ -49,6 +49,7 @@ class TaskKeys(TypedDict, total=False):
     kind: TaskKind | str
     params: dict[str, Any]
     expressions: dict[str, str]
+    columns: dict[str, str]
     time_limit_s: float
 
 

@@ -60,6 +60,8 @@ def _stage_heading(graph: Graph, stage: Stage) -> Iterator[str]:
     if stage.shuffled:
         groups = (f"{name} by {_group(graph.tasks[name])}" for name in stage.shuffled)
         yield f"== shuffle: {', '.join(groups)} ".ljust(_RULE_WIDTH, "=")
+    if stage.computed:
+        yield f"== Spark SQL: {', '.join(stage.computed)} ".ljust(_RULE_WIDTH, "=")
     yield f"stage {stage.index}"
 
 

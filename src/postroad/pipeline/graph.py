@@ -7,17 +7,22 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from .job import Job, Task, TaskType
+from .job import Job, Task, TaskKind, TaskType
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """Tasks that run as one pass over a batch of segments, between two shuffles."""
+    """Tasks that run as one pass over a batch of segments.
+
+    Between two there is a shuffle, or Spark computes expressions, or both.
+    """
 
     index: int
     tasks: tuple[str, ...]
     """In topological order."""
     shuffled: tuple[str, ...]
     """Those of them that have a shuffle before them; none in the first stage."""
+    computed: tuple[str, ...] = ()
+    """Those of them whose expressions Spark computes before; none in the first stage either."""
 
 
 class Graph:
@@ -54,7 +59,7 @@ class Graph:
 
     def is_shuffled(self, source: str, target: str) -> bool:
         """Whether segments are sorted into groups on their way from one task to another."""
-        return target in self.children[source] and self.tasks[target].group_by is not None
+        return target in self.children[source] and self._is_grouped(target)
 
     def _in_order(self) -> Iterator[str]:
         places = {name: place for place, name in enumerate(self.tasks)}
@@ -75,7 +80,7 @@ class Graph:
         indexes: dict[str, int] = {}
         for name in self.order:
             highest = max((indexes[parent] for parent in self.parents[name]), default=0)
-            indexes[name] = highest + (self.tasks[name].group_by is not None)
+            indexes[name] = highest + (self._is_grouped(name) or self._is_computed(name))
         return indexes
 
     def _gather_stages(self) -> tuple[Stage, ...]:
@@ -84,5 +89,15 @@ class Graph:
 
     def _stage(self, index: int) -> Stage:
         names = tuple(name for name in self.order if self.stage_of[name] == index)
-        grouped = tuple(name for name in names if self.tasks[name].group_by is not None)
-        return Stage(index=index, tasks=names, shuffled=grouped)
+        return Stage(
+            index=index,
+            tasks=names,
+            shuffled=tuple(filter(self._is_grouped, names)),
+            computed=tuple(filter(self._is_computed, names)),
+        )
+
+    def _is_grouped(self, name: str) -> bool:
+        return self.tasks[name].group_by is not None
+
+    def _is_computed(self, name: str) -> bool:
+        return self.tasks[name].kind is TaskKind.SQL

@@ -36,7 +36,7 @@ class TaskKind(enum.StrEnum):
     ARROW = "arrow"
     """A record batch; a record batch with a row for each row. For speed."""
     SQL = "sql"
-    """Spark SQL expressions by name; columns of the segment. For speed."""
+    """Expressions of Spark SQL by name; the segment with their values. For speed."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +63,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     params: dict[str, Any] = {}
     """What the function is called with besides: keyword arguments."""
     expressions: dict[str, str] = {}
-    """For kind `sql`: columns by name."""
+    """For kind `sql`: what the keys of these names become."""
+    columns: dict[str, str] = {}
+    """For kind `sql`: keys that the expressions see, with their types as Spark calls them."""
     time_limit_s: float | None = None
     """Time for one segment; a function that takes longer has failed with it."""
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from postroad.core.backoff import backoff
+from postroad.core.errors import ConfigError
 from postroad.durable.store import MemoryStore, Store
 
 from .batch import Batch
@@ -45,6 +46,9 @@ class LocalRunner:
         store: where the account is kept; in memory by default. It is opened and closed, if it is
             not open.
         find: how functions are found; by their import paths by default.
+
+    Raises:
+        ConfigError: a function is not there, or a task needs Spark.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class LocalRunner:
         find: Callable[[str], Function] = resolve_function,
     ) -> None:
         self._program = Program(job, find)
+        for name in sorted(self._program.computed):
+            raise ConfigError(f"task {name!r} is of kind sql, which needs Spark")
         self._store = MemoryStore() if store is None else store
         self._outputs = outputs
         self.desk = Desk(self._program, self._store, inputs, outputs)

@@ -7,8 +7,6 @@ from functools import partial
 
 import msgspec
 
-from postroad.core.errors import ConfigError
-
 from .acks import Bits
 from .arrow_tasks import ArrowTask
 from .flow import Router
@@ -38,6 +36,7 @@ class Program:
         self.bits = Bits(job.name)
         self.lifecycles = Lifecycles(job, find)
         self.functions = {task.name: _function_of(task, find) for task in job.catalog}
+        self.computed = frozenset(it.name for it in job.catalog if it.kind is TaskKind.SQL)
         self.routers = {
             name: Router(name, self.graph.children[name], job.flow_conditions, find)
             for name in self.graph.order
@@ -57,8 +56,6 @@ class Program:
 
 
 def _function_of(task: Task, find: Callable[[str], Function]) -> Function | None:
-    if task.kind is TaskKind.SQL:
-        raise ConfigError(f"task {task.name!r} is of kind sql, which no runner can do yet")
     if task.fn is None:
         return None
     function = find(task.fn)

@@ -47,6 +47,15 @@ class PenRoot(msgspec.Struct, frozen=True):
     """Ids of outputs that are written already, and not to be written again."""
 
 
+class KeptRoot(msgspec.Struct, frozen=True, array_like=True):
+    """As much of it as it takes to do it again."""
+
+    root: int
+    generation: int
+    segment: bytes
+    published: list[int]
+
+
 class Delivery(msgspec.Struct, frozen=True):
     """What a runner gets in one go."""
 

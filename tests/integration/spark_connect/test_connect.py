@@ -23,6 +23,7 @@ async def test_a_job_runs_through_spark_connect(tmp_path: Path) -> None:
         new_job("remote")
         .input("in", medium="seq", batch_size=600, retry={"attempts": 1})
         .function("sevens", FUNCTIONS + "refuse_sevens", group_by="n")
+        .function("half", kind="sql", columns={"n": "int"}, expressions={"half": "n / 2"})
         .output("out", medium="seq")
         .build()
     )
@@ -35,4 +36,5 @@ async def test_a_job_runs_through_spark_connect(tmp_path: Path) -> None:
             await asyncio.wait_for(runner.run(), 110)
             found = sorted(segment["n"] for segment in output.segments)
             assert found == [n for n in range(1_000) if n % 7]
+            assert all(segment["half"] == segment["n"] / 2 for segment in output.segments)
             assert runner.restarts == 0

@@ -129,14 +129,20 @@ def test_kinds_of_functions() -> None:
         new_job("kinds")
         .input("in", "bank.parsing:read", medium="seq")
         .function("fast", "bank.parsing:parse", kind="arrow")
-        .function("columns", kind="sql", expressions={"sum": "a\n  + b", "big": "a > 3"})
+        .function(
+            "columns",
+            kind="sql",
+            columns={"a": "int", "b": "int"},
+            expressions={"sum": "a\n  + b", "big": "a > 3"},
+        )
         .output("out", medium="seq", group_by="account")
         .build()
     )
     text = explain_text(job)
     assert "  in: input from seq, bank.parsing:read\n" in text
     assert "  fast: function, bank.parsing:parse, in Arrow batches\n" in text
-    assert "  columns: function, sum = a + b, big = a > 3\n" in text
+    assert "\n== Spark SQL: columns ====" in text
+    assert "====\nstage 1\n  columns: function, sum = a + b, big = a > 3\n" in text
     assert "  out: output to seq, grouped by account\n" in text
 
 

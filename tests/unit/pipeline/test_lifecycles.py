@@ -114,6 +114,6 @@ def test_a_class_without_hooks_is_refused() -> None:
         runner_of([], "Nothing")
 
 
-def test_what_nobody_can_do_is_refused() -> None:
-    with pytest.raises(ConfigError, match="task 'use' is of kind sql, which no runner can do yet"):
+def test_what_needs_spark_is_refused() -> None:
+    with pytest.raises(ConfigError, match="task 'use' is of kind sql, which needs Spark"):
         runner_of([], kind=TaskKind.SQL)

@@ -89,18 +89,39 @@ CATALOG: list[tuple[int, Data, str]] = [
     (PARSE, {"fn": None, "kind": "arrow"}, "catalog 'parse': a function of kind 'arrow' needs fn"),
     (
         PARSE,
-        {"kind": "sql", "expressions": {"a": "b"}},
+        {"kind": "sql", "expressions": {"a": "b"}, "columns": {"b": "int"}},
         "catalog 'parse': kind 'sql' has expressions and no fn",
     ),
     (
         PARSE,
-        {"fn": None, "kind": "sql"},
+        {"fn": None, "kind": "sql", "columns": {"b": "int"}},
         "catalog 'parse': kind 'sql' needs at least one expression",
     ),
+    (
+        PARSE,
+        {"fn": None, "kind": "sql", "expressions": {"a": "b"}},
+        "catalog 'parse': kind 'sql' needs at least one column",
+    ),
+    (
+        PARSE,
+        {"fn": None, "kind": "sql", "expressions": {"a": "b"}, "columns": {"b": "x", "B": "y"}},
+        "catalog 'parse': columns has 'b' 2 times: upper and lower case are one",
+    ),
+    (
+        PARSE,
+        {"fn": None, "kind": "sql", "expressions": {"a": "1"}, "columns": {"_postroad_a": "int"}},
+        "catalog 'parse': column '_postroad_a': names that begin so are reserved",
+    ),
+    (
+        IN,
+        {"kind": "sql", "expressions": {"a": "b"}, "columns": {"b": "int"}},
+        "catalog 'in': kind 'sql' is for functions and outputs only",
+    ),
+    (PARSE, {"columns": {"a": "int"}}, "catalog 'parse': columns are for kind 'sql' only"),
     (PARSE, {"expressions": {"a": "b"}}, "catalog 'parse': expressions are for kind 'sql' only"),
     (
         PARSE,
-        {"fn": None, "kind": "sql", "expressions": {"a": " "}},
+        {"fn": None, "kind": "sql", "expressions": {"a": " "}, "columns": {"b": "int"}},
         "catalog 'parse': expression 'a'=' ' needs a name and a text",
     ),
     (TOTAL, {"fn": None}, "catalog 'total': params without fn mean nothing"),

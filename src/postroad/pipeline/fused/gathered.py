@@ -12,7 +12,7 @@ from postroad.pipeline.records import FailedRoot
 from postroad.pipeline.tree import Addition
 
 from .calls import call_all
-from .rows import AnySegment, Kind, Row
+from .rows import AnySegment, Kind, Row, decode_again
 from .working import PartWork
 
 _decode_outputs = msgspec.msgpack.Decoder(list[tuple[int, AnySegment]]).decode
@@ -25,7 +25,17 @@ _WRITE_SEGMENTS = 4096
 class _Root:
     """What is known of a root."""
 
-    __slots__ = ("additions", "bits", "failures", "generation", "missing", "put", "segment", "task")
+    __slots__ = (
+        "additions",
+        "bits",
+        "failures",
+        "generation",
+        "missing",
+        "published",
+        "put",
+        "segment",
+        "task",
+    )
 
     def __init__(self) -> None:
         self.task: str | None = None
@@ -35,6 +45,7 @@ class _Root:
         self.missing = 0
         self.failures: list[tuple[str, str]] = []
         self.additions: list[Addition] = []
+        self.published: frozenset[int] = frozenset()
         self.put: list[int] = []
 
     @property
@@ -82,6 +93,10 @@ class GatheredPart(PartWork):
         for place, error in raised.items():
             roots[rows[place].root].failures.append((task, tell(error)))
             made[place] = []
+        made = [
+            [it for it in those if it[0] not in roots[row.root].published]
+            for row, those in zip(rows, made, strict=True)
+        ]
         ids = [id for those in made for id, _ in those]
         segments = [segment for those in made for _, segment in those]
         refused = self._sink.write(task, ids, segments)
@@ -103,7 +118,13 @@ class GatheredPart(PartWork):
         if root.task is None:
             raise RuntimeError(f"rows of the root {id:016x} came without it")
         self._fail(
-            id, root.task, root.generation, root.segment, root.failures, root.missing, root.put
+            id,
+            root.task,
+            root.generation,
+            root.segment,
+            root.failures,
+            root.missing,
+            [*root.published, *root.put],
         )
 
 
@@ -111,6 +132,10 @@ def _learn(root: _Root, row: Row) -> None:
     match row.kind:
         case Kind.ROOT:
             root.task, root.generation, root.segment = row.task, row.generation, row.payload
+        case Kind.AGAIN:
+            root.task, root.generation = row.task, row.generation
+            root.segment, published = decode_again(row.payload)
+            root.published = frozenset(published)
         case Kind.FAILURE:
             root.failures.append((row.task, row.payload.decode()))
         case Kind.ADDITION:

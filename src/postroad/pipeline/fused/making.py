@@ -68,17 +68,25 @@ def make(program: Program, task: str, segments: list[Segment]) -> Made:
         results, raised = function.call_all(segments)
     elif function is not None:
         results, raised = call_all(function, segments)
-    made = _route_all(router, segments, results, raised)
+    made = route_all(router, segments, results, raised)
     forget_frames(*raised.values())
     return made
 
 
-def _route_all(
+def route_all(
     router: Router,
     segments: Sequence[Segment],
     results: list[Any],
     raised: Mapping[int, Exception],
 ) -> Made:
+    """Find out where what a task made of some segments goes.
+
+    Args:
+        router: of the task.
+        segments: what its function was called with.
+        results: what it returned, one for each.
+        raised: what it raised instead, by position.
+    """
     if not router.is_plain:
         return _route_each(router, segments, results, raised)
     types = list(map(type, results))

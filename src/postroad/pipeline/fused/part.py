@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from postroad.pipeline.attempts import tell
 from postroad.pipeline.media.medium import Chunk, InputMedium, OutputMedium
 from postroad.pipeline.program import Program
+from postroad.pipeline.records import KeptRoot
 from postroad.pipeline.tree import Addition
 
 from .passing import Pass, Piece
-from .reading import Read, keep, read_pieces
+from .reading import Read, read_again, read_pieces
 from .working import PartWork
 
 
@@ -25,15 +26,22 @@ class Part(PartWork):
         self, number: int, task: str, generation: int, medium: InputMedium, chunks: Iterable[Chunk]
     ) -> None:
         """Work on a slice of an input."""
-        self._outcome.deliveries.append(number)
-        for read in read_pieces(self._program, task, generation, medium, chunks):
-            self._outcome.segments += len(read.segments) + len(read.refused)
-            self._outcome.failed += read.refused
-            piece = Piece(self._program, read.roots, generation)
-            self._pass.enter(piece, task, read.segments)
-            self._close(piece, task, medium, read)
+        self._take(number, task, read_pieces(self._program, task, generation, medium, chunks))
 
-    def _close(self, piece: Piece, task: str, medium: InputMedium, read: Read) -> None:
+    def take_again(self, number: int, task: str, roots: Iterable[KeptRoot]) -> None:
+        """Work on roots that come again."""
+        self._take(number, task, read_again(task, roots))
+
+    def _take(self, number: int, task: str, pieces: Iterable[Read]) -> None:
+        self._outcome.deliveries.append(number)
+        for read in pieces:
+            self._outcome.segments += read.total
+            self._outcome.failed += read.refused
+            piece = Piece(self._program, read.roots, read.generation, read.published)
+            self._pass.enter(piece, task, read.segments)
+            self._close(piece, task, read)
+
+    def _close(self, piece: Piece, task: str, read: Read) -> None:
         """Account for the roots of a piece."""
         residues = piece.ledger.close()
         failures: dict[int, list[tuple[str, str]]] = {}
@@ -52,10 +60,10 @@ class Part(PartWork):
                 int(piece.roots[place]),
                 task,
                 piece.generation,
-                keep(medium.decode(read.raws[place]), read.raws[place]),
+                read.keep(place),
                 failures.get(place, ()),
                 residues[place].missing if place in residues else 0,
-                published[place],
+                [*piece.published.get(place, ()), *published[place]],
             )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from postroad.pipeline.job import Segment
 from postroad.pipeline.program import Program
@@ -11,7 +11,7 @@ from postroad.pipeline.tree import Addition, group_of
 
 from .ids import Ids, Indexes
 from .ledger import Edges, Ledger
-from .making import Made, make
+from .making import Made, make, route_all
 
 
 class Failed(NamedTuple):
@@ -32,11 +32,19 @@ class Piece:
         ledger: counts.
         failures: what failed.
         additions: what is added to windows, each with the root of the piece it belongs to.
+        published: for some roots, by their places, the ids of outputs that are written already.
     """
 
-    def __init__(self, program: Program, roots: Ids, generation: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        roots: Ids,
+        generation: int,
+        published: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
         self.roots = roots
         self.generation = generation
+        self.published = published or {}
         self.ledger = Ledger(program.bits, roots, generation)
         self.failures: list[Failed] = []
         self.additions: list[tuple[int, Addition]] = []
@@ -52,6 +60,14 @@ class Sink(Protocol):
         """Take segments for a task of a later stage."""
 
 
+Waiting: TypeAlias = dict[str, list[tuple[Edges, list[Segment]]]]
+"""What is on its way to tasks of the pass."""
+Given: TypeAlias = tuple[str, Edges, list[Segment]]
+"""What goes on, and where to."""
+Results: TypeAlias = tuple[list[Any], dict[int, Exception]]
+"""What a function returned for each of some segments, and what it raised, by position."""
+
+
 class Pass:
     """Runs one stage of a job."""
 
@@ -63,14 +79,39 @@ class Pass:
         self._sink = sink
 
     def enter(self, piece: Piece, task: str, segments: list[Segment]) -> None:
-        """The roots of a piece come in by a task."""
-        self._run(piece, {task: [(piece.ledger.enter(), segments)]})
+        """The roots of a piece come in by a task; what was emitted, by the one with the window."""
+        edges = piece.ledger.enter()
+        if task not in self._program.windowed:
+            self._run(piece, {task: [(edges, segments)]})
+            return
+        made = route_all(self._program.routers[task], segments, segments, {})
+        self._note_failures(piece, task, edges, made)
+        waiting: Waiting = {}
+        self._pass_on(piece, waiting, self._give(piece, task, edges, made))
+        self._run(piece, waiting)
 
-    def arrive(self, piece: Piece, task: str, edges: Edges, segments: list[Segment]) -> None:
-        """Segments come that a pass before sent to a task."""
-        self._run(piece, {task: [(edges, segments)]})
+    def arrive(
+        self,
+        piece: Piece,
+        task: str,
+        edges: Edges,
+        segments: list[Segment],
+        results: Results | None = None,
+    ) -> None:
+        """Segments come that a pass before sent to a task.
 
-    def _run(self, piece: Piece, waiting: dict[str, list[tuple[Edges, list[Segment]]]]) -> None:
+        Args:
+            piece: where they belong.
+            task: where they were sent to.
+            edges: along which they came.
+            segments: all of them.
+            results: what the task makes of them, if somebody else has found out.
+        """
+        waiting: Waiting = {}
+        self._pass_on(piece, waiting, self._work(piece, task, edges, segments, results))
+        self._run(piece, waiting)
+
+    def _run(self, piece: Piece, waiting: Waiting) -> None:
         for task in self._tasks:
             parts = waiting.pop(task, None)
             if parts is None:
@@ -79,26 +120,33 @@ class Pass:
             if len(parts) > 1:
                 edges = piece.ledger.join([part for part, _ in parts])
                 segments = [segment for _, part in parts for segment in part]
-            for target, given, sent in self._work(piece, task, edges, segments):
-                if target in self._here and not self._is_shuffled(target):
-                    waiting.setdefault(target, []).append((given, sent))
-                else:
-                    self._sink.send(piece, target, given, sent)
+            self._pass_on(piece, waiting, self._work(piece, task, edges, segments))
 
-    def _is_shuffled(self, task: str) -> bool:
-        return self._program.graph.tasks[task].group_by is not None
+    def _pass_on(self, piece: Piece, waiting: Waiting, given: list[Given]) -> None:
+        for target, edges, segments in given:
+            if target in self._here:
+                waiting.setdefault(target, []).append((edges, segments))
+            else:
+                self._sink.send(piece, target, edges, segments)
 
     def _work(
-        self, piece: Piece, task: str, edges: Edges, segments: list[Segment]
-    ) -> list[tuple[str, Edges, list[Segment]]]:
+        self,
+        piece: Piece,
+        task: str,
+        edges: Edges,
+        segments: list[Segment],
+        results: Results | None = None,
+    ) -> list[Given]:
         """Have a task take segments; returns what goes on, and where to."""
         is_windowed = task in self._program.windowed
         # Before its function may change them.
         keys = self._program.graph.tasks[task].group_by
         groups = [group_of(keys, segment) for segment in segments] if is_windowed else []
-        made = make(self._program, task, segments)
-        for position, error in made.failed.items():
-            piece.failures.append(Failed(int(edges.origins[position]), task, error))
+        if results is None:
+            made = make(self._program, task, segments)
+        else:
+            made = route_all(self._program.routers[task], segments, *results)
+        self._note_failures(piece, task, edges, made)
         if task in self._outputs:
             self._sink.put_out(piece, task, edges, made)
             return []
@@ -107,9 +155,11 @@ class Pass:
             made = _add(piece, task, edges, groups, made)
         return self._give(piece, task, edges, made)
 
-    def _give(
-        self, piece: Piece, task: str, edges: Edges, made: Made
-    ) -> list[tuple[str, Edges, list[Segment]]]:
+    def _note_failures(self, piece: Piece, task: str, edges: Edges, made: Made) -> None:
+        for position, error in made.failed.items():
+            piece.failures.append(Failed(int(edges.origins[position]), task, error))
+
+    def _give(self, piece: Piece, task: str, edges: Edges, made: Made) -> list[Given]:
         given = []
         children = self._program.graph.children[task]
         if made.targets is None:

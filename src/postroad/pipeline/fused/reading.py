@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from postroad.pipeline.attempts import refuse
 from postroad.pipeline.batch import Batch
-from postroad.pipeline.delivered import Delivered
+from postroad.pipeline.delivered import Delivered, to_delivered
 from postroad.pipeline.job import Segment
 from postroad.pipeline.media.medium import (
     Chunk,
@@ -17,7 +20,7 @@ from postroad.pipeline.media.medium import (
 )
 from postroad.pipeline.media.packing import UNENCODABLE
 from postroad.pipeline.program import Program
-from postroad.pipeline.records import FailedRoot
+from postroad.pipeline.records import FailedRoot, KeptRoot
 
 from .calls import call_all, forget_frames
 from .clock import now_ms
@@ -30,11 +33,26 @@ PIECE_SEGMENTS = 2048
 class Read(NamedTuple):
     """What a piece has."""
 
+    generation: int
     roots: Ids
     raws: Sequence[bytes]
     segments: list[Segment]
     refused: list[FailedRoot]
     """Besides: what is no segment, or none that can be kept."""
+    decode: Callable[[bytes], Segment]
+    """What made segments of what was read."""
+    published: Mapping[int, list[int]] = {}
+    """Of roots that come again, by their places: the ids of outputs that are written already."""
+
+    @property
+    def total(self) -> int:
+        """How many roots it has."""
+        return len(self.segments) + len(self.refused)
+
+    def keep(self, place: int) -> bytes:
+        """A root as the pen keeps it, even if its segment was changed since."""
+        raw = self.raws[place]
+        return keep(self.decode(raw), raw)
 
 
 def read_pieces(
@@ -48,6 +66,35 @@ def read_pieces(
             yield _decode(program, task, generation, medium, roots, chunk.raws[start:stop])
 
 
+def read_again(task: str, roots: Iterable[KeptRoot]) -> Iterator[Read]:
+    """Roots that come again, in pieces of one generation each."""
+    waiting: dict[int, list[KeptRoot]] = {}
+    for root in roots:
+        those = waiting.setdefault(root.generation, [])
+        those.append(root)
+        if len(those) == PIECE_SEGMENTS:
+            yield _unpack(task, root.generation, waiting.pop(root.generation))
+    for generation, those in waiting.items():
+        yield _unpack(task, generation, those)
+
+
+def _unpack(task: str, generation: int, roots: Sequence[KeptRoot]) -> Read:
+    segments: list[Segment] = []
+    kept: list[KeptRoot] = []
+    refused: list[FailedRoot] = []
+    for it in roots:
+        found = to_delivered(it.root, task, it.generation, it.segment, it.published).segment
+        if isinstance(found, Undecodable):
+            refused.append(refuse(it.root, task, it.generation, found, now_ms()))
+        else:
+            segments.append(found)
+            kept.append(it)
+    ids = np.array([it.root for it in kept], dtype=np.uint64)
+    published = {place: it.published for place, it in enumerate(kept) if it.published}
+    raws = [it.segment for it in kept]
+    return Read(generation, ids, raws, segments, refused, decode_segment, published)
+
+
 def _decode(
     program: Program,
     task: str,
@@ -58,17 +105,19 @@ def _decode(
 ) -> Read:
     segments, odd = _decode_all(medium.decode, raws)
     if not odd:
-        return Read(roots, raws, segments, [])
+        return Read(generation, roots, raws, segments, [], medium.decode)
     batch = Batch(program)
     for place, found in odd.items():
         batch.take(Delivered(int(roots[place]), task, generation, found), now_ms())
     refused, _ = batch.close(now_ms())
     kept = [place for place in range(len(raws)) if place not in odd]
     return Read(
+        generation,
         roots[kept],
         [raws[place] for place in kept],
         [segments[place] for place in kept],
         refused,
+        medium.decode,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -34,16 +35,19 @@ AnySegment: TypeAlias = dict[Any, Any]
 """A segment that a function made: its names should be texts, but who knows."""
 decode_any = msgspec.msgpack.Decoder(AnySegment).decode
 
+decode_again = msgspec.msgpack.Decoder(tuple[bytes, list[int]]).decode
+"""A root that comes again: its segment as the pen keeps it, and ids of what is published."""
+
 
 class Kind(enum.IntEnum):
     """What a row tells."""
 
     DELIVERY = 0
     """A slice was read; `edge` is its number."""
-    AGAIN = 1
-    """Roots that come again are to be done at the end; `payload` is their delivery."""
-    ROOT = 2
+    ROOT = 1
     """A root came in by a task; `payload` is its segment, `bits` and `missing` are left over."""
+    AGAIN = 2
+    """One that came before; `payload` also has the ids of outputs that are written already."""
     SEGMENT = 3
     """A segment is on its way to a task of a later stage."""
     LEDGER = 4
@@ -71,6 +75,9 @@ class Row(NamedTuple):
     bits: int = 0
     missing: int = 0
     payload: bytes = b""
+    computed: bytes | None = None
+    """For a segment on its way to a task of kind `sql`: what Spark computed, as JSON. It is never
+    written, but read where Spark has put it."""
 
 
 def schema() -> pa.Schema:
@@ -95,6 +102,7 @@ def to_batch(rows: list[Row]) -> pa.RecordBatch:
     import pyarrow as pa
 
     columns = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
+    del columns["computed"]
     for name in _UNSIGNED:
         columns[name] = tuple(map(to_signed, columns[name]))
     return pa.RecordBatch.from_pydict(columns, schema=schema())
@@ -102,7 +110,9 @@ def to_batch(rows: list[Row]) -> pa.RecordBatch:
 
 def from_batch(batch: pa.RecordBatch) -> Iterator[Row]:
     """Rows as Spark gives them."""
-    columns = {name: batch.column(name).to_pylist() for name in Row._fields}
+    columns = {name: batch.column(name).to_pylist() for name, _ in COLUMNS}
     for name in _UNSIGNED:
         columns[name] = list(map(to_unsigned, columns[name]))
-    return map(Row._make, zip(*columns.values(), strict=True))
+    if "computed" in batch.schema.names:
+        columns["computed"] = batch.column("computed").to_pylist()
+    return starmap(Row, zip(*columns.values(), strict=True))

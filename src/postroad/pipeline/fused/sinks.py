@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -39,13 +40,21 @@ class StagingSink:
         ids = piece.ledger.make_ids(edges, task, task, made.parents, made.ordinals)
         origins = edges.origins if made.parents is None else edges.origins[made.parents]
         failed = set(made.failed)
-        reasons = self.write(task, ids.tolist(), made.segments)
+        segments = made.segments
+        parents = made.parents
+        if piece.published:
+            done = np.fromiter(chain.from_iterable(piece.published.values()), dtype=np.uint64)
+            new = np.flatnonzero(np.isin(ids, done, invert=True))
+            segments = [segments[place] for place in new.tolist()]
+            ids, origins = ids[new], origins[new]
+            parents = new if parents is None else parents[new]
+        reasons = self.write(task, ids.tolist(), segments)
         if reasons:
             bad = np.flatnonzero(np.isin(ids, np.array(list(reasons), dtype=np.uint64)))
             for place in bad.tolist():
                 error = TypeError(f"it cannot be written: {reasons[int(ids[place])]}")
                 piece.failures.append(Failed(int(origins[place]), task, error))
-                failed.add(place if made.parents is None else int(made.parents[place]))
+                failed.add(place if parents is None else int(parents[place]))
             origins, ids = np.delete(origins, bad), np.delete(ids, bad)
         self._put.append((origins, ids))
         piece.ledger.take(edges, sorted(failed))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from postroad.pipeline.attempts import tell
 from postroad.pipeline.job import Segment
 from postroad.pipeline.media.medium import Chunk, InputMedium, encode_segment
 from postroad.pipeline.program import Program
+from postroad.pipeline.records import KeptRoot
 from postroad.pipeline.tree import group_of
 from postroad.pipeline.windows import UnfitSegment, encode_group
 
@@ -19,8 +21,12 @@ from .calls import call_all, forget_frames
 from .ledger import Edges
 from .making import Made
 from .passing import Failed, Pass, Piece
-from .reading import PIECE_SEGMENTS, Read, keep, read_pieces
+from .reading import PIECE_SEGMENTS, Read, keep, read_again, read_pieces
 from .rows import Kind, Row, decode_any
+from .sql_columns import take_computed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _encode_in_order = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -141,32 +147,53 @@ class FirstPass:
         self, number: int, task: str, generation: int, medium: InputMedium, chunks: Iterable[Chunk]
     ) -> Iterator[list[Row]]:
         """Work on a slice; gives rows, piece by piece."""
+        return self._take(
+            number, task, read_pieces(self._program, task, generation, medium, chunks)
+        )
+
+    def take_again(self, number: int, task: str, roots: Iterable[KeptRoot]) -> Iterator[list[Row]]:
+        """Work on roots that come again; gives rows, piece by piece."""
+        return self._take(number, task, read_again(task, roots))
+
+    def _take(self, number: int, task: str, pieces: Iterable[Read]) -> Iterator[list[Row]]:
         count = 0
-        for read in read_pieces(self._program, task, generation, medium, chunks):
-            count += len(read.segments) + len(read.refused)
-            self._take_piece(task, generation, read)
+        for read in pieces:
+            count += read.total
+            self._take_piece(task, read)
             yield self._sink.take()
         yield [Row(0, Kind.DELIVERY, task, 0, edge=number, missing=count)]
 
-    def _take_piece(self, task: str, generation: int, read: Read) -> None:
+    def _take_piece(self, task: str, read: Read) -> None:
         for it in read.refused:
             payload = msgspec.msgpack.encode(it)
             self._sink.rows.append(Row(it.root, Kind.REFUSED, task, it.root, payload=payload))
         # Now, because functions may change what they are given.
         payloads = list(map(keep, read.segments, read.raws))
-        piece = Piece(self._program, read.roots, generation)
+        piece = Piece(self._program, read.roots, read.generation)
         self._pass.enter(piece, task, read.segments)
         left = self._sink.close(piece)
         for place, (root, payload) in enumerate(zip(piece.roots.tolist(), payloads, strict=True)):
             bits, missing = left.get(place, (0, 0))
-            row = Row(root, Kind.ROOT, task, root, generation, 0, bits, missing, payload)
+            kind, published = Kind.ROOT, read.published.get(place)
+            if published:
+                kind, payload = Kind.AGAIN, msgspec.msgpack.encode((payload, published))
+            row = Row(root, kind, task, root, read.generation, 0, bits, missing, payload)
             self._sink.rows.append(row)
 
 
 class LaterPass:
-    """A later stage: takes segments that were on their way to it, and leaves other rows alone."""
+    """A later stage: takes segments that were on their way to it, and leaves other rows alone.
 
-    def __init__(self, program: Program, stage: int) -> None:
+    Args:
+        program: the job.
+        stage: which one.
+        columns: what expressions of its tasks see, by the names of these.
+    """
+
+    def __init__(
+        self, program: Program, stage: int, columns: Mapping[str, pa.DataType] | None = None
+    ) -> None:
+        self._columns = columns or {}
         self._program = program
         self._stage = stage
         self._sink = RowSink(program)
@@ -203,7 +230,13 @@ class LaterPass:
             rows, origins = [rows[place] for place in kept], origins[kept]
             segments = [segments[place] for place in kept]
         edges = np.array([row.edge for row in rows], dtype=np.uint64)
-        self._pass.arrive(piece, task, piece.ledger.arrive(edges, origins), segments)
+        arrived = piece.ledger.arrive(edges, origins)
+        results = None
+        if task in self._program.computed:
+            computed = [row.computed for row in rows]
+            results = take_computed(segments, computed, self._columns[task])
+        self._pass.arrive(piece, task, arrived, segments, results)
+        forget_frames(*results[1].values() if results else ())
         for origin, (bits, missing) in self._sink.close(piece).items():
             root = int(roots[origin])
             row = Row(root, Kind.LEDGER, task, root, generation, 0, bits, missing)

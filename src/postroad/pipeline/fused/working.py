@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from postroad.pipeline.attempts import to_attempt
-from postroad.pipeline.batch import Batch
-from postroad.pipeline.delivered import Delivered
 from postroad.pipeline.media.medium import OutputMedium
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import FailedRoot
@@ -33,24 +31,6 @@ class PartWork:
         self._sink = StagingSink(program.job.name, name, outputs)
         self._windows = DeltaMaker(program.plan)
         self._outcome = PartOutcome()
-
-    def take_again(self, number: int, roots: Iterable[Delivered]) -> None:
-        """Work on roots that come again: few, and each with a history, so one by one."""
-        if number in self._outcome.deliveries:
-            return
-        self._outcome.deliveries.append(number)
-        batch = Batch(self._program)
-        for delivered in roots:
-            self._outcome.segments += 1
-            batch.take(delivered, now_ms())
-        outputs = self._program.graph.outputs
-        for task in outputs:
-            ids, segments = batch.written(task)
-            batch.refuse(self._sink.write(task, ids, segments))
-        batch.on_written(outputs)
-        failed, delta = batch.close(now_ms())
-        self._outcome.failed += failed
-        self._windows.merge(delta)
 
     def _add_to_windows(self, additions: Sequence[Addition]) -> tuple[str, Exception] | None:
         """All that a root adds, or nothing of it; returns the task that failed, and with what."""

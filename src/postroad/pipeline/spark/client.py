@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from postroad.net import MessagingService
-from postroad.pipeline.delivered import Delivered, to_delivered
 from postroad.pipeline.media.medium import Chunk
-from postroad.pipeline.records import Delivery
+from postroad.pipeline.records import Delivery, KeptRoot
 
 from .questions import (
     CLUSTER,
@@ -28,7 +27,6 @@ from .questions import (
     Plan,
     Question,
     RawChunk,
-    RawRoot,
     ReadAgain,
     ReadSlice,
     Refuse,
@@ -81,12 +79,11 @@ class DeskClient:
         for it in self._ask(ReadSlice(delivery.number), list[RawChunk]):
             yield Chunk(it.source, it.positions, it.raws)
 
-    def read_again(self, delivery: Delivery) -> Iterator[Delivered]:
+    def read_again(self, delivery: Delivery) -> Iterator[KeptRoot]:
         """The roots that come again with a delivery."""
         after = None
-        while roots := self._ask(ReadAgain(delivery.number, after), list[RawRoot]):
-            for it in roots:
-                yield to_delivered(it.root, delivery.task, it.generation, it.segment, it.published)
+        while roots := self._ask(ReadAgain(delivery.number, after), list[KeptRoot]):
+            yield from roots
             after = roots[-1].root
 
     def settle(self, run: str, batch: int, parts: list[bytes]) -> None:

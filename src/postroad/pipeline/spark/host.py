@@ -11,7 +11,7 @@ from postroad.net import Message, MessagingService
 from postroad.pipeline.desk import Desk, Outcome
 from postroad.pipeline.fused.outcome import PartOutcome, decode_part
 from postroad.pipeline.program import Program
-from postroad.pipeline.records import Delivery
+from postroad.pipeline.records import Delivery, KeptRoot
 from postroad.pipeline.windows import DeltaMaker
 
 from .questions import (
@@ -25,7 +25,6 @@ from .questions import (
     Plan,
     Question,
     RawChunk,
-    RawRoot,
     ReadAgain,
     ReadSlice,
     Refuse,
@@ -87,7 +86,7 @@ class DeskHost:
                 return await self._read_slice(question.number)
             case ReadAgain():
                 roots = await self._desk.roots_again(question.number, question.after, _AGAIN_ROOTS)
-                return [RawRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+                return [KeptRoot(it.root, it.generation, it.segment, it.published) for it in roots]
             case Settle():
                 return await self._settle(question)
             case Discard():

@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,9 +21,16 @@ from postroad.pipeline.records import Delivery
 from .client import DeskClient, desk_client
 from .questions import DeskAddress
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 class Order:
     """A job, where its desk is, and what is at hand everywhere.
+
+    Attributes:
+        graph: of the job.
+        columns: what the expressions of tasks see, by the names of these; Spark knows.
 
     Args:
         job: a valid one.
@@ -48,7 +56,8 @@ class Order:
     ) -> None:
         self._job = msgspec.json.encode(job)
         self.job_name = job.name
-        self.stages = len(Graph(job).stages)
+        self.graph = Graph(job)
+        self.columns: Mapping[str, pa.DataType] = {}
         self.inputs = inputs
         self.outputs = outputs
         self._desk = desk
@@ -56,6 +65,12 @@ class Order:
         self.partitions = partitions
         self._worker_bytes = worker_bytes
         self._python_path = python_path
+
+    def columns_at(self, stage: int) -> dict[str, pa.DataType]:
+        """What the expressions of a stage's tasks see, by the names of these."""
+        stages = self.graph.stages
+        computed = stages[stage].computed if stage < len(stages) else ()
+        return {name: self.columns[name] for name in computed}
 
     @property
     def desk(self) -> DeskClient:

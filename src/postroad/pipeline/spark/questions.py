@@ -97,14 +97,5 @@ class RawChunk(msgspec.Struct, frozen=True, array_like=True):
     raws: list[bytes]
 
 
-class RawRoot(msgspec.Struct, frozen=True, array_like=True):
-    """A root that comes again."""
-
-    root: int
-    generation: int
-    segment: bytes
-    published: list[int]
-
-
 encode = msgspec.msgpack.Encoder().encode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode

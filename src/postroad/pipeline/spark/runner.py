@@ -21,10 +21,11 @@ from postroad.pipeline.media.medium import InputMedium, OutputMedium
 from postroad.pipeline.program import Program
 
 from .checkpoint import open_checkpoint
+from .expressions import find_columns
 from .host import DeskHost
 from .order import Order
 from .queries import Batches, Queries, Streaming
-from .session import has_jvm, start_spark, stop_spark
+from .session import activate, has_jvm, start_spark, stop_spark
 from .settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class SparkRunner:
         Returns:
             Whether the job is done; otherwise the session is.
         """
-        queries = self._make_queries(session, order)
+        queries = await asyncio.to_thread(self._make_queries, session, order)
         failures = 0
         while True:
             started_s = time.monotonic()
@@ -171,7 +172,9 @@ class SparkRunner:
     def _make_queries(self, session: SparkSession, order: Order) -> Queries:
         from .source import bind
 
+        activate(session)
         name = f"postroad_{order.run}"
+        order.columns = find_columns(session, self._program.job)
         session.dataSource.register(bind(name, order))
         if self._checkpoint is None:
             return Batches(session, name, order, self.desk)

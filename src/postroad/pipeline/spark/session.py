@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from postroad.core.errors import MissingExtra, UsageError
 
 from .java import find_java_home
-from .settings import SparkSettings, configuration, environment
+from .settings import ELIMINATION, SparkSettings, configuration, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,6 +113,8 @@ def _connect(url: str) -> SparkSession:
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
     session: Any = RemoteSession.builder.remote(url).create()
+    # The server's other settings are its own.
+    session.conf.set(ELIMINATION, "false")
     return session  # type: ignore[no-any-return]
 
 

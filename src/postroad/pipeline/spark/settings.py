@@ -14,6 +14,9 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 
+ELIMINATION = "spark.sql.subexpressionElimination.enabled"
+"""Whether Spark computes what is common to several expressions once, and ahead of them."""
+
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 _LOOPBACK = "127.0.0.1"
 _LOCAL = re.compile(r"local(\[.*\])?")
@@ -135,6 +138,8 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         "spark.python.daemon.module": "postroad.pipeline.spark.daemon",
         # Columns are matched by position: exchanged ones would pass silently.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+        # What is computed ahead of a `try` is not caught by it.
+        ELIMINATION: "false",
     }
     conf |= _loopback_lines(settings) | _cluster_lines(settings) | _checkpoint_lines(settings)
     # Of the Python workers alone, on this machine as on others: the JVM is left as it is.

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -17,9 +16,8 @@ from pyspark.sql.datasource import (
 from postroad.pipeline.fused.gathered import GatheredPart
 from postroad.pipeline.fused.outcome import encode_part
 from postroad.pipeline.fused.part import Part
-from postroad.pipeline.fused.rows import Kind, from_batch
+from postroad.pipeline.fused.rows import from_batch
 from postroad.pipeline.fused.working import PartWork
-from postroad.pipeline.records import Delivery
 
 from .order import Order
 from .stages import read_deliveries
@@ -44,7 +42,7 @@ def work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
         if is_whole:
             _work_whole(order, whole, batches)
         else:
-            _gather(order, gathered, batches)
+            gathered.take_rows(row for batch in batches for row in from_batch(batch))
         done = PartDone(encode_part(part.finish()))
         program.lifecycles.after_batch()
         return done
@@ -56,22 +54,10 @@ def work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
 def _work_whole(order: Order, part: Part, batches: Iterator[pa.RecordBatch]) -> None:
     for it in read_deliveries(batches):
         if it.place is None:
-            part.take_again(it.number, order.desk.read_again(it))
+            part.take_again(it.number, it.task, order.desk.read_again(it))
         else:
             medium = order.inputs[it.task]
             part.take_slice(it.number, it.task, it.generation, medium, order.read(it))
-
-
-def _gather(order: Order, part: GatheredPart, batches: Iterator[pa.RecordBatch]) -> None:
-    rows = []
-    for batch in batches:
-        for row in from_batch(batch):
-            if row.kind == Kind.AGAIN:
-                delivery = msgspec.msgpack.decode(row.payload, type=Delivery)
-                part.take_again(delivery.number, order.desk.read_again(delivery))
-            else:
-                rows.append(row)
-    part.take_rows(rows)
 
 
 def _parts(messages: list[WriterCommitMessage | None]) -> list[bytes]:

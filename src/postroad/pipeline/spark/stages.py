@@ -1,4 +1,4 @@
-"""The stages of a job as operators of Spark, for jobs that have shuffles."""
+"""The stages of a job as operators of Spark, for jobs that have several."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroad.pipeline.fused.rows import DDL, Kind, Row, from_batch, to_batch
+from postroad.pipeline.fused.rows import Row, from_batch
+from postroad.pipeline.fused.sql_columns import to_batch_with_columns
 from postroad.pipeline.fused.staged_passes import FirstPass, LaterPass
 from postroad.pipeline.records import Delivery
 
+from .expressions import compute, ddl_with_columns
 from .order import Order
 
 if TYPE_CHECKING:
@@ -24,12 +26,17 @@ Operator = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 def add_stages(deliveries: DataFrame, order: Order) -> DataFrame:
     """Deliveries as they are for a job of one stage; otherwise the rows that they come to."""
-    if order.stages == 1:
+    if len(order.graph.stages) == 1:
         return deliveries
-    rows = deliveries.mapInArrow(_first_operator(order), DDL)
-    for stage in range(1, order.stages):
-        operator = _later_operator(order, stage)
-        rows = rows.repartition(order.partitions, "shard").mapInArrow(operator, DDL)
+    graph = order.graph
+    tasks = [[graph.tasks[name] for name in stage.computed] for stage in graph.stages] + [[]]
+    rows = deliveries.mapInArrow(_first_operator(order), ddl_with_columns(tasks[1]))
+    for stage in graph.stages[1:]:
+        if stage.shuffled:
+            rows = rows.repartition(order.partitions, "shard")
+        rows = compute(rows, tasks[stage.index])
+        ddl = ddl_with_columns(tasks[stage.index + 1])
+        rows = rows.mapInArrow(_later_operator(order, stage.index), ddl)
     # At last all rows of a root meet.
     return rows.repartition(order.partitions, "shard")
 
@@ -43,11 +50,11 @@ def read_deliveries(batches: Iterator[pa.RecordBatch]) -> Iterator[Delivery]:
 
 def _first_operator(order: Order) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first = FirstPass(order.program)
+        first, columns = FirstPass(order.program), order.columns_at(1)
         for delivery in read_deliveries(batches):
             for rows in _work(order, first, delivery):
                 if rows:
-                    yield to_batch(rows)
+                    yield to_batch_with_columns(rows, columns)
 
     return run
 
@@ -55,8 +62,7 @@ def _first_operator(order: Order) -> Operator:
 def _work(order: Order, first: FirstPass, delivery: Delivery) -> Iterator[list[Row]]:
     number, task = delivery.number, delivery.task
     if delivery.place is None:
-        payload = msgspec.msgpack.encode(delivery)
-        yield [Row(number, Kind.AGAIN, task, number, payload=payload)]
+        yield from first.take_again(number, task, order.desk.read_again(delivery))
         return
     medium = order.inputs[task]
     yield from first.take_slice(number, task, delivery.generation, medium, order.read(delivery))
@@ -64,10 +70,11 @@ def _work(order: Order, first: FirstPass, delivery: Delivery) -> Iterator[list[R
 
 def _later_operator(order: Order, stage: int) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        later = LaterPass(order.program, stage)
+        later = LaterPass(order.program, stage, order.columns_at(stage))
+        columns = order.columns_at(stage + 1)
         for batch in batches:
             for rows in later.take(from_batch(batch)):
                 if rows:
-                    yield to_batch(rows)
+                    yield to_batch_with_columns(rows, columns)
 
     return run

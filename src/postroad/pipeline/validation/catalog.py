@@ -12,6 +12,7 @@ from .problems import Problem, bad_data, bad_import_path, bad_name, bad_numbers,
 
 INPUT_NUMBERS = ("batch_size", "max_pending", "pending_timeout_s")
 INPUT_KEYS = (*INPUT_NUMBERS, "retry")
+RESERVED_COLUMNS = "_postroad_"
 
 
 def catalog_problems(draft: Draft) -> Iterator[Problem]:
@@ -53,15 +54,27 @@ def _function_problems(label: str, task: Task) -> Iterator[Problem]:
 
 
 def _expression_problems(label: str, task: Task) -> Iterator[Problem]:
-    keys = ("kind", "expressions")
-    if task.kind is not TaskKind.SQL and task.expressions:
-        yield Problem(label, "expressions are for kind 'sql' only", keys)
-    if task.kind is TaskKind.SQL and not task.expressions:
-        yield Problem(label, "kind 'sql' needs at least one expression", keys)
-    for column, expression in task.expressions.items():
-        if not column or not expression.strip():
-            text = f"expression {column!r}={expression!r} needs a name and a text"
-            yield Problem(label, text, ("expressions",))
+    for key, one in (("expressions", "expression"), ("columns", "column")):
+        found = getattr(task, key)
+        if task.kind is not TaskKind.SQL and found:
+            yield Problem(label, f"{key} are for kind 'sql' only", ("kind", key))
+        if task.kind is TaskKind.SQL and not found:
+            yield Problem(label, f"kind 'sql' needs at least one {one}", ("kind", key))
+        for name, text in found.items():
+            if not name or not text.strip():
+                problem = f"{one} {name!r}={text!r} needs a name and a text"
+                yield Problem(label, problem, (key,))
+        # To Spark they are the same.
+        for folded, count in Counter(map(str.casefold, found)).items():
+            if count > 1:
+                problem = f"{key} has {folded!r} {count} times: upper and lower case are one"
+                yield Problem(label, problem, (key,))
+    if task.kind is TaskKind.SQL and task.type is TaskType.INPUT:
+        yield Problem(label, "kind 'sql' is for functions and outputs only", ("kind", "type"))
+    for name in task.columns:
+        if name.casefold().startswith(RESERVED_COLUMNS):
+            problem = f"column {name!r}: names that begin so are reserved"
+            yield Problem(label, problem, ("columns",))
 
 
 def _group_problems(label: str, task: Task) -> Iterator[Problem]:

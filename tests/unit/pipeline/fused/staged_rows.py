@@ -10,6 +10,7 @@ from postroad.pipeline.fused.rows import Kind, Row
 from postroad.pipeline.fused.staged_passes import FirstPass, LaterPass
 from postroad.pipeline.media.medium import Chunk, encode_segment
 from postroad.pipeline.program import Program
+from postroad.pipeline.records import KeptRoot
 from tests.unit.pipeline.fused.both_ways import RawInput
 
 NUMBER = 7
@@ -40,7 +41,16 @@ def later_rows(program: Program, stage: int, rows: Iterable[Row]) -> list[Row]:
 
 def last_rows(program: Program, raws: Sequence[bytes], generation: int = 0) -> list[Row]:
     """What comes to the end."""
-    rows = first_rows(program, raws, generation)
+    return _to_the_end(program, first_rows(program, raws, generation))
+
+
+def rows_again(program: Program, roots: Iterable[KeptRoot]) -> list[Row]:
+    """What comes to the end of roots that come again."""
+    again = FirstPass(program).take_again(NUMBER, "in", roots)
+    return _to_the_end(program, [row for rows in again for row in rows])
+
+
+def _to_the_end(program: Program, rows: list[Row]) -> list[Row]:
     for stage in range(1, len(program.graph.stages)):
         rows = later_rows(program, stage, rows)
     return rows

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from postroad.pipeline import Segment, Window, WindowType
-from postroad.pipeline.delivered import Delivered
 from postroad.pipeline.fused import gathered
 from postroad.pipeline.fused.gathered import GatheredPart
 from postroad.pipeline.fused.outcome import PartOutcome
 from postroad.pipeline.fused.rows import Kind, Row
+from postroad.pipeline.media.medium import encode_segment
 from postroad.pipeline.program import Program
-from postroad.pipeline.records import FailedRoot
+from postroad.pipeline.records import FailedRoot, KeptRoot
 from tests.unit.pipeline.fused.both_ways import Kept
 from tests.unit.pipeline.fused.small_jobs import grouped_program_of
 from tests.unit.pipeline.fused.staged_rows import (
@@ -27,6 +27,7 @@ from tests.unit.pipeline.fused.staged_rows import (
     of_kind,
     refuse_odd,
     root_at,
+    rows_again,
     same,
 )
 
@@ -179,15 +180,21 @@ def test_a_task_may_fail_twice_in_the_same_way() -> None:
     assert failed.attempt.missing == ["b", "b"]
 
 
-def test_roots_that_come_again_are_done_once() -> None:
+def test_roots_that_come_again_write_what_is_not_yet_written() -> None:
     program, to = refusing(), outputs()
-    part = GatheredPart(program, to, "part")
-    for _ in range(2):
-        part.take_again(9, [Delivered(5, "in", 1, {"n": 0}), Delivered(6, "in", 1, {"n": 1})])
-    outcome = part.finish()
-    assert (outcome.deliveries, outcome.segments) == ([9], 2)
-    assert only(outcome).root == 6
-    assert to["out"].written.total() == 1
+    again = [
+        KeptRoot(5, 1, encode_segment({"n": 0}), []),
+        KeptRoot(6, 1, encode_segment({"n": 1}), []),
+    ]
+    first = gather(program, rows_again(program, again), to)
+    assert (first.deliveries, first.segments) == ([NUMBER], 2)
+    failed = only(first)
+    assert (failed.root, failed.published) == (6, [id for id, _ in to["out_b"].written][1:])
+    # Once more, with what is written by now.
+    kept = KeptRoot(6, 2, failed.segment, failed.published)
+    second = only(gather(program, rows_again(program, [kept]), to))
+    assert (second.generation, second.published) == (2, failed.published)
+    assert [to[name].written.total() for name in ("out", "out_b")] == [1, 2]
 
 
 # Outputs.

@@ -8,13 +8,12 @@ import msgspec
 import pytest
 
 from postroad.pipeline import Segment, Window, WindowType
-from postroad.pipeline.delivered import Delivered
 from postroad.pipeline.fused import reading
 from postroad.pipeline.fused.outcome import PartOutcome, decode_part, encode_part
 from postroad.pipeline.fused.part import Part
 from postroad.pipeline.media.medium import Chunk, decode_segment, encode_segment
 from postroad.pipeline.program import Program
-from postroad.pipeline.records import FailedRoot
+from postroad.pipeline.records import FailedRoot, KeptRoot
 from tests.unit.pipeline.fused.both_ways import (
     Comparable,
     Kept,
@@ -177,7 +176,7 @@ def test_roots_that_come_again_write_what_is_not_yet_written() -> None:
     }
     kept = outputs()
     part = Part(program, kept, "part")
-    part.take_again(8, [Delivered(root, "in", 3, {"n": 1}, frozenset([ids["out"]]))])
+    part.take_again(8, "in", [KeptRoot(root, 3, encode_segment({"n": 1}), [ids["out"]])])
     outcome = part.finish()
     assert (outcome.deliveries, outcome.segments, outcome.failed) == ([8], 1, [])
     assert [id for id, _ in kept["out_b"].written] == [ids["out_b"]]
@@ -190,8 +189,11 @@ def test_roots_that_come_again_fail_again_with_all_that_is_written() -> None:
     kept = outputs()
     kept["out_b"].refuses = lambda segment: bool(segment["n"] == 4)
     part = Part(program, kept, "part")
-    roots = [Delivered(root, "in", 3, {"n": 3}, frozenset([5])), Delivered(9, "in", 1, {"n": 4})]
-    part.take_again(8, roots)
+    roots = [
+        KeptRoot(root, 3, encode_segment({"n": 3}), [5]),
+        KeptRoot(9, 1, encode_segment({"n": 4}), []),
+    ]
+    part.take_again(8, "in", roots)
     first, second = part.finish().failed
     assert (first.root, first.generation, len(first.published)) == (root, 3, 2)
     assert 5 in first.published

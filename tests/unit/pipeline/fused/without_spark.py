@@ -18,10 +18,10 @@ from postroad.pipeline.fused.outcome import PartOutcome, decode_part
 from postroad.pipeline.fused.rows import DDL, Row, from_batch, to_batch
 from postroad.pipeline.media.medium import Chunk, InputMedium
 from postroad.pipeline.program import Program
-from postroad.pipeline.records import Delivery
+from postroad.pipeline.records import Delivery, KeptRoot
 from postroad.pipeline.spark.client import DeskClient
 from postroad.pipeline.spark.order import Order
-from postroad.pipeline.spark.questions import DeskAddress, RawRoot
+from postroad.pipeline.spark.questions import DeskAddress
 from postroad.pipeline.spark.sink import work
 from postroad.pipeline.spark.stages import add_stages
 from postroad.pipeline.windows import DeltaMaker
@@ -49,7 +49,7 @@ class Again(msgspec.Struct, frozen=True):
     """Roots of a task that come again."""
 
     task: str
-    roots: list[RawRoot]
+    roots: list[KeptRoot]
 
     def deliver(self) -> list[Delivered]:
         return [
@@ -112,9 +112,9 @@ class LocalOrder(Order):
         assert delivery.place is not None
         return iter(self._given.slices[delivery.place["slice"]].chunks)
 
-    def read_again(self, delivery: Delivery) -> Iterator[Delivered]:
+    def read_again(self, delivery: Delivery) -> Iterator[KeptRoot]:
         first = 1 + len(self._given.slices)
-        return iter(self._given.again[delivery.number - first].deliver())
+        return iter(self._given.again[delivery.number - first].roots)
 
 
 class Shuffling(msgspec.Struct, frozen=True):
