@@ -30,7 +30,8 @@ def failure(root: int = 1, generation: int = 0, **fields: object) -> FailedRoot:
 
 
 def put_back(pen: Pen, failed: FailedRoot, chance: float = 1.0) -> State:
-    return pen.put_back(failed, POLICY, NOW_MS, chance)
+    (state,) = pen.put_back([failed], {failed.task: POLICY}, NOW_MS, lambda: chance)
+    return state
 
 
 def kill(pen: Pen, *roots: int) -> None:
@@ -163,9 +164,20 @@ class RetryBehaviour:
         assert await pens.do(lambda pen: pen.admit_due("in", NOW_MS + 1_000_000, 10)) == []
 
     async def test_one_attempt_may_be_all(self, pens: PenStore) -> None:
-        policy = RetryPolicy(attempts=1)
-        state = await pens.do(lambda pen: pen.put_back(failure(), policy, NOW_MS, 0.0))
-        assert state is State.DEAD
+        policies = {"in": RetryPolicy(attempts=1)}
+        states = await pens.do(lambda pen: pen.put_back([failure()], policies, NOW_MS, lambda: 0.0))
+        assert states == [State.DEAD]
+
+    async def test_many_are_put_back_at_once(self, pens: PenStore) -> None:
+        def put(pen: Pen) -> list[State]:
+            put_back(pen, failure(500))
+            failed = [failure(root, 1) for root in range(1_200)]
+            return pen.put_back(failed, {"in": RetryPolicy(attempts=2)}, NOW_MS, lambda: 0.0)
+
+        states = await pens.do(put)
+        assert [root for root, state in enumerate(states) if state is State.DEAD] == [500]
+        assert await pens.do(lambda pen: pen.count(State.WAITING)) == 1_199
+        assert len((await pens.do(lambda pen: found(pen, 500))).history) == 2
 
     async def test_what_any_attempt_wrote_is_remembered(self, pens: PenStore) -> None:
         def fail(pen: Pen) -> list[int]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .job import Segment
 from .media.medium import Undecodable, encode_segment
+from .media.packing import UNENCODABLE
 from .records import Attempt, FailedRoot
 
 _ERROR_CHARS_MAX = 2_000
+# What bytes begin with in MsgPack.
+_RAW_MARKS = (0xC4, 0xC5, 0xC6)
 
 
 def to_attempt(
@@ -44,6 +48,19 @@ def tell(error: Exception) -> str:
 def _printable(text: str) -> str:
     """Short enough, and without the halves of characters that no file or database takes."""
     return text[:_ERROR_CHARS_MAX].encode(errors="backslashreplace").decode()
+
+
+def keep(segment: Segment, raw: bytes) -> bytes:
+    """A segment as the pen keeps it; what cannot be kept so, as the input has it."""
+    try:
+        return encode_segment(segment)
+    except UNENCODABLE:
+        return encode_segment(raw)
+
+
+def is_kept(kept: bytes) -> bool:
+    """Whether that is a segment, which can come again."""
+    return kept[0] not in _RAW_MARKS
 
 
 def refuse(root: int, task: str, generation: int, found: Undecodable, now_ms: int) -> FailedRoot:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .acks import Acker, Verdict
-from .attempts import refuse, tell, to_attempt
+from .attempts import is_kept, keep, refuse, tell, to_attempt
 from .delivered import Delivered
 from .job import Segment
-from .media.medium import Undecodable, encode_segment
+from .media.medium import Undecodable
 from .program import Program
 from .records import FailedRoot
 from .tree import Failure, Tree, grow
 from .windows import Delta, DeltaMaker
-
-_RAW_BYTES_MAX = 64 * 1024
 
 
 class Batch:
@@ -33,11 +31,10 @@ class Batch:
         if isinstance(delivered.segment, Undecodable):
             self._refuse(delivered, delivered.segment, now_ms)
             return
-        try:
-            # Now, because functions may change what they are given.
-            payload = encode_segment(delivered.segment)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            found = Undecodable(repr(delivered.segment).encode()[:_RAW_BYTES_MAX], str(error))
+        # Now, because functions may change what they are given.
+        payload = keep(delivered.segment, delivered.raw)
+        if self._program.is_staged and not is_kept(payload):
+            found = Undecodable(delivered.raw, "it cannot go from one stage to the next")
             self._refuse(delivered, found, now_ms)
             return
         tree = grow(
@@ -101,7 +98,13 @@ class Batch:
         made = (it.id for it in tree.outputs if it.id not in self._unwritable)
         published = [*delivered.published, *made]
         return FailedRoot(
-            tree.root, delivered.task, tree.generation, payload, attempt, sorted(set(published))
+            tree.root,
+            delivered.task,
+            tree.generation,
+            payload,
+            attempt,
+            sorted(set(published)),
+            is_hopeless=not is_kept(payload),
         )
 
     def _add_to_windows(self, tree: Tree, verdict: Verdict) -> Verdict:

@@ -22,6 +22,8 @@ class Delivered(NamedTuple):
     segment: Segment | Undecodable
     published: frozenset[int] = frozenset()
     """Outputs that were written in an earlier attempt."""
+    raw: bytes = b""
+    """As the input has it; nothing if it comes again."""
 
 
 def decode(raw: bytes, decoder: Callable[[bytes], Segment]) -> Segment | Undecodable:

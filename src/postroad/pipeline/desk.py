@@ -250,7 +250,8 @@ class Desk:
         for chunk in medium.read(place):
             for position, raw in zip(chunk.positions, chunk.raws, strict=True):
                 root = bits.root(task, chunk.source, position)
-                yield Delivered(root, task, delivery.generation, decode(raw, medium.decode))
+                segment = decode(raw, medium.decode)
+                yield Delivered(root, task, delivery.generation, segment, raw=raw)
 
     async def read_chunks(self, delivery: Delivery) -> list[Chunk]:
         """What a slice has, as the input has it."""
@@ -339,8 +340,8 @@ class Desk:
             return Settled.TOO_LATE, [pen.deliver_again(it, now_ms) for it in rest]
         pen.note_batch(run, batch)
         # Before they are settled, because those that failed before have a history there.
-        for failed in outcome.failed:
-            pen.put_back(failed, self._tasks[failed.task].retry, now_ms, random.random())
+        policies = {name: task.retry for name, task in self._tasks.items()}
+        pen.put_back(outcome.failed, policies, now_ms, random.random)
         for it in outcome.deliveries:
             pen.settle(it)
             if it.place is not None:

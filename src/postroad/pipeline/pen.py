@@ -10,7 +10,7 @@ Everything here runs inside the transaction of a commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -49,7 +49,13 @@ _TABLES = (
         PRIMARY KEY (job, root))""",
     "CREATE INDEX postroad_pipeline_due ON postroad_pipeline_roots (job, state, due_ms)",
 )
-_ROOT = "root, task, state, generation, due_ms, segment, history, published"
+_COLUMNS = ("task", "state", "generation", "due_ms", "segment", "history", "published")
+_ROOT = ", ".join(("root", *_COLUMNS))
+_REPLACED = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
+# A statement has only so many parameters.
+_ROOTS_AT_ONCE = 500
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def create_tables(types: Mapping[str, str], database: Database) -> None:
@@ -268,53 +274,77 @@ class Pen:
         )
 
     def put_back(
-        self, failed: FailedRoot, policy: RetryPolicy, now_ms: int, chance: float
-    ) -> State:
-        """Keep a root that a batch could not finish: for another attempt, or as a dead letter."""
-        known = self._roots("root = ?", to_signed(failed.root))
-        history = [*(known[0].history if known else ()), failed.attempt]
-        published = sorted({*(known[0].published if known else ()), *failed.published})
-        failures = len(history)
-        state = State.WAITING
-        if failed.is_hopeless or failures >= policy.attempts:
-            state = State.DEAD
-        pause_s = backoff(failures, first_s=policy.first_s, max_s=policy.max_s, chance=chance)
-        self._put(
-            PenRoot(
-                failed.root,
-                failed.task,
-                state,
-                failed.generation + 1,
-                now_ms + round(pause_s * 1000),
-                failed.segment,
-                history,
-                published,
+        self,
+        failed: Sequence[FailedRoot],
+        policies: Mapping[str, RetryPolicy],
+        now_ms: int,
+        chance: Callable[[], float],
+    ) -> list[State]:
+        """Keep roots that a batch could not finish: for another attempt, or as dead letters.
+
+        Args:
+            failed: all of them.
+            policies: what decides, by the task that they come in by.
+            now_ms: the time.
+            chance: for the jitter of their pauses.
+
+        Returns:
+            What has become of each.
+        """
+        known = self._known([it.root for it in failed])
+        kept = []
+        for it in failed:
+            before = known.get(it.root)
+            history = [*(before.history if before else ()), it.attempt]
+            published = sorted({*(before.published if before else ()), *it.published})
+            policy, failures = policies[it.task], len(history)
+            is_dead = it.is_hopeless or failures >= policy.attempts
+            pause_s = backoff(failures, first_s=policy.first_s, max_s=policy.max_s, chance=chance())
+            kept.append(
+                PenRoot(
+                    it.root,
+                    it.task,
+                    State.DEAD if is_dead else State.WAITING,
+                    it.generation + 1,
+                    now_ms + round(pause_s * 1000),
+                    it.segment,
+                    history,
+                    published,
+                )
             )
-        )
-        return state
+        self._put(kept)
+        return [it.state for it in kept]
+
+    def _known(self, roots: Sequence[int]) -> dict[int, PenRoot]:
+        """Those of some roots that are here."""
+        found: dict[int, PenRoot] = {}
+        for start in range(0, len(roots), _ROOTS_AT_ONCE):
+            some = [to_signed(root) for root in roots[start : start + _ROOTS_AT_ONCE]]
+            marks = ", ".join("?" * len(some))
+            found |= {it.root: it for it in self._roots(f"root IN ({marks})", *some)}
+        return found
 
     def put_new(self, root: int, task: str, segment: bytes, now_ms: int) -> None:
         """Take in a root that no input gave: what a window emitted."""
-        self._put(PenRoot(root, task, State.WAITING, 0, now_ms, segment, [], []))
+        self._put([PenRoot(root, task, State.WAITING, 0, now_ms, segment, [], [])])
 
-    def _put(self, root: PenRoot) -> None:
-        self._execute_plain(
-            "DELETE FROM postroad_pipeline_roots WHERE job = ? AND root = ?",
-            (self._job, to_signed(root.root)),
-        )
-        self._execute_plain(
-            f"INSERT INTO postroad_pipeline_roots (job, {_ROOT})"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    def _put(self, roots: Iterable[PenRoot]) -> None:
+        self._database.execute_many(
+            f"INSERT INTO postroad_pipeline_roots (job, {_ROOT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            f" ON CONFLICT (job, root) DO UPDATE SET delivery = NULL, {_REPLACED}",
             (
-                self._job,
-                to_signed(root.root),
-                root.task,
-                root.state,
-                root.generation,
-                root.due_ms,
-                root.segment,
-                msgspec.msgpack.encode(root.history),
-                msgspec.msgpack.encode(root.published),
+                (
+                    self._job,
+                    to_signed(it.root),
+                    it.task,
+                    it.state.value,
+                    it.generation,
+                    it.due_ms,
+                    it.segment,
+                    _encode(it.history),
+                    _encode(it.published),
+                )
+                for it in roots
             ),
         )
 

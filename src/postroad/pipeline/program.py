@@ -41,6 +41,7 @@ class Program:
             name: Router(name, self.graph.children[name], job.flow_conditions, find)
             for name in self.graph.order
         }
+        self.is_staged = len(self.graph.stages) > 1
         self.find = find
         self.plan = WindowPlan(job.windows, job.triggers, find)
         self.windowed = frozenset(window.task for window in job.windows)

@@ -12,6 +12,7 @@ from .acks import Report, report_done, report_failed, report_init
 from .flow import Route
 from .functions import Function
 from .job import Segment
+from .media.medium import decode_any, encode_segment
 from .outcomes import to_routes
 from .program import Program
 
@@ -119,6 +120,13 @@ class _Grower:
     def work(self, task: str, edge: int, segment: Segment) -> None:
         """Have a task take a segment."""
         tree = self.tree
+        if self._program.graph.tasks[task].group_by is not None:
+            try:
+                segment = decode_any(encode_segment(segment))
+            except Exception as error:
+                tree.failures.append(Failure(task, edge, segment, error.with_traceback(None)))
+                tree.reports.append(report_failed(tree.root, tree.generation, task, edge))
+                return
         if task in self._program.graph.outputs:
             self._put_out(task, edge, segment)
             return

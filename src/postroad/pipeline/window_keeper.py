@@ -53,7 +53,7 @@ class WindowKeeper:
                 if isinstance(root, NewRoot):
                     pen.put_new(root.root, root.task, root.segment, now_ms)
                 else:
-                    pen.put_back(root, RetryPolicy(), now_ms, 0.0)
+                    pen.put_back([root], {root.task: RetryPolicy()}, now_ms, lambda: 0.0)
         changes = self._state.take_changes()
         if changes:
             self._version = pen.change_panes(changes)

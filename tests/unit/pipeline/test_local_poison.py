@@ -103,9 +103,15 @@ async def test_a_line_that_is_no_segment(tmp_path: Path, line: bytes) -> None:
 
 
 async def test_a_number_that_no_database_has(tmp_path: Path) -> None:
-    lines, dead = await run_lines(tmp_path, b'{"n":1}', b'{"n":%d}' % 10**30)
-    assert lines[0] == b'{"n":1}'
-    assert len(lines) + dead == 2
+    numbers = [b'{"n":%d}' % 10**30, b'{"n":1}']
+    assert await run_lines(tmp_path, *numbers) == (numbers, 0)
+
+    def refuse(segment: Segment) -> Segment:
+        raise ValueError("no")
+
+    # It cannot come again, so it is dead at once.
+    (tmp_path / "again").mkdir()
+    assert await run_lines(tmp_path / "again", numbers[0], function=refuse) == ([], 1)
 
 
 async def test_something_that_an_output_cannot_write(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 Row: TypeAlias = tuple[Any, ...]
@@ -21,6 +21,9 @@ class Database(Protocol):
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run one of Postroad's own statements; the rows it yields."""
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run one of them with each of some parameters; for what yields no rows."""
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         """Run a user's statement."""

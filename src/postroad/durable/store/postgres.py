@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +50,18 @@ class PostgresDatabase(Database):
         self._translated: dict[str, bytes] = {}
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return self._run(self._translate(statement), parameters)
+
+    def _translate(self, statement: str) -> bytes:
         translated = self._translated.get(statement)
         if translated is None:
             translated = statement.replace("%", "%%").replace("?", "%s").encode()
             self._translated[statement] = translated
-        return self._run(translated, parameters)
+        return translated
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        with naming_failures(self._where), self._connection.cursor() as cursor:
+            cursor.executemany(self._translate(statement), rows)
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         # As `binary` the statement is sent in a way that allows only one.

@@ -7,7 +7,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,10 @@ class SqliteDatabase(Database):
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         with naming_failures(self._where):
             return self._connection.execute(statement, parameters).fetchall()
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        with naming_failures(self._where):
+            self._connection.executemany(statement, rows)
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         return self.execute(statement, () if parameters is None else parameters)

@@ -8,11 +8,12 @@ import msgspec
 
 from postroad.pipeline.acks import bits_of
 from postroad.pipeline.attempts import tell
+from postroad.pipeline.media.medium import AnySegment
 from postroad.pipeline.records import FailedRoot
 from postroad.pipeline.tree import Addition
 
 from .calls import call_all
-from .rows import AnySegment, Kind, Row, decode_again
+from .rows import Kind, Row, decode_again
 from .working import PartWork
 
 _decode_outputs = msgspec.msgpack.Decoder(list[tuple[int, AnySegment]]).decode

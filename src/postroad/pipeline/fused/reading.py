@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from postroad.pipeline.attempts import refuse
-from postroad.pipeline.batch import Batch
-from postroad.pipeline.delivered import Delivered, to_delivered
+from postroad.pipeline.attempts import keep, refuse
+from postroad.pipeline.delivered import to_delivered
 from postroad.pipeline.job import Segment
 from postroad.pipeline.media.medium import (
     Chunk,
@@ -18,7 +17,6 @@ from postroad.pipeline.media.medium import (
     decode_segment,
     encode_segment,
 )
-from postroad.pipeline.media.packing import UNENCODABLE
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import FailedRoot, KeptRoot
 
@@ -38,7 +36,7 @@ class Read(NamedTuple):
     raws: Sequence[bytes]
     segments: list[Segment]
     refused: list[FailedRoot]
-    """Besides: what is no segment, or none that can be kept."""
+    """Besides: what is no segment, or none that can go on."""
     decode: Callable[[bytes], Segment]
     """What made segments of what was read."""
     published: Mapping[int, list[int]] = {}
@@ -103,13 +101,20 @@ def _decode(
     roots: Ids,
     raws: Sequence[bytes],
 ) -> Read:
-    segments, odd = _decode_all(medium.decode, raws)
+    segments, raised = call_all(medium.decode, raws)
+    odd = {place: str(error) for place, error in raised.items()}
+    forget_frames(*raised.values())
+    # Other formats than the pen's own have numbers, or whatever else, that rows cannot carry.
+    if program.is_staged and medium.decode is not decode_segment:
+        _, unkept = call_all(encode_segment, segments)
+        odd |= dict.fromkeys(unkept, "it cannot go from one stage to the next")
+        forget_frames(*unkept.values())
     if not odd:
         return Read(generation, roots, raws, segments, [], medium.decode)
-    batch = Batch(program)
-    for place, found in odd.items():
-        batch.take(Delivered(int(roots[place]), task, generation, found), now_ms())
-    refused, _ = batch.close(now_ms())
+    refused = [
+        refuse(int(roots[place]), task, generation, Undecodable(raws[place], reason), now_ms())
+        for place, reason in odd.items()
+    ]
     kept = [place for place in range(len(raws)) if place not in odd]
     return Read(
         generation,
@@ -119,28 +124,3 @@ def _decode(
         refused,
         medium.decode,
     )
-
-
-def _decode_all(
-    decode: Callable[[bytes], Segment], raws: Sequence[bytes]
-) -> tuple[list[Segment], dict[int, Segment | Undecodable]]:
-    """Segments, and by their places those that are none, or none that could come again."""
-    segments, raised = call_all(decode, raws)
-    odd: dict[int, Segment | Undecodable] = {
-        place: Undecodable(raws[place], str(error)) for place, error in raised.items()
-    }
-    forget_frames(*raised.values())
-    # Other formats than the pen's own have numbers, or whatever else, that it cannot keep.
-    if decode is not decode_segment:
-        _, unkept = call_all(encode_segment, segments)
-        odd |= {place: segments[place] for place in unkept}
-        forget_frames(*unkept.values())
-    return segments, odd
-
-
-def keep(segment: Segment, raw: bytes) -> bytes:
-    """A segment as the pen keeps it; what cannot be kept so, as the input has it."""
-    try:
-        return encode_segment(segment)
-    except UNENCODABLE:
-        return encode_segment(raw)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -30,10 +30,6 @@ COLUMNS = (
     ("payload", "binary"),
 )
 DDL = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS)
-
-AnySegment: TypeAlias = dict[Any, Any]
-"""A segment that a function made: its names should be texts, but who knows."""
-decode_any = msgspec.msgpack.Decoder(AnySegment).decode
 
 decode_again = msgspec.msgpack.Decoder(tuple[bytes, list[int]]).decode
 """A root that comes again: its segment as the pen keeps it, and ids of what is published."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from postroad.pipeline.job import Segment
+from postroad.pipeline.media.medium import AnySegment, decode_any
 
 from .calls import call_all
-from .rows import AnySegment, Kind, Row, decode_any, to_batch
+from .rows import Kind, Row, to_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from postroad.pipeline.attempts import tell
+from postroad.pipeline.attempts import keep, tell
 from postroad.pipeline.job import Segment
-from postroad.pipeline.media.medium import Chunk, InputMedium, encode_segment
+from postroad.pipeline.media.medium import Chunk, InputMedium, decode_any, encode_segment
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import KeptRoot
 from postroad.pipeline.tree import group_of
@@ -21,8 +21,8 @@ from .calls import call_all, forget_frames
 from .ledger import Edges
 from .making import Made
 from .passing import Failed, Pass, Piece
-from .reading import PIECE_SEGMENTS, Read, keep, read_again, read_pieces
-from .rows import Kind, Row, decode_any
+from .reading import PIECE_SEGMENTS, Read, read_again, read_pieces
+from .rows import Kind, Row
 from .sql_columns import take_computed
 
 if TYPE_CHECKING:

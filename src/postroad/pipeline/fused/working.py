@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from postroad.pipeline.attempts import to_attempt
+from postroad.pipeline.attempts import is_kept, to_attempt
 from postroad.pipeline.media.medium import OutputMedium
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import FailedRoot
@@ -57,7 +57,9 @@ class PartWork:
         """A root is not done with."""
         attempt = to_attempt(generation, now_ms(), task, failures, missing)
         ids = sorted(set(published))
-        failed = FailedRoot(root, task, generation, segment, attempt, ids)
+        failed = FailedRoot(
+            root, task, generation, segment, attempt, ids, is_hopeless=not is_kept(segment)
+        )
         self._outcome.failed.append(failed)
 
     def finish(self) -> PartOutcome:

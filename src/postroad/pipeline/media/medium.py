@@ -27,6 +27,10 @@ encode_segment: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 """How segments are kept, and how they go from one process to another."""
 decode_segment: Callable[[bytes], Segment] = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
+AnySegment: TypeAlias = dict[Any, Any]
+"""A segment that a function made: its names should be texts, but who knows."""
+decode_any: Callable[[bytes], AnySegment] = msgspec.msgpack.Decoder(AnySegment).decode
+
 
 # How often to look where nothing tells that there is something new.
 _WAIT_S = 0.05

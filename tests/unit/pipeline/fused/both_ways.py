@@ -166,7 +166,7 @@ def deliver(program: Program, slice: Slices, medium: InputMedium) -> Iterator[De
         for position, raw in zip(chunk.positions, chunk.raws, strict=True):
             root = program.bits.root(slice.task, chunk.source, position)
             segment = decode(raw, medium.decode)
-            yield Delivered(root, slice.task, slice.generation, segment)
+            yield Delivered(root, slice.task, slice.generation, segment, raw=raw)
 
 
 def run_fused(

@@ -11,11 +11,11 @@ from postroad.pipeline.fused.rows import (
     DDL,
     Kind,
     Row,
-    decode_any,
     from_batch,
     schema,
     to_batch,
 )
+from postroad.pipeline.media.medium import decode_any
 
 ROWS = [
     Row(0, Kind.DELIVERY, "in", 0),
