@@ -29,8 +29,8 @@ def right(segment: Segment) -> Segment | None:
     return None if segment["n"] % 4 == 0 else segment
 
 
-def first_with_failures(segment: Segment) -> Segment | list[Segment] | None:
-    """As `first`, and fails with one in a hundred, once."""
-    if segment["n"] % 100 == 7:
+def first_or_fail(segment: Segment, unlucky: int) -> Segment | list[Segment] | None:
+    """As `first`, but it fails with some of a hundred: one, or none."""
+    if segment["n"] % 100 == unlucky:
         raise ValueError("it does not like this one")
     return first(segment)

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import BenchmarkFailed
 from postroad.durable import SqliteStore
@@ -34,8 +34,11 @@ def write_lines(path: Path, count: int) -> Path:
     return path
 
 
-def make_job(source: Path, target: Path, *, batch_size: int, first: str = "first") -> Job:
-    """Files of lines to Parquet."""
+def make_job(source: Path, target: Path, *, batch_size: int, unlucky: int | None = None) -> Job:
+    """Files of lines to Parquet; with a number that segments may fail with, if one is given."""
+    first: dict[str, Any] = {"fn": f"{FUNCTIONS}:first"}
+    if unlucky is not None:
+        first = {"fn": f"{FUNCTIONS}:first_or_fail", "params": {"unlucky": unlucky}}
     return (
         new_job("bench")
         .input(
@@ -46,7 +49,7 @@ def make_job(source: Path, target: Path, *, batch_size: int, first: str = "first
             max_pending=4 * batch_size,
             retry={"attempts": 1},
         )
-        .function("first", f"{FUNCTIONS}:{first}")
+        .function("first", **first)
         .function("left", f"{FUNCTIONS}:left", after="first")
         .function("right", f"{FUNCTIONS}:right", after="first")
         .output("out_a", medium="parquet", options={"path": str(target / "a")}, after="left")

@@ -21,6 +21,7 @@ from .job import Task
 from .media.medium import Chunk, InputMedium, OutputMedium, Place, Slice, Staged
 from .pen import Pen, create_tables
 from .program import Program
+from .publishing import Publisher
 from .records import Delivery, FailedRoot, PenRoot, State
 from .staging import stage_prefix
 from .window_keeper import WindowKeeper
@@ -117,10 +118,11 @@ class Desk:
         self._windows = WindowKeeper(program)
         # Inputs that had nothing more the last time they were asked.
         self._silent: set[str] = set()
-        # Whether something that was settled could not be published.
-        self._has_unpublished = False
+        self._publisher = Publisher(store, self._job, outputs, self._complain)
+        # What is being settled must not be thrown away meanwhile.
+        self._settling = asyncio.Lock()
         # What was said last about inputs and outputs that do not work.
-        self._complaints: dict[str, str] = {}
+        self._complaints: dict[str, str | None] = {}
         # What was delivered again since the last admission.
         self._again: list[Delivery] = []
         self.is_open = False
@@ -148,7 +150,7 @@ class Desk:
         for name, target in self._outputs.items():
             prefix = stage_prefix(self._job)
             await target.open(prefix, [it for task, it in wanted if task == name])
-        await self._publish()
+        await self._publisher.publish()
         self.is_open = True
 
     def _open(self, ledger: Ledger) -> None:
@@ -158,6 +160,7 @@ class Desk:
     async def close(self) -> None:
         """Let the inputs and outputs go."""
         self.is_open = False
+        await self._publisher.close()
         for source in self._inputs.values():
             await source.close()
         for target in self._outputs.values():
@@ -170,8 +173,8 @@ class Desk:
 
     async def admit(self) -> list[Delivery]:
         """What is delivered now: what is late, what comes again, what is new."""
-        if self._has_unpublished:
-            await self._publish()
+        if self._publisher.has_unpublished and not await self._publisher.publish():
+            return []
         deliveries, self._again = self._again, []
         if await self._store.read(self._has_old):
             deliveries += await self._store.write(self._admit_old)
@@ -190,7 +193,7 @@ class Desk:
             except OSError as error:
                 self._complain(name, f"nothing new is read, output {name!r} has no room: {error}")
                 return False
-            self._complaints.pop(name, None)
+            self._complain(name, None)
         return True
 
     def _has_old(self, database: Database) -> bool:
@@ -227,7 +230,7 @@ class Desk:
         except OSError as error:
             self._complain(task.name, f"input {task.name!r} cannot be read: {error}")
             return []
-        self._complaints.pop(task.name, None)
+        self._complain(task.name, None)
         if not slices:
             self._silent.add(task.name)
             return []
@@ -295,9 +298,10 @@ class Desk:
 
     async def settle(self, run: str, batch: int, outcome: Outcome) -> Settled:
         """Account for a batch, once, and publish what it wrote."""
-        settled, again = await self._store.write(
-            lambda ledger: self._settle(ledger, run, batch, outcome)
-        )
+        async with self._settling:
+            settled, again = await self._store.write(
+                lambda ledger: self._settle(ledger, run, batch, outcome)
+            )
         self._again += again
         if settled is Settled.NOW:
             self._count(outcome)
@@ -306,7 +310,7 @@ class Desk:
                 await self._tell_settled(task, place)
         else:
             await self.discard(outcome.staged)
-        await self._publish()
+        await self._publisher.publish()
         return settled
 
     async def _tell_settled(self, task: str, place: Place) -> None:
@@ -316,16 +320,16 @@ class Desk:
             # It is settled here, which is what counts.
             logger.warning("input %r was not told what is done: %s", task, error)
 
-    def _complain(self, name: str, text: str) -> None:
-        """Say what is wrong, once as long as it is the same."""
-        if self._complaints.get(name) != text:
+    def _complain(self, name: str, text: str | None) -> None:
+        """Say what is wrong, once as long as it is the same; None if nothing is."""
+        if text is not None and self._complaints.get(name) != text:
             logger.warning("%s", text)
         self._complaints[name] = text
 
     async def discard(self, staged: Iterable[tuple[str, Staged]]) -> None:
-        """Throw away what was staged for outputs."""
-        for name, it in staged:
-            await self._outputs[name].discard(it)
+        """Throw away what was staged for outputs, unless a batch was settled with it."""
+        async with self._settling:
+            await self._publisher.discard(staged)
 
     def _settle(
         self, ledger: Ledger, run: str, batch: int, outcome: Outcome
@@ -333,6 +337,9 @@ class Desk:
         pen, now_ms = self._pen(ledger.database), _now_ms()
         if pen.last_batch(run) >= batch:
             return Settled.BEFORE, []
+        if self._publisher.has_discarded(outcome.staged):
+            # Whoever said so does the batch again.
+            raise RuntimeError(f"what batch {batch} wrote was thrown away")
         if not all(pen.has(it) for it in outcome.deliveries):
             # Some of it was delivered again meanwhile, and is accounted for there. The rest has to
             # come again too: nobody else has it.
@@ -358,25 +365,6 @@ class Desk:
         self.counts.batches += 1
         self.counts.failed += len(outcome.failed)
         self.counts.acked += sum(it.segments for it in outcome.deliveries) - len(outcome.failed)
-
-    async def _publish(self) -> None:
-        """Publish everything that was settled, as far as that is possible now."""
-        stuck: set[str] = set()
-        for id, name, staged in await self._store.read(lambda it: self._pen(it).publications()):
-            # In order; and an output that cannot be written to keeps no other waiting.
-            if name in stuck:
-                continue
-            try:
-                await self._outputs[name].publish(staged)
-            except OSError as error:
-                self._complain(name, f"output {name!r} cannot be published to: {error}")
-                stuck.add(name)
-                continue
-            self._complaints.pop(name, None)
-            await self._store.write(
-                lambda ledger, id=id: self._pen(ledger.database).forget_publication(id)  # type: ignore[misc]
-            )
-        self._has_unpublished = bool(stuck)
 
     # Looks.
 

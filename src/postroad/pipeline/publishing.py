@@ -1,0 +1,129 @@
+"""What batches wrote, after they are settled: it is published for certain. What was not settled is
+thrown away, and then never settled."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from postroad.durable.store import Store
+from postroad.durable.store.database import Database
+
+from .media.medium import OutputMedium, Staged
+from .pen import Pen
+
+# Whoever settles a batch waits so long for its publication, and not for longer.
+_WAIT_S = 10.0
+# So many that were thrown away are remembered: more than can be on their way to be settled.
+_DISCARDED_MAX = 10_000
+
+
+class Publisher:
+    """Publishes what was settled, one thing after the other.
+
+    Args:
+        store: where the notes of what was settled are.
+        job: the job's name.
+        outputs: by the names of their tasks.
+        complain: called with the name of an output and what is wrong with it, or None.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        job: str,
+        outputs: Mapping[str, OutputMedium],
+        complain: Callable[[str, str | None], None],
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._outputs = outputs
+        self._complain = complain
+        self._publishing: asyncio.Task[None] | None = None
+        # Whether something was settled since the notes were read, or could not be published.
+        self._has_news = False
+        self._is_stuck = False
+        self._discarded: dict[bytes, None] = {}
+
+    @property
+    def has_unpublished(self) -> bool:
+        """Whether something is still to be published."""
+        return self._has_news or self._is_stuck or self._is_publishing
+
+    @property
+    def _is_publishing(self) -> bool:
+        return self._publishing is not None and not self._publishing.done()
+
+    async def publish(self) -> bool:
+        """Publish everything that was settled, as far as that is possible now.
+
+        Returns:
+            Whether that is done; it goes on by itself if it takes long.
+        """
+        self._has_news = True
+        if not self._is_publishing:
+            self._publishing = asyncio.create_task(self._publish())
+        publishing = self._publishing
+        assert publishing is not None
+        await asyncio.wait([publishing], timeout=_WAIT_S)
+        if not publishing.done():
+            return False
+        publishing.result()
+        return True
+
+    async def _publish(self) -> None:
+        while self._has_news:
+            self._has_news = False
+            await self._publish_noted()
+
+    async def _publish_noted(self) -> None:
+        stuck: set[str] = set()
+        for id, name, staged in await self._store.read(lambda it: self._pen(it).publications()):
+            # In order; and an output that cannot be written to keeps no other waiting.
+            if name in stuck:
+                continue
+            try:
+                await self._outputs[name].publish(staged)
+            except OSError as error:
+                self._complain(name, f"output {name!r} cannot be published to: {error}")
+                stuck.add(name)
+                continue
+            self._complain(name, None)
+            await self._store.write(
+                lambda ledger, id=id: self._pen(ledger.database).forget_publication(id)  # type: ignore[misc]
+            )
+        self._is_stuck = bool(stuck)
+
+    async def discard(self, staged: Iterable[tuple[str, Staged]]) -> None:
+        """Throw away what was staged, but for what is still to be published."""
+        noted = await self._store.read(lambda it: self._pen(it).publications())
+        wanted = {_key(name, it) for _, name, it in noted}
+        for name, it in staged:
+            key = _key(name, it)
+            if key not in wanted:
+                self._discarded[key] = None
+                await self._outputs[name].discard(it)
+        while len(self._discarded) > _DISCARDED_MAX:
+            del self._discarded[next(iter(self._discarded))]
+
+    def has_discarded(self, staged: Iterable[tuple[str, Staged]]) -> bool:
+        """Whether some of it was thrown away."""
+        # Mostly nothing was, and then what may be large needs no look.
+        return bool(self._discarded) and any(_key(*it) in self._discarded for it in staged)
+
+    async def close(self) -> None:
+        """Publish no more; what is left is published when the job runs again."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+            await asyncio.wait([self._publishing])
+
+    def _pen(self, database: Database) -> Pen:
+        return Pen(database, self._job)
+
+
+def _key(name: str, staged: Staged) -> bytes:
+    encoded = msgspec.msgpack.encode((name, staged), order="sorted")
+    return hashlib.blake2b(encoded, digest_size=16).digest()

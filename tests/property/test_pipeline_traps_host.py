@@ -1,0 +1,107 @@
+"""What the desk that Spark asks must not fall for: commits of what is no longer theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import pytest
+
+from postroad.pipeline.fused.outcome import PartOutcome, encode_part
+from postroad.pipeline.program import Program
+from postroad.pipeline.records import Delivery
+from postroad.pipeline.spark.client import DeskClient, desk_client
+from postroad.pipeline.spark.host import DeskHost
+from tests.unit.pipeline.desk_jobs import (
+    OpenDesk,
+    count_to,
+    input_task,
+    job_of,
+    numbers,
+    open_desk,
+)
+
+pytestmark = pytest.mark.integration
+
+T = TypeVar("T")
+JOB = job_of(input_task(batch_size=3))
+
+
+class Hosted:
+    """A desk, and one of Spark's processes that asks it."""
+
+    def __init__(self, desk: OpenDesk, client: DeskClient) -> None:
+        self.desk = desk
+        self._client = client
+
+    async def ask(self, question: Callable[[DeskClient], T]) -> T:
+        return await asyncio.to_thread(question, self._client)
+
+    async def settle(self, batch: int, parts: Iterable[bytes]) -> None:
+        await self.ask(lambda client: client.settle("run", batch, list(parts)))
+
+    async def do(self, name: str, deliveries: Iterable[Delivery]) -> bytes:
+        """A part of a batch that has written all of some deliveries."""
+        those = list(deliveries)
+        staged = await self.desk.stage(name, those)
+        return encode_part(PartOutcome([it.number for it in those], staged=staged))
+
+
+@asynccontextmanager
+async def hosted() -> AsyncIterator[Hosted]:
+    async with open_desk(JOB, {"in": count_to(9)}) as it:
+        host = DeskHost(Program(JOB), it.desk)
+        address = await host.start()
+        try:
+            client = await asyncio.to_thread(desk_client, address)
+            yield Hosted(it, client)
+        finally:
+            await host.stop()
+
+
+async def test_a_batch_with_a_delivery_that_is_gone_is_refused_as_a_whole() -> None:
+    """A driver that was taken for dead commits a batch of which a part was delivered again and
+    settled elsewhere. If the desk only left out what it does not know any more, all outputs of the
+    batch would be published, and some of them for the second time.
+    """
+    async with hosted() as it:
+        deliveries = [one for _ in range(3) for one in await it.desk.desk.admit()]
+        gone, mine, other = deliveries
+        await it.settle(0, [await it.do("first", [gone])])
+        await it.settle(1, [await it.do("late", [gone, mine]), await it.do("rest", [other])])
+        assert numbers(it.desk.output) == [0, 1, 2]
+        assert not it.desk.output.staged
+        again = await it.ask(lambda client: client.plan(0, 100))
+        assert [one.place for one in again] == [mine.place, other.place]
+        assert [one.generation for one in again] == [1, 1]
+        await it.settle(2, [await it.do("again", again)])
+        assert numbers(it.desk.output) == list(range(9))
+
+
+async def test_a_batch_that_spark_does_again_counts_once() -> None:
+    """Spark does a batch again if it crashed before it noted the commit. The desk knows that the
+    batch is settled, and throws the second edition away.
+    """
+    async with hosted() as it:
+        deliveries = await it.desk.desk.admit()
+        await it.settle(0, [await it.do("first", deliveries)])
+        await it.settle(0, [await it.do("second", deliveries)])
+        assert numbers(it.desk.output) == [0, 1, 2]
+        assert it.desk.output.discarded == ["second"]
+        assert it.desk.desk.counts.acked == 3
+
+
+async def test_spark_begins_before_the_first_delivery_that_is_open() -> None:
+    """A checkpoint that is new, or was lost, begins where the desk says. Behind what is still open
+    would skip it; before what is settled is only more work.
+    """
+    async with hosted() as it:
+        deliveries = [one for _ in range(3) for one in await it.desk.desk.admit()]
+        await it.settle(0, [await it.do("second", deliveries[1:2])])
+        first = await it.ask(lambda client: client.first())
+        assert await it.ask(lambda client: client.plan(first, 100)) == [
+            deliveries[0],
+            deliveries[2],
+        ]

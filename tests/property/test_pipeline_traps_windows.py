@@ -1,0 +1,151 @@
+"""What windows must not fall for: commits that fail, and emissions that pass for one another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.core import faults
+from postroad.core.errors import StoreUnavailable
+from postroad.durable import MemoryDisk, MemoryStore
+from postroad.pipeline import Desk, Job, Segment, SeqInput, SeqOutput, TriggerType
+from postroad.pipeline.desk import Outcome, Settled
+from postroad.pipeline.emissions import NewRoot, roots_of
+from postroad.pipeline.functions import Function
+from postroad.pipeline.pen import Pen
+from postroad.pipeline.program import Program
+from postroad.pipeline.windows import DeltaMaker, Extent, WindowState
+
+WINDOWS: list[dict[str, Any]] = [
+    {"name": name, "task": "count", "type": "global", "aggregation": "count"} for name in "uv"
+]
+JOB = msgspec.convert(
+    {
+        "name": "job",
+        "workflow": [["in", "count"], ["count", "out"]],
+        "catalog": [
+            {"name": "in", "type": "input", "medium": "seq", "batch_size": 1},
+            {"name": "count", "type": "function", "fn": "count"},
+            {"name": "out", "type": "output", "medium": "seq"},
+        ],
+        "windows": WINDOWS,
+        "triggers": [{"window": "u", "on": "drained", "emit": "twice"}],
+    },
+    Job,
+)
+
+
+def same(segment: Segment) -> Segment:
+    return segment
+
+
+def twice(extent: Extent) -> list[Segment]:
+    return [{"value": extent.value}] * 2
+
+
+FUNCTIONS: Mapping[str, Function] = {"count": same, "twice": twice}
+
+
+def program() -> Program:
+    return Program(JOB, FUNCTIONS.__getitem__)
+
+
+# Commits that fail.
+
+
+class Failing:
+    """A fault point that fails at chosen times."""
+
+    def __init__(self, times: list[bool]) -> None:
+        self._times = times
+
+    def __call__(self, **facts: object) -> None:
+        if self._times and self._times.pop(0):
+            raise StoreUnavailable("the disk is away")
+
+
+async def count_despite(point: str, failures: list[list[bool]]) -> list[int]:
+    """How many segments each window has after batches of one each, settled until they are."""
+    store = MemoryStore(MemoryDisk())
+    await store.open("job")
+    source = SeqInput({"n": n} for n in range(len(failures)))
+    desk = Desk(program(), store, {"in": source}, {"out": SeqOutput()})
+    await desk.open()
+    for batch, times in enumerate(failures):
+        deliveries = await desk.admit()
+        maker = DeltaMaker(program().plan)
+        maker.add("count", None, {"n": batch})
+        with faults.armed(point, Failing(times)):
+            while True:
+                try:
+                    settled = await desk.settle(
+                        "run", batch, Outcome(deliveries, delta=maker.delta)
+                    )
+                    break
+                except StoreUnavailable:
+                    continue
+        assert settled in (Settled.NOW, Settled.BEFORE)
+    rows = await store.read(lambda database: Pen(database, "job").panes())
+    await desk.close()
+    await store.close()
+    state = WindowState(program().plan, rows)
+    return [it.value for it in state.on_drained()]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", ["durable.commit.before", "durable.commit.after"])
+@given(st.lists(st.lists(st.booleans(), max_size=3), min_size=1, max_size=5))
+def test_a_commit_that_fails_leaves_nothing_in_windows(
+    point: str, failures: list[list[bool]]
+) -> None:
+    """Segments are acknowledged when what they add is in the store, together with the news that
+    they are done. A desk that lives on after a commit which failed must forget what it added in
+    its memory: the batch comes again, and would count twice.
+    """
+    assert asyncio.run(count_despite(point, failures)) == [len(failures)]
+
+
+# Emissions.
+
+WHICH = st.tuples(
+    st.sampled_from("uv"),
+    st.sampled_from([None, "a", "b", 1, "1"]),
+    st.sampled_from([0.0, 10.0, -10.0]),
+    st.integers(1, 12),
+)
+
+
+def ids_of(window: str, group: object, lower: float, firing: int, value: int = 0) -> list[int]:
+    extent = Extent(
+        window=window,
+        group=group,
+        lower=lower,
+        upper=lower + 10,
+        value=value,
+        segments=1,
+        firing=firing,
+        trigger=TriggerType.DRAINED,
+        trigger_index=0,
+    )
+    made = list(roots_of(program(), extent, 0))
+    return [it.root for it in made if isinstance(it, NewRoot)]
+
+
+@pytest.mark.timeout(600)
+@given(st.sets(WHICH, max_size=30))
+def test_every_emission_is_a_root_of_its_own(
+    emissions: set[tuple[str, object, float, int]],
+) -> None:
+    """What a trigger emits is a new root. Were its id the same as that of another window, group,
+    stretch of time or firing, one would take the place of the other in the pen, or outputs would
+    take it for something they have. The same emission, computed again, is the same root.
+    """
+    ids = [id for it in emissions for id in ids_of(*it)]
+    assert len(set(ids)) == len(ids) == 2 * len(emissions)
+    assert [id for it in emissions for id in ids_of(*it, value=1)] == ids
