@@ -18,6 +18,9 @@ CONFIG = ROOT / "importlinter.ini"
 
 # Parts of layers that have rules of their own. Here each is a package, whatever it is otherwise.
 PARTS = (
+    "cells/address", "cells/announcing", "cells/choice", "cells/decision", "cells/domain",
+    "cells/envelope", "cells/errors", "cells/failure", "cells/learning", "cells/path",
+    "cells/route", "cells/routes", "cells/routing", "cells/snapshots",
     "cluster/discovery", "cluster/membership", "durable/chain", "durable/config",
     "durable/control", "durable/dedup", "durable/exchange", "durable/letters", "durable/names",
     "durable/outflow", "durable/frontier", "durable/shelf", "durable/statistics", "durable/store",
@@ -39,6 +42,11 @@ PLANTED = [
     ("cluster.membership", "asyncio"),
     ("cluster.membership", "random"),
     ("cluster.membership", "time"),
+    ("cells.announcing", "time"),
+    ("cells.choice", "random"),
+    ("cells.envelope", "secrets"),
+    ("cells.learning", "asyncio"),
+    ("cells.routing", "threading"),
     ("durable.chain", "asyncio"),
     ("durable.config", "concurrent"),
     ("durable.control", "multiprocessing"),
@@ -88,6 +96,8 @@ PLANTED = [
     ("dashboard", "postroad.core"),
 ]
 ALLOWED = [
+    ("cells", "asyncio"),
+    ("cells.routing", "msgspec"),
     ("cluster", "asyncio"),
     ("durable", "random"),
     ("durable.outflow", "msgspec"),

@@ -1,0 +1,85 @@
+"""What is to be done with a message in one domain, and why."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .domain import Role
+from .envelope import Envelope
+from .failure import Failure
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a message came from, and so what may be done with a logical name in it."""
+
+    peer: str | None = None
+    """The domain whose tunnel brought it; None if a cell of this domain sends it."""
+    may_stay: bool = True
+    """Whether a cell of this domain that has the name itself may get it."""
+    may_leave: bool = True
+    """Whether it may go to another domain; whatever has its domain written on it always may."""
+
+    @classmethod
+    def from_peer(cls, peer: str, role: Role) -> Origin:
+        """Out of a tunnel. What a core sends was already offered to all other domains."""
+        return cls(peer=peer, may_leave=role is not Role.CORE)
+
+
+HERE = Origin()
+"""A cell of this domain sends it."""
+OUTWARDS = Origin(may_stay=False)
+"""A cell of this domain sends it to its namesakes elsewhere."""
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A message for a cell of this domain."""
+
+    cell: str
+    envelope: Envelope
+    """As the cell gets it: the hop is taken. If others remain the cell may send it on."""
+    name: str | None = None
+    """The queue or topic it was sent to, if that is why this cell gets it."""
+
+
+class Forward(msgspec.Struct, frozen=True):
+    """A message for a gateway: a cell of this domain that brings it elsewhere."""
+
+    gateway: str
+    envelope: Envelope
+    """As it leaves: this domain is at the end of its source."""
+    choice: str | None = None
+    """What was chosen among queue or default routes; to be avoided if the gateway fails."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """All that is to be done with a message, and the steps that led there."""
+
+    deliveries: tuple[Delivery, ...] = ()
+    forwards: tuple[Forward, ...] = ()
+    failure: Failure | None = None
+    """Why the message is lost, as a whole or the one of its copies that was no topic's."""
+    is_answered: bool = False
+    """Whether the sender is to be told of the failure."""
+    trace: tuple[tuple[object, ...], ...] = ()
+    """A format and its arguments for each step; `steps` puts them together."""
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps in words: what `route find` prints."""
+        return [str(form).format(*arguments) for form, *arguments in self.trace]
+
+    def explain(self) -> str:
+        """All steps and the outcome, a line each."""
+        outcome = [f"deliver to {it.cell}" + _as_name(it) for it in self.deliveries]
+        outcome += [f"forward through {it.gateway}" + _towards(it) for it in self.forwards]
+        if self.failure is not None:
+            outcome.append(f"fail: {self.failure.text}")
+        return "\n".join([*self.steps, *(f"=> {it}" for it in outcome or ["nothing to do"])])
+
+
+def _as_name(delivery: Delivery) -> str:
+    return f" for {delivery.name}" if delivery.name is not None else ""
+
+
+def _towards(forward: Forward) -> str:
+    return f" towards {forward.choice}" if forward.choice is not None else ""

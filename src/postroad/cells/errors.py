@@ -1,0 +1,68 @@
+"""What can go wrong with cells, below the tree of `postroad.core.errors`.
+
+ConfigError
+└── RouteRefused                          the table cannot be changed like that
+    ├── DuplicateRoute                    it has that route already
+    ├── NoSuchRoute (LookupError)         it has no such route
+    └── NoSuchCell (LookupError)          the route's target is no cell of this domain
+MessagingError
+└── RoutingError                          abstract
+    ├── NoRoute                           nobody takes the message, here or where it got to
+    ├── HopLimit                          it went from domain to domain, or in circles
+    └── MessageExpired                    its time was over before it arrived
+"""
+
+from __future__ import annotations
+
+from postroad.core.errors import ConfigError, MessagingError, Outcome
+
+
+class RouteRefused(ConfigError):
+    """The routing table cannot be changed like that; it is as it was."""
+
+    code = 7100
+
+
+class DuplicateRoute(RouteRefused):
+    """The table has a route of that type, destination and target already."""
+
+    code = 7110
+
+
+class NoSuchRoute(RouteRefused, LookupError):
+    """The table has no route of that type, destination and target."""
+
+    code = 7120
+
+
+class NoSuchCell(RouteRefused, LookupError):
+    """A route of this domain needs a cell of this domain, or another domain, to lead to."""
+
+    code = 7130
+
+
+class RoutingError(MessagingError):
+    """Abstract: a message did not find its way."""
+
+    code = 7200
+    outcome = Outcome.KNOWN
+
+
+class NoRoute(RoutingError):
+    """Nobody takes the message; transient while cells start and routes spread."""
+
+    code = 7210
+    retryable = True
+
+
+class HopLimit(RoutingError):
+    """The message was sent from domain to domain, or from alias to alias, without an end."""
+
+    code = 7220
+
+
+class MessageExpired(RoutingError):
+    """The time the sender gave the message was over before anybody took it."""
+
+    code = 7230
+    retryable = True

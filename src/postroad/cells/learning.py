@@ -1,0 +1,189 @@
+"""The receiver of snapshots: which routes of this domain others are the reason for.
+
+A core has routes to every queue and topic that another domain offers. A satellite has routes to
+the queues of cores, and a default route to each core. Nobody passes on what others offer.
+
+Whoever runs it applies what `take_changes` gives after every call, and calls `tick` at
+`deadline()`. The routes to the domains themselves are the business of their tunnels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from postroad.core.errors import ConfigError
+
+from .domain import Domain, Role
+from .route import Route
+from .snapshots import Check, Have, Leaving, Offer, Snapshot
+
+NEVER = math.inf
+
+
+class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of a learner."""
+
+    default_delay_s: float = 5.0
+    """How long another core is left to meet the other satellites before all goes through it."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.default_delay_s) and self.default_delay_s >= 0):
+            raise ConfigError(
+                f"default_delay_s={self.default_delay_s!r} must be a finite number, 0 or more"
+            )
+
+
+class RouteChanges(msgspec.Struct, frozen=True):
+    """What is to be changed in the table, all at once."""
+
+    added: tuple[Route, ...] = ()
+    deleted: tuple[Route, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.deleted)
+
+
+class _Peer:
+    """One domain at the other end of a tunnel, and what is known of it."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+        self.have = Have()
+        self.offer = Offer()
+        # When it may become a default route; NEVER for what must not.
+        self.default_due = NEVER
+        self.is_default = False
+
+
+class Learner:
+    """Learns from peers what they offer.
+
+    Args:
+        domain: this domain.
+        config: all times.
+    """
+
+    def __init__(self, domain: Domain, *, config: LearnerConfig | None = None) -> None:
+        self.domain = domain
+        self.config = config or LearnerConfig()
+        self._peers: dict[str, _Peer] = {}
+        # The routes that were given out because of each peer, and the peers to look at again.
+        self._told: dict[str, frozenset[Route]] = {}
+        self._dirty: set[str] = set()
+
+    # What is known, and what is to be done.
+
+    def offers(self) -> dict[str, Offer]:
+        """What each peer offers, as far as it is known."""
+        return {name: self._peers[name].offer for name in sorted(self._peers)}
+
+    def have(self, name: str) -> Have:
+        """Which snapshot of a peer is known."""
+        peer = self._peers.get(name)
+        return Have() if peer is None else peer.have
+
+    def take_changes(self) -> RouteChanges:
+        """What became of the routes since the last call."""
+        added: list[Route] = []
+        deleted: list[Route] = []
+        for name in sorted(self._dirty):
+            told = self._told.pop(name, frozenset())
+            wanted = frozenset(self._wanted(name))
+            added += sorted(wanted - told, key=str)
+            deleted += sorted(told - wanted, key=str)
+            if wanted:
+                self._told[name] = wanted
+        self._dirty.clear()
+        return RouteChanges(tuple(added), tuple(deleted))
+
+    def deadline(self) -> float:
+        """When `tick` must be called."""
+        return min((peer.default_due for peer in self._peers.values()), default=NEVER)
+
+    # What happens.
+
+    def peer_up(self, domain: Domain, now: float) -> None:
+        """A tunnel to a peer came up.
+
+        What was known stays until the peer tells anew, if no one said that the old tunnel is gone.
+        """
+        before = self._peers.get(domain.name)
+        peer = self._peers[domain.name] = _Peer(domain)
+        if before is not None:
+            peer.offer = before.offer
+            peer.is_default = before.is_default and self._is_upstream(peer)
+        self._dirty.add(domain.name)
+        if self._is_upstream(peer) and not peer.is_default:
+            peer.default_due = now + self.config.default_delay_s
+        self._keep_a_default(now)
+
+    def peer_down(self, name: str, now: float) -> None:
+        """The tunnel to a peer is gone, and so is all it offered."""
+        if self._peers.pop(name, None) is not None:
+            self._dirty.add(name)
+            self._keep_a_default(now)
+
+    def receive(self, update: Snapshot | Check | Leaving, name: str, now: float) -> Have | None:
+        """Hear a peer; gives what to answer, which is nothing to those without a tunnel."""
+        peer = self._peers.get(name)
+        if peer is None:
+            return None
+        if isinstance(update, Snapshot):
+            self._apply(update, peer)
+        elif isinstance(update, Leaving) and update.incarnation == peer.have.incarnation:
+            self._spare(peer)
+            self._keep_a_default(now)
+        return peer.have
+
+    def tick(self, now: float) -> None:
+        """Make default routes of the cores that had their time."""
+        for peer in self._peers.values():
+            if peer.default_due <= now:
+                self._make_default(peer)
+
+    # How it is done.
+
+    def _apply(self, snapshot: Snapshot, peer: _Peer) -> None:
+        """Take a snapshot unless it is older than what is there."""
+        if (snapshot.incarnation, snapshot.number) >= (peer.have.incarnation, peer.have.number):
+            peer.offer = snapshot.offer
+            peer.have = Have(snapshot.incarnation, snapshot.number, snapshot.offer.digest())
+            self._dirty.add(peer.domain.name)
+
+    def _wanted(self, name: str) -> Iterator[Route]:
+        peer = self._peers.get(name)
+        if peer is None:
+            return
+        target, zone = peer.domain.address, peer.offer.zone
+        if Role.CORE in (self.domain.role, peer.domain.role):
+            yield from (Route.to_queue(queue, target, zone) for queue in peer.offer.queues)
+        if self.domain.role is Role.CORE:
+            yield from (Route.to_topic(topic, target, zone) for topic in peer.offer.topics)
+        if peer.is_default:
+            yield Route.default(target, peer.domain.zone)
+
+    def _is_upstream(self, peer: _Peer) -> bool:
+        return self.domain.role is Role.SATELLITE and peer.domain.role is Role.CORE
+
+    def _keep_a_default(self, now: float) -> None:
+        """While there is no other default route, nobody has to wait to become one."""
+        self.tick(now)
+        if not any(peer.is_default for peer in self._peers.values()):
+            for peer in self._peers.values():
+                if peer.default_due < NEVER:
+                    self._make_default(peer)
+
+    def _make_default(self, peer: _Peer) -> None:
+        peer.is_default, peer.default_due = True, NEVER
+        self._dirty.add(peer.domain.name)
+
+    def _spare(self, peer: _Peer) -> None:
+        peer.is_default, peer.default_due = False, NEVER
+        self._dirty.add(peer.domain.name)
+
+    def __repr__(self) -> str:
+        defaults = sum(peer.is_default for peer in self._peers.values())
+        return f"<Learner of {self.domain.name}: {len(self._peers)} peers, {defaults} defaults>"

@@ -1,0 +1,309 @@
+"""Where a message goes next: one pure function.
+
+The order is this. Hops that are this domain's own address are taken. A cell of this domain gets
+what is addressed to it. A logical name goes to the cell that has it; else every topic route of
+the name gets a copy, and then the first of these that leads anywhere gets the message: exact
+routes and aliases of the address, queue routes of the name or domain routes of the domain,
+default routes. An alias or a queue's consumer takes the place of the hop.
+
+It is the order of the system this follows, with these differences:
+
+- Among default routes, and among the routes of a queue, the order is a ranking: by a hash of the
+  destination, so that order is kept, and by a hash of the message, so that load is spread. A route
+  that leads nowhere at the moment, or that the caller asks to avoid, is passed over.
+- A domain that had the same hop before is passed over, too. In a fan-out that is no failure,
+  where the original reports one for each publication by a domain that has subscribers.
+- A cell gets one copy, and a gateway one for each hop, however many routes lead there.
+- A topic's copies go to domains through exact and domain routes alone. By a default route they
+  would meet the message itself again.
+- Whether a message may leave is decided by where it came from, until an alias renames it.
+- A message whose time is over is not carried on; its sender is told.
+
+What stays: a queue, an exact route or an alias of the same name as a topic keeps the message from
+the default route, and so from the subscribers of other domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from .address import LOCAL, CellAddress
+from .choice import rank_by
+from .decision import HERE, Decision, Delivery, Forward, Origin
+from .domain import Domain
+from .envelope import Envelope
+from .errors import HopLimit, MessageExpired, NoRoute, RoutingError
+from .failure import Failure
+from .path import CellPath
+from .route import Route, RouteType
+from .routes import RouteTable
+
+STEPS_MAX = 16
+"""Names a hop may have one after the other in one domain; more are aliases in a circle."""
+SOURCE_HOPS_MAX = 30
+"""Length of the source path of what may still leave a domain."""
+
+_NOBODY: frozenset[str] = frozenset()
+
+
+def route_message(
+    envelope: Envelope,
+    origin: Origin = HERE,
+    *,
+    table: RouteTable,
+    cells: Collection[str],
+    domain: Domain,
+    avoid: frozenset[str] = _NOBODY,
+) -> Decision:
+    """Decide what becomes of a message.
+
+    Args:
+        envelope: the message.
+        origin: where it came from.
+        table: all routes.
+        cells: the cells of this domain that can be reached, gateways among them.
+        domain: this domain.
+        avoid: what queue and default routes shall not lead to: the choices that were tried.
+    """
+    return _Routing(envelope, origin, table, cells, domain, avoid).decide()
+
+
+class _Routing:
+    """One message on its way through one domain."""
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        origin: Origin,
+        table: RouteTable,
+        cells: Collection[str],
+        domain: Domain,
+        avoid: frozenset[str],
+    ) -> None:
+        self._envelope = envelope
+        self._table = table
+        self._cells = cells
+        self._domain = domain
+        self._own_address = domain.address
+        self._avoid = avoid
+        self._may_stay = origin.may_stay
+        self._may_leave = origin.may_leave
+        self._path = envelope.destination
+        # Domains that had this very hop before us; none once it is another one.
+        self._visited = envelope.source.latest_domains()
+        if origin.peer is not None:
+            self._visited |= {origin.peer}
+        self._was_topic = False
+        self._deliveries: dict[str, Delivery] = {}
+        self._forwards: dict[tuple[str, CellAddress], Forward] = {}
+        self._failure: Failure | None = None
+        self._trace: list[tuple[object, ...]] = []
+
+    def decide(self) -> Decision:
+        if self._envelope.is_expired:
+            self._fail(MessageExpired, f"the time of the message was over at {self._domain.name}")
+        else:
+            self._follow()
+        failure = self._failure
+        is_wanted = not (self._envelope.is_quiet and failure and failure.code == NoRoute.code)
+        return Decision(
+            deliveries=tuple(self._deliveries.values()),
+            forwards=tuple(self._forwards.values()),
+            failure=failure,
+            is_answered=failure is not None and is_wanted and self._envelope.is_answerable,
+            trace=tuple(self._trace),
+        )
+
+    def _follow(self) -> None:
+        """Resolve the current hop, and whatever takes its place, to the end."""
+        for _ in range(STEPS_MAX):
+            if not self._take_own_hops():
+                return
+            if self._resolve(self._path.current):
+                return
+        self._fail(HopLimit, f"{STEPS_MAX} aliases, one after the other, at {self._domain.name}")
+
+    def _take_own_hops(self) -> bool:
+        while not self._path.was_walked:
+            if self._path.current != self._own_address:
+                return True
+            self._say("{} is this domain: on to the next hop", self._path.current)
+            self._path = self._path.advanced()
+            self._visited = _NOBODY
+        self._fail(NoRoute, f"the path ends at domain {self._domain.name}, not at a cell")
+        return False
+
+    def _resolve(self, hop: CellAddress) -> bool:
+        """Settle what becomes of a hop; False if another one took its place."""
+        if hop.domain == self._domain.name:
+            self._deliver_to_own(hop)
+            return True
+        if hop.is_local:
+            if self._may_stay and hop.cell in self._cells:
+                self._say("{} is a cell of this domain", hop.cell)
+                self._deliver(hop.cell, None)
+                return True
+            self._fan_out(hop)
+        return self._find(hop)
+
+    def _deliver_to_own(self, hop: CellAddress) -> None:
+        if hop.cell in self._cells:
+            self._say("{} is in this domain", hop)
+            self._deliver(hop.cell, None)
+        else:
+            self._fail(NoRoute, f"no cell {hop.cell!r} in domain {hop.domain}")
+
+    # Topics.
+
+    def _fan_out(self, hop: CellAddress) -> None:
+        for route in self._table.topics(hop.cell):
+            self._was_topic = True
+            if self._is_own(route.target):
+                self._copy_to_cell(route)
+            elif not self._may_leave:
+                self._say("{}: not followed, the message came from a core", route)
+            else:
+                self._copy_to_domain(route)
+
+    def _copy_to_cell(self, route: Route) -> None:
+        if route.target.cell in self._cells:
+            self._say("{}: a copy", route)
+            self._deliver(route.target.cell, route.cell)
+        else:
+            self._say("{}: that cell is gone", route)
+
+    def _copy_to_domain(self, route: Route) -> None:
+        if self._was_at(route.target):
+            self._say("{}: the message came from there", route)
+        elif (gateway := self._gateway(route.target)) is None:
+            self._fail(NoRoute, f"{route}: no way there from {self._domain.name}")
+        else:
+            self._say("{}: a copy through {}", route, gateway)
+            self._forward(gateway, None)
+
+    # Everything else.
+
+    def _find(self, hop: CellAddress) -> bool:
+        """Follow the first route that leads anywhere; False if it gave the hop another name."""
+        for route in self._routes_for(hop):
+            if route.type is RouteType.ALIAS:
+                self._say("{}: another name", route)
+                self._rename(route.target)
+                return False
+            if self._was_at(route.target):
+                self._say("{}: the message came from there", route)
+            elif self._goes_by(route):
+                return True
+        if self._was_topic:
+            self._say("no other route for {}", hop)
+        else:
+            self._fail(NoRoute, f"no route for {hop} at {self._domain.name}")
+        return True
+
+    def _goes_by(self, route: Route) -> bool:
+        if route.type is RouteType.QUEUE and self._is_own(route.target):
+            return self._goes_to_consumer(route)
+        gateway = self._gateway(route.target)
+        if gateway is None:
+            self._say("{}: no way there", route)
+            return False
+        self._say("{}: through {}", route, gateway)
+        is_choice = route.type in (RouteType.QUEUE, RouteType.DEFAULT)
+        self._forward(gateway, route.target_name if is_choice else None)
+        return True
+
+    def _goes_to_consumer(self, route: Route) -> bool:
+        if route.target.cell not in self._cells:
+            self._say("{}: that cell is gone", route)
+            return False
+        self._say("{}: the consumer", route)
+        self._deliver(route.target.cell, route.cell)
+        return True
+
+    def _routes_for(self, hop: CellAddress) -> Iterator[Route]:
+        yield from self._table.exacts(hop)
+        if hop.is_local:
+            yield from self._queue_routes(hop.cell)
+        else:
+            yield from self._table.domains(hop.domain)
+        if self._may_leave or not hop.is_local:
+            # Sticky: what is sent to one name goes one way and so stays in order.
+            yield from self._ranked(self._table.defaults(), str(hop).encode())
+
+    def _queue_routes(self, name: str) -> list[Route]:
+        routes = self._table.queues(name)
+        if not self._may_leave:
+            routes = [route for route in routes if self._is_own(route.target)]
+        return self._ranked(routes, self._envelope.id)
+
+    def _ranked(self, routes: Iterable[Route], key: bytes) -> list[Route]:
+        allowed = [route for route in routes if route.target_name not in self._avoid]
+        zone = self._domain.zone
+        return rank_by(
+            key,
+            allowed,
+            name=lambda route: route.target_name,
+            is_preferred=lambda route: zone is not None and route.zone == zone,
+        )
+
+    # What targets are.
+
+    def _is_own(self, target: CellAddress) -> bool:
+        return target.domain in (self._domain.name, LOCAL) and not target.is_domain
+
+    def _was_at(self, target: CellAddress) -> bool:
+        return target.is_domain and target.domain in self._visited
+
+    def _gateway(self, target: CellAddress) -> str | None:
+        """The cell of this domain that brings messages to a target, if there is one."""
+        seen: set[CellAddress] = set()
+        ahead = [target]
+        while ahead:
+            address = ahead.pop()
+            if self._is_own(address):
+                if address.cell in self._cells:
+                    return address.cell
+            elif address not in seen:
+                seen.add(address)
+                ahead += reversed(self._ways_to(address))
+        return None
+
+    def _ways_to(self, address: CellAddress) -> list[CellAddress]:
+        routes = [*self._table.exacts(address), *self._table.domains(address.domain)]
+        return [route.target for route in routes if route.type is not RouteType.ALIAS]
+
+    # What is decided.
+
+    def _rename(self, address: CellAddress) -> None:
+        self._path = self._path.with_current(address)
+        self._visited = _NOBODY
+        self._may_stay = self._may_leave = True
+
+    def _deliver(self, cell: str, name: str | None) -> None:
+        if cell in self._deliveries:
+            self._say("{} has its copy already", cell)
+            return
+        path = self._path.with_current(CellAddress(cell, self._domain.name)).advanced()
+        self._deliveries[cell] = Delivery(cell, self._envelope.heading(path), name)
+
+    def _forward(self, gateway: str, choice: str | None) -> None:
+        if len(self._envelope.source) > SOURCE_HOPS_MAX:
+            self._fail(HopLimit, f"{len(self._envelope.source)} hops at {self._domain.name}")
+            return
+        if (gateway, self._path.current) in self._forwards:
+            self._say("{} has its copy already", gateway)
+            return
+        leaving = self._envelope.leaving(self._path, self._own_address)
+        self._forwards[gateway, self._path.current] = Forward(gateway, leaving, choice)
+
+    def _fail(self, error: type[RoutingError], text: str) -> None:
+        self._say("{}", text)
+        hop = _hop_of(self._path)
+        self._failure = Failure.of(error, text, hop=hop, at=self._domain.name)
+
+    def _say(self, form: str, *arguments: object) -> None:
+        self._trace.append((form, *arguments))
+
+
+def _hop_of(path: CellPath) -> CellAddress | None:
+    return None if path.was_walked else path.current

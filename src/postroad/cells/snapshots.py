@@ -1,0 +1,114 @@
+"""What domains tell each other of the queues and topics their own cells offer.
+
+A snapshot is everything a domain offers at one time. It has the domain's incarnation, which is
+higher for each later start, and a number, which is higher for each later snapshot. So a receiver
+can tell what is old, whatever order things arrive in, and what a domain no longer offers is
+withdrawn by the next snapshot. Every message is acknowledged with what the receiver then has, and
+now and then a sender asks whether that is still right.
+
+The messages do not name their sender: that is who is at the other end of the tunnel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.core.limits import MIB
+
+from .address import validate_cell_name, validate_zone
+
+NAMES_MAX = 8_192
+"""Queues, or topics, that one domain offers."""
+OFFER_BYTES_MAX = 2 * MIB
+"""Length of all their names together: a snapshot is one message."""
+DIGEST_BYTES = 16
+
+Incarnation: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Names: TypeAlias = Annotated[tuple[str, ...], msgspec.Meta(max_length=NAMES_MAX)]
+Digest: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=DIGEST_BYTES)]
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The queues and topics of a domain's own cells, each once and in order, and its zone."""
+
+    queues: Names = ()
+    topics: Names = ()
+    zone: str | None = None
+
+    def __post_init__(self) -> None:
+        for names in (self.queues, self.topics):
+            if len(names) > NAMES_MAX:
+                raise ConfigError(f"{len(names)} names are more than {NAMES_MAX}")
+            if any(a >= b for a, b in pairwise(names)):
+                raise ConfigError("the names of an offer must be in order, each once")
+            for name in names:
+                validate_cell_name(name)
+        size = sum(len(name.encode()) for name in (*self.queues, *self.topics))
+        if size > OFFER_BYTES_MAX:
+            raise ConfigError(f"names of {size} bytes are longer than {OFFER_BYTES_MAX}")
+        if self.zone is not None:
+            validate_zone(self.zone)
+
+    @classmethod
+    def of(
+        cls, queues: Iterable[str] = (), topics: Iterable[str] = (), zone: str | None = None
+    ) -> Offer:
+        """An offer of these names, in any order and as often as they come."""
+        return cls(tuple(sorted(set(queues))), tuple(sorted(set(topics))), zone)
+
+    def digest(self) -> bytes:
+        """A hash that tells this offer from all others."""
+        return blake2b(_encoder.encode(self), digest_size=DIGEST_BYTES).digest()
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+    """All I offer. The answer is a Have."""
+
+    incarnation: Incarnation
+    number: Number
+    offer: Offer
+
+
+class Check(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
+    """What do you have of mine? The answer is a Have."""
+
+
+class Have(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
+    """What I have of yours; all zero and empty if nothing."""
+
+    incarnation: Incarnation = 0
+    number: Number = 0
+    digest: Digest = b""
+
+
+class Leaving(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
+    """I am about to stop: send me nothing that you can send another way. The answer is a Have."""
+
+    incarnation: Incarnation
+
+
+Update: TypeAlias = Snapshot | Check | Have | Leaving
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Update)
+
+
+def encode_update(update: Update) -> bytes:
+    """The bytes to send."""
+    return _encoder.encode(update)
+
+
+def decode_update(data: bytes) -> Update:
+    """Read what a peer sent; raises MalformedPayload for anything else."""
+    try:
+        update: Update = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise MalformedPayload(f"no update of routes: {error}") from None
+    return update

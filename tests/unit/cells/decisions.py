@@ -1,0 +1,57 @@
+"""Routing decisions of one satellite that has two cores and another satellite as peers."""
+
+from __future__ import annotations
+
+from postroad.cells import (
+    HERE,
+    CellAddress,
+    Decision,
+    Domain,
+    Envelope,
+    Origin,
+    Role,
+    Route,
+    RouteTable,
+    route_message,
+)
+from tests.unit.cells.networks import make_envelope
+
+S1 = Domain("S1", Role.SATELLITE, "east")
+CELLS = {"a", "b", "to-C1", "to-C2", "to-S2"}
+FROM_CORE = Origin.from_peer("C1", Role.CORE)
+FROM_SATELLITE = Origin.from_peer("S2", Role.SATELLITE)
+
+
+def at(text: str) -> CellAddress:
+    return CellAddress.parse(text)
+
+
+LINKS = [Route.to_domain(name, at(f"to-{name}@S1")) for name in ("C1", "C2", "S2")]
+
+
+def decide(
+    path: str | Envelope,
+    *routes: Route,
+    origin: Origin = HERE,
+    domain: Domain = S1,
+    avoid: frozenset[str] = frozenset(),
+) -> Decision:
+    envelope = make_envelope(path, "p@S1") if isinstance(path, str) else path
+    table = RouteTable([*LINKS, *routes])
+    return route_message(envelope, origin, table=table, cells=CELLS, domain=domain, avoid=avoid)
+
+
+def cells_of(decision: Decision) -> list[str]:
+    return [it.cell for it in decision.deliveries]
+
+
+def gateways_of(decision: Decision) -> list[str]:
+    return [it.gateway for it in decision.forwards]
+
+
+def failure_of(decision: Decision) -> tuple[int, str]:
+    assert decision.failure is not None
+    return decision.failure.code, decision.failure.text
+
+
+DEFAULTS = [Route.default(at("*@C1")), Route.default(at("*@C2"))]

@@ -1,0 +1,246 @@
+"""The sender of snapshots: who is told what, when again, and when no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.cells import (
+    Announcer,
+    AnnouncerConfig,
+    CellAddress,
+    Check,
+    Domain,
+    Have,
+    Leaving,
+    Offer,
+    Role,
+    Route,
+    RouteTable,
+    Snapshot,
+    Update,
+    offer_of,
+)
+from postroad.cells.announcing import NEVER
+from postroad.core.errors import ConfigError
+
+CONFIG = AnnouncerConfig(resend_first_s=1, resend_max_s=4, check_interval_s=30)
+CORE = Domain("C1", Role.CORE, "east")
+SATELLITE = Domain("S1", Role.SATELLITE, "east")
+BOTH = Offer.of(["q"], ["t"], "east")
+QUEUES = Offer.of(["q"], [], "east")
+EMPTY = Offer(zone="east")
+
+
+def make_announcer(domain: Domain = CORE, *, offer: Offer | None = None) -> Announcer:
+    announcer = Announcer(domain, incarnation=7, config=CONFIG)
+    if offer is not None:
+        announcer.offer(offer, 0.0)
+    return announcer
+
+
+def sent(announcer: Announcer) -> list[tuple[str, Offer]]:
+    outgoing = announcer.take_outgoing()
+    return [(name, it.offer) for name, it in outgoing if isinstance(it, Snapshot)]
+
+
+def acknowledge(announcer: Announcer, now: float = 0.0) -> None:
+    """Every peer has what it was sent."""
+    for name, update in announcer.take_outgoing():
+        if isinstance(update, Snapshot):
+            have = Have(update.incarnation, update.number, update.offer.digest())
+            announcer.receive(have, name, now)
+
+
+def settled(domain: Domain = CORE) -> Announcer:
+    announcer = make_announcer(domain, offer=BOTH)
+    announcer.peer_up("C2", Role.CORE, 0.0)
+    acknowledge(announcer)
+    return announcer
+
+
+# Who is told what.
+
+
+def test_cores_are_told_all_and_satellites_the_queues_of_a_core() -> None:
+    announcer = make_announcer(offer=BOTH)
+    announcer.peer_up("C2", Role.CORE, 0.0)
+    announcer.peer_up("S2", Role.SATELLITE, 0.0)
+    assert sent(announcer) == [("C2", BOTH), ("S2", QUEUES)]
+
+
+def test_a_satellite_tells_cores_alone() -> None:
+    announcer = make_announcer(SATELLITE, offer=BOTH)
+    announcer.peer_up("C1", Role.CORE, 0.0)
+    announcer.peer_up("S2", Role.SATELLITE, 0.0)
+    assert sent(announcer) == [("C1", BOTH)]
+
+
+def test_a_domain_that_offers_nothing_says_so() -> None:
+    announcer = make_announcer()
+    announcer.peer_up("C2", Role.CORE, 0.0)
+    assert sent(announcer) == [("C2", EMPTY)]
+
+
+def test_a_change_is_told_at_once_and_with_a_higher_number() -> None:
+    announcer = settled()
+    announcer.offer(EMPTY, 5.0)
+    ((name, update),) = announcer.take_outgoing()
+    assert (name, update) == ("C2", Snapshot(7, 4, EMPTY))
+    assert announcer.behind() == ["C2"]
+
+
+def test_satellites_are_not_told_of_topics_coming_and_going() -> None:
+    announcer = make_announcer(offer=QUEUES)
+    announcer.peer_up("S2", Role.SATELLITE, 0.0)
+    acknowledge(announcer)
+    announcer.offer(BOTH, 1.0)
+    announcer.offer(QUEUES, 2.0)
+    assert announcer.take_outgoing() == []
+    assert announcer.behind() == []
+
+
+def test_no_change_is_not_told() -> None:
+    announcer = settled()
+    announcer.offer(BOTH, 5.0)
+    assert announcer.take_outgoing() == []
+
+
+def test_what_a_table_offers() -> None:
+    cell = CellAddress("a", "C1")
+    table = RouteTable(
+        [
+            Route.to_queue("q", cell),
+            Route.to_topic("t", cell),
+            Route.to_queue("elsewhere", CellAddress.of_domain("S1")),
+        ]
+    )
+    assert offer_of(table, CORE) == BOTH
+
+
+# When again.
+
+
+def test_what_is_not_acknowledged_is_sent_again_ever_more_slowly() -> None:
+    announcer = make_announcer(offer=BOTH)
+    announcer.peer_up("C2", Role.CORE, 0.0)
+    times = []
+    for _ in range(6):
+        assert sent(announcer) == [("C2", BOTH)]
+        times.append(announcer.deadline())
+        announcer.tick(announcer.deadline() - 0.1)
+        assert announcer.take_outgoing() == []
+        announcer.tick(announcer.deadline())
+    assert times == [1, 3, 7, 11, 15, 19]
+
+
+def test_changes_wait_for_the_acknowledgement_of_what_is_under_way() -> None:
+    announcer = make_announcer(offer=BOTH)
+    announcer.peer_up("C2", Role.CORE, 0.0)
+    ((_, first),) = announcer.take_outgoing()
+    announcer.offer(QUEUES, 0.1)
+    announcer.offer(EMPTY, 0.2)
+    assert announcer.take_outgoing() == []
+    assert isinstance(first, Snapshot)
+    announcer.receive(Have(7, first.number, BOTH.digest()), "C2", 0.3)
+    assert sent(announcer) == [("C2", EMPTY)]
+    assert announcer.deadline() == 1.3
+
+
+def test_what_is_sent_again_is_the_newest() -> None:
+    announcer = make_announcer(offer=BOTH)
+    announcer.peer_up("C2", Role.CORE, 0.0)
+    announcer.take_outgoing()
+    announcer.offer(EMPTY, 0.1)
+    announcer.tick(1.0)
+    assert sent(announcer) == [("C2", EMPTY)]
+
+
+def test_an_acknowledgement_settles_it_until_the_next_check() -> None:
+    announcer = settled()
+    assert announcer.behind() == []
+    assert announcer.deadline() == 30
+    announcer.tick(30.0)
+    assert announcer.take_outgoing() == [("C2", Check())]
+    assert announcer.deadline() == 60
+
+
+@pytest.mark.parametrize(
+    "have",
+    [Have(), Have(6, 9, b""), Have(7, 1, EMPTY.digest()), Have(7, 2, EMPTY.digest())],
+    ids=["nothing", "of an earlier start", "older", "other"],
+)
+def test_a_check_that_finds_something_else_is_followed_by_a_snapshot(have: Have) -> None:
+    announcer = settled()
+    announcer.tick(30.0)
+    announcer.take_outgoing()
+    announcer.receive(have, "C2", 30.1)
+    assert sent(announcer) == [("C2", BOTH)]
+    assert announcer.behind() == ["C2"]
+
+
+@pytest.mark.parametrize("have", [Have(), Have(7, 2, b"wrong"), Have(7, 1, b"")])
+def test_a_peer_that_is_always_wrong_has_to_wait(have: Have) -> None:
+    announcer = make_announcer(offer=BOTH)
+    announcer.peer_up("C2", Role.CORE, 0.0)
+    announcer.take_outgoing()
+    for _ in range(3):
+        announcer.receive(have, "C2", 0.1)
+    assert announcer.take_outgoing() == []
+    announcer.tick(1.0)
+    assert sent(announcer) == [("C2", BOTH)]
+
+
+@pytest.mark.parametrize("have", [Have(8, 1, b""), Have(7, 99, b"")])
+def test_another_domain_of_the_same_name_is_warned_of(have: Have) -> None:
+    announcer = settled()
+    announcer.receive(have, "C2", 1.0)
+    (warning,) = announcer.take_warnings()
+    assert f"C2 has heard of another C1, of incarnation {have.incarnation}" in warning
+    assert announcer.take_outgoing() == []
+    assert announcer.take_warnings() == []
+
+
+# Coming and going.
+
+
+def test_a_peer_that_comes_again_is_told_again() -> None:
+    announcer = settled()
+    announcer.peer_up("C2", Role.CORE, 5.0)
+    assert sent(announcer) == [("C2", BOTH)]
+
+
+def test_a_peer_that_is_gone_is_forgotten() -> None:
+    announcer = settled()
+    announcer.peer_down("C2")
+    announcer.peer_down("C2")
+    announcer.receive(Have(), "C2", 1.0)
+    announcer.offer(EMPTY, 1.0)
+    announcer.tick(100.0)
+    assert announcer.take_outgoing() == []
+    assert announcer.deadline() == NEVER
+
+
+def test_a_core_that_stops_tells_its_satellites() -> None:
+    announcer = settled()
+    announcer.peer_up("S2", Role.SATELLITE, 0.0)
+    acknowledge(announcer)
+    announcer.leave()
+    expected: list[tuple[str, Update]] = [("S2", Leaving(7))]
+    assert announcer.take_outgoing() == expected
+
+
+def test_a_satellite_stops_without_a_word() -> None:
+    announcer = settled(SATELLITE)
+    announcer.leave()
+    assert announcer.take_outgoing() == []
+
+
+def test_an_announcer_says_how_far_it_is() -> None:
+    announcer = settled()
+    assert repr(announcer) == "<Announcer of C1: #3, 1 peers, 0 behind>"
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_times_must_be_times(value: float) -> None:
+    with pytest.raises(ConfigError, match="resend_first_s"):
+        AnnouncerConfig(resend_first_s=value)

@@ -1,0 +1,206 @@
+"""Envelopes: what they carry, how they are answered, and which bytes are none."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.cells import (
+    CellAddress,
+    CellPath,
+    Envelope,
+    Kind,
+    decode_envelope,
+    encode_envelope,
+    make_reply,
+)
+from postroad.cells.envelope import (
+    CONTENT_BYTES_MAX,
+    HEADER_NAME_BYTES_MAX,
+    HEADER_VALUE_BYTES_MAX,
+    HEADERS_MAX,
+    SESSION_BYTES_MAX,
+    TTL_MS_MAX,
+)
+from postroad.core.errors import (
+    ConfigError,
+    LocalProtocolError,
+    MalformedPayload,
+    MessageTooLarge,
+    ProtocolError,
+)
+
+ONE, TWO = bytes(15) + b"\1", bytes(15) + b"\2"
+
+FULL = Envelope(
+    id=ONE,
+    destination=CellPath.parse("b1@S2:T").advanced(),
+    source=CellPath.parse("pub@S1:*@S1"),
+    kind=Kind.REPLY,
+    answers=TWO,
+    session="größe",
+    ttl_ms=TTL_MS_MAX,
+    is_quiet=True,
+    headers={"traceparent": "00-1-2-01"},
+    content="text",
+    payload=bytes(range(256)),
+)
+PLAIN = Envelope(id=ONE, destination=CellPath.parse("T"))
+
+
+def request(**changes: Any) -> Envelope:
+    fields = {"id": ONE, "destination": CellPath.parse("Q"), "source": CellPath.parse("p@S1:*@S1")}
+    return Envelope(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("envelope", [PLAIN, FULL])
+def test_an_envelope_is_read_back(envelope: Envelope) -> None:
+    assert decode_envelope(encode_envelope(envelope)) == envelope
+
+
+def test_trailing_fields_of_a_later_version_are_ignored() -> None:
+    later = msgspec.msgpack.encode([*msgspec.structs.astuple(FULL), "something new"])
+    assert decode_envelope(later) == FULL
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x90",
+        msgspec.msgpack.encode({"id": ONE}),
+        msgspec.msgpack.encode([b"short", [[["T", "local"]]]]),
+        msgspec.msgpack.encode([ONE, [[["T", "local"]], 2]]),
+        msgspec.msgpack.encode([ONE, [[["T", "local"]], -1]]),
+        msgspec.msgpack.encode([ONE, [[["T@x", "local"]]]]),
+        msgspec.msgpack.encode([ONE, [[["*", "local"]]]]),
+        msgspec.msgpack.encode([ONE, [[["T", "local"]] * 65]]),
+        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 9]),
+        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 1]),
+        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 0, TWO]),
+        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 0, None, "s" * (SESSION_BYTES_MAX + 1)]),
+        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 0, None, None, TTL_MS_MAX + 1]),
+        b"\x92\xc4\x10" + ONE + b"\x91\x91\x91\xa1\xff",
+        b"\x91" * 100_000,
+    ],
+)
+def test_bytes_that_are_no_envelope(data: bytes) -> None:
+    with pytest.raises(MalformedPayload, match="no envelope") as caught:
+        decode_envelope(data)
+    assert isinstance(caught.value, ProtocolError)
+
+
+def test_an_envelope_has_a_limit_at_both_ends() -> None:
+    size = len(encode_envelope(FULL))
+    assert decode_envelope(encode_envelope(FULL, bytes_max=size), bytes_max=size) == FULL
+    with pytest.raises(MessageTooLarge, match=f"{size} bytes"):
+        encode_envelope(FULL, bytes_max=size - 1)
+    with pytest.raises(MalformedPayload, match=f"{size} bytes"):
+        decode_envelope(encode_envelope(FULL), bytes_max=size - 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"id": b"1"}, "id of 1 bytes"),
+        ({"answers": b"1", "kind": Kind.REPLY}, "id of 1 bytes"),
+        ({"kind": Kind.REPLY}, "this reply answers None"),
+        ({"kind": Kind.ERROR}, "this error answers None"),
+        ({"answers": TWO}, "this message answers"),
+        ({"ttl_ms": -1}, "ttl_ms=-1"),
+        ({"session": "s" * (SESSION_BYTES_MAX + 1)}, "session of 1025 bytes"),
+        ({"session": "\ud800"}, "UTF-8"),
+        ({"content": "c" * (CONTENT_BYTES_MAX + 1)}, "content of 129 bytes"),
+        ({"headers": {str(n): "" for n in range(HEADERS_MAX + 1)}}, "33 headers"),
+        ({"headers": {"n" * (HEADER_NAME_BYTES_MAX + 1): ""}}, "header name of 129"),
+        ({"headers": {"n": "v" * (HEADER_VALUE_BYTES_MAX + 1)}}, "header 'n' of 4097"),
+        ({"headers": dict.fromkeys("ab", "v" * HEADER_VALUE_BYTES_MAX)}, "headers of 8194 bytes"),
+    ],
+)
+def test_what_no_envelope_may_have(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        request(**changes)
+
+
+# Time.
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "handling_ms"),
+    [(1000, 900), (30_000, 27_000), (200_000, 190_000), (0, 0), (9, 9), (None, None)],
+)
+def test_some_time_is_kept_for_the_way_back(ttl_ms: int | None, handling_ms: int | None) -> None:
+    assert request(ttl_ms=ttl_ms).handling_ms == handling_ms
+
+
+def test_time_runs_down_to_nothing() -> None:
+    message = request(ttl_ms=100)
+    assert message.aged(40).ttl_ms == 60
+    assert message.aged(40).aged(60).is_expired
+    assert message.aged(1000).ttl_ms == 0
+    assert message.aged(0) is message
+    assert message.aged(-5) is message
+    assert not message.is_expired
+
+
+def test_what_has_no_end_does_not_age() -> None:
+    assert request().aged(10**9) == request()
+    assert not request().is_expired
+
+
+def test_a_reply_does_not_expire() -> None:
+    assert not request(kind=Kind.REPLY, answers=TWO, ttl_ms=0).is_expired
+
+
+# Answers.
+
+
+def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
+    asked = request(session="s", ttl_ms=70, headers={"traceparent": "t"}, payload=b"question")
+    reply = make_reply(asked, id=TWO, payload=b"answer", content="text")
+    assert reply == Envelope(
+        id=TWO,
+        destination=CellPath.parse("p@S1"),
+        source=CellPath(),
+        kind=Kind.REPLY,
+        answers=ONE,
+        session="s",
+        ttl_ms=70,
+        headers={"traceparent": "t"},
+        content="text",
+        payload=b"answer",
+    )
+    assert reply.is_reply
+
+
+def test_a_reply_may_have_other_headers() -> None:
+    asked = request(headers={"a": "1"})
+    assert make_reply(asked, id=TWO, headers={"b": "2"}).headers == {"b": "2"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        request(source=CellPath()),
+        request(source=CellPath.parse("*@C1:*@C1")),
+        request(kind=Kind.REPLY, answers=TWO),
+        request(kind=Kind.ERROR, answers=TWO),
+    ],
+    ids=["nobody", "a domain", "a reply", "an error"],
+)
+def test_what_cannot_be_answered(message: Envelope) -> None:
+    assert not message.is_answerable
+    with pytest.raises(LocalProtocolError, match="cannot be answered"):
+        make_reply(message, id=TWO)
+
+
+def test_a_fresh_message_answers_nothing_not_even_itself() -> None:
+    assert PLAIN.answers is None
+    assert not PLAIN.is_reply
+
+
+def test_who_sends_it_on_is_added_to_the_source() -> None:
+    sent = PLAIN.sent_by(CellAddress("p", "S1")).sent_by(CellAddress.of_domain("S1"))
+    assert str(sent.source) == "p@S1:*@S1"
+    assert PLAIN.source == CellPath()

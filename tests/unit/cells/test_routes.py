@@ -1,0 +1,285 @@
+"""Routes and tables of them: what is refused, what is found, and how it is listed."""
+
+import pytest
+
+from postroad.cells import (
+    CellAddress,
+    Domain,
+    DuplicateRoute,
+    NoSuchCell,
+    NoSuchRoute,
+    Role,
+    Route,
+    RouteRefused,
+    RouteTable,
+    RouteType,
+    list_routes,
+    require_target,
+    select_routes,
+)
+from postroad.core.errors import ConfigError
+
+A, B = CellAddress("a", "S1"), CellAddress("b", "S1")
+S2, C1 = CellAddress.of_domain("S2"), CellAddress.of_domain("C1")
+
+
+# One route.
+
+
+@pytest.mark.parametrize(
+    ("type", "destination", "route"),
+    [
+        (None, "", Route.default(A)),
+        (None, "*@*", Route.default(A)),
+        (None, "*@S2", Route.to_domain("S2", A)),
+        (None, "Q", Route.to_queue("Q", A)),
+        (None, "Q@*", Route.to_queue("Q", A)),
+        (None, "x@S2", Route.to_address(CellAddress("x", "S2"), A)),
+        (RouteType.EXACT, "x", Route.to_address(CellAddress("x"), A)),
+        (RouteType.ALIAS, "x", Route.alias(CellAddress("x"), A)),
+        (RouteType.ALIAS, "x@S2", Route.alias(CellAddress("x", "S2"), A)),
+        (RouteType.TOPIC, "T", Route.to_topic("T", A)),
+        (RouteType.DOMAIN, "S2", Route.to_domain("S2", A)),
+        (RouteType.DOMAIN, "*@S2", Route.to_domain("S2", A)),
+        (RouteType.DEFAULT, "", Route.default(A)),
+    ],
+)
+def test_a_route_is_read(type: RouteType | None, destination: str, route: Route) -> None:
+    assert Route.parse(type, destination, "a@S1") == route
+
+
+@pytest.mark.parametrize(
+    ("type", "destination"),
+    [
+        (RouteType.QUEUE, "Q@S2"),
+        (RouteType.TOPIC, "T@local"),
+        (RouteType.QUEUE, ""),
+        (RouteType.TOPIC, "*"),
+        (RouteType.EXACT, "*@S2"),
+        (RouteType.DOMAIN, "x@S2"),
+        (RouteType.DOMAIN, ""),
+        (RouteType.DOMAIN, "local"),
+        (RouteType.DEFAULT, "x"),
+        (RouteType.DEFAULT, "*@S2"),
+        (None, "a:b"),
+        (None, "a@b@c"),
+        (None, "*@local"),
+    ],
+)
+def test_a_bad_destination_is_refused(type: RouteType | None, destination: str) -> None:
+    with pytest.raises(ConfigError):
+        Route.parse(type, destination, "a@S1")
+
+
+@pytest.mark.parametrize(
+    ("type", "cell", "domain"),
+    [
+        (RouteType.QUEUE, "Q", "S2"),
+        (RouteType.QUEUE, "*", "*"),
+        (RouteType.DOMAIN, "*", "*"),
+        (RouteType.DOMAIN, "x", "S2"),
+        (RouteType.DEFAULT, "*", "S2"),
+    ],
+)
+def test_a_route_names_what_its_type_names(type: RouteType, cell: str, domain: str) -> None:
+    with pytest.raises(ConfigError, match=f"a route of type {type.value} for"):
+        Route(type, cell, domain, A)
+
+
+def test_a_bad_zone_is_refused() -> None:
+    with pytest.raises(ConfigError, match="zone"):
+        Route.default(C1, "a b")
+
+
+def test_a_route_says_what_it_is() -> None:
+    assert str(Route.to_queue("Q", S2, "east")) == "queue Q@* -> *@S2 zone east"
+    assert str(Route.default(C1)) == "default *@* -> *@C1"
+
+
+def test_a_domain_says_where_it_is() -> None:
+    assert Domain("S1", Role.CORE, "east").address == CellAddress.parse("*@S1")
+    with pytest.raises(ConfigError, match="reserved"):
+        Domain("local")
+    with pytest.raises(ConfigError, match="zone"):
+        Domain("S1", zone="")
+
+
+# Tables.
+
+
+def test_a_change_makes_another_table() -> None:
+    empty = RouteTable()
+    one = empty.added(Route.to_queue("Q", A))
+    two = one.added(Route.to_queue("Q", B))
+    back = two.deleted(Route.to_queue("Q", A))
+    assert [len(it) for it in (empty, one, two, back)] == [0, 1, 2, 1]
+    assert [list(it.queues("Q")) for it in (one, back)] == [
+        [Route.to_queue("Q", A)],
+        [Route.to_queue("Q", B)],
+    ]
+    assert back.deleted(Route.to_queue("Q", B)) == empty
+
+
+def test_a_duplicate_is_refused_whatever_its_zone() -> None:
+    table = RouteTable([Route.default(C1, "east")])
+    for route in (Route.default(C1, "east"), Route.default(C1, "west"), Route.default(C1)):
+        assert route in table
+        with pytest.raises(DuplicateRoute, match="already"):
+            table.added(route)
+    with pytest.raises(DuplicateRoute, match="twice"):
+        RouteTable([Route.default(C1), Route.default(C1)])
+
+
+def test_a_route_is_deleted_whatever_its_zone() -> None:
+    table = RouteTable([Route.to_topic("T", S2, "east")])
+    assert len(table.deleted(Route.to_topic("T", S2))) == 0
+
+
+def test_what_is_not_there_cannot_be_deleted() -> None:
+    table = RouteTable([Route.to_queue("Q", A)])
+    for route in (Route.to_queue("Q", B), Route.to_topic("Q", A), Route.to_queue("R", A)):
+        assert route not in table
+        with pytest.raises(NoSuchRoute, match="no route") as caught:
+            table.deleted(route)
+        assert isinstance(caught.value, LookupError)
+    assert "nothing" not in table
+
+
+def test_a_failed_change_leaves_everything_as_it_was() -> None:
+    table = RouteTable([Route.to_queue("Q", A)])
+    with pytest.raises(RouteRefused):
+        table.changed(added=[Route.to_queue("R", A), Route.to_queue("Q", A)])
+    assert list(table) == [Route.to_queue("Q", A)]
+
+
+def test_deletions_come_before_additions() -> None:
+    table = RouteTable([Route.to_queue("Q", S2, "east")])
+    moved = table.changed(
+        added=[Route.to_queue("Q", S2, "west")], deleted=[Route.to_queue("Q", S2, "east")]
+    )
+    assert list(moved) == [Route.to_queue("Q", S2, "west")]
+
+
+def test_a_lenient_change_takes_what_it_can() -> None:
+    table = RouteTable([Route.to_queue("Q", A)])
+    changed = table.changed(
+        added=[Route.to_queue("Q", A), Route.to_queue("R", A)],
+        deleted=[Route.to_queue("X", A)],
+        is_strict=False,
+    )
+    assert sorted(map(str, changed)) == ["queue Q@* -> a@S1", "queue R@* -> a@S1"]
+
+
+def test_look_up_by_type() -> None:
+    x = CellAddress("x", "S2")
+    routes = [
+        Route.to_topic("n", A),
+        Route.to_queue("n", A),
+        Route.alias(x, B),
+        Route.to_address(x, A),
+        Route.to_domain("S2", A),
+        Route.default(C1),
+    ]
+    table = RouteTable(routes)
+    found = [table.topics("n"), table.queues("n"), table.exacts(x), table.domains("S2")]
+    assert [list(it) for it in found] == [routes[:1], routes[1:2], routes[2:4], routes[4:5]]
+    assert list(table.defaults()) == routes[5:]
+    assert list(table.topics("other")) == []
+
+
+def test_a_cell_that_is_gone_takes_its_routes_along() -> None:
+    table = RouteTable([Route.to_topic("T", A), Route.to_queue("Q", A), Route.to_queue("Q", B)])
+    assert list(table.without_target(A)) == [Route.to_queue("Q", B)]
+
+
+def test_a_domain_offers_what_its_own_cells_take() -> None:
+    queues = [("Q", A), ("Q", B), ("R", S2), ("own", CellAddress.of_domain("S1"))]
+    table = RouteTable([Route.to_queue(name, target) for name, target in queues])
+    table = table.added(Route.to_topic("T", A))
+    assert table.names_offered(RouteType.QUEUE, "S1") == {"Q"}
+    assert table.names_offered(RouteType.TOPIC, "S1") == {"T"}
+
+
+def test_tables_are_equal_by_their_routes() -> None:
+    one, other = Route.to_queue("Q", A), Route.default(C1)
+    assert RouteTable([one, other]) == RouteTable([other, one])
+    assert RouteTable([one]) != RouteTable([other])
+    assert RouteTable() != "routes"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(RouteTable())
+
+
+def test_a_table_says_how_much_it_has() -> None:
+    table = RouteTable([Route.to_queue("Q", A), Route.to_queue("Q", B), Route.default(C1)])
+    assert repr(table) == "<RouteTable: 1 default, 2 queue>"
+    assert repr(RouteTable()) == "<RouteTable: empty>"
+
+
+# Targets.
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        Route.to_queue("Q", A),
+        Route.to_queue("Q", CellAddress("a")),
+        Route.to_topic("T", S2),
+        Route.default(C1),
+        Route.alias(CellAddress("x"), CellAddress("anything", "S9")),
+    ],
+)
+def test_targets_that_lead_somewhere(route: Route) -> None:
+    require_target(route, domain="S1", cells={"a"})
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        Route.to_queue("Q", B),
+        Route.to_queue("Q", CellAddress("a", "S2")),
+        Route.to_queue("Q", CellAddress.of_domain("S1")),
+        Route.to_domain("S2", CellAddress("gone")),
+    ],
+)
+def test_targets_that_lead_nowhere(route: Route) -> None:
+    with pytest.raises(NoSuchCell, match="no such cell"):
+        require_target(route, domain="S1", cells={"a"})
+
+
+# Listing.
+
+LISTED = [
+    Route.default(C1, "east"),
+    Route.to_domain("S2", CellAddress("to-S2", "S1")),
+    Route.to_queue("Q", S2),
+    Route.to_queue("Q", A),
+    Route.alias(CellAddress("x"), B),
+    Route.to_address(CellAddress("x"), A),
+    Route.to_topic("U", A),
+    Route.to_topic("T", A),
+]
+
+
+def test_routes_are_listed_in_order() -> None:
+    assert list_routes(select_routes(LISTED)) == (
+        "TYPE     DESTINATION  TARGET    ZONE\n"
+        "topic    T@*          a@S1\n"
+        "topic    U@*          a@S1\n"
+        "alias    x@local      b@S1\n"
+        "exact    x@local      a@S1\n"
+        "queue    Q@*          *@S2\n"
+        "queue    Q@*          a@S1\n"
+        "domain   *@S2         to-S2@S1\n"
+        "default  *@*          *@C1      east"
+    )
+
+
+def test_no_routes_are_listed_as_headings() -> None:
+    assert list_routes([]) == "TYPE  DESTINATION  TARGET  ZONE"
+
+
+def test_routes_are_selected() -> None:
+    assert select_routes(LISTED, type=RouteType.DEFAULT) == LISTED[:1]
+    assert select_routes(LISTED, destination="Q*") == LISTED[2:4]
+    assert select_routes(LISTED, target="to-??@S1") == LISTED[1:2]
+    assert select_routes(LISTED, destination="q*") == []

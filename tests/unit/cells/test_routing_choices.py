@@ -1,0 +1,227 @@
+"""The routing decision where several routes have the same name: all of them, or the best."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from postroad.cells import (
+    Domain,
+    HopLimit,
+    NoRoute,
+    Origin,
+    Role,
+    Route,
+    rank,
+)
+from postroad.cells.routing import SOURCE_HOPS_MAX
+from tests.unit.cells.decisions import (
+    DEFAULTS,
+    FROM_CORE,
+    FROM_SATELLITE,
+    at,
+    cells_of,
+    decide,
+    failure_of,
+    gateways_of,
+)
+from tests.unit.cells.networks import Network, make_envelope
+
+# Topics.
+
+
+def test_each_topic_route_gets_a_copy() -> None:
+    decision = decide("T", *(Route.to_topic("T", at(it)) for it in ("a@S1", "b", "*@S2", "*@C1")))
+    assert cells_of(decision) == ["a", "b"]
+    assert gateways_of(decision) == ["to-S2", "to-C1"]
+    assert decision.failure is None
+    assert {it.name for it in decision.deliveries} == {"T"}
+    assert {str(it.envelope.destination.current) for it in decision.forwards} == {"T@local"}
+    assert {it.envelope.id for it in decision.deliveries} == {
+        it.envelope.id for it in decision.forwards
+    }
+
+
+def test_a_topic_goes_on_to_the_default() -> None:
+    decision = decide("T", Route.to_topic("T", at("a@S1")), Route.default(at("*@C1")))
+    assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
+
+
+def test_one_copy_for_each_cell_and_gateway() -> None:
+    decision = decide(
+        "T",
+        Route.to_topic("T", at("a@S1")),
+        Route.to_topic("T", at("a@local")),
+        Route.to_queue("T", at("a@S1")),
+    )
+    assert cells_of(decision) == ["a"]
+    assert decision.steps.count("a has its copy already") == 2
+    decision = decide("T", Route.to_topic("T", at("*@C1")), Route.default(at("*@C1")))
+    assert gateways_of(decision) == ["to-C1"]
+    assert "to-C1 has its copy already" in decision.steps
+
+
+def test_a_subscriber_that_is_gone_is_nobody() -> None:
+    decision = decide("T", Route.to_topic("T", at("gone@S1")))
+    assert (decision.deliveries, decision.failure) == ((), None)
+    assert decision.explain().endswith("=> nothing to do")
+
+
+def test_a_copy_that_cannot_be_sent_is_a_failure() -> None:
+    topics = [Route.to_topic("T", at(it)) for it in ("*@S9", "a@S1")]
+    decision = decide("T", *topics, Route.default(at("*@C1")))
+    assert failure_of(decision) == (NoRoute.code, "topic T@* -> *@S9: no way there from S1")
+    assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
+
+
+def test_the_domain_a_publication_comes_from_is_passed_over_quietly() -> None:
+    topics = [Route.to_topic("T", at(it)) for it in ("*@S2", "*@C1")]
+    envelope = make_envelope("T", "p@S2:*@S2")
+    decision = decide(envelope, *topics, origin=FROM_SATELLITE)
+    assert gateways_of(decision) == ["to-C1"]
+    decision = decide(envelope, topics[0], origin=FROM_SATELLITE)
+    assert (gateways_of(decision), decision.failure) == ([], None)
+
+
+def test_the_tunnel_says_where_a_publication_comes_from_whatever_its_source_says() -> None:
+    topics = [Route.to_topic("T", at(it)) for it in ("*@S2", "*@C1")]
+    decision = decide(make_envelope("T", "p@S9"), *topics, origin=FROM_SATELLITE)
+    assert gateways_of(decision) == ["to-C1"]
+
+
+def test_a_domain_before_the_last_cell_is_not_passed_over() -> None:
+    envelope = make_envelope("q@C2:T", "p@S2:*@S2:q@C2:*@C2")
+    envelope = envelope.heading(envelope.destination.advanced())
+    decision = decide(
+        envelope, Route.to_topic("T", at("*@S2")), origin=Origin.from_peer("C2", Role.SATELLITE)
+    )
+    assert gateways_of(decision) == ["to-S2"]
+
+
+def test_a_domain_that_had_another_hop_is_not_passed_over() -> None:
+    topic = Route.to_topic("T", at("*@S2"))
+    envelope = make_envelope("*@S1:T", "p@S2:*@S2")
+    assert gateways_of(decide(envelope, topic, origin=FROM_SATELLITE)) == ["to-S2"]
+
+
+def test_a_publication_from_a_core_stays() -> None:
+    topics = [Route.to_topic("T", at(it)) for it in ("a@S1", "*@S2")]
+    decision = decide("T", *topics, Route.default(at("*@C2")), origin=FROM_CORE)
+    assert (cells_of(decision), gateways_of(decision)) == (["a"], [])
+    assert decision.failure is None
+    decision = decide("T", topics[1], origin=FROM_CORE)
+    assert (decision.forwards, decision.failure) == ((), None)
+
+
+# Queues.
+
+
+def test_a_queue_message_goes_to_one_of_all_consumers() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
+    counts: Counter[str] = Counter()
+    for _ in range(400):
+        decision = decide("Q", *routes)
+        (taker,) = [*cells_of(decision), *gateways_of(decision)]
+        counts[taker] += 1
+    assert set(counts) == {"a", "b", "to-C1", "to-S2"}
+    assert all(60 < count < 150 for count in counts.values())
+
+
+def test_the_same_message_goes_the_same_way() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
+    envelope = make_envelope("Q", "p@S1")
+    assert decide(envelope, *routes) == decide(envelope, *reversed(routes))
+
+
+def test_consumers_of_the_own_zone_come_first() -> None:
+    routes = [Route.to_queue("Q", at("*@C1"), "west"), Route.to_queue("Q", at("*@C2"), "east")]
+    assert all(gateways_of(decide("Q", *routes)) == ["to-C2"] for _ in range(20))
+    assert gateways_of(decide("Q", *routes, avoid=frozenset({"C2"}))) == ["to-C1"]
+    homeless = Domain("S1", Role.SATELLITE)
+    takers = {gateways_of(decide("Q", *routes, domain=homeless))[0] for _ in range(50)}
+    assert takers == {"to-C1", "to-C2"}
+
+
+def test_a_consumer_that_cannot_be_reached_is_passed_over() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("gone@S1", "*@S9", "*@S2")]
+    assert all(gateways_of(decide("Q", *routes)) == ["to-S2"] for _ in range(20))
+
+
+def test_a_queue_that_cannot_be_reached_is_left_to_the_default() -> None:
+    routes = [Route.to_queue("Q", at("*@S9")), Route.default(at("*@C1"))]
+    assert gateways_of(decide("Q", *routes)) == ["to-C1"]
+
+
+def test_a_queue_message_does_not_go_back() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("*@S2", "*@C1")]
+    envelopes = [make_envelope("Q", "p@S2:*@S2") for _ in range(20)]
+    decisions = [decide(it, *routes, origin=FROM_SATELLITE) for it in envelopes]
+    assert all(gateways_of(it) == ["to-C1"] for it in decisions)
+
+
+def test_a_queue_message_from_a_core_stays() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("*@S2", "*@C2", "a@S1")]
+    decisions = [decide("Q", *routes, origin=FROM_CORE) for _ in range(20)]
+    assert all(cells_of(it) == ["a"] for it in decisions)
+    decision = decide("Q", *routes[:2], Route.default(at("*@C2")), origin=FROM_CORE)
+    assert failure_of(decision) == (NoRoute.code, "no route for Q@local at S1")
+
+
+def test_a_written_domain_may_be_passed_on_even_from_a_core() -> None:
+    assert gateways_of(decide("x@S2", origin=FROM_CORE)) == ["to-S2"]
+
+
+# Defaults.
+
+
+def test_a_destination_always_has_the_same_default() -> None:
+    for number in range(50):
+        name = f"cell-{number}"
+        best = rank(f"{name}@local".encode(), ["C1", "C2"])[0]
+        assert gateways_of(decide(name, *DEFAULTS)) == [f"to-{best}"]
+
+
+def test_the_next_default_is_taken_if_the_first_is_avoided_or_not_connected() -> None:
+    first, second = rank(b"x@local", ["C1", "C2"])
+    decision = decide("x", *DEFAULTS, avoid=frozenset({first}))
+    assert gateways_of(decision) == [f"to-{second}"]
+    assert decision.forwards[0].choice == second
+    decision = decide("x", Route.default(at("*@C9")), DEFAULTS[0])
+    assert gateways_of(decision) == ["to-C1"]
+    decision = decide("x", *DEFAULTS, avoid=frozenset({"C1", "C2"}))
+    assert failure_of(decision)[0] == NoRoute.code
+
+
+def test_defaults_of_the_own_zone_come_first_and_share_the_load() -> None:
+    zones = {"C1": "east", "C2": "east", "S2": "west"}
+    routes = [Route.default(at(f"*@{name}"), zone) for name, zone in zones.items()]
+    taken = Counter(gateways_of(decide(f"cell-{n}", *routes))[0] for n in range(100))
+    assert set(taken) == {"to-C1", "to-C2"}
+
+
+def test_a_default_does_not_lead_back() -> None:
+    envelope = make_envelope("x@S9", "p@S7:*@S7:*@C1")
+    assert gateways_of(decide(envelope, *DEFAULTS, origin=FROM_CORE)) == ["to-C2"]
+    assert failure_of(decide(envelope, DEFAULTS[0], origin=FROM_CORE))[0] == NoRoute.code
+
+
+def test_a_default_may_be_a_gateway() -> None:
+    assert gateways_of(decide("x", Route.default(at("to-C1@S1")))) == ["to-C1"]
+
+
+def two_defaulting_domains() -> Network:
+    """Two domains that send each other whatever they do not know."""
+    network = Network()
+    for name in ("A", "B"):
+        network.add(name, Role.SATELLITE)
+    network.link("A", "B")
+    network.nodes["A"].add(Route.default(at("to-B@A")))
+    network.nodes["B"].add(Route.default(at("to-A@B")))
+    network.start("p@A")
+    return network
+
+
+def test_a_message_crosses_thirty_times_at_most() -> None:
+    journey = two_defaulting_domains().send("p@A", "x@Nowhere")
+    assert len(journey.crossings) == SOURCE_HOPS_MAX
+    assert [it.code for it in journey.failures] == [HopLimit.code]
+    assert journey.told == ["p@A"]
