@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from postroad.pipeline import Segment
@@ -29,6 +30,13 @@ def refuse_sevens(segment: Segment) -> Segment:
 
 def is_even(new: Segment, old: Segment) -> bool:
     return bool(new["n"] % 2 == 0)
+
+
+def die_with_sevens(segment: Segment) -> Segment:
+    """Takes the whole worker with it."""
+    if segment["n"] % 100 == 7:
+        os._exit(1)
+    return segment
 
 
 def misbehave(segment: Segment) -> Segment:

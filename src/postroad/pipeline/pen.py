@@ -294,19 +294,24 @@ class Pen:
         known = self._known([it.root for it in failed])
         kept = []
         for it in failed:
-            before = known.get(it.root)
-            history = [*(before.history if before else ()), it.attempt]
-            published = sorted({*(before.published if before else ()), *it.published})
+            history, published = [it.attempt], it.published
+            if (before := known.get(it.root)) is not None:
+                history = [*before.history, it.attempt]
+                published = sorted({*before.published, *published})
             policy, failures = policies[it.task], len(history)
-            is_dead = it.is_hopeless or failures >= policy.attempts
-            pause_s = backoff(failures, first_s=policy.first_s, max_s=policy.max_s, chance=chance())
+            state, due_ms = State.DEAD, now_ms
+            if not it.is_hopeless and failures < policy.attempts:
+                pause_s = backoff(
+                    failures, first_s=policy.first_s, max_s=policy.max_s, chance=chance()
+                )
+                state, due_ms = State.WAITING, now_ms + round(pause_s * 1000)
             kept.append(
                 PenRoot(
                     it.root,
                     it.task,
-                    State.DEAD if is_dead else State.WAITING,
+                    state,
                     it.generation + 1,
-                    now_ms + round(pause_s * 1000),
+                    due_ms,
                     it.segment,
                     history,
                     published,

@@ -41,6 +41,8 @@ class Program:
             name: Router(name, self.graph.children[name], job.flow_conditions, find)
             for name in self.graph.order
         }
+        # Whether functions may end the process that calls them, and are to be tried in another.
+        self.is_careful = False
         self.is_staged = len(self.graph.stages) > 1
         self.find = find
         self.plan = WindowPlan(job.windows, job.triggers, find)

@@ -29,7 +29,7 @@ class Attempt(msgspec.Struct, frozen=True):
     """The task that failed."""
     error: str
     missing: list[str] = []
-    """Tasks that something was sent to which never was reported done."""
+    """All tasks that failed."""
 
 
 class PenRoot(msgspec.Struct, frozen=True):

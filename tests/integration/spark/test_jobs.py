@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.durable import MemoryStore
+from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, LinesInput, SeqInput, new_job
 from postroad.pipeline.building import JobBuilder
 from postroad.pipeline.spark.runner import SparkRunner
-from tests.integration.spark.spark_jobs import FUNCTIONS, outputs_of, run_here, run_on_spark
+from tests.integration.spark.spark_jobs import (
+    FUNCTIONS,
+    dead_of,
+    outputs_of,
+    run_here,
+    run_on_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,6 +116,33 @@ async def test_one_bad_segment_among_many_harms_no_other(
     came = await run_on_spark(job, inputs, spark, tmp_path / "checkpoint")
     assert len(came.outputs["out"]) == 10_000 - len(bad)
     assert len(came.dead) == len(bad)
+
+
+async def test_a_segment_that_kills_its_worker_harms_no_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = (
+        new_job("deadly")
+        .input("in", medium="seq", retry={"attempts": 2, "first_s": 0.01})
+        .function("work", FUNCTIONS + "die_with_sevens", group_by="n")
+        .output("out", medium="seq")
+        .build()
+    )
+    outputs, disk = outputs_of(job), MemoryDisk()
+    runner = SparkRunner(
+        job,
+        {"in": count_to(300)},
+        outputs,
+        MemoryStore(disk),
+        tmp_path / "checkpoint",
+        session=spark,
+    )
+    await asyncio.wait_for(runner.run(), 150)
+    found = sorted(segment["n"] for segment in outputs["out"].segments)
+    assert found == [n for n in range(300) if n % 100 != 7]
+    dead = await dead_of(job, disk)
+    assert len(dead) == 3
+    assert all("it ended the process that ran it" in it.history[-1].error for it in dead)
 
 
 async def test_functions_that_workers_cannot_import_are_told(

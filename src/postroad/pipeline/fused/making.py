@@ -9,11 +9,13 @@ import numpy as np
 
 from postroad.pipeline.arrow_tasks import ArrowTask
 from postroad.pipeline.flow import Route, Router
+from postroad.pipeline.functions import Function
 from postroad.pipeline.job import Segment
 from postroad.pipeline.outcomes import to_routes
 from postroad.pipeline.program import Program
 
 from .calls import call_all, forget_frames
+from .careful import find_deadly
 from .ids import Ids, Indexes
 
 
@@ -64,13 +66,36 @@ def make(program: Program, task: str, segments: list[Segment]) -> Made:
     function, router = program.functions[task], program.routers[task]
     raised: dict[int, Exception] = {}
     results = segments
-    if isinstance(function, ArrowTask):
-        results, raised = function.call_all(segments)
-    elif function is not None:
-        results, raised = call_all(function, segments)
+    if function is not None:
+        call = call_carefully if program.is_careful else call_some
+        results, raised = call(function, segments)
     made = route_all(router, segments, results, raised)
     forget_frames(*raised.values())
     return made
+
+
+def call_some(
+    function: Function, segments: Sequence[Segment]
+) -> tuple[list[Any], dict[int, Exception]]:
+    """Call a function with segments, in the way that suits it."""
+    if isinstance(function, ArrowTask):
+        return function.call_all(segments)
+    return call_all(function, segments)
+
+
+def call_carefully(
+    function: Function, segments: Sequence[Segment]
+) -> tuple[list[Any], dict[int, Exception]]:
+    """The same, but not with those that it would end this process with."""
+    deadly = find_deadly(function, segments)
+    if not deadly:
+        return call_some(function, segments)
+    places = [place for place in range(len(segments)) if place not in deadly]
+    made, raised = call_some(function, [segments[place] for place in places])
+    results: list[Any] = [None] * len(segments)
+    for place, result in zip(places, made, strict=True):
+        results[place] = result
+    return results, deadly | {places[at]: error for at, error in raised.items()}
 
 
 def route_all(

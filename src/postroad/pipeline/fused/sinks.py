@@ -84,9 +84,10 @@ class StagingSink:
         found: dict[int, list[int]] = {origin: [] for origin in origins}
         if not found:
             return found
-        wanted = np.array(sorted(found))
+        wanted = np.zeros(1 + max(found), dtype=bool)
+        wanted[list(found)] = True
         for places, ids in put:
-            chosen = np.isin(places, wanted)
+            chosen = wanted[np.minimum(places, len(wanted) - 1)] & (places < len(wanted))
             for origin, id in zip(places[chosen].tolist(), ids[chosen].tolist(), strict=True):
                 found[origin].append(id)
         return found

@@ -19,6 +19,7 @@ from .questions import (
     LIMITS,
     REPLY_S,
     SUBJECT,
+    Careful,
     DeskAddress,
     Discard,
     Envelope,
@@ -85,6 +86,10 @@ class DeskClient:
         while roots := self._ask(ReadAgain(delivery.number, after), list[KeptRoot]):
             yield from roots
             after = roots[-1].root
+
+    def is_careful(self) -> bool:
+        """Whether functions are to be tried in a process of their own."""
+        return self._ask(Careful(), bool)
 
     def settle(self, run: str, batch: int, parts: list[bytes]) -> None:
         """Account for a batch."""

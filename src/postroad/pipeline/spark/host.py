@@ -18,6 +18,7 @@ from .questions import (
     CLUSTER,
     LIMITS,
     SUBJECT,
+    Careful,
     DeskAddress,
     Discard,
     First,
@@ -34,6 +35,8 @@ from .questions import (
 )
 
 _AGAIN_ROOTS = 1_000
+# What was found deadly comes again meanwhile, and is not found by another crash.
+_CAREFUL_BATCHES = 50
 
 
 class DeskHost:
@@ -52,6 +55,8 @@ class DeskHost:
         self._service = MessagingService(CLUSTER, "desk", bind, limits=LIMITS)
         self._admitting = asyncio.Lock()
         self._asking = 0
+        # For so many more batches functions are tried first.
+        self._careful_batches = 0
         self.refusal: str | None = None
         """Why workers cannot run the job, if they cannot."""
 
@@ -87,6 +92,8 @@ class DeskHost:
             case ReadAgain():
                 roots = await self._desk.roots_again(question.number, question.after, _AGAIN_ROOTS)
                 return [KeptRoot(it.root, it.generation, it.segment, it.published) for it in roots]
+            case Careful():
+                return self._careful_batches > 0
             case Settle():
                 return await self._settle(question)
             case Discard():
@@ -96,6 +103,10 @@ class DeskHost:
             case Refuse():
                 self.refusal = question.reason
                 return True
+
+    def suspect_functions(self) -> None:
+        """Have functions tried in a process of their own for a while."""
+        self._careful_batches = _CAREFUL_BATCHES
 
     @property
     def is_idle(self) -> bool:
@@ -128,6 +139,7 @@ class DeskHost:
             windows.merge(part.delta)
         outcome.delta = windows.delta
         await self._desk.settle(question.run, question.batch, outcome)
+        self._careful_batches = max(self._careful_batches - 1, 0)
         return True
 
     async def _find(self, parts: list[PartOutcome]) -> list[Delivery]:

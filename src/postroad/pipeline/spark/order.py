@@ -105,5 +105,11 @@ class Order:
             _programs[key] = program
         return program
 
+    def begin(self) -> Program:
+        """The same, as it is to be run just now."""
+        program = self.program
+        program.is_careful = self.desk.is_careful()
+        return program
+
 
 _programs: dict[tuple[int, bytes], Program] = {}

@@ -73,13 +73,19 @@ class Discard(msgspec.Struct, frozen=True, tag=True):
     parts: list[bytes]
 
 
+class Careful(msgspec.Struct, frozen=True, tag=True):
+    """Whether functions are to be tried in a process of their own: answered by yes or no."""
+
+
 class Refuse(msgspec.Struct, frozen=True, tag=True):
     """A worker cannot run the job, and no other could: it is told why."""
 
     reason: str
 
 
-Question: TypeAlias = Latest | First | Plan | ReadSlice | ReadAgain | Settle | Discard | Refuse
+Question: TypeAlias = (
+    Latest | First | Plan | ReadSlice | ReadAgain | Careful | Settle | Discard | Refuse
+)
 
 
 class Envelope(msgspec.Struct, frozen=True):

@@ -37,6 +37,8 @@ _PAUSE_FIRST_S = 0.5
 _PAUSE_MAX_S = 60.0
 # A query that ran so long without failing is well again.
 _WELL_S = 60.0
+# So many queries may fail in a row, and none settle anything, before functions are suspected.
+_BARREN_MAX = 2
 _TEXT_MAX = 500
 # The last line of a traceback in a worker.
 _OWN_ERROR = re.compile(r"[\w.]+(Error|Exception|Failure): ")
@@ -145,9 +147,9 @@ class SparkRunner:
             Whether the job is done; otherwise the session is.
         """
         queries = await asyncio.to_thread(self._make_queries, session, order)
-        failures = 0
+        failures = barren = 0
         while True:
-            started_s = time.monotonic()
+            started_s, settled = time.monotonic(), self.desk.counts.batches
             failure = await queries.run()
             if failure is None:
                 return True
@@ -158,6 +160,9 @@ class SparkRunner:
                 failures, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S, chance=random.random()
             )
             self.restarts += 1
+            barren = barren + 1 if self.desk.counts.batches == settled else 0
+            if barren >= _BARREN_MAX:
+                self._host.suspect_functions()
             logger.warning(
                 "job %r failed on Spark and starts again in %.1f s: %s",
                 self._program.job.name,

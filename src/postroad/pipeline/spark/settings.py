@@ -138,6 +138,8 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         "spark.python.daemon.module": "postroad.pipeline.spark.daemon",
         # Columns are matched by position: exchanged ones would pass silently.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+        # Two attempts at the same would stage everything twice.
+        "spark.speculation": "false",
         # What is computed ahead of a `try` is not caught by it.
         ELIMINATION: "false",
     }

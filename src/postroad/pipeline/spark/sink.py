@@ -32,7 +32,7 @@ class PartDone(WriterCommitMessage):
 
 def work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
     """Do a part of a batch."""
-    program, name = order.program, secrets.token_hex(8)
+    program, name = order.begin(), secrets.token_hex(8)
     whole = Part(program, order.outputs, name)
     gathered = GatheredPart(program, order.outputs, name)
     is_whole = len(program.graph.stages) == 1

@@ -50,7 +50,7 @@ def read_deliveries(batches: Iterator[pa.RecordBatch]) -> Iterator[Delivery]:
 
 def _first_operator(order: Order) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first, columns = FirstPass(order.program), order.columns_at(1)
+        first, columns = FirstPass(order.begin()), order.columns_at(1)
         for delivery in read_deliveries(batches):
             for rows in _work(order, first, delivery):
                 if rows:
@@ -70,7 +70,7 @@ def _work(order: Order, first: FirstPass, delivery: Delivery) -> Iterator[list[R
 
 def _later_operator(order: Order, stage: int) -> Operator:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        later = LaterPass(order.program, stage, order.columns_at(stage))
+        later = LaterPass(order.begin(), stage, order.columns_at(stage))
         columns = order.columns_at(stage + 1)
         for batch in batches:
             for rows in later.take(from_batch(batch)):

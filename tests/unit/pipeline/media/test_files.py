@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from postroad.pipeline.media import (
     SqlOutput,
     files_input,
 )
+from postroad.pipeline.media.directory import FoundFiles
+from postroad.pipeline.media.options import Tls
 
 
 @pytest.mark.parametrize(
@@ -66,3 +71,51 @@ def test_media_of_jobs() -> None:
     assert type(make_output(task)) is SqlOutput
     task = Task(name="out", type=TaskType.OUTPUT, medium="parquet", options={"path": "out"})
     assert type(make_output(task)) is ParquetOutput
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "in/*.jsonl",
+        "./in/*.jsonl",
+        "in/../in/a.jsonl",
+        "../home/in/*",
+        "**/*.jsonl",
+        "*.jsonl",
+        "no/*",
+    ],
+)
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_names_of_files_are_as_the_pattern_has_them(
+    pattern: str, is_absolute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / "in").mkdir(parents=True)
+    for name in ("in/b.jsonl", "in/a.jsonl", "c.jsonl"):
+        (home / name).write_text(name)
+    monkeypatch.chdir(home)
+    pattern = f"{home}/{pattern}" if is_absolute else pattern
+    files, expected = FoundFiles(pattern), sorted(glob.glob(pattern, recursive=True))
+    monkeypatch.chdir(tmp_path)
+    assert files.names() == expected
+    texts = [Path(files.locate(it)).read_text() for it in expected]
+    assert [Path(it).name for it in texts] == [Path(it).name for it in expected]
+
+
+def test_it_is_told_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"there is no file 'in/\*' in {tmp_path}"):
+        FoundFiles("in/*").check()
+
+
+def test_files_for_tls_are_those_of_the_process_that_named_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    tls = Tls("ca.pem", "/etc/cert.pem", "../key.pem")
+    monkeypatch.chdir(tmp_path)
+    tls = pickle.loads(pickle.dumps(tls))
+    assert tls == Tls(f"{home}/ca.pem", "/etc/cert.pem", f"{tmp_path}/key.pem")
+    assert not Tls().is_given
