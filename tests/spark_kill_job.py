@@ -92,7 +92,6 @@ class DoomedDesk(Desk):
 
     _point = ""
     _left = 0
-    _is_settling = False
 
     def arm(self, point: str, count: int) -> None:
         self._point, self._left = point, count
@@ -107,17 +106,14 @@ class DoomedDesk(Desk):
         self._reach(STAGED)
         if any(it.task in self._program.windowed for it in outcome.deliveries):
             self._reach(EMITTED)
-        self._is_settling = True
         settled = await super().settle(run, batch, outcome)
-        self._is_settling = False
         self._reach(SETTLED)
         say(f"settled {self._job}")
         return settled
 
-    async def _publish(self) -> None:
-        if self._is_settling:
-            self._reach(COMMITTED)
-        await super()._publish()
+    def _count(self, outcome: Outcome) -> None:
+        self._reach(COMMITTED)
+        super()._count(outcome)
 
 
 class DoomedRunner(SparkRunner):

@@ -295,7 +295,7 @@ class OutputBehaviour:
 
     async def test_what_another_job_staged_is_left_alone(self, target: Target) -> None:
         async with opened(target) as medium:
-            other = stage(medium, "0", count_to(3), stage_prefix(f"{JOB}-2"))
+            other = stage(medium, "0", count_to(3), stage_prefix(f"{JOB}-2", "out"))
         async with settling(target, target.medium()) as desk:
             await desk.settle("run", 1, Outcome([], staged=[("out", other)]))
             assert in_order(await target.published()) == count_to(3)

@@ -44,7 +44,7 @@ WAIT_S = 30.0
 # How long a medium on a server may take until it gives what was just put there.
 PAUSE_S = 0.02
 JOB = "job"
-RUN = f"{stage_prefix(JOB)}run"
+RUN = f"{stage_prefix(JOB, 'out')}run"
 SEGMENTS = 25
 BATCH = 7
 
@@ -292,7 +292,7 @@ def stage(medium: OutputMedium, name: str, segments: Sequence[Segment], run: str
 async def opened(target: Target, unpublished: Sequence[Staged] = ()) -> AsyncIterator[OutputMedium]:
     """An output without a desk."""
     medium = target.medium()
-    await medium.open(stage_prefix(JOB), unpublished)
+    await medium.open(stage_prefix(JOB, "out"), unpublished)
     try:
         yield medium
     finally:

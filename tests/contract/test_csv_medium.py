@@ -17,6 +17,7 @@ from tests.contract.pipeline_media_behaviour import (
     Source,
     UndecodableBehaviour,
 )
+from tests.contract.pipeline_media_files import IN, FileInputBehaviour
 
 
 class CsvFiles(Source):
@@ -47,7 +48,13 @@ class CsvFiles(Source):
         return CsvInput(str(self._directory / "*.csv"), columns={"n": "int"}, slice_bytes=30)
 
 
-class TestCsvInput(InputBehaviour, PortableInputBehaviour, UndecodableBehaviour):
+class TestCsvInput(
+    InputBehaviour, PortableInputBehaviour, UndecodableBehaviour, FileInputBehaviour
+):
     @pytest.fixture
     def source(self, tmp_path: Path) -> Source:
         return CsvFiles(tmp_path)
+
+    @pytest.fixture
+    def relative(self, home: Path) -> Source:
+        return CsvFiles(IN)

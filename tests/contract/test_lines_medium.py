@@ -19,6 +19,13 @@ from tests.contract.pipeline_media_behaviour import (
     UndecodableBehaviour,
     UnwritableBehaviour,
 )
+from tests.contract.pipeline_media_files import (
+    IN,
+    OUT,
+    FileInputBehaviour,
+    FileOutputBehaviour,
+    FileTarget,
+)
 
 
 class LineFiles(Source):
@@ -45,31 +52,40 @@ class LineFiles(Source):
         return LinesInput(str(self._directory / "*.jsonl"), slice_bytes=80)
 
 
-class TestLinesInput(InputBehaviour, PortableInputBehaviour, UndecodableBehaviour):
+class TestLinesInput(
+    InputBehaviour, PortableInputBehaviour, UndecodableBehaviour, FileInputBehaviour
+):
     @pytest.fixture
     def source(self, tmp_path: Path) -> Source:
         return LineFiles(tmp_path)
 
+    @pytest.fixture
+    def relative(self, home: Path) -> Source:
+        return LineFiles(IN)
 
-class LinesDirectory(Target):
+
+class LinesDirectory(FileTarget):
     """A directory of files of lines."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self._directory = directory
-
     def medium(self) -> OutputMedium:
-        return LinesOutput(str(self._directory))
+        return LinesOutput(str(self.directory))
 
     async def published(self) -> list[Segment]:
-        paths = sorted(self._directory.glob("*.jsonl"))
+        paths = sorted(self.directory.glob("*.jsonl"))
         return [msgspec.json.decode(line) for it in paths for line in it.read_bytes().splitlines()]
 
-    async def leftovers(self) -> list[str]:
-        return sorted(it.name for it in (self._directory / "_staging").iterdir())
 
-
-class TestLinesOutput(OutputBehaviour, UnwritableBehaviour, PortableOutputBehaviour):
+class TestLinesOutput(
+    OutputBehaviour, UnwritableBehaviour, PortableOutputBehaviour, FileOutputBehaviour
+):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return LinesDirectory(tmp_path)
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> FileTarget:
+        return LinesDirectory(tmp_path / "files")
+
+    @pytest.fixture
+    def relative(self, home: Path) -> FileTarget:
+        return LinesDirectory(OUT)

@@ -20,6 +20,13 @@ from tests.contract.pipeline_media_behaviour import (
     Target,
     UnwritableBehaviour,
 )
+from tests.contract.pipeline_media_files import (
+    IN,
+    OUT,
+    FileInputBehaviour,
+    FileOutputBehaviour,
+    FileTarget,
+)
 
 
 class ParquetFiles(Source):
@@ -41,45 +48,50 @@ class ParquetFiles(Source):
         return ParquetInput(str(self._directory / "*.parquet"), slice_segments=3)
 
 
-class TestParquetInput(InputBehaviour, PortableInputBehaviour):
+class TestParquetInput(InputBehaviour, PortableInputBehaviour, FileInputBehaviour):
     @pytest.fixture
     def source(self, tmp_path: Path) -> Source:
         return ParquetFiles(tmp_path)
 
+    @pytest.fixture
+    def relative(self, home: Path) -> Source:
+        return ParquetFiles(IN)
 
-class ParquetDirectory(Target):
+
+class ParquetDirectory(FileTarget):
     """A directory of Parquet files."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self._directory = directory
-
     def medium(self) -> OutputMedium:
-        return ParquetOutput(str(self._directory), {"n": "int64", "text": "string"})
+        return ParquetOutput(str(self.directory), {"n": "int64", "text": "string"})
 
     async def published(self) -> list[Segment]:
-        paths = sorted(self._directory.glob("*.parquet"))
+        paths = sorted(self.directory.glob("*.parquet"))
         return [row for it in paths for row in pyarrow.parquet.read_table(it).to_pylist()]
-
-    async def leftovers(self) -> list[str]:
-        return sorted(it.name for it in (self._directory / "_staging").iterdir())
 
 
 class InferredDirectory(ParquetDirectory):
     """The same, with types as they come."""
 
     def medium(self) -> OutputMedium:
-        return ParquetOutput(str(self._directory))
+        return ParquetOutput(str(self.directory))
 
 
 class ParquetOutputBehaviour(OutputBehaviour, UnwritableBehaviour, PortableOutputBehaviour):
     """With and without a schema."""
 
 
-class TestParquetOutput(ParquetOutputBehaviour):
+class TestParquetOutput(ParquetOutputBehaviour, FileOutputBehaviour):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return ParquetDirectory(tmp_path)
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> FileTarget:
+        return ParquetDirectory(tmp_path / "files")
+
+    @pytest.fixture
+    def relative(self, home: Path) -> FileTarget:
+        return ParquetDirectory(OUT)
 
 
 class TestInferredOutput(ParquetOutputBehaviour):

@@ -9,11 +9,13 @@ from typing import TypeVar
 
 import pytest
 
+from postroad.core.errors import RemoteHandlerFailure
 from postroad.pipeline.fused.outcome import PartOutcome, encode_part
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import Delivery
 from postroad.pipeline.spark.client import DeskClient, desk_client
 from postroad.pipeline.spark.host import DeskHost
+from postroad.pipeline.spark.questions import Parts
 from tests.unit.pipeline.desk_jobs import (
     OpenDesk,
     count_to,
@@ -40,7 +42,7 @@ class Hosted:
         return await asyncio.to_thread(question, self._client)
 
     async def settle(self, batch: int, parts: Iterable[bytes]) -> None:
-        await self.ask(lambda client: client.settle("run", batch, list(parts)))
+        await self.ask(lambda client: client.settle("run", batch, Parts(list(parts), [])))
 
     async def do(self, name: str, deliveries: Iterable[Delivery]) -> bytes:
         """A part of a batch that has written all of some deliveries."""
@@ -105,3 +107,18 @@ async def test_spark_begins_before_the_first_delivery_that_is_open() -> None:
             deliveries[0],
             deliveries[2],
         ]
+
+
+async def test_what_was_left_at_the_desk_counts_like_what_came_with_the_commit() -> None:
+    """Large parts go to the desk by themselves. Of one that the desk does not have, it must not
+    settle the rest.
+    """
+    async with hosted() as it:
+        deliveries = await it.desk.desk.admit()
+        part = await it.do("first", deliveries)
+        with pytest.raises(RemoteHandlerFailure, match="not all parts of batch 0 are here"):
+            await it.ask(lambda client: client.settle("run", 0, Parts([], ["one"])))
+        await it.ask(lambda client: client.leave("one", part))
+        await it.ask(lambda client: client.settle("run", 0, Parts([], ["one"])))
+        assert numbers(it.desk.output) == [0, 1, 2]
+        assert it.desk.desk.counts.acked == 3

@@ -148,7 +148,7 @@ class Desk:
         publications = await self._store.read(lambda it: self._pen(it).publications())
         wanted = [*staged, *((task, it) for _, task, it in publications)]
         for name, target in self._outputs.items():
-            prefix = stage_prefix(self._job)
+            prefix = stage_prefix(self._job, name)
             await target.open(prefix, [it for task, it in wanted if task == name])
         await self._publisher.publish()
         self.is_open = True
@@ -319,6 +319,11 @@ class Desk:
         except OSError as error:
             # It is settled here, which is what counts.
             logger.warning("input %r was not told what is done: %s", task, error)
+
+    async def publish(self) -> None:
+        """Publish what was settled, however long that takes; not what cannot be published now."""
+        while not await self._publisher.publish():
+            continue
 
     def _complain(self, name: str, text: str | None) -> None:
         """Say what is wrong, once as long as it is the same; None if nothing is."""

@@ -12,12 +12,12 @@ _SEPARATOR = "+"
 
 def stage_name(job: str, part: str, task: str) -> str:
     """A name for what a part of a batch writes to an output; good for a file."""
-    return stage_prefix(job) + f"{part}{_SEPARATOR}{quote(task, safe='')}"
+    return stage_prefix(job, task) + part
 
 
-def stage_prefix(job: str) -> str:
-    """What such names of a job begin with, and those of no other."""
-    return quote(job, safe="") + _SEPARATOR
+def stage_prefix(job: str, task: str) -> str:
+    """What such names of an output begin with, and those of no other output or job."""
+    return f"{quote(job, safe='')}{_SEPARATOR}{quote(task, safe='')}{_SEPARATOR}"
 
 
 def stage_all(output: OutputMedium, stage: str, task: str, batch: Batch) -> Staged | None:

@@ -1,25 +1,63 @@
-"""A job on a standalone cluster: tasks run in the executors of both workers."""
+"""Jobs on a standalone cluster: tasks run in the executors of both workers."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow.parquet
 import pytest
 
+from postroad.durable import MemoryStore
+from postroad.pipeline import LinesInput, LinesOutput, new_job
+from postroad.pipeline.media import ParquetOutput
 from postroad.pipeline.spark import SparkSettings, spark_session
+from postroad.pipeline.spark.runner import SparkRunner
 from tests.servers.spark import QUICK_JAVA, spark_cluster
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 TASKS = 4
+SEGMENTS = 100
+LIMIT_S = 120.0
 
 
-def test_job_runs_on_all_workers(tmp_path: Path) -> None:
+class Cluster(NamedTuple):
+    """A session of a cluster, and the directory below which its executors run."""
+
+    session: SparkSession
+    directory: Path
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    with spark_cluster(directory) as cluster:
+        settings = SparkSettings(
+            master=cluster.master,
+            driver_memory="512m",
+            executor_memory="512m",
+            java_options=QUICK_JAVA,
+            conf={
+                "spark.executor.extraJavaOptions": QUICK_JAVA,
+                # The first task waits for both.
+                "spark.scheduler.minRegisteredResourcesRatio": "1",
+                "spark.cores.max": "2",
+            },
+        )
+        with spark_session(settings) as session:
+            yield Cluster(session, directory)
+
+
+def test_job_runs_on_all_workers(cluster: Cluster) -> None:
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
         import time
@@ -35,27 +73,46 @@ def test_job_runs_on_all_workers(tmp_path: Path) -> None:
             told = [f"{os.environ['MALLOC_TOP_PAD_']} {os.getcwd()}"] * batch.num_rows
             yield pyarrow.RecordBatch.from_pydict({"told": told})
 
-    with spark_cluster(tmp_path) as cluster:
-        settings = SparkSettings(
-            master=cluster.master,
-            driver_memory="512m",
-            executor_memory="512m",
-            java_options=QUICK_JAVA,
-            conf={
-                "spark.executor.extraJavaOptions": QUICK_JAVA,
-                # The first task waits for both.
-                "spark.scheduler.minRegisteredResourcesRatio": "1",
-                "spark.cores.max": "2",
-            },
-        )
-        with spark_session(settings) as session:
-            frame = session.range(TASKS, numPartitions=TASKS).mapInArrow(tell, "told string")
-            told = [row["told"] for row in frame.collect()]
+    frame = cluster.session.range(TASKS, numPartitions=TASKS).mapInArrow(tell, "told string")
+    told = [row["told"] for row in frame.collect()]
 
     assert len(told) == TASKS
     memory, places = zip(*(text.split(" ") for text in told), strict=True)
     assert set(memory) == {"67108864"}
-    assert {Path(place).relative_to(tmp_path).parts[0] for place in places} == {
+    assert {Path(place).relative_to(cluster.directory).parts[0] for place in places} == {
         "worker-0",
         "worker-1",
     }
+
+
+async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors run in directories of their own."""
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("payments")
+    for number in range(SEGMENTS):
+        (tmp_path / "payments" / f"{number}.jsonl").write_text(json.dumps({"n": number}))
+    job = (
+        new_job("relative")
+        .input("in", medium="lines")
+        .output("lines", medium="lines", after="in")
+        .output("rows", medium="parquet", after="in")
+        .build()
+    )
+    runner = SparkRunner(
+        job,
+        {"in": LinesInput("payments/*.jsonl")},
+        {"lines": LinesOutput("cleared/lines"), "rows": ParquetOutput("cleared/rows")},
+        MemoryStore(),
+        session=cluster.session,
+    )
+
+    await asyncio.wait_for(runner.run(), LIMIT_S)
+
+    assert runner.desk.counts.acked == SEGMENTS
+    lines = [it.read_text() for it in (tmp_path / "cleared/lines").glob("*.jsonl")]
+    written = [json.loads(line)["n"] for it in lines for line in it.splitlines()]
+    assert sorted(written) == list(range(SEGMENTS))
+    tables = map(pyarrow.parquet.read_table, (tmp_path / "cleared/rows").glob("*.parquet"))
+    assert sorted(row["n"] for it in tables for row in it.to_pylist()) == list(range(SEGMENTS))

@@ -127,7 +127,7 @@ class CsvInput(LinesInput):
 
     def read(self, place: Place) -> Iterator[Chunk]:
         name, start, stop = place["file"], place["start"], place["stop"]
-        with open(name, "rb") as file:
+        with self._open_file(name) as file:
             names, _ = self._read_header(file)
             file.seek(start)
             data = file.read(stop - start)

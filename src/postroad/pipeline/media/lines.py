@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, compress
@@ -12,10 +11,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from postroad.core.errors import ConfigError
 from postroad.pipeline.job import Segment
 
-from .directory import DirectoryOutput, sync_directory
+from .directory import DirectoryOutput, FoundFiles, sync_directory
 from .medium import Chunk, InputMedium, Place, Slice, Staged, Stager
 from .packing import encode_all
 
@@ -36,31 +34,30 @@ class LinesInput(InputMedium):
     """
 
     def __init__(self, path: str, slice_bytes: int = _SLICE_BYTES) -> None:
-        self._path = path
+        self._files = FoundFiles(path)
         self._slice_bytes = slice_bytes
 
     async def open(self, unsettled: Sequence[Place]) -> None:
-        if not self._files():
-            raise ConfigError(f"there is no file {self._path!r}")
-
-    def _files(self) -> list[str]:
-        return sorted(glob.glob(self._path, recursive=True))
+        self._files.check()
 
     async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
         return await asyncio.to_thread(self._cut, after or {"file": "", "start": 0}, segments)
 
     def _cut(self, after: Place, segments: int) -> list[Slice]:
         slices: list[Slice] = []
-        for name in self._files():
+        for name in self._files.names():
             if name < after["file"] or segments <= 0:
                 continue
             start = after["start"] if name == after["file"] else 0
-            with open(name, "rb") as file:
+            with self._open_file(name) as file:
                 while segments > 0 and (found := self._cut_file(file, name, start, segments)):
                     slices.append(found)
                     segments -= found.count
                     start = found.end["start"]
         return slices
+
+    def _open_file(self, name: str) -> BinaryIO:
+        return open(self._files.locate(name), "rb")
 
     def _cut_file(self, file: BinaryIO, name: str, start: int, segments: int) -> Slice | None:
         file.seek(start)
@@ -80,7 +77,7 @@ class LinesInput(InputMedium):
 
     def read(self, place: Place) -> Iterator[Chunk]:
         name, start, stop = place["file"], place["start"], place["stop"]
-        with open(name, "rb") as file:
+        with self._open_file(name) as file:
             file.seek(start)
             data = file.read(stop - start)
         if len(data) < stop - start:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,10 @@ CODECS: Mapping[str, Callable[[bytes], Segment]] = {
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """Files for TLS; what is not given is as the machine has it."""
+    """Files for TLS; what is not given is as the machine has it.
+
+    It keeps absolute paths, because it goes to processes that run in other directories.
+    """
 
     ca: str | None = None
     """Certificates of those who may vouch for the server."""
@@ -34,6 +38,9 @@ class Tls(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
             raise ConfigError("tls_cert and tls_key are given together or not at all")
+        for name in self.__struct_fields__:
+            if path := getattr(self, name):
+                msgspec.structs.force_setattr(self, name, os.path.abspath(path))
 
     @property
     def is_given(self) -> bool:

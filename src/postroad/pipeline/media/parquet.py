@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import glob
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from postroad.core.errors import ConfigError, MissingExtra
 from postroad.pipeline.job import Segment
 
 from .columns import check_columns, check_types
-from .directory import DirectoryOutput, sync_directory
+from .directory import DirectoryOutput, FoundFiles, sync_directory
 from .medium import Chunk, InputMedium, Place, Slice, Staged, Stager, Unwritable
 from .options import check_positive
 from .packing import UNENCODABLE
@@ -63,7 +62,7 @@ class ParquetInput(InputMedium):
         slice_segments: int = _SLICE_SEGMENTS,
     ) -> None:
         check_positive("slice_segments", slice_segments)
-        self._path = path
+        self._files = FoundFiles(path)
         self._columns = check_columns(columns)
         self._slice_segments = slice_segments
 
@@ -71,23 +70,29 @@ class ParquetInput(InputMedium):
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
-        files = self._files()
-        if not files:
-            raise ConfigError(f"there is no file {self._path!r}")
-        names = _metadata(files[0]).schema.to_arrow_schema().names
+        first = self._files.check()[0]
+        names = self._metadata(first).schema.to_arrow_schema().names
         missing = set(self._columns or ()) - set(names)
         if missing:
-            raise ConfigError(f"option 'columns': {files[0]} has no {', '.join(sorted(missing))}")
+            raise ConfigError(f"option 'columns': {first} has no {', '.join(sorted(missing))}")
 
-    def _files(self) -> list[str]:
-        return sorted(glob.glob(self._path, recursive=True))
+    def _metadata(self, name: str) -> Any:
+        with self._reading(name) as file:
+            return file.metadata
+
+    def _reading(self, name: str) -> Any:
+        arrow = _arrow()
+        try:
+            return arrow.parquet.ParquetFile(self._files.locate(name))
+        except arrow.ArrowInvalid as error:
+            raise OSError(f"{name} is no Parquet file: {error}") from error
 
     async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
         return await asyncio.to_thread(self._cut, after or {"file": "", "row": 0}, segments)
 
     def _cut(self, after: Place, segments: int) -> list[Slice]:
         slices: list[Slice] = []
-        for name in self._files():
+        for name in self._files.names():
             if name < after["file"] or segments <= 0:
                 continue
             row = after["row"] if name == after["file"] else 0
@@ -97,7 +102,7 @@ class ParquetInput(InputMedium):
         return slices
 
     def _cut_file(self, name: str, row: int, segments: int) -> list[Slice]:
-        metadata = _metadata(name)
+        metadata = self._metadata(name)
         slices: list[Slice] = []
         group_start = 0
         for group in range(metadata.num_row_groups):
@@ -115,7 +120,7 @@ class ParquetInput(InputMedium):
 
     def read(self, place: Place) -> Iterator[Chunk]:
         name, row, skip, left = place["file"], place["row"], place["skip"], place["count"]
-        with _reading(name) as file:
+        with self._reading(name) as file:
             for batch in file.iter_batches(_READ_ROWS, [place["group"]], columns=self._columns):
                 found = batch.slice(skip, left)
                 skip -= min(skip, batch.num_rows)
@@ -126,19 +131,6 @@ class ParquetInput(InputMedium):
                 if not left:
                     return
         raise OSError(f"{name} has fewer rows than before")
-
-
-def _reading(name: str) -> Any:
-    arrow = _arrow()
-    try:
-        return arrow.parquet.ParquetFile(name)
-    except arrow.ArrowInvalid as error:
-        raise OSError(f"{name} is no Parquet file: {error}") from error
-
-
-def _metadata(name: str) -> Any:
-    with _reading(name) as file:
-        return file.metadata
 
 
 def _encode_rows(batch: pyarrow.RecordBatch) -> list[bytes]:

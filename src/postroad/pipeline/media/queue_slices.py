@@ -31,7 +31,7 @@ from postroad.durable.store.stretches import (
 _PAGES_AT_FIRST = 4
 _PAGES_AT_ONCE = 256
 _ASIDES_AT_ONCE = 256
-_SIGHT_BYTES = 16 * 1024 * 1024
+_SIGHT_BYTES = 32 * 1024 * 1024
 _SLICE_BYTES = 4 * 1024 * 1024
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -97,9 +98,11 @@ class SqlDatabase:
             raise ConfigError(f"option 'database' is {location!r}; it must be text")
         if not location:
             raise ConfigError("option 'database' must be a path, or postgresql://user@host/name")
-        self._location = location
+        # Other processes may be in another directory.
+        self._location = os.path.abspath(location)
         self._connect: Callable[[str], SqlConnection] = connect_sqlite
         if location.startswith(_POSTGRES):
+            self._location = location
             self._connect = _postgres()
         self._kept: SqlConnection | None = None
         # A call that was given up may still be at work in its thread.

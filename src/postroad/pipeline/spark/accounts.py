@@ -89,6 +89,11 @@ class Account:
         """Publish what a batch wrote, once."""
         outcome = Outcome([], staged=[(OUTPUT, it) for it in staged])
         self._call(self._desk.settle(run, batch, outcome))
+        asyncio.run_coroutine_threadsafe(self._desk.publish(), self._loop).result()
+
+    def discard(self, staged: Iterable[Staged]) -> None:
+        """Throw away what was staged, unless it was committed."""
+        self._call(self._desk.discard([(OUTPUT, it) for it in staged]))
 
 
 def _job(

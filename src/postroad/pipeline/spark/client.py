@@ -25,6 +25,8 @@ from .questions import (
     Envelope,
     First,
     Latest,
+    Leave,
+    Parts,
     Plan,
     Question,
     RawChunk,
@@ -91,11 +93,15 @@ class DeskClient:
         """Whether functions are to be tried in a process of their own."""
         return self._ask(Careful(), bool)
 
-    def settle(self, run: str, batch: int, parts: list[bytes]) -> None:
+    def leave(self, name: str, part: bytes) -> None:
+        """Have the desk keep what a part came to."""
+        self._ask(Leave(name, part), bool)
+
+    def settle(self, run: str, batch: int, parts: Parts) -> None:
         """Account for a batch."""
         self._ask(Settle(run, batch, parts), bool)
 
-    def discard(self, parts: list[bytes]) -> None:
+    def discard(self, parts: Parts) -> None:
         """Throw away what parts of a batch have staged."""
         self._ask(Discard(parts), bool)
 

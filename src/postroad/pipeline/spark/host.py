@@ -23,6 +23,8 @@ from .questions import (
     Discard,
     First,
     Latest,
+    Leave,
+    Parts,
     Plan,
     Question,
     RawChunk,
@@ -35,6 +37,7 @@ from .questions import (
 )
 
 _AGAIN_ROOTS = 1_000
+_LEFT_MAX = 1_000
 # What was found deadly comes again meanwhile, and is not found by another crash.
 _CAREFUL_BATCHES = 50
 
@@ -55,6 +58,8 @@ class DeskHost:
         self._service = MessagingService(CLUSTER, "desk", bind, limits=LIMITS)
         self._admitting = asyncio.Lock()
         self._asking = 0
+        # What parts of the batch came to, by their names.
+        self._left: dict[str, PartOutcome] = {}
         # For so many more batches functions are tried first.
         self._careful_batches = 0
         self.refusal: str | None = None
@@ -94,10 +99,13 @@ class DeskHost:
                 return [KeptRoot(it.root, it.generation, it.segment, it.published) for it in roots]
             case Careful():
                 return self._careful_batches > 0
+            case Leave():
+                self._leave(question.name, decode_part(question.part))
+                return True
             case Settle():
                 return await self._settle(question)
             case Discard():
-                parts = [decode_part(part) for part in question.parts]
+                parts = self._take(question.parts)
                 await self._desk.discard([it for part in parts for it in part.staged])
                 return True
             case Refuse():
@@ -128,8 +136,20 @@ class DeskHost:
         chunks = await self._desk.read_chunks(found[0])
         return [RawChunk(it.source, list(it.positions), list(it.raws)) for it in chunks]
 
+    def _leave(self, name: str, part: PartOutcome) -> None:
+        self._left[name] = part
+        # Attempts that Spark has given up leave theirs too.
+        while len(self._left) > _LEFT_MAX:
+            del self._left[next(iter(self._left))]
+
+    def _take(self, parts: Parts) -> list[PartOutcome]:
+        left = [self._left[name] for name in parts.left if name in self._left]
+        return [*map(decode_part, parts.inline), *left]
+
     async def _settle(self, question: Settle) -> bool:
-        parts = [decode_part(part) for part in question.parts]
+        parts = self._take(question.parts)
+        if len(parts) < len(question.parts.inline) + len(question.parts.left):
+            raise LookupError(f"not all parts of batch {question.batch} are here")
         deliveries = await self._find(parts)
         outcome = Outcome(deliveries)
         windows = DeltaMaker(self._program.plan)
@@ -139,6 +159,8 @@ class DeskHost:
             windows.merge(part.delta)
         outcome.delta = windows.delta
         await self._desk.settle(question.run, question.batch, outcome)
+        # There is one batch at a time: nobody will ask for the rest.
+        self._left.clear()
         self._careful_batches = max(self._careful_batches - 1, 0)
         return True
 

@@ -22,6 +22,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -51,7 +52,6 @@ from postroad.pipeline.media import make_input, make_output
 from postroad.pipeline.media.medium import (
     Chunk,
     InputMedium,
-    OutputMedium,
     Place,
     Staged,
     Undecodable,
@@ -83,58 +83,68 @@ class _Given:
         self._medium = options["medium"]
         self._options = {key: _value(it) for key, it in options.items() if key not in _OWN}
 
-    def input(self) -> InputMedium:
-        medium = make_input(self._task(INPUT, TaskType.INPUT))
-        if not medium.is_portable:
-            raise ConfigError(f"a {self._medium!r} is read by jobs only")
-        return medium
-
-    def output(self) -> OutputMedium:
-        return make_output(self._task(OUTPUT, TaskType.OUTPUT))
-
-    def _task(self, name: str, type_: TaskType) -> Task:
-        return Task(name=name, type=type_, medium=self._medium, options=self._options)
-
-    def account(self) -> Account:
-        """The account of what is read, in the one process that asks for it."""
-        key = (os.getpid(), self._store, self.name)
-        account = _accounts.get(key)
-        if account is None:
-            inputs = {INPUT: self.input()}
-            account = Account(self.name, self._store, inputs, {}, self.segments_max)
-            _accounts[key] = account
-        return account
-
-    def publish(self, run: str, batch: int, staged: Sequence[Staged]) -> None:
-        """Publish what a batch wrote, once; each is committed by whatever process."""
-        outputs = {OUTPUT: self.output()}
-        account = Account(self.name, self._store, {}, outputs, self.segments_max, staged)
-        try:
-            account.commit_written(run, batch, staged)
-        finally:
-            account.close()
-
-    def discard(self, staged: Sequence[Staged]) -> None:
-        """Throw away what was staged."""
-        asyncio.run(self._discard(staged))
-
-    async def _discard(self, staged: Sequence[Staged]) -> None:
-        output = self.output()
-        for it in staged:
-            await output.discard(it)
-
     @property
     def _store(self) -> str:
         if self.store is None:
             raise ConfigError("the option store says where the account is kept")
         return self.store
 
+    def _task(self, name: str, type_: TaskType) -> Task:
+        return Task(name=name, type=type_, medium=self._medium, options=self._options)
+
+
+class _GivenInput(_Given):
+    """What is to be read. The medium is made where the user is: paths are relative to that."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self.medium = make_input(self._task(INPUT, TaskType.INPUT))
+        if not self.medium.is_portable:
+            raise ConfigError(f"a {self._medium!r} is read by jobs only")
+
+    def account(self) -> Account:
+        """The account of what is read, in the one process that asks for it."""
+        key = (os.getpid(), self._store, self.name)
+        account = _accounts.get(key)
+        if account is None:
+            inputs = {INPUT: self.medium}
+            account = Account(self.name, self._store, inputs, {}, self.segments_max)
+            _accounts[key] = account
+        return account
+
     def read(self, place: Place) -> Iterator[pa.RecordBatch]:
         """The rows of a slice."""
-        medium, bits = self.input(), Bits(self.name)
+        medium, bits = self.medium, Bits(self.name)
         for chunk in medium.read(place):
             for start in range(0, len(chunk.raws), _ROWS):
                 yield _rows(medium, bits, chunk, start)
+
+
+class _GivenOutput(_Given):
+    """What is to be written."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self.medium = make_output(self._task(OUTPUT, TaskType.OUTPUT))
+
+    def publish(self, run: str, batch: int, staged: Sequence[Staged]) -> None:
+        """Publish what a batch wrote, once; each is committed by whatever process."""
+        with self._account(staged) as account:
+            account.commit_written(run, batch, staged)
+
+    def discard(self, staged: Sequence[Staged]) -> None:
+        """Throw away what was staged, unless it was committed."""
+        with self._account(staged) as account:
+            account.discard(staged)
+
+    @contextmanager
+    def _account(self, staged: Sequence[Staged]) -> Iterator[Account]:
+        outputs = {OUTPUT: self.medium}
+        account = Account(self.name, self._store, {}, outputs, self.segments_max, staged)
+        try:
+            yield account
+        finally:
+            account.close()
 
 
 _accounts: dict[tuple[int, str, str], Account] = {}
@@ -165,7 +175,7 @@ def _rows(medium: InputMedium, bits: Bits, chunk: Chunk, start: int) -> pa.Recor
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are numbers of deliveries."""
 
-    def __init__(self, given: _Given) -> None:
+    def __init__(self, given: _GivenInput) -> None:
         self._given = given
         self._wait_s = _WAIT_S
 
@@ -200,14 +210,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _Reader(DataSourceReader):
     """Everything that is there now."""
 
-    def __init__(self, given: _Given) -> None:
+    def __init__(self, given: _GivenInput) -> None:
         self._given = given
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(place) for place in asyncio.run(self._places())]
 
     async def _places(self) -> list[Place]:
-        medium, places = self._given.input(), []
+        medium, places = self._given.medium, []
         await medium.open([])
         try:
             after: Place | None = None
@@ -227,9 +237,9 @@ class _Written(WriterCommitMessage):
     staged: Staged | None
 
 
-def _stage(given: _Given, batches: Iterator[pa.RecordBatch]) -> _Written:
+def _stage(given: _GivenOutput, batches: Iterator[pa.RecordBatch]) -> _Written:
     part = secrets.token_hex(8)
-    stager = given.output().begin(stage_name(given.name, part, OUTPUT))
+    stager = given.medium.begin(stage_name(given.name, part, OUTPUT))
     first = int(part, 16)
     try:
         for batch in batches:
@@ -250,7 +260,7 @@ def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
 class _StreamWriter(DataSourceStreamArrowWriter):
     """Publishes each micro-batch once."""
 
-    def __init__(self, given: _Given) -> None:
+    def __init__(self, given: _GivenOutput) -> None:
         self._given = given
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
@@ -266,7 +276,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 class _Writer(DataSourceArrowWriter):
     """Publishes a batch."""
 
-    def __init__(self, given: _Given) -> None:
+    def __init__(self, given: _GivenOutput) -> None:
         self._given = given
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Written:
@@ -290,13 +300,13 @@ class PostroadSource(DataSource):
         return "id bigint, segment string, raw binary"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _StreamReader(_Given(self.options))
+        return _StreamReader(_GivenInput(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(_Given(self.options))
+        return _Reader(_GivenInput(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return _StreamWriter(_Given(self.options))
+        return _StreamWriter(_GivenOutput(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return _Writer(_Given(self.options))
+        return _Writer(_GivenOutput(self.options))

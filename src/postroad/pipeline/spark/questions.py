@@ -11,7 +11,7 @@ from postroad.core.limits import Limits
 CLUSTER = "postroad-pipeline"
 SUBJECT = "desk"
 LIMITS = Limits(frame_bytes_max=256 * 1024 * 1024)
-"""What a batch comes to is one message; how much that is, `max_pending` decides."""
+"""What a part of a batch comes to is one message; how much that is, `batch_size` decides."""
 
 REPLY_S = 30.0
 """Time for an answer; more than any transaction takes, less than anybody would wait for."""
@@ -58,19 +58,33 @@ class ReadAgain(msgspec.Struct, frozen=True, tag=True):
     after: int | None
 
 
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """Keep what a part of a batch came to until the batch is settled."""
+
+    name: str
+    part: bytes
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What the parts of a batch came to."""
+
+    inline: list[bytes]
+    left: list[str]
+    """Names of those that were left at the desk."""
+
+
 class Settle(msgspec.Struct, frozen=True, tag=True):
     """Account for a batch."""
 
     run: str
     batch: int
-    parts: list[bytes]
-    """What its parts came to."""
+    parts: Parts
 
 
 class Discard(msgspec.Struct, frozen=True, tag=True):
     """Throw away what parts of a batch have staged."""
 
-    parts: list[bytes]
+    parts: Parts
 
 
 class Careful(msgspec.Struct, frozen=True, tag=True):
@@ -84,7 +98,7 @@ class Refuse(msgspec.Struct, frozen=True, tag=True):
 
 
 Question: TypeAlias = (
-    Latest | First | Plan | ReadSlice | ReadAgain | Careful | Settle | Discard | Refuse
+    Latest | First | Plan | ReadSlice | ReadAgain | Careful | Leave | Settle | Discard | Refuse
 )
 
 

@@ -20,14 +20,18 @@ from postroad.pipeline.fused.rows import from_batch
 from postroad.pipeline.fused.working import PartWork
 
 from .order import Order
+from .questions import Parts
 from .stages import read_deliveries
+
+# What is larger goes to the desk itself, and not through a JVM and another process.
+_INLINE_BYTES_MAX = 64 * 1024
 
 
 @dataclass
 class PartDone(WriterCommitMessage):
-    """What a part came to."""
+    """What a part came to, or the name under which it was left at the desk."""
 
-    outcome: bytes
+    outcome: bytes | str
 
 
 def work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
@@ -43,7 +47,11 @@ def work(order: Order, batches: Iterator[pa.RecordBatch]) -> PartDone:
             _work_whole(order, whole, batches)
         else:
             gathered.take_rows(row for batch in batches for row in from_batch(batch))
-        done = PartDone(encode_part(part.finish()))
+        outcome = encode_part(part.finish())
+        done = PartDone(outcome)
+        if len(outcome) > _INLINE_BYTES_MAX:
+            order.desk.leave(name, outcome)
+            done = PartDone(name)
         program.lifecycles.after_batch()
         return done
     except BaseException:
@@ -60,8 +68,12 @@ def _work_whole(order: Order, part: Part, batches: Iterator[pa.RecordBatch]) -> 
             part.take_slice(it.number, it.task, it.generation, medium, order.read(it))
 
 
-def _parts(messages: list[WriterCommitMessage | None]) -> list[bytes]:
-    return [it.outcome for it in messages if isinstance(it, PartDone)]
+def _parts(messages: list[WriterCommitMessage | None]) -> Parts:
+    outcomes = [it.outcome for it in messages if isinstance(it, PartDone)]
+    return Parts(
+        [it for it in outcomes if isinstance(it, bytes)],
+        [it for it in outcomes if isinstance(it, str)],
+    )
 
 
 class JobStreamWriter(DataSourceStreamArrowWriter):

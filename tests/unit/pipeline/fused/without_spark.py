@@ -108,6 +108,9 @@ class LocalOrder(Order):
     def desk(self) -> DeskClient:
         return cast("DeskClient", self)
 
+    def begin(self) -> Program:
+        return self._program
+
     def read(self, delivery: Delivery) -> Iterator[Chunk]:
         assert delivery.place is not None
         return iter(self._given.slices[delivery.place["slice"]].chunks)
@@ -178,7 +181,8 @@ def work_without_spark(
         chance.choice(divided).append(it)
     source = Frame([[_source_row(part)] for part in divided], how)
     frame = cast("Frame", add_stages(cast("DataFrame", source), order))
-    return [decode_part(work(order, iter(it)).outcome) for it in frame.partitions]
+    done = [work(order, iter(it)).outcome for it in frame.partitions]
+    return [decode_part(cast("bytes", it)) for it in done]
 
 
 def _source_row(deliveries: Sequence[Delivery]) -> pa.RecordBatch:

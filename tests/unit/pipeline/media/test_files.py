@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline import LinesInput, Task, TaskType, make_input, make_output
+from postroad.pipeline import LinesInput, LinesOutput, Task, TaskType, make_input, make_output
 from postroad.pipeline.media import (
     CsvInput,
     ParquetInput,
@@ -21,6 +21,7 @@ from postroad.pipeline.media import (
 )
 from postroad.pipeline.media.directory import FoundFiles
 from postroad.pipeline.media.options import Tls
+from postroad.pipeline.staging import stage_name, stage_prefix
 
 
 @pytest.mark.parametrize(
@@ -119,3 +120,20 @@ def test_files_for_tls_are_those_of_the_process_that_named_them(
     tls = pickle.loads(pickle.dumps(tls))
     assert tls == Tls(f"{home}/ca.pem", "/etc/cert.pem", f"{tmp_path}/key.pem")
     assert not Tls().is_given
+
+
+async def test_outputs_in_one_directory_leave_each_other_alone(tmp_path: Path) -> None:
+    first, second = LinesOutput(str(tmp_path)), LinesOutput(str(tmp_path))
+    stager = first.begin(stage_name("job", "part", "a"))
+    stager.write([1], [{"n": 1}])
+    staged = stager.finish()
+    assert staged is not None
+    # As after a crash, when what nobody wants is removed.
+    await second.open(stage_prefix("job", "b"), [])
+    await first.open(stage_prefix("job", "a"), [staged])
+    await first.publish(staged)
+    assert read_all(tmp_path) == [b'{"n":1}\n']
+
+
+def read_all(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in directory.glob("*.jsonl")]

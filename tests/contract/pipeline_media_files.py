@@ -1,0 +1,252 @@
+"""What every medium of files does, beside what all media do.
+
+An input has a `relative` fixture, a source whose path is relative to `home`, and inherits
+`FileInputBehaviour`. An output has a `directory` fixture and a `relative` one, and inherits
+`FileOutputBehaviour`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from postroad.pipeline import Desk, InputMedium
+from postroad.pipeline.desk import Outcome
+from postroad.pipeline.media import Chunk, Place, Staged
+from tests.contract.pipeline_media_harness import (
+    RUN,
+    SEGMENTS,
+    Crash,
+    Source,
+    Target,
+    count_to,
+    in_order,
+    opened,
+    plain,
+    read_elsewhere,
+    settling,
+    stage,
+    stage_elsewhere,
+)
+
+IN, OUT = Path("in"), Path("out")
+"""Where relative sources and targets are."""
+
+
+class InDirectories:
+    """A process that makes media in `home`, and others that use them `elsewhere`."""
+
+    @pytest.fixture
+    def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        home = tmp_path / "home"
+        (home / IN).mkdir(parents=True)
+        monkeypatch.chdir(home)
+        return home
+
+    @pytest.fixture
+    def elsewhere(self, tmp_path: Path) -> Path:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        return elsewhere
+
+
+class FileInputBehaviour(InDirectories):
+    """For inputs that are files."""
+
+    async def test_a_relative_path_is_that_of_the_process_that_made_the_medium(
+        self, relative: Source, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await relative.put(count_to(SEGMENTS))
+        places, chunks = await read_all(relative.medium())
+        medium = relative.medium()
+        monkeypatch.chdir(elsewhere)
+        places_there, chunks_there = await read_all(pickle.loads(pickle.dumps(medium)))
+        assert places_there == places
+        assert list(map(plain, chunks_there)) == list(map(plain, chunks))
+        by_another = await asyncio.to_thread(read_elsewhere, medium, places)
+        assert list(map(plain, by_another)) == list(map(plain, chunks))
+        assert sum(len(it.positions) for part in chunks for it in part) == SEGMENTS
+
+    async def test_names_are_as_the_path_has_them(self, relative: Source, home: Path) -> None:
+        """Ids follow from them."""
+        await relative.put(count_to(SEGMENTS))
+        places, chunks = await read_all(relative.medium())
+        expected = {str(IN / it) for it in os.listdir(home / IN)}
+        assert {it["file"] for it in places} == expected
+        assert {it.source for part in chunks for it in part} == expected
+
+
+async def read_all(medium: InputMedium) -> tuple[list[Place], list[list[Chunk]]]:
+    """All slices of an input, and what they have."""
+    await medium.open([])
+    places: list[Place] = []
+    after: Place | None = None
+    while slices := await medium.cut(after, SEGMENTS):
+        places += [it.place for it in slices]
+        after = slices[-1].end
+    return places, [list(medium.read(it)) for it in places]
+
+
+class FileTarget(Target):
+    """A directory that an output writes files to."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+    async def leftovers(self) -> list[str]:
+        return sorted(it.name for it in self.staged())
+
+    def staged(self) -> list[Path]:
+        """Files that are staged."""
+        return list((self.directory / "_staging").iterdir())
+
+    def readable(self) -> list[Path]:
+        """Files that readers of the directory see."""
+        return [it for it in self.directory.iterdir() if it.is_file()]
+
+    def marks(self) -> list[Path]:
+        """What says that something was published."""
+        return list((self.directory / "_published").iterdir())
+
+
+class FileOutputBehaviour(InDirectories):
+    """For outputs that are directories of files."""
+
+    async def test_a_relative_path_is_that_of_the_process_that_made_the_medium(
+        self, relative: FileTarget, home: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        medium = relative.medium()
+        monkeypatch.chdir(elsewhere)
+        async with settling(relative, medium) as desk:
+            here = stage(pickle.loads(pickle.dumps(medium)), "0", count_to(3))
+            there = await asyncio.to_thread(
+                stage_elsewhere, medium, f"{RUN}-1", [3, 4], count_to(5, 3)
+            )
+            assert there is not None
+            await settle(desk, [here, there])
+        assert os.listdir(elsewhere) == []
+        monkeypatch.chdir(home)
+        assert in_order(await relative.published()) == count_to(5)
+        assert await relative.leftovers() == []
+
+    async def test_a_process_that_runs_elsewhere_does_not_take_it_for_published(
+        self, relative: FileTarget, home: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await settle_and_crash(relative, monkeypatch)
+        monkeypatch.chdir(elsewhere)
+        async with settling(relative, relative.medium()) as desk:
+            assert (await desk.look()).unpublished == 1
+        monkeypatch.chdir(home)
+        async with settling(relative, relative.medium()) as desk:
+            assert (await desk.look()).unpublished == 0
+        assert in_order(await relative.published()) == count_to(3)
+
+    async def test_what_vanished_is_not_taken_for_published(
+        self, directory: FileTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        medium = directory.medium()
+        async with settling(directory, medium) as desk:
+            staged = stage(medium, "0", count_to(3))
+            (file,) = directory.staged()
+            away = file.rename(tmp_path / "away")
+            with caplog.at_level(logging.WARNING, "postroad.pipeline"):
+                await settle(desk, [staged])
+            assert "is not there, and was not published" in caplog.text
+            await desk.admit()
+            assert (await desk.look()).unpublished == 1
+            away.rename(file)
+            await desk.admit()
+            assert (await desk.look()).unpublished == 0
+        assert in_order(await directory.published()) == count_to(3)
+
+    async def test_what_could_not_be_moved_is_not_taken_for_published_when_it_vanishes(
+        self, directory: FileTarget
+    ) -> None:
+        async with opened(directory) as medium:
+            staged = stage(medium, "0", count_to(3))
+            (file,) = directory.staged()
+            in_the_way = directory.directory / file.name
+            in_the_way.mkdir()
+            with pytest.raises(OSError, match="directory"):
+                await medium.publish(staged)
+            in_the_way.rmdir()
+            file.unlink()
+            with pytest.raises(OSError, match="was not published"):
+                await medium.publish(staged)
+
+    async def test_what_is_gone_for_good_is_given_up_by_hand(self, directory: FileTarget) -> None:
+        async with opened(directory) as medium:
+            staged = stage(medium, "0", count_to(3))
+            (file,) = directory.staged()
+            file.unlink()
+            (directory.directory / file.name).touch()
+            await medium.publish(staged)
+
+    async def test_what_a_reader_took_away_after_a_crash_is_not_missed(
+        self, directory: FileTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody has noted that it was published."""
+        await settle_and_crash(directory, monkeypatch, is_published=True)
+        (file,) = directory.readable()
+        file.unlink()
+        for _ in range(2):
+            async with settling(directory, directory.medium()) as desk:
+                assert (await desk.look()).unpublished == 0
+            assert directory.readable() == []
+        assert directory.marks() == []
+
+    async def test_a_crash_before_it_is_moved(
+        self, directory: FileTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def crash(self: Path, target: Path) -> Path:
+            raise Crash
+
+        medium = directory.medium()
+        async with settling(directory, medium) as desk:
+            staged = stage(medium, "0", count_to(3))
+            with monkeypatch.context() as patched, pytest.raises(Crash):
+                patched.setattr(Path, "replace", crash)
+                await settle(desk, [staged])
+        async with settling(directory, directory.medium()):
+            assert in_order(await directory.published()) == count_to(3)
+
+    async def test_marks_do_not_pile_up(self, directory: FileTarget) -> None:
+        medium = directory.medium()
+        async with settling(directory, medium) as desk:
+            staged = [stage(medium, str(n), count_to(n + 1, n)) for n in range(5)]
+            await settle(desk, staged)
+            assert len(directory.marks()) == 1
+            assert in_order(await directory.published()) == count_to(5)
+        async with opened(directory):
+            assert directory.marks() == []
+
+
+async def settle(desk: Desk, staged: Sequence[Staged]) -> None:
+    """Settle a batch that wrote this."""
+    await desk.settle("run", 1, Outcome([], staged=[("out", it) for it in staged]))
+
+
+async def settle_and_crash(
+    target: Target, monkeypatch: pytest.MonkeyPatch, *, is_published: bool = False
+) -> None:
+    """Settle three segments, and crash before or after they are published."""
+    medium = target.medium()
+    publish = medium.publish
+
+    async def crash(staged: Staged) -> None:
+        if is_published:
+            await publish(staged)
+        raise Crash
+
+    async with settling(target, medium) as desk:
+        staged = stage(medium, "0", count_to(3))
+        with monkeypatch.context() as patched, pytest.raises(Crash):
+            patched.setattr(medium, "publish", crash)
+            await settle(desk, [staged])
