@@ -42,6 +42,10 @@ def _batches(settings: Settings, count: int) -> Section:
     measure = partial(
         measure_job, session=session, scratch=settings.scratch, is_stream=False, count=count
     )
+    # The first one has workers to start and code to compile.
+    few = write_lines(settings.scratch / "few.jsonl", QUICK_SEGMENTS)
+    warm = make_job(few, target, batch_size=QUICK_SEGMENTS)
+    measure_job(SparkRunner, session, settings.scratch, warm, is_stream=False, count=QUICK_SEGMENTS)
     case = f"{count:,} segments of 100 B, files to Parquet, one batch"
     return Section(
         title=case,

@@ -27,7 +27,8 @@ from postroad.pipeline import (
     read_job,
 )
 
-from .pipeline import store_of
+from .pipeline import look, store_of
+from .pipeline_metrics import to_metrics
 
 __all__ = [
     "PROGRESS_S",
@@ -37,6 +38,7 @@ __all__ = [
     "run_job",
     "stop_job",
     "submit_job",
+    "tell_metrics",
 ]
 
 PROGRESS_S = 1.0
@@ -192,6 +194,12 @@ def find_progress(path: Path) -> Progress | None:
         return None
     # Numbers of processes are used again.
     return progress if time.time() - progress.at < _STALE_S else None
+
+
+def tell_metrics(path: Path, store: str | None) -> str:
+    """How a job is doing, or how it stands if it does not run, as Prometheus reads it."""
+    found = find_progress(path) or asyncio.run(look(path, store))
+    return to_metrics(read_job(path).name, found)
 
 
 def stop_job(path: Path) -> int:

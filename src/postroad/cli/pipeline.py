@@ -171,29 +171,31 @@ def submit(job: Path, store: str | None, spark: bool, master: str | None, batch:
 @_job
 @_store
 @_json
-@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
-def status(job: Path, store: str | None, as_json: bool, watch: bool) -> None:
+@click.option("--watch", is_flag=True, help="Look again every second, until it does not run.")
+@click.option("--metrics", is_flag=True, help="As Prometheus reads it.")
+def status(job: Path, store: str | None, as_json: bool, watch: bool, metrics: bool) -> None:
     """Tell how a job is doing, or how it stands if it does not run.
 
     \b
     Example:
       postroad pipeline status clearing.toml --json
+      postroad pipeline status clearing.toml --metrics
     """
-    while True:
-        progress = runs.find_progress(job)
-        standing = asyncio.run(admin.look(job, store)) if progress is None else None
-        if as_json:
-            click.echo(msgspec.json.encode(progress or standing))
-        elif progress is not None:
-            click.echo(f"process {progress.pid}: {_tell_progress(progress)}")
-        elif standing is not None:
-            click.echo(
-                f"it does not run: {standing.pending:,} pending, {standing.waiting:,} waiting,"
-                f" {standing.dead:,} dead, {standing.unpublished:,} unpublished"
-            )
+    if metrics:
+        click.echo(runs.tell_metrics(job, store), nl=False)
+        return
+    while (progress := runs.find_progress(job)) is not None:
+        told = f"process {progress.pid}: {_tell_progress(progress)}"
+        click.echo(msgspec.json.encode(progress) if as_json else told)
         if not watch:
             return
         time.sleep(runs.PROGRESS_S)
+    standing = asyncio.run(admin.look(job, store))
+    told = (
+        f"it does not run: {standing.pending:,} pending, {standing.waiting:,} waiting,"
+        f" {standing.dead:,} dead, {standing.unpublished:,} unpublished"
+    )
+    click.echo(msgspec.json.encode(standing) if as_json else told)
 
 
 @pipeline.command()

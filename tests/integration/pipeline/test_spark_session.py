@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import postroad
-from postroad.core.errors import UsageError
+from postroad.core.errors import ConfigError, UsageError
 from postroad.pipeline.spark import SparkSettings, start_spark, stop_spark
+from tests.servers.process import free_port
 from tests.servers.spark import QUICK_JAVA
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 SETTINGS = SparkSettings(app_name="first", driver_memory="512m", java_options=QUICK_JAVA)
 LEFT_BY_PYSPARK = {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}
+SOON_S = 10.0
 
 
 class Surroundings(NamedTuple):
@@ -105,3 +109,19 @@ async def test_second_session_is_refused_while_one_runs(session: SparkSession) -
         await asyncio.to_thread(start_spark, SETTINGS)
 
     assert session.range(3).count() == 3
+
+
+def test_server_that_does_not_listen_is_told_soon() -> None:
+    where = f"sc://127.0.0.1:{free_port()}"
+    started_s = time.monotonic()
+
+    with pytest.raises(ConfigError, match=f"at {re.escape(where)}: .*refused") as told:
+        start_spark(SparkSettings(master=f"{where}/;token=secret"))
+
+    assert time.monotonic() - started_s < SOON_S
+    assert "secret" not in str(told.value)
+
+
+def test_address_that_is_none_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"at sc://127\.0\.0\.1:none: "):
+        start_spark(SparkSettings(master="sc://127.0.0.1:none"))

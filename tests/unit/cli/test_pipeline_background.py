@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,20 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         run(["pipeline", "stop", str(path)])
 
 
+def read_metrics(text: str) -> dict[str, float]:
+    """The values, in a text that has three lines for each."""
+    lines = text.splitlines()
+    found = {}
+    for about, kind, line in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        matched = re.fullmatch(r'(\w+)\{job="clearing"\} ([0-9.]+)', line)
+        assert matched is not None
+        name, value = matched.groups()
+        assert about.startswith(f"# HELP {name} ")
+        assert kind in (f"# TYPE {name} counter", f"# TYPE {name} gauge")
+        found[name] = float(value)
+    return found
+
+
 def test_a_job_is_submitted_watched_stopped_and_goes_on(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,11 +64,20 @@ def test_a_job_is_submitted_watched_stopped_and_goes_on(
     assert progress is not None and progress.pid != os.getpid()
     assert run(["pipeline", "status", job.name]) == 0
     assert f"process {progress.pid}: " in capsys.readouterr().out
+    assert run(["pipeline", "status", job.name, "--metrics"]) == 0
+    metrics = read_metrics(capsys.readouterr().out)
+    assert metrics["postroad_pipeline_up"] == 1
+    assert metrics["postroad_pipeline_delivered_total"] >= 0
     assert run(["pipeline", "stop", job.name]) == 0
     assert capsys.readouterr().out == f"process {progress.pid} has stopped\n"
     assert run(["pipeline", "status", job.name, "--json"]) == 0
     standing = json.loads(capsys.readouterr().out)
     assert standing["dead"] == 0
+    assert run(["pipeline", "status", job.name, "--metrics"]) == 0
+    metrics = read_metrics(capsys.readouterr().out)
+    assert metrics["postroad_pipeline_up"] == 0
+    assert metrics["postroad_pipeline_pending"] == standing["pending"]
+    assert "postroad_pipeline_oldest_seconds" in metrics
     assert run(["pipeline", "stop", job.name]) == 1
     assert "does not run" in capsys.readouterr().err
     assert run(["pipeline", "submit", job.name]) == 0
@@ -62,6 +86,24 @@ def test_a_job_is_submitted_watched_stopped_and_goes_on(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert cleared() == list(range(SEGMENTS))
+
+
+def test_watching_ends_when_the_job_does_not_run(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pipeline", "submit", job.name]) == 0
+    progress = find_progress(job)
+    assert progress is not None
+    capsys.readouterr()
+    assert run(["pipeline", "status", job.name, "--watch"]) == 0
+    *running, last = capsys.readouterr().out.splitlines()
+    assert running
+    assert all(line.startswith(f"process {progress.pid}: ") for line in running)
+    assert last == "it does not run: 0 pending, 0 waiting, 0 dead, 0 unpublished"
+    assert cleared() == list(range(SEGMENTS))
+    assert run(["pipeline", "status", job.name, "--watch", "--json"]) == 0
+    (standing,) = capsys.readouterr().out.splitlines()
+    assert json.loads(standing)["pending"] == 0
 
 
 def test_what_does_not_start_says_why(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from postroad.core.errors import MissingExtra, UsageError
+from postroad.core.errors import ConfigError, MissingExtra, UsageError
 
 from .java import find_java_home
 from .settings import ELIMINATION, SparkSettings, configuration, environment
@@ -27,10 +29,12 @@ STOP_S = 20.0
 """Time for running jobs to be cancelled; then the JVM is killed."""
 _EXIT_S = 10.0
 _POLL_S = 0.05
+_PROBE_S = 5.0
 
 # mapInArrow asks for pandas.
 _PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas")
 _CONNECT_PACKAGES = ("grpc", "grpc_status", "zstandard")
+_CONNECT_PORT = 15002
 # pyspark leaves these behind, and needs them while a session runs.
 _LEFT_BEHIND = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
@@ -61,7 +65,7 @@ def start_spark(settings: SparkSettings | None = None) -> SparkSession:
     """Start a JVM and a session in it. A process has one at a time.
 
     Raises:
-        ConfigError: there is no Java for it.
+        ConfigError: there is no Java for it, or nobody listens where its server should be.
         MissingExtra: the `spark` extra is not installed.
         UsageError: this process runs a session already.
     """
@@ -110,12 +114,25 @@ def stop_spark(session: SparkSession) -> None:
 def _connect(url: str) -> SparkSession:
     if any(importlib.util.find_spec(name) is None for name in _CONNECT_PACKAGES):
         raise MissingExtra("spark-connect", "running jobs through Spark Connect")
+    _probe(url)
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
     session: Any = RemoteSession.builder.remote(url).create()
     # The server's other settings are its own.
     session.conf.set(ELIMINATION, "false")
     return session  # type: ignore[no-any-return]
+
+
+def _probe(url: str) -> None:
+    """Raise ConfigError, if nobody listens there: pyspark would try again for many minutes."""
+    try:
+        parts = urlsplit(url)
+        place = (parts.hostname or "", parts.port or _CONNECT_PORT)
+        socket.create_connection(place, _PROBE_S).close()
+    except (OSError, ValueError) as error:
+        # What follows the address may have a secret.
+        where = url.partition("/;")[0]
+        raise ConfigError(f"no Spark Connect server can be reached at {where}: {error}") from error
 
 
 def _note_lost_worker(request: object, address: object) -> None:
