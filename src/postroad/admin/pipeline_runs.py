@@ -31,6 +31,7 @@ from .pipeline import look, store_of
 from .pipeline_metrics import to_metrics
 
 __all__ = [
+    "EXIT_DEAD",
     "PROGRESS_S",
     "Progress",
     "SparkChoice",
@@ -42,6 +43,8 @@ __all__ = [
 ]
 
 PROGRESS_S = 1.0
+EXIT_DEAD = 3
+"""What a process ends with that ran a job of which segments died."""
 _STALE_S = 10.0
 _STOP_S = 60.0
 _POLL_S = 0.1
@@ -164,7 +167,7 @@ def submit_job(path: Path, arguments: Sequence[str]) -> tuple[int, Path]:
         if find_progress(path) is not None:
             return pid, log
         ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended and os.waitstatus_to_exitcode(status) == 0:
+        if ended and os.waitstatus_to_exitcode(status) in (0, EXIT_DEAD):
             return pid, log
         if ended:
             break

@@ -105,7 +105,10 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
+    """Run one command and return its exit code.
+
+    0 done, 1 failed, 2 wrong usage, 3 done but for dead letters, 130 Ctrl-C.
+    """
     try:
         result = postroad.main(list(arguments), prog_name="postroad", standalone_mode=False)
     except click.ClickException as error:

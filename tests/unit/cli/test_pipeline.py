@@ -74,7 +74,7 @@ def test_every_mistake_is_told(job: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_run_replay_and_run_again(job: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["pipeline", "run", job]) == 1
+    assert run(["pipeline", "run", job]) == 3
     assert capsys.readouterr().out == "2 acknowledged, 2 failures, 1 dead\n"
     assert cleared() == [1, 3]
     assert run(["pipeline", "dead", job, "--json"]) == 0

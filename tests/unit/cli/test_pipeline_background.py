@@ -119,3 +119,12 @@ def test_a_job_that_never_ran_stands_at_nothing(
 ) -> None:
     assert run(["pipeline", "status", job.name]) == 1
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_job_that_is_soon_over_has_started_even_if_all_of_it_died(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("clearing_functions.py").write_text("def parse(segment): raise ValueError('no')\n")
+    Path("payments/a.jsonl").write_text('{"amount": "1"}\n')
+    assert run(["pipeline", "submit", job.name]) == 0
+    assert "did not start" not in capsys.readouterr().err
