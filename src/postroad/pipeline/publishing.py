@@ -51,11 +51,7 @@ class Publisher:
     @property
     def has_unpublished(self) -> bool:
         """Whether something is still to be published."""
-        return self._has_news or self._is_stuck or self._is_publishing
-
-    @property
-    def _is_publishing(self) -> bool:
-        return self._publishing is not None and not self._publishing.done()
+        return self._has_news or self._is_stuck or self._publishing is not None
 
     async def publish(self) -> bool:
         """Publish everything that was settled, as far as that is possible now.
@@ -64,15 +60,16 @@ class Publisher:
             Whether that is done; it goes on by itself if it takes long.
         """
         self._has_news = True
-        if not self._is_publishing:
-            self._publishing = asyncio.create_task(self._publish())
         publishing = self._publishing
-        assert publishing is not None
+        if publishing is None:
+            publishing = self._publishing = asyncio.create_task(self._publish())
         await asyncio.wait([publishing], timeout=_WAIT_S)
         if not publishing.done():
             return False
+        if self._publishing is publishing:
+            self._publishing = None
         publishing.result()
-        return True
+        return not self._has_news
 
     async def _publish(self) -> None:
         while self._has_news:
@@ -116,9 +113,10 @@ class Publisher:
 
     async def close(self) -> None:
         """Publish no more; what is left is published when the job runs again."""
-        if self._publishing is not None:
-            self._publishing.cancel()
-            await asyncio.wait([self._publishing])
+        publishing, self._publishing = self._publishing, None
+        if publishing is not None:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
 
     def _pen(self, database: Database) -> Pen:
         return Pen(database, self._job)
