@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from postroad.core.errors import ConfigError
+from postroad.core.errors import ConfigError, StoreLocked
 from postroad.durable import SqliteStore, Store, store_at
 from postroad.pipeline import (
     Job,
@@ -37,6 +38,10 @@ __all__ = [
     "store_of",
 ]
 
+# Time for another operator to be done.
+_OPERATOR_S = 5.0
+_POLL_S = 0.05
+
 
 class DeadSegment(msgspec.Struct, frozen=True):
     """A segment that could not be done, as people look at it."""
@@ -62,8 +67,16 @@ def store_of(path: Path, job: Job, location: str | None) -> Store:
 async def _opened(path: Path, location: str | None) -> AsyncIterator[tuple[Store, Job]]:
     job = read_job(path)
     store = store_of(path, job, location)
-    # Beside the process that runs the job, if one does.
-    await store.open(role="operator")
+    # Beside the process that runs the job, if one does; but one operator after the other.
+    deadline_s = time.monotonic() + _OPERATOR_S
+    while True:
+        try:
+            await store.open(role="operator")
+            break
+        except StoreLocked:
+            if time.monotonic() > deadline_s:
+                raise
+            await asyncio.sleep(_POLL_S)
     try:
         yield store, job
     finally:

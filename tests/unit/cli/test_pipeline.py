@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from postroad.admin.pipeline import count_dead
 from postroad.cli.main import run
+from postroad.durable import SqliteStore
 
 JOB = """
 name = "clearing"
@@ -135,3 +138,18 @@ def test_what_does_not_fit_is_told_in_a_sentence(
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+def test_operators_wait_for_each_other(job: str) -> None:
+    assert run(["pipeline", "run", job]) == 3
+
+    async def count_beside_another() -> int:
+        other = SqliteStore("clearing.db")
+        await other.open(role="operator")
+        counting = asyncio.create_task(count_dead(Path(job), None))
+        await asyncio.sleep(0.2)
+        assert not counting.done()
+        await other.close()
+        return await counting
+
+    assert asyncio.run(count_beside_another()) == 1

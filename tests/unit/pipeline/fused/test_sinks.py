@@ -122,7 +122,7 @@ def test_a_part_stages_once_for_each_output_and_only_if_there_is_something() -> 
     put_out(sink, program)
     put_out(sink, program)
     assert len(output.stages) == 1
-    assert output.stages[0].startswith("a%20job+part+")
+    assert output.stages[0].startswith("a%20job+out+")
     assert other.stages == []
     assert sink.finish() == [("out", {"count": 8})]
 
