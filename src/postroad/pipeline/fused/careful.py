@@ -41,6 +41,8 @@ def find_deadly(function: Function, segments: Sequence[Any]) -> dict[int, Except
 
 def _try(function: Function, segments: Sequence[Any], start: int, progress: mmap.mmap) -> int:
     """Call it in another process; returns what that ended with."""
+    # Here, because that process may be gone before it has said anything.
+    _INDEX.pack_into(progress, 0, start)
     with warnings.catch_warnings():
         # Later Pythons warn of forks beside threads; nothing of theirs is used here.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -54,7 +56,7 @@ def _try(function: Function, segments: Sequence[Any], start: int, progress: mmap
                 function(segments[place])
         _INDEX.pack_into(progress, 0, len(segments))
     finally:
-        # Such as SystemExit, which would end the other process too.
+        # Also where SystemExit was raised, which would end the other process too.
         os._exit(1)
 
 
