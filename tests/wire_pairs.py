@@ -256,6 +256,12 @@ def hello_frame(hello: Hello) -> bytes:
         8: struct.pack(">I", hello.heartbeat_timeout_ms),
         9: ",".join(hello.compressions).encode(),
     }
+    if hello.role:
+        fields[11] = hello.role.encode()
+    if hello.zone:
+        fields[12] = hello.zone.encode()
+    if hello.is_tunnel:
+        fields[13] = b"\x01"
     return version3_frame(3, hello_fields(fields))
 
 

@@ -118,8 +118,8 @@ class DiscoveryBehaviour:
         told = Told()
         start = asyncio.create_task(discovery.start("own", OWN, told))
         await asyncio.sleep(0)
-        await discovery.stop()
         calls = list(told.calls)
+        await discovery.stop()
 
         await asyncio.wait_for(start, WAIT_S)
         assert told.calls == calls

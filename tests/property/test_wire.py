@@ -88,6 +88,10 @@ hellos = st.builds(
     st.integers(1, 2**32 - 1),
     words,
     st.sampled_from([(), ("zstd",), ("zlib", "zstd"), ("later",)]),
+    st.booleans(),
+    texts,
+    texts,
+    st.booleans(),
 )
 version3_frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(Request, ids, texts, payloads, words, st.booleans()),

@@ -1,8 +1,4 @@
-"""Cells: messages to names, over several domains. This half is pure: it decides, and does nothing.
-
-Addresses and paths, envelopes, the routing table and the routing decision, and what domains tell
-each other of the queues and topics they offer.
-"""
+"""Cells: messages to names, over several domains."""
 
 from .address import (
     LOCAL,
@@ -12,11 +8,16 @@ from .address import (
     validate_zone,
 )
 from .announcing import Announcer, AnnouncerConfig, offer_of
+from .cell import Cell, CellHandler, FunctionCell
 from .choice import rank, rank_by
+from .commands import Command, command, run_command
+from .config import CellsConfig
 from .decision import HERE, OUTWARDS, Decision, Delivery, Forward, Origin
 from .domain import Domain, Role
-from .envelope import Envelope, Kind, decode_envelope, encode_envelope, make_reply
+from .envelope import Envelope, Kind, make_reply
+from .envelope_form import decode_envelope, encode_envelope
 from .errors import (
+    CellBusy,
     DuplicateRoute,
     HopLimit,
     MessageExpired,
@@ -28,10 +29,20 @@ from .errors import (
 )
 from .failure import Failure, decode_failure, make_error_reply
 from .learning import Learner, LearnerConfig, RouteChanges
+from .locations import (
+    CoreLocation,
+    Locations,
+    MembershipLocations,
+    StaticLocations,
+    ZooKeeperLocations,
+)
+from .message import CellMessage
 from .path import CellPath
 from .route import Route, RouteType
 from .routes import RouteTable, list_routes, require_target, select_routes
 from .routing import route_message
+from .runtime import CellDomain
+from .sending import Carrier, Destination
 from .snapshots import (
     Check,
     Have,
@@ -42,6 +53,7 @@ from .snapshots import (
     decode_update,
     encode_update,
 )
+from .statistics import CellStatistics
 
 __all__ = [
     "HERE",
@@ -49,22 +61,36 @@ __all__ = [
     "OUTWARDS",
     "Announcer",
     "AnnouncerConfig",
+    "Carrier",
+    "Cell",
     "CellAddress",
+    "CellBusy",
+    "CellDomain",
+    "CellHandler",
+    "CellMessage",
     "CellPath",
+    "CellStatistics",
+    "CellsConfig",
     "Check",
+    "Command",
+    "CoreLocation",
     "Decision",
     "Delivery",
+    "Destination",
     "Domain",
     "DuplicateRoute",
     "Envelope",
     "Failure",
     "Forward",
+    "FunctionCell",
     "Have",
     "HopLimit",
     "Kind",
     "Learner",
     "LearnerConfig",
     "Leaving",
+    "Locations",
+    "MembershipLocations",
     "MessageExpired",
     "NoRoute",
     "NoSuchCell",
@@ -79,7 +105,10 @@ __all__ = [
     "RouteType",
     "RoutingError",
     "Snapshot",
+    "StaticLocations",
     "Update",
+    "ZooKeeperLocations",
+    "command",
     "decode_envelope",
     "decode_failure",
     "decode_update",
@@ -93,6 +122,7 @@ __all__ = [
     "rank_by",
     "require_target",
     "route_message",
+    "run_command",
     "select_routes",
     "validate_cell_name",
     "validate_domain_name",

@@ -34,12 +34,7 @@ class CellAddress(msgspec.Struct, frozen=True, array_like=True, order=True, gc=F
     domain: str = LOCAL
 
     def __post_init__(self) -> None:
-        if self.domain != LOCAL:
-            validate_domain_name(self.domain)
-        elif self.cell == ANY:
-            raise ConfigError("'*@local' is no address: '*' needs the name of a domain")
-        if self.cell != ANY:
-            validate_cell_name(self.cell)
+        _validate_address(self.cell, self.domain)
 
     @classmethod
     def parse(cls, text: str) -> CellAddress:
@@ -86,7 +81,17 @@ def validate_zone(name: str) -> str:
         raise ConfigError(f"zone: {error}") from None
 
 
-# The same few names come with every message. What is refused is not remembered.
+# The same few names and addresses come with every message. What is refused is not remembered.
+@lru_cache(maxsize=4096)
+def _validate_address(cell: str, domain: str) -> None:
+    if domain != LOCAL:
+        _validate_domain_name(domain)
+    elif cell == ANY:
+        raise ConfigError("'*@local' is no address: '*' needs the name of a domain")
+    if cell != ANY:
+        _validate_cell_name(cell)
+
+
 @lru_cache(maxsize=4096)
 def _validate_cell_name(name: str) -> str:
     if not name:

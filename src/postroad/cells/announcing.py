@@ -68,12 +68,20 @@ class _Peer:
 
 
 def offer_of(table: RouteTable, domain: Domain) -> Offer:
-    """What the cells of a domain offer, by its own table."""
-    return Offer.of(
-        table.names_offered(RouteType.QUEUE, domain.name),
-        table.names_offered(RouteType.TOPIC, domain.name),
-        domain.zone,
-    )
+    """What a domain offers, by its own table: its cells do, and the tunnels of a core."""
+    queues: set[str] = set()
+    topics: set[str] = set()
+    domains: set[str] = set()
+    for route in table:
+        if route.target.domain != domain.name or route.target.is_domain:
+            continue
+        if route.type is RouteType.QUEUE:
+            queues.add(route.cell)
+        elif route.type is RouteType.TOPIC:
+            topics.add(route.cell)
+        elif route.type is RouteType.DOMAIN:
+            domains.add(route.domain)
+    return Offer.of(queues, topics, domain.zone, domains if domain.role is Role.CORE else ())
 
 
 class Announcer:
@@ -95,6 +103,8 @@ class Announcer:
         empty = Offer(zone=domain.zone)
         self._audiences = {role: _Audience(empty, self._number) for role in Role}
         self._peers: dict[str, _Peer] = {}
+        # Peers that were told of the end and have not said that they heard it.
+        self._unheard: set[str] = set()
         self._outgoing: list[tuple[str, Update]] = []
         self._warnings: list[str] = []
 
@@ -118,11 +128,15 @@ class Announcer:
         """The peers that have not acknowledged what this domain offers now."""
         return sorted(name for name, peer in self._peers.items() if not peer.is_settled)
 
+    def unheard(self) -> list[str]:
+        """The peers that have not acknowledged that this domain is about to stop."""
+        return sorted(self._unheard)
+
     # What happens.
 
     def offer(self, offer: Offer, now: float) -> None:
-        """This is what the cells of this domain offer now; its zone is the domain's."""
-        full = Offer(offer.queues, offer.topics, self.domain.zone)
+        """This is what this domain offers now; the zone is the domain's."""
+        full = Offer(offer.queues, offer.topics, self.domain.zone, offer.domains)
         queues = Offer(offer.queues, (), self.domain.zone)
         self._change(self._audiences[Role.CORE], full)
         self._change(self._audiences[Role.SATELLITE], queues)
@@ -141,12 +155,14 @@ class Announcer:
     def peer_down(self, name: str) -> None:
         """The tunnel to a peer is gone."""
         self._peers.pop(name, None)
+        self._unheard.discard(name)
 
     def leave(self) -> None:
         """This domain is about to stop: if it is a core, its satellites find other ways."""
         if self.domain.role is Role.CORE:
             satellites = self._audiences[Role.SATELLITE]
             leaving = [name for name, peer in self._peers.items() if peer.audience is satellites]
+            self._unheard.update(leaving)
             self._outgoing += [(name, Leaving(self.incarnation)) for name in leaving]
 
     def receive(self, have: Have, name: str, now: float) -> None:
@@ -154,6 +170,8 @@ class Announcer:
         peer = self._peers.get(name)
         if peer is None:
             return
+        if have.knows_leaving:
+            self._unheard.discard(name)
         if (have.incarnation, have.number) > (self.incarnation, self._number):
             self._warn_of_another(have, name)
         elif have.incarnation == self.incarnation:

@@ -18,6 +18,9 @@ class Origin(msgspec.Struct, frozen=True):
     """Whether a cell of this domain that has the name itself may get it."""
     may_leave: bool = True
     """Whether it may go to another domain; whatever has its domain written on it always may."""
+    may_fan_out: bool = True
+    """Whether subscribers of its topic get copies; not if they have theirs and just the message
+    itself is sent another way."""
 
     @classmethod
     def from_peer(cls, peer: str, role: Role) -> Origin:

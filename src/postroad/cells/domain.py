@@ -34,3 +34,7 @@ class Domain(msgspec.Struct, frozen=True):
     def address(self) -> CellAddress:
         """The address of this domain's router."""
         return CellAddress.of_domain(self.name)
+
+    def cell(self, name: str) -> CellAddress:
+        """The full address of a cell of this domain."""
+        return CellAddress(name, self.name)

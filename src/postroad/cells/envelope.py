@@ -13,10 +13,11 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from postroad.core.errors import ConfigError, LocalProtocolError, MalformedPayload, MessageTooLarge
+from postroad.core.errors import ConfigError, LocalProtocolError
 from postroad.core.limits import KIB, MIB
 
 from .address import CellAddress
+from .altering import altered, altered_twice
 from .path import CellPath
 
 ID_BYTES = 16
@@ -34,6 +35,8 @@ ENVELOPE_BYTES_MAX = 4 * MIB
 # What the way back may need of the time that is left: a tenth, and no more than ten seconds.
 _RETURN_SHARE = 10
 _RETURN_MS_MAX = 10_000
+
+_NOBODY_YET = CellPath()
 
 MessageId: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 TtlMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=TTL_MS_MAX)]
@@ -67,6 +70,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     """How long the sender goes on caring; None if for ever."""
     is_quiet: bool = False
     """The sender does not want to hear that nobody takes it: a publication."""
+    wants_reply: bool = False
+    """The sender waits for an answer: a call, not a send. It is told of failures either way."""
     headers: dict[str, str] | None = None
     """The trace it belongs to, and the like."""
     content: str = ""
@@ -74,16 +79,20 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     payload: bytes = b""
 
     def __post_init__(self) -> None:
-        _check_id(self.id)
-        if self.answers is not None:
-            _check_id(self.answers)
-        if (self.answers is None) != (self.kind is Kind.MESSAGE):
-            raise ConfigError(f"this {self.kind.name.lower()} answers {self.answers!r}")
+        # It is called for every message that comes in: what is nearly always so goes first.
+        if len(self.id) != ID_BYTES:
+            raise ConfigError(_fault_of_id(self.id))
+        answers = self.answers
+        if (answers is None) != (self.kind is Kind.MESSAGE):
+            raise ConfigError(f"this {self.kind.name.lower()} answers {answers!r}")
+        if answers is not None and len(answers) != ID_BYTES:
+            raise ConfigError(_fault_of_id(answers))
         if self.ttl_ms is not None and not 0 <= self.ttl_ms <= TTL_MS_MAX:
             raise ConfigError(f"ttl_ms={self.ttl_ms} must be 0 to {TTL_MS_MAX}")
         if self.session is not None:
             _check_text("session", self.session, SESSION_BYTES_MAX)
-        _check_text("content", self.content, CONTENT_BYTES_MAX)
+        if self.content:
+            _check_text("content", self.content, CONTENT_BYTES_MAX)
         if self.headers:
             _check_headers(self.headers)
 
@@ -120,22 +129,22 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
 
     def sent_by(self, sender: CellAddress) -> Envelope:
         """The message as a cell or a domain sends it on: with itself at the end of its source."""
-        return msgspec.structs.replace(self, source=self.source.appended(sender))
+        return altered(self, "source", self.source.appended(sender))
 
     def heading(self, destination: CellPath) -> Envelope:
         """The message on another way."""
-        return msgspec.structs.replace(self, destination=destination)
+        return altered(self, "destination", destination)
 
     def leaving(self, destination: CellPath, sender: CellAddress) -> Envelope:
         """The message on another way, as a domain sends it on."""
         source = self.source.appended(sender)
-        return msgspec.structs.replace(self, destination=destination, source=source)
+        return altered_twice(self, "destination", destination, "source", source)
 
     def aged(self, elapsed_ms: int) -> Envelope:
         """The message after it has lain here for so long, a part of a millisecond not counted."""
         if self.ttl_ms is None or elapsed_ms <= 0:
             return self
-        return msgspec.structs.replace(self, ttl_ms=max(0, self.ttl_ms - elapsed_ms))
+        return altered(self, "ttl_ms", max(0, self.ttl_ms - elapsed_ms))
 
 
 def make_reply(
@@ -146,6 +155,7 @@ def make_reply(
     content: str = "",
     headers: Mapping[str, str] | None = None,
     kind: Kind = Kind.REPLY,
+    source: CellPath = _NOBODY_YET,
 ) -> Envelope:
     """Make the answer to a message; it goes back by its source path.
 
@@ -159,6 +169,7 @@ def make_reply(
     return Envelope(
         id=id,
         destination=request.source.reversed(),
+        source=source,
         kind=kind,
         answers=request.id,
         session=request.session,
@@ -169,37 +180,14 @@ def make_reply(
     )
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Envelope)
-
-
-def encode_envelope(envelope: Envelope, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> bytes:
-    """The bytes to send; raises MessageTooLarge if there are too many."""
-    data = _encoder.encode(envelope)
-    if len(data) > bytes_max:
-        raise MessageTooLarge(f"a message of {len(data)} bytes; {bytes_max} is the most")
-    return data
-
-
-def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Envelope:
-    """Read what a peer sent; raises MalformedPayload for anything that is no envelope."""
-    if len(data) > bytes_max:
-        raise MalformedPayload(f"an envelope of {len(data)} bytes; {bytes_max} is the most")
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise MalformedPayload(f"no envelope: {error}") from None
-
-
-def _check_id(value: bytes) -> None:
-    if len(value) != ID_BYTES:
-        raise ConfigError(f"a message id of {len(value)} bytes; it must have {ID_BYTES}")
+def _fault_of_id(value: bytes) -> str:
+    return f"a message id of {len(value)} bytes; it must have {ID_BYTES}"
 
 
 def _check_text(name: str, value: str, bytes_max: int) -> int:
     """Refuse a text that is too long or no text at all; gives its size."""
     try:
-        size = len(value.encode())
+        size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError:
         raise ConfigError(f"{name} {value!r} cannot be encoded as UTF-8") from None
     if size > bytes_max:

@@ -9,7 +9,14 @@ MessagingError
 └── RoutingError                          abstract
     ├── NoRoute                           nobody takes the message, here or where it got to
     ├── HopLimit                          it went from domain to domain, or in circles
-    └── MessageExpired                    its time was over before it arrived
+    ├── MessageExpired                    its time was over before it arrived
+    └── CellBusy                          a mailbox or a link on its way is full
+
+What went wrong in the receiver comes back as these of `postroad.core.errors`:
+
+MessagingError
+├── RemoteHandlerFailure                  its handler raised; `remote_code` tells what
+└── RemoteProtocolFailure                 it could not decode the payload: MalformedPayload
 """
 
 from __future__ import annotations
@@ -65,4 +72,11 @@ class MessageExpired(RoutingError):
     """The time the sender gave the message was over before anybody took it."""
 
     code = 7230
+    retryable = True
+
+
+class CellBusy(RoutingError):
+    """The mailbox of a cell, or the queue of a link, is full; the message was not queued."""
+
+    code = 7240
     retryable = True

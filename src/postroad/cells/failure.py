@@ -6,62 +6,98 @@ from typing import Annotated
 
 import msgspec
 
-from postroad.core.errors import MalformedPayload, MessagingError, RemoteHandlerFailure
+from postroad.core.errors import (
+    MalformedPayload,
+    MessageTooLarge,
+    MessagingError,
+    PostroadError,
+    RemoteHandlerFailure,
+    RemoteProtocolFailure,
+)
 
 from .address import CellAddress, validate_domain_name
 from .envelope import Envelope, Kind, make_reply
-from .errors import HopLimit, MessageExpired, NoRoute, RoutingError
+from .errors import CellBusy, HopLimit, MessageExpired, NoRoute
+from .path import CellPath
 
 FAILURE_CONTENT = "postroad.failure"
 """The content of envelopes whose payload is a Failure."""
 TEXT_CHARACTERS_MAX = 1_024
 FAILURE_BYTES_MAX = 8 * 1_024
 
-_CLASSES: dict[int, type[RoutingError]] = {
-    it.code: it for it in (HopLimit, MessageExpired, NoRoute)
+_CLASSES: dict[int, type[MessagingError]] = {
+    it.code: it for it in (CellBusy, HopLimit, MessageExpired, MessageTooLarge, NoRoute)
 }
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """Why a message did not arrive, and where it got stuck."""
+    """Why a message did not arrive, or what its receiver raised, and where."""
 
     code: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
-    """The code of the error it is raised as."""
+    """The code of the error: of routing, or what a handler raised; 0 for foreign exceptions."""
     text: Annotated[str, msgspec.Meta(max_length=TEXT_CHARACTERS_MAX)]
     hop: CellAddress | None
     """Where it should have gone, unless there was no hop left."""
     at: str
     """The domain that gave up."""
     is_retryable: bool = False
+    is_handlers: bool = False
+    """A handler raised it: the message arrived, even if the code is one of routing's."""
 
     def __post_init__(self) -> None:
         validate_domain_name(self.at)
 
     @classmethod
     def of(
-        cls, error: type[MessagingError], text: str, *, hop: CellAddress | None, at: str
+        cls, error: type[PostroadError], text: str, *, hop: CellAddress | None, at: str
     ) -> Failure:
         """A failure that is raised as the given error; a long text is cut."""
-        text = text.encode(errors="replace").decode()
+        return cls(code=error.code, text=_fit(text), hop=hop, at=at, is_retryable=error.retryable)
+
+    @classmethod
+    def raised(cls, error: BaseException, *, hop: CellAddress | None, at: str) -> Failure:
+        """What the handler of a cell raised; a long text is cut."""
+        code, is_retryable = 0, False
+        if isinstance(error, PostroadError):
+            code, is_retryable = error.code, error.retryable
         return cls(
-            code=error.code,
-            text=text[:TEXT_CHARACTERS_MAX],
+            code=code,
+            text=_fit(_text_of(error)),
             hop=hop,
             at=at,
-            is_retryable=error.retryable,
+            is_retryable=is_retryable,
+            is_handlers=True,
         )
 
     def to_error(self) -> MessagingError:
         """The error for whoever waits for the reply."""
-        known = _CLASSES.get(self.code)
-        hop = None if self.hop is None else str(self.hop)
-        if known is not None:
-            return known(self.text, peer=self.at, subject=hop, retryable=self.is_retryable)
-        error = RemoteHandlerFailure(
-            self.text, peer=self.at, subject=hop, retryable=self.is_retryable
+        error = self._class()(
+            self.text,
+            peer=self.at,
+            subject=None if self.hop is None else str(self.hop),
+            retryable=self.is_retryable,
         )
-        error.remote_code = self.code
+        if isinstance(error, RemoteHandlerFailure):
+            error.remote_code = self.code
         return error
+
+    def _class(self) -> type[MessagingError]:
+        if self.code == MalformedPayload.code:
+            return RemoteProtocolFailure
+        known = None if self.is_handlers else _CLASSES.get(self.code)
+        return known or RemoteHandlerFailure
+
+
+def _text_of(error: BaseException) -> str:
+    """What it says, or else what it is; somebody else wrote its `__str__`."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be told"
+
+
+def _fit(text: str) -> str:
+    return text.encode(errors="replace").decode()[:TEXT_CHARACTERS_MAX]
 
 
 def make_error_reply(failed: Envelope, failure: Failure, *, id: bytes) -> Envelope:
@@ -74,6 +110,18 @@ def make_error_reply(failed: Envelope, failure: Failure, *, id: bytes) -> Envelo
         failed, id=id, payload=_encoder.encode(failure), content=FAILURE_CONTENT, kind=Kind.ERROR
     )
     return reply.sent_by(CellAddress.of_domain(failure.at))
+
+
+def replace_reply(reply: Envelope, failure: Failure, *, id: bytes) -> Envelope:
+    """Tell whoever waits for a reply that it failed on its way."""
+    return msgspec.structs.replace(
+        reply,
+        id=id,
+        source=CellPath((CellAddress.of_domain(failure.at),)),
+        kind=Kind.ERROR,
+        content=FAILURE_CONTENT,
+        payload=_encoder.encode(failure),
+    )
 
 
 _encoder = msgspec.msgpack.Encoder()

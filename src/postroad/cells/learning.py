@@ -1,7 +1,9 @@
 """The receiver of snapshots: which routes of this domain others are the reason for.
 
 A core has routes to every queue and topic that another domain offers. A satellite has routes to
-the queues of cores, and a default route to each core. Nobody passes on what others offer.
+the queues of cores, and a default route to each core. Nobody passes on what others offer, with one
+exception: a core that has no tunnel to a domain knows the cores that have one, and goes through
+them.
 
 Whoever runs it applies what `take_changes` gives after every call, and calls `tick` at
 `deadline()`. The routes to the domains themselves are the business of their tunnels.
@@ -115,7 +117,7 @@ class Learner:
         if before is not None:
             peer.offer = before.offer
             peer.is_default = before.is_default and self._is_upstream(peer)
-        self._dirty.add(domain.name)
+        self._touch(domain.name)
         if self._is_upstream(peer) and not peer.is_default:
             peer.default_due = now + self.config.default_delay_s
         self._keep_a_default(now)
@@ -123,7 +125,7 @@ class Learner:
     def peer_down(self, name: str, now: float) -> None:
         """The tunnel to a peer is gone, and so is all it offered."""
         if self._peers.pop(name, None) is not None:
-            self._dirty.add(name)
+            self._touch(name)
             self._keep_a_default(now)
 
     def receive(self, update: Snapshot | Check | Leaving, name: str, now: float) -> Have | None:
@@ -134,6 +136,7 @@ class Learner:
         if isinstance(update, Snapshot):
             self._apply(update, peer)
         elif isinstance(update, Leaving) and update.incarnation == peer.have.incarnation:
+            peer.have = msgspec.structs.replace(peer.have, knows_leaving=True)
             self._spare(peer)
             self._keep_a_default(now)
         return peer.have
@@ -149,9 +152,17 @@ class Learner:
     def _apply(self, snapshot: Snapshot, peer: _Peer) -> None:
         """Take a snapshot unless it is older than what is there."""
         if (snapshot.incarnation, snapshot.number) >= (peer.have.incarnation, peer.have.number):
+            digest, knows_leaving = snapshot.offer.digest(), peer.have.knows_leaving
             peer.offer = snapshot.offer
-            peer.have = Have(snapshot.incarnation, snapshot.number, snapshot.offer.digest())
+            peer.have = Have(snapshot.incarnation, snapshot.number, digest, knows_leaving)
             self._dirty.add(peer.domain.name)
+
+    def _touch(self, name: str) -> None:
+        """A tunnel came or went: so may detours to the same domain."""
+        self._dirty.add(name)
+        for other, peer in self._peers.items():
+            if name in peer.offer.domains:
+                self._dirty.add(other)
 
     def _wanted(self, name: str) -> Iterator[Route]:
         peer = self._peers.get(name)
@@ -162,8 +173,16 @@ class Learner:
             yield from (Route.to_queue(queue, target, zone) for queue in peer.offer.queues)
         if self.domain.role is Role.CORE:
             yield from (Route.to_topic(topic, target, zone) for topic in peer.offer.topics)
+            yield from (Route.to_domain(it, target) for it in self._detours(peer))
         if peer.is_default:
             yield Route.default(target, peer.domain.zone)
+
+    def _detours(self, peer: _Peer) -> Iterator[str]:
+        """The domains that are reached through a peer, for want of a tunnel."""
+        if peer.domain.role is not Role.CORE:
+            return iter(())
+        known = self._peers.keys() | {self.domain.name}
+        return (name for name in peer.offer.domains if name not in known)
 
     def _is_upstream(self, peer: _Peer) -> bool:
         return self.domain.role is Role.SATELLITE and peer.domain.role is Role.CORE

@@ -8,13 +8,15 @@ way back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
 
 from postroad.core.errors import ConfigError, LocalProtocolError
 
-from .address import ADDRESS_CHARACTERS_MAX, CellAddress
+from .address import ADDRESS_CHARACTERS_MAX, ANY, CellAddress
+from .altering import altered, altered_twice
 
 HOPS_MAX = 64
 """Hops of one path. The routing limit is lower; this one bounds what a peer may send."""
@@ -27,10 +29,8 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position: Annotated[int, msgspec.Meta(ge=0, le=HOPS_MAX)] = 0
 
     def __post_init__(self) -> None:
-        if len(self.hops) > HOPS_MAX:
-            raise ConfigError(f"a path of {len(self.hops)} hops is longer than {HOPS_MAX}")
-        if not 0 <= self.position <= len(self.hops):
-            raise ConfigError(f"position {self.position} is not in a path of {len(self.hops)} hops")
+        if not 0 <= self.position <= len(self.hops) <= HOPS_MAX:
+            raise ConfigError(_fault_of(len(self.hops), self.position))
 
     @classmethod
     def of(cls, *hops: CellAddress | str) -> CellPath:
@@ -78,17 +78,29 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def advanced(self) -> CellPath:
         """The path with its current hop taken; raises LocalProtocolError if there is none."""
         self._require_hop()
-        return CellPath(self.hops, self.position + 1)
+        return altered(self, "position", self.position + 1)
 
     def with_current(self, hop: CellAddress) -> CellPath:
         """The path with another current hop, as an alias or a queue makes it."""
         self._require_hop()
         place = self.position
-        return CellPath((*self.hops[:place], hop, *self.hops[place + 1 :]), place)
+        return altered(self, "hops", (*self.hops[:place], hop, *self.hops[place + 1 :]))
+
+    def arrived(self, cell: CellAddress) -> CellPath:
+        """The path as a cell gets it: the hop is the cell's own address, and is taken."""
+        self._require_hop()
+        place = self.position
+        if self.hops[place] == cell:
+            return altered(self, "position", place + 1)
+        hops = (*self.hops[:place], cell, *self.hops[place + 1 :])
+        return altered_twice(self, "hops", hops, "position", place + 1)
 
     def appended(self, *hops: CellAddress) -> CellPath:
         """The path with further hops at its end."""
-        return CellPath(self.hops + hops, self.position)
+        grown = self.hops + hops
+        if len(grown) > HOPS_MAX:
+            raise ConfigError(_fault_of(len(grown), self.position))
+        return altered(self, "hops", grown)
 
     def inserted(self, *hops: CellAddress) -> CellPath:
         """The path with hops to be taken before the current one."""
@@ -101,11 +113,16 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
         It goes by the cells alone: domains in between may be others on the way back. A domain is
         kept only where it is needed to resolve the logical name after it.
         """
-        return CellPath(tuple(_without_idle_domains(self.hops[::-1])))
+        return _reverse(self.hops)
 
     def latest_domains(self) -> frozenset[str]:
         """The domains that passed a message on since the last cell did, of its source path."""
-        return frozenset(_trailing_domains(self.hops))
+        found = []
+        for hop in reversed(self.hops):
+            if hop.cell != ANY:
+                break
+            found.append(hop.domain)
+        return frozenset(found)
 
     # As text.
 
@@ -118,7 +135,7 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return ":".join(map(str, self.hops))
 
     def _require_hop(self) -> None:
-        if self.was_walked:
+        if self.position == len(self.hops):
             raise LocalProtocolError(f"path {self.describe()} has no hop left")
 
     def __len__(self) -> int:
@@ -128,6 +145,12 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return bool(self.hops)
 
 
+# Requests come by the same ways again and again.
+@lru_cache(maxsize=4096)
+def _reverse(hops: tuple[CellAddress, ...]) -> CellPath:
+    return CellPath(tuple(_without_idle_domains(hops[::-1])))
+
+
 def _without_idle_domains(hops: tuple[CellAddress, ...]) -> Iterator[CellAddress]:
     following: Iterable[CellAddress | None] = (*hops[1:], None)
     for hop, after in zip(hops, following, strict=False):
@@ -135,8 +158,7 @@ def _without_idle_domains(hops: tuple[CellAddress, ...]) -> Iterator[CellAddress
             yield hop
 
 
-def _trailing_domains(hops: tuple[CellAddress, ...]) -> Iterator[str]:
-    for hop in reversed(hops):
-        if not hop.is_domain:
-            return
-        yield hop.domain
+def _fault_of(length: int, position: int) -> str:
+    if length > HOPS_MAX:
+        return f"a path of {length} hops is longer than {HOPS_MAX}"
+    return f"position {position} is not in a path of {length} hops"

@@ -29,6 +29,8 @@ class RouteTable:
     def __init__(self, routes: Iterable[Route] = ()) -> None:
         self._routes: dict[_Key, _Routes] = {}
         self._count = 0
+        # How many routes of their own the addresses of each domain have.
+        self._exacts: Counter[str] = Counter()
         owned: set[_Key] = set()
         for route in routes:
             if not self._insert(route, owned):
@@ -54,6 +56,7 @@ class RouteTable:
         table = RouteTable()
         table._routes = dict(self._routes)
         table._count = self._count
+        table._exacts = self._exacts.copy()
         owned: set[_Key] = set()
         for route in deleted:
             if not table._remove(route, owned) and is_strict:
@@ -80,6 +83,10 @@ class RouteTable:
     def exacts(self, address: CellAddress) -> Collection[Route]:
         """Exact routes and aliases of an address."""
         return self._at(RouteType.EXACT, address.cell, address.domain)
+
+    def has_exacts(self, domain: str) -> bool:
+        """Whether any address of a domain has an exact route or an alias."""
+        return self._exacts[domain] > 0
 
     def domains(self, name: str) -> Collection[Route]:
         """Gateways to a domain."""
@@ -129,6 +136,8 @@ class RouteTable:
             return False
         self._own(key, owned)[route.identity] = route
         self._count += 1
+        if key[0] is RouteType.EXACT:
+            self._exacts[route.domain] += 1
         return True
 
     def _remove(self, route: Route, owned: set[_Key]) -> bool:
@@ -138,6 +147,8 @@ class RouteTable:
         routes = self._own(key, owned)
         del routes[route.identity]
         self._count -= 1
+        if key[0] is RouteType.EXACT:
+            self._exacts[route.domain] -= 1
         if not routes:
             del self._routes[key]
             owned.discard(key)

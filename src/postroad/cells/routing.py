@@ -18,6 +18,7 @@ It is the order of the system this follows, with these differences:
   would meet the message itself again.
 - Whether a message may leave is decided by where it came from, until an alias renames it.
 - A message whose time is over is not carried on; its sender is told.
+- A cell that is draining is reached by its full address alone, which an alias may write.
 
 What stays: a queue, an exact route or an alias of the same name as a topic keeps the message from
 the default route, and so from the subscribers of other domains.
@@ -27,8 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from .address import LOCAL, CellAddress
-from .choice import rank_by
+from .address import CellAddress
+from .choice import rank_by, rank_for_message
 from .decision import HERE, Decision, Delivery, Forward, Origin
 from .domain import Domain
 from .envelope import Envelope
@@ -37,6 +38,7 @@ from .failure import Failure
 from .path import CellPath
 from .route import Route, RouteType
 from .routes import RouteTable
+from .surroundings import Surroundings
 
 STEPS_MAX = 16
 """Names a hop may have one after the other in one domain; more are aliases in a circle."""
@@ -53,6 +55,7 @@ def route_message(
     table: RouteTable,
     cells: Collection[str],
     domain: Domain,
+    hidden: Collection[str] = (),
     avoid: frozenset[str] = _NOBODY,
 ) -> Decision:
     """Decide what becomes of a message.
@@ -63,31 +66,40 @@ def route_message(
         table: all routes.
         cells: the cells of this domain that can be reached, gateways among them.
         domain: this domain.
+        hidden: those of the cells that are draining: who writes `cell@domain` reaches them, a
+            bare name or a route does not.
         avoid: what queue and default routes shall not lead to: the choices that were tried.
     """
-    return _Routing(envelope, origin, table, cells, domain, avoid).decide()
+    return Routing(envelope, origin, Surroundings(domain, table, cells, hidden), avoid).decide()
 
 
-class _Routing:
-    """One message on its way through one domain."""
+class Routing:
+    """One message on its way through one domain.
+
+    What comes besides the decision is for whoever remembers decisions: all that they depended on.
+
+    Attributes:
+        taken: the route that the message itself went by, if it was one.
+        choices: the routes of a queue, best first, if there were several: others come first for
+            other messages.
+        asked: the domains of which it mattered whether they had the message before.
+    """
 
     def __init__(
         self,
         envelope: Envelope,
         origin: Origin,
-        table: RouteTable,
-        cells: Collection[str],
-        domain: Domain,
-        avoid: frozenset[str],
+        around: Surroundings,
+        avoid: frozenset[str] = _NOBODY,
     ) -> None:
         self._envelope = envelope
-        self._table = table
-        self._cells = cells
-        self._domain = domain
-        self._own_address = domain.address
+        self._around = around
+        self._table = around.table
+        self._domain = around.domain
         self._avoid = avoid
         self._may_stay = origin.may_stay
         self._may_leave = origin.may_leave
+        self._may_fan_out = origin.may_fan_out
         self._path = envelope.destination
         # Domains that had this very hop before us; none once it is another one.
         self._visited = envelope.source.latest_domains()
@@ -98,6 +110,14 @@ class _Routing:
         self._forwards: dict[tuple[str, CellAddress], Forward] = {}
         self._failure: Failure | None = None
         self._trace: list[tuple[object, ...]] = []
+        self.taken: Route | None = None
+        self.choices: list[Route] = []
+        self.asked: set[str] = set()
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether own hops were taken, or an alias took the place of the hop."""
+        return self._path is not self._envelope.destination
 
     def decide(self) -> Decision:
         if self._envelope.is_expired:
@@ -125,7 +145,7 @@ class _Routing:
 
     def _take_own_hops(self) -> bool:
         while not self._path.was_walked:
-            if self._path.current != self._own_address:
+            if self._path.current != self._around.address:
                 return True
             self._say("{} is this domain: on to the next hop", self._path.current)
             self._path = self._path.advanced()
@@ -139,7 +159,7 @@ class _Routing:
             self._deliver_to_own(hop)
             return True
         if hop.is_local:
-            if self._may_stay and hop.cell in self._cells:
+            if self._may_stay and self._around.is_open(hop.cell):
                 self._say("{} is a cell of this domain", hop.cell)
                 self._deliver(hop.cell, None)
                 return True
@@ -147,7 +167,7 @@ class _Routing:
         return self._find(hop)
 
     def _deliver_to_own(self, hop: CellAddress) -> None:
-        if hop.cell in self._cells:
+        if hop.cell in self._around.cells:
             self._say("{} is in this domain", hop)
             self._deliver(hop.cell, None)
         else:
@@ -158,7 +178,9 @@ class _Routing:
     def _fan_out(self, hop: CellAddress) -> None:
         for route in self._table.topics(hop.cell):
             self._was_topic = True
-            if self._is_own(route.target):
+            if not self._may_fan_out:
+                self._say("{}: has its copy already", route)
+            elif self._around.is_own(route.target):
                 self._copy_to_cell(route)
             elif not self._may_leave:
                 self._say("{}: not followed, the message came from a core", route)
@@ -166,16 +188,14 @@ class _Routing:
                 self._copy_to_domain(route)
 
     def _copy_to_cell(self, route: Route) -> None:
-        if route.target.cell in self._cells:
+        if self._is_open_to(route):
             self._say("{}: a copy", route)
             self._deliver(route.target.cell, route.cell)
-        else:
-            self._say("{}: that cell is gone", route)
 
     def _copy_to_domain(self, route: Route) -> None:
         if self._was_at(route.target):
             self._say("{}: the message came from there", route)
-        elif (gateway := self._gateway(route.target)) is None:
+        elif (gateway := self._around.gateway(route.target)) is None:
             self._fail(NoRoute, f"{route}: no way there from {self._domain.name}")
         else:
             self._say("{}: a copy through {}", route, gateway)
@@ -193,6 +213,7 @@ class _Routing:
             if self._was_at(route.target):
                 self._say("{}: the message came from there", route)
             elif self._goes_by(route):
+                self.taken = route
                 return True
         if self._was_topic:
             self._say("no other route for {}", hop)
@@ -201,9 +222,9 @@ class _Routing:
         return True
 
     def _goes_by(self, route: Route) -> bool:
-        if route.type is RouteType.QUEUE and self._is_own(route.target):
+        if route.type is RouteType.QUEUE and self._around.is_own(route.target):
             return self._goes_to_consumer(route)
-        gateway = self._gateway(route.target)
+        gateway = self._around.gateway(route.target)
         if gateway is None:
             self._say("{}: no way there", route)
             return False
@@ -213,8 +234,7 @@ class _Routing:
         return True
 
     def _goes_to_consumer(self, route: Route) -> bool:
-        if route.target.cell not in self._cells:
-            self._say("{}: that cell is gone", route)
+        if not self._is_open_to(route):
             return False
         self._say("{}: the consumer", route)
         self._deliver(route.target.cell, route.cell)
@@ -227,50 +247,48 @@ class _Routing:
         else:
             yield from self._table.domains(hop.domain)
         if self._may_leave or not hop.is_local:
-            # Sticky: what is sent to one name goes one way and so stays in order.
-            yield from self._ranked(self._table.defaults(), str(hop).encode())
+            yield from self._default_routes(hop)
 
     def _queue_routes(self, name: str) -> list[Route]:
-        routes = self._table.queues(name)
+        routes: Iterable[Route] = self._allowed(self._table.queues(name))
         if not self._may_leave:
-            routes = [route for route in routes if self._is_own(route.target)]
-        return self._ranked(routes, self._envelope.id)
-
-    def _ranked(self, routes: Iterable[Route], key: bytes) -> list[Route]:
-        allowed = [route for route in routes if route.target_name not in self._avoid]
-        zone = self._domain.zone
-        return rank_by(
-            key,
-            allowed,
-            name=lambda route: route.target_name,
-            is_preferred=lambda route: zone is not None and route.zone == zone,
+            routes = [route for route in routes if self._around.is_own(route.target)]
+        ranked = rank_for_message(
+            self._envelope.id, routes, name=_target_name, is_preferred=self._around.is_near
         )
+        if len(ranked) > 1:
+            self.choices = ranked
+            self.asked.update(it.target.domain for it in ranked if it.target.is_domain)
+        return ranked
+
+    def _default_routes(self, hop: CellAddress) -> list[Route]:
+        # Sticky: what is sent to one name goes one way and so stays in order.
+        return rank_by(
+            str(hop).encode(),
+            self._allowed(self._table.defaults()),
+            name=_target_name,
+            is_preferred=self._around.is_near,
+        )
+
+    def _allowed(self, routes: Iterable[Route]) -> list[Route]:
+        return [route for route in routes if route.target_name not in self._avoid]
 
     # What targets are.
 
-    def _is_own(self, target: CellAddress) -> bool:
-        return target.domain in (self._domain.name, LOCAL) and not target.is_domain
+    def _is_open_to(self, route: Route) -> bool:
+        """Whether the cell a queue or topic route leads to takes what comes by it."""
+        cell = route.target.cell
+        if self._around.is_open(cell):
+            return True
+        fate = "draining" if cell in self._around.cells else "gone"
+        self._say("{}: that cell is {}", route, fate)
+        return False
 
     def _was_at(self, target: CellAddress) -> bool:
-        return target.is_domain and target.domain in self._visited
-
-    def _gateway(self, target: CellAddress) -> str | None:
-        """The cell of this domain that brings messages to a target, if there is one."""
-        seen: set[CellAddress] = set()
-        ahead = [target]
-        while ahead:
-            address = ahead.pop()
-            if self._is_own(address):
-                if address.cell in self._cells:
-                    return address.cell
-            elif address not in seen:
-                seen.add(address)
-                ahead += reversed(self._ways_to(address))
-        return None
-
-    def _ways_to(self, address: CellAddress) -> list[CellAddress]:
-        routes = [*self._table.exacts(address), *self._table.domains(address.domain)]
-        return [route.target for route in routes if route.type is not RouteType.ALIAS]
+        if not target.is_domain:
+            return False
+        self.asked.add(target.domain)
+        return target.domain in self._visited
 
     # What is decided.
 
@@ -283,7 +301,7 @@ class _Routing:
         if cell in self._deliveries:
             self._say("{} has its copy already", cell)
             return
-        path = self._path.with_current(CellAddress(cell, self._domain.name)).advanced()
+        path = self._path.arrived(CellAddress(cell, self._domain.name))
         self._deliveries[cell] = Delivery(cell, self._envelope.heading(path), name)
 
     def _forward(self, gateway: str, choice: str | None) -> None:
@@ -293,7 +311,7 @@ class _Routing:
         if (gateway, self._path.current) in self._forwards:
             self._say("{} has its copy already", gateway)
             return
-        leaving = self._envelope.leaving(self._path, self._own_address)
+        leaving = self._envelope.leaving(self._path, self._around.address)
         self._forwards[gateway, self._path.current] = Forward(gateway, leaving, choice)
 
     def _fail(self, error: type[RoutingError], text: str) -> None:
@@ -303,6 +321,10 @@ class _Routing:
 
     def _say(self, form: str, *arguments: object) -> None:
         self._trace.append((form, *arguments))
+
+
+def _target_name(route: Route) -> str:
+    return route.target_name
 
 
 def _hop_of(path: CellPath) -> CellAddress | None:

@@ -1,4 +1,4 @@
-"""What domains tell each other of the queues and topics their own cells offer.
+"""What domains tell each other of the queues and topics their own cells offer, and of tunnels.
 
 A snapshot is everything a domain offers at one time. It has the domain's incarnation, which is
 higher for each later start, and a number, which is higher for each later snapshot. So a receiver
@@ -21,7 +21,7 @@ import msgspec
 from postroad.core.errors import ConfigError, MalformedPayload
 from postroad.core.limits import MIB
 
-from .address import validate_cell_name, validate_zone
+from .address import validate_cell_name, validate_domain_name, validate_zone
 
 NAMES_MAX = 8_192
 """Queues, or topics, that one domain offers."""
@@ -36,21 +36,25 @@ Digest: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=DIGEST_BYTES)]
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The queues and topics of a domain's own cells, each once and in order, and its zone."""
+    """What a domain offers: names each once and in order, and its zone."""
 
     queues: Names = ()
     topics: Names = ()
     zone: str | None = None
+    domains: Names = ()
+    """Domains that a core has tunnels to; other cores without one go through it."""
 
     def __post_init__(self) -> None:
-        for names in (self.queues, self.topics):
+        for names in (self.queues, self.topics, self.domains):
             if len(names) > NAMES_MAX:
                 raise ConfigError(f"{len(names)} names are more than {NAMES_MAX}")
             if any(a >= b for a, b in pairwise(names)):
                 raise ConfigError("the names of an offer must be in order, each once")
-            for name in names:
-                validate_cell_name(name)
-        size = sum(len(name.encode()) for name in (*self.queues, *self.topics))
+        for name in (*self.queues, *self.topics):
+            validate_cell_name(name)
+        for name in self.domains:
+            validate_domain_name(name)
+        size = sum(len(name.encode()) for name in (*self.queues, *self.topics, *self.domains))
         if size > OFFER_BYTES_MAX:
             raise ConfigError(f"names of {size} bytes are longer than {OFFER_BYTES_MAX}")
         if self.zone is not None:
@@ -58,10 +62,19 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of(
-        cls, queues: Iterable[str] = (), topics: Iterable[str] = (), zone: str | None = None
+        cls,
+        queues: Iterable[str] = (),
+        topics: Iterable[str] = (),
+        zone: str | None = None,
+        domains: Iterable[str] = (),
     ) -> Offer:
         """An offer of these names, in any order and as often as they come."""
-        return cls(tuple(sorted(set(queues))), tuple(sorted(set(topics))), zone)
+        return cls(
+            tuple(sorted(set(queues))),
+            tuple(sorted(set(topics))),
+            zone,
+            tuple(sorted(set(domains))),
+        )
 
     def digest(self) -> bytes:
         """A hash that tells this offer from all others."""
@@ -86,6 +99,8 @@ class Have(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     incarnation: Incarnation = 0
     number: Number = 0
     digest: Digest = b""
+    knows_leaving: bool = False
+    """Whether I have heard that you are about to stop."""
 
 
 class Leaving(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):

@@ -6,15 +6,20 @@ from .loop import run
 from .message import Handler, Message
 from .service import MessagingService
 from .tls import TlsConfig
+from .tunnel import Accept, Tunnel
+from .tunnel_user import TunnelUser
 from .unicast import Unicast, UnicastStatistics
 
 __all__ = [
+    "Accept",
     "Handler",
     "Message",
     "MessagingService",
     "Protocol",
     "Statistics",
     "TlsConfig",
+    "Tunnel",
+    "TunnelUser",
     "Unicast",
     "UnicastStatistics",
     "run",

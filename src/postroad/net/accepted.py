@@ -11,11 +11,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeAlias
 
 from postroad.core import Address
 from postroad.core.errors import PeerSilent, RemoteProtocolError, SameNameRefused
 from postroad.wire import (
-    NEVER,
     Cancel,
     Event,
     FrameIgnored,
@@ -44,6 +44,10 @@ from .dispatch import (
 from .handlers import HandlerRuns, Run
 from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link
 from .message import Message, Result, Subscription
+from .stall import StallWatch
+from .tunnel import Tunnel
+
+Registry: TypeAlias = "dict[AcceptedLink | Tunnel, None]"
 
 _UNKNOWN_SENDER = Address("", 0)
 
@@ -63,9 +67,8 @@ class AcceptedLink(Link):
         "_reads",
         "_registry",
         "_sender",
-        "_stalled_at",
+        "_stall",
         "_subscriptions",
-        "_taken_bytes",
         "replies_sent",
         "requests_received",
         "running",
@@ -78,11 +81,11 @@ class AcceptedLink(Link):
         context: LinkContext,
         loop: asyncio.AbstractEventLoop,
         subscriptions: Subscriptions,
-        registry: dict[AcceptedLink, None],
+        registry: Registry,
     ) -> None:
         super().__init__(context, loop)
         self._subscriptions = subscriptions.by_subject
-        # All links of the service that are open or still at work; this one adds itself.
+        # All connections peers opened that are open or still at work; this one adds itself.
         self._registry = registry
         # Requests read but not yet begun, because handlers or the socket are full, and when.
         self._backlog: deque[tuple[Request, float]] = deque()
@@ -93,9 +96,7 @@ class AcceptedLink(Link):
         self._reads = True
         # Whether the next request may begin at once.
         self._can_serve = True
-        # While the socket takes no more: when it must have taken something, and what it had.
-        self._stalled_at = NEVER
-        self._taken_bytes = 0
+        self._stall = StallWatch(context.limits.frame_timeout_s)
         # Replies up to this size need no closer look; known once the link is open.
         self._easy_bytes_max = 0
         # Set once the version is known.
@@ -140,6 +141,9 @@ class AcceptedLink(Link):
         super()._fail(error)
 
     def _handle(self, events: list[Event], now: float) -> None:
+        if self.machine.is_tunnel:
+            self._become_tunnel(events, now)
+            return
         for event in events:
             if type(event) is not Request:
                 self._on_event(event, now)
@@ -149,6 +153,15 @@ class AcceptedLink(Link):
                 self._backlog.append((event, now))
         if not self._can_serve:
             self._go_on()
+
+    def _become_tunnel(self, events: list[Event], now: float) -> None:
+        """The client wants a tunnel, which takes this link's connection and its place."""
+        accept = self._context.accept_tunnel
+        registry = self._registry
+        tunnel = Tunnel(self._context, self._loop, Role.SERVER, accept, registry.pop)
+        registry[tunnel] = None
+        self._report_over()
+        tunnel.go_on(self, events, now)
 
     def _on_event(self, event: Event, now: float) -> None:
         if isinstance(event, Opened):
@@ -285,8 +298,7 @@ class AcceptedLink(Link):
         timeout_s = request.timeout_ms / 1000 or self._context.limits.handler_timeout_s
         key = self.running.add(run, arrived + timeout_s)
         future.add_done_callback(partial(self._on_handled, key, request, subscription))
-        if self.running.next_deadline < self._timer_at:
-            self._arm(self.running.next_deadline)
+        self._arm_by(self.running.next_deadline)
         self._update_can_serve()
 
     def _on_handled(
@@ -310,7 +322,7 @@ class AcceptedLink(Link):
         self._go_on()
 
     def _own_deadline(self) -> float:
-        return min(self.running.next_deadline, self._stalled_at)
+        return min(self.running.next_deadline, self._stall.deadline)
 
     # Back-pressure.
 
@@ -353,37 +365,25 @@ class AcceptedLink(Link):
             self.transport.pause_reading()
 
     def _on_writable(self, is_writable: bool) -> None:
-        self._stalled_at = NEVER if is_writable else self._expect_progress()
+        if is_writable:
+            self._stall.end()
+        else:
+            self._stall.begin(self._bytes_taken(), self._loop.time())
+            self._arm_by(self._stall.deadline)
         self._update_can_serve()
         if is_writable:
             self._go_on()
         else:
             self._regulate()
 
-    def _expect_progress(self) -> float:
-        """Note how much the peer has taken; returns when it must have taken more."""
-        self._taken_bytes = self._bytes_taken()
-        stalled_at = self._loop.time() + self._context.limits.frame_timeout_s
-        if stalled_at < self._timer_at:
-            self._arm(stalled_at)
-        return stalled_at
-
-    def _bytes_taken(self) -> int:
-        """How much of what was written has left for the peer."""
-        assert self.transport is not None
-        return self.bytes_sent - self.transport.get_write_buffer_size()
-
     def _check_reader(self, now: float) -> None:
-        """Give up a client that does not read its replies: it would hold their memory for ever."""
-        if now < self._stalled_at or self.transport is None:
+        """Give up a client that does not read its replies."""
+        if self.transport is None or now < self._stall.deadline:
             return
-        if self._bytes_taken() > self._taken_bytes:
-            self._stalled_at = self._expect_progress()
-            return
-        self._stalled_at = NEVER
-        allowed = self._context.limits.frame_timeout_s
-        self._fail(PeerSilent(f"the peer read none of its replies for {allowed:.3g} s"))
-        self.transport.abort()
+        if self._stall.is_stuck(self._bytes_taken(), now):
+            allowed = self._context.limits.frame_timeout_s
+            self._fail(PeerSilent(f"the peer read none of its replies for {allowed:.3g} s"))
+            self.transport.abort()
 
     # The life of the link.
 

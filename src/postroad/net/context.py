@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from postroad.core import Address, Limits, ThrottledLog
 from postroad.core.errors import RemoteProtocolError
 from postroad.wire import WireConfig
 
 from .counters import Counters
+
+if TYPE_CHECKING:
+    from .tunnel import Accept
 
 logger = logging.getLogger("postroad.net")
 
@@ -31,6 +35,8 @@ class LinkContext:
         self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         # Told of a node with this node's name that connected: its address and incarnation.
         self.on_namesake: Callable[[Address, int], None] | None = None
+        # Gives the users of tunnels that peers open; None refuses them.
+        self.accept_tunnel: Accept | None = None
 
     def count_protocol_error(self, error: RemoteProtocolError) -> None:
         """Add to the counters of the given kind of error."""

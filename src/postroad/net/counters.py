@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .accepted import AcceptedLink
     from .context import LinkContext
     from .dialed import DialedLink
+    from .tunnel import Tunnel
 
 
 class Counters(msgspec.Struct):
@@ -24,6 +25,8 @@ class Counters(msgspec.Struct):
     replies_sent: int = 0
     local_requests: int = 0
     """Requests and messages to the own address, which never touch a socket."""
+    tunnel_messages_sent: int = 0
+    tunnel_messages_received: int = 0
 
     requests_timed_out: int = 0
     requests_cancelled: int = 0
@@ -57,6 +60,8 @@ class Statistics(Counters):
 
     dialed: int = 0
     accepted: int = 0
+    tunnels: int = 0
+    """Those of the dialed and accepted connections that are tunnels."""
     requests_pending: int = 0
     handlers_running: int = 0
     subscriptions: int = 0
@@ -70,22 +75,28 @@ def take_statistics(
     *,
     dialed: Sequence[DialedLink],
     accepted: Sequence[AcceptedLink],
+    dialed_tunnels: Sequence[Tunnel],
+    accepted_tunnels: Sequence[Tunnel],
     local_handlers: int,
     subscriptions: int,
 ) -> Statistics:
     """A snapshot: what ended links have added to the counters, and what open ones have so far."""
-    links = (*dialed, *accepted)
+    tunnels = (*dialed_tunnels, *accepted_tunnels)
+    links = (*dialed, *accepted, *tunnels)
     totals = msgspec.structs.asdict(context.counters)
     totals["requests_sent"] += sum(link.requests_sent for link in dialed)
     totals["requests_received"] += sum(link.requests_received for link in accepted)
     totals["replies_sent"] += sum(link.replies_sent for link in accepted)
+    totals["tunnel_messages_sent"] += sum(tunnel.messages_sent for tunnel in tunnels)
+    totals["tunnel_messages_received"] += sum(tunnel.messages_received for tunnel in tunnels)
     totals["bytes_sent"] += sum(link.bytes_sent for link in links)
     totals["bytes_received"] += sum(link.bytes_received for link in links)
     trips = {str(link.address): link.machine.round_trip_s for link in dialed}
     return Statistics(
         **totals,
-        dialed=len(dialed),
-        accepted=len(accepted),
+        dialed=len(dialed) + len(dialed_tunnels),
+        accepted=len(accepted) + len(accepted_tunnels),
+        tunnels=len(tunnels),
         requests_pending=sum(len(link.pending) for link in dialed),
         handlers_running=sum(len(link.running) for link in accepted) + local_handlers,
         subscriptions=subscriptions,

@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from postroad.core import Address
-from postroad.core.errors import (
-    ConnectionClosed,
-    HandshakeRefused,
-    Outcome,
-    SameNamePeer,
-    SameNameRefused,
-    TlsFailed,
-)
+from postroad.core.errors import WrongPeer
 from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, Phase, Reply, Role
 
 from .context import LinkContext
-from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link, is_tls_error
+from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link
+from .loss import Loss, is_refusal
 from .results import EXPIRED, LinkDown, Result
 
 
@@ -152,6 +145,11 @@ class DialedLink(Link):
         names = self.machine.certificate_names
         return names is None or name in names
 
+    def check_peer(self, name: str | None) -> None:
+        """Raise unless the node at the other end has that name, or any will do."""
+        if name is not None and not self.is_peer(name):
+            raise WrongPeer(f"expected node {name!r}, but {self.describe_peer()} answers there")
+
     async def wait_for_room(self) -> bool:
         """Wait in line; True if the caller may send now, False if this link takes no more.
 
@@ -222,7 +220,7 @@ class DialedLink(Link):
             self.opened.set_result(None)
         elif isinstance(event, Goodbye):
             self._peer_reason = event.reason
-            self._is_refused = event.code in (HandshakeRefused.code, SameNameRefused.code)
+            self._is_refused = is_refusal(event)
             self._make_room()
             self._close_when_drained()
         elif isinstance(event, FrameIgnored):
@@ -293,7 +291,15 @@ class DialedLink(Link):
 
     def _on_lost(self, exc: Exception | None, *, was_open: bool) -> None:
         self.can_send = False
-        down = LinkDown(self._explain_loss(exc))
+        loss = Loss(
+            machine=self.machine,
+            exc=exc,
+            was_open=self._was_open,
+            close_reason=self._close_reason,
+            peer_reason=self._peer_reason,
+            is_refused=self._is_refused,
+        )
+        down = LinkDown(loss.error())
         if self._was_open and self._close_reason is None and self._peer_reason is None:
             self._context.counters.connections_lost += 1
         if not self.opened.done():
@@ -301,48 +307,6 @@ class DialedLink(Link):
         self.fail_pending(down)
         self._context.counters.requests_sent += self._ended
         self._make_room()
-
-    def _explain_loss(self, exc: Exception | None) -> ConnectionClosed:
-        failure = self.machine.failure
-        if isinstance(failure, SameNameRefused):
-            # The peer's hello comes before anything else it says, so this side always knows.
-            error = SameNamePeer(str(failure))
-            error.incarnation, error.is_member = failure.incarnation, failure.is_member
-            return error
-        kind = TlsFailed if is_tls_error(exc) and not self._was_open else ConnectionClosed
-        return kind(self._describe_loss(exc), **self._judge_loss(kind))
-
-    @property
-    def _is_secured(self) -> bool:
-        return self.machine.certificate_names is not None
-
-    def _judge_loss(self, kind: type[ConnectionClosed]) -> dict[str, Any]:
-        """Nothing was handled on a link that never opened, or whose peer refused this node.
-
-        Trying again helps unless it is refused.
-        """
-        is_refused = self._is_refused or isinstance(self.machine.failure, HandshakeRefused)
-        if self._was_open and not is_refused:
-            return {}
-        return {
-            "outcome": Outcome.NOT_SENT,
-            "retryable": not is_refused and kind is not TlsFailed,
-        }
-
-    def _describe_loss(self, exc: Exception | None) -> str:
-        if self._close_reason is not None:
-            return f"connection closed: {self._close_reason}"
-        if self._peer_reason is not None:
-            return f"the peer closed the connection: {self._peer_reason}"
-        if exc is not None:
-            return f"connection lost: {exc}"
-        if not self._was_open:
-            trust = "; or it does not trust this node's certificate" if self._is_secured else ""
-            return (
-                "the peer closed the connection during the handshake; "
-                f"is it of another cluster, version or TLS setting?{trust}"
-            )
-        return "the peer closed the connection"
 
     def __repr__(self) -> str:
         state = self.machine.phase.value if self.transport is not None else "closed"

@@ -7,16 +7,24 @@ failure, keep one timer. Sub-classes add what a client or a server does with eve
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 from abc import abstractmethod
 from typing import cast
 
-from postroad.core import Address, Limits
+from postroad.core import Address
 from postroad.core.errors import RemoteProtocolError
-from postroad.wire import JOIN_BYTES_MAX, NEVER, Connection, Event, FrameIgnored, Phase, Role
+from postroad.wire import (
+    JOIN_BYTES_MAX,
+    NEVER,
+    Connection,
+    Event,
+    FrameIgnored,
+    Phase,
+    Role,
+    WireConfig,
+)
 
 from .context import LinkContext
+from .sockets import describe_remote, keep_alive
 from .tls import certificate_names
 
 # So much is queued before it is written even within a turn of the loop: about a hundred small
@@ -26,19 +34,18 @@ QUEUED_BYTES_MAX = 16 * 1024
 FRAME_BYTES = 64
 # What a link that has ended reads to while its socket closes.
 _IDLE_READ_BYTES = 4 * 1024
-# More is refused by the kernel.
-_KEEPALIVE_S_MAX = 32_767
-_KEEPALIVE_COUNT_MAX = 127
 # How long a closing link may take to write what is still buffered.
 LINGER_S = 1.0
 # Payloads from this size on are written apart from the small frames around them, as encoded.
 LARGE_BYTES = JOIN_BYTES_MAX
 # Timers closer than this are not worth a wake-up of their own.
 _TIMER_STEP_S = 0.001
+# The other end of a link that is not connected yet.
+NOBODY = "nobody"
 
 
 class Link(asyncio.Protocol):
-    """Base of dialed and accepted links."""
+    """Base of dialed and accepted links, and of tunnels."""
 
     __slots__ = (
         "_close_reason",
@@ -75,7 +82,7 @@ class Link(asyncio.Protocol):
         # Set by connection_made, None before and after.
         self.transport: asyncio.Transport | None = None
         # The socket's other end, for texts.
-        self.remote = "nobody"
+        self.remote = NOBODY
         # Why this side closed the link, if it did.
         self._close_reason: str | None = None
         self._closed: asyncio.Future[None] = loop.create_future()
@@ -96,30 +103,30 @@ class Link(asyncio.Protocol):
         # A cast, because transports of other loops need not derive from asyncio's.
         transport = cast("asyncio.Transport", transport)
         self.transport = transport
-        self.remote = _describe_remote(transport)
+        self.remote = describe_remote(transport)
         self.machine = Connection(
             self.role,
-            self._context.config,
+            self._wire_config(),
             self._loop.time(),
             next_id=self._context.next_id,
             certificate_names=certificate_names(transport),
         )
         self._out = self.machine.out
         transport.set_write_buffer_limits(high=self._context.limits.write_buffer_bytes_max)
-        _keep_alive(transport, self._context.limits)
+        keep_alive(transport, self._context.limits)
         self._settle()
 
     def data_received(self, data: bytes) -> None:
         now = self._loop.time()
         machine = self.machine
         events = machine.receive_data(data, now)
+        self.bytes_received += len(data)
         if machine.awaits_large:
             self._hand_over(LargeFrameReader(self))
         if events:
             self._handle(events, now)
         if self._out:
             self._flush()
-        self.bytes_received += len(data)
         if machine.needs_attention:
             self._settle()
 
@@ -135,9 +142,7 @@ class Link(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._timer = self._linger = None
-        self._context.counters.bytes_sent += self.bytes_sent
-        self._context.counters.bytes_received += self.bytes_received
-        self.bytes_sent = self.bytes_received = 0
+        self._count_bytes()
         self._on_lost(exc, was_open=was_open)
         if not self._closed.done():
             self._closed.set_result(None)
@@ -163,6 +168,16 @@ class Link(asyncio.Protocol):
     @abstractmethod
     def _on_writable(self, is_writable: bool) -> None:
         """The socket's buffer filled up, or has room again."""
+
+    def _wire_config(self) -> WireConfig:
+        """What the machine is made of."""
+        return self._context.config
+
+    def _count_bytes(self) -> None:
+        """Add what went through the link to the totals."""
+        self._context.counters.bytes_sent += self.bytes_sent
+        self._context.counters.bytes_received += self.bytes_received
+        self.bytes_sent = self.bytes_received = 0
 
     def _on_timer(self, now: float) -> None:
         """Time passed; called before the machine's own tick."""
@@ -202,7 +217,18 @@ class Link(asyncio.Protocol):
         if is_reading:
             transport.resume_reading()
 
-    # What both do.
+    def take_over(self, link: Link) -> None:
+        """Go on with the connection of another link, which is done with it."""
+        self.transport, link.transport = link.transport, None
+        self.machine, self._out, self.remote = link.machine, link._out, link.remote
+        self.bytes_sent, self.bytes_received = link.bytes_sent, link.bytes_received
+        self._is_writable = link._is_writable
+        if link._timer is not None:
+            link._timer.cancel()
+            link._timer = None
+        self._hand_over(LargeFrameReader(self) if self.machine.awaits_large else self)
+
+    # What all do.
 
     @property
     def is_open(self) -> bool:
@@ -307,6 +333,16 @@ class Link(asyncio.Protocol):
             self._fail(self.machine.failure)
         self._arm(min(self.machine.deadline(), self._own_deadline()))
 
+    def _bytes_taken(self) -> int:
+        """How much of what was written has left for the peer."""
+        assert self.transport is not None
+        return self.bytes_sent - self.transport.get_write_buffer_size()
+
+    def _arm_by(self, when: float) -> None:
+        """Have the timer go off by then, if it would only later."""
+        if when < self._timer_at:
+            self._arm(when)
+
     def _arm(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -355,29 +391,3 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._link.resume_writing()
-
-
-def _describe_remote(transport: asyncio.Transport) -> str:
-    name = transport.get_extra_info("peername")
-    if isinstance(name, tuple) and len(name) >= 2:
-        return str(Address(str(name[0]), int(name[1])))
-    return str(name) if name else "unknown"
-
-
-def _keep_alive(transport: asyncio.Transport, limits: Limits) -> None:
-    """Let the kernel find dead peers too: versions 1 and 2 as documented have no heartbeats."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or not limits.has_heartbeats:
-        return
-    interval_s = min(max(1, round(limits.heartbeat_interval_s)), _KEEPALIVE_S_MAX)
-    count = min(max(1, round(limits.heartbeat_timeout_s / interval_s) - 1), _KEEPALIVE_COUNT_MAX)
-    options = {"TCP_KEEPIDLE": interval_s, "TCP_KEEPINTVL": interval_s, "TCP_KEEPCNT": count}
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in options.items():
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def is_tls_error(exc: BaseException | None) -> bool:
-    """Whether a connection was lost because of TLS."""
-    return isinstance(exc, ssl.SSLError)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from postroad.core import Address, faults
+from postroad.core import Address
 from postroad.core.backoff import backoff
 from postroad.core.errors import (
     ConnectFailed,
@@ -22,15 +22,14 @@ from postroad.core.errors import (
     MessagingError,
     NotRunning,
     Outcome,
-    TlsFailed,
 )
 
 from .context import LinkContext
 from .dialed import DialedLink
+from .dialing import OwnDials, connect
 from .link import LINGER_S
 from .results import LinkDown, stopped_while_in_flight
-
-BEFORE_CONNECT = faults.declare("net.dial.before_connect")
+from .tunnel import Tunnel
 
 # Failures remembered for texts; forgetting them all costs nothing but detail.
 _FAILURES_MAX = 1_024
@@ -62,9 +61,13 @@ class Pool:
         self._links: dict[Key, DialedLink] = {}
         # Connections under way; those who need one share it.
         self._dialing: dict[Key, _Dial] = {}
-        self._dialing_alone: dict[asyncio.Task[DialedLink], None] = {}
+        self._dialing_alone: OwnDials[DialedLink] = OwnDials(
+            partial(self.release, reason="given up")
+        )
         # Open links that are not for sharing: transient ones, and those that are draining.
         self._others: dict[DialedLink, None] = {}
+        # Tunnels this node has opened or is opening: they count as connections.
+        self.tunnels: dict[Tunnel, None] = {}
         # Why the last attempt of a waiting caller failed, for the text when its time is over.
         self._failures: dict[Address, str] = {}
         self._is_closed = False
@@ -118,20 +121,8 @@ class Pool:
         self._failures[address] = detail
 
     async def _own_dial(self, address: Address) -> DialedLink:
-        self._make_way()
-        task = self._loop.create_task(self._dial(address))
-        self._dialing_alone[task] = None
-        task.add_done_callback(self._dialing_alone.pop)
-        try:
-            link = await task
-        except asyncio.CancelledError:
-            if task.done() and not task.cancelled() and task.exception() is None:
-                # The caller was cancelled in the very turn in which the dial succeeded.
-                self.release(task.result(), "given up")
-            # Either the caller was cancelled, or the dial, because the service stops.
-            if self._is_closed and task.cancelled() and not is_being_cancelled():
-                raise NotRunning("the service stopped while connecting") from None
-            raise
+        self.make_way()
+        link = await self._dialing_alone.run(self._dial(address))
         self._others[link] = None
         return link
 
@@ -158,7 +149,7 @@ class Pool:
         dial = self._dialing.get(key)
         if dial is None:
             self._retire(key)
-            self._make_way()
+            self.make_way()
             dial = self._dialing[key] = _Dial(self._loop.create_task(self._dial(key[0])), [])
             dial.task.add_done_callback(partial(self._on_dialed, key))
         waiter: asyncio.Future[DialedLink | MessagingError] = self._loop.create_future()
@@ -208,15 +199,15 @@ class Pool:
         if link is not None and link.transport is not None:
             self._others[link] = None
 
-    def _make_way(self) -> None:
-        """Forget links that are gone; at the limit, close the idle one unused for longest."""
+    def make_way(self) -> None:
+        """Have room for one more; at the limit, close the idle link unused for longest."""
         if self._is_closed:
             raise NotRunning("the service is stopping")
         self._links = {key: it for key, it in self._links.items() if it.transport is not None}
         self._others = {it: None for it in self._others if it.transport is not None}
         limit = self._context.limits.connections_max
         dialing = len(self._dialing) + len(self._dialing_alone)
-        if len(self._links) + len(self._others) + dialing < limit:
+        if len(self._links) + len(self._others) + len(self.tunnels) + dialing < limit:
             return
         idle = [key for key, it in self._links.items() if it.is_idle]
         if not idle:
@@ -231,7 +222,12 @@ class Pool:
     async def _dial(self, address: Address) -> DialedLink:
         link: DialedLink | None = None
         try:
-            link = await self._connect(address)
+            link = await connect(
+                self._context,
+                address,
+                self.tls,
+                lambda: DialedLink(self._context, self._loop, address),
+            )
             down = await asyncio.shield(link.opened)
         except BaseException:
             self._context.counters.connections_failed += 1
@@ -243,38 +239,13 @@ class Pool:
             raise down.error
         return link
 
-    async def _connect(self, address: Address) -> DialedLink:
-        """TCP and TLS; the time limit covers name look-up as well."""
-        limits = self._context.limits
-        BEFORE_CONNECT.reach(address=address)
-        try:
-            async with asyncio.timeout(limits.connect_timeout_s):
-                _, link = await self._loop.create_connection(
-                    lambda: DialedLink(self._context, self._loop, address),
-                    address.host,
-                    address.port,
-                    ssl=self.tls,
-                )
-        except TimeoutError:
-            detail = f"no connection within {limits.connect_timeout_s:.3g} s"
-            raise ConnectFailed(detail, peer=str(address)) from None
-        except ssl.SSLError as error:
-            raise TlsFailed(f"TLS failed: {error}", peer=str(address)) from None
-        except (ConnectionAbortedError, ConnectionResetError) as error:
-            # It may not speak TLS, or may just be going down; the second is worth another try.
-            kind = TlsFailed if self.tls is not None else ConnectFailed
-            detail = str(error) or "the peer closed the connection; does it use TLS?"
-            raise kind(f"cannot connect: {detail}", peer=str(address), retryable=True) from None
-        except (OSError, OverflowError, UnicodeError, ValueError) as error:
-            raise ConnectFailed(f"cannot connect: {error}", peer=str(address)) from None
-        return link
-
     async def close(self, grace_s: float) -> None:
         """Let requests in flight finish for a while, then fail them and close everything."""
         self._is_closed = True
-        dialing = [*(dial.task for dial in self._dialing.values()), *self._dialing_alone]
-        for task in dialing:
+        shared = [dial.task for dial in self._dialing.values()]
+        for task in shared:
             task.cancel()
+        dialing = [*shared, *self._dialing_alone.cancel()]
         await asyncio.gather(*dialing, return_exceptions=True)
         links = self.links
         for link in links:
@@ -295,9 +266,3 @@ class Pool:
         waiting = [entry[0] for link in links for entry in link.pending.entries.values()]
         if waiting:
             await asyncio.wait(waiting, timeout=grace_s)
-
-
-def is_being_cancelled() -> bool:
-    """Whether somebody asked the current task to end."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

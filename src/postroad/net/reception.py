@@ -8,10 +8,10 @@ import ssl
 from postroad.core import Address
 from postroad.core.errors import NotRunning
 
-from .accepted import AcceptedLink
+from .accepted import AcceptedLink, Registry
 from .context import LinkContext
 from .dispatch import Subscriptions
-from .link import LINGER_S
+from .ending import stop_links
 from .listener import Listener
 from .tls import TlsConfig, report_failed_handshakes
 
@@ -32,7 +32,7 @@ class Reception:
         self._tls = tls
         self._listener = Listener(loop, self._accept, handshake_timeout_s=handshake_timeout_s)
         # A dictionary for its order: whatever goes through them all does so in the order they came.
-        self.links: dict[AcceptedLink, None] = {}
+        self.links: Registry = {}
         # Held while certificates change.
         self._changing = asyncio.Lock()
         # Set by start.
@@ -64,18 +64,7 @@ class Reception:
         """Accept no more, let handlers finish for a while, close all connections."""
         async with self._changing:
             self._listener.close()
-        for link in list(self.links):
-            link.stop()
-        waiting = [asyncio.ensure_future(link.wait_over()) for link in self.links]
-        if waiting:
-            await asyncio.wait(waiting, timeout=grace_s)
-        for link in list(self.links):
-            link.abandon()
-        if waiting:
-            # Cancelled handlers get a moment to clean up.
-            await asyncio.wait(waiting, timeout=LINGER_S)
-            for waiter in waiting:
-                waiter.cancel()
+        await stop_links(self.links, grace_s)
 
     def _accept(self) -> AcceptedLink:
         return AcceptedLink(self._context, self._loop, self._subscriptions, self.links)

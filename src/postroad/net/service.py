@@ -7,11 +7,8 @@ import enum
 import itertools
 from collections.abc import Callable
 
-import msgspec
-
 from postroad.core import (
     Address,
-    Lifecycle,
     Limits,
     to_address,
     validate_cluster_name,
@@ -25,6 +22,7 @@ from postroad.core.errors import (
     WrongPeer,
 )
 
+from .accepted import AcceptedLink
 from .attempt import Attempt, Payload, check_message, check_size, check_timeout
 from .context import LinkContext
 from .counters import Statistics, take_statistics
@@ -37,6 +35,9 @@ from .pool import Pool
 from .reception import Reception
 from .results import error_of
 from .tls import TlsConfig
+from .tunnel import Tunnel
+from .tunnel_calls import TunnelCalls
+from .tunnel_dialer import TunnelDialer
 
 # Addresses and subjects remembered with their link; forgetting them all costs one look-up each.
 _ROUTES_MAX = 4_096
@@ -50,7 +51,7 @@ class _State(enum.Enum):
     STOPPED = "stopped"
 
 
-class MessagingService(Lifecycle):
+class MessagingService(TunnelCalls):
     """Sends messages to other nodes and answers theirs.
 
         async with MessagingService("demo", "alpha") as service:
@@ -129,6 +130,7 @@ class MessagingService(Lifecycle):
         self._context = LinkContext(config, itertools.count(1).__next__)
         self._pool = Pool(self._context, self._loop)
         self._pool.tls = client_tls
+        self._tunnels = TunnelDialer(self._context, self._loop, self._pool)
         self._local = LocalDelivery(self._context, self._subscriptions, address)
         self._state = _State.RUNNING
         await self._reception.start(self._context)
@@ -145,9 +147,8 @@ class MessagingService(Lifecycle):
 
     async def _stop(self, grace_s: float) -> None:
         """Close everything; a task of its own, so that it ends even if its caller is cancelled."""
-        await asyncio.gather(
-            self._pool.close(grace_s), self._reception.close(grace_s), self._local.close(grace_s)
-        )
+        parts = (self._tunnels, self._pool, self._reception, self._local)
+        await asyncio.gather(*(part.close(grace_s) for part in parts))
         self._routes.clear()
         self._state = _State.STOPPED
 
@@ -171,12 +172,6 @@ class MessagingService(Lifecycle):
         if self._address is None:
             raise UsageError("start() the service first; its incarnation is known from then on")
         return self._context.config.hello.incarnation
-
-    def set_member(self, is_member: bool) -> None:
-        """Have new connections told whether this node has joined its cluster."""
-        config = self._context.config
-        hello = msgspec.structs.replace(config.hello, is_member=is_member)
-        self._context.config = msgspec.structs.replace(config, hello=hello)
 
     def watch_namesakes(self, callback: Callable[[Address, int], None]) -> None:
         """Have a callback told the address and incarnation of nodes of this name that connect."""
@@ -324,7 +319,7 @@ class MessagingService(Lifecycle):
             async with asyncio.timeout_at(attempt.deadline):
                 link = await self._pool.transient(attempt.target, wait=wait)
             try:
-                _check_peer(link, peer)
+                link.check_peer(peer)
                 return await self._exchange(link, attempt, data)
             finally:
                 self._pool.release(link, "transient request done")
@@ -370,7 +365,7 @@ class MessagingService(Lifecycle):
             elif await link.wait_for_room():
                 break
             self._check_running()
-        _check_peer(link, peer)
+        link.check_peer(peer)
         return link
 
     # Checks.
@@ -392,10 +387,13 @@ class MessagingService(Lifecycle):
         """Counters since the start, and what is open now."""
         if self._address is None:
             return Statistics(subscriptions=len(self._subscriptions.by_subject))
+        accepted = self._reception.links
         return take_statistics(
             self._context,
             dialed=[link for link in self._pool.links if link.transport is not None],
-            accepted=list(self._reception.links),
+            accepted=[link for link in accepted if isinstance(link, AcceptedLink)],
+            dialed_tunnels=[link for link in self._pool.tunnels if link.transport is not None],
+            accepted_tunnels=[link for link in accepted if isinstance(link, Tunnel)],
             local_handlers=len(self._local),
             subscriptions=len(self._subscriptions.by_subject),
         )
@@ -403,8 +401,3 @@ class MessagingService(Lifecycle):
     def __repr__(self) -> str:
         where = f" at {self._address}" if self._address is not None else ""
         return f"<MessagingService {self.name}{where} {self._state.value}>"
-
-
-def _check_peer(link: DialedLink, name: str | None) -> None:
-    if name is not None and not link.is_peer(name):
-        raise WrongPeer(f"expected node {name!r}, but {link.describe_peer()} answers there")

@@ -2,8 +2,9 @@
 
 from .codecs.codec import JOIN_BYTES_MAX
 from .config import WireConfig
-from .connection import Connection, Event, FrameIgnored, Opened
+from .connection import Connection
 from .datagram import Datagram, decode_datagram, encode_datagram
+from .events import Event, FrameIgnored, Opened
 from .frames import Cancel, Frame, Goodbye, Hello, Reply, Request, Role, Status
 from .handshake import DOCUMENTED, PROFILES, ZEEBE, Profile
 from .legality import Phase

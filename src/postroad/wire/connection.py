@@ -9,27 +9,19 @@ still be told, and ends the machine.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-import msgspec
-
 from postroad.core.address import Address
-from postroad.core.errors import (
-    HandshakeRefused,
-    IllegalFrame,
-    PeerSilent,
-    RemoteProtocolError,
-    SameNameRefused,
-)
+from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, RemoteProtocolError
 from postroad.core.limits import KIB
 
 from .codecs import Version3Codec
 from .compression import choose_compression
 from .config import WireConfig, make_codec, make_heartbeats
-from .frames import Cancel, Frame, Goodbye, Hello, Reply, Request, Role, Status
+from .events import Event, FrameIgnored, Opened
+from .frames import Cancel, Frame, Goodbye, Hello, Pong, Reply, Request, Role, Status
 from .handshake import Handshake
 from .heartbeat import Heartbeats, NextId, PingHeartbeats
 from .legality import Phase, Verdict, judge
+from .meeting import check_peer, check_tunnel_server
 from .pending import NEVER
 from .reader import FrameReader
 
@@ -41,21 +33,10 @@ _NONE: frozenset[type] = frozenset()
 _REQUESTS = frozenset({Request})
 _REPLIES = frozenset({Reply})
 
-
-class Opened(msgspec.Struct, frozen=True):
-    """The handshake is done: frames may be sent."""
-
-    version: int
-
-
-class FrameIgnored(msgspec.Struct, frozen=True):
-    """The peer sent a frame that has no place here but does no harm."""
-
-    kind: str
-    id: int
-
-
-Event: TypeAlias = Request | Reply | Cancel | Goodbye | Opened | FrameIgnored
+# Before it is open, which must be so within the time of the handshake.
+_EARLY = frozenset({Phase.GREETING, Phase.INTRODUCING, Phase.KNOCKING})
+# Where a connection can stand right after the peer's hello.
+_MET = frozenset({Phase.KNOCKING, Phase.OPEN})
 
 
 class Connection:
@@ -77,6 +58,7 @@ class Connection:
         "certificate_names",
         "codec",
         "failure",
+        "is_tunnel",
         "is_writable",
         "last_write",
         "needs_attention",
@@ -108,6 +90,8 @@ class Connection:
         self.failure: RemoteProtocolError | None = None
         # What the peer told of itself (version 3 only).
         self.peer: Hello | None = None
+        # Whether both sides send requests and neither answers; known once the peer has said hello.
+        self.is_tunnel = False
         # Largest payload and subject the peer accepts.
         self.send_bytes_max = config.limits.frame_bytes_max
         self._config = config
@@ -173,7 +157,7 @@ class Connection:
             return events
         frames = self._reader.feed(data)
         self._take(frames, events, now)
-        if frames and isinstance(frames[-1], Hello) and self.phase is Phase.OPEN:
+        if frames and isinstance(frames[-1], Hello) and self.phase in _MET:
             # The codec stopped at the hello; what followed can be read now.
             self._take(self._reader.feed(b""), events, now)
         return events
@@ -205,6 +189,8 @@ class Connection:
         if rest is None:
             return b""
         self.version = self._handshake.version
+        if self.version < 3 and self._config.hello.is_tunnel:
+            raise HandshakeRefused(f"the peer answered version {self.version}, without tunnels")
         self.codec = make_codec(self._config, self.version)
         self._reader = FrameReader(self.codec, self._config.spare)
         if self.role is Role.SERVER:
@@ -219,7 +205,8 @@ class Connection:
     def _open(self, events: list[Event], now: float) -> None:
         self.phase = Phase.OPEN
         if not self._heartbeats.intercepts:
-            self._usual = _REQUESTS if self.role is Role.SERVER else _REPLIES
+            has_requests = self.is_tunnel or self.role is Role.SERVER
+            self._usual = _REQUESTS if has_requests else _REPLIES
         self.needs_attention = True
         events.append(Opened(self.version))
         self._heartbeats.open(now)
@@ -234,19 +221,26 @@ class Connection:
         self._send_heartbeats()
 
     def _admit(self, frame: Frame, events: list[Event], now: float) -> None:
-        verdict = judge(self.version, self.role, self.phase, type(frame))
+        kind, is_tunnel = type(frame), self.is_tunnel
+        verdict = judge(self.version, self.role, self.phase, kind, is_tunnel=is_tunnel)
         if verdict is Verdict.REFUSE:
+            where = " of a tunnel" if is_tunnel else ""
             raise IllegalFrame(
-                f"{type(frame).__name__} frame from a {self.role.other.value} "
+                f"{kind.__name__} frame from a {self.role.other.value}{where} "
                 f"in phase {self.phase.value}"
             )
+        if self.phase is Phase.KNOCKING and not isinstance(frame, Goodbye):
+            self._open(events, now)
         if self._heartbeats.consume(frame, now):
             # What was agreed may be due earlier than anything before.
             self.needs_attention = True
             return
         if isinstance(frame, Hello):
             self._meet(frame)
-            self._open(events, now)
+            if self.is_tunnel and self.role is Role.CLIENT:
+                self.phase = Phase.KNOCKING
+            else:
+                self._open(events, now)
         elif verdict is Verdict.IGNORE:
             events.append(FrameIgnored(type(frame).__name__, getattr(frame, "id", 0)))
         else:
@@ -257,20 +251,11 @@ class Connection:
     def _meet(self, hello: Hello) -> None:
         """Check who the peer is and settle on what both can do."""
         ours = self._config.hello
-        if hello.cluster != ours.cluster:
-            raise HandshakeRefused(f"the peer is of cluster {hello.cluster!r}")
-        if self.certificate_names is not None and hello.name not in self.certificate_names:
-            names = ", ".join(sorted(self.certificate_names)) or "nobody"
-            raise HandshakeRefused(f"node {hello.name!r} shows a certificate of {names}")
-        if hello.name == ours.name and hello.incarnation != ours.incarnation:
-            raise SameNameRefused(
-                f"another live node at {hello.address} is named {ours.name!r}",
-                host=hello.address.host,
-                port=hello.address.port,
-                incarnation=hello.incarnation,
-                is_member=hello.is_member,
-            )
+        check_peer(ours, hello, self.certificate_names)
+        self.is_tunnel = (ours if self.role is Role.CLIENT else hello).is_tunnel
         self.peer = hello
+        if self.is_tunnel and self.role is Role.CLIENT:
+            check_tunnel_server(hello)
         self.send_bytes_max = hello.frame_bytes_max
         limits = self._config.limits
         self._heartbeats = PingHeartbeats(
@@ -278,9 +263,10 @@ class Connection:
             limits.heartbeat_timeout_s,
             hello.heartbeat_timeout_ms / 1000,
         )
-        chosen = choose_compression(tuple(self._config.algorithms), hello.compressions)
-        if chosen is not None and isinstance(self.codec, Version3Codec):
-            self.codec.compression = self._config.algorithms[chosen]
+        if isinstance(self.codec, Version3Codec) and not self.is_tunnel:
+            # What comes through a tunnel is mostly passed on: unpacking it would be a waste.
+            chosen = choose_compression(tuple(self._config.algorithms), hello.compressions)
+            self.codec.compression = self._config.algorithms[chosen] if chosen else None
 
     def refuse_unasked_reply(self, reply: Reply) -> None:
         """Judge a reply to a request that was never sent: version 3 knows no excuse for it."""
@@ -327,13 +313,22 @@ class Connection:
 
     def goodbye(self, reason: str, code: int = 0) -> None:
         """Tell the peer that this side is about to close, where it can be told."""
-        if self.phase in (Phase.OPEN, Phase.DRAINING, Phase.INTRODUCING) and self.version >= 3:
+        if self.phase not in (Phase.GREETING, Phase.CLOSED) and self.version >= 3:
             self.send(Goodbye(code, reason))
         if self.phase is Phase.OPEN:
             self.phase = Phase.DRAINING
         elif self.phase is not Phase.DRAINING:
             # Whoever is not introduced has nothing in flight to wait for.
             self.close()
+
+    def ping(self, now: float) -> None:
+        """Queue a ping, where there are any: measures the round trip however busy the peer is."""
+        self._heartbeats.ping(now)
+        self._send_heartbeats()
+
+    def answer_held(self) -> None:
+        """The socket takes more: queue the answer that had to wait for it."""
+        self._send_heartbeats()
 
     def data_to_send(self, now: float) -> list[bytes]:
         """Everything queued since the last call."""
@@ -349,7 +344,7 @@ class Connection:
         """When `tick` must be called next."""
         if self.phase is Phase.CLOSED:
             return NEVER
-        if self.phase in (Phase.GREETING, Phase.INTRODUCING):
+        if self.phase in _EARLY:
             return self._handshake_deadline
         due = self._heartbeats.deadline(self._read_at(self._ticked_at), self.last_write)
         # A frame may begin at any moment; looking this often finds one that does not end.
@@ -367,7 +362,7 @@ class Connection:
     def _tick(self, now: float) -> None:
         if self.phase is Phase.CLOSED:
             return
-        if self.phase in (Phase.GREETING, Phase.INTRODUCING):
+        if self.phase in _EARLY:
             if now >= self._handshake_deadline:
                 allowed = self._config.limits.handshake_timeout_s
                 raise PeerSilent(f"no complete handshake within {allowed:.3g} s")
@@ -395,18 +390,23 @@ class Connection:
 
     def _send_heartbeats(self) -> None:
         heartbeats: Heartbeats = self._heartbeats
-        # To a peer that does not read they would only pile up.
-        if heartbeats.outgoing and self.phase is not Phase.CLOSED and self.is_writable:
+        if not heartbeats.outgoing:
+            return
+        if self.phase is not Phase.CLOSED and self.is_writable:
             for frame in heartbeats.outgoing:
                 self.send(frame)
-        heartbeats.outgoing.clear()
+            heartbeats.outgoing.clear()
+        else:
+            # To a peer that does not read they would only pile up; the last answer says it all.
+            held = [frame for frame in heartbeats.outgoing if isinstance(frame, Pong)]
+            heartbeats.outgoing[:] = held[-1:]
 
     def _fail(self, error: RemoteProtocolError) -> None:
         """End the machine, after telling the peer as much as it can understand."""
         self.failure = error
         self.needs_attention = True
         request_id = getattr(error, "request_id", None)
-        if request_id is not None and self.role is Role.SERVER:
+        if request_id is not None and self.role is Role.SERVER and not self.is_tunnel:
             self.reply(request_id, Status.PROTOCOL_FAILED, str(error).encode(), error.code)
         if self.version >= 3:
             self.send(Goodbye(error.code, str(error)))

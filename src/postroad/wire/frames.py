@@ -1,5 +1,7 @@
 """What travels after the handshake. Requests go from the dialing side, replies come back.
 
+On a tunnel requests go both ways, and nothing comes back.
+
 Decoders create these, handlers and callers read them; nobody keeps them. They hold plain
 integers where an enum would cost a look-up per frame.
 """
@@ -69,6 +71,11 @@ class Hello(msgspec.Struct, frozen=True):
     compressions: tuple[str, ...] = ()
     is_member: bool = False
     """Whether the node has joined its cluster under its name."""
+    role: str = ""
+    """The part the node plays among cells; empty if it plays none."""
+    zone: str = ""
+    is_tunnel: bool = False
+    """Whether the client wants this connection to be a tunnel; servers never say so."""
 
 
 class Cancel(msgspec.Struct, gc=False):

@@ -22,7 +22,7 @@ BEAT_SUBJECT = "internal-heartbeat"
 # A peer's settings must not make this side send more often than this.
 _INTERVAL_S_MIN = 0.05
 
-# Heartbeats sent without an answer; more would say nothing new.
+# Heartbeats without an answer that are remembered; more would say nothing new.
 _UNANSWERED_MAX = 8
 
 NextId = Callable[[], int]
@@ -71,6 +71,9 @@ class Heartbeats:
     def _give_up_at(self, last_read: float) -> float:
         return last_read + self.timeout_s
 
+    def ping(self, now: float) -> None:
+        """Queue a heartbeat that measures the round trip, where this kind does so."""
+
     def _beat(self, now: float) -> None:
         """Queue one heartbeat."""
 
@@ -87,22 +90,29 @@ class PingHeartbeats(Heartbeats):
             # The peer gives up by its own settings, so they bound our silence.
             self.interval_s = min(self.interval_s, max(peer_timeout_s / 3, _INTERVAL_S_MIN))
         self._sequence = 0
-        self._sent_at = 0.0
+        # When pings were sent that await their answer, by id, oldest first.
+        self._sent_at: dict[int, float] = {}
 
     def consume(self, frame: Frame, now: float) -> bool:
         if isinstance(frame, Ping):
             self.outgoing.append(Pong(frame.id))
             return True
         if isinstance(frame, Pong):
-            if frame.id == self._sequence:
-                self.round_trip_s = now - self._sent_at
+            sent_at = self._sent_at.pop(frame.id, None)
+            if sent_at is not None:
+                self.round_trip_s = now - sent_at
             return True
         return False
 
-    def _beat(self, now: float) -> None:
+    def ping(self, now: float) -> None:
+        if len(self._sent_at) >= _UNANSWERED_MAX:
+            del self._sent_at[next(iter(self._sent_at))]
         self._sequence += 1
-        self._sent_at = now
+        self._sent_at[self._sequence] = now
         self.outgoing.append(Ping(self._sequence))
+
+    def _beat(self, now: float) -> None:
+        self.ping(now)
 
 
 class ZeebeClientHeartbeats(Heartbeats):

@@ -37,7 +37,13 @@ class Tag(enum.IntEnum):
     HEARTBEAT_TIMEOUT_MS = 8
     COMPRESSIONS = 9
     MEMBER = 10
+    ROLE = 11
+    ZONE = 12
+    TUNNEL = 13
 
+
+# Bytes of a role or a zone.
+PART_BYTES_MAX = 255
 
 _REQUIRED = (Tag.CLUSTER, Tag.NAME, Tag.INCARNATION, Tag.FRAME_BYTES_MAX)
 
@@ -57,6 +63,12 @@ def encode_hello(hello: Hello) -> bytes:
     }
     if hello.is_member:
         fields[Tag.MEMBER] = _U8.pack(1)
+    if hello.role:
+        fields[Tag.ROLE] = hello.role.encode()
+    if hello.zone:
+        fields[Tag.ZONE] = hello.zone.encode()
+    if hello.is_tunnel:
+        fields[Tag.TUNNEL] = _U8.pack(1)
     return b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in fields.items())
 
 
@@ -83,6 +95,9 @@ def decode_hello(body: bytes) -> Hello:
         heartbeat_timeout_ms=_number(fields, Tag.HEARTBEAT_TIMEOUT_MS, _U32),
         compressions=tuple(compressions.split(",")) if compressions else (),
         is_member=_number(fields, Tag.MEMBER, _U8) != 0,
+        role=_part(fields, Tag.ROLE),
+        zone=_part(fields, Tag.ZONE),
+        is_tunnel=_number(fields, Tag.TUNNEL, _U8) != 0,
     )
 
 
@@ -103,6 +118,13 @@ def _split_fields(body: bytes) -> dict[int, bytes]:
 
 def _text(fields: dict[int, bytes], tag: Tag) -> str:
     return decode_text(fields.get(tag, b""), f"hello {tag.name.lower()}")
+
+
+def _part(fields: dict[int, bytes], tag: Tag) -> str:
+    size = len(fields.get(tag, b""))
+    if size > PART_BYTES_MAX:
+        raise MalformedFrame(f"hello {tag.name.lower()} has {size} bytes, more than allowed")
+    return _text(fields, tag)
 
 
 def _number(fields: dict[int, bytes], tag: Tag, layout: struct.Struct, default: int = 0) -> int:

@@ -1,7 +1,8 @@
 """Which frame may arrive when. Everything that is not in the table closes the connection.
 
 Versions 1 and 2 only have requests and replies; real nodes of the source system send some in the
-wrong direction, so those are ignored and counted. Version 3 is strict.
+wrong direction, so those are ignored and counted. Version 3 is strict. On a tunnel both sides may
+send requests, and neither answers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ class Phase(enum.Enum):
     """Preamble and version are being exchanged."""
     INTRODUCING = "introducing"
     """Version 3: the peer's hello is awaited."""
+    KNOCKING = "knocking"
+    """The client of a tunnel awaits a sign that the server takes it."""
     OPEN = "open"
     DRAINING = "draining"
     """One side has said goodbye; what is in flight may finish."""
@@ -45,6 +48,14 @@ STRICT: dict[tuple[Role, Phase], frozenset[type]] = {
     (Role.CLIENT, Phase.DRAINING): _TO_CLIENT,
 }
 
+# Tunnels: phase -> frames either side accepts, once both have said hello.
+_ON_TUNNEL = frozenset({Request, Ping, Pong, Goodbye})
+TUNNEL: dict[Phase, frozenset[type]] = {
+    Phase.KNOCKING: frozenset({Request, Ping, Goodbye}),
+    Phase.OPEN: _ON_TUNNEL,
+    Phase.DRAINING: _ON_TUNNEL,
+}
+
 # Versions 1 and 2: receiver -> frames it accepts once the handshake is done.
 LENIENT: dict[Role, frozenset[type]] = {
     Role.SERVER: frozenset({Request}),
@@ -52,9 +63,12 @@ LENIENT: dict[Role, frozenset[type]] = {
 }
 
 
-def judge(version: int, receiver: Role, phase: Phase, frame: type[Frame]) -> Verdict:
+def judge(
+    version: int, receiver: Role, phase: Phase, frame: type[Frame], *, is_tunnel: bool = False
+) -> Verdict:
     """What the receiver does with such a frame now."""
     if version < 3:
         return Verdict.ACCEPT if frame in LENIENT[receiver] else Verdict.IGNORE
-    is_legal = frame in STRICT.get((receiver, phase), frozenset())
+    accepted = TUNNEL.get(phase) if is_tunnel else STRICT.get((receiver, phase))
+    is_legal = accepted is not None and frame in accepted
     return Verdict.ACCEPT if is_legal else Verdict.REFUSE

@@ -239,10 +239,10 @@ async def test_credentials_of_an_unknown_kind_are_told(
 ) -> None:
     discovery = make_discovery(server, root, auth=[("nonsense", "x")])
     async with running(discovery):
-        refused = discovery._session
+        refused = discovery._entries.session
         # As the client, or as the session put it, whichever noticed it first.
         assert "refused (AuthFailedError)" in caplog.text or "AUTH_FAILED" in caplog.text
-        await eventually(lambda: discovery._session is not refused, "a new session", 20)
+        await eventually(lambda: discovery._entries.session is not refused, "a new session", 20)
 
 
 async def test_a_session_that_is_ended_by_others_is_made_again(
@@ -262,8 +262,8 @@ async def test_a_session_that_is_ended_by_others_is_made_again(
 
 def expire(server: ZooKeeperServer, discovery: ZooKeeperDiscovery) -> None:
     """End a session from outside: a second client takes it over and closes it."""
-    assert discovery._session is not None
-    thief = KazooClient(server.hosts, client_id=discovery._session._client.client_id)
+    assert discovery._entries.session is not None
+    thief = KazooClient(server.hosts, client_id=discovery._entries.session._client.client_id)
     thief.start()
     thief.stop()
     thief.close()

@@ -76,7 +76,7 @@ class Pair:
 
     def owns_entries(self, client: Any) -> bool:
         """Whether the server knows both by the sessions they have now."""
-        sessions = (self.one._session, self.two._session)
+        sessions = (self.one._entries.session, self.two._entries.session)
         entries = [client.exists(f"/postroad/{CLUSTER}/members/{name}") for name in ("one", "two")]
         return [entry and entry.ephemeralOwner for entry in entries] == [
             session and session.id for session in sessions

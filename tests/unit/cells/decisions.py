@@ -34,11 +34,14 @@ def decide(
     *routes: Route,
     origin: Origin = HERE,
     domain: Domain = S1,
+    hidden: frozenset[str] = frozenset(),
     avoid: frozenset[str] = frozenset(),
 ) -> Decision:
     envelope = make_envelope(path, "p@S1") if isinstance(path, str) else path
     table = RouteTable([*LINKS, *routes])
-    return route_message(envelope, origin, table=table, cells=CELLS, domain=domain, avoid=avoid)
+    return route_message(
+        envelope, origin, table=table, cells=CELLS, domain=domain, hidden=hidden, avoid=avoid
+    )
 
 
 def cells_of(decision: Decision) -> list[str]:

@@ -1,5 +1,6 @@
 """Envelopes: what they carry, how they are answered, and which bytes are none."""
 
+import struct
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from postroad.cells.envelope import (
     SESSION_BYTES_MAX,
     TTL_MS_MAX,
 )
+from postroad.cells.envelope_form import begin_of, encode_route, is_over
 from postroad.core.errors import (
     ConfigError,
     LocalProtocolError,
@@ -41,6 +43,7 @@ FULL = Envelope(
     session="größe",
     ttl_ms=TTL_MS_MAX,
     is_quiet=True,
+    wants_reply=True,
     headers={"traceparent": "00-1-2-01"},
     content="text",
     payload=bytes(range(256)),
@@ -58,37 +61,96 @@ def test_an_envelope_is_read_back(envelope: Envelope) -> None:
     assert decode_envelope(encode_envelope(envelope)) == envelope
 
 
+REST: list[Any] = [None, None, False, False, None, "", b""]
+ROUTE = b"T@local\0" + b"0\0"
+
+
+def written(
+    route: bytes = ROUTE,
+    *,
+    version: int = 1,
+    kind: int = 0,
+    ttl_ms: int = 5,
+    rest: Any = REST,
+    size: int | None = None,
+) -> bytes:
+    """An envelope as somebody else may write it."""
+    begin = struct.pack(">BH", version, len(route) if size is None else size)
+    fixed = struct.pack(">BQ16s", kind, ttl_ms, ONE)
+    return begin + route + fixed + msgspec.msgpack.encode(rest)
+
+
+def test_an_envelope_as_it_is_described() -> None:
+    assert encode_envelope(PLAIN) == written(ttl_ms=(1 << 64) - 1)
+    assert decode_envelope(written()).ttl_ms == 5
+
+
 def test_trailing_fields_of_a_later_version_are_ignored() -> None:
-    later = msgspec.msgpack.encode([*msgspec.structs.astuple(FULL), "something new"])
-    assert decode_envelope(later) == FULL
+    assert decode_envelope(written(rest=[*REST, "something new"])) == decode_envelope(written())
 
 
 @pytest.mark.parametrize(
     "data",
     [
         b"",
-        b"\xc1",
-        b"\x90",
-        msgspec.msgpack.encode({"id": ONE}),
-        msgspec.msgpack.encode([b"short", [[["T", "local"]]]]),
-        msgspec.msgpack.encode([ONE, [[["T", "local"]], 2]]),
-        msgspec.msgpack.encode([ONE, [[["T", "local"]], -1]]),
-        msgspec.msgpack.encode([ONE, [[["T@x", "local"]]]]),
-        msgspec.msgpack.encode([ONE, [[["*", "local"]]]]),
-        msgspec.msgpack.encode([ONE, [[["T", "local"]] * 65]]),
-        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 9]),
-        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 1]),
-        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 0, TWO]),
-        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 0, None, "s" * (SESSION_BYTES_MAX + 1)]),
-        msgspec.msgpack.encode([ONE, [[["T"]]], [[]], 0, None, None, TTL_MS_MAX + 1]),
-        b"\x92\xc4\x10" + ONE + b"\x91\x91\x91\xa1\xff",
-        b"\x91" * 100_000,
+        b"\x01",
+        b"\x01\0\0",
+        written()[:-1],
+        written()[:20],
+        written(size=9_000),
+        written(size=3),
+        written(b"T@local\x002\0"),
+        written(b"T@local\0-1\0"),
+        written(b"T@local\0" + b"9" * 5_000 + b"\0"),
+        written(b"T@local\0" + "\u0661".encode() + b"\0"),
+        written(b"T@local"),
+        written(b"T@local\x000\0p@S1\0more"),
+        written(b"T@x@y\x000\0"),
+        written(b"*@local\x000\0"),
+        written(b"T\x000\0p q@S1"),
+        written(b":".join([b"T@local"] * 65) + b"\x000\0"),
+        written(b"\xff\x000\0"),
+        written(kind=9),
+        written(kind=1),
+        written(rest=[TWO, *REST[1:]]),
+        written(rest=[b"short", *REST[1:]]),
+        written(rest=[None, "s" * (SESSION_BYTES_MAX + 1), *REST[2:]]),
+        written(rest=REST[:3]),
+        written(rest={"answers": None}),
+        written(ttl_ms=TTL_MS_MAX + 1),
+        written(rest=None)[:-1] + b"\x91" * 100_000,
     ],
 )
 def test_bytes_that_are_no_envelope(data: bytes) -> None:
     with pytest.raises(MalformedPayload, match="no envelope") as caught:
         decode_envelope(data)
     assert isinstance(caught.value, ProtocolError)
+
+
+def test_a_version_that_is_not_known() -> None:
+    with pytest.raises(MalformedPayload, match="version 2 of envelopes is not known; 1 is"):
+        decode_envelope(written(version=2))
+
+
+def test_paths_that_are_too_long_to_be_written() -> None:
+    hop = CellAddress("c" * 255, "d" * 255)
+    long = msgspec.structs.replace(
+        PLAIN, destination=CellPath((hop,) * 64), source=CellPath((hop,) * 64)
+    )
+    with pytest.raises(MessageTooLarge, match="65535 is the most"):
+        encode_envelope(long)
+
+
+def test_what_a_domain_in_between_looks_at() -> None:
+    data = encode_envelope(FULL)
+    begin = begin_of(data)
+    assert begin == encode_route(FULL.destination, FULL.source)
+    assert not is_over(data, begin)
+    assert is_over(data[: len(begin)], begin)
+    late = encode_envelope(msgspec.structs.replace(FULL, ttl_ms=0))
+    assert is_over(late, begin_of(late))
+    for_ever = encode_envelope(PLAIN)
+    assert not is_over(for_ever, begin_of(for_ever))
 
 
 def test_an_envelope_has_a_limit_at_both_ends() -> None:
@@ -172,6 +234,10 @@ def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
         payload=b"answer",
     )
     assert reply.is_reply
+
+
+def test_a_reply_wants_none() -> None:
+    assert not make_reply(request(wants_reply=True), id=TWO).wants_reply
 
 
 def test_a_reply_may_have_other_headers() -> None:

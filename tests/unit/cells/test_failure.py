@@ -5,6 +5,7 @@ import pytest
 
 from postroad.cells import (
     CellAddress,
+    CellBusy,
     CellPath,
     Envelope,
     Failure,
@@ -23,7 +24,9 @@ from postroad.core.errors import (
     MessagingError,
     Outcome,
     RemoteHandlerFailure,
+    RemoteProtocolFailure,
     RequestTimeout,
+    StoreUnavailable,
 )
 
 ONE, TWO = bytes(15) + b"\1", bytes(15) + b"\2"
@@ -38,7 +41,7 @@ FAILED = Envelope(
 )
 
 
-@pytest.mark.parametrize("error", [NoRoute, HopLimit, MessageExpired])
+@pytest.mark.parametrize("error", [NoRoute, HopLimit, MessageExpired, CellBusy])
 def test_a_failure_is_raised_as_what_it_is(error: type[RoutingError]) -> None:
     reply = make_error_reply(FAILED, Failure.of(error, "why", hop=HOP, at="S2"), id=TWO)
     assert (reply.kind, reply.answers, reply.content) == (Kind.ERROR, ONE, FAILURE_CONTENT)
@@ -56,6 +59,53 @@ def test_an_error_nobody_knows_is_a_failure_elsewhere() -> None:
     assert raised.remote_code == RequestTimeout.code
     assert raised.subject is None
     assert isinstance(raised, MessagingError)
+
+
+# What a handler raised.
+
+
+class Untellable(Exception):
+    """An exception whose text is broken."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "is_retryable", "text"),
+    [
+        (KeyError("x"), 0, False, "'x'"),
+        (ValueError(), 0, False, "ValueError"),
+        (Untellable(), 0, False, "Untellable, whose text cannot be told"),
+        (StoreUnavailable("full"), StoreUnavailable.code, True, "full"),
+        # The handler found no way to another cell: this one did get the message.
+        (NoRoute("no route for z"), NoRoute.code, True, "no route for z"),
+        (CellBusy("full", retryable=False), CellBusy.code, False, "full"),
+    ],
+)
+def test_what_a_handler_raised(error: Exception, code: int, is_retryable: bool, text: str) -> None:
+    reply = make_error_reply(FAILED, Failure.raised(error, hop=HOP, at="S2"), id=TWO)
+    raised = decode_failure(reply.payload).to_error()
+    assert type(raised) is RemoteHandlerFailure
+    assert (raised.remote_code, raised.retryable, raised.detail) == (code, is_retryable, text)
+    assert (raised.peer, raised.subject, raised.outcome) == ("S2", "z@S2", Outcome.KNOWN)
+
+
+def test_a_payload_that_the_receiver_could_not_decode() -> None:
+    reply = make_error_reply(
+        FAILED, Failure.raised(MalformedPayload("no order"), hop=HOP, at="S2"), id=TWO
+    )
+    raised = decode_failure(reply.payload).to_error()
+    assert type(raised) is RemoteProtocolFailure
+    assert (raised.detail, raised.retryable, raised.outcome) == ("no order", False, Outcome.KNOWN)
+
+
+def test_the_text_of_a_handler_is_cut() -> None:
+    failure = Failure.raised(ValueError("x" * 5_000), hop=HOP, at="S2")
+    assert len(failure.text) == TEXT_CHARACTERS_MAX
+
+
+# What travels.
 
 
 def test_nothing_of_the_payload_travels_back() -> None:

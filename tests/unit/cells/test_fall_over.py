@@ -29,7 +29,17 @@ def test_a_satellite_without_its_first_core_takes_the_next(network: Network, nam
     assert journey.receivers == ["x@S3"]
 
 
-@pytest.mark.parametrize("name", ["Q", "T", "x@S3"])
+def test_a_core_without_the_tunnel_goes_through_one_that_has_it(network: Network) -> None:
+    first = rank(b"x@S3", CORES)[0]
+    network.unlink("S3", first)
+    network.settle()
+    journey = network.send("p@S1", "x@S3")
+    (_, detour) = journey.crossings[1]
+    assert journey.crossings == [("S1", first), (first, detour), (detour, "S3")]
+    assert journey.receivers == ["x@S3"]
+
+
+@pytest.mark.parametrize("name", ["Q", "T"])
 def test_a_core_that_knows_no_way_can_be_avoided(network: Network, name: str) -> None:
     first = rank(str(CellAddress.parse(name)).encode(), CORES)[0]
     network.unlink("S3", first)

@@ -29,6 +29,8 @@ def test_a_walked_path_has_no_hop_to_take_or_change() -> None:
         path.advanced()
     with pytest.raises(LocalProtocolError):
         path.with_current(CellAddress("b"))
+    with pytest.raises(LocalProtocolError):
+        path.arrived(CellAddress("b"))
 
 
 def test_ends() -> None:
@@ -47,6 +49,21 @@ def test_hops_are_replaced_inserted_and_appended() -> None:
     assert path.with_current(x).describe() == "[a@local:>x@S1:c@local]"
     assert path.inserted(x, y).describe() == "[a@local:>x@S1:y@S1:b@local:c@local]"
     assert path.appended(x).describe() == "[a@local:>b@local:c@local:x@S1]"
+    assert path.describe() == "[a@local:>b@local:c@local]"
+
+
+def test_a_cell_takes_the_hop_that_led_to_it() -> None:
+    path = CellPath.parse("a:Q:c").advanced()
+    assert path.arrived(CellAddress("b", "S1")).describe() == "[a@local:b@S1:>c@local]"
+    path = CellPath.parse("b@S1")
+    assert path.arrived(CellAddress("b", "S1")) == path.advanced()
+    assert path.describe() == "[>b@S1]"
+
+
+def test_a_path_does_not_grow_beyond_its_limit() -> None:
+    path = CellPath.of(*["a"] * (HOPS_MAX - 1)).appended(CellAddress("b"))
+    with pytest.raises(ConfigError, match="65 hops"):
+        path.appended(CellAddress("c"))
 
 
 @pytest.mark.parametrize(

@@ -283,3 +283,19 @@ def test_routes_are_selected() -> None:
     assert select_routes(LISTED, destination="Q*") == LISTED[2:4]
     assert select_routes(LISTED, target="to-??@S1") == LISTED[1:2]
     assert select_routes(LISTED, destination="q*") == []
+
+
+# Addresses with routes of their own.
+
+
+def test_a_table_knows_which_domains_have_addresses_with_routes() -> None:
+    x, y = CellAddress("x", "S2"), CellAddress("y", "S2")
+    exact, alias = Route.to_address(x, A), Route.alias(y, B)
+    table = RouteTable([exact, alias, Route.to_domain("S3", A)])
+    assert table.has_exacts("S2")
+    assert not table.has_exacts("S3")
+    shrunk = table.deleted(exact)
+    assert shrunk.has_exacts("S2")
+    assert not shrunk.deleted(alias).has_exacts("S2")
+    assert shrunk.deleted(alias).added(exact).has_exacts("S2")
+    assert table.has_exacts("S2")

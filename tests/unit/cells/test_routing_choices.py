@@ -170,6 +170,45 @@ def test_a_written_domain_may_be_passed_on_even_from_a_core() -> None:
     assert gateways_of(decide("x@S2", origin=FROM_CORE)) == ["to-S2"]
 
 
+# Cells that are draining.
+
+DRAINING = frozenset({"a"})
+
+
+def test_a_draining_cell_is_reached_by_its_full_address() -> None:
+    assert cells_of(decide("a@S1", hidden=DRAINING)) == ["a"]
+    assert cells_of(decide("*@S1:a@S1", hidden=DRAINING)) == ["a"]
+    assert cells_of(decide("x", Route.alias(at("x"), at("a@S1")), hidden=DRAINING)) == ["a"]
+
+
+def test_a_draining_cell_is_not_reached_by_its_name() -> None:
+    assert failure_of(decide("a", hidden=DRAINING)) == (NoRoute.code, "no route for a@local at S1")
+    assert gateways_of(decide("a", Route.default(at("*@C1")), hidden=DRAINING)) == ["to-C1"]
+    alias = Route.alias(at("x"), at("a"))
+    assert failure_of(decide("x", alias, hidden=DRAINING))[0] == NoRoute.code
+
+
+def test_a_draining_consumer_is_passed_over() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1")]
+    assert all(cells_of(decide("Q", *routes, hidden=DRAINING)) == ["b"] for _ in range(20))
+    decision = decide("Q", routes[0], Route.default(at("*@C1")), hidden=DRAINING)
+    assert decision.steps[0] == "queue Q@* -> a@S1: that cell is draining"
+    assert gateways_of(decision) == ["to-C1"]
+
+
+def test_a_draining_subscriber_gets_no_copy() -> None:
+    routes = [Route.to_topic("T", at(it)) for it in ("a@S1", "a", "b@S1")]
+    decision = decide("T", *routes, hidden=DRAINING)
+    assert (cells_of(decision), decision.failure) == (["b"], None)
+    assert decision.steps[0] == "topic T@* -> a@S1: that cell is draining"
+
+
+def test_a_draining_cell_is_no_gateway() -> None:
+    exact = Route.to_address(at("x@S9"), at("a@S1"))
+    assert gateways_of(decide("x@S9", exact, hidden=DRAINING)) == []
+    assert gateways_of(decide("x@S9", exact, DEFAULTS[0], hidden=DRAINING)) == ["to-C1"]
+
+
 # Defaults.
 
 

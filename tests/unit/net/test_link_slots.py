@@ -10,18 +10,23 @@ from postroad.net.context import LinkContext
 from postroad.net.dialed import DialedLink
 from postroad.net.dispatch import Subscriptions
 from postroad.net.link import LargeFrameReader, Link
+from postroad.net.tunnel import Tunnel
+from postroad.wire import Role
 from tests.wire_pairs import SERVER_ADDRESS, make_config
 
 
 def make_link(kind: type[Link]) -> Link:
     """A link that is not connected; needs a running loop."""
     context, loop = LinkContext(make_config(), count(1).__next__), asyncio.get_running_loop()
+    if kind is Tunnel:
+        tunnels: dict[Tunnel, None] = {}
+        return Tunnel(context, loop, Role.CLIENT, None, tunnels.pop)
     if kind is DialedLink:
         return DialedLink(context, loop, SERVER_ADDRESS)
     return AcceptedLink(context, loop, Subscriptions(), {})
 
 
-@pytest.mark.parametrize("kind", [DialedLink, AcceptedLink])
+@pytest.mark.parametrize("kind", [DialedLink, AcceptedLink, Tunnel])
 async def test_links_have_no_dictionary(kind: type[Link]) -> None:
     link = make_link(kind)
     assert type(link) is kind
@@ -34,7 +39,7 @@ async def test_the_stand_in_for_large_frames_has_no_dictionary() -> None:
     assert not hasattr(LargeFrameReader(make_link(DialedLink)), "__dict__")
 
 
-@pytest.mark.parametrize("kind", [DialedLink, AcceptedLink, LargeFrameReader])
+@pytest.mark.parametrize("kind", [DialedLink, AcceptedLink, LargeFrameReader, Tunnel])
 def test_every_base_has_slots(kind: type) -> None:
     """One base without them would give every instance a dictionary again."""
     assert [base.__name__ for base in kind.__mro__[:-1] if "__slots__" not in vars(base)] == []

@@ -123,6 +123,36 @@ def test_a_pong_of_no_ping_measures_nothing() -> None:
     assert heartbeats.round_trip_s is None
 
 
+def test_a_ping_can_be_sent_at_any_time() -> None:
+    heartbeats = PingHeartbeats(5, 15, 15)
+    heartbeats.ping(1)
+    heartbeats.ping(2)
+    assert heartbeats.outgoing == [Ping(1), Ping(2)]
+    heartbeats.consume(Pong(1), 4)
+    assert heartbeats.round_trip_s == 3
+    heartbeats.consume(Pong(2), 4)
+    assert heartbeats.round_trip_s == 2
+    heartbeats.consume(Pong(2), 5)
+    assert heartbeats.round_trip_s == 2, "an answer counts once"
+
+
+def test_pings_that_nobody_answers_are_forgotten() -> None:
+    heartbeats = PingHeartbeats(5, 15, 15)
+    for now in range(1, 10):
+        heartbeats.ping(now)
+    heartbeats.consume(Pong(1), 20)
+    assert heartbeats.round_trip_s is None
+    heartbeats.consume(Pong(2), 20)
+    assert heartbeats.round_trip_s == 18
+
+
+def test_only_version_3_measures() -> None:
+    for heartbeats in (Heartbeats(), zeebe_client()):
+        heartbeats.outgoing.clear()
+        heartbeats.ping(1)
+        assert heartbeats.outgoing == []
+
+
 @pytest.mark.parametrize("frame", [Request(1, "echo", b""), Reply(1, 0, b""), Cancel(1)])
 def test_pings_leave_other_frames_alone(frame: Request | Reply | Cancel) -> None:
     assert not PingHeartbeats(5, 15, 15).consume(frame, 0)

@@ -47,13 +47,34 @@ def test_order_does_not_matter() -> None:
 
 
 def test_unknown_fields_are_skipped() -> None:
-    assert decode_hello(hello_fields({**FIELDS, 11: b"later", 65_535: b""})) == HELLO
+    assert decode_hello(hello_fields({**FIELDS, 14: b"later", 65_535: b""})) == HELLO
 
 
 def test_a_member_says_so_and_nobody_else() -> None:
     member = msgspec.structs.replace(HELLO, is_member=True)
     assert encode_hello(member) == encode_hello(HELLO) + bytes.fromhex("000a 0001 01")
     assert decode_hello(encode_hello(member)) == member
+
+
+def test_the_part_among_cells_is_told_once_there_is_one() -> None:
+    part = msgspec.structs.replace(HELLO, role="core", zone="süd")
+    told = bytes.fromhex("000b 0004 636f7265  000c 0004 73c3bc64")
+    assert encode_hello(part) == encode_hello(HELLO) + told
+    assert decode_hello(encode_hello(part)) == part
+
+
+def test_a_client_says_that_it_wants_a_tunnel() -> None:
+    tunnel = msgspec.structs.replace(HELLO, is_tunnel=True)
+    assert encode_hello(tunnel) == encode_hello(HELLO) + bytes.fromhex("000d 0001 01")
+    assert decode_hello(encode_hello(tunnel)) == tunnel
+
+
+@pytest.mark.parametrize(("tag", "name"), [(11, "role"), (12, "zone")])
+def test_the_part_among_cells_is_short(tag: int, name: str) -> None:
+    longest = decode_hello(hello_fields({**FIELDS, tag: b"p" * 255}))
+    assert getattr(longest, name) == "p" * 255
+    with pytest.raises(MalformedFrame, match=f"hello {name} has 256 bytes"):
+        decode_hello(hello_fields({**FIELDS, tag: b"p" * 256}))
 
 
 def test_a_field_given_twice_counts_the_last_time() -> None:
@@ -73,14 +94,14 @@ def test_required_fields(tag: int, name: str) -> None:
         decode_hello(hello_fields(fields))
 
 
-@pytest.mark.parametrize("tag", [3, 5, 6, 7, 8])
-@pytest.mark.parametrize("change", [b"", b"\x01", b"\x01" * 9])
+@pytest.mark.parametrize("tag", [3, 5, 6, 7, 8, 10, 13])
+@pytest.mark.parametrize("change", [b"", b"\x01" * 3, b"\x01" * 9])
 def test_numbers_have_their_width(tag: int, change: bytes) -> None:
     with pytest.raises(MalformedFrame, match=f"hello {Tag(tag).name.lower()} has {len(change)}"):
         decode_hello(hello_fields({**FIELDS, tag: change}))
 
 
-@pytest.mark.parametrize("tag", [1, 2, 4, 9])
+@pytest.mark.parametrize("tag", [1, 2, 4, 9, 11, 12])
 def test_texts_are_utf8(tag: int) -> None:
     with pytest.raises(MalformedFrame, match=f"hello {Tag(tag).name.lower()} is not valid UTF-8"):
         decode_hello(hello_fields({**FIELDS, tag: b"\xff"}))

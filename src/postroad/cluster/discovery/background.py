@@ -1,4 +1,4 @@
-"""The life of a discovery: one task that looks for contacts until it is stopped.
+"""The life of a search: one task that looks for something until it is stopped.
 
 Invariant: from the moment `stop` is called, nobody is told anything.
 """
@@ -10,23 +10,23 @@ import enum
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from postroad.core import Address, ThrottledLog, validate_node_name
+from postroad.core import Address, validate_node_name
 from postroad.core.backoff import backoff
-from postroad.core.errors import ConfigError, UsageError
+from postroad.core.errors import UsageError
 
+from .checks import check_port
 from .contacts import DiscoveryStatistics, OnContacts
+from .reports import SearchReport
 
 logger = logging.getLogger("postroad.cluster.discovery")
 
-T = TypeVar("T")
+Found = TypeVar("Found", bound=Collection[Any])
 
-# Similar warnings are told once in so many seconds.
-_WARN_INTERVAL_S = 60.0
 # Pauses after something went wrong.
 RETRY_FIRST_S = 0.25
 RETRY_MAX_S = 5.0
@@ -38,24 +38,30 @@ class _State(enum.Enum):
     STOPPED = "stopped"
 
 
-class BackgroundDiscovery(ABC):
-    """Runs `_search` in a task and passes on what it finds."""
+class BackgroundSearch(ABC, Generic[Found]):
+    """Runs `_search` in a task and passes on what it finds.
 
-    def __init__(self, source: str, *, first_answer_s: float) -> None:
-        self._source = source
+    Args:
+        report: counts and logs, and names the source.
+        sought: what is looked for, in the plural.
+        nothing: what is told if nothing is known in time.
+        first_answer_s: how long the start waits for something to tell.
+    """
+
+    def __init__(
+        self, report: SearchReport, sought: str, nothing: Found, *, first_answer_s: float
+    ) -> None:
+        self._report = report
+        self._sought = sought
+        self._nothing = nothing
         self._first_answer_s = first_answer_s
-        self._counts = DiscoveryStatistics()
-        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self._state = _State.NEW
         # Set when the source has answered or refused, and when nobody needs an answer any more.
         self._answered = asyncio.Event()
-        self._contacts: frozenset[Address] | None = None
-        # Set by start.
-        self._name: str
-        self._address: Address
-        # Every address known to be the own one.
-        self._own: frozenset[Address]
-        self._on_contacts: OnContacts
+        # What was told last.
+        self._found: Found | None = None
+        # Set by the start.
+        self._on_found: Callable[[Found], None]
         self._loop: asyncio.AbstractEventLoop
         self._worker: asyncio.Task[None]
         # The task that stops everything, once somebody wants that.
@@ -63,14 +69,14 @@ class BackgroundDiscovery(ABC):
 
     # Life.
 
-    async def start(self, name: str, address: Address, on_contacts: OnContacts) -> None:
-        """Begin to look; see `Discovery.start`."""
+    def _require_new(self) -> None:
         if self._state is not _State.NEW:
             raise UsageError(f"{self!r} was started before; make a new one")
-        self._name = validate_node_name(name)
-        self._address = check_port(address)
-        self._own = frozenset({address})
-        self._on_contacts = on_contacts
+
+    async def _begin(self, on_found: Callable[[Found], None]) -> None:
+        """Begin to look; returns once something was told, be it that nothing is known yet."""
+        self._require_new()
+        self._on_found = on_found
         self._loop = asyncio.get_running_loop()
         self._state = _State.RUNNING
         self._worker = self._loop.create_task(self._work())
@@ -82,10 +88,11 @@ class BackgroundDiscovery(ABC):
         except asyncio.CancelledError:
             await self.stop()
             raise
-        self._tell(self._contacts or ())
+        if self._found is None:
+            self._pass_on(self._nothing)
 
     async def stop(self) -> None:
-        """Withdraw what was registered; see `Discovery.stop`."""
+        """Withdraw what was registered, within bounded time. Nothing is called from then on."""
         was_running = self._state is _State.RUNNING
         self._state = _State.STOPPED
         self._answered.set()
@@ -99,25 +106,28 @@ class BackgroundDiscovery(ABC):
         self._worker.cancel()
         await asyncio.wait({self._worker})
         await self._withdraw()
-        self._counts.is_connected = False
+        self._report.counts.is_connected = False
+        self._report.counts.is_registered = False
 
     async def _work(self) -> None:
-        """Search on, whatever happens: a defect here must not cost the node its contacts."""
+        """Search on, whatever happens: a defect here must not cost the node what it looks for."""
         attempt = 0
         while True:
             try:
                 return await self._search()
             except Exception as error:
                 attempt += 1
-                logger.exception("%s: looking for contacts failed, trying again", self._source)
-                self._count_failure(str(error) or type(error).__name__)
+                self._report.logger.exception(
+                    "%s: looking for %s failed, trying again", self._report.source, self._sought
+                )
+                self._report.count_failure(str(error) or type(error).__name__)
                 await asyncio.sleep(retry_pause(attempt))
 
-    # What each kind of discovery does.
+    # What each kind of search does.
 
     @abstractmethod
     async def _search(self) -> None:
-        """Find contacts and tell them, for as long as they can change."""
+        """Find something and pass it on, for as long as it can change."""
 
     @abstractmethod
     async def _withdraw(self) -> None:
@@ -125,74 +135,67 @@ class BackgroundDiscovery(ABC):
 
     # What a search reports.
 
-    def _tell(self, found: Iterable[Address]) -> None:
-        """Pass on the addresses known now, if they differ from those told last."""
+    def _pass_on(self, found: Found) -> None:
+        """Tell what is known now, if it differs from what was told last."""
         if self._state is not _State.RUNNING:
             return
-        contacts = frozenset(found) - self._own
         self._answered.set()
-        if contacts == self._contacts:
+        if found == self._found:
             return
-        self._contacts = contacts
-        self._counts.contacts = len(contacts)
-        self._counts.changes += 1
+        self._found = found
+        self._report.counts.changes += 1
         try:
-            self._on_contacts(contacts)
+            self._on_found(found)
         except Exception:
-            logger.exception("%s: the listener of contacts failed", self._source)
+            self._report.logger.exception(
+                "%s: the listener of %s failed", self._report.source, self._sought
+            )
 
     def _set_connected(self, is_connected: bool) -> None:
-        """Remember whether the source answers, and say so when it does again."""
-        if is_connected and not self._counts.is_connected and self._counts.failures:
-            logger.info("%s: answers again", self._source)
-        self._counts.is_connected = is_connected
+        self._report.set_connected(is_connected)
 
     def _complain(self, key: str, text: str, *args: object) -> None:
-        """Count a failure; log it, but not more often than makes sense for its key."""
-        self._count_failure(text % args)
-        self._warn(key, text, *args)
-
-    def _warn(self, key: str, text: str, *args: object, level: int = logging.WARNING) -> None:
-        now = self._loop.time()
-        self._log.warn(key, now, f"%s: {text}", self._source, *args, level=level)
-
-    def _count_failure(self, error: str) -> None:
-        self._counts.failures += 1
-        self._counts.last_error = error
+        self._report.complain(key, text, *args)
 
     # What others see.
 
+    def __repr__(self) -> str:
+        known = f", {len(self._found or ())} {self._sought}"
+        state = self._state.value + (known if self._state is _State.RUNNING else "")
+        return f"<{type(self).__name__} {self._report.source} [{state}]>"
+
+
+class BackgroundDiscovery(BackgroundSearch[frozenset[Address]]):
+    """Looks for contacts."""
+
+    def __init__(self, source: str, *, first_answer_s: float) -> None:
+        self._counts = DiscoveryStatistics()
+        report = SearchReport(logger, source, self._counts)
+        super().__init__(report, "contacts", frozenset(), first_answer_s=first_answer_s)
+        # Set by start.
+        self._name: str
+        self._address: Address
+        # Every address known to be the own one.
+        self._own: frozenset[Address]
+
+    async def start(self, name: str, address: Address, on_contacts: OnContacts) -> None:
+        """Begin to look; see `Discovery.start`."""
+        self._require_new()
+        self._name = validate_node_name(name)
+        self._address = check_port(address)
+        self._own = frozenset({address})
+        await self._begin(on_contacts)
+
+    def _tell(self, found: Iterable[Address]) -> None:
+        """Pass on the addresses known now, if they differ from those told last."""
+        self._pass_on(frozenset(found) - self._own)
+
     def statistics(self) -> DiscoveryStatistics:
         """A copy of the numbers as they are now."""
-        return msgspec.structs.replace(self._counts)
-
-    def __repr__(self) -> str:
-        known = f", {self._counts.contacts} contacts" if self._state is _State.RUNNING else ""
-        return f"<{type(self).__name__} {self._source} [{self._state.value}{known}]>"
+        return msgspec.structs.replace(self._counts, contacts=len(self._found or ()))
 
 
 def retry_pause(attempt: int, max_s: float = RETRY_MAX_S) -> float:
     """Seconds to wait before the given repeat."""
     first_s = min(RETRY_FIRST_S, max_s)
     return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())
-
-
-def check_port(address: Address) -> Address:
-    """Return the address if somebody can be reached there, else raise ConfigError."""
-    if not 0 < address.port < 65536:
-        raise ConfigError(f"address {address}: the port of a contact must be 1 to 65535")
-    return address
-
-
-def check_list(name: str, values: Iterable[T]) -> list[T]:
-    """Return several values as a list; a single text, whose letters would be taken, is an error."""
-    if isinstance(values, str):
-        raise ConfigError(f"{name} must be a list, such as [{values!r}], not a single text")
-    return list(values)
-
-
-def check_seconds(name: str, value: float) -> float:
-    """Return a duration if it is above zero and has an end, else raise ConfigError."""
-    if not 0 < value < float("inf"):
-        raise ConfigError(f"{name} is {value!r}; it must be a number of seconds above 0")
-    return value

@@ -9,33 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias, runtime_checkable
 
-import msgspec
-
 from postroad.core import Address
+
+from .reports import SearchStatistics
 
 OnContacts: TypeAlias = Callable[[frozenset[Address]], None]
 """Told all addresses known now, the own one never among them."""
 
 
-class DiscoveryStatistics(msgspec.Struct):
-    """What is known now, and totals since the start."""
+class DiscoveryStatistics(SearchStatistics):
+    """What is known of contacts now, and totals since the start."""
 
-    is_connected: bool = False
-    """The source answered when it was last asked."""
     contacts: int = 0
     """Addresses known now."""
-    changes: int = 0
-    """Times the addresses were told."""
-    failures: int = 0
-    """Times the source did not answer or refused."""
-    registrations: int = 0
-    """Times this node was entered in the source; more than one after a lost session."""
-    conflicts: int = 0
-    """Times another node held this node's name in the source."""
-    skipped: int = 0
-    """Entries of others that hold no address."""
-    last_error: str = ""
-    """What went wrong last, also when it is over by now."""
 
 
 @runtime_checkable

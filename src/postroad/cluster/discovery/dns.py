@@ -12,7 +12,8 @@ from typing import Any
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
-from .background import BackgroundDiscovery, check_list, check_port, check_seconds, retry_pause
+from .background import BackgroundDiscovery, retry_pause
+from .checks import check_list, check_port, check_seconds
 
 DEFAULT_PORT = 26502
 

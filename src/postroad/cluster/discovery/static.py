@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from postroad.core import Address, to_address
 
-from .background import BackgroundDiscovery, check_list, check_port
+from .background import BackgroundDiscovery
+from .checks import check_list, check_port
 
 
 class StaticDiscovery(BackgroundDiscovery):

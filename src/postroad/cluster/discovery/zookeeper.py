@@ -144,20 +144,32 @@ class ZooKeeperSession:
         return Entry(data, stat.ephemeralOwner, stat.version)
 
     async def children(self, path: str) -> list[str]:
-        """List and watch what is directly below a node; nothing if it does not exist."""
-        children = self._client.get_children_async
-        try:
-            names: list[str] = await self._wait(children, path, watch=self._on_event)
-        except exceptions.NoNodeError:
-            return []
-        return names
+        """List what is directly below a node, nothing if it does not exist; watched in any case."""
+        while True:
+            try:
+                children = self._client.get_children_async
+                names: list[str] = await self._wait(children, path, watch=self._on_event)
+            except exceptions.NoNodeError:
+                # Of a node that is not there, only its coming can be watched.
+                exists = self._client.exists_async
+                if await self._wait(exists, path, watch=self._on_event) is None:
+                    return []
+            else:
+                return names
 
-    async def delete(self, path: str, version: int) -> None:
-        """Remove a node unless it changed or went meanwhile."""
-        try:
-            await self._wait(self._client.delete_async, path, version=version)
-        except (exceptions.NoNodeError, exceptions.BadVersionError):
-            return
+    async def replace(self, path: str, data: bytes, version: int) -> bool:
+        """Put a node that ends with this session in the place of another; nobody sees a gap.
+
+        False if the other changed or went meanwhile, and then nothing was done.
+        """
+        transaction = self._client.transaction()
+        transaction.delete(path, version)
+        transaction.create(path, data, ephemeral=True)
+        results = await self._wait(lambda _path: transaction.commit_async(), path)
+        for refusal in results:
+            if isinstance(refusal, _REFUSALS):
+                raise _refused(path, refusal) from refusal
+        return not any(isinstance(result, Exception) for result in results)
 
     async def _wait(self, call: Callable[..., Any], path: str, *args: Any, **options: Any) -> Any:
         """Wait on the loop for what kazoo answers in a thread of its own."""
@@ -170,8 +182,8 @@ class ZooKeeperSession:
         except TimeoutError:
             raise TimeoutError(f"no answer within {self._request_timeout_s:g} s") from None
         except _REFUSALS as error:
-            raise PermissionError(f"access to {path} refused ({type(error).__name__})") from error
-        except (exceptions.NoNodeError, exceptions.NodeExistsError, exceptions.BadVersionError):
+            raise _refused(path, error) from error
+        except (exceptions.NoNodeError, exceptions.NodeExistsError):
             raise
         except exceptions.KazooException as error:
             raise ConnectionError(f"{type(error).__name__} at {path}") from error
@@ -229,6 +241,10 @@ def _settle(answer: asyncio.Future[Any], value: object, exception: BaseException
         answer.set_exception(exception)
     else:
         answer.set_result(value)
+
+
+def _refused(path: str, error: Exception) -> PermissionError:
+    return PermissionError(f"access to {path} refused ({type(error).__name__})")
 
 
 def check_hosts(hosts: str) -> str:

@@ -1,0 +1,237 @@
+"""Sending and calling: who waits for which answer, and what to try when there is no route.
+
+When a core knows no route, the next one is tried at once. When all were tried, a call waits for
+the routes to change and tries again, until its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from postroad.core.errors import MessagingError, NotRunning, Outcome, RequestTimeout
+
+from .decision import HERE, Delivery, Origin
+from .envelope import Envelope
+from .errors import CellBusy, NoRoute
+from .exchange import Answer, Exchange
+from .failure import Failure
+from .resends import Resends
+
+_NOBODY: frozenset[str] = frozenset()
+# Subscribers got their copies the first time.
+_AGAIN = Origin(may_fan_out=False)
+
+Draft: TypeAlias = Callable[[int | None], Envelope]
+"""Makes the message of each attempt, with an id of its own, from the milliseconds left."""
+
+_Result: TypeAlias = Answer | Failure | MessagingError
+
+
+class Calls:
+    """The messages of a domain's own cells on their way."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._loop = exchange.loop
+        self._now = exchange.loop.time
+        # Who waits for the answer to which message, and until when.
+        self._waiting: dict[bytes, tuple[asyncio.Future[_Result], float]] = {}
+        # One timer for all of them, at the earliest deadline there may be.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._resends = Resends(
+            exchange.config.resend_messages_max, exchange.config.resend_bytes_max
+        )
+        # Calls that wait for other routes.
+        self._hopeful: set[asyncio.Future[None]] = set()
+        exchange.on_answer = self._on_answer
+        exchange.on_change.append(self._on_change)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    # Sending.
+
+    def send(self, envelope: Envelope, avoid: frozenset[str] = _NOBODY) -> None:
+        """Send a message nobody waits for; raises what is known at once to be wrong."""
+        failure = self._send(envelope, avoid)
+        if failure is not None:
+            raise failure.to_error()
+
+    def _send(self, envelope: Envelope, avoid: frozenset[str]) -> Failure | None:
+        choices: list[str] = []
+        origin = _AGAIN if avoid else HERE
+        failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
+        if failure is None and choices and not envelope.is_quiet:
+            self._resends.keep(envelope, avoid.union(choices))
+        return failure
+
+    def _send_again(self, id: bytes, failure: Failure) -> bool:
+        """A message came back: try the choices that are left."""
+        sent = self._resends.take(id)
+        if sent is None:
+            return False
+        if is_about_routes(failure):
+            self._exchange.statistics.resent += 1
+            if self._send(sent.envelope, sent.avoid) is None:
+                return True
+        self._exchange.complain(sent.envelope, failure)
+        return True
+
+    # Calling.
+
+    async def call(self, draft: Draft, timeout_s: float, *, wait: bool) -> Answer:
+        """Send a request until it is answered, fails, or its time is over."""
+        started = self._now()
+        envelope = draft(round(timeout_s * 1000))
+        choices: list[str] = []
+        answer = self._expect(envelope.id, started + timeout_s)
+        try:
+            failure = self._exchange.dispatch(envelope, choices=choices)
+            result = failure if failure is not None else await answer
+        finally:
+            del self._waiting[envelope.id]
+        if type(result) is Answer:
+            return result
+        return await self._insist(draft, envelope, result, choices, started, timeout_s, wait)
+
+    async def _insist(
+        self,
+        draft: Draft,
+        envelope: Envelope,
+        result: _Result,
+        choices: list[str],
+        started: float,
+        timeout_s: float,
+        wait: bool,
+    ) -> Answer:
+        """Go on after a first failure, if there is another way or there may be one soon."""
+        deadline = started + timeout_s
+        avoid = _NOBODY
+        telling: Failure | None = None
+        while not isinstance(result, Answer):
+            if not isinstance(result, Failure) or not is_about_routes(result):
+                raise self._error(result, envelope, started, timeout_s)
+            # What a core says tells more than that no core is left to be asked.
+            if telling is None or result.at != self._exchange.domain.name:
+                telling = result
+            last = envelope.destination.last
+            is_final = last is not None and result.at == last.domain
+            if choices and not is_final:
+                avoid = avoid.union(choices)
+            elif wait and await self._routes_changed(deadline):
+                avoid = _NOBODY
+            else:
+                raise self._error(telling, envelope, started, timeout_s)
+            envelope = draft(max(1, round((deadline - self._now()) * 1000)))
+            choices = []
+            result = await self._attempt(envelope, deadline, avoid, choices)
+        return result
+
+    async def _attempt(
+        self, envelope: Envelope, deadline: float, avoid: frozenset[str], choices: list[str]
+    ) -> _Result:
+        answer = self._expect(envelope.id, deadline)
+        try:
+            failure = self._exchange.dispatch(envelope, _AGAIN, avoid, choices=choices)
+            return failure if failure is not None else await answer
+        finally:
+            del self._waiting[envelope.id]
+
+    async def hand_over(self, delivery: Delivery, timeout_s: float, transaction: Any) -> Answer:
+        """Have a cell of this domain handle a message that did not come by a route."""
+        started = self._now()
+        envelope = delivery.envelope
+        answer = self._expect(envelope.id, started + timeout_s)
+        try:
+            runner = self._exchange.runners[delivery.cell]
+            if not runner.deliver(delivery, started, self._exchange.domain.name, transaction):
+                raise CellBusy(f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait")
+            result = await answer
+        finally:
+            del self._waiting[envelope.id]
+        if isinstance(result, Answer):
+            return result
+        raise self._error(result, envelope, started, timeout_s)
+
+    async def _routes_changed(self, deadline: float) -> bool:
+        """Wait for other routes, or a while; False if the time of the call is over first."""
+        now = self._now()
+        pause_s = min(self._exchange.config.route_retry_s, deadline - now)
+        if pause_s <= 0:
+            return False
+        hope = self._loop.create_future()
+        self._hopeful.add(hope)
+        try:
+            await asyncio.wait({hope}, timeout=pause_s)
+        finally:
+            self._hopeful.discard(hope)
+        return self._now() < deadline
+
+    def _error(
+        self, result: _Result, envelope: Envelope, started: float, timeout_s: float
+    ) -> MessagingError:
+        error = result.to_error() if isinstance(result, Failure) else result
+        assert isinstance(error, MessagingError)
+        return error.about(
+            peer=str(envelope.destination.last),
+            subject=str(envelope.destination),
+            elapsed_s=self._now() - started,
+            timeout_s=timeout_s,
+        )
+
+    # What happens meanwhile.
+
+    def _expect(self, id: bytes, deadline: float) -> asyncio.Future[_Result]:
+        answer: asyncio.Future[_Result] = self._loop.create_future()
+        self._waiting[id] = answer, deadline
+        if deadline < self._timer_at:
+            self._arm(deadline)
+        return answer
+
+    def _on_answer(self, id: bytes, answer: Answer | Failure) -> bool:
+        entry = self._waiting.get(id)
+        if entry is None:
+            return isinstance(answer, Failure) and self._send_again(id, answer)
+        if not entry[0].done():
+            entry[0].set_result(answer)
+        return True
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._expire) if when < math.inf else None
+
+    def _expire(self) -> None:
+        """Tell those whose time is over, and wait for the next."""
+        now = self._now()
+        next_deadline = math.inf
+        for answer, deadline in self._waiting.values():
+            if deadline > now:
+                next_deadline = min(next_deadline, deadline)
+            elif not answer.done():
+                answer.set_result(RequestTimeout("no reply in time"))
+        self._arm(next_deadline)
+
+    def _on_change(self) -> None:
+        for hope in self._hopeful:
+            if not hope.done():
+                hope.set_result(None)
+
+    def close(self) -> None:
+        """Fail whatever still waits: the domain stops."""
+        text = "the domain stopped while the call was in flight"
+        for answer, _ in self._waiting.values():
+            if not answer.done():
+                answer.set_result(NotRunning(text, outcome=Outcome.UNKNOWN))
+        self._arm(math.inf)
+        self._on_change()
+
+
+def is_about_routes(failure: Failure) -> bool:
+    """Whether a message did not arrive because nobody knew the way."""
+    return failure.code == NoRoute.code and not failure.is_handlers

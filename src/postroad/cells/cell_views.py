@@ -1,0 +1,87 @@
+"""What operators see of a cell: what it is, what it takes, what waits for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from .layout import fields, names
+from .route import RouteType
+
+if TYPE_CHECKING:
+    from .cell import Cell
+    from .exchange import Exchange
+    from .runtime import CellDomain
+
+
+class CellView(NamedTuple):
+    """A cell at one moment."""
+
+    name: str
+    state: str
+    """`idle`, `busy`, or `draining`: taken out of all queues and topics."""
+    waiting: int
+    waiting_bytes: int
+    running: int
+    handled: int
+    kind: str
+    """Its class."""
+    what: str
+    """What it does."""
+    is_system: bool
+
+
+def exchange_of(domain: CellDomain) -> Exchange:
+    """What moves the messages of a domain that runs."""
+    return domain._running()
+
+
+def view_cell(domain: CellDomain, name: str) -> CellView:
+    """What there is to see of a cell; raises NoSuchCell if the domain has none of that name."""
+    exchange = exchange_of(domain)
+    runner = domain._runner(name)
+    running = len(runner._tasks)
+    busy = "idle" if runner.is_idle else "busy"
+    return CellView(
+        name=name,
+        state="draining" if name in exchange.hidden else busy,
+        waiting=len(runner.mailbox),
+        waiting_bytes=runner.mailbox.bytes,
+        running=running,
+        handled=runner.handled,
+        kind=type(runner.cell).__name__,
+        what=_describe(runner.cell),
+        is_system=runner.cell.is_system,
+    )
+
+
+def _describe(cell: Cell) -> str:
+    """What a cell says of itself; somebody else wrote that, and it must not hide the others."""
+    try:
+        return str(cell.describe())
+    except Exception as error:
+        return f"cannot describe itself: {type(error).__name__}"
+
+
+def describe_cell(cell: Cell) -> str:
+    """What `info` says of a cell that says nothing else."""
+    domain = cell.domain
+    view = view_cell(domain, cell.name)
+    return fields(
+        (
+            ("cell", cell.address),
+            ("class", view.kind),
+            ("what", view.what),
+            ("state", view.state),
+            ("queues", names(_taken(cell, RouteType.QUEUE), 50)),
+            ("topics", names(_taken(cell, RouteType.TOPIC), 50)),
+            ("waiting", f"{view.waiting} messages, {view.waiting_bytes} bytes"),
+            ("running", f"{view.running} of {cell.concurrency} at a time"),
+            ("handled", view.handled),
+        )
+    )
+
+
+def _taken(cell: Cell, type: RouteType) -> list[str]:
+    """The queues or topics whose messages it gets now."""
+    routes = cell.domain.table
+    return sorted(it.cell for it in routes if it.type is type and it.target == cell.address)

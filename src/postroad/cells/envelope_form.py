@@ -1,0 +1,169 @@
+"""How envelopes are written between domains.
+
+    u8   version, 1
+    u16  length of the route
+         the route: destination, NUL, position in it, NUL, source; paths as text, in UTF-8
+    u8   kind
+    u64  time left in milliseconds; all bits set if for ever
+    16   id
+         the rest as a MessagePack array: answers, session, is_quiet, wants_reply, headers,
+         content, payload
+
+The route stands apart because it is all that a domain in between has to look at and to change, and
+because the same few routes come with nearly all messages: they are read and written once.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from postroad.core.errors import ConfigError, MalformedPayload, MessageTooLarge
+
+from .envelope import ENVELOPE_BYTES_MAX, HEADERS_MAX, Envelope, Kind, MessageId
+from .path import CellPath
+
+VERSION = 1
+
+_BEGIN = Struct(">BH")
+_FIXED = Struct(">BQ16s")
+_ROUTE_BYTES_MAX = 0xFFFF
+_FOR_EVER = (1 << 64) - 1
+_KINDS = {it.value: it for it in Kind}
+# Routes remembered either way; forgetting them all costs little. Peers choose them.
+_ROUTES_MAX = 4_096
+_ROUTE_BYTES_REMEMBERED = 512
+
+_Paths: TypeAlias = tuple[CellPath, CellPath]
+"""Destination and source."""
+
+
+class _Rest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    answers: MessageId | None
+    session: str | None
+    is_quiet: bool
+    wants_reply: bool
+    headers: Annotated[dict[str, str], msgspec.Meta(max_length=HEADERS_MAX)] | None
+    content: str
+    payload: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Rest)
+_read_routes: dict[bytes, _Paths] = {}
+_written_routes: dict[_Paths, bytes] = {}
+
+
+def encode_envelope(envelope: Envelope, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> bytes:
+    """The bytes to send; raises MessageTooLarge if there are too many."""
+    paths = (envelope.destination, envelope.source)
+    ttl_ms = envelope.ttl_ms
+    data = (
+        (_written_routes.get(paths) or _write_route(paths))
+        + _FIXED.pack(envelope.kind, _FOR_EVER if ttl_ms is None else ttl_ms, envelope.id)
+        + _encoder.encode(
+            (
+                envelope.answers,
+                envelope.session,
+                envelope.is_quiet,
+                envelope.wants_reply,
+                envelope.headers,
+                envelope.content,
+                envelope.payload,
+            )
+        )
+    )
+    if len(data) > bytes_max:
+        raise MessageTooLarge(f"a message of {len(data)} bytes; {bytes_max} is the most")
+    return data
+
+
+def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Envelope:
+    """Read what a peer sent; raises MalformedPayload for anything that is no envelope."""
+    if len(data) > bytes_max:
+        raise MalformedPayload(f"an envelope of {len(data)} bytes; {bytes_max} is the most")
+    try:
+        begin = begin_of(data)
+        destination, source = _read_routes.get(begin) or _read_route(begin)
+        kind, ttl_ms, id = _FIXED.unpack_from(data, len(begin))
+        rest = _decoder.decode(memoryview(data)[len(begin) + _FIXED.size :])
+        return Envelope(
+            id=id,
+            destination=destination,
+            source=source,
+            kind=_KINDS[kind],
+            answers=rest.answers,
+            session=rest.session,
+            ttl_ms=None if ttl_ms == _FOR_EVER else ttl_ms,
+            is_quiet=rest.is_quiet,
+            wants_reply=rest.wants_reply,
+            headers=rest.headers,
+            content=rest.content,
+            payload=rest.payload,
+        )
+    except MalformedPayload:
+        raise
+    except KeyError as error:
+        raise MalformedPayload(f"no envelope: kind {error}") from None
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError, StructError) as error:
+        raise MalformedPayload(f"no envelope: {error}") from None
+
+
+# Routes.
+
+
+def begin_of(data: bytes) -> bytes:
+    """All that the route takes at the beginning of an envelope, whatever it is."""
+    if len(data) < _BEGIN.size:
+        raise MalformedPayload(f"no envelope: {len(data)} bytes")
+    return bytes(data[: _BEGIN.size + (data[1] << 8 | data[2])])
+
+
+def is_over(data: bytes, begin: bytes) -> bool:
+    """Whether the time of an envelope is over, or cannot be read."""
+    if len(data) < len(begin) + _FIXED.size:
+        return True
+    return bool(_FIXED.unpack_from(data, len(begin))[1] == 0)
+
+
+def encode_route(destination: CellPath, source: CellPath) -> bytes:
+    """What an envelope with these paths begins with."""
+    paths = (destination, source)
+    return _written_routes.get(paths) or _write_route(paths)
+
+
+def _write_route(paths: _Paths) -> bytes:
+    destination, source = paths
+    route = f"{destination}\0{destination.position}\0{source}".encode()
+    if len(route) > _ROUTE_BYTES_MAX:
+        raise MessageTooLarge(f"paths of {len(route)} bytes; {_ROUTE_BYTES_MAX} is the most")
+    begin = _BEGIN.pack(VERSION, len(route)) + route
+    if len(begin) <= _ROUTE_BYTES_REMEMBERED:
+        if len(_written_routes) >= _ROUTES_MAX:
+            _written_routes.clear()
+        _written_routes[paths] = begin
+    return begin
+
+
+def _read_route(begin: bytes) -> _Paths:
+    version, size = _BEGIN.unpack_from(begin)
+    if version != VERSION:
+        raise MalformedPayload(f"version {version} of envelopes is not known; {VERSION} is")
+    if len(begin) != _BEGIN.size + size:
+        raise MalformedPayload(f"no envelope: its route of {size} bytes is cut off")
+    parts = begin[_BEGIN.size :].decode().split("\0")
+    if len(parts) != 3 or not parts[1].isascii() or not parts[1].isdigit():
+        raise MalformedPayload("no envelope: its route is not two paths with a position between")
+    try:
+        destination = CellPath(CellPath.parse(parts[0]).hops, int(parts[1]))
+        paths = (destination, CellPath.parse(parts[2]))
+    except ConfigError as error:
+        raise MalformedPayload(f"no envelope: {error}") from None
+    if len(begin) <= _ROUTE_BYTES_REMEMBERED:
+        if len(_read_routes) >= _ROUTES_MAX:
+            _read_routes.clear()
+        _read_routes[begin] = paths
+    return paths

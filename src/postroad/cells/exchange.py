@@ -1,0 +1,333 @@
+"""What moves messages within a domain: from senders and tunnels to cells and tunnels.
+
+Every message that is not delivered or forwarded comes back as a failure: to a caller of this
+domain directly, to others as an error reply. Nothing is queued that was also refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from postroad.core import PostroadError, ThrottledLog
+from postroad.core.errors import LocalProtocolError, MalformedPayload
+
+from .address import CellAddress
+from .config import CellsConfig
+from .content import encode_body
+from .decision import HERE, Delivery, Forward, Origin
+from .domain import Domain
+from .envelope import Envelope, Kind, make_reply
+from .errors import CellBusy, NoRoute, RoutingError
+from .failure import Failure, decode_failure, make_error_reply, replace_reply
+from .path import CellPath
+from .route import Route
+from .routes import RouteTable
+from .routing import SOURCE_HOPS_MAX
+from .runner import CellRunner
+from .statistics import CellStatistics
+from .switch import Switch
+
+logger = logging.getLogger("postroad.cells")
+
+_WARN_INTERVAL_S = 5.0
+_ID_PREFIX_BYTES = 8
+_NOBODY: frozenset[str] = frozenset()
+
+
+class Answer(NamedTuple):
+    """A reply, as whoever waits for it gets it."""
+
+    content: str
+    payload: bytes
+    way: CellPath = CellPath()
+    """The way it took; empty if it never left this domain."""
+
+
+class Parcel(NamedTuple):
+    """A message handed to a gateway, and what it takes to try another way."""
+
+    forward: Forward
+    envelope: Envelope
+    """As it was before it was to leave."""
+    origin: Origin
+    avoid: frozenset[str]
+    arrived: float
+
+
+class Gateway(Protocol):
+    """A way to another domain."""
+
+    def offer(self, parcel: Parcel) -> bool:
+        """Take a message; False if too many wait already."""
+        ...
+
+
+class Exchange:
+    """The messages and routes of one domain."""
+
+    def __init__(self, domain: Domain, config: CellsConfig) -> None:
+        self.domain = domain
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        self.statistics = CellStatistics()
+        self.table = RouteTable()
+        self.runners: dict[str, CellRunner] = {}
+        self.gateways: dict[str, Gateway] = {}
+        # Cells that are draining: reached by their full address alone.
+        self.hidden: set[str] = set()
+        # How many handlers are on the stack: what they send waits for its turn.
+        self.depth = 0
+        # What becomes of answers to messages of this domain; True if somebody waited for it.
+        self.on_answer: Callable[[bytes, Answer | Failure], bool] = lambda id, answer: False
+        self.on_change: list[Callable[[], None]] = []
+        self._switch = Switch(domain)
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
+        self._ids = count(1)
+        self._id_prefix = os.urandom(_ID_PREFIX_BYTES)
+        self._update()
+
+    def new_id(self) -> bytes:
+        """An id that no other message has."""
+        return self._id_prefix + next(self._ids).to_bytes(8, "big")
+
+    def warn(self, key: str, text: str, *args: object) -> None:
+        """Log a warning, but not more often than makes sense for its key."""
+        self._log.warn(key, self.loop.time(), f"%s: {text}", self.domain.name, *args)
+
+    # Routes and cells.
+
+    def change_routes(
+        self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = (), is_strict: bool = True
+    ) -> None:
+        """Change the table; raises RouteRefused, and nothing is changed, if that cannot be."""
+        self.table = self.table.changed(added=added, deleted=deleted, is_strict=is_strict)
+        self._update()
+
+    def add_cell(self, runner: CellRunner, routes: Iterable[Route]) -> None:
+        """Let a cell be reached, by its name and by these routes."""
+        self.table = self.table.changed(added=routes)
+        self.runners[runner.name] = runner
+        self._update()
+
+    def remove_cell(self, name: str) -> None:
+        """Let a cell be reached no more."""
+        self.table = self.table.without_target(CellAddress(name, self.domain.name))
+        self.runners.pop(name, None)
+        self.gateways.pop(name, None)
+        self.hidden.discard(name)
+        self._update()
+
+    def hide_cell(self, name: str) -> None:
+        """Let a cell be reached by its full address alone."""
+        self.hidden.add(name)
+        self._update()
+
+    def _update(self) -> None:
+        self._switch.update(self.table, frozenset(self.runners), frozenset(self.hidden))
+        for callback in self.on_change:
+            callback()
+
+    # Messages.
+
+    def receive(self, envelope: Envelope, origin: Origin, arrived: float) -> None:
+        """Take a message out of a tunnel."""
+        if envelope.kind is not Kind.MESSAGE and self._settle(envelope):
+            return
+        failure = self.dispatch(envelope, origin, arrived=arrived)
+        if failure is not None:
+            self._tell(envelope, failure)
+
+    def straight_way(self, envelope: Envelope, origin: Origin) -> Forward | None:
+        """Where a message goes if all with the same route that come from there go the same way."""
+        decision = self._switch.decide(envelope, origin)
+        if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
+            return None
+        forward = decision.forwards[0]
+        return forward if forward.choice is None else None
+
+    def relay(self, envelope: Envelope) -> None:
+        """Take a message that a cell of this domain sends on for somebody else."""
+        failure = self.dispatch(envelope)
+        if failure is not None:
+            self._tell(envelope, failure)
+
+    def dispatch(
+        self,
+        envelope: Envelope,
+        origin: Origin = HERE,
+        avoid: frozenset[str] = _NOBODY,
+        arrived: float | None = None,
+        choices: list[str] | None = None,
+    ) -> Failure | None:
+        """Deliver and forward a message; gives what its sender should be told, if anything.
+
+        Args:
+            envelope: the message.
+            origin: where it came from.
+            avoid: choices among routes that were tried already.
+            arrived: when it came to this domain.
+            choices: gets what was chosen among routes.
+        """
+        now = self.loop.time() if arrived is None else arrived
+        decision = self._switch.decide(envelope, origin, avoid)
+        failure = decision.failure if decision.is_answered else None
+        if decision.failure is not None:
+            self.statistics.undelivered += 1
+        for delivery in decision.deliveries:
+            failure = self._deliver(delivery, origin, now) or failure
+        for forward in decision.forwards:
+            if choices is not None and forward.choice is not None:
+                choices.append(forward.choice)
+            parcel = Parcel(forward, envelope, origin, avoid, now)
+            failure = self._forward(parcel, choices) or failure
+        return failure
+
+    def _deliver(self, delivery: Delivery, origin: Origin, now: float) -> Failure | None:
+        if delivery.envelope.kind is not Kind.MESSAGE:
+            self._pass_answer(delivery)
+            return None
+        runner = self.runners[delivery.cell]
+        if runner.deliver(delivery, now, origin.peer or self.domain.name):
+            self.statistics.delivered += 1
+            return None
+        text = f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
+        return self._refuse_busy(delivery.envelope, text)
+
+    def _forward(self, parcel: Parcel, choices: list[str] | None = None) -> Failure | None:
+        forward = parcel.forward
+        if self.gateways[forward.gateway].offer(parcel):
+            self.statistics.forwarded += 1
+            return None
+        if forward.choice is not None:
+            failure = self.try_another_way(parcel, choices)
+            if failure is None or failure.code != NoRoute.code:
+                return failure
+        return self._refuse_busy(parcel.envelope, f"{forward.gateway} is busy")
+
+    def try_another_way(self, parcel: Parcel, choices: list[str] | None = None) -> Failure | None:
+        """Send what a gateway could not take by another route, if there is one."""
+        avoid = parcel.avoid
+        hop = parcel.envelope.destination.current
+        if parcel.forward.choice is not None:
+            avoid |= {parcel.forward.choice}
+        elif hop.is_local and self.table.topics(hop.cell):
+            # The copy of a topic for that domain; there is no other way to its subscribers.
+            self.statistics.undelivered += 1
+            return None
+        self.statistics.resent += 1
+        lain_ms = int((self.loop.time() - parcel.arrived) * 1000)
+        origin = msgspec.structs.replace(parcel.origin, may_fan_out=False)
+        return self.dispatch(parcel.envelope.aged(lain_ms), origin, avoid, choices=choices)
+
+    def give_back(self, parcel: Parcel) -> None:
+        """A tunnel is gone with a message that was not sent: it goes another way, or fails."""
+        failure = self.try_another_way(parcel)
+        if failure is not None:
+            self.tell_sender(parcel.envelope, parcel.origin, failure)
+
+    def _refuse_busy(self, envelope: Envelope, text: str) -> Failure | None:
+        self.statistics.refused += 1
+        if envelope.is_quiet or not envelope.is_answerable:
+            return None
+        return self._failure(CellBusy, text, envelope)
+
+    # Answers.
+
+    def reply(self, request: Envelope, body: Any, cell: str) -> None:
+        """Answer a message with what a handler returned."""
+        try:
+            content, payload = encode_body(body)
+        except PostroadError as error:
+            self.fail(request, error, cell)
+            return
+        if self.on_answer(request.id, Answer(content, payload)):
+            return
+        try:
+            reply = make_reply(
+                request,
+                id=self.new_id(),
+                payload=payload,
+                content=content,
+                source=CellPath((self.domain.cell(cell),)),
+            )
+        except LocalProtocolError:
+            # Whoever sent it cannot be answered, and knows that.
+            return
+        self.dispatch(reply)
+
+    def fail(self, request: Envelope, error: BaseException, cell: str) -> None:
+        """Tell the sender of a message that its handler raised, if it waits for an answer."""
+        self.statistics.failed += 1
+        logger.debug("%s@%s failed", cell, self.domain.name, exc_info=error)
+        failure = self.failure_of(error, cell)
+        if request.wants_reply:
+            self._tell(request, failure)
+        else:
+            kind = type(error).__name__
+            self.warn(f"failed {cell}", "cell %s failed with %s: %s", cell, kind, failure.text)
+
+    def failure_of(self, error: BaseException, cell: str) -> Failure:
+        """What a caller is told of an error in a handler."""
+        hop = CellAddress(cell, self.domain.name)
+        return Failure.raised(error, hop=hop, at=self.domain.name)
+
+    def refuse(self, request: Envelope, error: type[RoutingError], text: str) -> None:
+        """Tell the sender of a message that nothing came of it, if it can be told."""
+        self._tell(request, self._failure(error, text, request))
+
+    def tell_sender(self, envelope: Envelope, origin: Origin, failure: Failure) -> None:
+        """Tell whoever sent a message: a cell of this domain, or one elsewhere."""
+        if envelope.kind is Kind.REPLY:
+            self.dispatch(replace_reply(envelope, failure, id=self.new_id()))
+        elif origin.peer is None and not self.on_answer(envelope.id, failure):
+            self.complain(envelope, failure)
+        elif origin.peer is not None:
+            self._tell(envelope, failure)
+
+    def complain(self, envelope: Envelope, failure: Failure) -> None:
+        """Say in the log that a message got lost which nobody waits for an answer to."""
+        target = envelope.destination.last
+        self.warn(f"lost {target}", "a message to %s was not delivered: %s", target, failure.text)
+
+    def _tell(self, envelope: Envelope, failure: Failure) -> None:
+        if self.on_answer(envelope.id, failure):
+            return
+        if envelope.is_answerable:
+            self.dispatch(make_error_reply(envelope, failure, id=self.new_id()))
+
+    def _pass_answer(self, delivery: Delivery) -> None:
+        """An answer goes to whoever waits for it, by the cells that its request went by."""
+        envelope = delivery.envelope
+        if self._settle(envelope) or envelope.destination.was_walked:
+            return
+        if len(envelope.source) < SOURCE_HOPS_MAX:
+            self.dispatch(envelope.sent_by(self.domain.cell(delivery.cell)))
+
+    def _settle(self, envelope: Envelope) -> bool:
+        """Give an answer to whoever waits for it here; False if nobody does."""
+        assert envelope.answers is not None
+        answer: Answer | Failure
+        if envelope.kind is Kind.ERROR:
+            try:
+                answer = decode_failure(envelope.payload)
+            except MalformedPayload as error:
+                self.statistics.malformed += 1
+                answer = self._failure(MalformedPayload, str(error), envelope)
+        else:
+            answer = Answer(envelope.content, envelope.payload, envelope.source)
+        if self.on_answer(envelope.answers, answer):
+            return True
+        last = envelope.destination.last
+        is_here = last is not None and last.domain == self.domain.name
+        self.statistics.replies_late += is_here
+        return is_here
+
+    def _failure(self, error: type[PostroadError], text: str, envelope: Envelope) -> Failure:
+        return Failure.of(error, text, hop=envelope.destination.last, at=self.domain.name)

@@ -1,0 +1,392 @@
+"""Tunnels to other domains: one for each, a gateway of this domain as long as it lives.
+
+What cannot be written at once waits in a bounded queue, news of routes before everything else. When
+a tunnel is gone, what still waited goes another way or comes back to its sender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from postroad.core.errors import (
+    ConfigError,
+    ConnectionClosed,
+    HandshakeRefused,
+    MalformedPayload,
+    MessageTooLarge,
+    UsageError,
+)
+from postroad.net import Tunnel
+from postroad.wire import Request
+
+from .cell import Cell
+from .commands import command
+from .decision import Origin
+from .domain import Domain, Role
+from .envelope import Envelope
+from .envelope_form import begin_of, decode_envelope, encode_envelope, encode_route, is_over
+from .exchange import Exchange, Parcel
+from .failure import Failure
+from .fair_queue import FairQueue
+from .message import CellMessage
+from .route import Route
+from .runner import CellRunner
+
+logger = logging.getLogger("postroad.cells")
+
+MESSAGE = "cell"
+"""The subject of envelopes in a tunnel."""
+ROUTES = "routes"
+"""The subject of news of routes."""
+
+GATEWAY_PREFIX = "tunnel-"
+"""What the names of tunnels begin with, as cells of their domain."""
+
+# How often to look whether everything is written.
+_LOOK_EVERY_S = 0.01
+# Ways remembered for each tunnel, and how long what they begin with may be.
+_WAYS_MAX = 4_096
+_WAY_BYTES_MAX = 512
+# News are few: whoever sends them waits for an acknowledgement, and repeats them if need be.
+_NEWS_MAX = 1_000
+
+
+class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A tunnel at one moment."""
+
+    domain: Domain
+    incarnation: int
+    round_trip_s: float | None
+    sent: int
+    received: int
+    waiting: int
+    waiting_bytes: int
+    refused: int
+    malformed: int
+
+
+class TunnelCell(Cell):
+    """The tunnel to another domain."""
+
+    is_system = True
+
+    def __init__(self, link: DomainLink) -> None:
+        super().__init__(link.gateway)
+        self._link = link
+
+    def received(self, message: CellMessage) -> Any:
+        """Messages go through a tunnel, not to it."""
+        raise UsageError(f"{self.name} is a tunnel; it takes commands only: info")
+
+    def describe(self) -> str:
+        """Where it leads."""
+        domain = self._link.domain
+        zone = "" if domain.zone is None else f" of zone {domain.zone}"
+        return f"tunnel to {domain.role.value} {domain.name}{zone}"
+
+    @command("info", help="What went through the tunnel, and what waits.")
+    def info(self) -> str:
+        """Everything that is known of the tunnel."""
+        now = self._link.statistics()
+        trip = "not measured" if now.round_trip_s is None else f"{now.round_trip_s * 1000:.2f} ms"
+        return "\n".join(
+            (
+                self.describe(),
+                f"address:     {self._link.tunnel.peer.address}",
+                f"incarnation: {now.incarnation}",
+                f"round trip:  {trip}",
+                f"sent:        {now.sent} messages",
+                f"received:    {now.received} messages, {now.malformed} malformed",
+                f"waiting:     {now.waiting} messages, {now.waiting_bytes} bytes",
+                f"refused:     {now.refused} messages",
+            )
+        )
+
+
+class _Way(NamedTuple):
+    """Where messages of one route go, and what they begin with then."""
+
+    link: DomainLink
+    begin: bytes
+
+
+class DomainLink:
+    """The tunnel to one domain, as a gateway of this one."""
+
+    def __init__(self, tunnel: Tunnel, domain: Domain, exchange: Exchange, links: Links) -> None:
+        self.tunnel = tunnel
+        self.domain = domain
+        self.gateway = GATEWAY_PREFIX + domain.name
+        self._address = domain.address
+        self._origin = Origin.from_peer(domain.name, domain.role)
+        self._exchange = exchange
+        self._links = links
+        config = exchange.config
+        self._news: deque[bytes] = deque()
+        self._parcels: FairQueue[Parcel] = FairQueue(
+            config.link_messages_max, config.link_bytes_max
+        )
+        # Where messages go straight on to, by what they begin with.
+        self._ways: dict[bytes, _Way] = {}
+        self._sent = self._received = self._refused = self._malformed = 0
+
+    @property
+    def incarnation(self) -> int:
+        """The number of the process at the other end."""
+        return self.tunnel.peer.incarnation
+
+    # Sending.
+
+    def offer(self, parcel: Parcel) -> bool:
+        """Send a message, or have it wait; False if its sender has too many waiting already."""
+        if self.tunnel.can_send and not self._parcels:
+            self._post(parcel, parcel.forward.envelope)
+            return True
+        source = parcel.origin.peer or self._exchange.domain.name
+        if self._parcels.offer(parcel, len(parcel.envelope.payload), source):
+            return True
+        self._refused += 1
+        return False
+
+    def tell(self, news: bytes) -> None:
+        """Send news of routes, before all messages that wait."""
+        if self.tunnel.can_send and not self._news:
+            self._post_news(news)
+        elif len(self._news) < _NEWS_MAX:
+            self._news.append(news)
+
+    def writable(self) -> None:
+        """The tunnel takes more: send what waits."""
+        while self._news and self.tunnel.can_send:
+            self._post_news(self._news.popleft())
+        while self._parcels and self.tunnel.can_send:
+            parcel = self._parcels.take()
+            lain_s = self._exchange.loop.time() - parcel.arrived
+            self._post(parcel, parcel.forward.envelope.aged(int(lain_s * 1000)))
+
+    def _post_news(self, news: bytes) -> None:
+        try:
+            self.tunnel.post(ROUTES, news)
+        except (MessageTooLarge, ConnectionClosed) as error:
+            # Whoever announces repeats it; what is too large stays so until less is offered.
+            name = self.domain.name
+            self._exchange.warn(f"untold {name}", "cannot tell %s of routes: %s", name, error)
+
+    def _post(self, parcel: Parcel, envelope: Envelope) -> None:
+        try:
+            bytes_max = self.tunnel.send_bytes_max - len(MESSAGE)
+            self.tunnel.post(MESSAGE, encode_envelope(envelope, bytes_max=bytes_max))
+            self._sent += 1
+        except MessageTooLarge as error:
+            self._return(parcel, error)
+        except ConnectionClosed:
+            # It is told in a moment that the tunnel is lost; this one would come too late for it.
+            self._exchange.give_back(parcel)
+
+    def _return(self, parcel: Parcel, error: MessageTooLarge) -> None:
+        hop = parcel.envelope.destination.last
+        failure = Failure.of(type(error), error.detail, hop=hop, at=self._exchange.domain.name)
+        self._exchange.tell_sender(parcel.envelope, parcel.origin, failure)
+
+    # Receiving.
+
+    def received(self, requests: list[Request]) -> None:
+        """Messages and news came out of the tunnel."""
+        now = self._exchange.loop.time()
+        for request in requests:
+            if request.subject == MESSAGE:
+                self._receive(request.payload, now)
+            elif request.subject == ROUTES:
+                self._links.on_news(self, request.payload)
+            else:
+                self._reject(f"unknown subject {request.subject!r}")
+
+    def _receive(self, data: bytes, now: float) -> None:
+        try:
+            begin = begin_of(data)
+            way = self._ways.get(begin)
+            if way is not None and self._pass_on(data, begin, way):
+                return
+            envelope = decode_envelope(data)
+        except MalformedPayload as error:
+            self._reject(str(error))
+            return
+        if envelope.source.last != self._address:
+            self._reject(f"a message that came from {envelope.source.last}")
+            return
+        self._received += 1
+        self._exchange.receive(envelope, self._origin, now)
+        if way is None and envelope.destination.current.domain != self._exchange.domain.name:
+            self._learn_way(begin, envelope)
+
+    def _pass_on(self, data: bytes, begin: bytes, way: _Way) -> bool:
+        """Send a message on without reading more than its route; False if it needs a look."""
+        link = way.link
+        if not link.tunnel.can_send or link._parcels or is_over(data, begin):
+            return False
+        try:
+            link.tunnel.post(MESSAGE, way.begin + data[len(begin) :])
+        except (MessageTooLarge, ConnectionClosed):
+            return False
+        self._received += 1
+        link._sent += 1
+        self._exchange.statistics.forwarded += 1
+        return True
+
+    def _learn_way(self, begin: bytes, envelope: Envelope) -> None:
+        """Remember where messages with this route go, until any route changes."""
+        forward = self._exchange.straight_way(envelope, self._origin)
+        if forward is not None and len(begin) <= _WAY_BYTES_MAX:
+            if len(self._ways) >= _WAYS_MAX:
+                self._ways.clear()
+            link = self._links.by_gateway[forward.gateway]
+            leaving = forward.envelope
+            self._ways[begin] = _Way(link, encode_route(leaving.destination, leaving.source))
+
+    def forget_ways(self) -> None:
+        """Routes have changed."""
+        self._ways.clear()
+
+    def _reject(self, text: str) -> None:
+        """Drop what a peer should not have sent; it harms nobody else."""
+        self._malformed += 1
+        self._exchange.statistics.malformed += 1
+        self._exchange.warn(
+            f"malformed {self.domain.name}", "dropped what %s sent: %s", self.domain.name, text
+        )
+
+    # The end.
+
+    def lost(self, reason: str) -> None:
+        """The tunnel is gone."""
+        self._links.remove(self, reason)
+        for parcel in self._parcels.take_all():
+            self._exchange.give_back(parcel)
+
+    def statistics(self) -> LinkStatistics:
+        """What went through and what waits."""
+        return LinkStatistics(
+            domain=self.domain,
+            incarnation=self.incarnation,
+            round_trip_s=self.tunnel.round_trip_s,
+            sent=self._sent,
+            received=self._received,
+            waiting=len(self._parcels),
+            waiting_bytes=self._parcels.bytes,
+            refused=self._refused,
+            malformed=self._malformed,
+        )
+
+    @property
+    def is_written(self) -> bool:
+        """Whether nothing waits for this tunnel."""
+        return not (self._news or self._parcels)
+
+    def __repr__(self) -> str:
+        return f"<DomainLink to {self.domain.name}: {len(self._parcels)} waiting>"
+
+
+class Links:
+    """All tunnels of a domain.
+
+    Args:
+        exchange: where messages come from and go to.
+        on_up, on_down: told of domains that can be reached, and no more.
+        on_news: told of news of routes.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        on_up: Callable[[DomainLink], None],
+        on_down: Callable[[str], None],
+        on_news: Callable[[DomainLink, bytes], None],
+    ) -> None:
+        self._exchange = exchange
+        self._own = exchange.domain
+        self._on_up = on_up
+        self._on_down = on_down
+        self.on_news = on_news
+        self.by_domain: dict[str, DomainLink] = {}
+        self.by_gateway: dict[str, DomainLink] = {}
+        exchange.on_change.append(self._forget_ways)
+
+    def _forget_ways(self) -> None:
+        for link in self.by_domain.values():
+            link.forget_ways()
+
+    def accept(self, tunnel: Tunnel) -> DomainLink:
+        """Take a tunnel in use; raises HandshakeRefused if the other end may not have one."""
+        domain = self._identify(tunnel)
+        link = DomainLink(tunnel, domain, self._exchange, self)
+        cell = _make_cell(link)
+        before = self.by_domain.get(domain.name)
+        if before is not None:
+            if before.incarnation > link.incarnation:
+                raise HandshakeRefused(
+                    f"another process is domain {domain.name}, and began later than this one"
+                )
+            self._exchange.remove_cell(before.gateway)
+        self.by_domain[domain.name] = link
+        self._install(link, cell)
+        self._on_up(link)
+        logger.info("%s: tunnel to %s %s", self._own.name, domain.role.value, domain.name)
+        if before is not None:
+            before.tunnel.close("replaced by another tunnel")
+        return link
+
+    def _identify(self, tunnel: Tunnel) -> Domain:
+        peer = tunnel.peer
+        try:
+            domain = Domain(peer.name, Role(peer.role), peer.zone or None)
+        except (ValueError, ConfigError) as error:
+            raise HandshakeRefused(f"node {peer.name} is no domain: {error}") from None
+        if domain.role is Role.SATELLITE and self._own.role is Role.SATELLITE:
+            raise HandshakeRefused(f"{domain.name} and {self._own.name} are both satellites")
+        return domain
+
+    def _install(self, link: DomainLink, cell: TunnelCell) -> None:
+        runner = CellRunner(cell, self._exchange)
+        self._exchange.gateways[link.gateway] = self.by_gateway[link.gateway] = link
+        target = Route.to_domain(link.domain.name, self._own.cell(link.gateway))
+        self._exchange.add_cell(runner, [target])
+
+    def remove(self, link: DomainLink, reason: str) -> None:
+        """A tunnel is gone; nothing is to be done if another took its place."""
+        if self.by_domain.get(link.domain.name) is link:
+            del self.by_domain[link.domain.name], self.by_gateway[link.gateway]
+            self._exchange.remove_cell(link.gateway)
+            self._on_down(link.domain.name)
+            logger.info("%s: lost the tunnel to %s: %s", self._own.name, link.domain.name, reason)
+
+    async def wait_written(self, timeout_s: float) -> bool:
+        """Wait until nothing waits for a tunnel any more; False if that takes too long."""
+        deadline = self._exchange.loop.time() + timeout_s
+        while not all(link.is_written for link in self.by_domain.values()):
+            if self._exchange.loop.time() >= deadline:
+                return False
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return True
+
+    def close(self, reason: str) -> list[Tunnel]:
+        """Say goodbye to everybody; gives the tunnels to wait for."""
+        tunnels = [link.tunnel for link in self.by_domain.values()]
+        for tunnel in tunnels:
+            tunnel.close(reason)
+        return tunnels
+
+
+def _make_cell(link: DomainLink) -> TunnelCell:
+    try:
+        return TunnelCell(link)
+    except ConfigError as error:
+        raise HandshakeRefused(
+            f"the name of domain {link.domain.name} is no good: {error}"
+        ) from None

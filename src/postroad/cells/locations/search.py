@@ -1,0 +1,51 @@
+"""A search for cores in the background, whatever its source."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from postroad.cells.domain import Domain, Role
+from postroad.cluster.discovery import BackgroundSearch, SearchReport
+from postroad.core import Address
+
+from .locations import CoreLocation, LocationStatistics, OnCores
+
+logger = logging.getLogger("postroad.cells.locations")
+
+
+class CoreSearch(BackgroundSearch[Mapping[str, CoreLocation]]):
+    """Looks for cores; see `Locations` for what it promises."""
+
+    def __init__(self, source: str, *, first_answer_s: float) -> None:
+        self._counts = LocationStatistics()
+        report = SearchReport(logger, source, self._counts)
+        super().__init__(report, "cores", {}, first_answer_s=first_answer_s)
+        # Set by start.
+        self._own: Domain
+        # What is to be registered; None for a satellite.
+        self._location: CoreLocation | None
+
+    async def start(self, own: Domain, endpoints: tuple[Address, ...], on_cores: OnCores) -> None:
+        """Register if this domain is a core, and begin to look; see `Locations.start`."""
+        self._require_new()
+        is_core = own.role is Role.CORE
+        self._own = own
+        self._location = CoreLocation(own.name, tuple(endpoints), own.zone) if is_core else None
+        self._prepare()
+        await self._begin(on_cores)
+
+    def _prepare(self) -> None:
+        """Check or do what may be refused before the search begins."""
+
+    def _tell(self, found: Iterable[CoreLocation]) -> None:
+        """Pass on the cores known now, if they differ from those told last."""
+        others = {core.name: core for core in found if core.name != self._own.name}
+        self._pass_on(MappingProxyType(others))
+
+    def statistics(self) -> LocationStatistics:
+        """A copy of the numbers as they are now."""
+        return msgspec.structs.replace(self._counts, cores=len(self._found or ()))

@@ -1,0 +1,145 @@
+"""The last log lines of this process, for operators who have no access to its log.
+
+There is one pinboard for all domains of a process; lines about cells name their domain. It holds
+texts, not records, so that nothing logged is kept alive, and changes nothing about where else lines
+are written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from postroad.core.errors import ConfigError
+
+from .arguments import check_range, quoted
+from .commands import command
+from .layout import one_line, table
+
+LINES_MAX = 200
+_LINE_CHARACTERS_MAX = 1_000
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+_times = logging.Formatter()
+
+
+class Pinboard(logging.Handler):
+    """Keeps the last lines of a logger and those below it, while it is attached."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__()
+        self._logger = logger
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._users = 0
+        # What the level was before an operator set it.
+        self._level_before: int | None = None
+
+    def attach(self) -> None:
+        """Keep lines; every user says so, and `detach` in the end."""
+        self._users += 1
+        if self._users == 1:
+            self._logger.addHandler(self)
+
+    def detach(self) -> None:
+        """Keep none any more once the last user is gone, and leave the level as it was."""
+        self._users -= 1
+        if self._users == 0:
+            self._logger.removeHandler(self)
+            self.reset_level()
+            self._lines.clear()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line. Where nobody set up logging, warnings are still seen as without this."""
+        try:
+            self._lines.append(_line_of(record))
+        except Exception:
+            self.handleError(record)
+        last_resort = logging.lastResort
+        if last_resort is None or record.levelno < last_resort.level:
+            return
+        if self._is_alone(record):
+            last_resort.handle(record)
+
+    def _is_alone(self, record: logging.LogRecord) -> bool:
+        """Whether nobody else gets a line."""
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(it is not self for it in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return True
+
+    def lines(self, count: int) -> list[str]:
+        """The last lines, oldest first."""
+        # Other threads log, too.
+        self.acquire()
+        try:
+            return list(self._lines)[-count:]
+        finally:
+            self.release()
+
+    def levels(self) -> list[tuple[str, str]]:
+        """The name and the level of each logger that lines are kept of."""
+        below = f"{self._logger.name}."
+        known = sorted(it for it in logging.root.manager.loggerDict if it.startswith(below))
+        loggers = [self._logger, *map(logging.getLogger, known)]
+        return [(it.name, logging.getLevelName(it.getEffectiveLevel()).lower()) for it in loggers]
+
+    def set_level(self, level: int) -> None:
+        """Log this and everything more important, until `reset_level` or the end."""
+        if self._level_before is None:
+            self._level_before = self._logger.level
+        self._logger.setLevel(level)
+
+    def reset_level(self) -> None:
+        """Log what was logged before an operator set the level."""
+        if self._level_before is not None:
+            self._logger.setLevel(self._level_before)
+            self._level_before = None
+
+
+def _line_of(record: logging.LogRecord) -> str:
+    time = _times.formatTime(record)
+    text = f"{time} {record.levelname} {record.name}: {record.getMessage()}"
+    if record.exc_info and record.exc_info[1] is not None:
+        text += f" ({record.exc_info[1]!r})"
+    return one_line(text, _LINE_CHARACTERS_MAX)
+
+
+PINBOARD = Pinboard(logging.getLogger("postroad"))
+"""The one of this process."""
+
+
+class LogCommands:
+    """`log`, `log ls`, `log set` and `log reset`."""
+
+    @command("log", "[-lines=20]", help=f"The last lines logged; {LINES_MAX} are kept.")
+    def show_lines(self, *, lines: int = 20) -> str:
+        """The last lines."""
+        check_range("-lines", lines, 1, LINES_MAX)
+        return "\n".join(PINBOARD.lines(lines)) or "nothing was logged"
+
+    @command("log ls", help="The loggers of this process and their levels.")
+    def show_levels(self) -> str:
+        """All loggers."""
+        return table(("LOGGER", "LEVEL"), PINBOARD.levels())
+
+    @command(
+        "log set",
+        "LEVEL",
+        help=f"Log more or less in this process: {', '.join(_LEVELS)}.\n"
+        "It holds until 'log reset', or until the domain stops.",
+    )
+    def set_level(self, level: str) -> str:
+        """Set the level of all loggers."""
+        name = level.lower()
+        if name not in _LEVELS:
+            raise ConfigError(f"no level {quoted(level)}; there are {', '.join(_LEVELS)}")
+        PINBOARD.set_level(getattr(logging, name.upper()))
+        return f"level {name}"
+
+    @command("log reset", help="Log again what was logged before 'log set'.")
+    def reset_level(self) -> str:
+        """Undo `log set`."""
+        PINBOARD.reset_level()
+        return f"level {PINBOARD.levels()[0][1]}"

@@ -1,0 +1,48 @@
+"""Messages that nobody waits for an answer to, kept a while: a core may say that it has no route.
+
+Then another core is tried. What is kept is bounded; the oldest are forgotten, and for those an
+error is only told in the log.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .envelope import Envelope
+
+
+class Sent(NamedTuple):
+    """A message and the choices that were tried."""
+
+    envelope: Envelope
+    avoid: frozenset[str]
+
+
+class Resends:
+    """The messages sent last."""
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._sent: dict[bytes, Sent] = {}
+        self._bytes = 0
+
+    def keep(self, envelope: Envelope, avoid: frozenset[str]) -> None:
+        """Remember a message, and forget the oldest if there are too many."""
+        size = len(envelope.payload)
+        if size > self._bytes_max:
+            return
+        self._sent[envelope.id] = Sent(envelope, avoid)
+        self._bytes += size
+        while len(self._sent) > self._messages_max or self._bytes > self._bytes_max:
+            self.take(next(iter(self._sent)))
+
+    def take(self, id: bytes) -> Sent | None:
+        """Give and forget a message."""
+        sent = self._sent.pop(id, None)
+        if sent is not None:
+            self._bytes -= len(sent.envelope.payload)
+        return sent
+
+    def __len__(self) -> int:
+        return len(self._sent)

@@ -1,0 +1,267 @@
+"""Runs one cell: what waits for it, what it works on, and what becomes of the results.
+
+An idle cell handles a message at once, within the turn of the loop that brought it. Otherwise the
+message waits in the mailbox; a full one refuses. A message whose time is over when its turn comes
+is answered with an error, not handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .cell import Cell
+from .content import COMMAND, PING
+from .decision import Delivery
+from .envelope import Envelope
+from .errors import HopLimit, MessageExpired, NoRoute
+from .fair_queue import FairQueue
+from .message import CellMessage
+from .pings import answer_ping
+from .routing import SOURCE_HOPS_MAX
+
+if TYPE_CHECKING:
+    from .exchange import Exchange
+
+# How long cancelled handlers may take to clean up.
+_CANCEL_S = 1.0
+# Messages handled before others on the loop get their turn.
+_TURN_MESSAGES = 64
+
+
+class _Waiting(NamedTuple):
+    """A message in the mailbox."""
+
+    delivery: Delivery
+    arrived: float
+    transaction: Any = None
+
+
+class CellRunner:
+    """A cell of a domain at work."""
+
+    __slots__ = (
+        "_exchange",
+        "_handler",
+        "_idle",
+        "_is_inside",
+        "_is_scheduled",
+        "_tasks",
+        "cell",
+        "handled",
+        "mailbox",
+        "name",
+    )
+
+    def __init__(self, cell: Cell, exchange: Exchange) -> None:
+        self.cell = cell
+        self.name = cell.name
+        self._exchange = exchange
+        self._handler = cell.received
+        config = exchange.config
+        self.mailbox: FairQueue[_Waiting] = FairQueue(
+            config.mailbox_messages_max, config.mailbox_bytes_max
+        )
+        # Results of the handler that are still awaited.
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._is_inside = False
+        self._is_scheduled = False
+        self._idle: asyncio.Future[None] | None = None
+        # Messages it has begun with, for statistics.
+        self.handled = 0
+
+    # Messages come in.
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a message would be handled at once."""
+        return not (self._is_inside or self.mailbox or len(self._tasks) >= self.cell.concurrency)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or is worked on."""
+        return not (self._is_inside or self.mailbox or self._tasks)
+
+    def deliver(
+        self, delivery: Delivery, arrived: float, source: str, transaction: Any = None
+    ) -> bool:
+        """Take a message; False if the mailbox is full."""
+        if self.is_free and not self._exchange.depth:
+            self._handle(delivery, arrived, transaction)
+            return True
+        size = len(delivery.envelope.payload)
+        if not self.mailbox.offer(_Waiting(delivery, arrived, transaction), size, source):
+            return False
+        self._schedule()
+        return True
+
+    def call_now(self, message: CellMessage) -> Any:
+        """Have the handler called, on the spot; the caller has checked that it is free."""
+        exchange = self._exchange
+        self._is_inside = True
+        exchange.depth += 1
+        try:
+            return self._handler(message)
+        finally:
+            self._is_inside = False
+            exchange.depth -= 1
+            if self.mailbox:
+                self._schedule()
+
+    def await_result(self, result: Awaitable[Any]) -> asyncio.Future[Any]:
+        """Wait for a coroutine of the handler, which counts as work until it ends."""
+        task = asyncio.ensure_future(result)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    # Messages are handled.
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._exchange.loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        """Handle what waits, as much as its turn allows."""
+        self._is_scheduled = False
+        left = _TURN_MESSAGES
+        while self.mailbox and not self._is_inside and len(self._tasks) < self.cell.concurrency:
+            if not left:
+                self._schedule()
+                return
+            left -= 1
+            waiting = self.mailbox.take()
+            if self._is_too_late(waiting):
+                self._refuse_late(waiting.delivery.envelope)
+            else:
+                self._handle(*waiting)
+        self._tell_if_idle()
+
+    def _handle(self, delivery: Delivery, arrived: float, transaction: Any = None) -> None:
+        envelope = delivery.envelope
+        message = _message_of(delivery, arrived, transaction)
+        self.handled += 1
+        try:
+            if not envelope.destination.was_walked:
+                self._relay(envelope, message)
+                return
+            result = self._react(message)
+        except BaseException as error:
+            raise_if_fatal(error)
+            self._exchange.fail(envelope, error, self.name)
+            return
+        if isinstance(result, Awaitable):
+            task = self.await_result(result)
+            is_plain = transaction is None
+            task.add_done_callback(lambda done: self._on_result(envelope, done, is_plain))
+        elif envelope.wants_reply:
+            # Who brings a message with a transaction waits for its end, not for a reply.
+            self._exchange.reply(envelope, result if transaction is None else None, self.name)
+
+    def _is_too_late(self, waiting: _Waiting) -> bool:
+        left_ms = waiting.delivery.envelope.handling_ms
+        if left_ms is None:
+            return False
+        return self._exchange.loop.time() - waiting.arrived > left_ms / 1000
+
+    def _refuse_late(self, envelope: Envelope) -> None:
+        self._exchange.statistics.expired += 1
+        text = f"it waited too long for cell {self.name}"
+        self._exchange.refuse(envelope, MessageExpired, text)
+
+    def _react(self, message: CellMessage) -> Any:
+        if message.content == PING:
+            return answer_ping(message)
+        if message.content == COMMAND:
+            return self.cell.commanded(message.body)
+        return self.call_now(message)
+
+    def _relay(self, envelope: Envelope, message: CellMessage) -> None:
+        """Send on what has further hops to go."""
+        if not self.cell.relays(message):
+            self._exchange.refuse(envelope, NoRoute, f"cell {self.name} sends nothing on")
+        elif len(envelope.source) > SOURCE_HOPS_MAX:
+            text = f"{len(envelope.source)} hops at cell {self.name}"
+            self._exchange.refuse(envelope, HopLimit, text)
+        else:
+            self._exchange.relay(envelope.sent_by(self.cell.address))
+
+    def _on_result(self, envelope: Envelope, task: asyncio.Future[Any], is_plain: bool) -> None:
+        try:
+            result = task.result()
+        except BaseException as error:
+            self._exchange.fail(envelope, error, self.name)
+        else:
+            if envelope.wants_reply:
+                self._exchange.reply(envelope, result if is_plain else None, self.name)
+
+    def _on_done(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Asked for, or it would be reported as never looked at if its caller went away.
+            task.exception()
+        if self.mailbox:
+            self._schedule()
+        else:
+            self._tell_if_idle()
+
+    # The end.
+
+    def _tell_if_idle(self) -> None:
+        if self._idle is not None and self.is_idle and not self._idle.done():
+            self._idle.set_result(None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether whoever asks is a handler of this cell."""
+        return asyncio.current_task() in self._tasks
+
+    async def wait_idle(self) -> None:
+        """Return once nothing waits or is worked on."""
+        while not self.is_idle:
+            if self._idle is None or self._idle.done():
+                self._idle = self._exchange.loop.create_future()
+            await asyncio.shield(self._idle)
+
+    async def end(self) -> None:
+        """Refuse what waits and cancel what is worked on."""
+        for waiting in self.mailbox.take_all():
+            text = f"cell {self.name} stopped"
+            self._exchange.refuse(waiting.delivery.envelope, NoRoute, text)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, stubborn = await asyncio.wait(tasks, timeout=_CANCEL_S)
+            if stubborn:
+                self._exchange.warn(f"end {self.name}", "cell %s does not end", self.name)
+
+    def __repr__(self) -> str:
+        waiting, running = len(self.mailbox), len(self._tasks)
+        return f"<CellRunner {self.name}: {waiting} waiting, {running} running>"
+
+
+def raise_if_fatal(error: BaseException) -> None:
+    """Let pass what ends the whole program; everything else concerns one message alone."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise error
+
+
+def _message_of(delivery: Delivery, arrived: float, transaction: Any) -> CellMessage:
+    envelope = delivery.envelope
+    ttl_ms = envelope.ttl_ms
+    return CellMessage(
+        envelope.payload,
+        envelope.content,
+        envelope.source.first,
+        delivery.name,
+        envelope.id,
+        envelope.wants_reply,
+        None if ttl_ms is None else arrived + ttl_ms / 1000,
+        envelope.session,
+        envelope.headers,
+        envelope.source,
+        transaction,
+    )

@@ -1,0 +1,312 @@
+"""The cells of one domain, running: what users of cells work with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from postroad.core import Lifecycle
+from postroad.core.errors import ConfigError, UsageError
+from postroad.net import MessagingService
+
+from .cell import Cell, CellHandler, FunctionCell
+from .config import CellsConfig
+from .dialing import Dialer
+from .domain import Domain, Role
+from .errors import NoSuchCell
+from .links import GATEWAY_PREFIX, Links
+from .locations import Locations, StaticLocations
+from .route import Route
+from .routes import RouteTable, require_target
+from .runner import CellRunner
+from .sending import CellSender, DomainState
+from .spreading import RouteSpreader
+from .statistics import CellStatistics
+from .system import standard_cells
+
+logger = logging.getLogger("postroad.cells")
+
+
+class CellDomain(CellSender, Lifecycle):
+    """A domain: cells, and the way to those of other domains.
+
+        async with CellDomain(service, role=Role.CORE) as domain:
+            domain.add_function("echo", lambda message: message.body)
+            print(await domain.call("echo", "hello"))
+
+    Args:
+        service: the started messaging service of this node; its name is the domain's.
+        role: a core is connected to all other cores, a satellite to cores only.
+        zone: cores and consumers of the same zone are preferred.
+        locations: tells where the cores are; without it this domain is alone, or is dialed.
+        config: every maximum and time.
+    """
+
+    def __init__(
+        self,
+        service: MessagingService,
+        *,
+        role: Role = Role.SATELLITE,
+        zone: str | None = None,
+        locations: Locations | None = None,
+        config: CellsConfig | None = None,
+    ) -> None:
+        if not isinstance(service, MessagingService):
+            raise ConfigError(f"a domain needs a MessagingService, not {service!r}")
+        self.service = service
+        super().__init__(
+            Domain(service.name, role, zone),
+            config or CellsConfig(),
+            service.limits.frame_bytes_max,
+        )
+        self.locations = StaticLocations({}) if locations is None else locations
+        self._stopping: asyncio.Task[None] | None = None
+        # Set by start.
+        self.links: Links
+        self.dialer: Dialer
+        self.spreader: RouteSpreader
+
+    # Life.
+
+    async def start(self) -> None:
+        """Make the cells every domain has, and look for other domains."""
+        if self._state is not DomainState.NEW:
+            raise UsageError(f"domain {self.name!r} is {self._state.value}; make a new one")
+        exchange = self._begin()
+        self.spreader = RouteSpreader(exchange, incarnation=self.service.incarnation)
+        self.links = Links(
+            exchange,
+            on_up=self.spreader.link_up,
+            on_down=self.spreader.link_down,
+            on_news=self.spreader.receive,
+        )
+        self.dialer = Dialer(
+            self.service,
+            self.identity,
+            self.config,
+            accept=self.links.accept,
+            has_link=self.links.by_domain.__contains__,
+        )
+        self._state = DomainState.RUNNING
+        self.service.introduce(self.identity.role.value, self.identity.zone)
+        try:
+            for cell in standard_cells(self):
+                await self.add(cell)
+            self.service.accept_tunnels(self.links.accept)
+            await self.locations.start(self.identity, (self.service.address,), self.dialer.update)
+        except BaseException:
+            await self.stop(0.0)
+            raise
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Withdraw everything this domain offers, finish what was begun, and close the tunnels."""
+        if self._state is DomainState.RUNNING:
+            self._state = DomainState.STOPPING
+            grace_s = self.config.stop_grace_s if grace is None else grace
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(grace_s))
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace_s: float) -> None:
+        """A task of its own, so that it ends even if its caller is cancelled."""
+        deadline = self._exchange.loop.time() + grace_s
+        self.service.refuse_tunnels()
+        await self.locations.stop()
+        await self.dialer.close()
+        for name in self._users():
+            self._withdraw(name)
+        self.spreader.leave()
+        await self.spreader.settle(self._left(deadline))
+        await asyncio.gather(*(self._end(name, deadline) for name in self._users()))
+        await self.links.wait_written(self._left(deadline))
+        self.spreader.close()
+        await asyncio.gather(*(it.wait_closed() for it in self.links.close("the domain stops")))
+        await asyncio.gather(*(self._end(name, 0.0) for name in list(self._runners)))
+        self._calls.close()
+        self._state = DomainState.STOPPED
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._exchange.loop.time())
+
+    # What it is.
+
+    @property
+    def table(self) -> RouteTable:
+        """All routes, as they are now."""
+        return self._running().table
+
+    @property
+    def cells(self) -> list[str]:
+        """The names of all cells that can be reached here, tunnels included."""
+        return sorted(self._running().runners)
+
+    def statistics(self) -> CellStatistics:
+        """A copy of the counters."""
+        return self._exchange.statistics.copy()
+
+    @property
+    def _runners(self) -> dict[str, CellRunner]:
+        return self._exchange.runners
+
+    def _users(self) -> list[str]:
+        """The cells that are neither tunnels nor in every domain."""
+        return [name for name, it in self._runners.items() if not it.cell.is_system]
+
+    # Cells.
+
+    async def add(self, cell: Cell) -> None:
+        """Let a cell in: from now on it can be reached."""
+        self._check_vacant(cell.name)
+        cell.enter(self)
+        try:
+            await cell.starting()
+            self._check_vacant(cell.name)
+        except BaseException:
+            cell.enter(None)
+            raise
+        self._publish(cell)
+
+    def add_function(
+        self,
+        name: str,
+        handler: CellHandler,
+        *,
+        consume: Iterable[str] = (),
+        subscribe: Iterable[str] = (),
+        concurrency: int = 1,
+    ) -> None:
+        """Let a plain function be a cell; it is called with each message and returns the reply."""
+        self._check_vacant(name)
+        cell = FunctionCell(
+            name, handler, consume=consume, subscribe=subscribe, concurrency=concurrency
+        )
+        cell.enter(self)
+        self._publish(cell)
+
+    def cell(self, name: str, **options: Any) -> Callable[[CellHandler], CellHandler]:
+        """The same as a decorator: `@domain.cell("echo")`."""
+
+        def add(handler: CellHandler) -> CellHandler:
+            self.add_function(name, handler, **options)
+            return handler
+
+        return add
+
+    async def remove(self, name: str, grace: float | None = None) -> None:
+        """Let a cell go: it finishes what it has, up to `grace` seconds, and is gone."""
+        self._check_outside(self._runner(name))
+        grace_s = self.config.stop_grace_s if grace is None else grace
+        await self._end(name, self._exchange.loop.time() + grace_s)
+
+    async def drain(self, name: str, timeout: float | None = None) -> bool:
+        """Take a cell out of all queues and topics, and wait until it has nothing left to do.
+
+        It can still be reached by its full address. False if it took too long; then it is
+        drained, but others may not know, or it is still at work.
+        """
+        runner = self._runner(name)
+        self._check_outside(runner)
+        timeout_s = self.config.stop_grace_s if timeout is None else timeout
+        deadline = self._exchange.loop.time() + timeout_s
+        self._withdraw(name)
+        self._exchange.hide_cell(name)
+        is_known = await self.spreader.settle(timeout_s)
+        return await self._wait_idle(runner, deadline) and is_known
+
+    def _check_vacant(self, name: str) -> None:
+        if name.startswith(GATEWAY_PREFIX):
+            raise ConfigError(f"cell name {name!r}: {GATEWAY_PREFIX}... is for tunnels")
+        if name in self._running().runners:
+            raise ConfigError(f"domain {self.name} has a cell {name!r} already")
+
+    def _check_outside(self, runner: CellRunner) -> None:
+        if runner.is_current:
+            raise UsageError(f"cell {runner.name!r} cannot wait for itself: make a task that does")
+
+    def _publish(self, cell: Cell) -> None:
+        address = cell.address
+        zone = self.identity.zone
+        routes = [Route.to_queue(queue, address, zone) for queue in cell.consumes]
+        routes += [Route.to_topic(topic, address, zone) for topic in cell.subscribes]
+        try:
+            self._running().add_cell(CellRunner(cell, self._exchange), routes)
+        except BaseException:
+            cell.enter(None)
+            raise
+
+    def _runner(self, name: str) -> CellRunner:
+        runner = self._running().runners.get(name)
+        if runner is None:
+            raise NoSuchCell(f"domain {self.name} has no cell {name!r}")
+        return runner
+
+    def _withdraw(self, name: str) -> None:
+        """Delete all routes that lead to a cell."""
+        address = self.identity.cell(name)
+        routes = [route for route in self._exchange.table if route.target == address]
+        self._exchange.change_routes(deleted=routes)
+
+    async def _end(self, name: str, deadline: float) -> None:
+        runner = self._runners.get(name)
+        if runner is None:
+            return
+        self._exchange.remove_cell(name)
+        await self._wait_idle(runner, deadline)
+        await runner.end()
+        try:
+            await runner.cell.stopping()
+        except Exception:
+            logger.exception("%s: cell %s failed to stop", self.name, name)
+        runner.cell.enter(None)
+
+    async def _wait_idle(self, runner: CellRunner, deadline: float) -> bool:
+        try:
+            async with asyncio.timeout(self._left(deadline)):
+                await runner.wait_idle()
+        except TimeoutError:
+            return False
+        return True
+
+    # Queues, topics and routes.
+
+    def consume(self, name: str, *queues: str) -> None:
+        """Have a cell take messages of further queues."""
+        target, zone = self._runner(name).cell.address, self.identity.zone
+        self._exchange.change_routes(added=[Route.to_queue(it, target, zone) for it in queues])
+
+    def unconsume(self, name: str, *queues: str) -> None:
+        """Have a cell take messages of these queues no more."""
+        target = self._runner(name).cell.address
+        self._exchange.change_routes(deleted=[Route.to_queue(it, target) for it in queues])
+
+    def subscribe(self, name: str, *topics: str) -> None:
+        """Have a cell get copies of what is published to further topics."""
+        target, zone = self._runner(name).cell.address, self.identity.zone
+        self._exchange.change_routes(added=[Route.to_topic(it, target, zone) for it in topics])
+
+    def unsubscribe(self, name: str, *topics: str) -> None:
+        """Have a cell get no copies any more."""
+        target = self._runner(name).cell.address
+        self._exchange.change_routes(deleted=[Route.to_topic(it, target) for it in topics])
+
+    def change_routes(self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = ()) -> None:
+        """Change the table by hand; raises RouteRefused if that cannot be."""
+        exchange = self._running()
+        wanted = list(added)
+        for route in wanted:
+            require_target(route, domain=self.name, cells=exchange.runners)
+        exchange.change_routes(added=wanted, deleted=deleted)
+
+    def on_routes_changed(self, callback: Callable[[], None]) -> None:
+        """Have a callback told of every change of the table; it must be quick."""
+        self._running().on_change.append(callback)
+
+    async def settle(self, timeout: float = 5.0) -> bool:
+        """Wait until all connected domains know what this one offers; False if that takes long."""
+        self._running()
+        return await self.spreader.settle(timeout)
+
+    def __repr__(self) -> str:
+        return f"<CellDomain {self.identity.role.value} {self.name} {self._state.value}>"

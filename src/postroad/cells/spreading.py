@@ -1,0 +1,183 @@
+"""Runs what announces and learns routes over the tunnels of a domain.
+
+The rule of the glue: after anything happened, send what is to be sent, change the table as is to
+be, and keep one timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from postroad.core.errors import MalformedPayload
+
+from .announcing import NEVER, Announcer, offer_of
+from .domain import Role
+from .exchange import Exchange
+from .learning import Learner
+from .links import DomainLink
+from .snapshots import Have, Leaving, Snapshot, decode_update, encode_update
+
+logger = logging.getLogger("postroad.cells")
+
+
+class RouteSpreader:
+    """Tells other domains what this one offers, and learns from them."""
+
+    def __init__(self, exchange: Exchange, *, incarnation: int) -> None:
+        self._exchange = exchange
+        self._loop = exchange.loop
+        config = exchange.config
+        self.announcer = Announcer(
+            exchange.domain, incarnation=incarnation, config=config.announcing
+        )
+        self.learner = Learner(exchange.domain, config=config.learning)
+        self._links: dict[str, DomainLink] = {}
+        self._is_scheduled = False
+        # Whether the offer may have changed since it was told.
+        self._is_offer_old = True
+        self._is_learning = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._settled: list[asyncio.Future[None]] = []
+        self.bytes_sent = 0
+        exchange.on_change.append(self._on_change)
+
+    # What happens.
+
+    def link_up(self, link: DomainLink) -> None:
+        """A tunnel came up."""
+        now = self._loop.time()
+        self._links[link.domain.name] = link
+        self.learner.peer_up(link.domain, now)
+        self.announcer.peer_up(link.domain.name, link.domain.role, now)
+        self._schedule()
+
+    def link_down(self, name: str) -> None:
+        """A tunnel is gone."""
+        self._links.pop(name, None)
+        self.learner.peer_down(name, self._loop.time())
+        self.announcer.peer_down(name)
+        self._pump()
+
+    def receive(self, link: DomainLink, payload: bytes) -> None:
+        """News came out of a tunnel."""
+        name = link.domain.name
+        if self._links.get(name) is not link:
+            return
+        try:
+            update = decode_update(payload)
+        except MalformedPayload as error:
+            self._reject(link, str(error))
+            return
+        now = self._loop.time()
+        if isinstance(update, Have):
+            self.announcer.receive(update, name, now)
+        elif isinstance(update, Snapshot | Leaving) and update.incarnation != link.incarnation:
+            self._reject(link, f"news of incarnation {update.incarnation}, not {link.incarnation}")
+            return
+        else:
+            answer = self.learner.receive(update, name, now)
+            if answer is not None:
+                self._tell(link, encode_update(answer))
+        self._schedule()
+
+    def _reject(self, link: DomainLink, text: str) -> None:
+        self._exchange.statistics.malformed += 1
+        name = link.domain.name
+        self._exchange.warn(f"news {name}", "dropped news of %s: %s", name, text)
+
+    def leave(self) -> None:
+        """This domain is about to stop: if it is a core, satellites should find other ways."""
+        self.announcer.leave()
+        self._pump()
+
+    # What is done.
+
+    def _on_change(self) -> None:
+        if not self._is_learning:
+            self._is_offer_old = True
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Do everything at the end of this turn of the loop, once for all that happens in it."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        self._pump()
+
+    def _pump(self) -> None:
+        now = self._loop.time()
+        self._learn()
+        if self._is_offer_old:
+            self._is_offer_old = False
+            self.announcer.offer(offer_of(self._exchange.table, self._exchange.domain), now)
+        for name, update in self.announcer.take_outgoing():
+            if name in self._links:
+                self._tell(self._links[name], encode_update(update))
+        for warning in self.announcer.take_warnings():
+            logger.warning("%s: %s", self._exchange.domain.name, warning)
+        self._arm(min(self.announcer.deadline(), self.learner.deadline()))
+        self._tell_if_settled()
+
+    def _learn(self) -> None:
+        changes = self.learner.take_changes()
+        if changes:
+            self._is_learning = True
+            self._exchange.change_routes(
+                added=changes.added, deleted=changes.deleted, is_strict=False
+            )
+            self._is_learning = False
+
+    def _tell(self, link: DomainLink, news: bytes) -> None:
+        self.bytes_sent += len(news)
+        link.tell(news)
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if when < NEVER:
+            self._timer = self._loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        self.announcer.tick(now)
+        self.learner.tick(now)
+        self._pump()
+
+    # Waiting for others.
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every peer has acknowledged what this domain offers, and that it leaves."""
+        return not (self._is_offer_old or self.announcer.behind() or self.announcer.unheard())
+
+    async def settle(self, timeout_s: float) -> bool:
+        """Wait until every peer has heard everything; False if that takes too long."""
+        if self.is_settled:
+            return True
+        settled: asyncio.Future[None] = self._loop.create_future()
+        self._settled.append(settled)
+        try:
+            await asyncio.wait({settled}, timeout=timeout_s)
+        finally:
+            self._settled.remove(settled)
+        return self.is_settled
+
+    def _tell_if_settled(self) -> None:
+        if self._settled and self.is_settled:
+            for settled in self._settled:
+                if not settled.done():
+                    settled.set_result(None)
+
+    def close(self) -> None:
+        """Do nothing any more."""
+        self._arm(NEVER)
+
+    def cores(self) -> list[str]:
+        """The cores that can be reached directly."""
+        return sorted(name for name, link in self._links.items() if link.domain.role is Role.CORE)

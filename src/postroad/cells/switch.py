@@ -1,0 +1,163 @@
+"""Routing decisions that are remembered: what `route_message` decides, at the price of a lookup.
+
+A decision depends on the hop of a message, on what its origin allows, for some routes on the
+domains that had it before, and for a queue with several routes on its id. So what was decided for
+one message is a plan for all others that are alike in this. Nothing is decided here: plans are
+made of decisions, and whatever is unusual is routed in full each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeAlias
+
+from .address import ANY, CellAddress
+from .decision import HERE, Decision, Origin
+from .domain import Domain
+from .envelope import Envelope, Kind
+from .plans import Choice, Plan, make_plan
+from .route import RouteType
+from .routes import RouteTable
+from .routing import SOURCE_HOPS_MAX, Routing
+from .surroundings import Surroundings
+
+REMEMBERED_MAX = 8_192
+"""There must be a limit, since it is peers who choose the names."""
+
+_NOBODY: frozenset[str] = frozenset()
+
+_Alike: TypeAlias = tuple[str, str, bool, bool]
+"""The hop, and what the origin allows."""
+_Key: TypeAlias = _Alike | tuple[_Alike, frozenset[str]]
+"""With the domains that had the message before, where that matters."""
+
+
+class Switch:
+    """Decides like `route_message`, but for the trace, which may be empty.
+
+    Args:
+        domain: this domain; it has no cells and no routes until the first update.
+        remembered_max: plans, and candidates of queues, before all are forgotten.
+    """
+
+    def __init__(self, domain: Domain, *, remembered_max: int = REMEMBERED_MAX) -> None:
+        self._domain = domain
+        self._remembered_max = remembered_max
+        # By hop, and by domain where all its cells are reached the same way.
+        self._plans: dict[_Key, Plan | Choice] = {}
+        self._ways: dict[str, Plan] = {}
+        self._room = remembered_max
+        self.update(RouteTable(), ())
+
+    def update(
+        self, table: RouteTable, cells: Collection[str], hidden: Collection[str] = ()
+    ) -> None:
+        """Decide by these from now on, see `route_message`; all plans are forgotten."""
+        self._around = Surroundings(self._domain, table, frozenset(cells), frozenset(hidden))
+        self._forget()
+
+    def decide(
+        self, envelope: Envelope, origin: Origin = HERE, avoid: frozenset[str] = _NOBODY
+    ) -> Decision:
+        """Decide what becomes of a message."""
+        path = envelope.destination
+        hops = path.hops
+        place = path.position
+        if (
+            avoid
+            or not origin.may_fan_out
+            or place == len(hops)
+            or len(envelope.source.hops) > SOURCE_HOPS_MAX
+            or (envelope.ttl_ms == 0 and envelope.kind is Kind.MESSAGE)
+        ):
+            return Routing(envelope, origin, self._around, avoid).decide()
+        hop = hops[place]
+        plan = self._ways.get(hop.domain)
+        if plan is not None:
+            return plan.carry_out(envelope)
+        return self._decide_by_hop(hop, envelope, origin)
+
+    @property
+    def remembered(self) -> int:
+        """How much is remembered, as counted for the limit."""
+        return self._remembered_max - self._room
+
+    def _decide_by_hop(self, hop: CellAddress, envelope: Envelope, origin: Origin) -> Decision:
+        alike = (hop.cell, hop.domain, origin.may_stay, origin.may_leave)
+        key: _Key = alike
+        known = self._plans.get(key)
+        if known is None or (known.asked and _was_at_any(known.asked, envelope, origin)):
+            key = (alike, _visited(envelope, origin))
+            known = self._plans.get(key)
+        plan = known.pick(envelope.id) if isinstance(known, Choice) else known
+        if plan is not None:
+            return plan.carry_out(envelope)
+        return self._decide_anew(alike, known, envelope, origin)
+
+    def _decide_anew(
+        self, alike: _Alike, known: Plan | Choice | None, envelope: Envelope, origin: Origin
+    ) -> Decision:
+        routing = Routing(envelope, origin, self._around)
+        decision = routing.decide()
+        if decision.failure is not None or routing.has_moved:
+            return decision
+        plan = make_plan(decision, frozenset(routing.asked), self._around.address)
+        if self._is_way_to_all(alike[1], routing):
+            self._make_room(1)
+            self._ways[alike[1]] = plan
+        else:
+            visited = _visited(envelope, origin)
+            # Most messages do not come from where a route leads to.
+            key = alike if plan.asked.isdisjoint(visited) else (alike, visited)
+            self._remember(key, self._with_choices(known, routing, plan))
+        return decision
+
+    def _is_way_to_all(self, domain: str, routing: Routing) -> bool:
+        """Whether whatever goes to cells of the domain goes the same way."""
+        is_by_domain = routing.taken is not None and routing.taken.type is RouteType.DOMAIN
+        return is_by_domain and not routing.asked and not self._around.table.has_exacts(domain)
+
+    def _with_choices(
+        self, known: Plan | Choice | None, routing: Routing, plan: Plan
+    ) -> Plan | Choice:
+        """What is known now of where messages go that are alike but for their ids."""
+        if not routing.choices:
+            return plan
+        choice = known if isinstance(known, Choice) else Choice(routing, self._around)
+        choice.learn(routing, plan)
+        return choice if choice.has_any else plan
+
+    # What is remembered.
+
+    def _remember(self, key: _Key, known: Plan | Choice) -> None:
+        if self._plans.get(key) is not known:
+            self._make_room(known.size)
+            self._plans[key] = known
+
+    def _make_room(self, size: int) -> None:
+        if self._room < size:
+            self._forget()
+        self._room -= size
+
+    def _forget(self) -> None:
+        self._plans.clear()
+        self._ways.clear()
+        self._room = self._remembered_max
+
+
+def _visited(envelope: Envelope, origin: Origin) -> frozenset[str]:
+    """The domains that had the message before."""
+    visited = envelope.source.latest_domains()
+    return visited if origin.peer is None else visited | {origin.peer}
+
+
+def _was_at_any(domains: frozenset[str], envelope: Envelope, origin: Origin) -> bool:
+    """Whether one of the domains had the message before: the same question, asked quickly."""
+    if origin.peer in domains:
+        return True
+    for hop in reversed(envelope.source.hops):
+        if hop.cell != ANY:
+            return False
+        if hop.domain in domains:
+            return True
+    return False

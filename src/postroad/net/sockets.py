@@ -1,0 +1,34 @@
+"""What is asked of the socket below a transport."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from postroad.core import Address, Limits
+
+# More is refused by the kernel.
+_KEEPALIVE_S_MAX = 32_767
+_KEEPALIVE_COUNT_MAX = 127
+
+
+def describe_remote(transport: asyncio.Transport) -> str:
+    """The socket's other end, for texts."""
+    name = transport.get_extra_info("peername")
+    if isinstance(name, tuple) and len(name) >= 2:
+        return str(Address(str(name[0]), int(name[1])))
+    return str(name) if name else "unknown"
+
+
+def keep_alive(transport: asyncio.Transport, limits: Limits) -> None:
+    """Let the kernel find dead peers too: versions 1 and 2 as documented have no heartbeats."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or not limits.has_heartbeats:
+        return
+    interval_s = min(max(1, round(limits.heartbeat_interval_s)), _KEEPALIVE_S_MAX)
+    count = min(max(1, round(limits.heartbeat_timeout_s / interval_s) - 1), _KEEPALIVE_COUNT_MAX)
+    options = {"TCP_KEEPIDLE": interval_s, "TCP_KEEPINTVL": interval_s, "TCP_KEEPCNT": count}
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in options.items():
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,30 @@
+"""Whom a node of version 3 talks to: what it asks of the hello of its peer."""
+
+from __future__ import annotations
+
+from postroad.core.errors import HandshakeRefused, SameNameRefused
+
+from .frames import Hello
+
+
+def check_peer(ours: Hello, theirs: Hello, certificate_names: frozenset[str] | None) -> None:
+    """Refuse a peer of another cluster, under a wrong name, or under this node's own."""
+    if theirs.cluster != ours.cluster:
+        raise HandshakeRefused(f"the peer is of cluster {theirs.cluster!r}")
+    if certificate_names is not None and theirs.name not in certificate_names:
+        names = ", ".join(sorted(certificate_names)) or "nobody"
+        raise HandshakeRefused(f"node {theirs.name!r} shows a certificate of {names}")
+    if theirs.name == ours.name and theirs.incarnation != ours.incarnation:
+        raise SameNameRefused(
+            f"another live node at {theirs.address} is named {ours.name!r}",
+            host=theirs.address.host,
+            port=theirs.address.port,
+            incarnation=theirs.incarnation,
+            is_member=theirs.is_member,
+        )
+
+
+def check_tunnel_server(server: Hello) -> None:
+    """Refuse a server that cannot have a tunnel: who plays no part among cells knows of none."""
+    if not server.role:
+        raise HandshakeRefused(f"node {server.name!r} takes no tunnels: it has no role among cells")

@@ -1,0 +1,145 @@
+"""A domain without sockets for tests: cells at work, and gateways that only keep what they get."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any
+
+from postroad.cells import (
+    HERE,
+    CellAddress,
+    CellHandler,
+    CellPath,
+    CellsConfig,
+    Domain,
+    Envelope,
+    Failure,
+    FunctionCell,
+    Kind,
+    Origin,
+    Role,
+    Route,
+    decode_failure,
+)
+from postroad.cells.exchange import Exchange, Parcel
+from postroad.cells.runner import CellRunner
+from postroad.cells.sending import CellSender, DomainState
+from postroad.core.limits import MIB
+
+
+class Dock:
+    """A gateway that keeps what it is handed, unless it is full."""
+
+    def __init__(self) -> None:
+        self.parcels: list[Parcel] = []
+        self.is_full = False
+
+    def offer(self, parcel: Parcel) -> bool:
+        if not self.is_full:
+            self.parcels.append(parcel)
+        return not self.is_full
+
+    @property
+    def envelopes(self) -> list[Envelope]:
+        return [parcel.forward.envelope for parcel in self.parcels]
+
+    def failures(self) -> list[Failure]:
+        """What the error replies say that went this way."""
+        return [decode_failure(it.payload) for it in self.envelopes if it.kind is Kind.ERROR]
+
+
+class Workshop(CellSender):
+    """The satellite S1, by default with nobody around."""
+
+    def __init__(
+        self, config: CellsConfig | None = None, *, frame_bytes_max: int = 4 * MIB
+    ) -> None:
+        super().__init__(Domain("S1"), config or CellsConfig(), frame_bytes_max)
+        self.exchange: Exchange = self._begin()
+        self._state = DomainState.RUNNING
+
+    @property
+    def pending(self) -> int:
+        """Calls that somebody waits for."""
+        return len(self._calls)
+
+    def add(self, name: str, handler: CellHandler, **options: Any) -> CellRunner:
+        """Have a function be a cell."""
+        cell = FunctionCell(name, handler, **options)
+        cell.enter(self)  # type: ignore[arg-type]  # It needs no more than a sender has.
+        runner = CellRunner(cell, self.exchange)
+        queues = [Route.to_queue(it, cell.address) for it in cell.consumes]
+        topics = [Route.to_topic(it, cell.address) for it in cell.subscribes]
+        self.exchange.add_cell(runner, [*queues, *topics])
+        return runner
+
+    def connect(self, name: str, *, is_default: bool = True) -> Dock:
+        """Have a core at the other end of a gateway."""
+        dock = self.exchange.gateways[f"to-{name}"] = Dock()
+        self.add(f"to-{name}", lambda message: None)
+        gateway = CellAddress(f"to-{name}", self.name)
+        routes = [Route.to_domain(name, gateway)]
+        if is_default:
+            routes.append(Route.default(CellAddress.of_domain(name)))
+        self.exchange.change_routes(added=routes)
+        return dock
+
+    def disconnect(self, name: str) -> None:
+        """Have a core be gone."""
+        default = Route.default(CellAddress.of_domain(name))
+        self.exchange.change_routes(deleted=[default], is_strict=False)
+        self.exchange.remove_cell(f"to-{name}")
+
+    def arrive(
+        self, destination: str, payload: bytes = b"", *, peer: str = "C1", **fields: Any
+    ) -> Envelope:
+        """A request of the cell `p` comes from a core."""
+        envelope = make_request(destination, payload, peer=peer, **fields)
+        origin = Origin.from_peer(peer, Role.CORE)
+        self.exchange.receive(envelope, origin, self.exchange.loop.time())
+        return envelope
+
+    def deliver(self, runner: CellRunner, payload: bytes = b"", *, source: str = "S1") -> bool:
+        """Hand a message straight to a cell; whether it was taken."""
+        envelope = make_request(f"{runner.name}@S1", payload)
+        decision = self.exchange._switch.decide(envelope, HERE)
+        return runner.deliver(decision.deliveries[0], self.exchange.loop.time(), source)
+
+    def answer(self, request: Envelope, payload: bytes, *, kind: Kind = Kind.REPLY) -> None:
+        """The answer to a request that went through a gateway comes back."""
+        reply = Envelope(
+            id=os.urandom(16),
+            destination=request.source.reversed(),
+            source=CellPath.of("b@S2", "*@C1"),
+            kind=kind,
+            answers=request.id,
+            payload=payload,
+        )
+        self.exchange.receive(reply, Origin.from_peer("C1", Role.CORE), self.exchange.loop.time())
+
+
+def make_request(
+    destination: str, payload: bytes = b"", *, peer: str = "C1", **fields: Any
+) -> Envelope:
+    """A request as a core sends it on."""
+    settings: dict[str, Any] = {"wants_reply": True, "source": CellPath.of("p@S2", f"*@{peer}")}
+    return Envelope(
+        id=os.urandom(16),
+        destination=CellPath.parse(destination),
+        payload=payload,
+        **settings | fields,
+    )
+
+
+class UnreliableZone(datetime.tzinfo):
+    """Makes a datetime whose encoding raises something nobody thinks of."""
+
+    def utcoffset(self, when: datetime.datetime | None) -> datetime.timedelta:
+        raise RuntimeError("no idea")
+
+    def dst(self, when: datetime.datetime | None) -> datetime.timedelta:
+        return self.utcoffset(when)
+
+    def tzname(self, when: datetime.datetime | None) -> str:
+        return "somewhere"

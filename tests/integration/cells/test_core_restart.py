@@ -1,0 +1,148 @@
+"""Cores that stop and start again under traffic."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad.cells import CellDomain
+from tests.cell_nodes import Domains, Gate, Inbox, cut, until
+
+pytestmark = pytest.mark.integration
+
+
+class Traffic:
+    """Calls from one satellite to the other, several at a time, until it is told to end."""
+
+    def __init__(self, domain: CellDomain, names: list[str], timeout_s: float = 8.0) -> None:
+        self._domain = domain
+        self._timeout_s = timeout_s
+        self._names = names
+        self.done = 0
+        self.errors: list[BaseException] = []
+        self._is_over = False
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name in self._names:
+                group.create_task(self._call(name))
+
+    async def _call(self, name: str) -> None:
+        while not self._is_over:
+            try:
+                payload = b"%d" % self.done
+                reply = await self._domain.call(name, payload, timeout=self._timeout_s)
+                assert reply == payload
+                self.done += 1
+            except Exception as error:
+                self.errors.append(error)
+
+    async def more(self, count: int) -> None:
+        """Wait until so many calls more have ended."""
+        target = self.done + count
+        await until(lambda: self.done >= target)
+
+    def end(self) -> None:
+        self._is_over = True
+
+
+@pytest.mark.slow
+async def test_orderly_restart_of_each_core_under_load_fails_no_call() -> None:
+    async with Domains(2, 2) as domains:
+        cells = [f"cell-{n}" for n in range(8)]
+        for name in cells:
+            domains["S2"].add_function(name, Inbox(), consume=[f"queue-{name}"])
+        await domains.settled()
+        names = [f"{it}@S2" for it in cells] + [f"queue-{it}" for it in cells]
+        traffic = Traffic(domains["S1"], names)
+        running = asyncio.ensure_future(traffic.run())
+        await traffic.more(500)
+        for core in ("C1", "C2"):
+            await domains[core].stop()
+            await traffic.more(500)
+            await domains.start(core)
+            await domains.connected()
+            await traffic.more(500)
+        traffic.end()
+        await running
+
+        assert traffic.errors == []
+        assert traffic.done >= 2_500
+
+
+async def test_a_core_that_breaks_off_under_load_fails_no_call_that_can_be_retried() -> None:
+    """Calls whose message was on the broken tunnel time out; all others go on at once."""
+    async with Domains(2, 2) as domains:
+        domains["S2"].add_function("echo", Inbox())
+        traffic = Traffic(domains["S1"], ["echo@S2"] * 4, timeout_s=1.0)
+        running = asyncio.ensure_future(traffic.run())
+        await traffic.more(100)
+        for _ in range(5):
+            for name in ("S1", "S2"):
+                if "C1" in domains[name].links.by_domain:
+                    await cut(domains[name], "C1")
+            await traffic.more(100)
+        traffic.end()
+        await running
+        assert all(isinstance(it, TimeoutError) for it in traffic.errors)
+
+
+async def test_satellites_leave_a_core_before_its_tunnels_close() -> None:
+    async with Domains(2, 2) as domains:
+        gate = Gate()
+        domains["C1"].add_function("slow", gate)
+        call = asyncio.ensure_future(domains["S1"].call("slow@C1"))
+        await until(lambda: gate.begun)
+        stop = asyncio.ensure_future(domains["C1"].stop(5.0))
+
+        def defaults(name: str) -> set[str]:
+            return {it.target.domain for it in domains[name].table.defaults()}
+
+        await until(lambda: defaults("S1") == defaults("S2") == {"C2"})
+        # The tunnels are still there, for what was begun.
+        assert "C1" in domains["S1"].links.by_domain
+        assert not stop.done()
+        gate.open()
+        assert await call == b""
+        await stop
+        await until(lambda: "C1" not in domains["S1"].links.by_domain)
+
+
+async def test_everything_a_domain_offered_is_withdrawn_before_it_closes() -> None:
+    async with Domains(1, 2) as domains:
+        gate, inbox = Gate(), Inbox()
+        domains["S1"].add_function("worker", gate, consume=["work"])
+        domains["S2"].add_function("worker", inbox, consume=["work"])
+        await domains.settled()
+        core = domains["C1"]
+        await core.send("worker@S1", b"begun")
+        await until(lambda: gate.begun)
+        stop = asyncio.ensure_future(domains["S1"].stop(5.0))
+        await until(lambda: [it.target.domain for it in core.table.queues("work")] == ["S2"])
+        for n in range(20):
+            assert await core.call("work", b"%d" % n) == b"%d" % n
+        assert not stop.done()
+        gate.open()
+        await stop
+        assert gate.finished == [b"begun"]
+
+
+async def test_a_stopped_core_that_comes_back_is_used_again() -> None:
+    async with Domains(1, 2) as domains:
+        domains["S2"].add_function("echo", Inbox(), consume=["work"])
+        for _ in range(2):
+            await domains["C1"].stop()
+            await domains.start("C1")
+            for name in ("echo@S2", "work"):
+                assert await domains["S1"].call(name, b"x", timeout=10) == b"x"
+
+
+async def test_stop_of_a_domain_is_quick_when_a_peer_is_gone_already() -> None:
+    async with Domains(2, 1) as domains:
+        await domains["C2"].stop()
+        await domains.services["C2"].stop()
+        started = asyncio.get_running_loop().time()
+        await domains["S1"].stop()
+        await domains["C1"].stop()
+        assert asyncio.get_running_loop().time() - started < 2

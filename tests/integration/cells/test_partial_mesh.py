@@ -1,0 +1,170 @@
+"""Not everybody is connected to everybody: messages find another way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad.cells import CellAddress, CellBusy, NoRoute
+from tests.cell_nodes import DEADLINE_S, Domains, Gate, Inbox, cut, link_of, quick, until
+
+pytestmark = pytest.mark.integration
+
+COUNT = 40
+
+
+async def check_all_ways(
+    domains: Domains, one: str, other: str, *forms: str, timeout: float = 5
+) -> None:
+    """Whatever is sent from either to the other arrives, and is answered."""
+    for here, there in ((one, other), (other, one)):
+        for n in range(COUNT):
+            # Other names each time, since names decide which core is asked, also for the reply.
+            sender = CellAddress(f"sender-{n}", here)
+            for form in forms:
+                name = form.format(n=n, there=there)
+                payload = f"{here} {n}".encode()
+                reply = await domains[here].call(name, payload, sender=sender, timeout=timeout)
+                assert reply == payload
+
+
+CELL = "cell-{n}@{there}"
+QUEUE = "work-{there}-{n}"
+
+
+def add_cells(domains: Domains, name: str) -> list[Inbox]:
+    inboxes = [Inbox() for _ in range(COUNT)]
+    for n, inbox in enumerate(inboxes):
+        domains[name].add_function(f"cell-{n}", inbox, consume=[f"work-{name}-{n}"])
+    return inboxes
+
+
+async def test_a_satellite_of_one_core_only() -> None:
+    async with Domains(2, 2, reach={"S1": ["C1"]}) as domains:
+        add_cells(domains, "S1")
+        add_cells(domains, "S2")
+        await domains.settled()
+        assert set(domains["S1"].links.by_domain) == {"C1"}
+        await check_all_ways(domains, "S1", "S2", CELL, QUEUE)
+
+
+async def test_two_satellites_without_a_core_in_common() -> None:
+    """Cores know who has a tunnel to a domain they have none to."""
+    async with Domains(2, 2, reach={"S1": ["C1"], "S2": ["C2"]}) as domains:
+        add_cells(domains, "S1")
+        add_cells(domains, "S2")
+        await domains.settled()
+        await check_all_ways(domains, "S1", "S2", CELL)
+
+
+async def test_cores_that_do_not_know_each_other() -> None:
+    """S1 has one core, S2 both: requests and replies that meet the wrong core try the other."""
+    async with Domains(2, 2, reach={"S1": ["C1"], "C1": [], "C2": []}) as domains:
+        assert "C2" not in domains["C1"].links.by_domain
+        add_cells(domains, "S1")
+        add_cells(domains, "S2")
+        await domains.settled()
+        await check_all_ways(domains, "S1", "S2", CELL, QUEUE, timeout=1)
+
+
+async def test_messages_that_nobody_waits_for_find_the_way_too() -> None:
+    async with Domains(2, 2, reach={"S1": ["C1"], "C1": [], "C2": []}) as domains:
+        inboxes = add_cells(domains, "S1")
+        await domains.settled()
+        for n in range(COUNT):
+            await domains["S2"].send(f"cell-{n}@S1", b"cell")
+            await domains["S2"].send(f"work-S1-{n}", b"queue")
+        await until(lambda: sum(len(it.messages) for it in inboxes) == 2 * COUNT)
+        assert all(sorted(it.payloads) == [b"cell", b"queue"] for it in inboxes)
+        # About half of the names lead to C2 first.
+        assert domains["S2"].statistics().resent > 0
+
+
+async def test_a_tunnel_between_cores_breaks_and_there_is_a_detour() -> None:
+    async with Domains(3, 2, reach={"S1": ["C1"], "S2": ["C2", "C3"]}) as domains:
+        add_cells(domains, "S1")
+        add_cells(domains, "S2")
+        await domains.settled()
+        # Of two cores it is the later one that dials: this one no more.
+        await domains["C2"].dialer.close()
+        await cut(domains["C1"], "C2")
+        await until(lambda: "C1" not in domains["C2"].links.by_domain)
+        await check_all_ways(domains, "S1", "S2", CELL)
+
+
+async def test_messages_that_wait_for_a_tunnel_go_another_way_when_it_breaks() -> None:
+    async with Domains(2, 2) as domains:
+        inbox = Inbox()
+        domains["S2"].add_function("sink", inbox)
+        await domains.settled()
+        sender = domains["S1"]
+        await sender.dialer.close()
+        await sender.call("sink@S2", b"which way")
+        [used] = [it for it in ("C1", "C2") if link_of(sender, it).statistics().sent]
+        link = link_of(sender, used)
+        # The tunnel takes no more, as if its socket were full.
+        link.tunnel.can_send = False
+        payloads = [b"%d" % n for n in range(100)]
+        for payload in payloads:
+            await sender.send("sink@S2", payload)
+        call = asyncio.ensure_future(sender.call("sink@S2", b"call", timeout=5))
+        await asyncio.sleep(0)
+        assert link.statistics().waiting == 101
+        await cut(sender, used)
+
+        assert await call == b"call"
+        assert inbox.payloads == [b"which way", *payloads, b"call"]
+        assert sender.statistics().resent == 101
+
+
+async def test_messages_that_wait_for_the_only_tunnel_fail_when_it_breaks() -> None:
+    async with Domains(1, 2) as domains:
+        gate = Gate()
+        domains["S2"].add_function("slow", gate)
+        sender = domains["S1"]
+        await sender.dialer.close()
+        link_of(sender, "C1").tunnel.can_send = False
+        call = asyncio.ensure_future(sender.call("slow@S2", b"x", wait=False))
+        await asyncio.sleep(0)
+        await cut(sender, "C1")
+        with pytest.raises(NoRoute):
+            await call
+        assert not gate.begun
+
+
+async def test_a_call_outlives_the_only_tunnel() -> None:
+    async with Domains(1, 2) as domains:
+        domains["S2"].add_function("echo", Inbox())
+        link_of(domains["S1"], "C1").tunnel.can_send = False
+        call = asyncio.ensure_future(domains["S1"].call("echo@S2", b"x", timeout=DEADLINE_S))
+        await asyncio.sleep(0)
+        await cut(domains["S1"], "C1")
+        assert await call == b"x"
+
+
+async def test_when_a_tunnel_is_full_the_next_one_takes_more() -> None:
+    async with Domains(2, 2, config=quick(link_messages_max=10)) as domains:
+        inbox = Inbox()
+        domains["S2"].add_function("sink", inbox)
+        sender = domains["S1"]
+        await sender.call("sink@S2", b"which way")
+        [used] = [it for it in ("C1", "C2") if link_of(sender, it).statistics().sent]
+        full = link_of(sender, used)
+        full.tunnel.can_send = False
+        for n in range(30):
+            await sender.send("sink@S2", b"%d" % n)
+        assert full.statistics().waiting == 5
+        await until(lambda: len(inbox.messages) == 26)
+        for link in sender.links.by_domain.values():
+            link.tunnel.can_send = False
+        with pytest.raises(CellBusy):
+            for _ in range(30):
+                await sender.send("sink@S2", b"never")
+        taken = sum(it.statistics().waiting for it in sender.links.by_domain.values())
+        for link in sender.links.by_domain.values():
+            link.tunnel.can_send = True
+            link.writable()
+        await until(lambda: len(inbox.messages) == 26 + taken)
+        await asyncio.sleep(0.05)
+        assert len(inbox.messages) == 26 + taken

@@ -1,0 +1,76 @@
+"""The fair queue against a list, under any sequence of offers and takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from postroad.cells.fair_queue import FairQueue
+
+ITEMS_MAX = 12
+BYTES_MAX = 60
+
+sources = st.sampled_from("abcde")
+sizes = st.integers(0, BYTES_MAX + 20)
+
+
+class FairQueueMachine(RuleBasedStateMachine):
+    """What is in the queue is what was taken in and not taken out, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: FairQueue[int] = FairQueue(ITEMS_MAX, BYTES_MAX)
+        self.model: list[tuple[int, int, str]] = []
+        self.count = 0
+
+    @rule(source=sources, size=sizes)
+    def offer(self, source: str, size: int) -> None:
+        self.count += 1
+        was_taken = self.queue.offer(self.count, size, source)
+        assert was_taken == self.is_welcome(source, size)
+        if was_taken:
+            self.model.append((self.count, size, source))
+
+    def is_welcome(self, source: str, size: int) -> bool:
+        """No source may hold more than what stays free; an empty queue takes anything."""
+        if not self.model:
+            return True
+        free_items = ITEMS_MAX - len(self.model)
+        free_bytes = BYTES_MAX - sum(it[1] for it in self.model)
+        own = [it for it in self.model if it[2] == source]
+        return len(own) < free_items and sum(it[1] for it in own) + size <= free_bytes
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def take(self) -> None:
+        assert self.queue.take() == self.model.pop(0)[0]
+
+    @rule()
+    def take_all(self) -> None:
+        assert list(self.queue.take_all()) == [it[0] for it in self.model]
+        self.model.clear()
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert len(self.queue) == len(self.model)
+        assert self.queue.bytes == sum(it[1] for it in self.model)
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        assert len(self.queue) <= ITEMS_MAX
+        # A single large item is the only one that may be above the limit.
+        assert self.queue.bytes <= BYTES_MAX or len(self.queue) == 1 or self.zeros_but_one()
+
+    def zeros_but_one(self) -> bool:
+        return sum(it[1] > 0 for it in self.model) == 1
+
+    @invariant()
+    def nobody_has_it_all(self) -> None:
+        held = Counter(it[2] for it in self.model)
+        if len(self.model) > 1:
+            assert max(held.values()) <= ITEMS_MAX // 2 + 1
+
+
+TestFairQueue = FairQueueMachine.TestCase

@@ -1,0 +1,73 @@
+"""Tunnels, for all messages, splits and damage."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.core.errors import RemoteProtocolError
+from postroad.wire import Opened, Phase, Request, Role
+from tests.tunnel_ends import PREAMBLE, tunnel_client, tunnel_hello, tunnel_pair, tunnel_server
+from tests.wire_pairs import Pair, Side, cut_at, hello_frame, version3_frame
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+messages = st.lists(st.tuples(texts, st.binary(max_size=200)), max_size=8)
+cuts = st.lists(st.integers(0, 2_000), max_size=8)
+
+
+def pieces_of(data: bytes, at: list[int]) -> list[bytes]:
+    return cut_at(data, [min(cut, len(data)) for cut in at])
+
+
+def requests_of(said: list[tuple[str, bytes]]) -> list[Request]:
+    return [Request(0, subject, payload) for subject, payload in said]
+
+
+@given(messages, messages, cuts, st.booleans())
+def test_both_ways_in_order(
+    there: list[tuple[str, bytes]], back: list[tuple[str, bytes]], at: list[int], pings: bool
+) -> None:
+    pair = tunnel_pair()
+    for side, said in ((pair.client, there), (pair.server, back)):
+        for subject, payload in said:
+            side.machine.request(0, subject, payload, 0)
+            if pings:
+                side.machine.ping(0)
+    pair.settle(lambda data: pieces_of(data, at))
+    assert pair.server.events == requests_of(there)
+    assert pair.client.events == requests_of(back)
+    assert pair.client.failure is pair.server.failure is None
+
+
+@given(messages, cuts)
+def test_what_comes_with_the_hello_is_not_lost(
+    said: list[tuple[str, bytes]], at: list[int]
+) -> None:
+    pair = Pair(tunnel_client(), tunnel_server())
+    pair.server.give(pair.client.take())
+    for subject, payload in said:
+        pair.server.machine.request(0, subject, payload, 0)
+    pair.client.give(*pieces_of(pair.server.take(), at))
+    opening = [Opened(3)] if said else []
+    assert pair.client.events == [*opening, *requests_of(said)]
+
+
+@given(st.sampled_from(Role), st.binary(max_size=200), messages, cuts)
+def test_any_bytes_either_mean_something_or_end_the_tunnel(
+    role: Role, garbage: bytes, said: list[tuple[str, bytes]], at: list[int]
+) -> None:
+    is_client = role is Role.CLIENT
+    side = Side(role, tunnel_client() if is_client else tunnel_server())
+    opening = PREAMBLE[4:] if is_client else PREAMBLE
+    frames = [
+        version3_frame(1, subject.encode() + payload, short=len(subject.encode()))
+        for subject, payload in said
+    ]
+    data = opening + hello_frame(tunnel_hello(role)) + b"".join(frames) + garbage
+    side.give(*pieces_of(data, at))
+    if is_client and not said and not side.events:
+        return
+    expected = [Opened(3), *requests_of(said)]
+    assert side.events[: len(expected)] == expected
+    if side.failure is not None:
+        assert isinstance(side.failure, RemoteProtocolError)
+        assert side.machine.phase is Phase.CLOSED
+        assert side.give(b"".join(frames)) == []

@@ -1,0 +1,241 @@
+"""Operators' commands: chosen, explained, and refused with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.cells.arguments import bind_arguments
+from postroad.cells.commands import command, commands_of, run_command
+from postroad.core.errors import ConfigError
+
+
+class Lamps:
+    """A set of commands that belongs to something else."""
+
+    @command("lamp on", "NAME", help="Light a lamp.\nIt stays lit.")
+    def light(self, name: str) -> str:
+        return f"{name} is lit"
+
+    @command("lamp ls", help="All lamps.")
+    def show(self) -> str:
+        return "red\ngreen"
+
+
+class Desk:
+    """Something with commands."""
+
+    def __init__(self) -> None:
+        self.command_sets = (Lamps(),)
+
+    @command("add", "A B [-times=N] [-share=X] [-loud]", help="Add numbers.")
+    def add(
+        self, a: int, b: int = 0, *, times: int = 1, share: float | None = None, loud: bool = False
+    ) -> str:
+        return f"{(a + b) * times} {share} {loud}"
+
+    @command("say", "[-from=WHO] WORD...", help="Say it.")
+    async def say(self, *words: str, from_: str | None = None) -> str:
+        return f"{from_}: {'|'.join(words)}"
+
+    @command("long", help="A long answer.")
+    def long(self) -> str:
+        return "\n".join(["line"] * 100_000)
+
+    @command("fail", help="Fail.")
+    def fail(self) -> str:
+        raise RuntimeError("it broke")
+
+    def unmarked(self) -> str:
+        raise AssertionError("this is no command")
+
+
+def run(line: str) -> str:
+    answer = run_command(Desk(), line)
+    assert isinstance(answer, str)
+    return answer
+
+
+async def run_later(line: str) -> str:
+    answer = run_command(Desk(), line)
+    assert isinstance(answer, Awaitable)
+    return await answer
+
+
+def refusal(line: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        run_command(Desk(), line)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("add 1", "1 None False"),
+        ("add 1 2", "3 None False"),
+        ("  add\t1   2 ", "3 None False"),
+        ("add -times=2 1 2", "6 None False"),
+        ("add 1 2 --times=2 -loud", "6 None True"),
+        ("add 1 -share=0.5", "1 0.5 False"),
+        ("add 1 -- -2", "-1 None False"),
+        ("lamp on 'the red one'", "the red one is lit"),
+        ("lamp on -", "- is lit"),
+        ("lamp ls", "red\ngreen"),
+    ],
+)
+def test_arguments_and_options(line: str, answer: str) -> None:
+    assert run(line) == answer
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("say", "None: "),
+        ("say a 'b c' -from=me d", "me: a|b c|d"),
+        ("say -from=a=b -- -from=c", "a=b: -from=c"),
+    ],
+)
+async def test_any_number_of_words(line: str, answer: str) -> None:
+    assert await run_later(line) == answer
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("ad 1", "no command 'ad'; did you mean 'add'?"),
+        ("xyzzy", "no command 'xyzzy'; try 'help'"),
+        ("lamp", "'lamp' alone is no command; there is 'lamp ls' or 'lamp on'"),
+        ("lamp lss", "no command 'lamp lss'; did you mean 'lamp ls'?"),
+        ("lamp zzzzzzzz", "no command 'lamp zzzzzzzz'; did you mean 'lamp ls' or 'lamp on'?"),
+        ("unmarked", "no command 'unmarked'; try 'help'"),
+        ("__init__", "no command '__init__'; try 'help'"),
+        ("-=", "no command '-='; try 'help'"),
+        ("lamp on", "NAME is missing; usage: lamp on NAME"),
+        ("lamp on a b", "'b' is too much; usage: lamp on NAME"),
+        ("lamp ls -x", "no option '-x'; usage: lamp ls"),
+        ("lamp on -name=a", "no option '-name'; usage: lamp on NAME"),
+        ("lamp on 'a", 'cannot read "lamp on \'a": no closing quotation'),
+        ("lamp on a\\", "cannot read 'lamp on a\\\\': no escaped character"),
+        ("lamp on a\0b", "a command is one line without control characters, not 'lamp on a?b'"),
+        ("lamp on a\nlamp ls", "a command is one line without control characters, not "),
+        ("lamp on a\x1b[2J", "a command is one line without control characters, not "),
+        ("help nothing", "no command 'nothing'; try 'help'"),
+    ],
+)
+def test_what_is_refused(line: str, text: str) -> None:
+    assert refusal(line).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("x", "A must be a whole number, not 'x'"),
+        ("1.5", "A must be a whole number, not '1.5'"),
+        ("1 -tims=2", "no option '-tims', did you mean -times?"),
+        ("1 -times", "option -times needs a value: -times=..."),
+        ("1 -times=", "option -times needs a value: -times=..."),
+        ("1 -times=2 -times=2", "option -times is given twice"),
+        ("1 -loud -loud", "option -loud is given twice"),
+        ("1 -loud=yes", "option -loud takes no value"),
+        ("1 -=", "option '-=' has no name"),
+        ("1 -=3", "option '-=3' has no name"),
+        ("1 ---", "option '---' has no name"),
+        ("1 -share=nan", "-share must be a number, not 'nan'"),
+        ("1 -share=1e999", "-share must be a number, not '1e999'"),
+        ("1 -share=x", "-share must be a number, not 'x'"),
+    ],
+)
+def test_wrong_options_are_told_with_the_usage(words: str, text: str) -> None:
+    assert refusal(f"add {words}") == f"{text}; usage: add A B [-times=N] [-share=X] [-loud]"
+
+
+def test_what_is_refused_is_not_repeated_at_length() -> None:
+    assert refusal("x" * 4_096) == f"no command '{'x' * 57}...'; try 'help'"
+    assert refusal("lamp ls " + "y" * 4_000) == f"'{'y' * 57}...' is too much; usage: lamp ls"
+    assert refusal("z" * 1_000_000) == (
+        "a command of 1000000 characters is too long; 4096 is the most"
+    )
+
+
+@pytest.mark.parametrize("line", ["", "  ", "help"])
+def test_help_lists_all_commands_in_order(line: str) -> None:
+    assert run(line).splitlines() == [
+        "add A B [-times=N] [-share=X] [-loud]  Add numbers.",
+        "fail                                   Fail.",
+        "info                                   What the cell does, and what waits for it.",
+        "lamp ls                                All lamps.",
+        "lamp on NAME                           Light a lamp.",
+        "long                                   A long answer.",
+        "say [-from=WHO] WORD...                Say it.",
+        "help [COMMAND]                         What can be said, or how.",
+    ]
+
+
+def test_help_for_one_command_and_for_a_family() -> None:
+    on = "usage: lamp on NAME\nLight a lamp.\nIt stays lit."
+    assert run("help lamp on") == on
+    assert run("help lamp") == f"usage: lamp ls\nAll lamps.\n\n{on}"
+
+
+def test_long_answers_are_cut_at_a_line() -> None:
+    *lines, note = run("long").splitlines()
+    assert set(lines) == {"line"}
+    assert note == f"({100_000 - len(lines)} more lines; ask for less)"
+    assert len(lines) * 5 <= 256 * 1024
+
+
+def test_a_cell_may_say_itself_what_info_is() -> None:
+    class Told(Desk):
+        @command("info", help="Mine.")
+        def info(self) -> str:
+            return "my own"
+
+    assert run_command(Told(), "info") == "my own"
+    assert commands_of(Told())["info"].help == "Mine."
+
+
+def test_annotations_may_be_types_or_texts() -> None:
+    def method(a: object, *, n: object = 0, f: object = False) -> None:
+        raise AssertionError("it is only looked at")
+
+    method.__annotations__.update(a=int, n=int | None, f=bool)
+    assert bind_arguments(method, ["1", "-n=2", "-f"]) == ([1], {"n": 2, "f": True})
+    method.__annotations__.update(a="int", n="float | None", f="bool")
+    assert bind_arguments(method, ["1", "-n=2"]) == ([1], {"n": 2.0})
+
+
+async def test_answers_that_are_no_texts() -> None:
+    class Odd:
+        @command("none", help="None.")
+        def none(self) -> None:
+            """Nothing to say."""
+
+        @command("number", help="A number.")
+        async def number(self) -> int:
+            return 5
+
+    assert run_command(Odd(), "none") == ""
+    answer = run_command(Odd(), "number")
+    assert not isinstance(answer, str)
+    assert await answer == "5"
+
+
+def test_what_a_command_raises_is_not_hidden() -> None:
+    with pytest.raises(RuntimeError, match="it broke"):
+        run("fail")
+
+
+@given(st.text(max_size=200) | st.text(alphabet="-='\" \\addlmpons1\0\n", max_size=40))
+def test_any_line_is_run_or_refused(line: str) -> None:
+    try:
+        answer = run_command(Desk(), line)
+    except ConfigError as error:
+        assert str(error).isprintable()
+    except RuntimeError:
+        assert line.split() == ["fail"]
+    else:
+        if not isinstance(answer, str):
+            answer.close()  # type: ignore[attr-defined]  # It is a coroutine.

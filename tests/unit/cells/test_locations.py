@@ -1,0 +1,58 @@
+"""Locations of cores, as far as nothing has to run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from postroad.cells.locations import CoreLocation, ZooKeeperLocations
+from postroad.core import Address
+from postroad.core.errors import ConfigError, MissingExtra
+
+PLACE = Address("10.0.0.1", 26502)
+
+
+def test_a_location_reads_as_its_endpoints() -> None:
+    location = CoreLocation("C1", (PLACE, Address("::1", 26502)), "A")
+    assert str(location) == "10.0.0.1:26502, [::1]:26502"
+    assert location == CoreLocation("C1", location.endpoints, "A")
+
+
+@pytest.mark.parametrize("count", [1, 16])
+def test_as_many_endpoints_as_allowed(count: int) -> None:
+    assert len(CoreLocation("C1", (PLACE,) * count).endpoints) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "endpoints", "zone", "complaint"),
+    [
+        ("", (PLACE,), None, "must not be empty"),
+        ("local", (PLACE,), None, "reserved"),
+        ("a@b", (PLACE,), None, "contains '@'"),
+        ("C1", (), None, "0 endpoints; it must have 1 to 16"),
+        ("C1", (PLACE,) * 17, None, "17 endpoints"),
+        ("C1", (PLACE, Address("10.0.0.1", 0)), None, "port"),
+        ("C1", (PLACE,), "", "zone: "),
+        ("C1", (PLACE,), "a b", "zone: "),
+    ],
+)
+def test_what_no_core_can_have_is_refused(
+    name: str, endpoints: tuple[Address, ...], zone: str | None, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        CoreLocation(name, endpoints, zone)
+
+
+def test_where_cores_are_kept() -> None:
+    locations = ZooKeeperLocations("127.0.0.1:2181", "a/b", "/r", auth=[("digest", "u:secret")])
+    assert repr(locations) == (
+        "<ZooKeeperLocations ZooKeeper 127.0.0.1:2181 /r/a%2Fb/cores [not started]>"
+    )
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "postroad.cluster.discovery.zookeeper", raising=False)
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    with pytest.raises(MissingExtra, match=r'finding cores .* "postroad\[zookeeper\]"'):
+        ZooKeeperLocations("127.0.0.1:2181", "demo")

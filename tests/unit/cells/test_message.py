@@ -1,0 +1,85 @@
+"""A message as its cell sees it."""
+
+import pytest
+
+from postroad.cells import CellAddress, CellMessage, CellPath
+from postroad.core.errors import MalformedPayload
+from tests.cell_nodes import Inbox
+from tests.cell_workshop import Workshop
+
+
+def test_body_is_read_from_the_payload() -> None:
+    assert CellMessage(b"\x93\x01\x02\x03", "msgpack").body == [1, 2, 3]
+    assert CellMessage(b"raw").body == b"raw"
+
+
+def test_body_that_is_something_else_is_malformed() -> None:
+    with pytest.raises(MalformedPayload):
+        _ = CellMessage(b"\xff", "text").body
+
+
+async def test_everything_the_sender_told_is_there() -> None:
+    shop, inbox = Workshop(), Inbox()
+    shop.add("a", inbox)
+    sender = CellAddress("p", "S1")
+    shop.tell("a", "hi", sender=sender, session="s-1", headers={"trace": "t"}, timeout=5)
+
+    [message] = inbox.messages
+    assert (message.body, message.sender, message.session) == ("hi", sender, "s-1")
+    assert message.headers == {"trace": "t"}
+    assert message.wants_reply is False
+    assert message.name is None
+    now = shop.exchange.loop.time()
+    assert message.deadline is not None and now < message.deadline <= now + 5
+
+
+async def test_message_without_a_time_has_no_deadline() -> None:
+    shop, inbox = Workshop(), Inbox()
+    shop.add("a", inbox)
+    shop.tell("a", b"")
+    assert inbox.messages[0].deadline is None
+
+
+async def test_way_of_a_message_from_elsewhere() -> None:
+    shop, inbox = Workshop(), Inbox()
+    shop.connect("C1")
+    shop.add("a", inbox)
+    request = shop.arrive("a@S1", ttl_ms=1_000)
+
+    [message] = inbox.messages
+    assert message.way == CellPath.of("p@S2", "*@C1")
+    assert message.sender == CellAddress("p", "S2")
+    assert (message.id, message.wants_reply) == (request.id, True)
+
+
+async def test_queue_and_topic_are_named_but_not_a_cell() -> None:
+    shop, inbox = Workshop(), Inbox()
+    shop.add("a", inbox, consume=["work"], subscribe=["news"])
+    shop.tell("work", b"1")
+    shop.publish("news", b"2")
+    shop.tell("a", b"3")
+    shop.tell("a@S1", b"4")
+
+    assert [(it.payload, it.name) for it in inbox.messages] == [
+        (b"1", "work"),
+        (b"2", "news"),
+        (b"3", None),
+        (b"4", None),
+    ]
+
+
+async def test_a_call_of_either_kind_looks_the_same() -> None:
+    """The first call goes the long way, the next ones the short way to a cell nearby."""
+    shop, inbox = Workshop(), Inbox()
+    shop.add("a", inbox)
+    for _ in range(2):
+        await shop.call("a", b"x", timeout=5, sender=CellAddress("p", "S1"))
+
+    far, near = inbox.messages
+    assert far.id != near.id
+    for message in (far, near):
+        assert (message.payload, message.content, message.name) == (b"x", "", None)
+        assert message.sender == CellAddress("p", "S1")
+        assert message.wants_reply
+        assert message.deadline is not None
+        assert message.way == CellPath()

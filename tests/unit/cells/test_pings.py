@@ -1,0 +1,37 @@
+"""Answers to pings."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from postroad.cells import CellMessage, CellPath
+from postroad.cells.content import PING, encode_body
+from postroad.cells.path import HOPS_MAX
+from postroad.cells.pings import Pong, answer_ping, read_pong
+from postroad.core.errors import MalformedPayload
+
+
+def test_the_answer_tells_the_way() -> None:
+    way = CellPath.of("System@S1", "*@S1", "*@C1")
+    content, payload = encode_body(answer_ping(CellMessage(b"", PING, way=way)))
+    assert content == "msgpack"
+    assert read_pong(payload) == way
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode("text"),
+        msgspec.msgpack.encode({"way": [1]}),
+        msgspec.msgpack.encode(Pong(("a@b@c",))),
+        msgspec.msgpack.encode(Pong(("x" * 1_000,))),
+        msgspec.msgpack.encode(Pong(("a@S1",) * (HOPS_MAX + 1))),
+        b"\x81\xa3way" + b"\x91" * 100_000,
+    ],
+)
+def test_what_is_no_answer(payload: bytes) -> None:
+    with pytest.raises(MalformedPayload, match="no answer to a ping"):
+        read_pong(payload)

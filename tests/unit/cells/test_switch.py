@@ -1,0 +1,236 @@
+"""The switch: what it remembers, what it does not, and that neither changes a decision."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.cells import (
+    HERE,
+    OUTWARDS,
+    CellPath,
+    Decision,
+    Envelope,
+    Kind,
+    NoRoute,
+    Origin,
+    Role,
+    Route,
+    RouteTable,
+    route_message,
+)
+from postroad.cells.routing import SOURCE_HOPS_MAX
+from postroad.cells.switch import Switch
+from tests.unit.cells.decisions import (
+    CELLS,
+    DEFAULTS,
+    FROM_CORE,
+    FROM_SATELLITE,
+    LINKS,
+    S1,
+    at,
+    cells_of,
+    failure_of,
+    gateways_of,
+)
+from tests.unit.cells.networks import make_envelope
+
+NOBODY: frozenset[str] = frozenset()
+
+
+class Pair:
+    """A switch and the function, which must agree."""
+
+    def __init__(self, *routes: Route, hidden: frozenset[str] = NOBODY, **options: int) -> None:
+        self.switch = Switch(S1, **options)
+        self.update(*routes, hidden=hidden)
+
+    def update(self, *routes: Route, hidden: frozenset[str] = NOBODY) -> None:
+        self.table = RouteTable([*LINKS, *routes])
+        self.hidden = hidden
+        self.switch.update(self.table, CELLS, hidden)
+
+    def decide(
+        self, path: str | Envelope, origin: Origin = HERE, avoid: frozenset[str] = NOBODY
+    ) -> Decision:
+        envelope = make_envelope(path, "p@S1") if isinstance(path, str) else path
+        decision = self.switch.decide(envelope, origin, avoid)
+        expected = route_message(
+            envelope,
+            origin,
+            table=self.table,
+            cells=CELLS,
+            domain=S1,
+            hidden=self.hidden,
+            avoid=avoid,
+        )
+        assert decision.deliveries == expected.deliveries
+        assert decision.forwards == expected.forwards
+        assert decision.failure == expected.failure
+        assert decision.is_answered == expected.is_answered
+        return decision
+
+    def remembers(self, path: str | Envelope, origin: Origin = HERE) -> bool:
+        """Whether the second of two messages needs no decision of its own."""
+        self.decide(path, origin)
+        return self.decide(path, origin).trace == ()
+
+
+QUEUE = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
+TOPIC = [Route.to_topic("T", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
+
+
+# What is remembered.
+
+
+@pytest.mark.parametrize("path", ["a", "a@S1", "x@S2", "*@S2:x", "q", "T", "x", "x@S9"])
+def test_what_is_remembered(path: str) -> None:
+    pair = Pair(*TOPIC, *DEFAULTS, Route.to_queue("q", at("*@S2")))
+    assert pair.remembers(path)
+
+
+def test_a_queue_is_remembered_once_each_of_its_routes_was_taken() -> None:
+    pair = Pair(*QUEUE)
+    for _ in range(100):
+        pair.decide("Q")
+    decisions = [pair.decide("Q") for _ in range(100)]
+    assert all(it.trace == () for it in decisions)
+    takers = {(*cells_of(it), *gateways_of(it)) for it in decisions}
+    assert takers == {("a",), ("b",), ("to-C1",), ("to-S2",)}
+
+
+def test_routes_of_a_queue_that_lead_nowhere_do_not_keep_it_from_being_remembered() -> None:
+    gone = [Route.to_queue("Q", at(it)) for it in ("gone@S1", "*@S9", "*@S8")]
+    for routes in ([*gone, *QUEUE], [*gone, DEFAULTS[0]]):
+        pair = Pair(*routes)
+        for _ in range(100):
+            pair.decide("Q")
+        assert all(pair.decide("Q").trace == () for _ in range(100))
+
+
+def test_the_routes_of_the_own_zone_are_remembered() -> None:
+    near = [Route.to_queue("Q", at(it), "east") for it in ("*@C1", "*@C2", "*@S9")]
+    pair = Pair(*near, *QUEUE[:2])
+    for _ in range(100):
+        pair.decide("Q")
+    decisions = [pair.decide("Q") for _ in range(100)]
+    assert {it.forwards[0].gateway for it in decisions} == {"to-C1", "to-C2"}
+    assert all(it.trace == () for it in decisions)
+
+
+def test_all_cells_of_a_domain_share_a_plan() -> None:
+    pair = Pair()
+    for number in range(50):
+        assert gateways_of(pair.decide(f"x{number}@S2")) == ["to-S2"]
+    assert pair.switch.remembered == 1
+
+
+def test_an_address_with_a_route_of_its_own_goes_another_way() -> None:
+    for exact in (
+        Route.to_address(at("x@S2"), at("to-C1@S1")),
+        Route.alias(at("x@S2"), at("y@C1")),
+    ):
+        pair = Pair(exact)
+        assert pair.remembers("y@S2")
+        assert gateways_of(pair.decide("x@S2")) == ["to-C1"]
+        assert gateways_of(pair.decide("y@S2")) == ["to-S2"]
+
+
+# What is not the same for all.
+
+
+def test_where_a_message_comes_from_matters() -> None:
+    pair = Pair(*TOPIC, *QUEUE)
+    for _ in range(2):
+        for origin in (HERE, OUTWARDS, FROM_CORE, FROM_SATELLITE):
+            pair.decide("a", origin)
+            pair.decide("T", origin)
+        assert failure_of(pair.decide("a", OUTWARDS))[0] == NoRoute.code
+        assert gateways_of(pair.decide("T", FROM_CORE)) == []
+        assert gateways_of(pair.decide("T", FROM_SATELLITE)) == ["to-C1"]
+
+
+def test_where_a_message_was_matters() -> None:
+    pair = Pair(*QUEUE[2:], *DEFAULTS)
+    for _ in range(40):
+        assert gateways_of(pair.decide(make_envelope("Q", "p@S2:*@S2"), FROM_SATELLITE)) == [
+            "to-C1"
+        ]
+        pair.decide("Q")
+        pair.decide(make_envelope("x", "p@S9:*@S9:*@C1"))
+        pair.decide("x")
+        pair.decide(make_envelope("Q", "p@S9:*@C1:*@S2"))
+
+
+def test_a_domain_behind_another_that_had_the_message() -> None:
+    pair = Pair(Route.to_domain("S9", at("*@S2")), Route.default(at("*@C1")))
+    for _ in range(2):
+        assert gateways_of(pair.decide("x@S9")) == ["to-S2"]
+        assert gateways_of(pair.decide("x@S9", FROM_SATELLITE)) == ["to-C1"]
+
+
+# What is decided anew.
+
+
+@pytest.mark.parametrize("path", ["*@S1:a", "alias", "x", "*@S1"])
+def test_what_is_unusual_is_not_remembered(path: str) -> None:
+    pair = Pair(Route.alias(at("alias"), at("a")))
+    assert not pair.remembers(path)
+    assert pair.switch.remembered == 0
+
+
+def test_messages_that_are_over_or_came_too_far_are_refused() -> None:
+    pair = Pair()
+    assert pair.remembers("x@S2")
+    far = make_envelope("x@S2", ":".join(["p@S1", *["*@C1"] * SOURCE_HOPS_MAX]))
+    assert "hops" in failure_of(pair.decide(far))[1]
+    assert "time" in failure_of(pair.decide(make_envelope("x@S2", "p@S1", ttl_ms=0)))[1]
+    late = make_envelope("x@S2", "p@S1", ttl_ms=0, kind=Kind.REPLY, answers=bytes(16))
+    assert pair.remembers(late)
+    walked = make_envelope("x@S2", "p@S1").heading(CellPath.of("x@S2").advanced())
+    assert failure_of(pair.decide(walked))[0] == NoRoute.code
+
+
+def test_what_is_avoided_is_avoided() -> None:
+    pair = Pair(*QUEUE, *DEFAULTS)
+    for _ in range(40):
+        pair.decide("Q")
+        pair.decide("Q", HERE, frozenset({"C1", "a@S1"}))
+        pair.decide("x")
+        assert gateways_of(pair.decide("x", HERE, frozenset({"C1"}))) == ["to-C2"]
+        assert gateways_of(pair.decide("x", HERE, frozenset({"C2"}))) == ["to-C1"]
+
+
+# Forgetting.
+
+
+def test_a_switch_knows_nothing_before_its_first_update() -> None:
+    decision = Switch(S1).decide(make_envelope("a@S1", "p@S1"))
+    assert failure_of(decision)[0] == NoRoute.code
+
+
+def test_an_update_forgets_everything() -> None:
+    pair = Pair(*DEFAULTS)
+    assert cells_of(pair.decide("a")) == ["a"]
+    assert gateways_of(pair.decide("x@S2")) == ["to-S2"]
+    pair.update(Route.to_address(at("x@S2"), at("to-C1@S1")), DEFAULTS[0], hidden=frozenset("a"))
+    assert pair.switch.remembered == 0
+    assert gateways_of(pair.decide("a")) == ["to-C1"]
+    assert gateways_of(pair.decide("x@S2")) == ["to-C1"]
+
+
+def test_cells_that_change_after_the_update_do_not_count() -> None:
+    cells = set(CELLS)
+    switch = Switch(S1)
+    switch.update(RouteTable(LINKS), cells)
+    cells.add("new")
+    assert failure_of(switch.decide(make_envelope("new", "p@S1")))[0] == NoRoute.code
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    pair = Pair(*QUEUE, *TOPIC, *DEFAULTS, remembered_max=10)
+    highest = 0
+    for number in range(60):
+        for path in (f"x{number}", "Q", "T", f"y@D{number}", "a"):
+            pair.decide(path, Origin.from_peer(f"P{number % 3}", Role.SATELLITE))
+            highest = max(highest, pair.switch.remembered)
+    assert 6 < highest <= 10

@@ -1,0 +1,23 @@
+"""Names as nodes of ZooKeeper, and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.cluster.discovery import name_of
+from postroad.cluster.discovery.paths import node_of
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_every_name_comes_back(name: str) -> None:
+    node = node_of(name)
+    assert "/" not in node
+    assert node not in ("", ".", "..")
+    assert name_of(node) == name
+
+
+@pytest.mark.parametrize("node", ["C%31", "a b", "%FF", "%2e%2e", "ä"])
+def test_a_node_that_spells_a_name_in_another_way_has_none(node: str) -> None:
+    assert name_of(node) is None

@@ -1,0 +1,115 @@
+"""Who consumes a queue, and who of them gets a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from postroad import MessagingService
+from postroad.cells import CellAddress, CellDomain, Route
+from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.node import GuaranteedConfig
+from postroad.node.consumers import (
+    Directions,
+    known_consumers,
+    own_consumers,
+    rank_cells,
+    read_consumers,
+)
+
+QUEUE = "payments"
+CONFIG = GuaranteedConfig(look_first_s=0.001, look_max_s=0.002)
+
+
+@pytest.fixture
+async def domain() -> AsyncIterator[CellDomain]:
+    """A domain of zone `north` that is alone."""
+    async with (
+        MessagingService("test", "S1") as service,
+        CellDomain(service, zone="north") as domain,
+    ):
+        yield domain
+
+
+def add_cells(domain: CellDomain, *names: str) -> None:
+    for name in names:
+        domain.add_function(name, lambda message: None, consume=[QUEUE])
+
+
+async def test_own_cells_are_known(domain: CellDomain) -> None:
+    assert (own_consumers(domain, QUEUE), known_consumers(domain, QUEUE)) == ([], {})
+    add_cells(domain, "a", "b")
+    assert own_consumers(domain, QUEUE) == ["a", "b"]
+    assert known_consumers(domain, QUEUE) == {"S1": "north"}
+
+
+async def test_other_domains_are_known_by_their_routes(domain: CellDomain) -> None:
+    routes = [
+        Route.to_queue(QUEUE, CellAddress.of_domain("S2"), "south"),
+        Route.to_queue(QUEUE, CellAddress.of_domain("S3")),
+        Route.to_queue("others", CellAddress.of_domain("S4")),
+    ]
+    domain.change_routes(added=routes)
+    assert own_consumers(domain, QUEUE) == []
+    assert known_consumers(domain, QUEUE) == {"S2": "south", "S3": None}
+
+
+async def test_key_decides_who_is_chosen_and_all_are_chosen(domain: CellDomain) -> None:
+    directions = Directions(domain, CONFIG)
+    consumers = dict.fromkeys(("S1", "S2", "S3"))
+    chosen = [directions.choose(consumers, b"%d" % key) for key in range(300)]
+    assert chosen == [directions.choose(consumers, b"%d" % key) for key in range(300)]
+    assert min(Counter(chosen).values()) > 60
+
+
+async def test_one_that_goes_moves_only_its_own_keys(domain: CellDomain) -> None:
+    directions = Directions(domain, CONFIG)
+    all_of_them, rest = dict.fromkeys(("S1", "S2", "S3")), dict.fromkeys(("S1", "S3"))
+    for key in range(100):
+        before = directions.choose(all_of_them, b"%d" % key)
+        if before != "S2":
+            assert directions.choose(rest, b"%d" % key) == before
+
+
+async def test_zone_of_this_domain_is_preferred(domain: CellDomain) -> None:
+    directions = Directions(domain, CONFIG)
+    consumers = {"S2": "south", "S3": "north", "S4": None}
+    assert {directions.choose(consumers, b"%d" % key) for key in range(50)} == {"S3"}
+
+
+async def test_waiting_ends_with_the_first_consumer_or_the_time(domain: CellDomain) -> None:
+    directions = Directions(domain, CONFIG)
+    assert await directions.wait(QUEUE, 0.01) == {}
+    waiting = asyncio.create_task(directions.wait(QUEUE, 10.0))
+    add_cells(domain, "a")
+    assert await waiting == {"S1": "north"}
+
+
+def test_cells_are_ranked_by_key() -> None:
+    cells = ["a", "b", "c"]
+    rankings = {tuple(rank_cells(cells, b"%d" % key)) for key in range(100)}
+    assert {ranking[0] for ranking in rankings} == set(cells)
+    assert all(sorted(ranking) == cells for ranking in rankings)
+
+
+def test_sensible_answers_are_read() -> None:
+    assert read_consumers({"S2": None, "S3": "north"}) == {"S2": None, "S3": "north"}
+    assert read_consumers({}) == {}
+
+
+@pytest.mark.parametrize(
+    "answer", [None, b"", "S2", ["S2"], {"S2": 7}, {7: None}, {"not a name!": None}, {"": None}]
+)
+def test_other_answers_are_not(answer: object) -> None:
+    with pytest.raises(MalformedPayload, match="no consumers"):
+        read_consumers(answer)
+
+
+@pytest.mark.parametrize("field", GuaranteedConfig.__struct_fields__)
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_times_must_be_above_zero(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{field}=.* must be a finite number above 0"):
+        GuaranteedConfig(**{field: value})

@@ -1,0 +1,314 @@
+"""Tunnels: connections on which both sides send requests and neither answers."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from postroad.core.errors import (
+    FrameTooLarge,
+    HandshakeRefused,
+    MalformedFrame,
+    PeerSilent,
+    SameNameRefused,
+)
+from postroad.core.limits import Limits
+from postroad.wire import DOCUMENTED, Goodbye, Opened, Phase, Request, Role
+from tests.tunnel_ends import (
+    PREAMBLE,
+    tunnel_client,
+    tunnel_hello,
+    tunnel_pair,
+    tunnel_server,
+    tunnel_side,
+    with_part,
+)
+from tests.wire_pairs import (
+    Pair,
+    Side,
+    byte_by_byte,
+    cut_version3,
+    hello_frame,
+    make_config,
+    server_config,
+    version3_frame,
+    version3_sample,
+    whole,
+)
+
+REQUEST = version3_sample(Request, Role.SERVER)
+BEATING = Limits(heartbeat_interval_s=5, heartbeat_timeout_s=15)
+
+
+def phase_of(side: Side) -> Phase:
+    return side.machine.phase
+
+
+# The beginning.
+
+
+@pytest.mark.parametrize("split", [whole, byte_by_byte])
+def test_a_client_waits_until_its_tunnel_is_taken(
+    split: Callable[[bytes], Sequence[bytes]],
+) -> None:
+    pair = Pair(tunnel_client(), tunnel_server())
+    pair.settle(split)
+    assert pair.server.events == [Opened(3)]
+    assert pair.client.events == []
+    assert phase_of(pair.client) is Phase.KNOCKING
+
+    pair.server.machine.ping(0)
+    pair.settle(split)
+    assert pair.client.events == [Opened(3)]
+    assert phase_of(pair.client) is Phase.OPEN
+    assert pair.client.machine.is_tunnel and pair.server.machine.is_tunnel
+
+
+def test_each_end_learns_the_part_of_the_other() -> None:
+    pair = tunnel_pair()
+    client, server = pair.client.machine.peer, pair.server.machine.peer
+    assert client is not None and server is not None
+    assert (client.role, client.zone, client.is_tunnel) == ("core", "north", False)
+    assert (server.role, server.zone, server.is_tunnel) == ("satellite", "", True)
+
+
+def test_a_message_says_as_well_that_the_tunnel_is_taken() -> None:
+    side = tunnel_side(Role.CLIENT, is_taken=False)
+    assert side.give(REQUEST) == [Opened(3), Request(7, "echo", b"payload")]
+    assert side.machine.phase is Phase.OPEN
+
+
+@pytest.mark.parametrize("role", Role)
+def test_messages_may_follow_the_hello_in_the_same_piece(role: Role) -> None:
+    is_client = role is Role.CLIENT
+    side = Side(role, tunnel_client() if is_client else tunnel_server())
+    opening = PREAMBLE[4:] if is_client else PREAMBLE
+    side.give(opening + hello_frame(tunnel_hello(role)) + REQUEST * 2)
+    expected = Request(7, "echo", b"payload")
+    assert side.events == [Opened(3), expected, expected]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_large_message_may_begin_right_after_the_hello(role: Role) -> None:
+    is_client = role is Role.CLIENT
+    side = Side(role, tunnel_client() if is_client else tunnel_server())
+    payload = bytes(range(256)) * 4_000
+    large = version3_frame(1, b"bulk" + payload, short=4)
+    opening = (PREAMBLE[4:] if is_client else PREAMBLE) + hello_frame(tunnel_hello(role))
+    data = opening + large + REQUEST
+    side.pour(data, piece_bytes=200_000)
+    requests = [Request(0, "bulk", payload), Request(7, "echo", b"payload")]
+    assert side.events == [Opened(3), *requests]
+
+
+def test_a_refusal_arrives_before_anything_is_open() -> None:
+    pair = Pair(tunnel_client(), tunnel_server())
+    pair.settle()
+    pair.server.machine.goodbye("not you", HandshakeRefused.code)
+    pair.settle()
+    assert pair.client.events == [Goodbye(HandshakeRefused.code, "not you")]
+    assert pair.client.failure is None
+
+
+def test_a_server_that_says_nothing_takes_no_tunnel() -> None:
+    side = tunnel_side(Role.CLIENT, is_taken=False)
+    assert side.machine.deadline() == 5
+    side.tick(5)
+    assert isinstance(side.failure, PeerSilent)
+    assert "no complete handshake" in str(side.failure)
+
+
+def test_a_client_that_gives_up_while_it_waits_says_so() -> None:
+    side = tunnel_side(Role.CLIENT, is_taken=False)
+    side.machine.goodbye("given up")
+    assert [frame.body for frame in cut_version3(side.take())] == [b"given up"]
+    assert side.machine.phase is Phase.CLOSED
+
+
+def test_a_server_without_a_role_is_refused() -> None:
+    """It may be an older node, which knows of no tunnels and would answer."""
+    pair = Pair(tunnel_client(), server_config())
+    pair.settle()
+    assert isinstance(pair.client.failure, HandshakeRefused)
+    assert str(pair.client.failure) == (
+        "node 'server' takes no tunnels: it has no role among cells"
+    )
+    (goodbye,) = [event for event in pair.server.events if isinstance(event, Goodbye)]
+    assert goodbye.code == HandshakeRefused.code
+
+
+def test_a_server_of_an_older_version_is_refused() -> None:
+    older = server_config(profile=DOCUMENTED.up_to(2))
+    pair = Pair(tunnel_client(), older)
+    pair.settle()
+    assert isinstance(pair.client.failure, HandshakeRefused)
+    assert str(pair.client.failure) == "the peer answered version 2, without tunnels"
+    assert pair.client.events == []
+
+
+def test_a_peer_is_checked_like_any_other() -> None:
+    namesake = with_part(make_config("client", incarnation=2), role="core")
+    pair = Pair(tunnel_client(), namesake)
+    pair.settle()
+    assert isinstance(pair.client.failure, SameNameRefused)
+
+    pair = Pair(tunnel_client(), tunnel_server(), client_names=frozenset({"somebody"}))
+    pair.settle()
+    assert isinstance(pair.server.failure, HandshakeRefused)
+    assert "certificate of somebody" in str(pair.server.failure)
+
+
+def test_what_a_server_says_of_tunnels_does_not_matter() -> None:
+    client = Side(Role.CLIENT)
+    hello = with_part(tunnel_server(), is_tunnel=True).hello
+    client.give(PREAMBLE[4:] + hello_frame(hello))
+    assert client.events == [Opened(3)]
+    assert not client.machine.is_tunnel
+
+
+def test_a_role_alone_makes_no_tunnel() -> None:
+    client = with_part(make_config(), role="satellite")
+    pair = Pair(client, tunnel_server())
+    pair.settle()
+    assert pair.client.events == pair.server.events == [Opened(3)]
+    pair.client.machine.request(1, "echo", b"", 0)
+    pair.settle()
+    pair.server.machine.reply(1, 0, b"answer")
+    pair.settle()
+    assert pair.client.failure is pair.server.failure is None
+
+
+# Messages.
+
+
+def ends(pair: Pair, sender: Role) -> tuple[Side, Side]:
+    sides = (pair.client, pair.server)
+    return sides if sender is Role.CLIENT else (sides[1], sides[0])
+
+
+@pytest.mark.parametrize("sender", Role)
+@pytest.mark.parametrize("split", [whole, byte_by_byte])
+def test_both_ends_send(sender: Role, split: Callable[[bytes], Sequence[bytes]]) -> None:
+    near, far = ends(tunnel_pair(), sender)
+    for number in range(20):
+        near.machine.request(0, f"subject-{number % 3}", bytes([number]), 0)
+    far.give(*split(near.take()))
+    assert far.events == [
+        Request(0, f"subject-{number % 3}", bytes([number])) for number in range(20)
+    ]
+    assert far.take() == b"", "nothing is answered"
+
+
+@pytest.mark.parametrize("receiver", Role)
+def test_usual_messages_are_handed_over_as_they_were_decoded(
+    receiver: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each frame that is looked at once more costs as much as decoding it."""
+    side = tunnel_side(receiver)
+    looked_at: list[object] = []
+    monkeypatch.setattr(type(side.machine), "_admit", lambda _, frame, *__: looked_at.append(frame))
+    assert len(side.give(REQUEST * 100)) == 100
+    assert looked_at == []
+    side.give(REQUEST + version3_frame(5, id=3))
+    assert len(looked_at) == 2
+
+
+@pytest.mark.parametrize("receiver", Role)
+def test_large_messages(receiver: Role) -> None:
+    side = tunnel_side(receiver)
+    payload = bytes(range(256)) * 8_000
+    data = version3_frame(1, b"bulk" + payload, short=4) + REQUEST
+    assert side.pour(data) == [Request(0, "bulk", payload), Request(7, "echo", b"payload")]
+
+
+@pytest.mark.parametrize("receiver", Role)
+def test_a_one_way_flag_does_no_harm(receiver: Role) -> None:
+    side = tunnel_side(receiver)
+    side.give(version3_frame(1, b"echo", flags=1, short=4, id=7))
+    assert side.events == [Request(7, "echo", b"", 0, True)]
+    assert side.failure is None
+
+
+@pytest.mark.parametrize("receiver", Role)
+def test_a_broken_message_is_not_answered(receiver: Role) -> None:
+    side = tunnel_side(receiver)
+    side.give(REQUEST + version3_frame(1, b"\xff", short=1, id=9))
+    assert side.events == [Request(7, "echo", b"payload")]
+    assert isinstance(side.failure, MalformedFrame)
+    (goodbye,) = cut_version3(side.take())
+    assert (goodbye.kind, goodbye.word) == (7, MalformedFrame.code)
+
+
+@pytest.mark.parametrize("receiver", Role)
+def test_a_message_that_is_too_large(receiver: Role) -> None:
+    side = tunnel_side(receiver)
+    side.give(version3_frame(1, short=4)[:20].replace(b"\x00\x00\x00\x10", b"\x7f\xff\xff\xff", 1))
+    assert isinstance(side.failure, FrameTooLarge)
+
+
+def test_nothing_is_compressed() -> None:
+    server = with_part(make_config("server", compressions=("zlib",)), role="core")
+    pair = tunnel_pair(tunnel_client(compressions=("zlib",)), server)
+    payload = bytes(10_000)
+    pair.client.machine.request(0, "echo", payload, 0)
+    (frame,) = cut_version3(pair.client.take())
+    assert (frame.flags, frame.body) == (0, b"echo" + payload)
+
+    pair.server.give(version3_frame(1, b"echo" + bytes(20), flags=2, short=4))
+    assert isinstance(pair.server.failure, MalformedFrame)
+    assert "no compression was agreed" in str(pair.server.failure)
+
+
+# Time and the end.
+
+
+def test_the_round_trip_is_measured_while_both_are_busy() -> None:
+    pair = tunnel_pair(tunnel_client(BEATING), tunnel_server(BEATING))
+    for now in range(1, 20):
+        pair.tick(now)
+        pair.client.machine.request(0, "news", b"", 0)
+        pair.server.machine.request(0, "news", b"", 0)
+        pair.settle()
+    assert pair.client.machine.round_trip_s is None, "nobody is ever quiet"
+
+    pair.client.machine.ping(20.0)
+    pair.server.give(pair.client.take())
+    pair.client.now = 20.25
+    pair.client.give(pair.server.take())
+    assert pair.client.machine.round_trip_s == 0.25
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_ping_that_comes_while_the_socket_is_full_is_answered_later(role: Role) -> None:
+    side = tunnel_side(role)
+    side.machine.is_writable = False
+    side.give(version3_frame(5, id=3), version3_frame(5, id=4))
+    side.machine.ping(1.0)
+    assert side.take() == b"", "it would only pile up"
+    side.machine.is_writable = True
+    side.machine.answer_held()
+    assert side.take() == version3_frame(6, id=4)
+    side.machine.answer_held()
+    assert side.take() == b""
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_silent_end_is_given_up(role: Role) -> None:
+    near, far = ends(tunnel_pair(tunnel_client(BEATING), tunnel_server(BEATING)), role)
+    near.tick(14.9)
+    assert near.failure is None
+    near.tick(15)
+    assert isinstance(near.failure, PeerSilent)
+    assert far.failure is None
+
+
+@pytest.mark.parametrize("sender", Role)
+def test_messages_under_way_survive_a_goodbye(sender: Role) -> None:
+    near, far = ends(tunnel_pair(), sender)
+    near.machine.goodbye("stopping", 3100)
+    assert near.machine.phase is Phase.DRAINING
+    far.machine.request(0, "late", b"", 0)
+    near.give(far.take())
+    assert near.events == [Request(0, "late", b"")]
+    far.give(near.take())
+    assert far.events == [Goodbye(3100, "stopping")]
+    assert near.failure is far.failure is None
