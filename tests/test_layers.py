@@ -18,9 +18,11 @@ CONFIG = ROOT / "importlinter.ini"
 
 # Parts of layers that have rules of their own. Here each is a package, whatever it is otherwise.
 PARTS = (
-    "cells/address", "cells/announcing", "cells/choice", "cells/decision", "cells/domain",
-    "cells/envelope", "cells/errors", "cells/failure", "cells/learning", "cells/path",
-    "cells/route", "cells/routes", "cells/routing", "cells/snapshots",
+    "cells/address", "cells/altering", "cells/announcing", "cells/choice", "cells/content",
+    "cells/decision", "cells/domain", "cells/envelope", "cells/envelope_form", "cells/errors",
+    "cells/failure", "cells/fair_queue", "cells/learning", "cells/message", "cells/path",
+    "cells/pings", "cells/plans", "cells/resends", "cells/route", "cells/routes", "cells/routing",
+    "cells/snapshots", "cells/statistics", "cells/surroundings", "cells/switch",
     "cluster/discovery", "cluster/membership", "durable/chain", "durable/config",
     "durable/control", "durable/dedup", "durable/exchange", "durable/letters", "durable/names",
     "durable/outflow", "durable/frontier", "durable/shelf", "durable/statistics", "durable/store",
