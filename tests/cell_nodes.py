@@ -23,9 +23,11 @@ from postroad.cells import (
     CellsConfig,
     Envelope,
     Failure,
+    Have,
     Kind,
     LearnerConfig,
     Role,
+    Snapshot,
     StaticLocations,
     Update,
     decode_envelope,
@@ -299,6 +301,13 @@ class ForgedDomain:
     def tell(self, update: Update) -> None:
         """Send news of routes."""
         self.post(encode_update(update), ROUTES)
+
+    async def acknowledge(self, peer: CellDomain) -> None:
+        """Say that everything is known that the peer offers; until then it tells no more."""
+        await until(lambda: any(isinstance(it, Snapshot) for it in self.updates))
+        told = [it for it in self.updates if isinstance(it, Snapshot)][-1]
+        self.tell(Have(told.incarnation, told.number, told.offer.digest()))
+        await until(lambda: self.name not in peer.spreader.announcer.behind())
 
     # What it hears.
 

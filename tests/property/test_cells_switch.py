@@ -112,7 +112,8 @@ paths = st.one_of(
     st.just(CellPath.of("n")),
     st.lists(addresses, min_size=1, max_size=2).map(lambda hops: CellPath(tuple(hops))),
 )
-kinds = st.builds(Kinds, few(paths, 3), few(sources), few(origins))
+all_origins = st.one_of(origins, origins, st.just(Origin(may_fan_out=False)))
+kinds = st.builds(Kinds, few(paths, 3), few(sources), few(all_origins))
 
 
 def outcome_of(decision: Decision) -> tuple[object, ...]:

@@ -136,7 +136,8 @@ class Calls:
     ) -> _Result:
         answer = self._expect(envelope.id, deadline)
         try:
-            failure = self._exchange.dispatch(envelope, _AGAIN, avoid, choices=choices)
+            origin = _AGAIN if avoid else HERE
+            failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
             return failure if failure is not None else await answer
         finally:
             del self._waiting[envelope.id]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from .errors import NoSuchCell
 from .layout import fields, names
 from .route import RouteType
 
 if TYPE_CHECKING:
     from .cell import Cell
-    from .exchange import Exchange
     from .runtime import CellDomain
 
 
@@ -21,6 +21,8 @@ class CellView(NamedTuple):
     """`idle`, `busy`, or `draining`: taken out of all queues and topics."""
     waiting: int
     waiting_bytes: int
+    oldest_wait_s: float | None
+    """How long the message has waited that came first."""
     running: int
     handled: int
     kind: str
@@ -30,23 +32,21 @@ class CellView(NamedTuple):
     is_system: bool
 
 
-def exchange_of(domain: CellDomain) -> Exchange:
-    """What moves the messages of a domain that runs."""
-    return domain._running()
-
-
 def view_cell(domain: CellDomain, name: str) -> CellView:
     """What there is to see of a cell; raises NoSuchCell if the domain has none of that name."""
-    exchange = exchange_of(domain)
-    runner = domain._runner(name)
-    running = len(runner._tasks)
+    exchange = domain.exchange
+    runner = exchange.runners.get(name)
+    if runner is None:
+        raise NoSuchCell(f"domain {domain.name} has no cell {name!r}")
+    since = runner.waiting_since
     busy = "idle" if runner.is_idle else "busy"
     return CellView(
         name=name,
         state="draining" if name in exchange.hidden else busy,
         waiting=len(runner.mailbox),
         waiting_bytes=runner.mailbox.bytes,
-        running=running,
+        oldest_wait_s=None if since is None else exchange.loop.time() - since,
+        running=runner.running,
         handled=runner.handled,
         kind=type(runner.cell).__name__,
         what=_describe(runner.cell),

@@ -64,9 +64,10 @@ class Dialer:
         """The cores known, those included that nobody tells of any more."""
         return self._cores
 
-    def is_missing(self, name: str) -> bool:
-        """Whether nobody tells of a core any more."""
-        return name in self._missing_since
+    def missing_s(self, name: str) -> float | None:
+        """How long nobody has told of a core any more; None if somebody does."""
+        since = self._missing_since.get(name)
+        return None if since is None else self._loop.time() - since
 
     def update(self, cores: Mapping[str, CoreLocation]) -> None:
         """These are all cores that somebody tells of now."""

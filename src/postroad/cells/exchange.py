@@ -22,7 +22,7 @@ from .address import CellAddress
 from .config import CellsConfig
 from .content import encode_body
 from .decision import HERE, Delivery, Forward, Origin
-from .domain import Domain
+from .domain import Domain, Role
 from .envelope import Envelope, Kind, make_reply
 from .errors import CellBusy, NoRoute, RoutingError
 from .failure import Failure, decode_failure, make_error_reply, replace_reply
@@ -39,6 +39,14 @@ logger = logging.getLogger("postroad.cells")
 _WARN_INTERVAL_S = 5.0
 _ID_PREFIX_BYTES = 8
 _NOBODY: frozenset[str] = frozenset()
+
+GATEWAY_PREFIX = "tunnel-"
+"""What the names of tunnels begin with, as cells of their domain."""
+
+
+def gateway_to(domain: str) -> str:
+    """The name that the tunnel to a domain has as a cell of this one."""
+    return GATEWAY_PREFIX + domain
 
 
 class Answer(NamedTuple):
@@ -87,6 +95,7 @@ class Exchange:
         # What becomes of answers to messages of this domain; True if somebody waited for it.
         self.on_answer: Callable[[bytes, Answer | Failure], bool] = lambda id, answer: False
         self.on_change: list[Callable[[], None]] = []
+        self._address = domain.address
         self._switch = Switch(domain)
         self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self._ids = count(1)
@@ -128,6 +137,12 @@ class Exchange:
         """Let a cell be reached by its full address alone."""
         self.hidden.add(name)
         self._update()
+
+    def show_cell(self, name: str) -> None:
+        """Let a cell be reached by its name again."""
+        if name in self.hidden:
+            self.hidden.remove(name)
+            self._update()
 
     def _update(self) -> None:
         self._switch.update(self.table, frozenset(self.runners), frozenset(self.hidden))
@@ -260,7 +275,7 @@ class Exchange:
         except LocalProtocolError:
             # Whoever sent it cannot be answered, and knows that.
             return
-        self.dispatch(reply)
+        self._send_back(reply, request)
 
     def fail(self, request: Envelope, error: BaseException, cell: str) -> None:
         """Tell the sender of a message that its handler raised, if it waits for an answer."""
@@ -285,7 +300,9 @@ class Exchange:
     def tell_sender(self, envelope: Envelope, origin: Origin, failure: Failure) -> None:
         """Tell whoever sent a message: a cell of this domain, or one elsewhere."""
         if envelope.kind is Kind.REPLY:
-            self.dispatch(replace_reply(envelope, failure, id=self.new_id()))
+            # The request was handled, so this is no failure to reach anybody.
+            told = msgspec.structs.replace(failure, is_handlers=True)
+            self.dispatch(replace_reply(envelope, told, id=self.new_id()))
         elif origin.peer is None and not self.on_answer(envelope.id, failure):
             self.complain(envelope, failure)
         elif origin.peer is not None:
@@ -300,7 +317,27 @@ class Exchange:
         if self.on_answer(envelope.id, failure):
             return
         if envelope.is_answerable:
-            self.dispatch(make_error_reply(envelope, failure, id=self.new_id()))
+            self._send_back(make_error_reply(envelope, failure, id=self.new_id()), envelope)
+
+    def _send_back(self, answer: Envelope, request: Envelope) -> None:
+        """Send an answer: from a satellite by the core that brought the request, if it is there.
+
+        That one knows the way to who asked; another core may have lost it.
+        """
+        way = request.source.last
+        gateway = "" if way is None else gateway_to(way.domain)
+        if (
+            way is None
+            or gateway not in self.gateways
+            or self.domain.role is not Role.SATELLITE
+            or answer.destination.current.domain == self.domain.name
+        ):
+            self.dispatch(answer)
+            return
+        forward = Forward(gateway, answer.sent_by(self._address), way.domain)
+        failure = self._forward(Parcel(forward, answer, HERE, _NOBODY, self.loop.time()))
+        if failure is not None:
+            self.complain(answer, failure)
 
     def _pass_answer(self, delivery: Delivery) -> None:
         """An answer goes to whoever waits for it, by the cells that its request went by."""

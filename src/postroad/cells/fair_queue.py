@@ -56,6 +56,11 @@ class FairQueue(Generic[T]):
             self._held[source] = (items - 1, held_bytes - size)
         return item
 
+    @property
+    def oldest(self) -> T | None:
+        """The item to be taken next, if there is one."""
+        return self._items[0][0] if self._items else None
+
     def take_all(self) -> Iterator[T]:
         """Everything, oldest first, until it is empty."""
         while self._items:

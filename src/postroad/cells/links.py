@@ -31,7 +31,7 @@ from .decision import Origin
 from .domain import Domain, Role
 from .envelope import Envelope
 from .envelope_form import begin_of, decode_envelope, encode_envelope, encode_route, is_over
-from .exchange import Exchange, Parcel
+from .exchange import Exchange, Parcel, gateway_to
 from .failure import Failure
 from .fair_queue import FairQueue
 from .message import CellMessage
@@ -44,9 +44,6 @@ MESSAGE = "cell"
 """The subject of envelopes in a tunnel."""
 ROUTES = "routes"
 """The subject of news of routes."""
-
-GATEWAY_PREFIX = "tunnel-"
-"""What the names of tunnels begin with, as cells of their domain."""
 
 # How often to look whether everything is written.
 _LOOK_EVERY_S = 0.01
@@ -122,7 +119,7 @@ class DomainLink:
     def __init__(self, tunnel: Tunnel, domain: Domain, exchange: Exchange, links: Links) -> None:
         self.tunnel = tunnel
         self.domain = domain
-        self.gateway = GATEWAY_PREFIX + domain.name
+        self.gateway = gateway_to(domain.name)
         self._address = domain.address
         self._origin = Origin.from_peer(domain.name, domain.role)
         self._exchange = exchange
@@ -222,7 +219,7 @@ class DomainLink:
             return
         self._received += 1
         self._exchange.receive(envelope, self._origin, now)
-        if way is None and envelope.destination.current.domain != self._exchange.domain.name:
+        if way is None and not envelope.destination.was_walked:
             self._learn_way(begin, envelope)
 
     def _pass_on(self, data: bytes, begin: bytes, way: _Way) -> bool:
@@ -241,6 +238,8 @@ class DomainLink:
 
     def _learn_way(self, begin: bytes, envelope: Envelope) -> None:
         """Remember where messages with this route go, until any route changes."""
+        if envelope.destination.current.domain == self._exchange.domain.name:
+            return
         forward = self._exchange.straight_way(envelope, self._origin)
         if forward is not None and len(begin) <= _WAY_BYTES_MAX:
             if len(self._ways) >= _WAYS_MAX:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from postroad.core.durations import format_seconds
 from postroad.core.errors import UsageError
 
 from .cell import Cell
@@ -61,8 +62,8 @@ class LocationManager(Cell):
         troubles = []
         if name not in dialer.cores:
             troubles.append("nobody told of it")
-        elif dialer.is_missing(name):
-            troubles.append("nobody tells of it any more")
+        elif (missing_s := dialer.missing_s(name)) is not None:
+            troubles.append(f"nobody has told of it for {format_seconds(missing_s)}")
         if failure is not None:
             troubles.append(failure)
         return "; ".join(troubles) or "ok"

@@ -10,7 +10,6 @@ from postroad.core.errors import ConfigError
 
 from .address import CellAddress
 from .arguments import quoted, read_path
-from .cell_views import exchange_of
 from .commands import command
 from .decision import HERE, Origin
 from .envelope import Envelope
@@ -83,7 +82,7 @@ class RouteCommands:
     def find(self, path: str, *, from_: str | None = None) -> str:
         """The decision about a message."""
         domain = self._cell.domain
-        exchange = exchange_of(domain)
+        exchange = domain.exchange
         origin, source = HERE, CellPath((self._cell.address,))
         if from_ is not None:
             origin, source = self._origin(from_), CellPath.of(f"System@{from_}", f"*@{from_}")

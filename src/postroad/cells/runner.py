@@ -83,6 +83,17 @@ class CellRunner:
         """Whether nothing waits or is worked on."""
         return not (self._is_inside or self.mailbox or self._tasks)
 
+    @property
+    def running(self) -> int:
+        """How many messages it works on."""
+        return len(self._tasks) + self._is_inside
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When the message came that waits longest; None if none waits."""
+        oldest = self.mailbox.oldest
+        return None if oldest is None else oldest.arrived
+
     def deliver(
         self, delivery: Delivery, arrived: float, source: str, transaction: Any = None
     ) -> bool:

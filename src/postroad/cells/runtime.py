@@ -16,7 +16,8 @@ from .config import CellsConfig
 from .dialing import Dialer
 from .domain import Domain, Role
 from .errors import NoSuchCell
-from .links import GATEWAY_PREFIX, Links
+from .exchange import GATEWAY_PREFIX, Exchange
+from .links import Links
 from .locations import Locations, StaticLocations
 from .route import Route
 from .routes import RouteTable, require_target
@@ -89,12 +90,13 @@ class CellDomain(CellSender, Lifecycle):
             accept=self.links.accept,
             has_link=self.links.by_domain.__contains__,
         )
+        # It raises if the service has a domain already, which must not be disturbed.
+        self.service.accept_tunnels(self.links.accept)
         self._state = DomainState.RUNNING
         self.service.introduce(self.identity.role.value, self.identity.zone)
         try:
             for cell in standard_cells(self):
                 await self.add(cell)
-            self.service.accept_tunnels(self.links.accept)
             await self.locations.start(self.identity, (self.service.address,), self.dialer.update)
         except BaseException:
             await self.stop(0.0)
@@ -131,6 +133,11 @@ class CellDomain(CellSender, Lifecycle):
         return max(0.0, deadline - self._exchange.loop.time())
 
     # What it is.
+
+    @property
+    def exchange(self) -> Exchange:
+        """What moves its messages; for the cells that come with every domain."""
+        return self._running()
 
     @property
     def table(self) -> RouteTable:
@@ -203,7 +210,8 @@ class CellDomain(CellSender, Lifecycle):
     async def drain(self, name: str, timeout: float | None = None) -> bool:
         """Take a cell out of all queues and topics, and wait until it has nothing left to do.
 
-        It can still be reached by its full address. False if it took too long; then it is
+        It can still be reached by its full address, and by its name once it consumes or
+        subscribes again. False if it took too long; then it is
         drained, but others may not know, or it is still at work.
         """
         runner = self._runner(name)
@@ -275,6 +283,7 @@ class CellDomain(CellSender, Lifecycle):
         """Have a cell take messages of further queues."""
         target, zone = self._runner(name).cell.address, self.identity.zone
         self._exchange.change_routes(added=[Route.to_queue(it, target, zone) for it in queues])
+        self._exchange.show_cell(name)
 
     def unconsume(self, name: str, *queues: str) -> None:
         """Have a cell take messages of these queues no more."""
@@ -285,6 +294,7 @@ class CellDomain(CellSender, Lifecycle):
         """Have a cell get copies of what is published to further topics."""
         target, zone = self._runner(name).cell.address, self.identity.zone
         self._exchange.change_routes(added=[Route.to_topic(it, target, zone) for it in topics])
+        self._exchange.show_cell(name)
 
     def unsubscribe(self, name: str, *topics: str) -> None:
         """Have a cell get no copies any more."""

@@ -25,7 +25,10 @@ class CellStatistics(msgspec.Struct):
     replies_late: int = 0
     """Replies and errors that nobody waited for any more."""
     malformed: int = 0
-    """Messages of peers that could not be read, or that pretend to come from somebody else."""
+    """Messages of peers that could not be read, or that pretend to come from somebody else.
+
+    What only passes through is not read beyond its route, so it counts where it is delivered.
+    """
 
     def copy(self) -> CellStatistics:
         """The counters as they are now."""

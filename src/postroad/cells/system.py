@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 # Commands may wait for other domains, which may wait for this one: they must not stand in line.
 _CONCURRENCY = 64
+_CELL_HEADINGS = (
+    *("NAME", "STATE", "WAITING", "OLDEST WAIT"),
+    *("RUNNING", "HANDLED", "CLASS", "WHAT IT DOES"),
+)
 
 
 class System(Cell):
@@ -101,8 +105,7 @@ class System(Cell):
             raise ConfigError(f"no cell is called {' or '.join(map(quoted, patterns[:5]))}")
         if not f:
             return "\n".join(chosen)
-        headings = ("NAME", "STATE", "WAITING", "RUNNING", "HANDLED", "CLASS", "WHAT IT DOES")
-        return table(headings, (_cell_row(view_cell(self.domain, it)) for it in chosen))
+        return table(_CELL_HEADINGS, (_cell_row(view_cell(self.domain, it)) for it in chosen))
 
     # What can be done.
 
@@ -158,7 +161,11 @@ def _fits(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _cell_row(view: CellView) -> tuple[object, ...]:
-    return view.name, view.state, view.waiting, view.running, view.handled, view.kind, view.what
+    wait = milliseconds(view.oldest_wait_s)
+    return (
+        *(view.name, view.state, view.waiting, wait),
+        *(view.running, view.handled, view.kind, view.what),
+    )
 
 
 def _tunnel_row(link: DomainLink) -> tuple[object, ...]:

@@ -222,7 +222,7 @@ class Connection:
 
     def _admit(self, frame: Frame, events: list[Event], now: float) -> None:
         kind, is_tunnel = type(frame), self.is_tunnel
-        verdict = judge(self.version, self.role, self.phase, kind, is_tunnel=is_tunnel)
+        verdict = judge(self.version, self.role, self.phase, kind, is_tunnel)
         if verdict is Verdict.REFUSE:
             where = " of a tunnel" if is_tunnel else ""
             raise IllegalFrame(

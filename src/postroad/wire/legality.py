@@ -64,7 +64,7 @@ LENIENT: dict[Role, frozenset[type]] = {
 
 
 def judge(
-    version: int, receiver: Role, phase: Phase, frame: type[Frame], *, is_tunnel: bool = False
+    version: int, receiver: Role, phase: Phase, frame: type[Frame], is_tunnel: bool = False
 ) -> Verdict:
     """What the receiver does with such a frame now."""
     if version < 3:

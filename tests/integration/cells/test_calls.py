@@ -187,8 +187,11 @@ async def test_a_reply_too_large_for_a_peer_is_told() -> None:
     async with Domains(1, 2, limits_of=small) as domains:
         domains["S2"].add_function("large", lambda message: bytes(1 << 20))
         domains["S2"].add_function("echo", Inbox())
-        with pytest.raises(MessageTooLarge, match="bytes"):
+        with pytest.raises(RemoteHandlerFailure, match="bytes") as caught:
             await domains["S1"].call("large@S2", timeout=2)
+        # It was handled, so it is not for the caller to believe that nothing was sent.
+        assert caught.value.outcome is Outcome.KNOWN
+        assert caught.value.remote_code == MessageTooLarge.code
         assert await domains["S1"].call("echo@S2", b"small") == b"small"
 
 

@@ -82,4 +82,4 @@ async def test_a_call_of_either_kind_looks_the_same() -> None:
         assert message.sender == CellAddress("p", "S1")
         assert message.wants_reply
         assert message.deadline is not None
-        assert message.way == CellPath()
+        assert message.way == CellPath.of("p@S1")

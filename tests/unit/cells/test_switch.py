@@ -141,7 +141,7 @@ def test_an_address_with_a_route_of_its_own_goes_another_way() -> None:
 def test_where_a_message_comes_from_matters() -> None:
     pair = Pair(*TOPIC, *QUEUE)
     for _ in range(2):
-        for origin in (HERE, OUTWARDS, FROM_CORE, FROM_SATELLITE):
+        for origin in (HERE, OUTWARDS, FROM_CORE, FROM_SATELLITE, Origin(may_fan_out=False)):
             pair.decide("a", origin)
             pair.decide("T", origin)
         assert failure_of(pair.decide("a", OUTWARDS))[0] == NoRoute.code

@@ -1,0 +1,156 @@
+"""Tunnels with peers that are no Postroad nodes: what they send costs their own tunnel only."""
+
+import asyncio
+
+import pytest
+
+from postroad.core.errors import IllegalFrame, MalformedFrame
+from tests.net_peers import nothing_left, until
+from tests.net_scripts import RawPeer, RawServer
+from tests.raw_peers import both_loops
+from tests.tunnel_ends import TunnelPair, raw_part, raw_tunnel, running_tunnels, serve_raw_tunnel
+from tests.wire_pairs import version3_frame
+
+NEWS = version3_frame(1, b"news" + b"fine", short=4)
+LARGE = bytes(range(256)) * 2_000
+BULK = version3_frame(1, b"bulk" + LARGE, short=4)
+
+BAD: dict[str, tuple[bytes, int]] = {
+    "a reply": (version3_frame(2, b"payload", id=7), IllegalFrame.code),
+    "a cancel": (version3_frame(4, id=7), IllegalFrame.code),
+    "a second hello": (raw_part("raw", role="core"), IllegalFrame.code),
+    "an unknown frame": (version3_frame(99), MalformedFrame.code),
+    "garbage": (b"GET / HTTP/1.1\r\n\r\n" * 4, 0),
+    "a subject that is no text": (version3_frame(1, b"\xff", short=1, id=3), MalformedFrame.code),
+    "a compressed message": (
+        version3_frame(1, b"news" + bytes(20), flags=2, short=4),
+        MalformedFrame.code,
+    ),
+}
+bad_frames = pytest.mark.parametrize("kind", BAD)
+
+
+async def goodbye_of(peer: RawPeer) -> int:
+    """The code of the goodbye before the service closes; all else it says is heartbeats."""
+    while True:
+        kind, _, _, code, _, _ = await peer.read_frame()
+        assert kind in (5, 6, 7)
+        if kind == 7:
+            await peer.read_to_end()
+            return code
+
+
+async def check_that_others_live(pair: TunnelPair) -> None:
+    near, far = await pair.open()
+    near.tunnel.post("still", b"here")
+    await until(lambda: far.payloads == [b"here"])
+
+
+@bad_frames
+async def test_what_a_client_may_not_send(kind: str) -> None:
+    data, code = BAD[kind]
+    async with running_tunnels() as pair:
+        bystander, _ = await pair.open()
+        with await raw_tunnel(pair.server.address) as peer:
+            user = pair.server_users.last
+            await peer.write(NEWS + data + NEWS)
+            said = await goodbye_of(peer)
+            assert code in (0, said)
+        await until(lambda: user.reasons)
+        assert user.payloads == [b"fine"], "what was before still counts"
+        assert len(user.reasons) == 1 and "connection closed: " in user.reasons[0]
+        assert pair.server.statistics().protocol_errors == 1
+        assert bystander.tunnel.is_open
+        await check_that_others_live(pair)
+
+
+@bad_frames
+async def test_what_a_server_may_not_send(kind: str) -> None:
+    data, code = BAD[kind]
+    said: list[int] = []
+
+    async def misbehave(peer: RawPeer) -> None:
+        await serve_raw_tunnel(peer, NEWS)
+        await peer.write(data)
+        said.append(await goodbye_of(peer))
+
+    async with RawServer(misbehave) as server, running_tunnels() as pair:
+        tunnel = await pair.client.open_tunnel(server.address, pair.users)
+        user = pair.users.last
+        await tunnel.wait_closed()
+        await until(lambda: said)
+        assert code in (0, said[0])
+        assert user.payloads == [b"fine"]
+        assert len(user.reasons) == 1
+        await check_that_others_live(pair)
+
+
+async def test_garbage_right_after_the_hello() -> None:
+    async with running_tunnels() as pair, nothing_left():
+        bad = [NEWS, version3_frame(99)]
+        with await raw_tunnel(pair.server.address, *bad, is_taken=False) as peer:
+            assert await goodbye_of(peer) == MalformedFrame.code
+        user = pair.server_users.last
+        await until(lambda: user.reasons)
+        assert (user.payloads, len(user.reasons)) == ([b"fine"], 1)
+        await until(lambda: pair.server.statistics().accepted == 0)
+
+
+async def test_flags_that_change_nothing_do_no_harm() -> None:
+    async with running_tunnels() as pair:
+        with await raw_tunnel(pair.server.address) as peer:
+            user = pair.server_users.last
+            await peer.write(version3_frame(1, b"news" + b"1", flags=1, short=4, word=5, id=9))
+            await until(lambda: user.payloads == [b"1"])
+            assert user.tunnel.is_open
+
+
+@both_loops
+async def test_what_comes_with_a_clients_hello_is_not_lost() -> None:
+    async with running_tunnels() as pair:
+        with await raw_tunnel(pair.server.address, NEWS, BULK, NEWS) as peer:
+            user = pair.server_users.last
+            await until(lambda: len(user.payloads) == 3)
+            assert user.payloads == [b"fine", LARGE, b"fine"]
+            await peer.write(BULK * 2 + NEWS)
+            await until(lambda: len(user.payloads) == 6)
+            assert user.payloads[3:] == [LARGE, LARGE, b"fine"]
+            # The handshake's six bytes count too.
+            expected = 6 + len(raw_part("raw", role="satellite", is_tunnel=True))
+            assert user.tunnel.bytes_received == expected + 3 * len(NEWS + BULK)
+
+
+@both_loops
+async def test_what_comes_with_a_servers_hello_is_not_lost() -> None:
+    async def speak_first(peer: RawPeer) -> None:
+        await serve_raw_tunnel(peer, NEWS, BULK, NEWS)
+        await asyncio.Event().wait()
+
+    async with running_tunnels() as pair, RawServer(speak_first) as server:
+        await pair.client.open_tunnel(server.address, pair.users)
+        user = pair.users.last
+        await until(lambda: len(user.payloads) == 3)
+        assert user.payloads == [b"fine", LARGE, b"fine"]
+
+
+async def test_bytes_one_by_one() -> None:
+    async with running_tunnels() as pair:
+        with await raw_tunnel(pair.server.address) as peer:
+            user = pair.server_users.last
+            for byte in NEWS * 3:
+                await peer.write(bytes([byte]))
+                await asyncio.sleep(0)
+            await until(lambda: user.payloads == [b"fine"] * 3)
+
+
+async def test_a_tunnel_is_never_answered() -> None:
+    async with running_tunnels() as pair:
+        pair.server.subscribe("news", lambda message: message.payload)
+        with await raw_tunnel(pair.server.address) as peer:
+            user = pair.server_users.last
+            await peer.write(NEWS)
+            await until(lambda: user.payloads)
+            await peer.write(version3_frame(5, id=77))
+            kind, _, _, _, id, _ = await peer.read_frame()
+            assert (kind, id) == (6, 77)
+        assert pair.server.statistics().requests_received == 0

@@ -1,0 +1,310 @@
+"""How tunnels end: on purpose, by failure, by silence, with their service; users hear it once."""
+
+import asyncio
+import socket
+
+import pytest
+
+from postroad.core.errors import ConnectionClosed, NotRunning, PeerSilent
+from postroad.core.limits import KIB
+from postroad.net import Tunnel, TunnelUser
+from postroad.wire import Request
+from tests.net_peers import make_service, nothing_left, stays, until
+from tests.net_scripts import RawPeer, RawServer, blackhole
+from tests.raw_peers import both_loops
+from tests.tunnel_ends import Recorder, Recorders, raw_tunnel, running_tunnels, serve_raw_tunnel
+from tests.wire_pairs import version3_frame
+
+NEWS = version3_frame(1, b"news" + b"fine", short=4)
+BEATING = {"heartbeat_interval_s": 0.1, "heartbeat_timeout_s": 0.4}
+
+
+# On purpose.
+
+
+either_end = pytest.mark.parametrize("is_client", [True, False])
+
+
+@either_end
+async def test_either_end_may_close(is_client: bool) -> None:
+    async with running_tunnels() as pair:
+        users = await pair.open()
+        closing, other = users if is_client else reversed(users)
+        closing.tunnel.close("had enough")
+        await until(lambda: closing.reasons and other.reasons)
+        assert closing.reasons == ["connection closed: had enough"]
+        assert other.reasons == ["the peer closed the connection: had enough"]
+        await closing.tunnel.wait_closed()
+        assert pair.client.statistics().tunnels == pair.server.statistics().tunnels == 0
+
+
+@both_loops
+async def test_both_ends_may_close_at_once() -> None:
+    async with running_tunnels() as pair, nothing_left():
+        near, far = await pair.open()
+        near.tunnel.close("had enough")
+        far.tunnel.close("me too")
+        await until(lambda: near.reasons and far.reasons)
+        assert near.reasons == ["connection closed: had enough"]
+        assert far.reasons == ["connection closed: me too"]
+
+
+@both_loops
+async def test_closing_again_changes_nothing() -> None:
+    async with running_tunnels() as pair:
+        near, far = await pair.open()
+        near.tunnel.close("first")
+        near.tunnel.close("second")
+        await until(lambda: near.reasons and far.reasons)
+        near.tunnel.close("third")
+        await stays(lambda: near.reasons == ["connection closed: first"])
+        assert far.reasons == ["the peer closed the connection: first"]
+
+
+@both_loops
+async def test_what_was_posted_before_closing_arrives() -> None:
+    """Also what the other end posts before it hears of it; closing at once would lose both."""
+    async with running_tunnels() as pair:
+        near, far = await pair.open()
+        for value in range(500):
+            near.tunnel.post("news", bytes([value % 256]) * 2_000)
+            far.tunnel.post("news", bytes([value % 256]) * 2_000)
+        near.tunnel.close("done")
+        await until(lambda: near.reasons and far.reasons)
+        assert len(far.payloads) == len(near.payloads) == 500
+
+
+async def test_a_user_may_close_while_it_receives() -> None:
+    async with running_tunnels() as pair:
+        near, far = await pair.open()
+        far.on_received = lambda _: far.tunnel.close("that was all")
+        near.tunnel.post("news", b"1")
+        await until(lambda: near.reasons and far.reasons)
+        assert near.reasons == ["the peer closed the connection: that was all"]
+
+
+async def test_a_peer_that_ignores_the_goodbye_is_cut_off() -> None:
+    async with running_tunnels() as pair, nothing_left():
+        with await raw_tunnel(pair.server.address) as peer:
+            user = pair.server_users.last
+            user.tunnel.close("go away", linger_s=0.05)
+            await peer.write(NEWS)
+            await until(lambda: user.reasons)
+            assert user.payloads == [b"fine"]
+            assert user.reasons == ["connection closed: go away"]
+
+
+async def test_a_peer_that_hangs_up_without_a_word() -> None:
+    async with running_tunnels() as pair:
+        with await raw_tunnel(pair.server.address, NEWS) as peer:
+            user = pair.server_users.last
+            await until(lambda: user.payloads)
+            peer.close()
+            await until(lambda: user.reasons)
+            assert user.reasons == ["the peer closed the connection"]
+        with await raw_tunnel(pair.server.address) as peer:
+            user = pair.server_users.last
+            peer.reset()
+            await until(lambda: user.reasons)
+            assert user.reasons[0].startswith("connection lost: ")
+        assert pair.server.statistics().connections_lost == 2
+        assert pair.server.statistics().accepted == 0
+
+
+@both_loops
+async def test_nothing_can_be_posted_once_the_peer_has_hung_up() -> None:
+    """Also while what was posted before still waits for the socket."""
+    async with running_tunnels(server_limits={"write_buffer_bytes_max": 16 * KIB}) as pair:
+        with await raw_tunnel(pair.server.address) as peer:
+            user = pair.server_users.last
+            while user.tunnel.can_send:
+                user.tunnel.post("flood", bytes(50_000))
+                await asyncio.sleep(0)
+            peer.sock.shutdown(socket.SHUT_WR)
+            await until(lambda: not user.tunnel.is_open)
+            with pytest.raises(ConnectionClosed):
+                user.tunnel.post("news", b"")
+            assert user.reasons == []
+        await until(lambda: user.reasons)
+
+
+async def test_a_server_that_takes_a_tunnel_and_says_goodbye_in_one_breath(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever gets such a tunnel can only find that it cannot post: that is no failure."""
+
+    async def serve(peer: RawPeer) -> None:
+        await serve_raw_tunnel(peer, NEWS, version3_frame(7, b"sorry"))
+        await peer.read_to_end()
+
+    def greet(tunnel: Tunnel) -> TunnelUser:
+        tunnel.post("hello", b"")
+        return Recorder(tunnel)
+
+    async with RawServer(serve) as server, running_tunnels() as pair:
+        with pytest.raises(ConnectionClosed, match="sorry"):
+            await pair.client.open_tunnel(server.address, greet)
+        tunnel = await pair.client.open_tunnel(server.address, pair.users)
+        await tunnel.wait_closed()
+        assert pair.users.last.payloads == [b"fine"]
+        assert pair.users.last.reasons == ["the peer closed the connection: sorry"]
+        assert "failed" not in caplog.text
+
+
+# Users that fail.
+
+
+def fail(_requests: list[Request] | None = None) -> None:
+    raise ZeroDivisionError("planted")
+
+
+@both_loops
+async def test_a_user_that_fails_to_receive_loses_its_tunnel_only() -> None:
+    async with running_tunnels() as pair:
+        bystander, other = await pair.open()
+        near, far = await pair.open()
+        far.on_received = fail
+        for _ in range(3):
+            near.tunnel.post("news", b"1")
+            await asyncio.sleep(0)
+        await until(lambda: near.reasons and far.reasons)
+        assert far.batches == 1, "it is not asked again"
+        assert far.reasons == ["connection closed: ZeroDivisionError in the node"]
+        assert near.reasons == ["the peer closed the connection: ZeroDivisionError in the node"]
+        bystander.tunnel.post("still", b"here")
+        await until(lambda: other.payloads == [b"here"])
+        assert pair.server.statistics().handlers_failed == 1
+
+
+async def test_a_user_that_fails_at_the_end_or_at_room(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_tunnels(client_limits={"write_buffer_bytes_max": 16 * KIB}) as pair:
+        near, far = await pair.open()
+        near.on_writable = fail
+        near.lost = fail  # type: ignore[assignment, method-assign]
+        assert far.tunnel.transport is not None
+        far.tunnel.transport.pause_reading()
+        while near.tunnel.can_send:
+            near.tunnel.post("flood", bytes(10_000))
+            await asyncio.sleep(0)
+        far.tunnel.transport.resume_reading()
+        await until(lambda: far.reasons)
+        await near.tunnel.wait_closed()
+        assert far.reasons == ["the peer closed the connection: ZeroDivisionError in the node"]
+        assert caplog.text.count("ZeroDivisionError: planted") == 2
+        assert pair.client.statistics().tunnels == 0
+
+
+# Silence.
+
+
+async def test_a_frozen_client_is_given_up() -> None:
+    async with running_tunnels(server_limits=BEATING) as pair:
+        with await raw_tunnel(pair.server.address):
+            user = pair.server_users.last
+            await until(lambda: user.reasons)
+            assert "PeerSilent: nothing was read for" in user.reasons[0]
+        assert pair.server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+
+
+async def test_a_frozen_server_is_given_up() -> None:
+    async def freeze(peer: RawPeer) -> None:
+        await serve_raw_tunnel(peer)
+        await asyncio.Event().wait()
+
+    async with RawServer(freeze) as server, running_tunnels(client_limits=BEATING) as pair:
+        await pair.client.open_tunnel(server.address, pair.users)
+        await until(lambda: pair.users.last.reasons)
+        assert "PeerSilent: nothing was read for" in pair.users.last.reasons[0]
+
+
+async def test_two_quiet_ends_keep_each_other_alive() -> None:
+    async with running_tunnels(client_limits=BEATING, server_limits=BEATING) as pair:
+        near, far = await pair.open()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + 3 * BEATING["heartbeat_timeout_s"]
+        await until(lambda: loop.time() > until_s)
+        assert near.reasons == far.reasons == []
+
+
+async def test_a_peer_that_talks_but_never_reads_is_given_up() -> None:
+    """Its heartbeats say that it lives; what waits for it would be kept for ever."""
+    limits = {"frame_timeout_s": 0.3, "write_buffer_bytes_max": 16 * KIB}
+    async with running_tunnels(server_limits=limits) as pair:
+        with await raw_tunnel(pair.server.address) as peer:
+            user = pair.server_users.last
+            while user.tunnel.can_send:
+                user.tunnel.post("flood", bytes(50_000))
+                await asyncio.sleep(0)
+            while not user.reasons:
+                try:
+                    await peer.write(version3_frame(6, id=99))
+                except ConnectionError:
+                    break
+                await asyncio.sleep(0.01)
+            await until(lambda: user.reasons)
+            assert "the peer read nothing for 0.3 s" in user.reasons[0]
+        assert pair.server.statistics().protocol_errors_by_kind == {PeerSilent.__name__: 1}
+
+
+# With the service.
+
+
+@either_end
+async def test_a_service_that_stops_says_goodbye_on_its_tunnels(is_client: bool) -> None:
+    async with running_tunnels() as pair:
+        users, second = await pair.open(), await pair.open()
+        stopping, other = users if is_client else reversed(users)
+        stopping.tunnel.post("last", b"words")
+        service = pair.client if is_client else pair.server
+        await asyncio.wait_for(service.stop(), 0.8)
+        assert stopping.reasons == ["connection closed: the node is stopping"]
+        await until(lambda: other.reasons)
+        assert other.reasons == ["the peer closed the connection: the node is stopping"]
+        assert other.payloads == [b"words"]
+        await until(lambda: all(user.reasons for user in second))
+
+
+async def test_stopping_does_not_wait_for_a_frozen_peer_beyond_the_grace() -> None:
+    async def freeze(peer: RawPeer) -> None:
+        await serve_raw_tunnel(peer)
+        await asyncio.Event().wait()
+
+    async with RawServer(freeze) as server, running_tunnels() as pair:
+        await pair.client.open_tunnel(server.address, pair.users)
+        with await raw_tunnel(pair.server.address):
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            await asyncio.gather(pair.client.stop(grace=0.2), pair.server.stop(grace=0.2))
+            assert 0.1 < loop.time() - started < 1.0
+        assert pair.users.last.reasons == ["connection closed: the node is stopping"]
+        assert pair.server_users.last.reasons == ["connection closed: the node is stopping"]
+
+
+async def test_stopping_while_a_tunnel_is_being_opened() -> None:
+    async with blackhole() as address, nothing_left():
+        async with make_service("a") as service:
+            opening = asyncio.create_task(service.open_tunnel(address, Recorders()))
+            await asyncio.sleep(0.01)
+        with pytest.raises(NotRunning, match="stopped while connecting"):
+            await opening
+
+
+async def test_nothing_is_taken_from_the_stopped() -> None:
+    async with running_tunnels() as pair:
+        near, _ = await pair.open()
+        await pair.client.stop()
+        with pytest.raises(ConnectionClosed):
+            near.tunnel.post("news", b"")
+        with pytest.raises(NotRunning):
+            await pair.open()
+
+
+async def test_nothing_is_left_of_many_tunnels() -> None:
+    async with nothing_left():
+        async with running_tunnels() as pair:
+            for _ in range(20):
+                await pair.open()
+            for user in pair.users.all[::3]:
+                user.tunnel.close("enough")
+        everybody = [*pair.users.all, *pair.server_users.all]
+        assert [len(user.reasons) for user in everybody] == [1] * 40

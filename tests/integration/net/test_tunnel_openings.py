@@ -1,0 +1,307 @@
+"""How tunnels begin: who takes them, who refuses them, and what each side is told."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable
+
+import msgspec
+import pytest
+
+from postroad import Protocol
+from postroad.core.errors import (
+    ConfigError,
+    ConnectFailed,
+    ConnectionClosed,
+    HandshakeRefused,
+    MessagingError,
+    NotRunning,
+    Outcome,
+    SameNamePeer,
+    WrongPeer,
+)
+from postroad.net import MessagingService, Tunnel, TunnelUser
+from postroad.wire import Hello, encode_preamble
+from postroad.wire.hello import decode_hello
+from tests.net_peers import CLUSTER, make_service, nothing_left, stays, until
+from tests.net_scripts import RawPeer, RawServer, blackhole, unused_address
+from tests.tunnel_ends import Recorders, raw_part, running_tunnels
+
+
+async def refusal_of(opening: Awaitable[Tunnel]) -> ConnectionClosed:
+    """The error of a tunnel that one of the two did not want."""
+    with pytest.raises(ConnectionClosed) as caught:
+        await opening
+    error = caught.value
+    assert type(error) is ConnectionClosed
+    assert error.retryable is False
+    assert error.outcome is Outcome.NOT_SENT
+    return error
+
+
+def refuse(_tunnel: Tunnel) -> TunnelUser:
+    raise HandshakeRefused("domain 'x' is known here already")
+
+
+# Refusals.
+
+
+async def test_a_node_without_a_role_takes_no_tunnels() -> None:
+    async with make_service("a") as client, make_service("b") as server:
+        users = Recorders()
+        server.accept_tunnels(Recorders())
+        error = await refusal_of(client.open_tunnel(server.address, users))
+        assert "node 'b' takes no tunnels: it has no role among cells" in str(error)
+        assert str(server.address) in str(error)
+        assert users.all == []
+
+
+async def test_a_node_that_accepts_none_takes_no_tunnels() -> None:
+    async with running_tunnels() as pair, nothing_left():
+        pair.server.refuse_tunnels()
+        users = Recorders()
+        error = await refusal_of(pair.client.open_tunnel(pair.server.address, users))
+        assert "the peer closed the connection: node 'core-1' takes no tunnels" in str(error)
+        assert users.all == []
+        assert pair.client.statistics().connections_failed == 1
+        await until(lambda: pair.server.statistics().accepted == 0)
+
+
+async def test_the_accepting_side_tells_why_it_refuses() -> None:
+    async with running_tunnels() as pair, nothing_left():
+        pair.server.refuse_tunnels()
+        pair.server.accept_tunnels(refuse)
+        error = await refusal_of(pair.client.open_tunnel(pair.server.address, pair.users))
+        assert "domain 'x' is known here already" in str(error)
+        assert pair.users.all == []
+
+
+async def test_the_dialing_side_tells_why_it_refuses() -> None:
+    async with running_tunnels() as pair, nothing_left():
+        error = await refusal_of(pair.client.open_tunnel(pair.server.address, refuse))
+        assert "domain 'x' is known here already" in str(error)
+        await until(lambda: pair.server_users.all and pair.server_users.last.reasons)
+        assert pair.server_users.last.reasons == [
+            "the peer closed the connection: domain 'x' is known here already"
+        ]
+
+
+async def test_an_accept_that_fails_costs_its_tunnel_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running_tunnels() as pair:
+        near, far = await pair.open()
+
+        def fail(_tunnel: Tunnel) -> TunnelUser:
+            raise ZeroDivisionError("planted")
+
+        with pytest.raises(ConnectionClosed, match="ZeroDivisionError in the node"):
+            await pair.client.open_tunnel(pair.server.address, fail)
+        pair.server.refuse_tunnels()
+        pair.server.accept_tunnels(fail)
+        with pytest.raises(ConnectionClosed, match="ZeroDivisionError in the node") as caught:
+            await pair.client.open_tunnel(pair.server.address, pair.users)
+        assert caught.value.retryable, "it was no refusal"
+        assert caplog.text.count("ZeroDivisionError: planted") == 2
+        near.tunnel.post("still", b"here")
+        await until(lambda: far.payloads == [b"here"])
+
+
+async def test_another_node_than_the_expected_one() -> None:
+    async with running_tunnels() as pair:
+        with pytest.raises(WrongPeer, match="expected node 'core-2', but") as caught:
+            await pair.client.open_tunnel(pair.server.address, pair.users, peer="core-2")
+        assert caught.value.retryable
+        assert caught.value.outcome is Outcome.NOT_SENT
+        assert pair.users.all == []
+        await until(lambda: pair.server_users.last.reasons)
+        assert "expected node 'core-2'" in pair.server_users.last.reasons[0]
+        near, _ = await pair.open(peer="core-1")
+        assert near.tunnel.can_send
+
+
+async def test_a_wrong_name_matters_more_than_a_refusal() -> None:
+    """The right node may be back at that address soon, so trying again helps."""
+    async with running_tunnels() as pair:
+        pair.server.refuse_tunnels()
+        with pytest.raises(WrongPeer):
+            await pair.client.open_tunnel(pair.server.address, pair.users, peer="core-2")
+        pair.server.introduce("", None)
+        with pytest.raises(WrongPeer):
+            await pair.client.open_tunnel(pair.server.address, pair.users, peer="core-2")
+
+
+async def test_a_namesake_and_another_cluster() -> None:
+    async with running_tunnels() as pair:
+        async with make_service("core-1") as namesake:
+            with pytest.raises(SameNamePeer):
+                await namesake.open_tunnel(pair.server.address, pair.users)
+        async with make_service("other", cluster="another") as other:
+            with pytest.raises(MessagingError):
+                await other.open_tunnel(pair.server.address, pair.users)
+        assert pair.users.all == pair.server_users.all == []
+
+
+async def test_a_node_of_an_older_version() -> None:
+    async with (
+        MessagingService(CLUSTER, "old", protocol=Protocol(version_max=2)) as old,
+        running_tunnels() as pair,
+    ):
+        error = await refusal_of(pair.client.open_tunnel(old.address, pair.users))
+        assert "the peer answered version 2, without tunnels" in str(error)
+        old.introduce("satellite", None)
+        error = await refusal_of(old.open_tunnel(pair.server.address, pair.users))
+        assert "version 2" in str(error)
+
+
+# Openings that fail.
+
+
+async def test_nobody_there() -> None:
+    async with running_tunnels() as pair:
+        address = unused_address()
+        with pytest.raises(ConnectFailed) as caught:
+            await pair.client.open_tunnel(address, pair.users)
+        assert caught.value.retryable and str(address) in str(caught.value)
+        assert pair.client.statistics().dialed == 0
+
+
+async def greet_without_consent(peer: RawPeer) -> None:
+    """A script: say hello, but never take the tunnel."""
+    await peer.read(6)
+    await peer.write(struct.pack(">h", 3) + raw_part("mute", role="core"))
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("timeout", [0.1, None])
+async def test_a_peer_that_never_takes_the_tunnel(timeout: float | None) -> None:
+    limits = {"handshake_timeout_s": 0.2}
+    async with (
+        RawServer(greet_without_consent) as server,
+        running_tunnels(client_limits=limits) as pair,
+    ):
+        with pytest.raises(MessagingError) as caught:
+            await pair.client.open_tunnel(server.address, pair.users, timeout=timeout)
+        text = "no tunnel within 0.1 s" if timeout else "no complete handshake within 0.2 s"
+        assert text in str(caught.value)
+        assert caught.value.retryable and caught.value.outcome is Outcome.NOT_SENT
+        assert pair.users.all == []
+        await until(lambda: pair.client.statistics().dialed == 0)
+
+
+async def test_a_connection_that_does_not_come_about() -> None:
+    async with blackhole() as address, running_tunnels() as pair:
+        with pytest.raises(ConnectFailed, match=r"no tunnel within 0\.1 s"):
+            await pair.client.open_tunnel(address, pair.users, timeout=0.1)
+        assert pair.client.statistics().dialed == 0
+
+
+async def test_whoever_gives_up_leaves_nothing() -> None:
+    async with running_tunnels() as pair, nothing_left():
+        opening = asyncio.create_task(pair.client.open_tunnel(pair.server.address, pair.users))
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await until(lambda: pair.server.statistics().accepted == 0)
+        assert pair.client.statistics().dialed == 0
+
+
+async def test_whoever_gives_up_in_the_last_moment_leaves_nothing() -> None:
+    async with running_tunnels() as pair, nothing_left():
+        users = Recorders()
+
+        def cancel_and_take(tunnel: Tunnel) -> TunnelUser:
+            opening.cancel()
+            return users(tunnel)
+
+        opening = asyncio.create_task(pair.client.open_tunnel(pair.server.address, cancel_and_take))
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await until(lambda: users.last.reasons)
+        assert users.last.reasons == ["connection closed: given up"]
+        await until(lambda: pair.server_users.last.reasons)
+
+
+# Limits and settings.
+
+
+async def test_tunnels_count_as_accepted_connections() -> None:
+    async with running_tunnels(server_limits={"accepted_max": 2}) as pair:
+        await pair.open()
+        second, _ = await pair.open()
+        with pytest.raises(MessagingError):
+            await pair.client.open_tunnel(pair.server.address, pair.users)
+        assert pair.server.statistics().connections_rejected == 1
+        second.tunnel.close("room for another")
+        await until(lambda: pair.server.statistics().accepted == 1)
+        await pair.open()
+
+
+async def test_tunnels_count_as_opened_connections() -> None:
+    async with running_tunnels(client_limits={"connections_max": 2}) as pair:
+        pair.server.subscribe("echo", lambda message: message.payload)
+        await pair.client.request(pair.server.address, "echo", b"")
+        await pair.open()
+        # The idle connection made room for this one; no tunnel ever does.
+        await pair.open()
+        with pytest.raises(ConnectFailed, match="all 2 connections are in use"):
+            await pair.open()
+        with pytest.raises(ConnectFailed, match="all 2 connections are in use"):
+            await pair.client.request(pair.server.address, "echo", b"")
+
+
+async def test_idle_tunnels_stay_open() -> None:
+    async with running_tunnels(client_limits={"idle_close_s": 0.01}) as pair:
+        near, far = await pair.open()
+        await stays(lambda: near.tunnel.is_open and far.tunnel.is_open)
+
+
+async def test_only_one_can_accept_tunnels() -> None:
+    async with running_tunnels() as pair:
+        with pytest.raises(ConfigError, match="refuse_tunnels"):
+            pair.server.accept_tunnels(Recorders())
+
+
+async def test_what_others_are_told_is_checked() -> None:
+    async with make_service("a") as service:
+        with pytest.raises(ConfigError, match="role of 256 bytes"):
+            service.introduce("r" * 256, None)
+        with pytest.raises(ConfigError, match="cannot be encoded"):
+            service.introduce("core", "\ud800")
+        service.introduce("r" * 255, "z" * 255)
+
+
+async def test_everybody_is_told_the_part_and_nobody_else_of_a_tunnel() -> None:
+    async with running_tunnels() as pair:
+        await pair.open()
+        pair.server.set_member(True)
+        pair.client.introduce("satellite", "south")
+        peer = pair.users.last.tunnel.peer
+        assert await hello_of(pair.server) == msgspec.structs.replace(peer, is_member=True)
+        hello = await hello_of(pair.client)
+        assert (hello.role, hello.zone, hello.is_tunnel) == ("satellite", "south", False)
+        pair.client.introduce("", None)
+        hello = await hello_of(pair.client)
+        assert (hello.role, hello.zone) == ("", "")
+
+
+async def hello_of(service: MessagingService) -> Hello:
+    """What a service says to whoever connects."""
+    with RawPeer(socket.create_connection(service.address), 3) as peer:
+        await peer.write(encode_preamble(CLUSTER) + struct.pack(">h", 3))
+        assert await peer.read(2) == struct.pack(">h", 3)
+        return decode_hello((await peer.read_frame())[-1])
+
+
+async def test_only_a_running_service_has_tunnels() -> None:
+    service = make_service("a")
+    await service.start()
+    address = service.address
+    await service.stop()
+    with pytest.raises(NotRunning):
+        service.introduce("core", None)
+    with pytest.raises(NotRunning):
+        service.accept_tunnels(refuse)
+    with pytest.raises(NotRunning):
+        await service.open_tunnel(address, refuse)

@@ -1,0 +1,87 @@
+"""Tunnels through TLS: certificates say who is at either end."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroad.core.errors import ConnectionClosed, MessagingError
+from postroad.wire import Hello
+from tests.raw_peers import both_loops, eventually
+from tests.tls_nodes import Authority, node
+from tests.tunnel_ends import Recorders
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authority]:
+    yield Authority(Path(tmp_path_factory.mktemp("authority")))
+
+
+@both_loops
+async def test_messages_both_ways(authority: Authority) -> None:
+    async with (
+        node("core-1", authority.tls("core-1")) as server,
+        node("satellite-1", authority.tls("satellite-1")) as client,
+    ):
+        server.introduce("core", "north")
+        users, server_users = Recorders(), Recorders()
+        server.accept_tunnels(server_users)
+        tunnel = await client.open_tunnel(server.address, users, peer="core-1")
+        payload = bytes(range(256)) * 8_000
+        near, far = users.last, server_users.last
+        for user in (near, far):
+            user.tunnel.post("bulk", payload)
+            user.tunnel.post("news", b"small")
+        await eventually(lambda: len(near.payloads) == len(far.payloads) == 2, "all arrived")
+        assert near.payloads == far.payloads == [payload, b"small"]
+        hello: Hello = tunnel.peer
+        assert (hello.name, hello.role, hello.zone) == ("core-1", "core", "north")
+        tunnel.close("enough")
+        await eventually(lambda: near.reasons and far.reasons, "both know")
+        assert far.reasons == ["the peer closed the connection: enough"]
+
+
+async def test_a_client_under_a_name_that_its_certificate_does_not_have(
+    authority: Authority,
+) -> None:
+    async with (
+        node("core-1", authority.tls("core-1")) as server,
+        node("satellite-1", authority.tls("somebody")) as client,
+    ):
+        server.introduce("core", None)
+        users, server_users = Recorders(), Recorders()
+        server.accept_tunnels(server_users)
+        with pytest.raises(ConnectionClosed, match="shows a certificate of somebody") as caught:
+            await client.open_tunnel(server.address, users)
+        assert caught.value.retryable is False
+        assert users.all == server_users.all == []
+
+
+async def test_a_server_under_a_name_that_its_certificate_does_not_have(
+    authority: Authority,
+) -> None:
+    async with (
+        node("core-1", authority.tls("somebody")) as server,
+        node("satellite-1", authority.tls("satellite-1")) as client,
+    ):
+        server.introduce("core", None)
+        users, server_users = Recorders(), Recorders()
+        server.accept_tunnels(server_users)
+        with pytest.raises(ConnectionClosed, match="shows a certificate of somebody") as caught:
+            await client.open_tunnel(server.address, users, peer="core-1")
+        assert caught.value.retryable is False
+        assert users.all == []
+
+
+async def test_no_tunnel_without_a_common_root(authority: Authority, tmp_path: Path) -> None:
+    async with (
+        node("core-1", authority.tls("core-1")) as server,
+        node("satellite-1", Authority(tmp_path).tls("satellite-1")) as client,
+    ):
+        server.introduce("core", None)
+        users = Recorders()
+        server.accept_tunnels(users)
+        with pytest.raises(MessagingError):
+            await client.open_tunnel(server.address, users)
+        assert users.all == []
+        assert client.statistics().dialed == 0
