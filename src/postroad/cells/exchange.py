@@ -22,7 +22,7 @@ from .address import CellAddress
 from .config import CellsConfig
 from .content import encode_body
 from .decision import HERE, Delivery, Forward, Origin
-from .domain import Domain, Role
+from .domain import Domain
 from .envelope import Envelope, Kind, make_reply
 from .errors import CellBusy, NoRoute, RoutingError
 from .failure import Failure, decode_failure, make_error_reply, replace_reply
@@ -146,6 +146,8 @@ class Exchange:
 
     def _update(self) -> None:
         self._switch.update(self.table, frozenset(self.runners), frozenset(self.hidden))
+        # The cores that everything may be sent to; one that is about to stop is none of them.
+        self._upstream = frozenset(route.target.domain for route in self.table.defaults())
         for callback in self.on_change:
             callback()
 
@@ -320,7 +322,7 @@ class Exchange:
             self._send_back(make_error_reply(envelope, failure, id=self.new_id()), envelope)
 
     def _send_back(self, answer: Envelope, request: Envelope) -> None:
-        """Send an answer: from a satellite by the core that brought the request, if it is there.
+        """Send an answer: from a satellite by the core that brought the request, if it can be.
 
         That one knows the way to who asked; another core may have lost it.
         """
@@ -329,7 +331,7 @@ class Exchange:
         if (
             way is None
             or gateway not in self.gateways
-            or self.domain.role is not Role.SATELLITE
+            or way.domain not in self._upstream
             or answer.destination.current.domain == self.domain.name
         ):
             self.dispatch(answer)

@@ -265,7 +265,11 @@ class DomainLink:
     def lost(self, reason: str) -> None:
         """The tunnel is gone."""
         self._links.remove(self, reason)
-        for parcel in self._parcels.take_all():
+        self.send_elsewhere()
+
+    def send_elsewhere(self) -> None:
+        """Have what waits go another way; what is for this very domain waits on."""
+        for parcel in list(self._parcels.take_all()):
             self._exchange.give_back(parcel)
 
     def statistics(self) -> LinkStatistics:

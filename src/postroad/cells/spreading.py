@@ -77,6 +77,10 @@ class RouteSpreader:
             return
         else:
             answer = self.learner.receive(update, name, now)
+            if isinstance(update, Leaving):
+                # Nothing may follow the answer that would be lost with the peer.
+                self._pump()
+                link.send_elsewhere()
             if answer is not None:
                 self._tell(link, encode_update(answer))
         self._schedule()
