@@ -1,0 +1,187 @@
+"""Who consumes a queue: as this domain's routes tell, else as the cores do.
+
+A core knows of every domain it has a tunnel to, a satellite only of itself and the cores. What the
+cores told is remembered for a moment. It may be wrong by then, as routes may be: whoever gets a
+message that it does not consume sends it on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import msgspec
+
+from postroad.cells import (
+    LOCAL,
+    Cell,
+    CellDomain,
+    CellMessage,
+    Role,
+    command,
+    rank,
+    rank_by,
+    validate_domain_name,
+)
+from postroad.core import faults
+from postroad.core.backoff import backoff
+from postroad.core.errors import ConfigError, MalformedPayload, MessagingError
+
+from .config import GuaranteedConfig
+
+logger = logging.getLogger("postroad.node")
+
+ASKED = faults.declare("node.guaranteed.asked")
+
+CELL = "Guarantees"
+"""The name of the cell, in every domain, that tells who consumes a queue."""
+
+Consumers: TypeAlias = Mapping[str, str | None]
+"""Domains with cells that consume a queue, and the zone of each."""
+
+_NOBODY: Consumers = {}
+
+
+def known_consumers(domain: CellDomain, queue: str) -> Consumers:
+    """The domains that the routes of a domain tell of, itself among them."""
+    return {
+        domain.name if route.target.domain == LOCAL else route.target.domain: route.zone
+        for route in domain.table.queues(queue)
+    }
+
+
+def own_consumers(domain: CellDomain, queue: str) -> list[str]:
+    """The cells of a domain itself that consume a queue."""
+    return [
+        route.target.cell
+        for route in domain.table.queues(queue)
+        if route.target.domain in (domain.name, LOCAL) and not route.target.is_domain
+    ]
+
+
+class Guarantees(Cell):
+    """Tells which domains consume a queue, and which queues are guaranteed here."""
+
+    is_system = True
+
+    def __init__(self, queues: Callable[[], Iterable[str]]) -> None:
+        super().__init__(CELL)
+        self._queues = queues
+
+    def received(self, message: CellMessage) -> Any:
+        """Answer the name of a queue with the domains that consume it, as far as known here."""
+        queue = message.body
+        if not isinstance(queue, str):
+            raise MalformedPayload(f"the name of a queue is a text, not {queue!r}")
+        ASKED.reach(queue=queue)
+        return known_consumers(self.domain, queue)
+
+    @command("ls", help="The queues that are guaranteed here, and who is known to consume them.")
+    def list_queues(self) -> str:
+        """A line for each queue."""
+        return "\n".join(map(self._describe, sorted(self._queues()))) or "none"
+
+    def _describe(self, queue: str) -> str:
+        return f"{queue}: {', '.join(sorted(known_consumers(self.domain, queue))) or 'nobody'}"
+
+
+class Directions:
+    """Finds and chooses domains that consume queues."""
+
+    def __init__(self, domain: CellDomain, config: GuaranteedConfig) -> None:
+        self._domain = domain
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        domain.on_routes_changed(self._changed.set)
+        # By queue, what the cores told, and until when it is taken to be so.
+        self._told: dict[str, tuple[float, Consumers]] = {}
+
+    def known(self, queue: str) -> Consumers:
+        """Who consumes a queue, as far as that is known without asking."""
+        consumers = known_consumers(self._domain, queue)
+        if consumers:
+            return consumers
+        until, told = self._told.get(queue, (0.0, _NOBODY))
+        return told if self._loop.time() < until else _NOBODY
+
+    async def wait(self, queue: str, timeout_s: float) -> Consumers:
+        """Wait until somebody consumes a queue; gives nobody if that takes too long."""
+        deadline = self._loop.time() + timeout_s
+        for attempt in itertools.count(1):
+            if consumers := self.known(queue) or await self._ask(queue):
+                return consumers
+            # Cores tell only who asks them; routes that change here are heard of at once.
+            until = min(self._loop.time() + self.pause_s(attempt), deadline)
+            while (left_s := until - self._loop.time()) > 0:
+                if consumers := self.known(queue):
+                    return consumers
+                await self.routes_changed(left_s)
+            if self._loop.time() >= deadline:
+                break
+        return _NOBODY
+
+    async def routes_changed(self, timeout_s: float) -> None:
+        """Wait until routes of this domain change, or for a while."""
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+
+    def pause_s(self, attempt: int) -> float:
+        """How long to wait before looking again."""
+        first_s, max_s = self._config.look_first_s, self._config.look_max_s
+        return backoff(attempt, first_s=first_s, max_s=max_s, chance=random.random())
+
+    def choose(self, consumers: Consumers, key: bytes) -> str:
+        """The domain that gets a message, always the same for the same key."""
+        zone = self._domain.identity.zone
+        return rank_by(
+            key,
+            consumers,
+            name=str,
+            is_preferred=lambda it: zone is not None and consumers[it] == zone,
+        )[0]
+
+    # Asking.
+
+    async def _ask(self, queue: str) -> Consumers:
+        """What all cores know; this domain itself knows better whether it consumes the queue."""
+        links = self._domain.links.by_domain.values()
+        cores = [link.domain.name for link in links if link.domain.role is Role.CORE]
+        consumers: dict[str, str | None] = {}
+        for answer in await asyncio.gather(*(self._ask_core(core, queue) for core in cores)):
+            consumers.update(answer)
+        consumers.pop(self._domain.name, None)
+        self._told[queue] = (self._loop.time() + self._config.remember_s, consumers)
+        return consumers
+
+    async def _ask_core(self, core: str, queue: str) -> Consumers:
+        timeout_s = self._config.ask_timeout_s
+        try:
+            answer = await self._domain.call(f"{CELL}@{core}", queue, timeout=timeout_s, wait=False)
+            return read_consumers(answer)
+        except (MessagingError, MalformedPayload) as error:
+            logger.debug("core %s does not tell who consumes %r: %s", core, queue, error)
+            return _NOBODY
+
+
+def read_consumers(answer: object) -> Consumers:
+    """What a core told; raises MalformedPayload if that makes no sense."""
+    try:
+        consumers = msgspec.convert(answer, dict[str, str | None])
+        for name in consumers:
+            validate_domain_name(name)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise MalformedPayload(f"these are no consumers: {error}") from None
+    return consumers
+
+
+def rank_cells(cells: Iterable[str], key: bytes) -> list[str]:
+    """The cells of this domain, the one that a message is for first."""
+    return rank(key, cells)
