@@ -45,8 +45,8 @@ class Calls:
         self._resends = Resends(
             exchange.config.resend_messages_max, exchange.config.resend_bytes_max
         )
-        # Calls that wait for other routes.
-        self._hopeful: set[asyncio.Future[None]] = set()
+        # Calls that wait for other routes, in the order in which they are told.
+        self._hopeful: dict[asyncio.Future[None], None] = {}
         exchange.on_answer = self._on_answer
         exchange.on_change.append(self._on_change)
 
@@ -165,11 +165,11 @@ class Calls:
         if pause_s <= 0:
             return False
         hope = self._loop.create_future()
-        self._hopeful.add(hope)
+        self._hopeful[hope] = None
         try:
             await asyncio.wait({hope}, timeout=pause_s)
         finally:
-            self._hopeful.discard(hope)
+            del self._hopeful[hope]
         return self._now() < deadline
 
     def _error(

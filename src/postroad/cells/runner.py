@@ -63,8 +63,8 @@ class CellRunner:
         self.mailbox: FairQueue[_Waiting] = FairQueue(
             config.mailbox_messages_max, config.mailbox_bytes_max
         )
-        # Results of the handler that are still awaited.
-        self._tasks: set[asyncio.Future[Any]] = set()
+        # Results of the handler that are still awaited, the oldest first.
+        self._tasks: dict[asyncio.Future[Any], None] = {}
         self._is_inside = False
         self._is_scheduled = False
         self._idle: asyncio.Future[None] | None = None
@@ -123,7 +123,7 @@ class CellRunner:
     def await_result(self, result: Awaitable[Any]) -> asyncio.Future[Any]:
         """Wait for a coroutine of the handler, which counts as work until it ends."""
         task = asyncio.ensure_future(result)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._on_done)
         return task
 
@@ -209,7 +209,7 @@ class CellRunner:
                 self._exchange.reply(envelope, result if is_plain else None, self.name)
 
     def _on_done(self, task: asyncio.Future[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled():
             # Asked for, or it would be reported as never looked at if its caller went away.
             task.exception()

@@ -76,8 +76,19 @@ class Listener:
         for server in old:
             server.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop listening; accepted connections live on."""
+        if isinstance(self._loop, asyncio.SelectorEventLoop):
+            # That loop leaks a connection which it accepted in the very turn in which its server
+            # is closed, so it has to stop accepting a turn earlier.
+            for server in self._servers:
+                for sock in server.sockets:
+                    self._loop.remove_reader(sock.fileno())
+            await asyncio.sleep(0)
+        self.abort()
+
+    def abort(self) -> None:
+        """Stop listening at once."""
         for server in self._servers:
             server.close()
         self._servers = []

@@ -58,12 +58,12 @@ class Reception:
 
     def abort(self) -> None:
         """Give up before anything was accepted."""
-        self._listener.close()
+        self._listener.abort()
 
     async def close(self, grace_s: float) -> None:
         """Accept no more, let handlers finish for a while, close all connections."""
         async with self._changing:
-            self._listener.close()
+            await self._listener.close()
         await stop_links(self.links, grace_s)
 
     def _accept(self) -> AcceptedLink:
