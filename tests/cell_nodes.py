@@ -344,3 +344,20 @@ async def forged_domain(
         forged = await ForgedDomain(service).connect(peer.service.address)
         await until(lambda: name in peer.links.by_domain)
         yield forged
+
+
+@asynccontextmanager
+async def beside_others(
+    role: Role = Role.SATELLITE,
+) -> AsyncIterator[tuple[Domains, ForgedDomain]]:
+    """A forged domain at C1; in the end its tunnel, and everybody else, must be as before."""
+    async with Domains(1, 2) as domains:
+        inbox = Inbox()
+        domains["C1"].add_function("echo", inbox)
+        domains["S2"].add_function("echo", inbox)
+        async with forged_domain(domains["C1"], role=role) as forged:
+            yield domains, forged
+            reply = await forged.answer_to(forged.send("echo@C1", b"still here"))
+            assert reply.payload == b"still here"
+            assert forged.lost_because is None
+            assert await domains["S1"].call("echo@S2", b"x") == b"x"

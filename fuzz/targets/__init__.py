@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzz.target import Target
 from fuzz.targets import (
+    cells,
     compression,
     connection,
     datagram,
@@ -29,6 +30,7 @@ _MODULES = (
     connection,
     membership,
     durable,
+    cells,
 )
 
 TARGETS: dict[str, Target] = {

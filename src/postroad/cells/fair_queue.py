@@ -1,7 +1,7 @@
 """A bounded queue that nobody can fill alone.
 
 No source may hold more of it than what is still free. So one that floods gets half at most, the
-next one half of the rest, and somebody new always finds a place.
+next one half of the rest, and it takes many of them to leave no place for somebody new.
 """
 
 from __future__ import annotations

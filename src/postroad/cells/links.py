@@ -202,7 +202,7 @@ class DomainLink:
             elif request.subject == ROUTES:
                 self._links.on_news(self, request.payload)
             else:
-                self._reject(f"unknown subject {request.subject!r}")
+                self.reject(f"unknown subject {request.subject!r}")
 
     def _receive(self, data: bytes, now: float) -> None:
         try:
@@ -212,10 +212,10 @@ class DomainLink:
                 return
             envelope = decode_envelope(data)
         except MalformedPayload as error:
-            self._reject(str(error))
+            self.reject(str(error))
             return
         if envelope.source.last != self._address:
-            self._reject(f"a message that came from {envelope.source.last}")
+            self.reject(f"a message that came from {envelope.source.last}")
             return
         self._received += 1
         self._exchange.receive(envelope, self._origin, now)
@@ -252,7 +252,7 @@ class DomainLink:
         """Routes have changed."""
         self._ways.clear()
 
-    def _reject(self, text: str) -> None:
+    def reject(self, text: str) -> None:
         """Drop what a peer should not have sent; it harms nobody else."""
         self._malformed += 1
         self._exchange.statistics.malformed += 1

@@ -67,13 +67,13 @@ class RouteSpreader:
         try:
             update = decode_update(payload)
         except MalformedPayload as error:
-            self._reject(link, str(error))
+            link.reject(str(error))
             return
         now = self._loop.time()
         if isinstance(update, Have):
             self.announcer.receive(update, name, now)
         elif isinstance(update, Snapshot | Leaving) and update.incarnation != link.incarnation:
-            self._reject(link, f"news of incarnation {update.incarnation}, not {link.incarnation}")
+            link.reject(f"news of incarnation {update.incarnation}, not {link.incarnation}")
             return
         else:
             answer = self.learner.receive(update, name, now)
@@ -84,11 +84,6 @@ class RouteSpreader:
             if answer is not None:
                 self._tell(link, encode_update(answer))
         self._schedule()
-
-    def _reject(self, link: DomainLink, text: str) -> None:
-        self._exchange.statistics.malformed += 1
-        name = link.domain.name
-        self._exchange.warn(f"news {name}", "dropped news of %s: %s", name, text)
 
     def leave(self) -> None:
         """This domain is about to stop: if it is a core, satellites should find other ways."""

@@ -120,13 +120,13 @@ async def test_news_of_routes_pass_what_waits() -> None:
         await until(lambda: domains["S1"].table.queues("new"))
         assert link.statistics().waiting > 300
         transport.resume_reading()
-        await until(lambda: forged.envelopes and forged.envelopes[-1].payload == b"last")
+        await until(lambda: sum(it.payload == b"last" for it in forged.envelopes) == 300)
 
         subjects = [it.subject for it in forged.requests]
         news = len(subjects) - subjects[::-1].index(ROUTES) - 1
         assert isinstance(forged.updates[-1], Snapshot)
         assert forged.updates[-1].offer.queues == ("new",)
-        assert subjects[news:].count(MESSAGE) > 300
+        assert subjects[news:].count(MESSAGE) >= 300
 
 
 async def test_a_peer_that_never_reads_is_cut_off() -> None:

@@ -1,0 +1,275 @@
+"""Cells: envelopes, news of routes and failures, and what a core does with them in a tunnel."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from fuzz.target import Target, prefixes, require
+from postroad.cells import (
+    CellAddress,
+    CellPath,
+    CellsConfig,
+    Check,
+    Domain,
+    Envelope,
+    Failure,
+    FunctionCell,
+    Have,
+    Kind,
+    Leaving,
+    NoRoute,
+    Offer,
+    Role,
+    Route,
+    Snapshot,
+    Update,
+    decode_envelope,
+    decode_failure,
+    decode_update,
+    encode_envelope,
+    encode_update,
+    make_error_reply,
+    make_reply,
+)
+from postroad.cells.content import decode_body
+from postroad.cells.exchange import Exchange
+from postroad.cells.links import MESSAGE, ROUTES, DomainLink, Links
+from postroad.cells.runner import CellRunner
+from postroad.cells.spreading import RouteSpreader
+from postroad.core import Address
+from postroad.core.errors import ConnectionClosed, MalformedPayload
+from postroad.net import Tunnel
+from postroad.wire import Hello, Request
+
+_INCARNATION = 7
+_CONFIG = CellsConfig()
+_SEND_BYTES_MAX = 1 << 20
+_CONTENTS = ("", "text", "json", "msgpack", "command", "unknown")
+# A message is sent on once, or answered once; here twice, since each input comes twice.
+_POSTED_MAX = 4
+
+
+# Decoders.
+
+
+def check_envelope(data: bytes) -> None:
+    """Any bytes are an envelope or malformed, cut off or not."""
+    for it in (*prefixes(data), data):
+        try:
+            envelope = decode_envelope(it)
+        except MalformedPayload:
+            continue
+        again = decode_envelope(encode_envelope(envelope))
+        require(again == envelope, f"{envelope} does not survive encoding")
+        if envelope.is_answerable:
+            answer = make_reply(envelope, id=bytes(16))
+            require(answer.answers == envelope.id, f"{answer} answers something else")
+            require(not answer.is_answerable, f"{answer} asks for an answer")
+
+
+def check_update(data: bytes) -> None:
+    """Any bytes are news of routes or malformed, cut off or not."""
+    for it in (*prefixes(data), data):
+        try:
+            update = decode_update(it)
+        except MalformedPayload:
+            continue
+        again = decode_update(encode_update(update))
+        require(again == update, f"{update} does not survive encoding")
+
+
+def check_payload(data: bytes) -> None:
+    """Any bytes are what their content says, or malformed; failures are errors to be raised."""
+    for content in _CONTENTS:
+        try:
+            decode_body(content, data)
+        except MalformedPayload:
+            continue
+    try:
+        failure = decode_failure(data)
+    except MalformedPayload:
+        return
+    require(isinstance(failure.to_error(), Exception), f"{failure} cannot be raised")
+
+
+# A core.
+
+
+class Pipe:
+    """A tunnel that keeps what is posted."""
+
+    def __init__(self, name: str, role: Role) -> None:
+        self.peer = Hello(
+            cluster="fuzzed",
+            name=name,
+            incarnation=_INCARNATION,
+            address=Address("127.0.0.1", 26_502),
+            frame_bytes_max=_SEND_BYTES_MAX,
+            requests_pending_max=1,
+            heartbeat_timeout_ms=1_000,
+            role=role.value,
+        )
+        self.can_send = True
+        self.send_bytes_max = _SEND_BYTES_MAX
+        self.round_trip_s = None
+        self.posted: list[tuple[str, bytes]] = []
+        self.closed_because: str | None = None
+
+    def post(self, subject: str, payload: bytes) -> None:
+        if self.closed_because is not None:
+            raise ConnectionClosed(self.closed_because)
+        self.posted.append((subject, payload))
+
+    def close(self, reason: str) -> None:
+        self.closed_because = reason
+
+    def take(self, *, is_lenient: bool = False) -> list[Envelope | Update]:
+        """What was posted, which must be what it says."""
+        posted, self.posted = self.posted, []
+        taken: list[Envelope | Update] = []
+        for subject, data in posted:
+            try:
+                taken.append(decode_envelope(data) if subject == MESSAGE else decode_update(data))
+            except MalformedPayload:
+                require(is_lenient, f"a {subject} that cannot be read was sent")
+        return taken
+
+
+class Core:
+    """The core C1 with a cell `echo`, a satellite S2 that offers something, and a peer X."""
+
+    def __init__(self, role: Role) -> None:
+        self.exchange = Exchange(Domain("C1", Role.CORE), _CONFIG)
+        self.spreader = RouteSpreader(self.exchange, incarnation=1)
+        self.links = Links(
+            self.exchange,
+            on_up=self.spreader.link_up,
+            on_down=self.spreader.link_down,
+            on_news=self.spreader.receive,
+        )
+        echo = FunctionCell("echo", lambda message: message.payload)
+        self.exchange.add_cell(CellRunner(echo, self.exchange), [])
+        self.near, self.pipe = Pipe("S2", Role.SATELLITE), Pipe("X", role)
+        self.near_link = self._accept(self.near)
+        self.link = self._accept(self.pipe)
+        offer = Offer.of(["work"], ["news"])
+        self._feed(self.near_link, ROUTES, encode_update(Snapshot(_INCARNATION, 1, offer)))
+        self.spreader._run()
+        self.near.take()
+        self.pipe.take()
+        self.routes = self.routes_of_others()
+
+    def _accept(self, pipe: Pipe) -> DomainLink:
+        return self.links.accept(cast(Tunnel, pipe))
+
+    def _feed(self, link: DomainLink, subject: str, data: bytes) -> None:
+        link.received([Request(0, subject, data, 0, one_way=True)])
+
+    def receive(self, subject: str, data: bytes) -> None:
+        """The peer says something, twice: the second time some of it is remembered."""
+        for _ in range(2):
+            self._feed(self.link, subject, data)
+        self.spreader._run()
+
+    def routes_of_others(self) -> set[Route]:
+        """All routes that are none of the peer's business."""
+        about = (CellAddress.of_domain("X"), CellAddress("tunnel-X", "C1"))
+        return {route for route in self.exchange.table if route.target not in about}
+
+    def check(self) -> None:
+        """It is as sane as before, and serves everybody."""
+        # A core does not read all of what goes straight on; the next domain does.
+        posted = [*self.near.take(is_lenient=True), *self.pipe.take(is_lenient=True)]
+        messages = [it for it in posted if isinstance(it, Envelope)]
+        require(len(messages) <= _POSTED_MAX, f"{len(messages)} messages came of it")
+        require(self.pipe.closed_because is None, f"closed: {self.pipe.closed_because}")
+        require(set(self.links.by_domain) == {"S2", "X"}, f"left {set(self.links.by_domain)}")
+        require(self.routes_of_others() == self.routes, "routes of others have changed")
+        require(self.exchange.depth == 0, "a handler is still at work")
+        self._check_echo(self.link, self.pipe)
+        self._check_echo(self.near_link, self.near)
+
+    def _check_echo(self, link: DomainLink, pipe: Pipe) -> None:
+        request = _request("echo@C1", link.domain.name, payload=b"still there")
+        self._feed(link, MESSAGE, encode_envelope(request))
+        replies = [it for it in pipe.take() if isinstance(it, Envelope)]
+        answers = [(it.kind, it.answers, it.payload) for it in replies]
+        require(answers == [(Kind.REPLY, request.id, b"still there")], f"answered {answers}")
+
+    def close(self) -> None:
+        self.spreader.close()
+
+
+def check_tunnel(data: bytes) -> None:
+    """Whatever a peer says, it is dropped or answered, and everybody else goes on."""
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(_check_tunnel(data))
+
+
+async def _check_tunnel(data: bytes) -> None:
+    for role in Role:
+        for subject in (MESSAGE, ROUTES):
+            core = Core(role)
+            try:
+                core.receive(subject, data)
+                core.check()
+            finally:
+                core.close()
+
+
+# Valid inputs.
+
+
+def _request(destination: str, domain: str, **fields: object) -> Envelope:
+    settings: dict[str, object] = {"source": CellPath.of(f"p@{domain}", f"*@{domain}")}
+    return Envelope(
+        id=b"0123456789abcdef",
+        destination=CellPath.parse(destination),
+        wants_reply=True,
+        **settings | fields,  # type: ignore[arg-type]
+    )
+
+
+def _envelopes() -> list[bytes]:
+    echo = _request("echo@C1", "X", payload=b"hello", content="text", ttl_ms=1_000)
+    failure = Failure.of(NoRoute, "nowhere", hop=CellAddress("b", "S2"), at="S2")
+    walked = CellPath.of("echo@C1").advanced()
+    envelopes = [
+        echo,
+        _request("echo@S2", "X", session="s", headers={"trace": "größe"}),
+        _request("work", "X", is_quiet=True),
+        _request("news", "X", is_quiet=True),
+        _request("*@C1:echo@C1:p@X", "X"),
+        echo.heading(walked),
+        _request("echo@C1", "X", source=CellPath.of(*["p@X"] * 63, "*@X")),
+        make_reply(echo, id=bytes(16), payload=b"\x91\x01", content="msgpack"),
+        make_error_reply(echo, failure, id=bytes(16)),
+    ]
+    return [encode_envelope(it) for it in envelopes]
+
+
+def _updates() -> list[bytes]:
+    updates: list[Update] = [
+        Snapshot(_INCARNATION, 1, Offer.of(["work", "q"], ["news", "größe"], "east")),
+        Snapshot(_INCARNATION, 2, Offer.of(domains=["C1", "S2", "S9", "X"])),
+        Check(),
+        Have(),
+        Have(1, 2, b"0123456789abcdef", True),
+        Leaving(_INCARNATION),
+    ]
+    return [encode_update(it) for it in updates]
+
+
+def _payloads() -> list[bytes]:
+    failure = Failure.of(NoRoute, "nowhere", hop=CellAddress("b", "S2"), at="S2")
+    reply = make_error_reply(_request("b@S2", "X"), failure, id=bytes(16))
+    return [reply.payload, b'{"a": [1, null, "b"]}', b"\x82\xa1a\x01\xa1b\xc0", "größe".encode()]
+
+
+TARGETS = [
+    Target("cells-envelope", check_envelope, _envelopes()),
+    Target("cells-update", check_update, _updates()),
+    Target("cells-payload", check_payload, _payloads()),
+    Target("cells-tunnel", check_tunnel, [*_envelopes(), *_updates()]),
+]

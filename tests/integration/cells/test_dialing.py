@@ -1,0 +1,134 @@
+"""Who dials whom, how often, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+
+from postroad.cells import CellDomain, CellsConfig, CoreLocation, Role
+from postroad.core import Address
+from postroad.net import MessagingService
+from tests.cell_nodes import CLUSTER, LIMITS, QUICK, Domains, Inbox, cut, quick, until
+
+pytestmark = pytest.mark.integration
+
+NOWHERE = Address("127.0.0.1", 1)
+
+
+@asynccontextmanager
+async def lonely(
+    name: str = "S1", role: Role = Role.SATELLITE, config: CellsConfig = QUICK
+) -> AsyncIterator[CellDomain]:
+    """A domain that is told of no cores, but for what a test says."""
+    async with (
+        MessagingService(CLUSTER, name, limits=LIMITS) as service,
+        CellDomain(service, role=role, config=config) as domain,
+    ):
+        yield domain
+
+
+def at(name: str, *endpoints: Address) -> dict[str, CoreLocation]:
+    return {name: CoreLocation(name, endpoints)}
+
+
+@pytest.mark.parametrize(
+    ("own", "role", "dialed"),
+    [
+        ("S1", Role.SATELLITE, {"A", "Z"}),
+        ("M", Role.CORE, {"A"}),
+        ("Zz", Role.CORE, {"A", "Z"}),
+        ("0", Role.CORE, set()),
+    ],
+)
+async def test_of_two_cores_one_dials(own: str, role: Role, dialed: set[str]) -> None:
+    async with lonely(own, role) as domain:
+        domain.dialer.update(at("A", NOWHERE) | at("Z", NOWHERE))
+        assert {it for it in ("A", "Z") if domain.dialer.should_dial(it)} == dialed
+        await until(lambda: set(domain.dialer.failures) == dialed)
+
+
+async def test_cores_are_connected_once() -> None:
+    async with Domains(3, 0) as domains:
+        for name in domains.by_name:
+            assert set(domains[name].links.by_domain) == set(domains.by_name) - {name}
+        opened = [it.statistics().connections_opened for it in domains.services.values()]
+        assert opened == [0, 1, 2]
+
+
+async def test_a_core_nobody_tells_of_is_dialed_for_a_while_and_then_forgotten() -> None:
+    async with lonely(config=quick(forget_core_s=0.3)) as domain:
+        domain.dialer.update(at("C1", NOWHERE))
+        await until(lambda: "C1" in domain.dialer.failures)
+        domain.dialer.update({})
+        assert "C1" in domain.dialer.cores
+        await until(lambda: "C1" not in domain.dialer.cores, 3)
+        assert not domain.dialer.failures
+        # Who is told of again is dialed again.
+        domain.dialer.update(at("C1", NOWHERE))
+        await until(lambda: "C1" in domain.dialer.failures)
+
+
+async def test_a_tunnel_that_works_is_left_alone_whatever_is_told() -> None:
+    async with Domains(1, 1, config=quick(forget_core_s=0.1)) as domains:
+        domain = domains["S1"]
+        domains["C1"].add_function("echo", Inbox())
+        tunnel = domain.links.by_domain["C1"].tunnel
+        domain.dialer.update({})
+        domain.dialer.update(at("C1", NOWHERE))
+        domain.dialer.update({})
+        await asyncio.sleep(0.4)
+        assert domain.links.by_domain["C1"].tunnel is tunnel
+        assert await domain.call("echo", b"x") == b"x"
+
+
+async def test_a_core_that_moved_is_found_at_its_new_place() -> None:
+    async with Domains(1, 0) as domains, lonely() as satellite:
+        core = domains["C1"]
+        core.add_function("echo", Inbox())
+        satellite.dialer.update(at("C1", NOWHERE))
+        await until(lambda: "C1" in satellite.dialer.failures)
+        satellite.dialer.update(at("C1", core.service.address))
+        assert await satellite.call("echo", b"x", timeout=5) == b"x"
+
+
+async def test_somebody_else_at_the_address_of_a_core_is_not_taken_for_it() -> None:
+    async with Domains(1, 0) as domains, lonely() as satellite:
+        satellite.dialer.update(at("C7", domains["C1"].service.address))
+        await until(lambda: "C7" in satellite.dialer.failures)
+        assert "expected node 'C7'" in satellite.dialer.failures["C7"]
+        assert not satellite.links.by_domain
+        await until(lambda: not domains["C1"].links.by_domain)
+
+
+async def test_broken_tunnels_come_back_each_time() -> None:
+    async with Domains(2, 1) as domains:
+        domains["C1"].add_function("echo", Inbox())
+        for _ in range(5):
+            for peer in ("C1", "C2"):
+                await cut(domains["S1"], peer)
+            assert await domains["S1"].call("echo", b"x", timeout=5) == b"x"
+            await domains.connected()
+
+
+async def test_failed_attempts_come_further_and_further_apart() -> None:
+    attempts: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        attempts.append(loop.time())
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    address = Address(*server.sockets[0].getsockname())
+    config = quick(redial_first_s=0.02, redial_max_s=0.5)
+    async with server, lonely(config=config) as domain:
+        domain.dialer.update(at("C1", address))
+        await until(lambda: len(attempts) >= 7)
+    pauses = [after - before for before, after in pairwise(attempts)]
+    # There is chance in each of them, so only the trend is sure.
+    assert sum(pauses[:2]) < sum(pauses[-2:])
+    assert max(pauses) < 1.5
