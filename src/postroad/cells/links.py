@@ -10,9 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from postroad.core.errors import (
     ConfigError,
@@ -20,13 +18,10 @@ from postroad.core.errors import (
     HandshakeRefused,
     MalformedPayload,
     MessageTooLarge,
-    UsageError,
 )
 from postroad.net import Tunnel
 from postroad.wire import Request
 
-from .cell import Cell
-from .commands import command
 from .decision import Origin
 from .domain import Domain, Role
 from .envelope import Envelope
@@ -34,9 +29,10 @@ from .envelope_form import begin_of, decode_envelope, encode_envelope, encode_ro
 from .exchange import Exchange, Parcel, gateway_to
 from .failure import Failure
 from .fair_queue import FairQueue
-from .message import CellMessage
 from .route import Route
 from .runner import CellRunner
+from .statistics import LinkStatistics
+from .tunnel_cell import TunnelCell, make_tunnel_cell
 
 logger = logging.getLogger("postroad.cells")
 
@@ -52,58 +48,6 @@ _WAYS_MAX = 4_096
 _WAY_BYTES_MAX = 512
 # News are few: whoever sends them waits for an acknowledgement, and repeats them if need be.
 _NEWS_MAX = 1_000
-
-
-class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A tunnel at one moment."""
-
-    domain: Domain
-    incarnation: int
-    round_trip_s: float | None
-    sent: int
-    received: int
-    waiting: int
-    waiting_bytes: int
-    refused: int
-    malformed: int
-
-
-class TunnelCell(Cell):
-    """The tunnel to another domain."""
-
-    is_system = True
-
-    def __init__(self, link: DomainLink) -> None:
-        super().__init__(link.gateway)
-        self._link = link
-
-    def received(self, message: CellMessage) -> Any:
-        """Messages go through a tunnel, not to it."""
-        raise UsageError(f"{self.name} is a tunnel; it takes commands only: info")
-
-    def describe(self) -> str:
-        """Where it leads."""
-        domain = self._link.domain
-        zone = "" if domain.zone is None else f" of zone {domain.zone}"
-        return f"tunnel to {domain.role.value} {domain.name}{zone}"
-
-    @command("info", help="What went through the tunnel, and what waits.")
-    def info(self) -> str:
-        """Everything that is known of the tunnel."""
-        now = self._link.statistics()
-        trip = "not measured" if now.round_trip_s is None else f"{now.round_trip_s * 1000:.2f} ms"
-        return "\n".join(
-            (
-                self.describe(),
-                f"address:     {self._link.tunnel.peer.address}",
-                f"incarnation: {now.incarnation}",
-                f"round trip:  {trip}",
-                f"sent:        {now.sent} messages",
-                f"received:    {now.received} messages, {now.malformed} malformed",
-                f"waiting:     {now.waiting} messages, {now.waiting_bytes} bytes",
-                f"refused:     {now.refused} messages",
-            )
-        )
 
 
 class _Way(NamedTuple):
@@ -329,7 +273,7 @@ class Links:
         """Take a tunnel in use; raises HandshakeRefused if the other end may not have one."""
         domain = self._identify(tunnel)
         link = DomainLink(tunnel, domain, self._exchange, self)
-        cell = _make_cell(link)
+        cell = make_tunnel_cell(link)
         before = self.by_domain.get(domain.name)
         if before is not None:
             if before.incarnation > link.incarnation:
@@ -384,12 +328,3 @@ class Links:
         for tunnel in tunnels:
             tunnel.close(reason)
         return tunnels
-
-
-def _make_cell(link: DomainLink) -> TunnelCell:
-    try:
-        return TunnelCell(link)
-    except ConfigError as error:
-        raise HandshakeRefused(
-            f"the name of domain {link.domain.name} is no good: {error}"
-        ) from None

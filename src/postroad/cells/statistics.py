@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .domain import Domain
+
 
 class CellStatistics(msgspec.Struct):
     """Totals since the start."""
@@ -33,3 +35,17 @@ class CellStatistics(msgspec.Struct):
     def copy(self) -> CellStatistics:
         """The counters as they are now."""
         return msgspec.structs.replace(self)
+
+
+class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A tunnel at one moment."""
+
+    domain: Domain
+    incarnation: int
+    round_trip_s: float | None
+    sent: int
+    received: int
+    waiting: int
+    waiting_bytes: int
+    refused: int
+    malformed: int
