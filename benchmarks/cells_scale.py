@@ -8,6 +8,7 @@ absence, and a start; its time ends when every table of every domain is right.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from time import perf_counter
@@ -50,8 +51,8 @@ class Size(NamedTuple):
         return f"{self.cores} x {self.satellites}, {self.names:,} names"
 
 
-SIZES = (Size(3, 20, 300), Size(4, 100, 2_500), Size(4, 200, 5_000))
-SIZES_QUICK = (Size(2, 5, 40), Size(3, 20, 300))
+SIZES = (Size(4, 20, 500), Size(4, 100, 2_500), Size(4, 200, 5_000))
+SIZES_QUICK = (Size(3, 5, 75), Size(3, 20, 300))
 
 
 class Phase(NamedTuple):
@@ -61,6 +62,8 @@ class Phase(NamedTuple):
     """Virtual time until all tables were right."""
     control_bytes: int
     """News of routes that all domains sent meanwhile."""
+    busiest_bytes: int
+    """The most that one of them sent."""
 
 
 class Report(NamedTuple):
@@ -72,7 +75,7 @@ class Report(NamedTuple):
     core: Phase
     """The restart of a core."""
     rolling: Phase
-    """The restart of all cores, one after the other: the slowest of them, and all their news."""
+    """The restart of all cores, one after the other: the slowest one, and the news of all."""
     idle_bytes_per_s: float
     """News of routes that a satellite sends while nothing happens."""
     real_s: float
@@ -87,8 +90,8 @@ class Mesh:
         self.satellites = [f"sat{number:03}" for number in range(size.satellites)]
         self.names = [*self.cores, *self.satellites]
         self.domains: dict[str, CellDomain] = {}
-        # News sent by processes that are no more.
-        self._bytes_before = 0
+        # Bytes of news that processes sent which are no more, by domain.
+        self._sent_before: Counter[str] = Counter()
         self._queues: dict[str, list[str]] = {name: [] for name in self.names}
         self._topics: dict[str, list[str]] = {name: [] for name in self.names}
         apart = len(self.names) // HOMES
@@ -115,42 +118,50 @@ class Mesh:
 
     # What happens.
 
-    def settle(self) -> Phase:
-        """Let time pass until every table is right."""
-        before = self.control_bytes
-        seconds = self.sim.run_until(
-            self.is_right, within=LONGEST_S, claim="all tables are right", every=LOOK_S
-        )
-        return Phase(seconds, self.control_bytes - before)
+    def start(self) -> Phase:
+        """Let time pass until every table is right for the first time."""
+        return self._measure(self._settle)
 
-    def restart(self, name: str) -> Phase:
-        """Stop a domain and start it again, and let all others learn of both."""
-        began, before = self.sim.now, self.control_bytes
+    def restart(self, *names: str) -> Phase:
+        """Stop domains and start them again, one by one; the time is that of the slowest."""
+        phases = [self._measure(partial(self._restart, name)) for name in names]
+        return Phase(
+            max(it.seconds for it in phases),
+            sum(it.control_bytes for it in phases),
+            max(it.busiest_bytes for it in phases),
+        )
+
+    def _restart(self, name: str) -> None:
         node = self.sim.nodes[name]
         node.stop()
         self.sim.run_until(lambda: not node.is_running, within=LONGEST_S, claim=f"{name} ends")
-        self._bytes_before += self.domains.pop(name).spreader.bytes_sent
+        self._sent_before[name] += self.domains.pop(name).spreader.bytes_sent
         self.sim.run_for(ABSENCE_S)
         node.start()
-        self.settle()
-        return Phase(self.sim.now - began, self.control_bytes - before)
+        self._settle()
 
-    def restart_all(self, names: list[str]) -> Phase:
-        """Restart some domains, one after the other."""
-        phases = [self.restart(name) for name in names]
-        return Phase(max(it.seconds for it in phases), sum(it.control_bytes for it in phases))
+    def _settle(self) -> None:
+        self.sim.run_until(
+            self.is_right, within=LONGEST_S, claim="all tables are right", every=LOOK_S
+        )
+
+    def _measure(self, act: Callable[[], None]) -> Phase:
+        began, before = self.sim.now, self._sent()
+        act()
+        sent = self._sent() - before
+        return Phase(self.sim.now - began, sent.total(), max(sent.values()))
+
+    def _sent(self) -> Counter[str]:
+        """The bytes of news that each domain has sent so far."""
+        now = Counter({name: it.spreader.bytes_sent for name, it in self.domains.items()})
+        return self._sent_before + now
 
     def measure_idle(self, seconds: float) -> float:
         """The bytes of news that a satellite sends in a second, on average."""
-        before = [self.domains[name].spreader.bytes_sent for name in self.satellites]
+        before = self._sent()
         self.sim.run_for(seconds)
-        after = [self.domains[name].spreader.bytes_sent for name in self.satellites]
-        return (sum(after) - sum(before)) / seconds / len(self.satellites)
-
-    @property
-    def control_bytes(self) -> int:
-        """All news of routes that were sent so far."""
-        return self._bytes_before + sum(it.spreader.bytes_sent for it in self.domains.values())
+        sent = self._sent() - before
+        return sum(sent[name] for name in self.satellites) / seconds / len(self.satellites)
 
     # What there should be.
 
@@ -201,11 +212,11 @@ def simulate(size: Size) -> Report:
     began = perf_counter()
     with SimCluster(SEED) as sim:
         mesh = Mesh(sim, size)
-        start = mesh.settle()
+        start = mesh.start()
         idle = mesh.measure_idle(IDLE_S)
         satellite = mesh.restart(mesh.satellites[len(mesh.satellites) // 2])
         core = mesh.restart(mesh.cores[0])
-        rolling = mesh.restart_all(mesh.cores)
+        rolling = mesh.restart(*mesh.cores)
     return Report(start, satellite, core, rolling, idle, perf_counter() - began)
 
 
@@ -224,7 +235,11 @@ def sections(settings: Settings) -> list[Section]:
     sizes = SIZES_QUICK if settings.rounds == 1 else SIZES
     return [
         *(_times(title, phase, sizes) for phase, title in PHASES.items()),
-        *(_bytes(title, phase, sizes) for phase, title in PHASES.items()),
+        *(_bytes(title, phase, sizes, "control_bytes", "") for phase, title in PHASES.items()),
+        *(
+            _bytes(title, phase, sizes, "busiest_bytes", " of the busiest domain")
+            for phase, title in PHASES.items()
+        ),
         _compared("news of an idle satellite", "B/s", sizes, _idle_bytes, GROWTH_MAX),
         _compared("real time of the whole simulation", "s", sizes, _real_seconds, None),
     ]
@@ -235,7 +250,7 @@ def _times(title: str, phase: str, sizes: tuple[Size, ...]) -> Section:
     return Section(
         title=f"{title}: until all tables are right",
         unit="s",
-        contenders=[Contender(str(it), partial(_seconds, phase, it)) for it in sizes],
+        contenders=[Contender(str(it), partial(_sample, phase, "seconds", it)) for it in sizes],
         comparisons=[
             Comparison(
                 f"{title}, {it}", str(it), "budget", 1.0, at_most=True, budget=CONVERGENCE_BUDGET_S
@@ -246,8 +261,9 @@ def _times(title: str, phase: str, sizes: tuple[Size, ...]) -> Section:
     )
 
 
-def _bytes(title: str, phase: str, sizes: tuple[Size, ...]) -> Section:
-    return _compared(f"{title}: news of routes", "B", sizes, partial(_control_bytes, phase), None)
+def _bytes(title: str, phase: str, sizes: tuple[Size, ...], field: str, whose: str) -> Section:
+    sample = partial(_sample, phase, field)
+    return _compared(f"{title}: news of routes{whose}", "B", sizes, sample, None)
 
 
 def _compared(
@@ -270,14 +286,8 @@ def _compared(
     )
 
 
-def _seconds(phase: str, size: Size) -> float:
-    found: Phase = getattr(_report(size), phase)
-    return found.seconds
-
-
-def _control_bytes(phase: str, size: Size) -> float:
-    found: Phase = getattr(_report(size), phase)
-    return float(found.control_bytes)
+def _sample(phase: str, field: str, size: Size) -> float:
+    return float(getattr(getattr(_report(size), phase), field))
 
 
 def _idle_bytes(size: Size) -> float:

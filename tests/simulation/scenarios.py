@@ -6,6 +6,7 @@ from functools import partial
 
 from postroad.testing import Outcome, Scenario
 from postroad.testing import run_seed as run_seed_of
+from tests.simulation.cells.scenario import run_cells
 from tests.simulation.cluster.scenario import run_cluster
 from tests.simulation.durable.scenario import run_durable
 from tests.simulation.wire.scenario import run_wire
@@ -16,6 +17,7 @@ SCENARIOS: dict[str, Scenario] = {
     "wire": run_wire,
     "cluster": run_cluster,
     "durable": run_durable,
+    "cells": run_cells,
 }
 """Lowest layer first."""
 

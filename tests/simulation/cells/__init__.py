@@ -1,0 +1,1 @@
+"""Scenario `cells`: domains that come and go, their cells, and messages all the time."""

@@ -1,0 +1,154 @@
+"""What was sent and what was handled, and the rules that hold at every moment."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from itertools import count
+from typing import NamedTuple
+
+from postroad.cells import CellMessage
+from postroad.testing import SimCluster, require
+from tests.simulation.cells.disturbance import Disturbance
+
+MARGIN_S = 0.75
+"""Of all times: what the ways take, and turns of the loop."""
+
+
+class Way(enum.Enum):
+    """How a message is sent."""
+
+    CALL = "call"
+    TELL = "message"
+    PUBLISH = "publication"
+
+
+class Sent(NamedTuple):
+    """A message."""
+
+    number: int
+    way: Way
+    sender: str
+    """The process that sends it."""
+    destination: str
+    time: float
+    timeout_s: float | None
+    disturbed_s: float
+    paused_s: float
+    """How much there had been of both before."""
+
+    def __str__(self) -> str:
+        return f"{self.way.value} {self.number} of {self.sender} to {self.destination}"
+
+
+class Handling(NamedTuple):
+    """A message that a cell has got."""
+
+    place: str
+    """The process and the cell."""
+    id: bytes
+    order: int
+    """How many were handled before, by anybody."""
+
+
+class Books:
+    """Everybody's messages of one run.
+
+    Args:
+        sim: the run.
+        disturbance: of ways between domains.
+        pauses: of any process.
+    """
+
+    def __init__(self, sim: SimCluster, disturbance: Disturbance, pauses: Disturbance) -> None:
+        self._sim = sim
+        self._disturbance = disturbance
+        self._pauses = pauses
+        self._sent: list[Sent] = []
+        self.handled: dict[int, list[Handling]] = defaultdict(list)
+        self._ids: dict[bytes, str] = {}
+        # Calls whose callers were told that nobody handled them.
+        self._denied: dict[int, str] = {}
+        self._order = count()
+
+    # Sending.
+
+    def write(
+        self, way: Way, sender: str, destination: str, timeout_s: float | None = None
+    ) -> Sent:
+        """Begin with a message."""
+        sent = Sent(
+            len(self._sent),
+            way,
+            sender,
+            destination,
+            self._sim.now,
+            timeout_s,
+            self._disturbance.total_s,
+            self._pauses.total_s,
+        )
+        self._sent.append(sent)
+        return sent
+
+    def check_reply(self, sent: Sent, reply: bytes) -> None:
+        """A call has a reply: it is the one to this call."""
+        require(number_in(reply) == sent.number, f"{sent} got {reply[:40]!r} as its reply")
+        require(bool(self.handled[sent.number]), f"{sent} was answered, but handled by nobody")
+
+    def deny(self, sent: Sent, error: Exception) -> None:
+        """The sender of a message was told that nobody handled it, and nobody will."""
+        where = [it.place for it in self.handled[sent.number]]
+        require(not where, f"{sent} was handled by {where}, but its sender got {error!r}")
+        self._denied[sent.number] = type(error).__name__
+
+    # Handling.
+
+    def handle(self, place: str, message: CellMessage) -> Sent:
+        """A cell gets a message."""
+        sent = self._sent[number_in(message.payload)]
+        self._check_once(sent, place, message)
+        self._check_time(sent, place)
+        require(
+            sent.number not in self._denied,
+            f"{place} handles {sent}, whose sender was told {self._denied.get(sent.number)}",
+        )
+        is_logical = "@" not in sent.destination
+        require(
+            message.name == (sent.destination if is_logical else None),
+            f"{place} is told that {sent} was sent to {message.name}",
+        )
+        self.handled[sent.number].append(Handling(place, message.id, next(self._order)))
+        return sent
+
+    def order_of(self, sent: Sent) -> int:
+        """The place of a message among all that were handled."""
+        return self.handled[sent.number][0].order
+
+    def _check_once(self, sent: Sent, place: str, message: CellMessage) -> None:
+        """Every attempt is handled once, and every copy of a publication."""
+        if sent.way is Way.PUBLISH:
+            places = [it.place for it in self.handled[sent.number]]
+            require(place not in places, f"{place} gets a second copy of {sent}")
+            return
+        before = self._ids.setdefault(message.id, place)
+        is_first = all(it.id != message.id for it in self.handled[sent.number])
+        require(is_first, f"{place} handles {sent}, as {before} did in the same attempt")
+
+    def _check_time(self, sent: Sent, place: str) -> None:
+        if sent.timeout_s is None:
+            return
+        late_s = self._sim.now - sent.time - sent.timeout_s
+        excused_s = self._pauses.total_s - sent.paused_s + MARGIN_S
+        if not place.endswith(f"@{sent.sender}"):
+            excused_s += self._disturbance.total_s - sent.disturbed_s
+        require(late_s <= excused_s, f"{place} handles {sent}, {late_s:.3f} s too late")
+
+
+def write_number(number: int, padding: int = 0) -> bytes:
+    """The payload of a message."""
+    return b"%d %s" % (number, b"." * padding)
+
+
+def number_in(payload: bytes) -> int:
+    """The number of the message that a payload belongs to."""
+    return int(payload.split(maxsplit=1)[0])

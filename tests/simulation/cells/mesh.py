@@ -1,0 +1,98 @@
+"""Cores and satellites on simulated hosts, as small tests need them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from postroad.cells import CellAddress, CellDomain, CellMessage, CellsConfig, Role, StaticLocations
+from postroad.core import Limits
+from postroad.net import MessagingService
+from postroad.testing import SimCluster, SimNode
+
+CLUSTER = "simulated"
+PORT = 7000
+_CONNECTED_S = 30.0
+
+
+class Inbox:
+    """A handler that keeps what it gets, and answers with the payload."""
+
+    def __init__(self) -> None:
+        self.messages: list[CellMessage] = []
+
+    def __call__(self, message: CellMessage) -> bytes:
+        self.messages.append(message)
+        return message.payload
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """What it got, oldest first."""
+        return [message.payload for message in self.messages]
+
+
+class Mesh:
+    """Domains by their names, and the inboxes of their cells by address.
+
+    Args:
+        sim: where they run.
+        cores, satellites: their names.
+        config, limits: of all of them.
+    """
+
+    def __init__(
+        self,
+        sim: SimCluster,
+        cores: tuple[str, ...],
+        satellites: tuple[str, ...],
+        *,
+        config: CellsConfig | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.sim = sim
+        self.domains: dict[str, CellDomain] = {}
+        self.inboxes: dict[str, Inbox] = {}
+        self._cores = cores
+        self._config = config
+        self._limits = limits
+        for name in (*cores, *satellites):
+            sim.add(name, self._run).start()
+        sim.run_until(self._is_connected, within=_CONNECTED_S, claim="all domains are connected")
+
+    async def _run(self, node: SimNode) -> None:
+        role = Role.CORE if node.name in self._cores else Role.SATELLITE
+        where = StaticLocations({it: [f"{it}:{PORT}"] for it in self._cores})
+        bind = f"{node.host}:{PORT}"
+        async with (
+            MessagingService(CLUSTER, node.name, bind, limits=self._limits) as service,
+            CellDomain(service, role=role, locations=where, config=self._config) as domain,
+        ):
+            self.domains[node.name] = domain
+            await asyncio.get_running_loop().create_future()
+
+    def _is_connected(self) -> bool:
+        if self.domains.keys() != self.sim.nodes.keys():
+            return False
+        return all(map(self._has_tunnels, self.domains.values()))
+
+    def _has_tunnels(self, domain: CellDomain) -> bool:
+        is_core = domain.identity.role is Role.CORE
+        wanted = set(self.domains) if is_core else set(self._cores)
+        defaults = 0 if is_core else len(self._cores)
+        return (
+            set(domain.links.by_domain) == wanted - {domain.name}
+            and len(domain.table.defaults()) == defaults
+        )
+
+    def add(
+        self, address: str, *, queues: tuple[str, ...] = (), topics: tuple[str, ...] = ()
+    ) -> Inbox:
+        """Start the cell `cell@domain`, and wait until everybody knows what it offers."""
+        cell, domain = CellAddress.parse(address), self.domains[CellAddress.parse(address).domain]
+        inbox = self.inboxes[address] = Inbox()
+
+        async def add() -> None:
+            domain.add_function(cell.cell, inbox, consume=queues, subscribe=topics)
+            assert await domain.settle()
+
+        self.sim.run(add(), self.sim.nodes[cell.domain])
+        return inbox
