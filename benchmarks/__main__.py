@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Name on the command line -> module with `sections(settings)` and a docstring to list it by.
 BENCHMARKS = {
-    "cells_routing": "benchmarks.cells_routing",
+    "cells": "benchmarks.cells",
     "cluster": "benchmarks.cluster",
     "durable": "benchmarks.durable",
     "messaging": "benchmarks.messaging",

@@ -1,4 +1,4 @@
-"""Cells: routing decisions, calls within a domain, and calls from satellite to satellite.
+"""Cells: routing decisions, calls near and far, and how soon many domains know all routes.
 
 The yardsticks are fixed goals, and the plain request rate of `net` measured in the same run.
 """
@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 
 def sections(settings: Settings) -> list[Section]:
-    """Calls here, calls elsewhere."""
-    from benchmarks.cells import calls
+    """Decisions, calls here, calls elsewhere, scale."""
+    from benchmarks.cells import calls, routing, scale
 
-    return [calls.near_section(settings), calls.far_section(settings)]
+    return [
+        *routing.sections(settings),
+        calls.near_section(settings),
+        calls.far_section(settings),
+        *scale.sections(settings),
+    ]

@@ -66,5 +66,3 @@ def _sample_far(job: Job) -> float:
         stack.enter_context(running(satellite_server, job, address)).receive()
         client = stack.enter_context(running(satellite_client, job, address))
         return float(client.receive(60.0 + job.warmup_s + job.seconds))
-
-

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.cells_scale import (
+from benchmarks.cells.scale import (
     CONVERGENCE_BUDGET_S,
     GROWTH_MAX,
     PHASES,
