@@ -5,13 +5,17 @@ commandline.py        options, signals, the directory
 story.py              what happens when
 request_act.py        its first part: requests, a kill, a return
 mail_act.py           its second part: durable mail, both nodes killed in turn
-clearing_act.py       its third part: a job on Spark, whose node is killed
+cells_act.py          its third part: cells of five domains, cores killed and restarted
+clearing_act.py       its fourth part: a job on Spark, whose node is killed
 stage.py              the nodes of a story, and what is seen of them
 processes.py          child processes as the story sees them
 node.py               the program of a child process
 pipe.py               its end of the pipes to the story
 traffic.py            the load one node puts on another, and its accounts
 payments.py           the payments, bookings and receipts of nodes with mail
+cells_node.py         the cores and satellites of cells
+cells_traffic.py      the calls and publications of one of them
+cells_journal.py      what satellites write down of each message
 clearing.toml         the job that clears payments
 clearing.py           its functions, and the payments it is given
 clearing_house.py     the node that runs it
@@ -24,5 +28,6 @@ screen.py             tables on a terminal or in a pipe
 tables.py             what boards and reconciliations look like
 verdict.py            the reconciliation of requests: what must add up
 mail_verdict.py       the reconciliation of mail
+cells_verdict.py      the reconciliation of cells
 clearing_verdict.py   the reconciliation of clearing
 """

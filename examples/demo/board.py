@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from .books import ClearingCounts, Counts
-from .records import Report
+from .records import Report, Totals
 from .traffic import Latencies
 
 
@@ -76,7 +76,7 @@ class Row(Second[Report]):
         self.in_flight = now.totals.in_flight
         self.connections = now.connections
         self.reconnects = now.reconnects
-        self.errors += _errors(now) - _errors(before)
+        self.errors += _errors(now.totals) - _errors(before.totals)
 
 
 @dataclass
@@ -102,6 +102,49 @@ class MailRow(Second[Counts]):
         self.receipts += now.receipts - before.receipts
         self.payments_waiting = now.payments - now.bookings
         self.receipts_waiting = now.bookings - now.receipts
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellCounts:
+    """What all satellites did until now; `latencies` alone counts since the last time."""
+
+    at_s: float
+    totals: Totals
+    latencies: Mapping[int, int]
+    handled: Mapping[str, int]
+    """By the name of each consumer."""
+    published: int
+    copies: int
+    routes: int
+    """Ways from satellites to cores."""
+
+
+@dataclass
+class CellsRow(Second[CellCounts]):
+    """One second of cells."""
+
+    answered: int = 0
+    latencies: Latencies = field(default_factory=Latencies)
+    handled: Counter[str] = field(default_factory=Counter)
+    published: int = 0
+    copies: int = 0
+    routes: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    """Errors met in this second, by reason."""
+
+    @property
+    def is_eventful(self) -> bool:
+        return bool(self.errors or self.notes)
+
+    def add(self, before: CellCounts, now: CellCounts) -> None:
+        super().add(before, now)
+        self.answered += now.totals.answered - before.totals.answered
+        self.latencies.merge(now.latencies)
+        self.handled += Counter(now.handled) - Counter(before.handled)
+        self.published += now.published - before.published
+        self.copies += now.copies - before.copies
+        self.routes = now.routes
+        self.errors += _errors(now.totals) - _errors(before.totals)
 
 
 @dataclass
@@ -186,6 +229,13 @@ class MailBoard(Board[Counts, MailRow]):
         super().__init__(MailRow)
 
 
+class CellsBoard(Board[CellCounts, CellsRow]):
+    """What satellites reported, time after time."""
+
+    def __init__(self) -> None:
+        super().__init__(CellsRow)
+
+
 class ClearingBoard(Board[ClearingCounts, ClearingRow]):
     """How far the clearing was, time after time."""
 
@@ -193,5 +243,5 @@ class ClearingBoard(Board[ClearingCounts, ClearingRow]):
         super().__init__(ClearingRow)
 
 
-def _errors(report: Report) -> Counter[str]:
-    return Counter({trouble.reason: trouble.met for trouble in report.totals.troubles})
+def _errors(totals: Totals) -> Counter[str]:
+    return Counter({trouble.reason: trouble.met for trouble in totals.troubles})

@@ -1,4 +1,4 @@
-"""The third part: a job on Spark clears payments, its node is killed, the reconciliation."""
+"""The fourth part: a job on Spark clears payments, its node is killed, the reconciliation."""
 
 from __future__ import annotations
 

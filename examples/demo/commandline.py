@@ -20,7 +20,7 @@ from .screen import Line, open_screen
 from .story import Plan, Story
 
 DESCRIPTION = """\
-Two Postroad nodes in processes of their own talk over mutual TLS 1.3 on the loopback interface.
+Postroad nodes in processes of their own talk over mutual TLS 1.3 on the loopback interface.
 Certificates are made on the spot.
 
 1. Requests
@@ -41,7 +41,18 @@ Both are killed with SIGKILL in turn, and come back to what their databases hold
 while beta is away wait at alpha. What a handler had not committed when its process died is undone,
 and handled again. The tables have no unique keys, so a duplicate would be seen.
 
-3. Clearing on Spark, if that can be had
+3. Cells
+  core-1, core-2  pass messages on; every satellite has a tunnel to both
+  sat-1, sat-2    consume the queue `orders`: each call is for one of them
+  sat-3           calls the queue, as fast as answers come, and publishes to the topic `prices`,
+                  of which every satellite gets a copy
+
+In the middle of the traffic core-1 is killed with SIGKILL, and comes back later. What was in it
+is lost: calls end with RequestTimeout, outcome unknown, and most callers make theirs again, as
+another attempt; all else goes through core-2. When core-1 is back, core-2 is restarted in good
+order: it tells everybody that it leaves, passes on what it still gets, and nothing is lost.
+
+4. Clearing on Spark, if that can be had
   alpha  posts payments, some of them bad, and notes in its database which come back
   beta   runs a job on Spark, clearing.toml, which takes payments out of the queue, checks them and
          posts those that are good to alpha, with totals for each bank
@@ -66,6 +77,15 @@ The columns of mail, counted in the databases:
   receipts/s     receipts that came back and were filed
   ... waiting    posted and not yet handled, at either node or between them
 
+The columns of cells:
+  answers/s      replies in each second
+  p50, p99       half, and 99 of 100, of the calls answered then took no longer than this
+  sat-1/s, ...   calls that each consumer was given
+  published/s    publications
+  copies/s       copies of them that the three subscribers got
+  routes         ways from a satellite to a core; six of them while both cores are there
+  errors         errors that callers met in this second; what they were stands below
+
 The columns of clearing:
   posted/s        payments posted in each second, counted in alpha's database
   acknowledged/s  payments that the job is done with
@@ -76,9 +96,9 @@ The columns of clearing:
   dead            dead letters so far
 
 The reconciliations at the end compare what alpha asked with what was answered, what failed and
-what beta says it handled, the payments in one database with the bookings in the other, and the
-payments posted with those cleared and with the dead letters. The exit status is 0 only if it all
-adds up.
+what beta says it handled, the payments in one database with the bookings in the other, what sat-3
+sent with what every satellite was given, and the payments posted with those cleared and with the
+dead letters. The exit status is 0 only if it all adds up.
 
 NO_COLOR=1 turns colours off; into a pipe the demo writes one plain line for each second.
 """
@@ -160,6 +180,12 @@ def _parse(arguments: Sequence[str]) -> Plan:
         type=_number(float, 3, 3600),
         default=8.0,
         help="how long mail is posted, 3 to 3600 (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--cells-seconds",
+        type=_number(float, 3, 3600),
+        default=8.0,
+        help="how long calls are made and prices published, 3 to 3600 (default: %(default)g)",
     )
     parser.add_argument(
         "--clearing-seconds",

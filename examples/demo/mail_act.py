@@ -12,7 +12,7 @@ from .mail_verdict import Absence, MailEvidence, mail_checks, mail_items
 from .payments import ACCOUNTS
 from .records import Command, Mailing
 from .screen import Table
-from .stage import NAMES, Stage
+from .stage import Stage
 from .tables import MAIL_HEADING, mail_row, reconciliation_lines
 from .tally import Tally
 
@@ -42,7 +42,7 @@ class MailAct:
 
     async def play(self) -> bool:
         """Play it; True if everything adds up."""
-        for name in NAMES:
+        for name in (PAYER, BOOKER):
             Tally.create(self._stage.path(name, "runs"))
         await self._start(BOOKER)
         await self._start(PAYER)

@@ -1,4 +1,4 @@
-"""The program of a child process: one node that answers, calls another, or exchanges mail with it.
+"""The program of a child process: one node that answers or calls, has mail, or belongs to cells.
 
 It is started by `processes.py`, is configured by the first line of its input and ends when that
 input ends, so it never outlives the process that started it, however that one ended.
@@ -9,13 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from postroad import Limits, Message, MessagingService, PostroadError, TlsConfig, run
 
-from .clearing_customer import post_payments
-from .payments import exchange_mail
 from .pipe import Orders, tell
-from .records import Answering, Calling, Clearing, Command, Mailing, NodeConfig, Posting, Ready
+from .records import (
+    Answering,
+    Belonging,
+    Calling,
+    Clearing,
+    Command,
+    Linking,
+    Mailing,
+    NodeConfig,
+    NodeTask,
+    Posting,
+    Ready,
+)
 from .tally import Tally
 from .traffic import SUBJECT, Traffic, mirror
 
@@ -23,6 +35,9 @@ CLUSTER = "demo"
 REPORT_EVERY_S = 0.2
 # Long enough to see that callers back off, short enough not to prolong the outage.
 LIMITS = Limits(backoff_max_s=0.25)
+
+Work: TypeAlias = Callable[[MessagingService], Awaitable[None]]
+"""What a node does once it listens."""
 
 
 def main() -> int:
@@ -39,21 +54,38 @@ def main() -> int:
 async def _main() -> None:
     orders = await Orders.open()
     config = await orders.read_config()
+    work = _prepare(config.task, orders)
     async with _make_service(config) as service:
-        match config.task:
-            case Answering() as task:
-                await _answer(service, task, orders)
-            case Calling() as task:
-                await _call(service, task, orders)
-            case Mailing() as task:
-                await exchange_mail(service, task, orders)
-            case Posting() as task:
-                await post_payments(service, task, orders)
-            case Clearing() as task:
-                # It needs Spark, which need not be there for the rest.
-                from .clearing_house import clear_payments
+        await work(service)
 
-                await clear_payments(service, task, orders)
+
+def _prepare(task: NodeTask, orders: Orders) -> Work:
+    """Load what a task needs, and nothing else: it would take time at each start, or need Spark."""
+    match task:
+        case Answering():
+            return lambda service: _answer(service, task, orders)
+        case Calling():
+            return lambda service: _call(service, task, orders)
+        case Mailing():
+            from .payments import exchange_mail
+
+            return lambda service: exchange_mail(service, task, orders)
+        case Linking():
+            from .cells_node import link_domains
+
+            return lambda service: link_domains(service, task, orders)
+        case Belonging():
+            from .cells_node import belong
+
+            return lambda service: belong(service, task, orders)
+        case Posting():
+            from .clearing_customer import post_payments
+
+            return lambda service: post_payments(service, task, orders)
+        case Clearing():
+            from .clearing_house import clear_payments
+
+            return lambda service: clear_payments(service, task, orders)
 
 
 def _make_service(config: NodeConfig) -> MessagingService:

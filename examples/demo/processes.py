@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from .records import Command, JobReport, NodeConfig, Ready, Report, Resting, Told
+from .records import CellsReport, Command, JobReport, NodeConfig, Ready, Report, Resting, Told
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 60.0
@@ -82,7 +82,7 @@ class NodeProcess:
 
     @property
     def is_resting(self) -> bool:
-        """Whether it pays no more."""
+        """Whether it pays, posts or sends no more."""
         return self._is_resting
 
     @property
@@ -143,7 +143,7 @@ class NodeProcess:
                 continue  # A JVM's own words, which are for nobody here.
             told = decode(line)
             match told:
-                case Report() | JobReport():
+                case Report() | JobReport() | CellsReport():
                     self._on_report(told)
                 case Resting():
                     self._is_resting = True

@@ -37,6 +37,23 @@ class Mailing(msgspec.Struct, frozen=True, kw_only=True, tag="mail"):
     """Whether this is the node that pays, or the one that books."""
 
 
+class Linking(msgspec.Struct, frozen=True, kw_only=True, tag="link"):
+    """Be a core: pass messages on between domains."""
+
+    cores: dict[str, str]
+    """Addresses of the cores that were there before."""
+
+
+class Belonging(msgspec.Struct, frozen=True, kw_only=True, tag="belong"):
+    """Be a satellite: subscribe to a topic, and consume a queue or send to both."""
+
+    cores: dict[str, str]
+    journal: str
+    """File of what it did with each message."""
+    sends: bool
+    """Whether this is the one that calls and publishes, or one that consumes."""
+
+
 class Posting(msgspec.Struct, frozen=True, kw_only=True, tag="post"):
     """Post payments to another node, and note what it has cleared."""
 
@@ -59,7 +76,7 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True, tag="clear"):
     """Directory of the checkpoint, and of whatever Spark writes besides."""
 
 
-NodeTask = Answering | Calling | Mailing | Posting | Clearing
+NodeTask = Answering | Calling | Mailing | Linking | Belonging | Posting | Clearing
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +93,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Command(enum.Enum):
     """Later lines a node process is sent. The end of its input means: end at once."""
 
+    BEGIN = "begin"
+    """Call and publish from now on."""
     REST = "rest"
-    """Pay or post nothing more, say so, and go on with everything else."""
+    """Pay, post or send nothing more, say so, and go on with everything else."""
     STOP = "stop"
     """Finish what is in flight, report a last time, end."""
 
@@ -142,7 +161,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Resting(msgspec.Struct, frozen=True, kw_only=True, tag="resting"):
-    """A node process has paid or posted for the last time."""
+    """A node process has paid, posted or sent for the last time."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
@@ -166,4 +185,20 @@ class JobReport(msgspec.Struct, frozen=True, tag="job"):
     dead: int = 0
 
 
-Told = Ready | Resting | Report | JobReport
+class CellsReport(msgspec.Struct, frozen=True, kw_only=True, tag="cells"):
+    """What a satellite did until now; `latencies` alone counts since the last report."""
+
+    at_s: float = 0.0
+    """On the clock of `time.monotonic`, which all processes of a machine share."""
+    cores: list[str] = []
+    """Those through which messages may go."""
+    is_settled: bool = False
+    """Whether all cores know what this satellite offers."""
+    handled: int = 0
+    copies: int = 0
+    published: int = 0
+    totals: Totals = msgspec.field(default_factory=Totals)
+    latencies: dict[int, int] = {}
+
+
+Told = Ready | Resting | Report | JobReport | CellsReport

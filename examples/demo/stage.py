@@ -10,13 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from postroad.admin import create_root, issue
+from postroad.admin import issue
 
 from .processes import NodeProcess, OnReport
 from .records import Command, NodeConfig, NodeTask
 from .screen import NodeState, Screen, Table
 
-NAMES = ("alpha", "beta")
 DRAW_EVERY_S = 0.2
 LOOK_EVERY_S = 0.05
 
@@ -24,18 +23,18 @@ _LOG_TAIL_BYTES = 4_096
 
 
 class Stage:
-    """Node processes, with their files in a directory."""
+    """Node processes of these names, with their files in a directory."""
 
-    def __init__(self, screen: Screen, directory: Path) -> None:
+    def __init__(self, screen: Screen, directory: Path, names: Sequence[str]) -> None:
         self.screen = screen
+        self.names = names
         self._directory = directory
         self._processes: dict[str, NodeProcess] = {}
         self._states: dict[str, NodeState] = {}
 
     def make_certificates(self) -> None:
-        """Make an authority, and a certificate for each node."""
-        create_root(self._directory)
-        for name in NAMES:
+        """Make a certificate for each node; the authority is there."""
+        for name in self.names:
             issue(self._directory, name)
 
     def path(self, name: str, suffix: str) -> Path:
@@ -63,6 +62,10 @@ class Stage:
         self._states[name] = NodeState(name, process.pid, address, "ready")
         return address
 
+    def is_known(self, name: str) -> bool:
+        """Whether a node was ever started."""
+        return name in self._states
+
     def address(self, name: str) -> str:
         """Where a node is, or was."""
         return self._states[name].address
@@ -72,7 +75,7 @@ class Stage:
         self._processes[name].tell(command)
 
     def is_resting(self, name: str) -> bool:
-        """Whether a node that pays or posts was told to stop that, and has."""
+        """Whether a node that pays, posts or sends was told to stop that, and has."""
         return self._processes[name].is_resting
 
     async def kill(self, name: str) -> None:
@@ -120,7 +123,7 @@ class Stage:
     @property
     def nodes(self) -> Sequence[NodeState]:
         """All nodes, as they are shown."""
-        return [self._states[name] for name in NAMES]
+        return [self._states[name] for name in self.names]
 
     @asynccontextmanager
     async def drawing(self, make_table: Callable[[], Table]) -> AsyncIterator[None]:
@@ -140,7 +143,7 @@ class Stage:
 
     def last_log_line(self) -> str:
         """The newest line of the log that was written to last."""
-        logs = [self.path(name, "log") for name in NAMES]
+        logs = [self.path(name, "log") for name in self.names]
         written = [log for log in logs if log.stat().st_size]
         if not written:
             return ""

@@ -1,4 +1,4 @@
-"""What happens when: certificates, requests, mail and a job, and crashes among them."""
+"""What happens when: certificates, requests, mail, cells and a job, and crashes among them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroad import PostroadError
+from postroad.admin import create_root
 
+from .cells_act import DOMAINS, CellsAct
 from .clearing_act import ClearingAct, require_spark
 from .mail_act import MailAct
 from .request_act import RequestAct
 from .screen import Line, Screen, Tone
 from .stage import Stage
 from .tables import verdict_line
+
+NODES = ("alpha", "beta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +25,7 @@ class Plan:
 
     seconds: float
     mail_seconds: float
+    cells_seconds: float
     clearing_seconds: float
     callers: int
     payload_bytes: int
@@ -35,29 +40,40 @@ class Story:
 
     def __init__(self, plan: Plan, screen: Screen, directory: Path) -> None:
         self._screen = screen
-        self._stage = Stage(screen, directory)
+        self._directory = directory
+        self._stage = Stage(screen, directory, NODES)
+        self._domains = Stage(screen, directory, DOMAINS)
         self._requests = RequestAct(self._stage, plan.seconds, plan.callers, plan.payload_bytes)
         self._mail = MailAct(self._stage, plan.mail_seconds)
+        self._cells = CellsAct(self._domains, plan.cells_seconds)
         self._clearing = ClearingAct(self._stage, plan.clearing_seconds)
         self._has_spark = plan.has_spark
 
     async def play(self) -> bool:
         """Play it; True if everything adds up. No process is left when this returns or raises."""
         self._screen.say(
-            Line("Postroad demo: two node processes over mutual TLS 1.3", Tone.TITLE), Line("")
+            Line("Postroad demo: node processes over mutual TLS 1.3", Tone.TITLE), Line("")
         )
         try:
-            self._stage.make_certificates()
+            self._make_certificates()
             self._announce("1. Requests", self._requests.title)
             requests_add_up = await self._requests.play()
             self._announce("2. Durable mail", self._mail.title)
             mail_adds_up = await self._mail.play()
+            self._announce("3. Cells", self._cells.title)
+            cells_add_up = await self._cells.play()
             clearing_adds_up = await self._play_clearing()
         finally:
             await self._stage.clear()
-        adds_up = requests_add_up and mail_adds_up and clearing_adds_up
+            await self._domains.clear()
+        adds_up = requests_add_up and mail_adds_up and cells_add_up and clearing_adds_up
         self._screen.say(verdict_line(adds_up))
         return adds_up
+
+    def _make_certificates(self) -> None:
+        create_root(self._directory)
+        self._stage.make_certificates()
+        self._domains.make_certificates()
 
     async def _play_clearing(self) -> bool:
         """The part that needs Spark; without it the others are the whole story."""
@@ -66,9 +82,9 @@ class Story:
         try:
             await require_spark()
         except PostroadError as error:
-            self._announce("3. Clearing on Spark", f"Left out: {error}")
+            self._announce("4. Clearing on Spark", f"Left out: {error}")
             return True
-        self._announce("3. Clearing on Spark", self._clearing.title)
+        self._announce("4. Clearing on Spark", self._clearing.title)
         return await self._clearing.play()
 
     def _announce(self, name: str, title: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from .board import ClearingRow, MailRow, Row, Second, TrafficBoard
+from .board import CellsBoard, CellsRow, ClearingRow, MailRow, Row, Second, TrafficBoard
 from .records import Totals
 from .screen import Line, TableRow, Tone
 from .verdict import Check, Item
 
 TRAFFIC_HEADING = "  time  answers/s   p50 ms   p99 ms  in flight  connections  reconnects  errors"
 MAIL_HEADING = "  time  payments/s  handled/s  receipts/s  payments waiting  receipts waiting"
+CELLS_HEADING = (
+    "  time  answers/s   p50 ms   p99 ms  sat-1/s  sat-2/s  published/s  copies/s  routes  errors"
+)
 CLEARING_HEADING = "  time  posted/s  acknowledged/s  cleared/s  waiting  pending  replayed  dead"
 
 
@@ -24,14 +28,18 @@ def traffic_row(row: Row) -> TableRow:
         f"  {format_ms(row.latencies.quantile(0.99)):>7}"
         f"  {row.in_flight:>9,}  {row.connections:>11,}  {row.reconnects:>10,}  {errors:>6,}"
     )
-    kinds = ", ".join(f"{count:,} {reason}" for reason, count in row.errors.items())
+    return _row_with_errors(row, text, row.errors)
+
+
+def _row_with_errors(row: Second[Any], text: str, errors: Counter[str]) -> TableRow:
+    kinds = ", ".join(f"{count:,} {reason}" for reason, count in errors.items())
     return TableRow(
         [*_note_lines(row), Line(text, Tone.BAD if errors else Tone.PLAIN)],
         [Line(f"          {kinds}", Tone.BAD)] if kinds else [],
     )
 
 
-def traffic_foot(board: TrafficBoard) -> list[Line]:
+def traffic_foot(board: TrafficBoard | CellsBoard) -> list[Line]:
     """The errors met so far."""
     if board.newest is None:
         return []
@@ -46,6 +54,20 @@ def mail_row(row: MailRow) -> TableRow:
         f"  {row.payments_waiting:>16,}  {row.receipts_waiting:>16,}"
     )
     return TableRow([*_note_lines(row), Line(text)])
+
+
+def cells_row(row: CellsRow) -> TableRow:
+    """One second of cells; which errors callers met is a detail."""
+    text = (
+        f"{row.second:>4} s  {row.per_second(row.answered):>9,.0f}"
+        f"  {format_ms(row.latencies.quantile(0.5)):>7}"
+        f"  {format_ms(row.latencies.quantile(0.99)):>7}"
+        f"  {row.per_second(row.handled['sat-1']):>7,.0f}"
+        f"  {row.per_second(row.handled['sat-2']):>7,.0f}"
+        f"  {row.per_second(row.published):>11,.0f}  {row.per_second(row.copies):>8,.0f}"
+        f"  {row.routes:>6,}  {row.errors.total():>6,}"
+    )
+    return _row_with_errors(row, text, row.errors)
 
 
 def clearing_row(row: ClearingRow) -> TableRow:

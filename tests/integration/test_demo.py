@@ -15,15 +15,20 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.cells_act import SATELLITES
+from examples.demo.cells_journal import Copied, Handled, read_journal
 from tests.source_tree import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+DEADLINE_S = 90.0
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
 
-NODE = re.compile(r"(?P<name>alpha|beta) +process (?P<pid>\d+) +(?P<host>[\d.]+):(?P<port>\d+)")
-DEADLINE_S = 45.0
+NODE = re.compile(
+    r"(?P<name>alpha|beta|(?:core|sat)-\d) +process (?P<pid>\d+) +(?P<host>[\d.]+):(?P<port>\d+)"
+)
 # Spark takes long to start, also on a machine with nothing else to do.
 SPARK_DEADLINE_S = 480.0
-WITH_SPARK = ("--seconds", "3", "--mail-seconds", "3", "--clearing-seconds", "2")
+SHORT = ("--seconds", "3", "--mail-seconds", "3", "--cells-seconds", "3")
+WITH_SPARK = (*SHORT, "--clearing-seconds", "2")
 QUICK = (*WITH_SPARK, "--no-spark")
 WITHOUT_PACKAGE = """
 import sys
@@ -117,7 +122,7 @@ def test_the_demo_adds_up_without_spark(start_demo: StartDemo) -> None:
     assert "beta was killed" in output
     assert "ConnectionClosed" in output
     assert "answered after a retry" in output
-    assert re.search(r"\n3\. Clearing on Spark\nLeft out: .*postroad\[spark\].*\n", output)
+    assert re.search(r"\n4\. Clearing on Spark\nLeft out: .*postroad\[spark\].*\n", output)
     assert output.endswith("\nIt all adds up.\n")
     assert "\x1b" not in output
     assert demo.is_cleaned_up()
@@ -144,12 +149,24 @@ def test_payments_are_cleared_once_although_spark_is_killed(start_demo: StartDem
     assert demo.is_cleaned_up()
 
 
-def test_no_mail_is_lost_or_handled_twice(start_demo: StartDemo, tmp_path: Path) -> None:
-    directory = tmp_path / "kept" / "here"
-    demo = start_demo(*QUICK, "--directory", str(directory))
-    output = demo.finish()
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """A demo that has ended well, with its files in a directory that was asked for."""
+    directory = tmp_path_factory.mktemp("demo") / "kept" / "here"
+    demo = Demo(directory.parent.parent, *QUICK, "--directory", str(directory))
+    demo.directory = directory
+    try:
+        output = demo.finish()
+        assert demo.process.returncode == 0, output
+        assert demo.are_nodes_gone()
+        yield demo
+    finally:
+        demo.process.kill()
+        demo.process.communicate()
 
-    assert demo.process.returncode == 0, output
+
+def test_no_mail_is_lost_or_handled_twice(kept: Demo) -> None:
+    output, directory = kept.output, kept.directory
     assert "beta was killed (SIGKILL) in the middle of its work" in output
     assert "alpha was killed (SIGKILL) in the middle of its work" in output
     posted, *wrong = numbers(
@@ -161,7 +178,36 @@ def test_no_mail_is_lost_or_handled_twice(start_demo: StartDemo, tmp_path: Path)
     assert count_rows(directory / "alpha.db", "payments") == posted
     assert count_rows(directory / "beta.db", "bookings") == posted
     assert count_rows(directory / "alpha.db", "receipts") == posted
-    assert demo.are_nodes_gone()
+
+
+def test_cells_lose_nothing_but_with_a_killed_core(kept: Demo) -> None:
+    output, directory = kept.output, kept.directory
+    assert "core-1 was killed (SIGKILL) in the middle of traffic" in output
+    assert "core-2 is told to stop, and says goodbye" in output
+    made, answered, failed = numbers(r"ok +calls made (N) = answered (N) \+ failed (N);", output)
+    assert made == answered + failed
+    handled, replied, unanswered = numbers(
+        r"ok +handled (N) = answered (N) \+ (N) of N attempts with unknown outcome; twice 0\n",
+        output,
+    )
+    assert (replied, handled) == (answered, answered + unanswered)
+    assert sum(numbers(r"handled by sat-1 +(N) [^\n]+\n +handled by sat-2 +(N)", output)) == handled
+    published, copies, lost = numbers(
+        r"ok +published (N) x 3 subscribers = copies (N) \+ (N) lost with the core; missing 0,"
+        r" twice 0\n",
+        output,
+    )
+    assert 3 * published == copies + lost
+    met, *others = numbers(
+        r"ok +attempts that met an error (N), for another reason than the kill (N)\n", output
+    )
+    assert met >= failed
+    assert others == [0]
+    assert numbers(r"ok +core-1 was away for .*, (N) calls answered meanwhile", output) != [0]
+    assert numbers(r"ok +core-2 was away for .* in good order: N calls .*(N)\n", output) == [0]
+    entries = [it for name in SATELLITES for it in read_journal(directory / f"{name}.journal")]
+    assert sum(isinstance(it, Handled) for it in entries) == handled
+    assert sum(isinstance(it, Copied) for it in entries) == copies
 
 
 def numbers(pattern: str, output: str) -> list[int]:
@@ -186,6 +232,9 @@ def count_rows(path: Path, table: str) -> int:
         "2. Durable mail",
         "payments/s",
         "alpha was killed",
+        "3. Cells",
+        "core-1 was killed",
+        "core-2 is told to stop",
         "acknowledged/s",
     ],
 )
@@ -232,11 +281,14 @@ def test_a_reader_that_goes_away_ends_it_quietly(start_demo: StartDemo) -> None:
     assert demo.is_cleaned_up()
 
 
-@pytest.mark.parametrize(("heading", "name"), [("answers/s", "alpha"), ("payments/s", "beta")])
+@pytest.mark.parametrize(
+    ("heading", "name"),
+    [("answers/s", "alpha"), ("payments/s", "beta"), ("published/s", "core-2")],
+)
 def test_a_node_that_ends_by_itself_is_a_failure_with_a_reason(
     start_demo: StartDemo, heading: str, name: str
 ) -> None:
-    demo = start_demo("--seconds", "3")
+    demo = start_demo("--seconds", "3", "--mail-seconds", "3")
     demo.read_until(heading)
     pids = {node["name"]: int(node["pid"]) for node in NODE.finditer(demo.output)}
     os.kill(pids[name], signal.SIGKILL)
@@ -264,7 +316,8 @@ def test_on_a_terminal_the_table_is_redrawn(tmp_path: Path, has_color: bool) -> 
     assert process.wait(DEADLINE_S) == 0, output
     assert output.count("answers/s") > 5
     assert output.count("payments/s") > 5
-    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 2
+    assert output.count("published/s") > 5
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 3
     assert output.index("\x1b[?25l") < output.index("\x1b[?25h") < output.index("Reconciliation")
     assert ("\x1b[32m" in output) is has_color
     assert "It all adds up." in output
@@ -296,6 +349,7 @@ def test_help_explains_the_demo() -> None:
         ("--callers", "none"),
         ("--seconds", "nan"),
         ("--mail-seconds", "0"),
+        ("--cells-seconds", "2"),
         ("--clearing-seconds", "1"),
         ("--directory", "examples"),
     ],
@@ -323,6 +377,14 @@ def test_mail_example() -> None:
         "alpha posted an order, and nobody is there yet\n"
         "beta took an order from alpha: tea\n"
         "alpha got the reply: your tea\n"
+    )
+
+
+def test_cells_example() -> None:
+    assert run_module("examples.cells") == (
+        "the kitchen took an order of System@bar: tea\n"
+        "the bar got the reply: your tea\n"
+        "the board at the bar shows: tea is out\n"
     )
 
 

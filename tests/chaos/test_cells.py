@@ -1,0 +1,200 @@
+"""Domains in processes of their own: cores restarted, killed and paused while calls are made."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from postroad.core.errors import RequestTimeout
+from tests.integration.cells_processes.call_load import (
+    HASTY_S,
+    PATIENT_S,
+    SLACK_S,
+    CallLoad,
+    check_accounts,
+    say,
+)
+from tests.integration.cells_processes.domain_node import LIMITS, QUEUE
+from tests.integration.cells_processes.domain_processes import DomainProcess, Fabric, fabric
+
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
+
+BACK_S = 10.0
+"""How long it may take until all is well again."""
+AFTERWARDS = 1_000_000_000
+"""The number of the first call that is made when all is over."""
+
+
+async def go_round(
+    made: Fabric, seconds: float, hurt: Callable[[DomainProcess], Awaitable[None]]
+) -> int:
+    """Have something happen to each core in turn, at least once and for so long; how often."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    times = 0
+    while times < len(made.cores) or asyncio.get_running_loop().time() < deadline:
+        await hurt(made.cores[times % len(made.cores)])
+        times += 1
+    return times
+
+
+# The second fills the tunnels, so that there is always something that waits for them.
+@pytest.mark.parametrize("payload_bytes", [0, 300_000])
+async def test_cores_restarted_one_after_the_other(
+    tmp_path: Path,
+    chaos_seconds: float,
+    payload_bytes: int,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async with (
+        fabric(tmp_path) as made,
+        CallLoad(made.caller, timeout_s=PATIENT_S, payload_bytes=payload_bytes) as load,
+    ):
+
+        async def restart(core: DomainProcess) -> None:
+            await load.answers()
+            await core.terminate()
+            await load.answers()
+            await core.start()
+            # With both gone there would be no way at all.
+            await made.is_whole()
+
+        times = await go_round(made, chaos_seconds, restart)
+        await load.answers()
+        await load.stop()
+        say(capfd, f"{times} restarts, {payload_bytes} bytes, {load}")
+        check_accounts(load, made)
+        assert load.errors == {}
+
+
+async def test_cores_killed_one_after_the_other(
+    tmp_path: Path, chaos_seconds: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with fabric(tmp_path) as made, CallLoad(made.caller, timeout_s=HASTY_S) as load:
+
+        async def kill(core: DomainProcess) -> None:
+            await load.answers()
+            await core.kill()
+            await load.answers()
+            await core.start()
+            async with asyncio.timeout(BACK_S):
+                await made.is_whole()
+
+        times = await go_round(made, chaos_seconds, kill)
+        await load.stop()
+        say(capfd, f"{times} kills, {load}")
+        check_accounts(load, made)
+        # What was in the core, or on its way to it, is all that may be lost.
+        assert set(load.errors) <= {RequestTimeout.__name__}
+        await nobody_is_harmed(made)
+
+
+async def test_cores_paused_for_longer_than_the_heartbeat_timeout(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with fabric(tmp_path) as made, CallLoad(made.caller, timeout_s=HASTY_S) as load:
+        # All calls may go by the same core, so it must have been either of them.
+        for frozen, other in (made.cores, made.cores[::-1]):
+            await load.answers()
+            frozen.signal(signal.SIGSTOP)
+            paused_at = asyncio.get_running_loop().time()
+            limit_s = LIMITS.heartbeat_timeout_s + LIMITS.heartbeat_interval_s + SLACK_S
+            async with asyncio.timeout(limit_s):
+                await made.until_defaults({other.name})
+            noticed_s = asyncio.get_running_loop().time() - paused_at
+            # By then the calls that are in the frozen core have timed out.
+            await asyncio.sleep(HASTY_S)
+            await load.answers()
+            frozen.signal(signal.SIGCONT)
+            await made.is_whole()
+            say(capfd, f"{frozen.name} stood still, which was noticed after {noticed_s:.2f} s")
+        await load.answers()
+        await load.stop()
+        late = made.caller.statistics().replies_late
+        say(capfd, f"two long pauses, {load}, {late} late replies")
+        check_accounts(load, made)
+        assert load.errors.keys() == {RequestTimeout.__name__}
+        await nobody_is_harmed(made)
+
+
+async def test_core_paused_for_a_moment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    async with fabric(tmp_path) as made:
+        before = await made.all_tunnels()
+        async with CallLoad(made.caller, timeout_s=PATIENT_S) as load:
+            await load.answers()
+            for core in made.cores:
+                core.signal(signal.SIGSTOP)
+                # Not long enough for anybody to be taken for dead.
+                await asyncio.sleep(LIMITS.heartbeat_timeout_s / 4)
+                core.signal(signal.SIGCONT)
+                await load.answers()
+            await load.stop()
+            say(capfd, f"two short pauses, {load}")
+            check_accounts(load, made)
+            assert load.errors == {}
+            assert await made.all_tunnels() == before
+
+
+async def test_satellite_killed_and_started_again_at_the_same_place(
+    tmp_path: Path, chaos_seconds: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with fabric(tmp_path) as made, CallLoad(made.caller, timeout_s=HASTY_S) as load:
+        deadline = asyncio.get_running_loop().time() + chaos_seconds
+        kills = 0
+        while kills < 2 or asyncio.get_running_loop().time() < deadline:
+            victim = made.satellites[kills % 2]
+            await load.answers()
+            await victim.kill()
+            kills += 1
+            async with asyncio.timeout(BACK_S):
+                for core in made.cores:
+                    await is_forgotten(core, victim.name)
+            await load.answers()
+            await victim.start()
+            await made.is_whole()
+            async with asyncio.timeout(BACK_S):
+                await works_again(victim)
+            await check_routes(made)
+        await load.stop()
+        say(capfd, f"{kills} kills of satellites, {load}")
+        check_accounts(load, made)
+        assert load.errors.keys() <= {RequestTimeout.__name__}
+        await nobody_is_harmed(made)
+
+
+async def is_forgotten(core: DomainProcess, name: str) -> None:
+    """Wait until a core has no route to a domain: neither a tunnel nor a way round."""
+    while name in await core.command("System", "route ls"):  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.02)
+
+
+async def works_again(satellite: DomainProcess) -> None:
+    """Wait until its worker is given something."""
+    before = len(satellite.handled())
+    while len(satellite.handled()) == before:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.05)
+
+
+async def check_routes(made: Fabric) -> None:
+    """Every core has one route to each worker, and all cores agree."""
+    for core in made.cores:
+        routes = await core.command("System", f"route ls -type=queue -destination={QUEUE}@*")
+        for satellite in made.satellites:
+            assert routes.count(f"*@{satellite.name}") == 1, routes
+    agreed = await made.cores[0].command("RoutingMgr", "check")
+    domains = len(made.processes) + 1
+    assert agreed == f"C1, C2 agree on {domains} domains"
+
+
+async def nobody_is_harmed(made: Fabric) -> None:
+    """All calls are answered from now on, and nobody has sent what nobody understands."""
+    async with CallLoad(made.caller, timeout_s=PATIENT_S, first=AFTERWARDS) as load:
+        await load.answers()
+        await load.stop()
+        assert load.errors == {}
+        assert made.caller.statistics().malformed == 0
+        for process in made.processes:
+            assert (await process.status()).counters["malformed"] == 0
