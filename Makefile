@@ -21,7 +21,7 @@ CHAOS_SECONDS ?= 120
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.stamp-spark ## show two nodes and a job on Spark, killed and back
+demo: $(VENV)/.stamp-spark ## requests, mail, cells and a job on Spark, with processes killed
 	@$(PY) -m examples.demo
 
 test: $(VENV)/.stamp-test ## run all tests (ARGS="-k name" for some)

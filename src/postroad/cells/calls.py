@@ -39,6 +39,8 @@ class Calls:
         self._now = exchange.loop.time
         # Who waits for the answer to which message, and until when.
         self._waiting: dict[bytes, tuple[asyncio.Future[_Result], float]] = {}
+        # Calls that have not ended, those included that wait for routes.
+        self._under_way = 0
         # One timer for all of them, at the earliest deadline there may be.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -89,14 +91,18 @@ class Calls:
         envelope = draft(round(timeout_s * 1000))
         choices: list[str] = []
         answer = self._expect(envelope.id, started + timeout_s)
+        self._under_way += 1
         try:
-            failure = self._exchange.dispatch(envelope, choices=choices)
-            result = failure if failure is not None else await answer
+            try:
+                failure = self._exchange.dispatch(envelope, choices=choices)
+                result = failure if failure is not None else await answer
+            finally:
+                del self._waiting[envelope.id]
+            if type(result) is Answer:
+                return result
+            return await self._insist(draft, envelope, result, choices, started, timeout_s, wait)
         finally:
-            del self._waiting[envelope.id]
-        if type(result) is Answer:
-            return result
-        return await self._insist(draft, envelope, result, choices, started, timeout_s, wait)
+            self._under_way -= 1
 
     async def _insist(
         self,
@@ -222,6 +228,11 @@ class Calls:
         for hope in self._hopeful:
             if not hope.done():
                 hope.set_result(None)
+
+    async def wait_ended(self) -> None:
+        """Return once all calls have ended; they do within a few turns when this is closed."""
+        while self._under_way:  # noqa: ASYNC110 - they tell nobody when they end
+            await asyncio.sleep(0)
 
     def close(self) -> None:
         """Fail whatever still waits: the domain stops."""

@@ -156,7 +156,8 @@ class CellRunner:
         self.handled += 1
         try:
             if not envelope.destination.was_walked:
-                self._relay(envelope, message)
+                lain_s = self._exchange.loop.time() - arrived
+                self._relay(envelope.aged(int(lain_s * 1000)), message)
                 return
             result = self._react(message)
         except BaseException as error:

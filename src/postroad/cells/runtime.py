@@ -128,6 +128,7 @@ class CellDomain(CellSender, Lifecycle):
         await asyncio.gather(*(self._end(name, 0.0) for name in list(self._runners)))
         self._calls.close()
         self._state = DomainState.STOPPED
+        await self._calls.wait_ended()
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self._exchange.loop.time())

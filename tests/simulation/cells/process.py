@@ -94,7 +94,9 @@ class Process:
             raise
 
     def stop(self) -> None:
-        """Ask it to end; called from outside."""
+        """Ask it to end; called from outside. Asking twice would be to insist."""
+        if self.is_stopping:
+            return
         self.is_stopping = True
         self.node.resume()
         self.node.stop()
