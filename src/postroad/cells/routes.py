@@ -190,16 +190,23 @@ def select_routes(
 ) -> list[Route]:
     """The routes that fit, sorted. `destination` and `target` are patterns with `*` and `?`.
 
+    A pattern without `@` is for the name alone, of whatever domain.
+
     Routes of one address stay in the order that they are tried in.
     """
     chosen = [
         route
         for route in routes
         if (type is None or route.type is type)
-        and (destination is None or fnmatchcase(route.destination, destination))
-        and (target is None or fnmatchcase(str(route.target), target))
+        and (destination is None or _fits(route.destination, destination))
+        and (target is None or _fits(str(route.target), target))
     ]
     return sorted(chosen, key=_list_place)
+
+
+def _fits(address: str, pattern: str) -> bool:
+    """Whether an address fits; a pattern without a domain is for the name before it."""
+    return fnmatchcase(address if "@" in pattern else address.partition("@")[0], pattern)
 
 
 def list_routes(routes: Iterable[Route]) -> str:

@@ -283,6 +283,8 @@ def test_routes_are_selected() -> None:
     assert select_routes(LISTED, destination="Q*") == LISTED[2:4]
     assert select_routes(LISTED, target="to-??@S1") == LISTED[1:2]
     assert select_routes(LISTED, destination="q*") == []
+    assert select_routes(LISTED, destination="Q") == LISTED[2:4]
+    assert select_routes(LISTED, destination="Q@S2") == []
 
 
 # Addresses with routes of their own.
