@@ -201,7 +201,7 @@ def _draw_config(rng: Random) -> CellsConfig:
     is_narrow = rng.random() < 0.4
     return CellsConfig(
         call_timeout_s=5.0,
-        mailbox_messages_max=40 if is_narrow else 1_000,
+        mailbox_messages_max=80 if is_narrow else 1_000,
         link_messages_max=300 if is_narrow else 10_000,
         link_bytes_max=64 * KIB if is_narrow else 32 * MIB,
         resend_messages_max=16 if is_narrow else 1_024,
