@@ -1,0 +1,289 @@
+"""Which nodes there are, what they offer, and which of them are alive.
+
+INFO, HEARTBEAT and DISCONNECT come in, changes come out, some of which are things to do. What one
+node offers is taken anew when its seq grows, when it was offline, or when it is in a new life.
+
+Packets may be lost, doubled or late. Heartbeats that tell seq and instance show it when something
+is out of date; heartbeats of the original system tell neither, so such nodes are asked for their
+INFO now and then, and after every restart: a late INFO of a former life looks like one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from postroad.core.errors import ConfigError
+
+from .balancing import StrategyMaker
+from .describing import published
+from .info_form import PROBLEMS_MAX, ReadInfo
+from .nodes import (
+    NEVER,
+    Change,
+    EntriesRefused,
+    NodeConflict,
+    NodeConnected,
+    NodeDisconnected,
+    NodeForgotten,
+    NodeRecord,
+    NodeRefused,
+    NodeUpdated,
+    SendDiscover,
+    ServicesChanged,
+)
+from .offers import Offers
+from .schema import NodeInfo, ServiceInfo
+
+
+class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Times and limits of a registry."""
+
+    heartbeat_timeout_s: float = 30.0
+    """A node that was not heard for so long is lost; 0 if heartbeats are not used."""
+    clean_offline_s: float = 600.0
+    """A node that is offline for so long is forgotten; 0 to keep it."""
+    verify_interval_s: float = 120.0
+    """How often a node whose heartbeats do not tell its state is asked for it."""
+    nodes_max: int = 10_000
+    """Nodes that are known; more are refused."""
+    prefers_local: bool = True
+    """Whether an endpoint at this node wins."""
+
+    def __post_init__(self) -> None:
+        for name in ("heartbeat_timeout_s", "clean_offline_s", "verify_interval_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"{name}={value!r} must be a finite number, 0 or more")
+        if self.nodes_max < 1:
+            raise ConfigError(f"nodes_max={self.nodes_max!r} must be at least 1")
+
+
+class Registry:
+    """The cluster as this node sees it.
+
+    Args:
+        node_id: of this node.
+        info: what this node says of itself; its services are added later.
+        strategies: makes the strategy of each action and event.
+        config: times and limits.
+        now: the present time, in seconds of any monotonic clock.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        info: NodeInfo,
+        *,
+        strategies: StrategyMaker,
+        config: RegistryConfig | None = None,
+        now: float,
+    ) -> None:
+        self.config = config or RegistryConfig()
+        self.local = NodeRecord(node_id, info, now, is_local=True)
+        self._offers = Offers(strategies, prefers_local=self.config.prefers_local)
+        self.actions = self._offers.actions
+        self.events = self._offers.events
+        self._nodes: dict[str, NodeRecord] = {node_id: self.local}
+        # Whole descriptions of this node's services, and whether others know them all.
+        self._local_services: dict[str, ServiceInfo] = {}
+        self._is_news = False
+
+    # What is known.
+
+    def nodes(self, *, only_available: bool = False) -> list[NodeRecord]:
+        """All nodes, this one first."""
+        return [it for it in self._nodes.values() if it.is_available or not only_available]
+
+    def node(self, node_id: str) -> NodeRecord | None:
+        """One node."""
+        return self._nodes.get(node_id)
+
+    def services(self) -> Iterator[tuple[NodeRecord, ServiceInfo]]:
+        """Every service of every node that is available; those here with their private actions."""
+        yield from ((self.local, service) for service in self._local_services.values())
+        for node in self._nodes.values():
+            if node.is_available and not node.is_local:
+                yield from ((node, service) for service in node.info.services)
+
+    def has_service(self, full_name: str, node_id: str | None = None) -> bool:
+        """Whether a service is available, anywhere or at one node."""
+        return any(
+            service.full_name == full_name and node_id in (None, node.id)
+            for node, service in self.services()
+        )
+
+    def deadline(self) -> float:
+        """When `tick` must be called; infinity while nothing can become due."""
+        return min((self._due(node) for node in self._nodes.values()), default=math.inf)
+
+    # This node.
+
+    def add_service(self, service: ServiceInfo) -> list[Change]:
+        """A service of this node is ready."""
+        if service.full_name in self._local_services:
+            raise ConfigError(f"this node has a service {service.full_name!r} already")
+        self._local_services[service.full_name] = service
+        return self._local_changed(self._offers.replace(self.local, (), (service,)))
+
+    def remove_service(self, full_name: str) -> list[Change]:
+        """A service of this node is gone."""
+        service = self._local_services.pop(full_name, None)
+        if service is None:
+            return []
+        return self._local_changed(self._offers.replace(self.local, (service,), ()))
+
+    def local_info(self, *, is_stopping: bool = False) -> NodeInfo:
+        """What to tell others; its seq has grown if something changed since the last time.
+
+        A node that stops says first that it offers nothing.
+        """
+        shown = () if is_stopping else tuple(map(published, self._local_services.values()))
+        if self._is_news or (is_stopping and self.local.info.services):
+            self._say(services=shown, seq=self.local.seq + 1)
+        self._is_news = False
+        return self.local.info
+
+    def set_port(self, port: int) -> None:
+        """The port this node listens on is known."""
+        self._say(port=port, seq=self.local.seq + 1)
+
+    def outrun(self, seq: int) -> None:
+        """Others believe that this node went offline with that seq: be newer."""
+        if seq >= self.local.seq:
+            self._say(seq=seq + 1)
+
+    def _say(self, **changes: object) -> None:
+        self.local.info = msgspec.structs.replace(self.local.info, **changes)
+        self.local.seq = self.local.info.seq
+
+    def _local_changed(self, problems: list[str]) -> list[Change]:
+        self._is_news = True
+        return [*self._refusals(self.local, problems), ServicesChanged(is_local=True)]
+
+    # What is heard of others.
+
+    def receive_info(self, sender: str, read: ReadInfo, now: float) -> list[Change]:
+        """A node told what it offers."""
+        info = read.info
+        if sender == self.local.id:
+            return self._hear_own_name(info.instance_id, info)
+        node = self._nodes.get(sender)
+        if node is None:
+            if len(self._nodes) >= self.config.nodes_max:
+                return [NodeRefused(sender)]
+            node = self._nodes[sender] = NodeRecord(sender, info, now)
+            return self._take(node, read, before=(), told=NodeConnected(sender, False))
+        if not node.is_available:
+            return self._reconnect(node, read, now)
+        return self._update(node, read, now)
+
+    def receive_heartbeat(
+        self,
+        sender: str,
+        now: float,
+        *,
+        cpu: float | None = None,
+        seq: int | None = None,
+        instance_id: str | None = None,
+    ) -> list[Change]:
+        """A node is alive; seq and instance are None from those that do not tell them."""
+        if sender == self.local.id:
+            return self._hear_own_name(instance_id) if instance_id else []
+        node = self._nodes.get(sender)
+        if node is None:
+            return [SendDiscover(sender)] if len(self._nodes) < self.config.nodes_max else []
+        if not node.is_available or not _is_current(node, seq, instance_id):
+            return [SendDiscover(sender)]
+        node.last_seen = now
+        if cpu is not None:
+            node.cpu, node.cpu_seq = cpu, node.cpu_seq + 1
+        if seq is not None and instance_id:
+            node.verified_at = now
+        is_doubtful = now - node.verified_at >= self.config.verify_interval_s
+        return [SendDiscover(sender)] if is_doubtful else []
+
+    def receive_disconnect(
+        self, sender: str, now: float, *, instance_id: str | None = None
+    ) -> list[Change]:
+        """A node leaves; a goodbye that is known to be of a former life is ignored."""
+        node = self._nodes.get(sender)
+        if node is not None and instance_id and not node.instance_id.startswith(instance_id):
+            return []
+        return self.lose_node(sender, now, is_unexpected=False)
+
+    def lose_node(self, node_id: str, now: float, *, is_unexpected: bool = True) -> list[Change]:
+        """A node is gone: it said so, or its connection ended."""
+        node = self._nodes.get(node_id)
+        if node is None or node.is_local or not node.is_available:
+            return []
+        self._offers.replace(node, node.info.services, ())
+        node.is_available = False
+        node.offline_since = now
+        node.seq += 1
+        return [NodeDisconnected(node_id, is_unexpected), ServicesChanged(is_local=False)]
+
+    def tick(self, now: float) -> list[Change]:
+        """Lose the nodes that are silent, and forget those that are offline for long."""
+        changes: list[Change] = []
+        for node in [it for it in self._nodes.values() if self._due(it) <= now]:
+            if node.is_available:
+                changes += self.lose_node(node.id, now)
+            else:
+                del self._nodes[node.id]
+                changes.append(NodeForgotten(node.id))
+        return changes
+
+    # How it is done.
+
+    def _due(self, node: NodeRecord) -> float:
+        config = self.config
+        limit = config.heartbeat_timeout_s if node.is_available else config.clean_offline_s
+        is_never = node.is_local or not limit or not config.heartbeat_timeout_s
+        return math.inf if is_never else node.last_seen + limit
+
+    def _hear_own_name(self, instance_id: str, info: NodeInfo | None = None) -> list[Change]:
+        if self.local.instance_id.startswith(instance_id) and instance_id:
+            return []
+        hostname, ip_list = (info.hostname, info.ip_list) if info else ("", ())
+        return [NodeConflict(self.local.id, instance_id, hostname, ip_list)]
+
+    def _reconnect(self, node: NodeRecord, read: ReadInfo, now: float) -> list[Change]:
+        node.is_available = True
+        node.offline_since = None
+        node.last_seen, node.verified_at = now, NEVER
+        return self._take(node, read, before=(), told=NodeConnected(node.id, True))
+
+    def _update(self, node: NodeRecord, read: ReadInfo, now: float) -> list[Change]:
+        info = read.info
+        is_restarted = info.instance_id != node.instance_id
+        if not is_restarted and info.seq < node.seq:
+            return []
+        node.last_seen = now
+        node.verified_at = NEVER if is_restarted else now
+        told = NodeUpdated(node.id, is_restarted)
+        if is_restarted or info.seq > node.seq:
+            return self._take(node, read, before=node.info.services, told=told)
+        node.info = msgspec.structs.replace(info, services=node.info.services)
+        return [told]
+
+    def _take(
+        self, node: NodeRecord, read: ReadInfo, *, before: tuple[ServiceInfo, ...], told: Change
+    ) -> list[Change]:
+        node.info, node.seq = read.info, read.info.seq
+        problems = [*read.problems, *self._offers.replace(node, before, read.info.services)]
+        return [*self._refusals(node, problems), told, ServicesChanged(is_local=False)]
+
+    def _refusals(self, node: NodeRecord, problems: list[str]) -> list[Change]:
+        return [EntriesRefused(node.id, tuple(problems[:PROBLEMS_MAX]))] if problems else []
+
+    def __repr__(self) -> str:
+        online = len(self.nodes(only_available=True))
+        return f"<Registry of {self.local.id}: {online} of {len(self._nodes)} nodes online>"
+
+
+def _is_current(node: NodeRecord, seq: int | None, instance_id: str | None) -> bool:
+    """Whether a heartbeat fits what is known; it may tell the first part of the instance only."""
+    return seq in (None, node.seq) and node.instance_id.startswith(instance_id or "")

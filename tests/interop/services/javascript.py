@@ -1,0 +1,172 @@
+"""The original system, from npm, for tests that let it read and write what we do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any
+
+import pytest
+
+INSTALL_S = 300
+HERE = Path(__file__).resolve().parent
+PACKAGES = {"cbor-x": "1.6.8", "moleculer": "0.15.2", "msgpack5": "6.1.0"}
+
+_keys = count(1)
+
+
+def find_program(name: str) -> str:
+    """A program on the PATH; the test is skipped without."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs {name}: apt-get install nodejs npm")
+    return found
+
+
+def installed_packages(cache: pytest.Cache) -> Path:
+    """The directory of the packages, installed once for all runs of the tests."""
+    find_program("node")
+    versions = "-".join(f"{name}-{version}" for name, version in sorted(PACKAGES.items()))
+    directory = Path(str(cache.mkdir("npm"))) / versions
+    modules = directory / "node_modules"
+    if not modules.exists():
+        _install(directory)
+    return modules
+
+
+def _install(directory: Path) -> None:
+    npm = find_program("npm")
+    with TemporaryDirectory(dir=directory.parent, prefix="installing-") as name:
+        place = Path(name) / "packages"
+        place.mkdir()
+        place.joinpath("package.json").write_text(
+            json.dumps({"private": True, "dependencies": PACKAGES})
+        )
+        command = [
+            npm,
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            "--loglevel=error",
+        ]
+        finished = subprocess.run(
+            command, cwd=place, capture_output=True, text=True, timeout=INSTALL_S, check=False
+        )
+        if finished.returncode != 0:
+            pytest.skip(f"needs packages from npm, which says: {finished.stderr[-500:]}")
+        try:
+            place.rename(directory)
+        except OSError:
+            # Another process was quicker.
+            assert directory.exists()
+
+
+def start_node(modules: Path, script: str, *arguments: str) -> subprocess.Popen[str]:
+    """Run a script of this directory."""
+    return subprocess.Popen(
+        [find_program("node"), str(HERE / script), *arguments],
+        env={**os.environ, "NODE_PATH": str(modules)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+class Peer:
+    """A node of the original system whose wire is in our hands."""
+
+    def __init__(self, modules: Path, serializer: str) -> None:
+        self._process = start_node(modules, "peer.js", serializer)
+        self.sent: list[dict[str, Any]] = []
+        """What it has sent and nobody has taken yet."""
+        assert self._read() == {}
+
+    def close(self) -> None:
+        """It ends with its input."""
+        self._pipe(self._process.stdin).close()
+        self._process.wait(30)
+        self._pipe(self._process.stdout).close()
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        """Give it a command; returns its answer."""
+        stdin = self._pipe(self._process.stdin)
+        stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+        stdin.flush()
+        answered = self._read()
+        assert "failure" not in answered, answered["failure"]
+        self.sent += answered["sent"]
+        return revive(answered.get("answer"))
+
+    def begin(self, command: str, **arguments: Any) -> str:
+        """Give it a command whose result comes later; returns what to ask for it with."""
+        key = f"key-{next(_keys)}"
+        self.ask(command, key=key, **arguments)
+        return key
+
+    def take(self, kind: str, number: int = 1) -> list[bytes]:
+        """Wait until it has sent some packets of a kind; take all of it, and drop all others."""
+        self.wait_for(kind, number)
+        taken = [bytes.fromhex(it["hex"]) for it in self.sent if it["kind"] == kind]
+        self.sent.clear()
+        return taken
+
+    def wait_for(self, kind: str, number: int = 1) -> None:
+        """Wait until it has sent some packets of a kind that nobody has taken."""
+        have = sum(it["kind"] == kind for it in self.sent)
+        if have < number:
+            self.ask("until", kind=kind, count=number - have)
+
+    def _read(self) -> Any:
+        line = self._pipe(self._process.stdout).readline()
+        assert line, "the node ended"
+        return json.loads(line)
+
+    @staticmethod
+    def _pipe(pipe: IO[str] | None) -> IO[str]:
+        assert pipe is not None
+        return pipe
+
+
+def revive(said: Any) -> Any:
+    """A value from JSON, with what JSON does not have; undefined is left out, or None."""
+    if isinstance(said, list):
+        return [revive(item) for item in said]
+    if not isinstance(said, dict):
+        return said
+    match said.get("$"):
+        case None:
+            return {key: revive(item) for key, item in said.items() if not is_undefined(item)}
+        case "bytes":
+            return bytes.fromhex(said["value"])
+        case "date":
+            return datetime.fromtimestamp(said["value"] / 1000, UTC)
+        case "bigint":
+            return int(said["value"])
+        case "number":
+            return float(said["value"].replace("Infinity", "inf"))
+        case "undefined":
+            return None
+        case other:
+            raise AssertionError(f"a value of sort {other}")
+
+
+def is_undefined(said: Any) -> bool:
+    return isinstance(said, dict) and said.get("$") == "undefined"
+
+
+def marked(value: Any) -> Any:
+    """A value for JSON, with what JSON does not have."""
+    if isinstance(value, bytes):
+        return {"$": "bytes", "value": value.hex()}
+    if isinstance(value, datetime):
+        return {"$": "date", "value": round(value.timestamp() * 1000)}
+    if isinstance(value, dict):
+        return {key: marked(item) for key, item in value.items()}
+    return [marked(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,329 @@
+"""Every kind of packet, there and back, with a real node of the original system."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import MalformedPayload
+from postroad.services.info_form import read_info
+from postroad.services.kinds import VERSION, Kind
+from postroad.services.packet_form import to_wire
+from postroad.services.packets import (
+    Disconnect,
+    Discover,
+    Event,
+    EventAck,
+    Heartbeat,
+    Info,
+    Ping,
+    Pong,
+    Response,
+)
+from postroad.services.serializers import JsonSerializer
+from postroad.services.topics import Topics
+from tests.interop.services.javascript import marked
+from tests.interop.services.talk import THEM, US, Talk
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+NAMES: dict[str, Any] = {"ver": VERSION, "sender": US}
+VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    255,
+    -257,
+    65_536,
+    2**31,
+    2**32 - 1,
+    -(2**31) - 1,
+    1_700_000_000_123,
+    2**53 - 1,
+    1.5,
+    -0.1,
+    123_456.789,
+    "",
+    "text",
+    'é\u2028 \U0001f600 \x00\x1f\x7f"\\/',
+    "long " * 20_000,
+    [],
+    {},
+    [1, [2, [3, {"four": 4}]]],
+    {"a": {"b": {"c": [None, False, "d"]}}},
+    list(range(1_000)),
+    {f"key {number}": number for number in range(300)},
+]
+
+
+def node(talk: Talk, name: str) -> Any:
+    (found,) = (it for it in talk.peer.ask("nodes") if it["id"] == name)
+    return found
+
+
+def test_discover_and_info(talk: Talk) -> None:
+    talk.tell(Discover(**NAMES))
+    info = talk.hear_one(Kind.INFO)
+    read = read_info(to_wire(info))
+    services = {service.full_name: service for service in read.info.services}
+
+    assert read.problems == ()
+    assert info.sender == THEM
+    assert read.info.client.type == "nodejs"
+    assert set(services) == {"$node", "v2.lab"}
+    assert {action.name for action in services["v2.lab"].actions} >= {"v2.lab.echo", "v2.lab.fail"}
+    assert [(it.name, it.group) for it in services["v2.lab"].events] == [
+        ("lab.*", "watchers"),
+        ("all.**", ""),
+    ]
+
+
+def test_our_info_is_understood(talk: Talk) -> None:
+    info = talk.introduce()
+    known = node(talk, US)
+
+    assert known["available"]
+    assert (known["seq"], known["instanceID"], known["hostname"]) == (info.seq, "first", "here")
+    assert known["services"] == ["v1.desk"]
+    assert {"v1.desk.ask", "v1.desk.send"} <= set(talk.peer.ask("actions"))
+
+
+def test_heartbeats(talk: Talk) -> None:
+    talk.peer.ask("beat")
+    assert talk.hear_one(Kind.HEARTBEAT).sender == THEM
+
+    talk.tell(Heartbeat(cpu=13.5, **NAMES))
+    assert node(talk, US)["cpu"] == 13.5
+
+
+def test_a_heartbeat_of_another_life_is_asked_about(talk: Talk) -> None:
+    talk.tell(Heartbeat(cpu=1, seq=1, instance_id="second", **NAMES))
+    assert talk.hear_one(Kind.DISCOVER).sender == THEM
+
+
+def test_their_ping(talk: Talk) -> None:
+    key = talk.peer.begin("ping", node=US)
+    ping = talk.hear_one(Kind.PING)
+    talk.tell(Pong(time=ping.time, id=ping.id, arrived=ping.time + 5, **NAMES))
+    answer = talk.peer.ask("result", key=key)["answer"]
+
+    assert answer["nodeID"] == US
+    assert answer["elapsedTime"] >= 0
+    assert isinstance(ping.time, int)
+
+
+def test_our_ping(talk: Talk) -> None:
+    talk.tell(Ping(time=1_700_000_000_123, id="mine", **NAMES))
+    pong = talk.hear_one(Kind.PONG)
+
+    assert (pong.time, pong.id) == (1_700_000_000_123, "mine")
+    assert pong.arrived > pong.time
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{value!r:.20}")
+def test_values_there_and_back(talk: Talk, value: Any) -> None:
+    talk.tell(talk.request("v2.lab.echo", {"any": value}, meta={"user": value}))
+    response = talk.hear_one(Kind.RESPONSE)
+
+    assert response.success
+    assert response.data == {"any": value}
+    assert response.meta == {"user": value}
+
+
+def test_bytes_there_and_back(talk: Talk) -> None:
+    value = b"\x00\xff" * 300
+    talk.tell(talk.request("v2.lab.echo", {"any": value}))
+    data = talk.hear_one(Kind.RESPONSE).data
+
+    if isinstance(talk.serializer, JsonSerializer):
+        assert data == {"any": {"type": "Buffer", "data": list(value)}}
+    else:
+        assert data == {"any": value}
+
+
+def test_times_there_and_back(talk: Talk) -> None:
+    value = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    if isinstance(talk.serializer, JsonSerializer):
+        text = talk.peer.ask("write", payload={"it": marked(value)})
+        assert bytes.fromhex(text) == b'{"it":"2026-01-02T03:04:05.678Z"}'
+    else:
+        talk.tell(talk.request("v2.lab.echo", {"any": value}))
+        assert talk.hear_one(Kind.RESPONSE).data == {"any": value}
+
+
+def test_integers_of_64_bits_are_exact(talk: Talk) -> None:
+    if isinstance(talk.serializer, JsonSerializer):
+        data = talk.serializer.serialize(talk.request("v2.lab.echo", {"n": 2**64 - 1}))
+        assert b"18446744073709551615" in data
+    elif talk.serializer.name == "CBOR":
+        talk.tell(talk.request("v2.lab.echo", {"n": 2**64 - 1, "m": -(2**63), "big": 2**80}))
+        assert talk.hear_one(Kind.RESPONSE).data == {"n": 2**64 - 1, "m": -(2**63), "big": 2**80}
+    else:
+        packet = talk.request("v2.lab.echo", {"n": 2**64 - 1})
+        data = talk.serializer.serialize(packet)
+        assert talk.serializer.deserialize(Kind.REQUEST, data) == packet
+
+
+def test_everything_of_our_request_arrives(talk: Talk) -> None:
+    request = talk.request(
+        "v2.lab.context",
+        {},
+        meta={"user": "eve"},
+        headers={"trace": "on"},
+        timeout=5_000,
+        level=3,
+        parent_id="parent",
+        caller="v1.desk",
+    )
+    talk.tell(request)
+    response = talk.hear_one(Kind.RESPONSE)
+
+    assert response.data == {
+        "id": request.id,
+        "level": 3,
+        "meta": {"user": "eve", "seen": True},
+        "headers": {"trace": "on"},
+        "requestID": request.id,
+        "parentID": "parent",
+        "caller": "v1.desk",
+        "nodeID": US,
+        "timeout": 5_000,
+    }
+    assert response.meta == {"user": "eve", "seen": True}
+    assert response.headers == {"reply": "yes"}
+
+
+def test_no_result_is_none(talk: Talk) -> None:
+    talk.tell(talk.request("v2.lab.nothing", None))
+    response = talk.hear_one(Kind.RESPONSE)
+    assert response.success
+    assert response.data is None
+
+
+def test_everything_of_their_request_arrives(talk: Talk) -> None:
+    options = {"meta": {"user": "eve"}, "headers": {"trace": "on"}, "timeout": 9_000}
+    key = talk.peer.begin("call", action="v1.desk.ask", params={"a": 1}, options=options)
+    request = talk.hear_one(Kind.REQUEST)
+
+    assert request.sender == THEM
+    assert (request.action, request.params) == ("v1.desk.ask", {"a": 1})
+    assert (request.meta, request.headers) == ({"user": "eve"}, {"trace": "on"})
+    assert (request.timeout, request.level, request.request_id) == (9_000, 1, request.id)
+    assert request.stream is False
+    talk.tell(Response(id=request.id, success=True, data={"sum": 7}, meta={"late": 1}, **NAMES))
+    assert talk.peer.ask("result", key=key) == {"answer": {"sum": 7}}
+
+
+@pytest.mark.parametrize("params", [None, {}, [], 0, "text"])
+def test_their_params_of_any_sort(talk: Talk, params: Any) -> None:
+    key = talk.peer.begin("call", action="v1.desk.ask", params=params)
+    request = talk.hear_one(Kind.REQUEST)
+    talk.tell(Response(id=request.id, success=True, data=request.params, **NAMES))
+
+    assert request.params == params
+    assert talk.peer.ask("result", key=key) == {"answer": params}
+
+
+def test_their_events(talk: Talk) -> None:
+    talk.peer.ask("emit", event="desk.opened", payload={"by": "eve"})
+    event = talk.hear_one(Kind.EVENT)
+    assert (event.event, event.data, event.broadcast) == ("desk.opened", {"by": "eve"}, False)
+    assert event.groups == ["desk"]
+
+    talk.peer.ask("broadcast", event="both.are.here", payload=marked({"raw": b"\x01"}))
+    event = talk.hear_one(Kind.EVENT)
+    assert event.broadcast
+    assert event.need_ack is None
+
+
+def test_our_events(talk: Talk) -> None:
+    talk.tell(
+        Event(
+            id="e-1",
+            event="lab.fire",
+            data={"where": "here"},
+            groups=["watchers"],
+            meta={"user": "eve"},
+            headers={"trace": "on"},
+            request_id="r-1",
+            **NAMES,
+        )
+    )
+    talk.tell(Event(event="all.is.well", broadcast=True, need_ack=True, **NAMES))
+    talk.tell(Event(event="lab.fire", groups=["others"], **NAMES))
+    fire, well = talk.peer.ask("heard")
+
+    assert fire == {
+        "name": "lab.fire",
+        "data": {"where": "here"},
+        "type": "emit",
+        "groups": ["watchers"],
+        "meta": {"user": "eve"},
+        "headers": {"trace": "on"},
+        "nodeID": US,
+    }
+    assert (well["name"], well["type"]) == ("all.is.well", "broadcast")
+
+
+def test_the_acknowledgement_is_readable(talk: Talk) -> None:
+    talk.write(EventAck(id="e-1", success=True, group="watchers", **NAMES))
+
+
+def test_our_disconnect(talk: Talk) -> None:
+    talk.tell(Disconnect(**NAMES))
+    assert not node(talk, US)["available"]
+
+
+def test_their_stop(fresh_talk: Talk) -> None:
+    fresh_talk.peer.ask("stop")
+    topics = Topics(US, "test")
+    sent = [
+        (topics.parse(it["topic"]).kind, bytes.fromhex(it["hex"])) for it in fresh_talk.peer.sent
+    ]
+    packets = [fresh_talk.serializer.deserialize(kind, data) for kind, data in sent]
+
+    empty, last = packets[-2:]
+
+    assert isinstance(empty, Info)
+    assert empty.services == []
+    assert isinstance(last, Disconnect)
+
+
+def test_the_topics_of_the_other_node(fresh_talk: Talk) -> None:
+    fresh_talk.introduce()
+    ours = Topics(THEM, "test")
+    fresh_talk.tell(fresh_talk.request("v2.lab.nothing", {}))
+    fresh_talk.tell(Ping(time=1, **NAMES))
+    fresh_talk.peer.begin("call", action="v1.desk.ask", params={})
+    fresh_talk.peer.wait_for("REQ")
+    sent = {it["topic"] for it in fresh_talk.peer.sent}
+
+    expected = {ours.name_of(kind) for kind in (Kind.DISCOVER, Kind.INFO)} | {
+        ours.name_of(kind, US) for kind in (Kind.PONG, Kind.REQUEST, Kind.RESPONSE)
+    }
+    assert expected <= sent
+
+
+@pytest.mark.parametrize("ver", ["4", 5, None])
+def test_other_versions_are_dropped_on_both_sides(talk: Talk, ver: Any) -> None:
+    request = talk.request("v2.lab.nothing", {})
+    wire = {**to_wire(request), "ver": ver}
+    data = bytes.fromhex(talk.peer.ask("write", payload=wire))
+    talk.peer.ask("receive", kind="REQ", hex=data.hex())
+
+    assert talk.peer.sent == []
+    with pytest.raises(MalformedPayload, match="version"):
+        talk.serializer.deserialize(Kind.REQUEST, data)
+
+
+def test_the_least_they_take_is_the_least_we_take(talk: Talk) -> None:
+    wire = {"ver": VERSION, "sender": US, "id": "least", "action": "v2.lab.nothing"}
+    data = bytes.fromhex(talk.peer.ask("write", payload=wire))
+    talk.peer.ask("receive", kind="REQ", hex=data.hex())
+
+    assert talk.hear_one(Kind.RESPONSE).success
+    request: Any = talk.serializer.deserialize(Kind.REQUEST, data)
+    assert (request.meta, request.headers, request.level) == ({}, {}, 1)

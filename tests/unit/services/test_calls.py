@@ -1,0 +1,102 @@
+"""The table of calls that wait for an answer."""
+
+from __future__ import annotations
+
+import math
+
+from postroad.services.calls import Added, PendingCalls
+
+
+def make_calls(pending_max: int = 10) -> PendingCalls[str]:
+    return PendingCalls(pending_max)
+
+
+def test_an_answer_is_taken_once() -> None:
+    calls = make_calls()
+    assert calls.add("1", "one", node_id="a") is Added.ADDED
+    assert "1" in calls
+    assert calls.take("1") == "one"
+    assert calls.take("1") is None
+    assert calls.take("never") is None
+    assert calls.orphans == 2
+
+
+def test_too_many_calls_are_refused() -> None:
+    calls = make_calls(1)
+    calls.add("1", "one")
+    assert calls.add("2", "two") is Added.FULL
+    assert calls.add("1", "again") is Added.KNOWN
+    calls.take("1")
+    assert calls.add("2", "two") is Added.ADDED
+    assert repr(calls) == "<PendingCalls: 1 of 1, 0 orphans>"
+
+
+def test_what_was_sent_to_a_lost_node_is_given_back() -> None:
+    calls = make_calls()
+    for id, node_id in (("1", "a"), ("2", "b"), ("3", "a"), ("4", None)):
+        calls.add(id, f"call {id}", node_id=node_id)
+    assert calls.lose_node("a") == ["call 1", "call 3"]
+    assert calls.lose_node("a") == []
+    assert len(calls) == 2
+
+
+def test_calls_time_out_in_order() -> None:
+    calls = make_calls()
+    calls.add("1", "one", deadline=5)
+    calls.add("2", "two", deadline=3)
+    calls.add("3", "three")
+    assert calls.deadline() == 3
+    assert calls.expire(2.9) == []
+    assert calls.expire(5) == ["two", "one"]
+    assert calls.deadline() == math.inf
+    assert calls.take("2") is None
+
+
+def test_an_id_that_comes_again_has_its_new_deadline() -> None:
+    calls = make_calls()
+    calls.add("1", "first", deadline=3)
+    assert calls.give_up("1") == "first"
+    assert calls.give_up("1") is None
+    calls.add("1", "second", deadline=9)
+    assert calls.deadline() == 9
+    assert calls.expire(8) == []
+    assert calls.orphans == 0
+
+
+def test_an_old_deadline_does_not_end_a_new_call() -> None:
+    calls = make_calls()
+    calls.add("1", "first", deadline=3)
+    calls.take("1")
+    calls.add("1", "second", deadline=9)
+    assert calls.expire(8) == []
+    assert calls.expire(9) == ["second"]
+
+
+def test_a_stream_has_no_deadline_and_belongs_to_who_answered() -> None:
+    calls = make_calls()
+    calls.add("1", "stream", deadline=3)
+    assert calls.get("1") == "stream"
+    calls.answered_by("1", "b")
+    calls.answered_by("never", "b")
+    assert calls.expire(10) == []
+    assert calls.lose_node("b") == ["stream"]
+    assert calls.get("1") is None
+    assert calls.orphans == 1
+
+
+def test_everything_is_given_back_at_the_end() -> None:
+    calls = make_calls()
+    calls.add("1", "one", deadline=3)
+    calls.add("2", "two")
+    assert calls.drain() == ["one", "two"]
+    assert (len(calls), calls.deadline()) == (0, math.inf)
+
+
+def test_deadlines_of_calls_that_are_over_do_not_pile_up() -> None:
+    calls = make_calls()
+    calls.add("kept", "kept", deadline=2_000)
+    for number in range(5_000):
+        calls.add(str(number), "short", deadline=1_000 + number)
+        calls.take(str(number))
+    assert len(calls._times) < 1_000
+    assert calls.deadline() == 2_000

@@ -1,0 +1,122 @@
+"""Who gets an event."""
+
+from __future__ import annotations
+
+from random import Random
+
+from postroad.services.balancing import StrategyMaker
+from postroad.services.events import REMEMBERED_NAMES_MAX, EventCatalog, EventPlan
+from postroad.services.schema import EventInfo
+from tests.unit.services.service_endpoints import make_node
+
+NODES = {id: make_node(id) for id in ("me", "n1", "n2")}
+
+
+def make_catalog(*subscriptions: str, prefers_local: bool = True) -> EventCatalog:
+    """Each subscription is `node group pattern`; the service has the name of the group."""
+    catalog = EventCatalog(StrategyMaker(Random(1)), prefers_local=prefers_local)
+    for subscription in subscriptions:
+        node_id, group, pattern = subscription.split()
+        catalog.put(NODES[node_id], group, group, EventInfo(name=pattern))
+    return catalog
+
+
+def locals_of(plan: EventPlan) -> list[str]:
+    return [f"{endpoint.service} {endpoint.info.name}" for endpoint in plan.local]
+
+
+def test_each_group_gets_an_event_once() -> None:
+    catalog = make_catalog("n1 mail user.*", "n2 mail user.*", "n1 log **", "n2 stats user.new")
+    assert catalog.plan_emit("user.new").remote == {"n1": ("mail", "log"), "n2": ("stats",)}
+    assert catalog.plan_emit("user.new").remote == {"n2": ("mail", "stats"), "n1": ("log",)}
+    assert catalog.plan_emit("other").remote == {"n1": ("log",)}
+
+
+def test_an_endpoint_here_is_preferred_and_runs_here() -> None:
+    catalog = make_catalog("n1 mail user.*", "me mail user.*", "n1 log **")
+    plan = catalog.plan_emit("user.new")
+    assert locals_of(plan) == ["mail user.*"]
+    assert plan.remote == {"n1": ("log",)}
+
+
+def test_given_groups_are_the_only_ones() -> None:
+    catalog = make_catalog("n1 mail user.*", "me log **")
+    assert catalog.plan_emit("user.new", ["mail"]) == EventPlan((), {"n1": ("mail",)})
+    assert catalog.plan_emit("user.new", ["none"]) == EventPlan((), {})
+
+
+def test_nobody_listens() -> None:
+    assert make_catalog("n1 mail user.*").plan_emit("post.new") == EventPlan((), {})
+
+
+def test_one_node_serves_all_subscriptions_of_a_group() -> None:
+    both = ["user.*", "user.new", "**"]
+    catalog = make_catalog(*[f"{id} mail {it}" for id in ("n1", "n2") for it in both])
+    for expected in ("n1", "n2", "n1"):
+        assert catalog.plan_emit("user.new").remote == {expected: ("mail",)}
+
+
+def test_all_subscriptions_of_a_group_run_here() -> None:
+    catalog = make_catalog("me mail user.*", "n1 mail user.*", "n1 mail **", "me mail **")
+    plan = catalog.plan_emit("user.new")
+    assert locals_of(plan) == ["mail user.*", "mail **"]
+    assert plan.remote == {}
+
+
+def test_a_subscription_that_the_chosen_node_lacks_goes_to_another() -> None:
+    catalog = make_catalog("n1 mail user.*", "n2 mail user.new")
+    assert catalog.plan_emit("user.new").remote == {"n1": ("mail",), "n2": ("mail",)}
+
+
+def test_a_broadcast_goes_to_every_node_once() -> None:
+    catalog = make_catalog("n1 mail user.*", "n1 log **", "n2 mail user.*", "me mail user.*")
+    plan = catalog.plan_broadcast("user.new")
+    assert locals_of(plan) == ["mail user.*"]
+    assert plan.remote == {"n1": (), "n2": ()}
+    assert catalog.plan_broadcast("user.new", ["log", "log"]).remote == {"n1": ("log",)}
+
+
+def test_what_runs_here_for_events_that_come() -> None:
+    catalog = make_catalog("me mail user.*", "me log **", "n1 stats **")
+    catalog.put(NODES["me"], "v2.mail", "mail", EventInfo(name="user.*"))
+
+    def run(broadcast: bool, *groups: str) -> list[str]:
+        choose = catalog.local_broadcast if broadcast else catalog.local_emit
+        return [endpoint.service for endpoint in choose("user.new", groups)]
+
+    assert run(False) == ["mail", "log"]
+    assert run(False, "mail", "stats") == ["v2.mail"]
+    assert run(True) == ["mail", "v2.mail", "log"]
+    assert run(True, "log") == ["log"]
+
+
+def test_groups_of_an_event() -> None:
+    catalog = make_catalog("n1 mail user.*", "n2 log **", "me mail **")
+    assert catalog.groups_of("user.new") == ("mail", "log")
+    assert catalog.groups_of("x.y") == ("log", "mail")
+
+
+def test_what_is_gone_gets_nothing() -> None:
+    catalog = make_catalog("n1 mail user.*", "n2 mail user.*")
+    assert catalog.groups_of("user.new") == ("mail",)
+    catalog.remove("n1", "mail", "mail", "user.*")
+    assert catalog.plan_emit("user.new").remote == {"n2": ("mail",)}
+    catalog.remove("n2", "mail", "mail", "user.*")
+    catalog.remove("n2", "mail", "mail", "never")
+    assert catalog.plan_emit("user.new").remote == {}
+    assert list(catalog) == []
+    catalog.put(NODES["n1"], "mail", "mail", EventInfo(name="user.*"))
+    assert catalog.plan_emit("user.new").remote == {"n1": ("mail",)}
+
+
+def test_names_that_are_made_up_do_not_fill_the_memory() -> None:
+    catalog = make_catalog("n1 mail user.*")
+    for number in range(REMEMBERED_NAMES_MAX + 10):
+        catalog.groups_of(f"user.{number}")
+    assert len(catalog._fitting) <= REMEMBERED_NAMES_MAX
+
+
+def test_a_group_whose_endpoints_are_all_broken_gets_nothing() -> None:
+    catalog = make_catalog("n1 mail user.*", "n2 log user.*")
+    next(iter(catalog)).set_accepting("n1", False)
+    assert catalog.plan_emit("user.new").remote == {"n2": ("log",)}

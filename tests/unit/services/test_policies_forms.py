@@ -1,0 +1,48 @@
+"""Policies in definitions of actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import ConfigError
+from postroad.services.breakers import BreakerConfig
+from postroad.services.bulkheads import BulkheadConfig
+from postroad.services.policies import RetryPolicy
+from postroad.services.policy_forms import read_breaker, read_bulkhead, read_retry
+
+
+def test_what_an_action_says_goes_over_what_is_usual() -> None:
+    usual = RetryPolicy(retries=7)
+    said = {"enabled": True, "delay": 50, "maxDelay": 2000.0, "factor": 3, "check": None}
+    assert read_retry(said, usual) == RetryPolicy(
+        is_enabled=True, retries=7, delay_s=0.05, delay_max_s=2, factor=3
+    )
+    assert read_retry({"retries": 2.0}, usual).retries == 2
+    assert read_retry(None, usual) is usual
+
+
+def test_circuit_breakers() -> None:
+    said = {"enabled": 1, "threshold": 0.3, "windowTime": 30, "minRequestCount": 5}
+    assert read_breaker({**said, "halfOpenTime": 500}, BreakerConfig()) == BreakerConfig(
+        is_enabled=True, threshold=0.3, window_s=30, requests_min=5, half_open_s=0.5
+    )
+
+
+def test_bulkheads() -> None:
+    said = {"enabled": True, "concurrency": 3, "maxQueueSize": 0}
+    assert read_bulkhead(said, BulkheadConfig()) == BulkheadConfig(
+        is_enabled=True, concurrency=3, queue_max=0
+    )
+
+
+@pytest.mark.parametrize("said", [3, {"retries": "2"}, {"delay": True}, {"factor": float("nan")}])
+def test_nonsense_is_refused(said: Any) -> None:
+    with pytest.raises(ConfigError, match="retryPolicy"):
+        read_retry(said, RetryPolicy())
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="threshold"):
+        read_breaker({"threshold": 3}, BreakerConfig())

@@ -1,0 +1,401 @@
+"""The lives of nodes: connect, update, restart, silence, goodbye."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import ConfigError
+from postroad.services.actions import EMPTY_LISTS_MAX
+from postroad.services.balancing import StrategyMaker
+from postroad.services.describing import describe_service
+from postroad.services.info_form import ReadInfo, read_info
+from postroad.services.nodes import (
+    Change,
+    EntriesRefused,
+    NodeConflict,
+    NodeConnected,
+    NodeDisconnected,
+    NodeForgotten,
+    NodeRefused,
+    NodeUpdated,
+    SendDiscover,
+    ServicesChanged,
+)
+from postroad.services.registry import Registry, RegistryConfig
+from postroad.services.schema import NodeInfo
+
+CHANGED = ServicesChanged(is_local=False)
+
+
+def make_registry(**config: Any) -> Registry:
+    return Registry(
+        "me",
+        NodeInfo(instance_id="my-life", hostname="here"),
+        strategies=StrategyMaker(Random(1)),
+        config=RegistryConfig(**config),
+        now=0,
+    )
+
+
+def make_info(*names: str, seq: int = 1, life: str = "life-1", host: str = "") -> ReadInfo:
+    services = tuple(
+        describe_service(name, actions={"run": {}}, events={f"{name}.*": {}}) for name in names
+    )
+    return ReadInfo(NodeInfo(instance_id=life, seq=seq, services=services, hostname=host), ())
+
+
+def nodes_of(registry: Registry, action: str) -> list[str] | None:
+    found = registry.actions.get(action)
+    return None if found is None else [endpoint.node_id for endpoint in found]
+
+
+# INFO.
+
+
+def test_a_new_node_connects() -> None:
+    registry = make_registry()
+    changes = registry.receive_info("n1", make_info("posts"), 5)
+    assert changes == [NodeConnected("n1", False), CHANGED]
+    assert nodes_of(registry, "posts.run") == ["n1"]
+    assert [it.group for it in registry.events] == ["posts"]
+    assert registry.has_service("posts")
+    assert registry.has_service("posts", "n1")
+    assert not registry.has_service("posts", "me")
+
+
+def test_a_larger_seq_replaces_the_services() -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts", "users"), 0)
+    changes = registry.receive_info("n1", make_info("users", "mail", seq=2), 1)
+    assert changes == [NodeUpdated("n1", False), CHANGED]
+    assert nodes_of(registry, "posts.run") == []
+    assert nodes_of(registry, "users.run") == ["n1"]
+    assert nodes_of(registry, "mail.run") == ["n1"]
+    assert sorted(it.name for it in registry.events) == ["mail.*", "users.*"]
+
+
+def test_the_same_seq_brings_only_what_is_said_of_the_node() -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts", host="a"), 0)
+    changes = registry.receive_info("n1", make_info("users", host="b"), 1)
+    assert changes == [NodeUpdated("n1", False)]
+    assert nodes_of(registry, "users.run") is None
+    node = registry.node("n1")
+    assert node is not None
+    assert node.hostname == "b"
+    assert [service.name for service in node.info.services] == ["posts"]
+
+
+def test_an_older_seq_of_the_same_life_brings_nothing() -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts", seq=3, host="new"), 0)
+    assert registry.receive_info("n1", make_info("users", seq=2, host="old"), 1) == []
+    node = registry.node("n1")
+    assert node is not None
+    assert (node.hostname, node.seq, node.last_seen) == ("new", 3, 0)
+
+
+def test_a_new_life_replaces_the_services_whatever_its_seq() -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts", seq=9), 0)
+    changes = registry.receive_info("n1", make_info("users", seq=2, life="life-2"), 1)
+    assert changes == [NodeUpdated("n1", True), CHANGED]
+    assert nodes_of(registry, "posts.run") == []
+    assert nodes_of(registry, "users.run") == ["n1"]
+
+
+def test_an_endpoint_that_stays_keeps_its_state() -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts"), 0)
+    found = registry.actions.get("posts.run")
+    assert found is not None
+    found.set_accepting("n1", False)
+    registry.receive_info("n1", make_info("posts", "users", seq=2), 1)
+    assert found.available == ()
+    registry.lose_node("n1", 2)
+    registry.receive_info("n1", make_info("posts", seq=2), 3)
+    again = registry.actions.get("posts.run")
+    assert again is not None
+    assert len(again.available) == 1
+
+
+def test_actions_that_are_not_for_others_are_left_alone() -> None:
+    registry = make_registry()
+    actions = {name: {"visibility": name} for name in ("public", "protected", "private")}
+    services = (describe_service("x", actions=actions),)
+    registry.receive_info("n1", ReadInfo(NodeInfo(instance_id="i", services=services), ()), 0)
+    assert [found.name for found in registry.actions] == ["x.public"]
+    hidden = (describe_service("x", actions={"public": {"visibility": "protected"}}),)
+    info = NodeInfo(instance_id="i", services=hidden, seq=2)
+    registry.receive_info("n1", ReadInfo(info, ()), 0)
+    assert nodes_of(registry, "x.public") == []
+
+
+def test_a_bad_entry_is_told_and_the_rest_is_taken() -> None:
+    registry = make_registry()
+    body = {
+        "services": [
+            {
+                "name": "x",
+                "actions": [
+                    {"name": "x.a", "strategy": "Unknown"},
+                    {"name": "x.b", "strategy": "Shard", "strategyOptions": {"vnodes": "many"}},
+                    {"name": "x.c", "strategy": 7},
+                    {"rawName": "d"},
+                ],
+            }
+        ]
+    }
+    refused, *others = registry.receive_info("n1", read_info(body), 0)
+    assert others == [NodeConnected("n1", False), CHANGED]
+    assert isinstance(refused, EntriesRefused)
+    assert [problem[:24] for problem in refused.problems] == [
+        "actions of x: entry 3: a",
+        "x.a: strategy 'Unknown' ",
+        "x.b: strategy option vno",
+        "x.c: a strategy is told ",
+    ]
+    assert nodes_of(registry, "x.a") == ["n1"]
+
+
+def test_more_nodes_than_allowed_are_refused() -> None:
+    registry = make_registry(nodes_max=2)
+    registry.receive_info("n1", make_info(), 0)
+    assert registry.receive_info("n2", make_info("posts"), 0) == [NodeRefused("n2")]
+    assert registry.receive_heartbeat("n2", 0) == []
+    assert nodes_of(registry, "posts.run") is None
+
+
+# The own name.
+
+
+def test_another_process_with_this_name_is_reported() -> None:
+    registry = make_registry()
+    (conflict,) = registry.receive_info("me", make_info("posts", host="there"), 0)
+    assert conflict == NodeConflict("me", "life-1", "there")
+    assert "there uses the node name 'me'" in str(conflict)
+    assert nodes_of(registry, "posts.run") is None
+    (heard,) = registry.receive_heartbeat("me", 0, instance_id="other")
+    assert heard == NodeConflict("me", "other")
+    assert "unknown host" in str(heard)
+
+
+def test_what_this_node_says_is_nothing_new() -> None:
+    registry = make_registry()
+    assert registry.receive_info("me", make_info(life="my-life"), 0) == []
+    assert registry.receive_heartbeat("me", 0) == []
+    assert registry.receive_heartbeat("me", 0, instance_id="my-l") == []
+    assert registry.receive_disconnect("me", 0) == []
+    assert registry.local.is_available
+
+
+# Heartbeats.
+
+
+def test_an_unknown_node_is_asked() -> None:
+    assert make_registry().receive_heartbeat("n1", 0) == [SendDiscover("n1")]
+
+
+def test_an_offline_node_is_asked_and_not_counted_as_back() -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts"), 0)
+    registry.receive_disconnect("n1", 1)
+    assert registry.receive_heartbeat("n1", 2) == [SendDiscover("n1")]
+    assert registry.nodes(only_available=True) == [registry.local]
+    changes = registry.receive_info("n1", make_info("posts"), 3)
+    assert changes == [NodeConnected("n1", True), CHANGED]
+    node = registry.node("n1")
+    assert node is not None
+    assert (node.seq, node.offline_since) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "changes"),
+    [
+        ({"seq": 1, "instance_id": "life-1"}, []),
+        ({"seq": 1, "instance_id": "lif"}, []),
+        ({"seq": 2, "instance_id": "life-1"}, [SendDiscover("n1")]),
+        ({"seq": 1, "instance_id": "life-2"}, [SendDiscover("n1")]),
+        ({"seq": 2}, [SendDiscover("n1")]),
+        ({"cpu": 5}, []),
+    ],
+)
+def test_a_heartbeat_shows_what_is_out_of_date(told: dict[str, Any], changes: list[Change]) -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts"), 0)
+    assert registry.receive_heartbeat("n1", 10, **told) == changes
+    node = registry.node("n1")
+    assert node is not None
+    assert node.last_seen == (0 if changes else 10)
+    assert node.cpu == told.get("cpu")
+
+
+def test_who_does_not_tell_its_state_is_asked_now_and_then() -> None:
+    registry = make_registry(verify_interval_s=100)
+    registry.receive_info("n1", make_info("posts"), 0)
+    assert registry.receive_heartbeat("n1", 99) == []
+    assert registry.receive_heartbeat("n1", 100) == [SendDiscover("n1")]
+    assert registry.receive_heartbeat("n1", 110) == [SendDiscover("n1")]
+    registry.receive_info("n1", make_info("posts"), 111)
+    assert registry.receive_heartbeat("n1", 120) == []
+    assert registry.receive_heartbeat("n1", 300, seq=1, instance_id="life-1") == []
+
+
+def test_after_a_restart_the_node_is_asked_to_confirm_it() -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts"), 0)
+    registry.receive_info("n1", make_info("posts", life="life-2"), 1)
+    assert registry.receive_heartbeat("n1", 2) == [SendDiscover("n1")]
+    registry.receive_info("n1", make_info("posts", life="life-2"), 3)
+    assert registry.receive_heartbeat("n1", 4) == []
+
+
+# Silence and goodbye.
+
+
+def test_a_silent_node_is_lost() -> None:
+    registry = make_registry(heartbeat_timeout_s=30)
+    registry.receive_info("n1", make_info("posts"), 0)
+    registry.receive_heartbeat("n1", 10)
+    assert registry.deadline() == 40
+    assert registry.tick(39) == []
+    assert registry.tick(40) == [NodeDisconnected("n1", True), CHANGED]
+    assert nodes_of(registry, "posts.run") == []
+    assert list(registry.events) == []
+    node = registry.node("n1")
+    assert node is not None
+    assert (node.seq, node.offline_since) == (2, 40)
+    assert registry.tick(41) == []
+
+
+def test_a_node_that_is_offline_for_long_is_forgotten() -> None:
+    registry = make_registry(heartbeat_timeout_s=30, clean_offline_s=600)
+    registry.receive_info("n1", make_info("posts"), 0)
+    registry.tick(30)
+    assert registry.deadline() == 600
+    assert registry.tick(600) == [NodeForgotten("n1")]
+    assert registry.node("n1") is None
+    assert registry.deadline() == math.inf
+
+
+@pytest.mark.parametrize("config", [{"heartbeat_timeout_s": 0}, {"clean_offline_s": 0}])
+def test_what_is_turned_off_never_happens(config: dict[str, float]) -> None:
+    registry = make_registry(**config)
+    registry.receive_info("n1", make_info("posts"), 0)
+    registry.receive_disconnect("n1", 1)
+    assert registry.tick(1e9) == []
+    assert registry.node("n1") is not None
+
+
+def test_a_goodbye() -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts"), 0)
+    assert registry.receive_disconnect("n1", 1, instance_id="life-0") == []
+    changes = registry.receive_disconnect("n1", 1, instance_id="life-1")
+    assert changes == [NodeDisconnected("n1", False), CHANGED]
+    assert registry.receive_disconnect("n1", 2) == []
+    assert registry.receive_disconnect("never", 2) == []
+    assert registry.has_service("posts") is False
+
+
+# This node.
+
+
+def test_the_seq_grows_with_the_services_of_this_node() -> None:
+    registry = make_registry()
+    assert registry.local_info().seq == 1
+    service = describe_service("posts", actions={"run": {}, "own": {"visibility": "private"}})
+    assert registry.add_service(service) == [ServicesChanged(is_local=True)]
+    registry.add_service(describe_service("users"))
+    info = registry.local_info()
+    assert (info.seq, registry.local.seq) == (2, 2)
+    assert [it.name for it in info.services] == ["posts", "users"]
+    assert [it.raw_name for it in info.services[0].actions] == ["run"]
+    assert registry.local_info() is info
+    assert registry.remove_service("users") == [ServicesChanged(is_local=True)]
+    assert registry.local_info().seq == 3
+    assert registry.remove_service("users") == []
+    assert nodes_of(registry, "posts.run") == ["me"]
+    assert nodes_of(registry, "posts.own") is None
+    assert [(node.id, it.name) for node, it in registry.services()] == [("me", "posts")]
+
+
+def test_a_service_is_added_once() -> None:
+    registry = make_registry()
+    registry.add_service(describe_service("posts"))
+    with pytest.raises(ConfigError, match="'posts' already"):
+        registry.add_service(describe_service("posts"))
+
+
+def test_a_bad_strategy_here_is_told_too() -> None:
+    refused, _ = make_registry().add_service(
+        describe_service("x", events={"a": {"strategy": {"type": "Nope"}}})
+    )
+    assert isinstance(refused, EntriesRefused)
+    assert "'Nope'" in refused.problems[0]
+
+
+def test_a_node_that_stops_says_that_it_offers_nothing() -> None:
+    registry = make_registry()
+    registry.add_service(describe_service("posts", actions={"run": {}}))
+    registry.local_info()
+    info = registry.local_info(is_stopping=True)
+    assert (info.seq, info.services) == (3, ())
+    assert registry.local_info(is_stopping=True).seq == 3
+    assert nodes_of(registry, "posts.run") == ["me"]
+
+
+def test_the_seq_is_raised_for_gossip() -> None:
+    registry = make_registry()
+    registry.set_port(4000)
+    assert (registry.local_info().port, registry.local.seq) == (4000, 2)
+    registry.outrun(1)
+    assert registry.local.seq == 2
+    registry.outrun(7)
+    assert (registry.local.seq, registry.local_info().seq) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    "config", [{"heartbeat_timeout_s": -1}, {"clean_offline_s": math.nan}, {"nodes_max": 0}]
+)
+def test_bad_settings_are_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(config))):
+        RegistryConfig(**config)
+
+
+def test_it_says_what_it_is() -> None:
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts"), 0)
+    registry.receive_disconnect("n1", 0)
+    assert repr(registry) == "<Registry of me: 1 of 2 nodes online>"
+    assert repr(registry.node("n1")) == "<Node n1: offline, seq 2, 1 services>"
+
+
+def test_names_that_nobody_offers_any_more_are_forgotten_when_there_are_many() -> None:
+    registry = make_registry()
+    actions: dict[str, dict[str, Any]] = {str(number): {} for number in range(EMPTY_LISTS_MAX + 1)}
+    service = describe_service("x", actions=actions)
+    registry.add_service(service)
+    registry.remove_service("x")
+    assert nodes_of(registry, "x.0") is None
+    registry.actions.remove("n1", "x", "never")
+    registry.receive_info("n1", make_info("posts"), 0)
+    registry.lose_node("n1", 1)
+    assert nodes_of(registry, "posts.run") == []
+
+
+def test_one_of_two_endpoints_goes() -> None:
+    registry = make_registry()
+    for node_id in ("n1", "n2"):
+        registry.receive_info(node_id, make_info("posts"), 0)
+    registry.lose_node("n1", 1)
+    assert nodes_of(registry, "posts.run") == ["n2"]
+
+
+def test_services_that_belong_to_the_node() -> None:
+    assert describe_service("$node").is_internal
+    assert not describe_service("node").is_internal

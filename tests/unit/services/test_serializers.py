@@ -1,0 +1,286 @@
+"""All serializers: the same packets, limits and errors, whatever the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.core.errors import ConfigError, MalformedPayload
+from postroad.services.errors import UnsendablePacket, VersionRefused
+from postroad.services.kinds import VERSION, Kind
+from postroad.services.packets import Event, Info, Ping, Request, Response
+from postroad.services.serializers import (
+    CborSerializer,
+    JsonSerializer,
+    MsgPackSerializer,
+    Serializer,
+    make_serializer,
+)
+from postroad.services.serializers.cbor_writer import write_cbor
+from postroad.services.serializers.depth import DEPTH_MAX
+
+NAMES: dict[str, Any] = {"ver": VERSION, "sender": "node-1"}
+RAW: dict[str, Callable[[Any], bytes]] = {
+    "JSON": msgspec.json.encode,
+    "MsgPack": msgspec.msgpack.encode,
+    "CBOR": write_cbor,
+}
+REQUEST = Request(id="1", action="math.add", params={"a": 1, "b": [2.5, None]}, **NAMES)
+
+
+@pytest.fixture(params=[JsonSerializer, MsgPackSerializer, CborSerializer])
+def serializer(request: pytest.FixtureRequest) -> Serializer:
+    made: Serializer = request.param()
+    return made
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+@dataclass
+class Point:
+    x: int
+    y: bytes
+
+
+class Broken:
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        REQUEST,
+        Response(id="1", success=True, data={"deep": {"er": ["é", 2**40, -1]}}, **NAMES),
+        Response(id="1", success=False, error={"name": "E"}, headers=None, **NAMES),
+        Event(event="user.created", data="text", groups=["a", "b"], **NAMES),
+        Ping(time=1_700_000_000_123, id="p", **NAMES),
+        Info(services=[{"name": "x"}], instance_id="i", seq=2, **NAMES),
+        Request(id="1", action="up", params=b"\x00\xff", stream=True, seq=1, **NAMES),
+        Response(id="1", success=True, data=b"", stream=True, seq=1, **NAMES),
+    ],
+    ids=lambda it: type(it).__name__,
+)
+def test_packets_come_back(serializer: Serializer, packet: Any) -> None:
+    data = serializer.serialize(packet)
+    assert type(data) is bytes
+    assert serializer.deserialize(packet.KIND, data) == packet
+
+
+def test_any_bytes_object_is_read(serializer: Serializer) -> None:
+    data = serializer.serialize(REQUEST)
+    assert serializer.deserialize(Kind.REQUEST, bytearray(data)) == REQUEST
+    assert serializer.deserialize(Kind.REQUEST, memoryview(data)) == REQUEST
+
+
+def test_serializing_changes_nothing(serializer: Serializer) -> None:
+    params = {"list": [b"a", {"b": b"c"}], "tuple": (b"d",)}
+    serializer.serialize(Request(id="1", action="a", params=params, **NAMES))
+    assert params == {"list": [b"a", {"b": b"c"}], "tuple": (b"d",)}
+
+
+def test_structured_values_are_sent(serializer: Serializer) -> None:
+    packet = Request(id="1", action="a", params={"point": Point(1, b"\x02")}, **NAMES)
+    read: Any = serializer.deserialize(Kind.REQUEST, serializer.serialize(packet))
+    is_json = isinstance(serializer, JsonSerializer)
+    expected = {"type": "Buffer", "data": [2]} if is_json else b"\x02"
+    assert read.params == {"point": {"x": 1, "y": expected}}
+
+
+@pytest.mark.parametrize("value", [object(), Broken(), "\ud800", {"a": {1, object()}}])
+def test_what_has_no_bytes_cannot_be_sent(serializer: Serializer, value: Any) -> None:
+    with pytest.raises(UnsendablePacket, match="REQ cannot be sent"):
+        serializer.serialize(Request(id="1", action="a", params=value, **NAMES))
+
+
+def test_what_has_no_end_cannot_be_sent(serializer: Serializer) -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(UnsendablePacket):
+        serializer.serialize(Event(event="e", data=value, **NAMES))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00", b"\xff", b"{", b"[]", b"null", b"\x80", b"\xa0", b"{}" * 3, b"\xc1"]
+)
+@pytest.mark.parametrize("kind", Kind)
+def test_other_bytes_are_refused(serializer: Serializer, kind: Kind, data: bytes) -> None:
+    with pytest.raises(MalformedPayload):
+        serializer.deserialize(kind, data)
+
+
+def test_every_cut_is_refused(serializer: Serializer) -> None:
+    data = serializer.serialize(REQUEST)
+    for size in range(len(data)):
+        with pytest.raises(MalformedPayload):
+            serializer.deserialize(Kind.REQUEST, data[:size])
+
+
+def test_what_follows_is_refused(serializer: Serializer) -> None:
+    with pytest.raises(MalformedPayload):
+        serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST) + b"x")
+
+
+def test_large_packets_are_not_read() -> None:
+    for name in RAW:
+        serializer = make_serializer(name, packet_bytes_max=100)
+        with pytest.raises(MalformedPayload, match="bytes"):
+            serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST).ljust(101))
+
+
+def test_a_limit_must_be_one() -> None:
+    with pytest.raises(ConfigError):
+        JsonSerializer(packet_bytes_max=0)
+
+
+def test_versions_are_checked(serializer: Serializer) -> None:
+    wire = {"id": "1", "action": "a", "ver": "4", "sender": "node-1"}
+    data = RAW[serializer.name](wire)
+    with pytest.raises(VersionRefused):
+        serializer.deserialize(Kind.REQUEST, data)
+    assert make_serializer(serializer.name, checks_version=False).deserialize(
+        Kind.REQUEST, data
+    ) == Request(id="1", action="a", ver="4", sender="node-1")
+
+
+def test_reading_is_lenient(serializer: Serializer) -> None:
+    wire = {"id": "1", "action": "a", "meta": None, "level": 2.0, "timeout": -5, **NAMES}
+    read: Any = serializer.deserialize(Kind.REQUEST, RAW[serializer.name](wire))
+    assert (read.meta, read.level, read.timeout) == ({}, 2, 0)
+
+
+def test_harm_is_refused(serializer: Serializer) -> None:
+    for fields in ({"sender": "a\nb"}, {"stream": True}):
+        wire = {"id": "1", "action": "a", **NAMES, **fields}
+        with pytest.raises(MalformedPayload):
+            serializer.deserialize(Kind.REQUEST, RAW[serializer.name](wire))
+
+
+def test_depth_has_a_limit(serializer: Serializer) -> None:
+    def request(depth: int) -> bytes:
+        head = {"id": "1", "action": "a", **NAMES}
+        if serializer.name != "CBOR":
+            return RAW[serializer.name]({**head, "params": nested(depth)})
+        # Our own writer does not write what our reader refuses.
+        return write_cbor({**head, "params": 0})[:-1] + b"\x81" * (depth - 1) + b"\x80"
+
+    deepest: Any = serializer.deserialize(Kind.REQUEST, request(DEPTH_MAX))
+    assert deepest.params == nested(DEPTH_MAX)
+    for depth in (DEPTH_MAX + 1, 500, 100_000 if serializer.name != "JSON" else 600):
+        data = request(depth) if depth <= 600 else _very_deep(serializer)
+        with pytest.raises(MalformedPayload):
+            serializer.deserialize(Kind.REQUEST, data)
+
+
+def _very_deep(serializer: Serializer) -> bytes:
+    data = RAW[serializer.name]({"id": "1", "action": "a", **NAMES, "params": 0})
+    byte = {"JSON": b"[", "MsgPack": b"\x91", "CBOR": b"\x81"}[serializer.name]
+    return data[:-1] + byte * 100_000 + b"\x00"
+
+
+def test_serializers_have_names() -> None:
+    assert isinstance(make_serializer("json"), JsonSerializer)
+    assert isinstance(make_serializer("MSGPACK"), MsgPackSerializer)
+    assert isinstance(make_serializer("CBOR"), CborSerializer)
+    with pytest.raises(ConfigError, match="known are CBOR, JSON, MsgPack"):
+        make_serializer("Avro")
+
+
+def test_the_size_of_chunks_is_known(serializer: Serializer) -> None:
+    for chunk in (b"", b"\x00" * 1_000, b"\xff" * 70_000):
+        empty = Request(id="1", action="a", params=None, stream=True, seq=1, **NAMES)
+        full = msgspec.structs.replace(empty, params=chunk)
+        most = len(chunk) * serializer.chunk_factor + serializer.chunk_bytes_more
+        assert len(serializer.serialize(full)) - len(serializer.serialize(empty)) <= most
+
+
+# JSON alone.
+
+
+def test_json_is_written_as_the_original_does() -> None:
+    packet = Request(id="1", action="a", params={"b": b"\x01\xff", "n": float("nan")}, **NAMES)
+    assert JsonSerializer().serialize(packet) == (
+        b'{"id":"1","action":"a","params":{"b":{"type":"Buffer","data":[1,255]},"n":null},'
+        b'"meta":{},"headers":{},"timeout":null,"level":1,"tracing":null,"parentID":null,'
+        b'"requestID":null,"caller":null,"stream":false,"ver":"5","sender":"node-1"}'
+    )
+
+
+@pytest.mark.parametrize("place", ["meta", "headers"])
+def test_bytes_anywhere_in_json(place: str) -> None:
+    fields: dict[str, Any] = {place: {"b": bytearray(b"\x07")}}
+    packet = Event(event="e", **fields, **NAMES)
+    read: Any = JsonSerializer().deserialize(Kind.EVENT, JsonSerializer().serialize(packet))
+    assert getattr(read, place) == {"b": {"type": "Buffer", "data": [7]}}
+
+
+def test_buffers_are_revived_only_in_streams_unless_asked() -> None:
+    buffer = {"type": "Buffer", "data": [1, 2]}
+    packet = Request(id="1", action="a", params={"deep": [buffer]}, **NAMES)
+    data = JsonSerializer().serialize(packet)
+    revived: Any = JsonSerializer(revives_buffers=True).deserialize(Kind.REQUEST, data)
+
+    assert JsonSerializer().deserialize(Kind.REQUEST, data) == packet
+    assert revived.params == {"deep": [b"\x01\x02"]}
+
+
+@pytest.mark.parametrize(
+    ("chunk", "value"),
+    [
+        ({"type": "Buffer", "data": [1]}, b"\x01"),
+        ({"type": "Buffer", "data": "é"}, "é".encode()),
+        ({"type": "Buffer"}, {"type": "Buffer"}),
+        ({"type": "Other", "data": [1]}, {"type": "Other", "data": [1]}),
+        ("text", "text"),
+        (None, None),
+    ],
+)
+def test_chunks_in_json(chunk: Any, value: Any) -> None:
+    wire = {"id": "1", "success": True, "data": chunk, "stream": True, "seq": 1, **NAMES}
+    read: Any = JsonSerializer().deserialize(Kind.RESPONSE, msgspec.json.encode(wire))
+    assert read.data == value
+
+
+@pytest.mark.parametrize("data", [[256], [-1], ["a"], [1.5]])
+def test_bad_chunks_in_json(data: Any) -> None:
+    chunk = {"type": "Buffer", "data": data}
+    wire = {"id": "1", "success": True, "data": chunk, "stream": True, "seq": 1, **NAMES}
+    with pytest.raises(MalformedPayload):
+        JsonSerializer().deserialize(Kind.RESPONSE, msgspec.json.encode(wire))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"\ud83d", "\ufffd"),
+        (r"a\ude00b", "a\ufffdb"),
+        (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+        (r"\\ud83d \ud83d", "\\ud83d \ufffd"),
+        (r"\ud83d\n", "\ufffd\n"),
+    ],
+)
+def test_halves_of_characters_are_replaced(text: str, value: str) -> None:
+    data = f'{{"event":"e","data":"{text}","ver":"5","sender":"n"}}'.encode()
+    read: Any = JsonSerializer().deserialize(Kind.EVENT, data)
+    assert read.data == value
+
+
+# MessagePack and CBOR alone.
+
+
+@pytest.mark.parametrize("name", ["MsgPack", "CBOR"])
+def test_times_come_back(name: str) -> None:
+    serializer = make_serializer(name)
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    packet = Event(event="e", data={"at": moment}, **NAMES)
+    assert serializer.deserialize(Kind.EVENT, serializer.serialize(packet)) == packet

@@ -1,0 +1,446 @@
+"""Schemas of params; the problems are those that the original system tells."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import ConfigError
+from postroad.services.params_schema import js_to_number, read_schema, read_shorthand
+from postroad.services.validation import Checked, compile_params
+
+
+def check(schema: Any, params: Any) -> Checked:
+    return compile_params(schema)(params)
+
+
+def problems(schema: Any, params: Any) -> list[dict[str, Any]]:
+    return [problem.to_wire() for problem in check(schema, params).problems]
+
+
+def types(schema: Any, params: Any) -> list[str]:
+    return [problem.type for problem in check(schema, params).problems]
+
+
+# What is told.
+
+
+def test_every_problem_is_told() -> None:
+    schema = {
+        "name": "string|min:3",
+        "age": {"type": "number", "integer": True, "positive": True},
+        "on": "boolean",
+    }
+    assert problems(schema, {"name": "ab", "age": -1.5, "on": "yes"}) == [
+        {
+            "type": "stringMin",
+            "message": "The 'name' field length must be greater than or equal to 3 "
+            "characters long.",
+            "field": "name",
+            "expected": 3,
+            "actual": 2,
+        },
+        {
+            "type": "numberInteger",
+            "message": "The 'age' field must be an integer.",
+            "field": "age",
+            "actual": -1.5,
+        },
+        {
+            "type": "numberPositive",
+            "message": "The 'age' field must be a positive number.",
+            "field": "age",
+            "actual": -1.5,
+        },
+        {
+            "type": "boolean",
+            "message": "The 'on' field must be a boolean.",
+            "field": "on",
+            "actual": "yes",
+        },
+    ]
+
+
+def test_fields_are_named_by_their_path() -> None:
+    schema = {
+        "user": {"$$type": "object", "first-name": "string", "mail": "email"},
+        "tags": "string[]",
+    }
+    found = problems(schema, {"user": {"mail": "x"}, "tags": ["a", 1, None]})
+    assert found == [
+        {
+            "type": "required",
+            "message": "The 'user['first-name']' field is required.",
+            "field": "user['first-name']",
+        },
+        {
+            "type": "email",
+            "message": "The 'user.mail' field must be a valid e-mail.",
+            "field": "user.mail",
+            "actual": "x",
+        },
+        {
+            "type": "string",
+            "message": "The 'tags[1]' field must be a string.",
+            "field": "tags[1]",
+            "actual": 1,
+        },
+        {
+            "type": "required",
+            "message": "The 'tags' field is required.",
+            "field": "tags",
+            "actual": None,
+        },
+    ]
+
+
+def test_one_of_several_rules_must_hold() -> None:
+    schema = {"kind": {"type": "enum", "values": ["a", 2]}, "id": ["number", "uuid"], "n": "any"}
+    assert problems(schema, {"kind": "b", "id": "x", "n": None}) == [
+        {
+            "type": "enumValue",
+            "message": "The 'kind' field value 'a, 2' does not match any of the allowed values.",
+            "field": "kind",
+            "expected": "a, 2",
+            "actual": "b",
+        },
+        {
+            "type": "number",
+            "message": "The 'id' field must be a number.",
+            "field": "id",
+            "actual": "x",
+        },
+        {
+            "type": "uuid",
+            "message": "The 'id' field must be a valid UUID.",
+            "field": "id",
+            "actual": "x",
+        },
+        {
+            "type": "required",
+            "message": "The 'n' field is required.",
+            "field": "n",
+            "actual": None,
+        },
+    ]
+    assert types(schema, {"kind": 2, "id": 7, "n": 0}) == []
+
+
+def test_fields_that_are_not_known() -> None:
+    assert problems({"a": "any|optional", "$$strict": True}, {"b": 1, "c": 2}) == [
+        {
+            "type": "objectStrict",
+            "message": "The object '' contains forbidden keys: 'b, c'.",
+            "expected": "a",
+            "actual": "b, c",
+        }
+    ]
+    params = {"a": 1, "b": 2}
+    assert check({"a": "number", "$$strict": "remove"}, params) == ({"a": 1}, ())
+    assert check({"a": "number"}, params) == (params, ())
+    assert check({"a": "number", "b": "number", "$$strict": True}, params) == (params, ())
+    kept, refused = check({"a": "string", "$$strict": "remove"}, params)
+    assert (kept, len(refused)) == (params, 1)
+
+
+def test_sizes_and_contents() -> None:
+    schema = {
+        "a": {"type": "object", "props": {"b": "string"}, "strict": True, "minProps": 2},
+        "u": {"type": "array", "unique": True, "min": 5, "enum": [1, 2]},
+    }
+    found = problems(schema, {"a": {"c": 1}, "u": [1, 1, 3]})
+    assert [problem["type"] for problem in found] == [
+        "required",
+        "objectStrict",
+        "objectMinProps",
+        "arrayMin",
+        "arrayUnique",
+        "arrayEnum",
+    ]
+    assert found[4] == {
+        "type": "arrayUnique",
+        "message": "The '1,1,3' value in 'u' field does not unique the '1' values.",
+        "field": "u",
+        "expected": [1],
+        "actual": [1, 1, 3],
+    }
+    assert found[5]["message"] == (
+        "The '3' value in 'u' field does not match any of the '1, 2' values."
+    )
+
+
+def test_own_messages_labels_and_facts() -> None:
+    rule = {
+        "type": "string",
+        "min": 3,
+        "label": "Name",
+        "messages": {"stringMin": "{field} {actual}<{expected}"},
+    }
+    (problem,) = check({"a": rule}, {"a": "x"}).problems
+    assert problem.to_wire(nodeID="n1", action="posts.find") == {
+        "type": "stringMin",
+        "message": "Name 1<3",
+        "field": "a",
+        "expected": 3,
+        "actual": 1,
+        "label": "Name",
+        "nodeID": "n1",
+        "action": "posts.find",
+    }
+
+
+# Single rules: what fits, and which problem is told of what does not.
+
+UUID4 = "123e4567-e89b-42d3-a456-426614174000"
+
+
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        ("string", ["", "a"], [(1, "string"), (None, "required"), ([], "string")]),
+        ("string|no-empty", ["a"], [("", "stringEmpty")]),
+        ("string|empty|min:2", ["", "ab"], [("a", "stringMin")]),
+        ("string|max:2", ["ab", "é"], [("abc", "stringMax"), ("😀a", "stringMax")]),
+        ("string|length:2", ["ab", "😀"], [("a", "stringLength")]),
+        ("string|contains:b", ["abc"], [("ac", "stringContains")]),
+        ("string|numeric", ["-1.5", "07"], [("1.", "stringNumeric"), ("", "stringNumeric")]),
+        ("string|alpha", ["aB"], [("a1", "stringAlpha"), ("ab\n", "stringAlpha")]),
+        ("string|alphanum", ["a1"], [("a_", "stringAlphanum")]),
+        ("string|alphadash", ["a_-1"], [("a b", "stringAlphadash")]),
+        ("string|hex", ["0aF1"], [("0aF", "stringHex"), ("zz", "stringHex")]),
+        ("string|singleLine", ["a b"], [("a\nb", "stringSingleLine")]),
+        ("string|base64", ["YWI=", ""], [("YWI", "stringBase64")]),
+        ({"type": "string", "enum": ["a", "b"]}, ["a"], [("c", "stringEnum")]),
+        ({"type": "string", "pattern": "^a.c$"}, ["abc"], [("xabc", "stringPattern")]),
+        ({"type": "string", "pattern": "B", "patternFlags": "i"}, ["b"], [("c", "stringPattern")]),
+        (
+            "number",
+            [1, 1.5],
+            [("1", "number"), (True, "number"), (float("nan"), "number")],
+        ),
+        ("number|min:2|max:3", [2, 3], [(1, "numberMin"), (3.5, "numberMax")]),
+        ("number|equal:2", [2, 2.0], [(3, "numberEqual")]),
+        ("number|notEqual:2", [3], [(2, "numberNotEqual")]),
+        ("number|integer", [2, 2.0], [(2.5, "numberInteger")]),
+        ("number|negative", [-1], [(0, "numberNegative")]),
+        ("number|positive", [1], [(0, "numberPositive")]),
+        ("boolean", [True, False], [(1, "boolean"), ("true", "boolean")]),
+        ("array", [[], (1,)], [("a", "array"), ({}, "array")]),
+        ("array|no-empty", [[1]], [([], "arrayEmpty")]),
+        ("array|max:1", [[1]], [([1, 2], "arrayMax")]),
+        ("array|length:1", [[1]], [([], "arrayLength")]),
+        ("array|contains:1", [[2, 1]], [([True], "arrayContains")]),
+        ("array|unique", [[1, True, "1", {}, {}]], [([{}, 1, 1.0], "arrayUnique")]),
+        ("object", [{}, {"a": 1}], [([], "object"), ("a", "object")]),
+        ("object|maxProps:1", [{"a": 1}], [({"a": 1, "b": 2}, "objectMaxProps")]),
+        ({"type": "enum", "values": [1, True]}, [1, True, 1.0], [(False, "enumValue")]),
+        ("email", ["a@b.co"], [("a@b", "email"), ("", "emailEmpty"), (1, "string")]),
+        ("email|mode:precise", ["a.b@c.org"], [("a@b.c", "email"), ("a..b@c.org", "email")]),
+        (
+            "email|empty|min:7|max:8",
+            ["", "a@bc.de"],
+            [("a@b.co", "emailMin"), ("aa@bbb.cc", "emailMax")],
+        ),
+        (
+            "url",
+            ["http://a", "https://a.b/c"],
+            [("ftp://a", "url"), ("", "urlEmpty"), (1, "string")],
+        ),
+        ("url|empty", [""], [("x", "url")]),
+        (
+            "uuid",
+            [UUID4, UUID4.upper()],
+            [("x", "uuid"), (1, "string"), (UUID4.replace("a", "c"), "uuid")],
+        ),
+        ("uuid|version:4", [UUID4], [(UUID4.replace("42d3", "12d3"), "uuidVersion")]),
+        ("uuid", ["0" * 8 + "-0000-0000-0000-" + "0" * 12], [("0" * 8, "uuid")]),
+        ({"type": "equal", "value": 2}, [2, "2"], [(3, "equalValue"), ([2], "equalValue")]),
+        ({"type": "equal", "value": 2, "strict": True}, [2], [("2", "equalValue")]),
+        ("forbidden", [None], [(1, "forbidden")]),
+        ("any", [0, "", []], [(None, "required")]),
+        ("any|optional", [None, 1], []),
+        ("number|nullable", [None, 1], []),
+        (["number|optional", "string|optional"], [None, 1, "a"], []),
+        (["number|nullable", "string"], [1], [(None, "required")]),
+        ({"type": "multi", "rules": ["number", "string"], "optional": True}, [None], []),
+    ],
+)
+def test_rule(rule: Any, good: list[Any], bad: list[tuple[Any, str]]) -> None:
+    for value in good:
+        assert types({"a": rule}, {"a": value}) == [], value
+    for value, type in bad:
+        assert types({"a": rule}, {"a": value}) == [type], value
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("@@.x", False),
+        ("@a@b.c", True),
+        ("a@b@c.d", True),
+        ("a@.", False),
+        ("a@..", False),
+        ("a@.b", False),
+        ("a@..b", True),
+        ("a.b@c", False),
+        ("a@b.c.", True),
+        ("a b@c.d", False),
+        ("@." * 100_000 + " ", False),
+    ],
+    ids=range(11),
+)
+def test_mail_addresses_are_judged_as_in_the_original_but_soon(text: str, fits: bool) -> None:
+    assert (types({"a": "email"}, {"a": text}) == []) is fits
+
+
+def test_whole_numbers_may_be_of_any_size() -> None:
+    assert types({"a": "number"}, {"a": 10**400}) == []
+
+
+def test_patterns_may_be_compiled() -> None:
+    schema = {"a": {"type": "string", "pattern": re.compile("^b", re.IGNORECASE)}}
+    assert types(schema, {"a": "B"}) == []
+    assert problems(schema, {"a": "c"})[0]["expected"] == "/^b/"
+
+
+def test_a_value_that_must_equal_another_field() -> None:
+    schema = {"a": "string", "b": {"type": "equal", "field": "a"}}
+    assert types(schema, {"a": "x", "b": "x"}) == []
+    assert types(schema, {"a": "x", "b": "y"}) == ["equalField"]
+    trimmed = {**schema, "a": "string|trim"}
+    assert types(trimmed, {"a": " x ", "b": "x"}) == []
+
+
+def test_missing_is_not_null() -> None:
+    assert types({"a": "number|nullable"}, {}) == ["required"]
+    assert problems({"a": "number"}, {})[0].get("actual", "not there") == "not there"
+    assert check({"a": "number|optional"}, {}) == ({}, ())
+    assert types({"a": "number"}, None) == ["required"]
+
+
+# What is changed.
+
+
+@pytest.mark.parametrize(
+    ("rule", "before", "after"),
+    [
+        ("string|trim", " a ", "a"),
+        ("string|trimLeft|uppercase", " a ", "A "),
+        ("string|trimRight|lowercase", " A ", " a"),
+        ({"type": "string", "padStart": 3, "padChar": "0"}, "7", "007"),
+        ("string|padEnd:3", "7", "7  "),
+        ("string|convert", 1.0, "1"),
+        ("string|convert", True, "true"),
+        ("number|convert", "12", 12),
+        ("number|convert", " 1.5 ", 1.5),
+        ("number|convert", "", 0),
+        ("number|convert", "0x10", 16),
+        ("number|convert", True, 1),
+        ("boolean|convert", "on", True),
+        ("boolean|convert", 0, False),
+        ("boolean|convert", "false", False),
+        ("array|convert", "a", ["a"]),
+        ("number[]|convert", 1, [1]),
+        ({"type": "array", "items": "string|trim"}, ["a ", "b"], ["a", "b"]),
+        (
+            {"type": "object", "props": {"b": "number|convert"}},
+            {"b": "1", "c": 2},
+            {"b": 1, "c": 2},
+        ),
+        ("email|normalize", " A@B.co ", "a@b.co"),
+        ("number|default:5", None, 5),
+        ("number|default:5|nullable", None, None),
+        (["number|convert", "string"], "12", 12),
+        (["number|convert", "string"], "x", "x"),
+        ({"type": "array", "items": {"type": "forbidden", "remove": True}}, [1], [None]),
+    ],
+)
+def test_values_are_changed_in_a_copy(rule: Any, before: Any, after: Any) -> None:
+    params = {"a": before}
+    value, refused = check({"a": rule}, params)
+    assert not refused
+    assert value == {"a": after}
+    assert type(value["a"]) is type(after)
+    assert params == {"a": before}
+
+
+@pytest.mark.parametrize("word", ["x", "1_0", "inf", "nan", "Infinity", "0xz"])
+def test_words_that_are_no_numbers(word: str) -> None:
+    assert js_to_number(word) != js_to_number(word)
+    assert types({"a": "number|convert"}, {"a": word}) == ["number"]
+    assert types({"a": "number|convert"}, {"a": ["1"]}) == ["number"]
+    assert types({"a": "boolean|convert"}, {"a": word}) == ["boolean"]
+
+
+def test_defaults() -> None:
+    fresh: list[int] = []
+    schema = {
+        "a": "number|default:5",
+        "b": {"type": "array", "default": fresh},
+        "c": {"type": "any", "default": dict},
+    }
+    value, _ = check(schema, {})
+    assert value == {"a": 5, "b": [], "c": {}}
+    assert value["b"] is not fresh
+
+
+def test_what_is_forbidden_can_be_removed() -> None:
+    assert check({"a": {"type": "forbidden", "remove": True}}, {"a": 1, "b": 2}) == ({"b": 2}, ())
+
+
+def test_params_that_fit_are_given_back_themselves() -> None:
+    params = {"a": [1, {"b": "x"}]}
+    schema = {"a": {"type": "array", "items": ["number", {"$$type": "object", "b": "string"}]}}
+    assert check(schema, params).value is params
+
+
+# Schemas.
+
+
+def test_the_root_may_be_a_rule() -> None:
+    assert check({"$$root": True, "type": "number"}, 3) == (3, ())
+    assert types({"$$root": True, "type": "number"}, "3") == ["number"]
+    assert types([{"type": "object", "props": {"a": "number"}}, {"type": "array"}], []) == []
+
+
+def test_shorthand() -> None:
+    text = " string | optional|min: 3|no-empty|default:a:b|trim:true|max:1e2 "
+    assert read_shorthand(text) == {
+        "type": "string",
+        "optional": True,
+        "min": 3,
+        "empty": False,
+        "default": "a:b",
+        "trim": True,
+        "max": 100,
+    }
+    assert read_shorthand("number[]|max:2") == {"type": "array", "items": "number", "max": 2}
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"a": "text"}, "a: type 'text' is none of any, array"),
+        ({"a": {"b": {"c": "string"}}}, r"a: .* needs a \$\$type"),
+        ({"a": {"$$type": "object", "b": 3}}, "a.b: 3 is no rule"),
+        ({"a": []}, "no rule"),
+        ({"a": {"type": "multi"}}, "list of rules"),
+        ({"a": {"type": "array", "items": "x"}}, r"a\[\]: type 'x'"),
+        ({"a": {"type": "enum"}}, "list of values"),
+        ({"a": {"type": "string", "pattern": "("}}, "pattern"),
+        ({"a": {"type": "string", "pattern": "a", "patternFlags": "q"}}, "pattern"),
+        ({"a": {"type": "string", "padChar": "ab"}}, "padChar"),
+    ],
+)
+def test_mistakes_in_schemas_are_named(schema: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        compile_params(schema)
+
+
+def test_schemas_that_contain_themselves_are_refused() -> None:
+    rule: dict[str, Any] = {"type": "array"}
+    rule["items"] = rule
+    with pytest.raises(ConfigError, match="nested"):
+        read_schema({"a": rule})
