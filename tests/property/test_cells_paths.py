@@ -79,17 +79,6 @@ def test_another_hop_in_its_place_changes_nothing_else(path: CellPath, hop: Cell
     assert changed.with_current(path.current) == path
 
 
-@given(paths(), st.lists(hops, max_size=3))
-def test_inserted_hops_come_first_and_then_the_old_ones(
-    path: CellPath, inserted: list[CellAddress]
-) -> None:
-    longer = path.inserted(*inserted)
-    for hop in inserted:
-        assert longer.current == hop
-        longer = longer.advanced()
-    assert longer.hops[longer.position :] == path.hops[path.position :]
-
-
 @given(paths(cells))
 def test_reversing_cells_twice_changes_nothing(path: CellPath) -> None:
     assert path.reversed().hops == path.hops[::-1]

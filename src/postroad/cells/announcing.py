@@ -8,6 +8,7 @@ not acknowledged, changes wait, and the next one sent has them all.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import msgspec
 
@@ -67,13 +68,14 @@ class _Peer:
         return self.acknowledged == self.audience.number
 
 
-def offer_of(table: RouteTable, domain: Domain) -> Offer:
-    """What a domain offers, by its own table: its cells do, and the tunnels of a core."""
+def offer_of(table: RouteTable, domain: Domain, *, without: Collection[str] = ()) -> Offer:
+    """What a domain offers, by its own table: its cells do, but for some, and a core's tunnels."""
     queues: set[str] = set()
     topics: set[str] = set()
     domains: set[str] = set()
     for route in table:
-        if route.target.domain != domain.name or route.target.is_domain:
+        target = route.target
+        if target.domain != domain.name or target.is_domain or target.cell in without:
             continue
         if route.type is RouteType.QUEUE:
             queues.add(route.cell)

@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 
 from postroad.core.errors import MessagingError, NotRunning, Outcome, RequestTimeout
 
+from .answers import Answer
 from .decision import HERE, Delivery, Origin
 from .envelope import Envelope
 from .errors import CellBusy, NoRoute
-from .exchange import Answer, Exchange
+from .exchange import Exchange
 from .failure import Failure
-from .resends import Resends
+from .resends import Resends, Sent
 
 _NOBODY: frozenset[str] = frozenset()
 # Subscribers got their copies the first time.
@@ -41,6 +42,7 @@ class Calls:
         self._waiting: dict[bytes, tuple[asyncio.Future[_Result], float]] = {}
         # Calls that have not ended, those included that wait for routes.
         self._under_way = 0
+        self._is_closed = False
         # One timer for all of them, at the earliest deadline there may be.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -68,7 +70,7 @@ class Calls:
         origin = _AGAIN if avoid else HERE
         failure = self._exchange.dispatch(envelope, origin, avoid, choices=choices)
         if failure is None and choices and not envelope.is_quiet:
-            self._resends.keep(envelope, avoid.union(choices))
+            self._resends.keep(Sent(envelope, avoid.union(choices), self._now()))
         return failure
 
     def _send_again(self, id: bytes, failure: Failure) -> bool:
@@ -78,7 +80,8 @@ class Calls:
             return False
         if is_about_routes(failure):
             self._exchange.statistics.resent += 1
-            if self._send(sent.envelope, sent.avoid) is None:
+            lain_s = self._now() - sent.at
+            if self._send(sent.envelope.aged(int(lain_s * 1000)), sent.avoid) is None:
                 return True
         self._exchange.complain(sent.envelope, failure)
         return True
@@ -153,13 +156,14 @@ class Calls:
         started = self._now()
         envelope = delivery.envelope
         answer = self._expect(envelope.id, started + timeout_s)
+        runner = self._exchange.runners[delivery.cell]
         try:
-            runner = self._exchange.runners[delivery.cell]
             if not runner.deliver(delivery, started, self._exchange.domain.name, transaction):
                 raise CellBusy(f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait")
             result = await answer
         finally:
             del self._waiting[envelope.id]
+            runner.abandon(envelope.id)
         if isinstance(result, Answer):
             return result
         raise self._error(result, envelope, started, timeout_s)
@@ -168,7 +172,7 @@ class Calls:
         """Wait for other routes, or a while; False if the time of the call is over first."""
         now = self._now()
         pause_s = min(self._exchange.config.route_retry_s, deadline - now)
-        if pause_s <= 0:
+        if pause_s <= 0 or self._is_closed:
             return False
         hope = self._loop.create_future()
         self._hopeful[hope] = None
@@ -236,6 +240,7 @@ class Calls:
 
     def close(self) -> None:
         """Fail whatever still waits: the domain stops."""
+        self._is_closed = True
         text = "the domain stopped while the call was in flight"
         for answer, _ in self._waiting.values():
             if not answer.done():

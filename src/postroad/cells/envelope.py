@@ -38,6 +38,10 @@ _RETURN_MS_MAX = 10_000
 
 _NOBODY_YET = CellPath()
 
+# What an envelope and each of its hops are taken to weigh in memory.
+_HEAD_BYTES = 500
+_HOP_BYTES = 150
+
 MessageId: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 TtlMs: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=TTL_MS_MAX)]
 
@@ -117,6 +121,15 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     def is_expired(self) -> bool:
         """Whether the sender has stopped caring. A reply never expires: it may still inform."""
         return self.ttl_ms == 0 and not self.is_reply
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes while it waits somewhere."""
+        size = len(self.payload) + len(self.session or "") + _HEAD_BYTES
+        size += _HOP_BYTES * (len(self.destination.hops) + len(self.source.hops))
+        if self.headers:
+            size += sum(len(name) + len(value) for name, value in self.headers.items())
+        return size
 
     @property
     def handling_ms(self) -> int | None:

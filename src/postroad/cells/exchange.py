@@ -9,35 +9,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from postroad.core import PostroadError, ThrottledLog
-from postroad.core.errors import LocalProtocolError, MalformedPayload
+from postroad.core.errors import ConfigError, LocalProtocolError, MalformedPayload
 
 from .address import CellAddress
+from .announcing import offer_of
+from .answers import Answer
 from .config import CellsConfig
 from .content import encode_body
 from .decision import HERE, Delivery, Forward, Origin
 from .domain import Domain
-from .envelope import Envelope, Kind, make_reply
-from .errors import CellBusy, NoRoute, RoutingError
+from .envelope import ID_BYTES, Envelope, Kind, make_reply
+from .errors import CellBusy, NoRoute, RouteRefused, RoutingError
 from .failure import Failure, decode_failure, make_error_reply, replace_reply
 from .path import CellPath
 from .route import Route
 from .routes import RouteTable
 from .routing import SOURCE_HOPS_MAX
 from .runner import CellRunner
+from .snapshots import NAMES_MAX
 from .statistics import CellStatistics
 from .switch import Switch
 
 logger = logging.getLogger("postroad.cells")
 
 _WARN_INTERVAL_S = 5.0
-_ID_PREFIX_BYTES = 8
+_IDS_AT_ONCE = 256
 _NOBODY: frozenset[str] = frozenset()
 
 GATEWAY_PREFIX = "tunnel-"
@@ -47,15 +49,6 @@ GATEWAY_PREFIX = "tunnel-"
 def gateway_to(domain: str) -> str:
     """The name that the tunnel to a domain has as a cell of this one."""
     return GATEWAY_PREFIX + domain
-
-
-class Answer(NamedTuple):
-    """A reply, as whoever waits for it gets it."""
-
-    content: str
-    payload: bytes
-    way: CellPath = CellPath()
-    """The way it took; empty if it never left this domain."""
 
 
 class Parcel(NamedTuple):
@@ -90,21 +83,29 @@ class Exchange:
         self.gateways: dict[str, Gateway] = {}
         # Cells that are draining: reached by their full address alone.
         self.hidden: set[str] = set()
+        # Cells that are about to drain or stop: offered to nobody, and reached as before.
+        self.retiring: set[str] = set()
         # How many handlers are on the stack: what they send waits for its turn.
         self.depth = 0
         # What becomes of answers to messages of this domain; True if somebody waited for it.
         self.on_answer: Callable[[bytes, Answer | Failure], bool] = lambda id, answer: False
         self.on_change: list[Callable[[], None]] = []
+        # Users of the domain, who may fail.
+        self.listeners: list[Callable[[], None]] = []
         self._address = domain.address
         self._switch = Switch(domain)
         self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
-        self._ids = count(1)
-        self._id_prefix = os.urandom(_ID_PREFIX_BYTES)
+        self._ids: Iterator[bytes] = iter(())
         self._update()
 
     def new_id(self) -> bytes:
-        """An id that no other message has."""
-        return self._id_prefix + next(self._ids).to_bytes(8, "big")
+        """An id that no other message has, and that nobody can guess."""
+        for id in self._ids:
+            return id
+        # Many at a time: the system is asked once for all of them.
+        chance = os.urandom(_IDS_AT_ONCE * ID_BYTES)
+        self._ids = iter([chance[it : it + ID_BYTES] for it in range(0, len(chance), ID_BYTES)])
+        return next(self._ids)
 
     def warn(self, key: str, text: str, *args: object) -> None:
         """Log a warning, but not more often than makes sense for its key."""
@@ -116,14 +117,26 @@ class Exchange:
         self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = (), is_strict: bool = True
     ) -> None:
         """Change the table; raises RouteRefused, and nothing is changed, if that cannot be."""
-        self.table = self.table.changed(added=added, deleted=deleted, is_strict=is_strict)
+        table = self.table.changed(added=added, deleted=deleted, is_strict=is_strict)
+        self._check_offer(table)
+        self.table = table
         self._update()
 
     def add_cell(self, runner: CellRunner, routes: Iterable[Route]) -> None:
         """Let a cell be reached, by its name and by these routes."""
-        self.table = self.table.changed(added=routes)
+        table = self.table.changed(added=routes)
+        self._check_offer(table)
+        self.table = table
         self.runners[runner.name] = runner
         self._update()
+
+    def _check_offer(self, table: RouteTable) -> None:
+        """Refuse what other domains could not be told of; looks closer at large tables alone."""
+        if len(table) > NAMES_MAX:
+            try:
+                offer_of(table, self.domain)
+            except ConfigError as error:
+                raise RouteRefused(f"domain {self.domain.name} offers too much: {error}") from None
 
     def remove_cell(self, name: str) -> None:
         """Let a cell be reached no more."""
@@ -131,6 +144,12 @@ class Exchange:
         self.runners.pop(name, None)
         self.gateways.pop(name, None)
         self.hidden.discard(name)
+        self.retiring.discard(name)
+        self._update()
+
+    def retire_cell(self, name: str) -> None:
+        """Offer a cell to nobody any more; what still comes is delivered."""
+        self.retiring.add(name)
         self._update()
 
     def hide_cell(self, name: str) -> None:
@@ -139,9 +158,10 @@ class Exchange:
         self._update()
 
     def show_cell(self, name: str) -> None:
-        """Let a cell be reached by its name again."""
-        if name in self.hidden:
-            self.hidden.remove(name)
+        """Offer a cell again, and let it be reached by its name."""
+        if name in self.hidden or name in self.retiring:
+            self.hidden.discard(name)
+            self.retiring.discard(name)
             self._update()
 
     def _update(self) -> None:
@@ -150,6 +170,11 @@ class Exchange:
         self._upstream = frozenset(route.target.domain for route in self.table.defaults())
         for callback in self.on_change:
             callback()
+        for callback in list(self.listeners):
+            try:
+                callback()
+            except Exception:
+                logger.exception("%s: a listener to routes failed", self.domain.name)
 
     # Messages.
 
@@ -211,7 +236,7 @@ class Exchange:
             self._pass_answer(delivery)
             return None
         runner = self.runners[delivery.cell]
-        if runner.deliver(delivery, now, origin.peer or self.domain.name):
+        if runner.deliver(delivery, now, self.source_of(delivery.envelope, origin)):
             self.statistics.delivered += 1
             return None
         text = f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
@@ -219,7 +244,11 @@ class Exchange:
 
     def _forward(self, parcel: Parcel, choices: list[str] | None = None) -> Failure | None:
         forward = parcel.forward
-        if self.gateways[forward.gateway].offer(parcel):
+        gateway = self.gateways.get(forward.gateway)
+        if gateway is None:
+            text = f"cell {forward.gateway} is no tunnel"
+            return self._failure(NoRoute, text, parcel.envelope)
+        if gateway.offer(parcel):
             self.statistics.forwarded += 1
             return None
         if forward.choice is not None:
@@ -251,9 +280,22 @@ class Exchange:
 
     def _refuse_busy(self, envelope: Envelope, text: str) -> Failure | None:
         self.statistics.refused += 1
-        if envelope.is_quiet or not envelope.is_answerable:
-            return None
-        return self._failure(CellBusy, text, envelope)
+        failure = self._failure(CellBusy, text, envelope)
+        if envelope.is_reply:
+            # Its receiver waits for nothing until its time is over.
+            self.complain(envelope, failure)
+        return None if envelope.is_quiet or not envelope.is_answerable else failure
+
+    def source_of(self, envelope: Envelope, origin: Origin) -> str:
+        """The domain that a message counts for where room is shared out fairly.
+
+        A core has seen for itself which domain it has a message from.
+        """
+        if origin.peer is None:
+            return self.domain.name
+        hops = envelope.source.hops
+        is_passed_on = not origin.may_leave and len(hops) > 1 and hops[-2].is_domain
+        return hops[-2].domain if is_passed_on else origin.peer
 
     # Answers.
 

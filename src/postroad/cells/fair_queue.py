@@ -31,10 +31,14 @@ class FairQueue(Generic[T]):
         # Items and bytes of each source that has any.
         self._held: dict[str, tuple[int, int]] = {}
 
-    def offer(self, item: T, size: int, source: str) -> bool:
-        """Take an item in, unless the source has its share already."""
+    def offer(self, item: T, size: int, source: str, *, is_owed: bool = False) -> bool:
+        """Take an item in, unless the source has its share already.
+
+        What is owed, because work was done for it, needs a place but no share.
+        """
         items, held_bytes = self._held.get(source, (0, 0))
-        if self._items and not self._has_room(items, held_bytes, size):
+        share = (0, 0) if is_owed else (items, held_bytes)
+        if self._items and not self._has_room(*share, size):
             return False
         self._held[source] = (items + 1, held_bytes + size)
         self._items.append((item, size, source))

@@ -128,6 +128,16 @@ class Learner:
             self._touch(name)
             self._keep_a_default(now)
 
+    def would_withdraw(self, update: Snapshot | Check | Leaving, name: str) -> bool:
+        """Whether a peer offers less by this update than before."""
+        peer = self._peers.get(name)
+        if peer is None or not isinstance(update, Snapshot):
+            return False
+        before, after = peer.offer, update.offer
+        return not (
+            set(before.queues) <= set(after.queues) and set(before.topics) <= set(after.topics)
+        )
+
     def receive(self, update: Snapshot | Check | Leaving, name: str, now: float) -> Have | None:
         """Hear a peer; gives what to answer, which is nothing to those without a tunnel."""
         peer = self._peers.get(name)

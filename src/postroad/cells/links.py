@@ -70,6 +70,7 @@ class DomainLink:
         self._links = links
         config = exchange.config
         self._news: deque[bytes] = deque()
+        self._last_news: deque[bytes] = deque()
         self._parcels: FairQueue[Parcel] = FairQueue(
             config.link_messages_max, config.link_bytes_max
         )
@@ -89,8 +90,9 @@ class DomainLink:
         if self.tunnel.can_send and not self._parcels:
             self._post(parcel, parcel.forward.envelope)
             return True
-        source = parcel.origin.peer or self._exchange.domain.name
-        if self._parcels.offer(parcel, len(parcel.envelope.payload), source):
+        envelope = parcel.envelope
+        source = self._exchange.source_of(envelope, parcel.origin)
+        if self._parcels.offer(parcel, envelope.weight, source, is_owed=envelope.is_reply):
             return True
         self._refused += 1
         return False
@@ -102,6 +104,13 @@ class DomainLink:
         elif len(self._news) < _NEWS_MAX:
             self._news.append(news)
 
+    def tell_at_last(self, news: bytes) -> None:
+        """Send news that say that no more messages come, so after those that wait."""
+        if self._parcels and len(self._last_news) < _NEWS_MAX:
+            self._last_news.append(news)
+        else:
+            self.tell(news)
+
     def writable(self) -> None:
         """The tunnel takes more: send what waits."""
         while self._news and self.tunnel.can_send:
@@ -110,6 +119,8 @@ class DomainLink:
             parcel = self._parcels.take()
             lain_s = self._exchange.loop.time() - parcel.arrived
             self._post(parcel, parcel.forward.envelope.aged(int(lain_s * 1000)))
+        while self._last_news and not self._parcels:
+            self.tell(self._last_news.popleft())
 
     def _post_news(self, news: bytes) -> None:
         try:
@@ -188,9 +199,10 @@ class DomainLink:
         if forward is not None and len(begin) <= _WAY_BYTES_MAX:
             if len(self._ways) >= _WAYS_MAX:
                 self._ways.clear()
-            link = self._links.by_gateway[forward.gateway]
+            link = self._links.by_gateway.get(forward.gateway)
             leaving = forward.envelope
-            self._ways[begin] = _Way(link, encode_route(leaving.destination, leaving.source))
+            if link is not None:
+                self._ways[begin] = _Way(link, encode_route(leaving.destination, leaving.source))
 
     def forget_ways(self) -> None:
         """Routes have changed."""
@@ -209,12 +221,17 @@ class DomainLink:
     def lost(self, reason: str) -> None:
         """The tunnel is gone."""
         self._links.remove(self, reason)
-        self.send_elsewhere()
+        for parcel in self._parcels.take_all():
+            self._exchange.give_back(parcel)
 
     def send_elsewhere(self) -> None:
-        """Have what waits go another way; what is for this very domain waits on."""
+        """Have what waits go another way, if it may; the rest waits on."""
         for parcel in list(self._parcels.take_all()):
-            self._exchange.give_back(parcel)
+            has_choice = parcel.forward.choice is not None
+            if has_choice and self._exchange.try_another_way(parcel) is None:
+                continue
+            if not self.offer(parcel):
+                self._exchange.give_back(parcel)
 
     def statistics(self) -> LinkStatistics:
         """What went through and what waits."""
@@ -233,7 +250,7 @@ class DomainLink:
     @property
     def is_written(self) -> bool:
         """Whether nothing waits for this tunnel."""
-        return not (self._news or self._parcels)
+        return not (self._news or self._parcels or self._last_news)
 
     def __repr__(self) -> str:
         return f"<DomainLink to {self.domain.name}: {len(self._parcels)} waiting>"

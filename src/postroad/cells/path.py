@@ -102,11 +102,6 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
             raise ConfigError(_fault_of(len(grown), self.position))
         return altered(self, "hops", grown)
 
-    def inserted(self, *hops: CellAddress) -> CellPath:
-        """The path with hops to be taken before the current one."""
-        place = self.position
-        return CellPath((*self.hops[:place], *hops, *self.hops[place:]), place)
-
     def reversed(self) -> CellPath:
         """The way back, at its beginning.
 

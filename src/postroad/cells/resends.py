@@ -16,6 +16,8 @@ class Sent(NamedTuple):
 
     envelope: Envelope
     avoid: frozenset[str]
+    at: float
+    """When it was sent."""
 
 
 class Resends:
@@ -27,13 +29,14 @@ class Resends:
         self._sent: dict[bytes, Sent] = {}
         self._bytes = 0
 
-    def keep(self, envelope: Envelope, avoid: frozenset[str]) -> None:
+    def keep(self, sent: Sent) -> None:
         """Remember a message, and forget the oldest if there are too many."""
-        size = len(envelope.payload)
-        if size > self._bytes_max:
+        weight = sent.envelope.weight
+        if weight > self._bytes_max:
             return
-        self._sent[envelope.id] = Sent(envelope, avoid)
-        self._bytes += size
+        self.take(sent.envelope.id)
+        self._sent[sent.envelope.id] = sent
+        self._bytes += weight
         while len(self._sent) > self._messages_max or self._bytes > self._bytes_max:
             self.take(next(iter(self._sent)))
 
@@ -41,7 +44,7 @@ class Resends:
         """Give and forget a message."""
         sent = self._sent.pop(id, None)
         if sent is not None:
-            self._bytes -= len(sent.envelope.payload)
+            self._bytes -= sent.envelope.weight
         return sent
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ from .decision import HERE, Origin
 from .envelope import Envelope
 from .path import CellPath
 from .route import Route, RouteType
-from .routes import list_routes, require_target, select_routes
+from .routes import list_routes, select_routes
 from .routing import route_message
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ class RouteCommands:
         """Add a route that leads somewhere."""
         domain = self._cell.domain
         route = self._read(words, type, zone)
-        require_target(route, domain=domain.name, cells=domain.cells)
         domain.change_routes(added=[route])
         return f"added {route}"
 

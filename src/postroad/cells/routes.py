@@ -96,14 +96,6 @@ class RouteTable:
         """Ways for everything else."""
         return self._at(RouteType.DEFAULT, ANY, ANY)
 
-    def names_offered(self, type: RouteType, domain: str) -> frozenset[str]:
-        """The queues or topics that cells of this domain itself consume or subscribe to."""
-        return frozenset(
-            route.cell
-            for route in self
-            if route.type is type and route.target.domain == domain and not route.target.is_domain
-        )
-
     def __contains__(self, route: object) -> bool:
         return isinstance(route, Route) and route.identity in self._routes.get(_key(route), ())
 
@@ -165,17 +157,27 @@ def _key(route: Route) -> _Key:
     return _GROUPS[route.type], route.cell, route.domain
 
 
-def require_target(route: Route, *, domain: str, cells: Collection[str]) -> None:
+def require_target(
+    route: Route,
+    *,
+    domain: str,
+    cells: Collection[str],
+    gateways: Collection[str] | None = None,
+) -> None:
     """Refuse a route of a domain that leads nowhere; raises NoSuchCell.
 
-    An alias may be any address. The others lead to a cell of this domain, which must be there, or
-    to another domain.
+    An alias may be any address. The others lead to another domain or to a cell of this one, which
+    must be there; unless it is the route of a queue or a topic, to one of the gateways if they are
+    told.
     """
     target = route.target
     if route.type is RouteType.ALIAS or (target.is_domain and target.domain != domain):
         return
     if target.domain not in (domain, LOCAL) or target.cell not in cells:
         raise NoSuchCell(f"no such cell: {target}, which route {route} needs in domain {domain}")
+    is_for_gateway = route.type not in (RouteType.QUEUE, RouteType.TOPIC)
+    if is_for_gateway and gateways is not None and target.cell not in gateways:
+        raise NoSuchCell(f"{target} is no tunnel, as route {route} needs one; an alias needs none")
 
 
 # Listing.

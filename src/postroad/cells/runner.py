@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .answers import NOTHING
 from .cell import Cell
 from .content import COMMAND, PING
 from .decision import Delivery
@@ -42,6 +43,7 @@ class CellRunner:
     """A cell of a domain at work."""
 
     __slots__ = (
+        "_entrusted",
         "_exchange",
         "_handler",
         "_idle",
@@ -65,6 +67,8 @@ class CellRunner:
         )
         # Results of the handler that are still awaited, the oldest first.
         self._tasks: dict[asyncio.Future[Any], None] = {}
+        # Messages that came with a transaction, and the tasks at work on them.
+        self._entrusted: dict[bytes, asyncio.Future[Any] | None] = {}
         self._is_inside = False
         self._is_scheduled = False
         self._idle: asyncio.Future[None] | None = None
@@ -101,11 +105,19 @@ class CellRunner:
         if self.is_free and not self._exchange.depth:
             self._handle(delivery, arrived, transaction)
             return True
-        size = len(delivery.envelope.payload)
-        if not self.mailbox.offer(_Waiting(delivery, arrived, transaction), size, source):
+        weight = delivery.envelope.weight
+        if not self.mailbox.offer(_Waiting(delivery, arrived, transaction), weight, source):
             return False
+        if transaction is not None:
+            self._entrusted[delivery.envelope.id] = None
         self._schedule()
         return True
+
+    def abandon(self, id: bytes) -> None:
+        """Whoever brought a message with a transaction gave up: nobody shall work on it."""
+        task = self._entrusted.pop(id, None)
+        if task is not None:
+            task.cancel()
 
     def call_now(self, message: CellMessage) -> Any:
         """Have the handler called, on the spot; the caller has checked that it is free."""
@@ -144,6 +156,8 @@ class CellRunner:
                 return
             left -= 1
             waiting = self.mailbox.take()
+            if self._is_abandoned(waiting):
+                continue
             if self._is_too_late(waiting):
                 self._refuse_late(waiting.delivery.envelope)
             else:
@@ -162,15 +176,37 @@ class CellRunner:
             result = self._react(message)
         except BaseException as error:
             raise_if_fatal(error)
-            self._exchange.fail(envelope, error, self.name)
+            self._fail(envelope, error, transaction)
             return
         if isinstance(result, Awaitable):
             task = self.await_result(result)
-            is_plain = transaction is None
-            task.add_done_callback(lambda done: self._on_result(envelope, done, is_plain))
+            if transaction is not None:
+                self._entrusted[envelope.id] = task
+            task.add_done_callback(lambda done: self._on_result(envelope, done, transaction))
+        else:
+            self._succeed(envelope, result, transaction)
+
+    def _succeed(self, envelope: Envelope, result: Any, transaction: Any) -> None:
+        if transaction is not None:
+            # Who brought it waits for its end here, and nobody for a reply.
+            self._entrusted.pop(envelope.id, None)
+            self._exchange.on_answer(envelope.id, NOTHING)
         elif envelope.wants_reply:
-            # Who brings a message with a transaction waits for its end, not for a reply.
-            self._exchange.reply(envelope, result if transaction is None else None, self.name)
+            self._exchange.reply(envelope, result, self.name)
+
+    def _fail(self, envelope: Envelope, error: BaseException, transaction: Any) -> None:
+        if transaction is not None:
+            self._entrusted.pop(envelope.id, None)
+            failure = self._exchange.failure_of(error, self.name)
+            self._exchange.statistics.failed += 1
+            self._exchange.on_answer(envelope.id, failure)
+        else:
+            self._exchange.fail(envelope, error, self.name)
+
+    def _is_abandoned(self, waiting: _Waiting) -> bool:
+        if waiting.transaction is None:
+            return False
+        return waiting.delivery.envelope.id not in self._entrusted
 
     def _is_too_late(self, waiting: _Waiting) -> bool:
         left_ms = waiting.delivery.envelope.handling_ms
@@ -200,14 +236,13 @@ class CellRunner:
         else:
             self._exchange.relay(envelope.sent_by(self.cell.address))
 
-    def _on_result(self, envelope: Envelope, task: asyncio.Future[Any], is_plain: bool) -> None:
+    def _on_result(self, envelope: Envelope, task: asyncio.Future[Any], transaction: Any) -> None:
         try:
             result = task.result()
         except BaseException as error:
-            self._exchange.fail(envelope, error, self.name)
+            self._fail(envelope, error, transaction)
         else:
-            if envelope.wants_reply:
-                self._exchange.reply(envelope, result if is_plain else None, self.name)
+            self._succeed(envelope, result, transaction)
 
     def _on_done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.pop(task, None)

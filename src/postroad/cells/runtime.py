@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from postroad.core import Lifecycle
@@ -28,6 +28,9 @@ from .statistics import CellStatistics
 from .system import standard_cells
 
 logger = logging.getLogger("postroad.cells")
+
+# What somebody else's cleaning up may take beyond the grace.
+_CLEAN_UP_S = 1.0
 
 
 class CellDomain(CellSender, Lifecycle):
@@ -115,10 +118,10 @@ class CellDomain(CellSender, Lifecycle):
         """A task of its own, so that it ends even if its caller is cancelled."""
         deadline = self._exchange.loop.time() + grace_s
         self.service.refuse_tunnels()
-        await self.locations.stop()
+        await self._finish("what tells of cores", self.locations.stop(), deadline)
         await self.dialer.close()
         for name in self._users():
-            self._withdraw(name)
+            self._exchange.retire_cell(name)
         self.spreader.leave()
         await self.spreader.settle(self._left(deadline))
         await asyncio.gather(*(self._end(name, deadline) for name in self._users()))
@@ -171,10 +174,11 @@ class CellDomain(CellSender, Lifecycle):
         try:
             await cell.starting()
             self._check_vacant(cell.name)
+            self._publish(cell)
         except BaseException:
+            await self._finish(f"cell {cell.name}", cell.stopping(), 0.0)
             cell.enter(None)
             raise
-        self._publish(cell)
 
     def add_function(
         self,
@@ -191,7 +195,11 @@ class CellDomain(CellSender, Lifecycle):
             name, handler, consume=consume, subscribe=subscribe, concurrency=concurrency
         )
         cell.enter(self)
-        self._publish(cell)
+        try:
+            self._publish(cell)
+        except BaseException:
+            cell.enter(None)
+            raise
 
     def cell(self, name: str, **options: Any) -> Callable[[CellHandler], CellHandler]:
         """The same as a decorator: `@domain.cell("echo")`."""
@@ -219,9 +227,11 @@ class CellDomain(CellSender, Lifecycle):
         self._check_outside(runner)
         timeout_s = self.config.stop_grace_s if timeout is None else timeout
         deadline = self._exchange.loop.time() + timeout_s
+        # What others sent before they knew is still welcome.
+        self._exchange.retire_cell(name)
+        is_known = await self.spreader.settle(timeout_s)
         self._withdraw(name)
         self._exchange.hide_cell(name)
-        is_known = await self.spreader.settle(timeout_s)
         return await self._wait_idle(runner, deadline) and is_known
 
     def _check_vacant(self, name: str) -> None:
@@ -239,11 +249,7 @@ class CellDomain(CellSender, Lifecycle):
         zone = self.identity.zone
         routes = [Route.to_queue(queue, address, zone) for queue in cell.consumes]
         routes += [Route.to_topic(topic, address, zone) for topic in cell.subscribes]
-        try:
-            self._running().add_cell(CellRunner(cell, self._exchange), routes)
-        except BaseException:
-            cell.enter(None)
-            raise
+        self._running().add_cell(CellRunner(cell, self._exchange), routes)
 
     def _runner(self, name: str) -> CellRunner:
         runner = self._running().runners.get(name)
@@ -264,11 +270,18 @@ class CellDomain(CellSender, Lifecycle):
         self._exchange.remove_cell(name)
         await self._wait_idle(runner, deadline)
         await runner.end()
-        try:
-            await runner.cell.stopping()
-        except Exception:
-            logger.exception("%s: cell %s failed to stop", self.name, name)
+        await self._finish(f"cell {name}", runner.cell.stopping(), deadline)
         runner.cell.enter(None)
+
+    async def _finish(self, what: str, end: Awaitable[None], deadline: float) -> None:
+        """Wait for the end of something that is not ours: it may fail, and takes its time."""
+        try:
+            async with asyncio.timeout(self._left(deadline) + _CLEAN_UP_S):
+                await end
+        except TimeoutError:
+            logger.warning("%s: %s takes too long to stop", self.name, what)
+        except Exception:
+            logger.exception("%s: %s failed to stop", self.name, what)
 
     async def _wait_idle(self, runner: CellRunner, deadline: float) -> bool:
         try:
@@ -307,12 +320,19 @@ class CellDomain(CellSender, Lifecycle):
         exchange = self._running()
         wanted = list(added)
         for route in wanted:
-            require_target(route, domain=self.name, cells=exchange.runners)
+            self.check_route(route)
         exchange.change_routes(added=wanted, deleted=deleted)
 
-    def on_routes_changed(self, callback: Callable[[], None]) -> None:
-        """Have a callback told of every change of the table; it must be quick."""
-        self._running().on_change.append(callback)
+    def check_route(self, route: Route) -> None:
+        """Refuse a route that leads nowhere; raises NoSuchCell."""
+        exchange = self._running()
+        require_target(route, domain=self.name, cells=exchange.runners, gateways=exchange.gateways)
+
+    def on_routes_changed(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have a callback told of every change of the table; gives what ends that."""
+        listeners = self._running().listeners
+        listeners.append(callback)
+        return lambda: listeners.remove(callback) if callback in listeners else None
 
     async def settle(self, timeout: float = 5.0) -> bool:
         """Wait until all connected domains know what this one offers; False if that takes long."""

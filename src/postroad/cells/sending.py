@@ -21,6 +21,7 @@ from postroad.core.limits import KIB
 from postroad.net.attempt import check_timeout
 
 from .address import LOCAL, CellAddress
+from .answers import Answer
 from .calls import Calls
 from .config import CellsConfig
 from .content import BYTES, COMMAND, decode_body, encode_body
@@ -28,7 +29,7 @@ from .decision import Delivery
 from .domain import Domain
 from .envelope import ENVELOPE_BYTES_MAX, Envelope
 from .errors import NoRoute
-from .exchange import Answer, Exchange
+from .exchange import Exchange
 from .message import CellMessage
 from .path import CellPath
 from .runner import CellRunner, raise_if_fatal
@@ -261,13 +262,13 @@ class CellSender:
             result = runner.call_now(message)
         except BaseException as error:
             raise self._near_error(runner, error) from None
-        if not runner.handled % _CALLS_IN_A_ROW:
+        if isinstance(result, Awaitable):
+            result = await self._await_near(runner, result, timeout_s)
+        elif not runner.handled % _CALLS_IN_A_ROW:
             # Whoever calls on and on must not keep everything else waiting.
             await asyncio.sleep(0)
         if type(result) is bytes:
             return result
-        if isinstance(result, Awaitable):
-            result = await self._await_near(runner, result, timeout_s)
         try:
             return decode_body(*encode_body(result))
         except ConfigError as error:

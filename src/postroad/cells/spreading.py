@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayload
 
 from .announcing import NEVER, Announcer, offer_of
 from .domain import Role
@@ -76,13 +76,16 @@ class RouteSpreader:
             link.reject(f"news of incarnation {update.incarnation}, not {link.incarnation}")
             return
         else:
+            is_less = isinstance(update, Leaving) or self.learner.would_withdraw(update, name)
             answer = self.learner.receive(update, name, now)
-            if isinstance(update, Leaving):
-                # Nothing may follow the answer that would be lost with the peer.
+            if is_less:
+                # Nothing may follow the answer that the peer does not expect any more.
                 self._pump()
                 link.send_elsewhere()
             if answer is not None:
-                self._tell(link, encode_update(answer))
+                news = encode_update(answer)
+                self.bytes_sent += len(news)
+                (link.tell_at_last if is_less else link.tell)(news)
         self._schedule()
 
     def leave(self) -> None:
@@ -111,24 +114,35 @@ class RouteSpreader:
         now = self._loop.time()
         self._learn()
         if self._is_offer_old:
-            self._is_offer_old = False
-            self.announcer.offer(offer_of(self._exchange.table, self._exchange.domain), now)
+            self._offer(now)
         for name, update in self.announcer.take_outgoing():
             if name in self._links:
                 self._tell(self._links[name], encode_update(update))
         for warning in self.announcer.take_warnings():
-            logger.warning("%s: %s", self._exchange.domain.name, warning)
+            self._exchange.warn("another", "%s", warning)
         self._arm(min(self.announcer.deadline(), self.learner.deadline()))
         self._tell_if_settled()
+
+    def _offer(self, now: float) -> None:
+        exchange = self._exchange
+        try:
+            offer = offer_of(exchange.table, exchange.domain, without=exchange.retiring)
+        except ConfigError as error:
+            exchange.warn("offer", "what is offered cannot be told: %s", error)
+        else:
+            self._is_offer_old = False
+            self.announcer.offer(offer, now)
 
     def _learn(self) -> None:
         changes = self.learner.take_changes()
         if changes:
             self._is_learning = True
-            self._exchange.change_routes(
-                added=changes.added, deleted=changes.deleted, is_strict=False
-            )
-            self._is_learning = False
+            try:
+                self._exchange.change_routes(
+                    added=changes.added, deleted=changes.deleted, is_strict=False
+                )
+            finally:
+                self._is_learning = False
 
     def _tell(self, link: DomainLink, news: bytes) -> None:
         self.bytes_sent += len(news)

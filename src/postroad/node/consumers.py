@@ -98,7 +98,8 @@ class Directions:
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        domain.on_routes_changed(self._changed.set)
+        self.close = domain.on_routes_changed(self._changed.set)
+        """Hear of routes no more."""
         # By queue, what the cores told, and until when it is taken to be so.
         self._told: dict[str, tuple[float, Consumers]] = {}
 

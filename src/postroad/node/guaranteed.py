@@ -86,6 +86,7 @@ class GuaranteedQueues(Lifecycle):
         self._is_running = False
         async with self._declaring:
             await asyncio.gather(*(it.desk.close(grace) for it in self._declared.values()))
+        self._directions.close()
         # The domain may have stopped before.
         with suppress(NotRunning, NoSuchCell):
             await self._domain.remove(CELL)

@@ -43,11 +43,10 @@ def test_ends() -> None:
     assert CellPath.parse("") == CellPath()
 
 
-def test_hops_are_replaced_inserted_and_appended() -> None:
+def test_hops_are_replaced_and_appended() -> None:
     path = CellPath.parse("a:b:c").advanced()
-    x, y = CellAddress("x", "S1"), CellAddress("y", "S1")
+    x = CellAddress("x", "S1")
     assert path.with_current(x).describe() == "[a@local:>x@S1:c@local]"
-    assert path.inserted(x, y).describe() == "[a@local:>x@S1:y@S1:b@local:c@local]"
     assert path.appended(x).describe() == "[a@local:>b@local:c@local:x@S1]"
     assert path.describe() == "[a@local:>b@local:c@local]"
 

@@ -1,31 +1,33 @@
 """Messages that are kept a while."""
 
 from postroad.cells import Envelope
-from postroad.cells.resends import Resends
+from postroad.cells.resends import Resends, Sent
 from tests.cell_workshop import make_request
 
 AVOID = frozenset({"*@C1"})
+HEAD = make_request("b@S2", b"").weight
+"""What a message without a payload counts."""
 
 
 def keep(resends: Resends, size: int = 0) -> Envelope:
     envelope = make_request("b@S2", bytes(size))
-    resends.keep(envelope, AVOID)
+    resends.keep(Sent(envelope, AVOID, 1.5))
     return envelope
 
 
 def test_a_message_is_given_once_with_what_was_tried() -> None:
-    resends = Resends(10, 100)
+    resends = Resends(10, 10 * HEAD)
     envelope = keep(resends)
 
     sent = resends.take(envelope.id)
     assert sent is not None
-    assert (sent.envelope, sent.avoid) == (envelope, AVOID)
+    assert sent == Sent(envelope, AVOID, 1.5)
     assert resends.take(envelope.id) is None
     assert resends.take(b"unknown") is None
 
 
 def test_the_oldest_are_forgotten() -> None:
-    resends = Resends(3, 100)
+    resends = Resends(3, 10 * HEAD)
     envelopes = [keep(resends) for _ in range(5)]
 
     assert [resends.take(it.id) is not None for it in envelopes] == [False] * 2 + [True] * 3
@@ -33,7 +35,7 @@ def test_the_oldest_are_forgotten() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    resends = Resends(100, 100)
+    resends = Resends(100, 2 * HEAD + 100)
     envelopes = [keep(resends, 40) for _ in range(3)]
 
     assert len(resends) == 2
@@ -41,7 +43,7 @@ def test_bytes_are_bounded() -> None:
 
 
 def test_a_message_too_large_forgets_nobody() -> None:
-    resends = Resends(100, 100)
+    resends = Resends(100, HEAD + 100)
     small = keep(resends, 10)
     large = keep(resends, 101)
 
@@ -50,7 +52,7 @@ def test_a_message_too_large_forgets_nobody() -> None:
 
 
 def test_room_comes_back_with_what_is_taken() -> None:
-    resends = Resends(100, 100)
+    resends = Resends(100, 2 * HEAD + 100)
     for _ in range(10):
         assert resends.take(keep(resends, 100).id) is not None
 

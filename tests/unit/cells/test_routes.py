@@ -192,14 +192,6 @@ def test_a_cell_that_is_gone_takes_its_routes_along() -> None:
     assert list(table.without_target(A)) == [Route.to_queue("Q", B)]
 
 
-def test_a_domain_offers_what_its_own_cells_take() -> None:
-    queues = [("Q", A), ("Q", B), ("R", S2), ("own", CellAddress.of_domain("S1"))]
-    table = RouteTable([Route.to_queue(name, target) for name, target in queues])
-    table = table.added(Route.to_topic("T", A))
-    assert table.names_offered(RouteType.QUEUE, "S1") == {"Q"}
-    assert table.names_offered(RouteType.TOPIC, "S1") == {"T"}
-
-
 def test_tables_are_equal_by_their_routes() -> None:
     one, other = Route.to_queue("Q", A), Route.default(C1)
     assert RouteTable([one, other]) == RouteTable([other, one])

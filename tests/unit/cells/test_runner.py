@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.cells import CellBusy, CellMessage, CellsConfig, MessageExpired
+from postroad.cells import CellBusy, CellMessage, CellPath, CellsConfig, MessageExpired
 from tests.cell_nodes import Gate, Inbox, until
 from tests.cell_workshop import Workshop, make_request
 
@@ -229,14 +229,15 @@ async def test_full_mailbox_refuses_and_what_was_refused_is_never_handled() -> N
 
 
 async def test_bytes_that_wait_are_bounded() -> None:
-    shop, gate = Workshop(CellsConfig(mailbox_bytes_max=1_000)), Gate()
+    weight = make_request("a", bytes(100), source=CellPath.of("System@S1")).weight
+    shop, gate = Workshop(CellsConfig(mailbox_bytes_max=10 * weight)), Gate()
     runner = shop.add("a", gate)
     shop.tell("a", b"working")
     for _ in range(5):
         shop.tell("a", bytes(100))
     with pytest.raises(CellBusy, match="cell a is busy: 5 messages wait"):
         shop.tell("a", bytes(100))
-    assert runner.mailbox.bytes == 500
+    assert runner.mailbox.bytes == 5 * weight
     gate.open()
     await runner.wait_idle()
 

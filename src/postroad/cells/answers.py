@@ -1,0 +1,20 @@
+"""What a call ends with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .path import CellPath
+
+
+class Answer(NamedTuple):
+    """A reply, as whoever waits for it gets it."""
+
+    content: str
+    payload: bytes
+    way: CellPath = CellPath()
+    """The way it took; empty if it never left this domain."""
+
+
+NOTHING = Answer("", b"")
+"""The answer of whoever has nothing to say but that it is done."""
