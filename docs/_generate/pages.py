@@ -6,8 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from postroad.cells import AnnouncerConfig, CellsConfig, LearnerConfig
 from postroad.cluster import MembershipConfig
 from postroad.durable import MailConfig, Retry
+from postroad.node import GuaranteedConfig
 
 from .drawing import draw_states
 from .tables import settings_table, transitions_table
@@ -16,6 +18,12 @@ DOCS = Path(__file__).resolve().parent.parent
 
 _FILES = {"images/member-states.svg": draw_states}
 _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
+    "cells.md": {
+        "announcing settings": partial(settings_table, AnnouncerConfig),
+        "domain settings": partial(settings_table, CellsConfig),
+        "guaranteed settings": partial(settings_table, GuaranteedConfig),
+        "learning settings": partial(settings_table, LearnerConfig),
+    },
     "durable.md": {
         "mail settings": partial(settings_table, MailConfig),
         "retry settings": partial(settings_table, Retry),

@@ -16,7 +16,7 @@ def settings_table(config: type[msgspec.Struct]) -> str:
     """Names, defaults and meanings of what a class of settings holds."""
     meanings = dict(_docstrings(config))
     rows = [
-        (f"`{field.name}`", _number(field.default), meanings[field.name])
+        (f"`{field.name}`", _told(field.default), meanings[field.name])
         for field in msgspec.structs.fields(config)
     ]
     return _table(("setting", "default", "meaning"), rows)
@@ -48,7 +48,10 @@ def _docstrings(owner: type) -> Iterator[tuple[str, str]]:
             yield ast.unparse(field.target), " ".join(ast.literal_eval(text.value).split())
 
 
-def _number(value: float) -> str:
+def _told(value: float | msgspec.Struct) -> str:
+    """A default; settings within settings have a table of their own."""
+    if isinstance(value, msgspec.Struct):
+        return "see below"
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 

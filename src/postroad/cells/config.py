@@ -21,12 +21,15 @@ class CellsConfig(msgspec.Struct, frozen=True, kw_only=True):
     mailbox_messages_max: int = 1_000
     """Messages that wait for one cell; more are refused."""
     mailbox_bytes_max: int = 16 * MIB
+    """What they may weigh together, heads and paths included."""
     link_messages_max: int = 10_000
     """Messages that wait for one tunnel; more are refused."""
     link_bytes_max: int = 32 * MIB
+    """What they may weigh together."""
     resend_messages_max: int = 1_024
     """Messages sent without a call that are kept a while, to be sent another way if one fails."""
     resend_bytes_max: int = 4 * MIB
+    """What they may weigh together."""
     redial_first_s: float = 0.2
     """The pause before a core is dialed again, the first time."""
     redial_max_s: float = 10.0
@@ -38,7 +41,9 @@ class CellsConfig(msgspec.Struct, frozen=True, kw_only=True):
     stop_grace_s: float = 5.0
     """How long messages that were taken in may be worked on when the domain stops."""
     announcing: AnnouncerConfig = AnnouncerConfig()
+    """How others are told what this domain offers."""
     learning: LearnerConfig = LearnerConfig()
+    """How this domain learns from others."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
