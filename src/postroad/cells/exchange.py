@@ -251,11 +251,15 @@ class Exchange:
         if gateway.offer(parcel):
             self.statistics.forwarded += 1
             return None
-        if forward.choice is not None:
-            failure = self.try_another_way(parcel, choices)
-            if failure is None or failure.code != NoRoute.code:
-                return failure
+        if forward.choice is not None and self.has_another_way(parcel):
+            return self.try_another_way(parcel, choices)
         return self._refuse_busy(parcel.envelope, f"{forward.gateway} is busy")
+
+    def has_another_way(self, parcel: Parcel) -> bool:
+        """Whether a message that was to go by one choice can go by another."""
+        assert parcel.forward.choice is not None
+        avoid = parcel.avoid | {parcel.forward.choice}
+        return self._switch.decide(parcel.envelope, _again(parcel), avoid).failure is None
 
     def try_another_way(self, parcel: Parcel, choices: list[str] | None = None) -> Failure | None:
         """Send what a gateway could not take by another route, if there is one."""
@@ -269,8 +273,8 @@ class Exchange:
             return None
         self.statistics.resent += 1
         lain_ms = int((self.loop.time() - parcel.arrived) * 1000)
-        origin = msgspec.structs.replace(parcel.origin, may_fan_out=False)
-        return self.dispatch(parcel.envelope.aged(lain_ms), origin, avoid, choices=choices)
+        envelope = parcel.envelope.aged(lain_ms)
+        return self.dispatch(envelope, _again(parcel), avoid, choices=choices)
 
     def give_back(self, parcel: Parcel) -> None:
         """A tunnel is gone with a message that was not sent: it goes another way, or fails."""
@@ -412,3 +416,8 @@ class Exchange:
 
     def _failure(self, error: type[PostroadError], text: str, envelope: Envelope) -> Failure:
         return Failure.of(error, text, hop=envelope.destination.last, at=self.domain.name)
+
+
+def _again(parcel: Parcel) -> Origin:
+    """Where a message came from that is sent another way: subscribers have their copies."""
+    return msgspec.structs.replace(parcel.origin, may_fan_out=False)

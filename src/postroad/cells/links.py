@@ -228,9 +228,8 @@ class DomainLink:
         """Have what waits go another way, if it may; the rest waits on."""
         for parcel in list(self._parcels.take_all()):
             has_choice = parcel.forward.choice is not None
-            if has_choice and self._exchange.try_another_way(parcel) is None:
-                continue
-            if not self.offer(parcel):
+            may_leave = has_choice and self._exchange.has_another_way(parcel)
+            if may_leave or not self.offer(parcel):
                 self._exchange.give_back(parcel)
 
     def statistics(self) -> LinkStatistics:

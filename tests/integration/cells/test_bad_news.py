@@ -120,3 +120,15 @@ async def test_a_core_that_is_about_to_stop_is_left() -> None:
         await until(lambda: any(isinstance(it, Have) and it.knows_leaving for it in core.updates))
         # It can still be asked for what only it has.
         assert "C9" in domains["S1"].links.by_domain
+
+
+async def test_a_peer_that_tells_of_a_namesake_again_and_again_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with beside_others() as (domains, forged):
+        await forged.acknowledge(domains["C1"])
+        for _ in range(20):
+            forged.tell(Have((1 << 63) - 1, 1, b""))
+            reply = await forged.answer_to(forged.send("echo@C1", b"heard"))
+            assert reply.payload == b"heard"
+        assert caplog.text.count("X has heard of another C1") == 1

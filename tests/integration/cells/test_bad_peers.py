@@ -303,3 +303,26 @@ async def test_nobody_but_tunnels_can_have_their_names() -> None:
             assert "tunnel-X" in domains["C1"].cells
             domains["C1"].add_function("echo", Inbox())
             await forged.answer_to(forged.send("echo@C1"))
+
+
+# Answers nobody asked it for.
+
+
+async def test_an_answer_to_a_call_of_others_is_not_believed() -> None:
+    """Whoever has seen an id of a domain cannot guess those of its other messages."""
+    async with Domains(1, 2) as domains, forged_domain(domains["C1"]) as forged:
+        gate = Gate()
+        domains["S2"].add_function("bank", gate)
+        await domains["S1"].send("spy@X", b"of no interest")
+        await until(lambda: forged.envelopes)
+        seen = int.from_bytes(forged.envelopes[0].id)
+        call = asyncio.ensure_future(domains["S1"].call("bank@S2", b"balance"))
+        await until(lambda: gate.begun)
+        late = domains["S1"].statistics().replies_late
+        for step in range(1, 21):
+            guess = (seen + step).to_bytes(17)[-16:]
+            forged.send("System@S1", b"forged", kind=Kind.REPLY, answers=guess, wants_reply=False)
+        await until(lambda: call.done() or domains["S1"].statistics().replies_late == late + 20)
+        assert not call.done()
+        gate.open()
+        assert await call == b"balance"

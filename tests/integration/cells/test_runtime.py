@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from postroad.cells import Cell, CellDomain, CellMessage, Role, StaticLocations
+from postroad.cells import Cell, CellDomain, CellMessage, DuplicateRoute, Role, StaticLocations
 from postroad.core.errors import ConfigError, NotRunning, RemoteHandlerFailure, UsageError
 from postroad.net import MessagingService
 from tests.cell_nodes import CLUSTER, LIMITS, QUICK, Domains, Gate, Inbox, quick, until
@@ -113,6 +113,7 @@ async def test_a_cell_that_fails_to_start_is_not_there() -> None:
         for _ in range(2):
             with pytest.raises(ValueError, match="failed when starting"):
                 await domain.add(cell)
+        assert cell.log == ["starting", "stopping"] * 2
         assert "careful" not in domain.cells
         assert not domain.table.queues("work")
 
@@ -136,6 +137,19 @@ async def test_a_name_taken_while_a_cell_starts_is_refused() -> None:
         domain.add_function("careful", Inbox())
         with pytest.raises(ConfigError, match="already"):
             await adding
+        assert cell.log == ["starting", "stopping"]
+        with pytest.raises(UsageError):
+            _ = cell.address
+
+
+async def test_a_cell_whose_routes_are_refused_may_clean_up() -> None:
+    async with Domains(1, 1) as domains:
+        domain, cell = domains["S1"], Careful(consume=["work", "work"])
+        with pytest.raises(DuplicateRoute):
+            await domain.add(cell)
+        assert cell.log == ["starting", "stopping"]
+        assert "careful" not in domain.cells
+        assert not domain.table.queues("work")
         with pytest.raises(UsageError):
             _ = cell.address
 
@@ -188,6 +202,56 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_up_the_end() -> 
             # Whatever comes of it, the test itself must end.
             stubborn.__exit__()
             assert done
+
+
+async def test_a_cell_that_never_ends_does_not_hold_up_the_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroad.cells.runtime._CLEAN_UP_S", 0.05)
+    let_go = asyncio.Event()
+
+    class Endless(Cell):
+        """Cleans up for ever."""
+
+        def received(self, message: CellMessage) -> None:
+            """Never mind."""
+
+        async def stopping(self) -> None:
+            await let_go.wait()
+
+    async with Domains(1, 1) as domains:
+        domain = domains["S1"]
+        await domain.add(Endless("endless"))
+        stop = asyncio.ensure_future(domain.stop(0.1))
+        done, _ = await asyncio.wait({stop}, timeout=5)
+        # Whatever comes of it, the test itself must end.
+        let_go.set()
+        assert done
+        assert repr(domain) == "<CellDomain satellite S1 stopped>"
+        assert "S1: cell endless takes too long to stop" in caplog.text
+
+
+async def test_locations_that_fail_to_stop_do_not_hold_up_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(StaticLocations):
+        """Cannot say goodbye to whoever tells it of cores."""
+
+        async def stop(self) -> None:
+            raise RuntimeError("nobody listens")
+
+    async with Domains(1, 0) as domains:
+        core = domains["C1"]
+        async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
+            cores = Failing({"C1": [core.service.address]})
+            domain = CellDomain(service, locations=cores, config=QUICK)
+            await domain.start()
+            await until(lambda: "S1" in core.links.by_domain)
+            async with asyncio.timeout(5):
+                await domain.stop()
+            assert repr(domain) == "<CellDomain satellite S1 stopped>"
+            await until(lambda: not core.links.by_domain)
+        assert "S1: what tells of cores failed to stop" in caplog.text
 
 
 async def test_nothing_is_left_of_stopped_domains() -> None:

@@ -11,7 +11,7 @@ import pytest
 from postroad.cells import CellBusy, CellMessage
 from postroad.core.errors import IdempotencyConflict, NotRunning, UsageError
 from postroad.node import ID_HEADER, KEY_HEADER, GuaranteedQueues
-from tests.cell_nodes import Inbox, quick, until
+from tests.cell_nodes import Gate, Inbox, quick, until
 
 from .guaranteed_nodes import (
     AT_ONCE,
@@ -334,6 +334,27 @@ async def test_what_waits_when_queues_stop_is_handled_by_the_next(tmp_path: Path
             await queues.declare(QUEUE, retry=AT_ONCE)
             await node.domain.send(QUEUE, b"3")
             assert sorted(await till.until(2)) == [b"1", b"3"]
+
+
+async def test_queues_that_stop_leave_nobody_at_work_on_their_messages(tmp_path: Path) -> None:
+    async with guaranteed_nodes(tmp_path, 1, 0) as nodes:
+        node, gate = nodes["C1"], Gate()
+        node.domain.add_function("till", gate, consume=[QUEUE])
+        runner = node.domain._runner("till")
+        await nodes.declare(concurrency=2)
+        for payload in (b"1", b"2"):
+            await node.domain.send(QUEUE, payload)
+        await until(lambda: gate.begun and len(runner.mailbox) == 1)
+        await node.queues.stop(0.05)
+        assert gate.cancelled == 1
+        await runner.wait_idle()
+        assert len(gate.begun) == 1
+        # Nor does anything of them listen to routes.
+        assert not node.domain.exchange.listeners
+        gate.open()
+        async with GuaranteedQueues(node.domain, node.mail, config=QUICK) as queues:
+            await queues.declare(QUEUE, retry=AT_ONCE)
+            await until(lambda: sorted(gate.finished) == [b"1", b"2"])
 
 
 async def test_plain_queues_and_calls_of_the_same_domains_are_as_before(tmp_path: Path) -> None:

@@ -158,3 +158,33 @@ async def test_the_last_gateway_that_goes_takes_nothing_along() -> None:
     shop.exchange.give_back(dock.parcels[0])
     with pytest.raises(NoRoute):
         await call
+
+
+async def test_a_message_sent_again_has_only_the_time_that_is_left() -> None:
+    shop = Workshop()
+    docks = {name: shop.connect(name) for name in ("C1", "C2", "C3")}
+    asked: list[str] = []
+    shop.tell("b@S2", b"told", timeout=10.0)
+    began = shop.exchange.loop.time()
+    for _ in range(2):
+        name = await next_asked(docks, asked)
+        await asyncio.sleep(0.03)
+        fail(shop, docks[name], at=name)
+    await next_asked(docks, asked)
+
+    lain_ms = (shop.exchange.loop.time() - began) * 1000
+    left_ms = [docks[name].envelopes[0].ttl_ms or 0 for name in asked]
+    assert left_ms[0] == 10_000
+    assert left_ms[0] - 28 >= left_ms[1] >= left_ms[2] + 28
+    assert left_ms[2] >= 10_000 - lain_ms - 1
+
+
+async def test_a_message_whose_time_is_over_is_not_sent_again() -> None:
+    shop = Workshop()
+    docks = {name: shop.connect(name) for name in ("C1", "C2")}
+    asked: list[str] = []
+    shop.tell("b@S2", b"told", timeout=0.01)
+    name = await next_asked(docks, asked)
+    await asyncio.sleep(0.02)
+    fail(shop, docks[name], at=name)
+    assert sum(len(it.envelopes) for it in docks.values()) == 1

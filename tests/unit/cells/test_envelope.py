@@ -270,3 +270,30 @@ def test_who_sends_it_on_is_added_to_the_source() -> None:
     sent = PLAIN.sent_by(CellAddress("p", "S1")).sent_by(CellAddress.of_domain("S1"))
     assert str(sent.source) == "p@S1:*@S1"
     assert PLAIN.source == CellPath()
+
+
+# What it weighs.
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({"payload": bytes(1_000)}, 1_000),
+        ({"session": "s" * 500}, 500),
+        ({"headers": {"name": "v" * 3_000}}, 3_004),
+    ],
+    ids=["payload", "session", "headers"],
+)
+def test_what_an_envelope_carries_is_weighed(changes: dict[str, Any], more: int) -> None:
+    assert request(**changes).weight == request().weight + more
+
+
+def test_every_hop_is_weighed() -> None:
+    one, many = CellPath.parse("a@S1"), CellPath.parse(":".join(["a@S1"] * 11))
+    hop = (request(source=many).weight - request(source=one).weight) / 10
+    assert hop > 100
+    assert request(destination=many).weight - request(destination=one).weight == 10 * hop
+
+
+def test_an_envelope_of_nothing_weighs_something() -> None:
+    assert request().weight > 500

@@ -105,3 +105,31 @@ def test_what_comes_while_everything_is_taken_is_taken_too() -> None:
             assert queue.offer("meanwhile", 1, "a")
 
     assert taken == ["first", "meanwhile"]
+
+
+def test_what_is_owed_needs_a_place_but_no_share() -> None:
+    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    assert fill(queue, "a") == 5
+    for number in range(5):
+        assert queue.offer(f"owed {number}", 1, "a", is_owed=True)
+    assert not queue.offer("no place", 1, "a", is_owed=True)
+    assert len(queue) == SIZE
+
+
+def test_bytes_of_what_is_owed_must_fit() -> None:
+    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    assert queue.offer("a0", 50, "a")
+    assert not queue.offer("a1", 50, "a")
+    assert not queue.offer("too large", 51, "a", is_owed=True)
+    assert queue.offer("owed", 50, "a", is_owed=True)
+    assert queue.bytes == 100
+
+
+def test_what_is_owed_counts_for_whoever_it_is_owed_by() -> None:
+    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    for number in range(5):
+        assert queue.offer(f"owed {number}", 1, "a", is_owed=True)
+    assert not queue.offer("a", 1, "a")
+    assert queue.offer("b", 1, "b")
+    list(queue.take_all())
+    assert fill(queue, "a") == 5

@@ -233,3 +233,36 @@ def test_the_delay_must_be_a_time() -> None:
 def test_changes_are_true_if_there_are_any() -> None:
     assert RouteChanges(added=(Route.default(CellAddress.of_domain("C1")),))
     assert not RouteChanges()
+
+
+# Less than before.
+
+
+@pytest.mark.parametrize(
+    ("offer", "is_less"),
+    [
+        (BOTH, False),
+        (Offer.of(["q", "r"], ["t", "u"]), False),
+        (Offer.of([], ["t"]), True),
+        (Offer.of(["q"]), True),
+        (Offer.of(["r", "s"], ["t"]), True),
+        (Offer(), True),
+    ],
+    ids=["the same", "more", "no queue", "no topic", "another queue", "nothing"],
+)
+def test_a_snapshot_that_withdraws_something_is_known_beforehand(
+    offer: Offer, is_less: bool
+) -> None:
+    learner = make_learner(C1, S2)
+    assert not learner.would_withdraw(Snapshot(1, 1, BOTH), "S2")
+    tell(learner, "S2", 1, BOTH)
+    assert learner.would_withdraw(Snapshot(1, 2, offer), "S2") is is_less
+    assert learner.offers() == {"S2": BOTH}
+
+
+def test_other_news_and_strangers_withdraw_nothing() -> None:
+    learner = make_learner(C1, S2)
+    tell(learner, "S2", 1, BOTH)
+    assert not learner.would_withdraw(Check(), "S2")
+    assert not learner.would_withdraw(Leaving(1), "S2")
+    assert not learner.would_withdraw(Snapshot(1, 2, Offer()), "S9")

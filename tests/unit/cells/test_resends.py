@@ -58,3 +58,22 @@ def test_room_comes_back_with_what_is_taken() -> None:
 
     kept = [keep(resends, 50), keep(resends, 50)]
     assert all(resends.take(it.id) for it in kept)
+
+
+def test_messages_without_a_payload_are_bounded_too() -> None:
+    resends = Resends(100, 2 * HEAD)
+    envelopes = [keep(resends) for _ in range(3)]
+
+    assert len(resends) == 2
+    assert resends.take(envelopes[0].id) is None
+
+
+def test_a_message_that_is_kept_again_counts_once() -> None:
+    resends = Resends(100, 2 * HEAD)
+    first, second = keep(resends), keep(resends)
+    for _ in range(3):
+        resends.keep(Sent(second, AVOID, 2.5))
+
+    assert len(resends) == 2
+    assert resends.take(first.id) is not None
+    assert resends.take(second.id) == Sent(second, AVOID, 2.5)

@@ -238,6 +238,34 @@ def test_targets_that_lead_nowhere(route: Route) -> None:
         require_target(route, domain="S1", cells={"a"})
 
 
+THROUGH_A = [
+    Route.to_domain("S2", A),
+    Route.to_address(CellAddress("x", "S2"), A),
+    Route.default(A),
+]
+
+
+@pytest.mark.parametrize("route", THROUGH_A)
+def test_what_leads_elsewhere_needs_a_tunnel(route: Route) -> None:
+    require_target(route, domain="S1", cells={"a", "b"}, gateways={"a"})
+    with pytest.raises(NoSuchCell, match="a@S1 is no tunnel"):
+        require_target(route, domain="S1", cells={"a", "b"}, gateways={"b"})
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        Route.to_queue("Q", A),
+        Route.to_topic("T", A),
+        Route.alias(CellAddress("x", "S2"), A),
+        Route.to_domain("S3", S2),
+        Route.default(C1),
+    ],
+)
+def test_what_leads_to_a_cell_or_to_another_domain_needs_no_tunnel(route: Route) -> None:
+    require_target(route, domain="S1", cells={"a"}, gateways=())
+
+
 # Listing.
 
 LISTED = [

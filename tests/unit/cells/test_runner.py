@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from postroad.cells import CellBusy, CellMessage, CellPath, CellsConfig, MessageExpired
+from postroad.cells.sending import _CALLS_IN_A_ROW
 from tests.cell_nodes import Gate, Inbox, until
 from tests.cell_workshop import Workshop, make_request
 
@@ -89,6 +90,23 @@ async def test_concurrency_is_used_and_not_exceeded() -> None:
     gate.open()
     await runner.wait_idle()
     assert sorted(gate.finished) == PAYLOADS[:10]
+
+
+async def test_a_call_after_which_others_get_their_turn_counts_as_work_at_once() -> None:
+    shop, handler = Workshop(), Mixed()
+    runner = shop.add("a", handler)
+    for _ in range(_CALLS_IN_A_ROW - 1):
+        await shop.call("a", b"\0")
+    handler.log.clear()
+    payloads = [b"\3", b"\1"]
+    calls = [asyncio.ensure_future(shop.call("a", payload)) for payload in payloads]
+    await asyncio.sleep(0)
+    assert runner.handled == _CALLS_IN_A_ROW
+    assert not runner.is_idle
+    assert not runner.is_free
+
+    assert await asyncio.gather(*calls) == payloads
+    assert handler.log == [(what, payload) for payload in payloads for what in ("begin", "end")]
 
 
 async def test_a_slow_cell_does_not_hold_up_another() -> None:

@@ -1,0 +1,78 @@
+"""Where room is short: whom a message counts for, and what it weighs."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.cells import HERE, CellBusy, CellPath, CellsConfig, Origin, Role
+from tests.cell_nodes import Gate, Inbox
+from tests.cell_workshop import Workshop, make_request
+
+CORE = Origin.from_peer("C1", Role.CORE)
+SATELLITE = Origin.from_peer("S2", Role.SATELLITE)
+
+
+@pytest.mark.parametrize(
+    ("source", "origin", "domain"),
+    [
+        ("p@S1", HERE, "S1"),
+        ("p@S3:*@S3", HERE, "S1"),
+        ("p@C1:*@C1", CORE, "C1"),
+        ("p@S3:*@S3:*@C1", CORE, "S3"),
+        ("p@S3:*@S3:*@C2:*@C1", CORE, "C2"),
+        ("p@S2:*@S2", SATELLITE, "S2"),
+        # A satellite can write what it likes before its own name.
+        ("p@S3:*@S3:*@S2", SATELLITE, "S2"),
+        ("*@C1", CORE, "C1"),
+    ],
+)
+async def test_a_message_counts_for_the_domain_that_a_core_had_it_from(
+    source: str, origin: Origin, domain: str
+) -> None:
+    envelope = make_request("a@S1", source=CellPath.parse(source))
+    assert Workshop().exchange.source_of(envelope, origin) == domain
+
+
+async def test_a_flood_through_a_core_leaves_room_for_others_behind_it() -> None:
+    shop, gate = Workshop(CellsConfig(mailbox_messages_max=100)), Gate()
+    runner = shop.add("a", gate)
+    dock = shop.connect("C1")
+    shop.tell("a", b"working")
+    for _ in range(200):
+        shop.arrive("a@S1", b"flood", source=CellPath.parse("p@S2:*@S2:*@C1"))
+    assert [it.code for it in dock.failures()] == [CellBusy.code] * 150
+    for _ in range(20):
+        shop.arrive("a@S1", b"quiet", source=CellPath.parse("p@S3:*@S3:*@C1"))
+    shop.arrive("a@S1", b"own", source=CellPath.parse("p@C1:*@C1"))
+    assert len(dock.failures()) == 150
+
+    gate.open()
+    await runner.wait_idle()
+    assert gate.finished == [b"working", *[b"flood"] * 50, *[b"quiet"] * 20, b"own"]
+
+
+async def test_messages_without_a_payload_weigh_something() -> None:
+    weight = make_request("a@S1").weight
+    shop, gate = Workshop(CellsConfig(mailbox_bytes_max=10 * weight)), Gate()
+    runner = shop.add("a", gate)
+    dock = shop.connect("C1")
+    shop.tell("a", b"working")
+    for _ in range(20):
+        shop.arrive("a@S1")
+    assert runner.mailbox.bytes == 5 * weight
+    assert [it.code for it in dock.failures()] == [CellBusy.code] * 15
+    gate.open()
+    await runner.wait_idle()
+
+
+async def test_a_reply_that_finds_no_room_is_told_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop, inbox = Workshop(), Inbox()
+    dock = shop.connect("C1")
+    shop.add("a", inbox)
+    dock.is_full = True
+    shop.arrive("a@S1", b"x", source=CellPath.parse("p@C1:*@C1"))
+    assert inbox.payloads == [b"x"]
+    assert "a message to p@C1 was not delivered: to-C1 is busy" in caplog.text
+    assert shop.exchange.statistics.refused == 1
