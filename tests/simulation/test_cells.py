@@ -1,6 +1,6 @@
 """Scenario `cells`: it passes with many seeds, and finds bugs that are planted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
@@ -59,8 +59,8 @@ def plant_consumers_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the system this follows: a stopped consumer of a living domain is not withdrawn."""
     ever: dict[str, set[str]] = {}
 
-    def offer_all(table: RouteTable, domain: Domain) -> Offer:
-        offer = offer_of(table, domain)
+    def offer_all(table: RouteTable, domain: Domain, *, without: Collection[str] = ()) -> Offer:
+        offer = offer_of(table, domain, without=without)
         queues = ever.setdefault(domain.name, set())
         queues.update(offer.queues)
         return Offer.of(queues, offer.topics, offer.zone, offer.domains)
@@ -154,8 +154,10 @@ def plant_refused_and_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the system this follows: a busy cell refuses a message and keeps it all the same."""
     offer = FairQueue.offer
 
-    def offer_anyway(self: FairQueue[Any], item: Any, size: int, source: str) -> bool:
-        if offer(self, item, size, source):
+    def offer_anyway(
+        self: FairQueue[Any], item: Any, size: int, source: str, *, is_owed: bool = False
+    ) -> bool:
+        if offer(self, item, size, source, is_owed=is_owed):
             return True
         self._items.append((item, size, source))
         items, held_bytes = self._held.get(source, (0, 0))
