@@ -41,11 +41,12 @@ class Pinboard(logging.Handler):
             self._logger.addHandler(self)
 
     def detach(self) -> None:
-        """Keep none any more once the last user is gone, and leave the level as it was."""
+        """Leave the level as it was, and keep no lines once the last user is gone."""
+        # Not only the last one: a domain that was killed in a simulation never says goodbye.
+        self.reset_level()
         self._users -= 1
         if self._users == 0:
             self._logger.removeHandler(self)
-            self.reset_level()
             self._lines.clear()
 
     def emit(self, record: logging.LogRecord) -> None:
