@@ -8,6 +8,7 @@ are written.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import deque
 
 from postroad.core.errors import ConfigError
@@ -30,22 +31,21 @@ class Pinboard(logging.Handler):
         super().__init__()
         self._logger = logger
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
-        self._users = 0
+        # Weak: what is killed in a simulation never says goodbye.
+        self._users: weakref.WeakSet[object] = weakref.WeakSet()
         # What the level was before an operator set it.
         self._level_before: int | None = None
 
-    def attach(self) -> None:
+    def attach(self, user: object) -> None:
         """Keep lines; every user says so, and `detach` in the end."""
-        self._users += 1
-        if self._users == 1:
-            self._logger.addHandler(self)
+        self._users.add(user)
+        self._logger.addHandler(self)
 
-    def detach(self) -> None:
+    def detach(self, user: object) -> None:
         """Leave the level as it was, and keep no lines once the last user is gone."""
-        # Not only the last one: a domain that was killed in a simulation never says goodbye.
         self.reset_level()
-        self._users -= 1
-        if self._users == 0:
+        self._users.discard(user)
+        if not self._users:
             self._logger.removeHandler(self)
             self._lines.clear()
 

@@ -52,12 +52,12 @@ class System(Cell):
 
     async def starting(self) -> None:
         """Keep log lines from now on."""
-        PINBOARD.attach()
+        PINBOARD.attach(self)
         self._started_at = asyncio.get_running_loop().time()
 
     async def stopping(self) -> None:
         """Keep them no more."""
-        PINBOARD.detach()
+        PINBOARD.detach(self)
 
     # What there is.
 

@@ -13,6 +13,13 @@ from postroad.cells.pinboard import LINES_MAX, Pinboard
 _numbers = count(1)
 
 
+class User:
+    """Somebody who wants lines to be kept."""
+
+
+FIRST, SECOND = User(), User()
+
+
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
     """A logger that nobody else uses."""
@@ -26,9 +33,9 @@ def logger() -> Iterator[logging.Logger]:
 @pytest.fixture
 def pinboard(logger: logging.Logger) -> Iterator[Pinboard]:
     pinboard = Pinboard(logger)
-    pinboard.attach()
+    pinboard.attach(FIRST)
     yield pinboard
-    pinboard.detach()
+    pinboard.detach(FIRST)
 
 
 def texts(pinboard: Pinboard, count: int = LINES_MAX) -> list[str]:
@@ -70,12 +77,12 @@ def test_exceptions_are_told_without_a_traceback(
 
 def test_nothing_is_kept_after_the_last_user(logger: logging.Logger) -> None:
     pinboard = Pinboard(logger)
-    pinboard.attach()
-    pinboard.attach()
+    pinboard.attach(FIRST)
+    pinboard.attach(SECOND)
     logger.info("a")
-    pinboard.detach()
+    pinboard.detach(SECOND)
     assert texts(pinboard) == ["a"]
-    pinboard.detach()
+    pinboard.detach(FIRST)
     assert texts(pinboard) == []
     logger.info("b")
     assert texts(pinboard) == []
@@ -83,14 +90,14 @@ def test_nothing_is_kept_after_the_last_user(logger: logging.Logger) -> None:
 
 def test_the_level_is_put_back(logger: logging.Logger) -> None:
     pinboard = Pinboard(logger)
-    pinboard.attach()
+    pinboard.attach(FIRST)
     pinboard.set_level(logging.DEBUG)
     pinboard.set_level(logging.ERROR)
     assert pinboard.levels() == [(logger.name, "error")]
     pinboard.reset_level()
     assert logger.level == logging.INFO
     pinboard.set_level(logging.DEBUG)
-    pinboard.detach()
+    pinboard.detach(FIRST)
     assert logger.level == logging.INFO
 
 
