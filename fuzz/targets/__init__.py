@@ -14,6 +14,7 @@ from fuzz.targets import (
     hello,
     membership,
     sbe,
+    services,
     version3,
     zeebe,
 )
@@ -31,6 +32,7 @@ _MODULES = (
     membership,
     durable,
     cells,
+    services,
 )
 
 TARGETS: dict[str, Target] = {

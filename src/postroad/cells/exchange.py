@@ -17,7 +17,6 @@ import msgspec
 from postroad.core import PostroadError, ThrottledLog
 from postroad.core.errors import ConfigError, LocalProtocolError, MalformedPayload
 
-from .address import CellAddress
 from .announcing import offer_of
 from .answers import Answer
 from .config import CellsConfig
@@ -140,7 +139,7 @@ class Exchange:
 
     def remove_cell(self, name: str) -> None:
         """Let a cell be reached no more."""
-        self.table = self.table.without_target(CellAddress(name, self.domain.name))
+        self.table = self.table.without_target(self.domain.cell(name))
         self.runners.pop(name, None)
         self.gateways.pop(name, None)
         self.hidden.discard(name)
@@ -338,8 +337,7 @@ class Exchange:
 
     def failure_of(self, error: BaseException, cell: str) -> Failure:
         """What a caller is told of an error in a handler."""
-        hop = CellAddress(cell, self.domain.name)
-        return Failure.raised(error, hop=hop, at=self.domain.name)
+        return Failure.raised(error, hop=self.domain.cell(cell), at=self.domain.name)
 
     def refuse(self, request: Envelope, error: type[RoutingError], text: str) -> None:
         """Tell the sender of a message that nothing came of it, if it can be told."""

@@ -199,9 +199,9 @@ class DomainLink:
         if forward is not None and len(begin) <= _WAY_BYTES_MAX:
             if len(self._ways) >= _WAYS_MAX:
                 self._ways.clear()
-            link = self._links.by_gateway.get(forward.gateway)
+            link = self._exchange.gateways.get(forward.gateway)
             leaving = forward.envelope
-            if link is not None:
+            if isinstance(link, DomainLink):
                 self._ways[begin] = _Way(link, encode_route(leaving.destination, leaving.source))
 
     def forget_ways(self) -> None:
@@ -278,7 +278,6 @@ class Links:
         self._on_down = on_down
         self.on_news = on_news
         self.by_domain: dict[str, DomainLink] = {}
-        self.by_gateway: dict[str, DomainLink] = {}
         exchange.on_change.append(self._forget_ways)
 
     def _forget_ways(self) -> None:
@@ -317,14 +316,14 @@ class Links:
 
     def _install(self, link: DomainLink, cell: TunnelCell) -> None:
         runner = CellRunner(cell, self._exchange)
-        self._exchange.gateways[link.gateway] = self.by_gateway[link.gateway] = link
+        self._exchange.gateways[link.gateway] = link
         target = Route.to_domain(link.domain.name, self._own.cell(link.gateway))
         self._exchange.add_cell(runner, [target])
 
     def remove(self, link: DomainLink, reason: str) -> None:
         """A tunnel is gone; nothing is to be done if another took its place."""
         if self.by_domain.get(link.domain.name) is link:
-            del self.by_domain[link.domain.name], self.by_gateway[link.gateway]
+            del self.by_domain[link.domain.name]
             self._exchange.remove_cell(link.gateway)
             self._on_down(link.domain.name)
             logger.info("%s: lost the tunnel to %s: %s", self._own.name, link.domain.name, reason)

@@ -1,0 +1,61 @@
+"""Services: packets of other nodes in each serializer, and the topics they come by."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fuzz.target import Target, prefixes, require
+from postroad.core.errors import MalformedPayload
+from postroad.services.kinds import Kind
+from postroad.services.packet_form import from_wire
+from postroad.services.serializers import Serializer, make_serializer
+from postroad.services.topics import Topics
+
+_KINDS = tuple(Kind)
+_TOPICS = Topics("node-1", "ns")
+_COMMON = {"ver": "5", "sender": "node-2"}
+_PACKETS = [
+    from_wire(
+        Kind.REQUEST, {**_COMMON, "id": "1", "action": "math.add", "params": {"a": [1, 2.5]}}
+    ),
+    from_wire(Kind.RESPONSE, {**_COMMON, "id": "1", "success": True, "data": "three"}),
+    from_wire(Kind.EVENT, {**_COMMON, "event": "user.created", "data": None, "groups": ["mail"]}),
+    from_wire(Kind.HEARTBEAT, {**_COMMON, "cpu": 12}),
+    from_wire(Kind.PING, {**_COMMON, "id": "2", "time": 1_700_000_000_000}),
+    from_wire(Kind.DISCONNECT, _COMMON),
+]
+
+
+def check_packet(serializer: Serializer, data: bytes) -> None:
+    """Any bytes after a kind are such a packet or malformed, cut off or not."""
+    for it in (*prefixes(data), data):
+        if not it:
+            continue
+        kind = _KINDS[it[0] % len(_KINDS)]
+        try:
+            packet = serializer.deserialize(kind, it[1:])
+        except MalformedPayload:
+            continue
+        require(packet.KIND is kind, f"a {kind} became a {packet.KIND}")
+
+
+def check_topic(data: bytes) -> None:
+    """Any text is a topic or malformed."""
+    try:
+        _TOPICS.parse(data.decode(errors="replace"))
+    except MalformedPayload:
+        return
+
+
+def _target(name: str) -> Target:
+    serializer = make_serializer(name)
+    seeds = [
+        bytes([_KINDS.index(packet.KIND)]) + serializer.serialize(packet) for packet in _PACKETS
+    ]
+    return Target(f"services-{name}", partial(check_packet, serializer), seeds)
+
+
+TARGETS = [
+    *(_target(name) for name in ("json", "msgpack", "cbor")),
+    Target("services-topic", check_topic, [it.encode() for it in _TOPICS.subscriptions()]),
+]
