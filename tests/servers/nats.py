@@ -10,7 +10,6 @@ import atexit
 import json
 import os
 import shutil
-import signal
 import sysconfig
 import time
 from collections.abc import Iterator
@@ -62,10 +61,10 @@ class NatsServer:
 
     def pause(self) -> None:
         """Make it hang: connections stay open and nothing is answered."""
-        self._running().send(signal.SIGSTOP)
+        self._running().pause()
 
     def resume(self) -> None:
-        self._running().send(signal.SIGCONT)
+        self._running().resume()
 
     def kill(self) -> None:
         """End it at once, in whatever state it is."""

@@ -103,7 +103,7 @@ class PostgresServer:
         """End all its processes at once, in whatever state they are."""
         process = self._running()
         # Stopped first, so that it neither starts others nor reaps: a dead child stays visible.
-        process.send(signal.SIGSTOP)
+        process.pause()
         for pid in process.children():
             send_signal(pid, signal.SIGKILL)
         # One that lives longer would keep the next start from the data.
@@ -114,7 +114,7 @@ class PostgresServer:
     def pause(self) -> None:
         """Make it hang: connections stay open and nothing is answered."""
         process = self._running()
-        process.send(signal.SIGSTOP)
+        process.pause()
         for pid in process.children():
             send_signal(pid, signal.SIGSTOP)
 
@@ -122,7 +122,7 @@ class PostgresServer:
         process = self._running()
         for pid in process.children():
             send_signal(pid, signal.SIGCONT)
-        process.send(signal.SIGCONT)
+        process.resume()
 
     def close(self) -> None:
         """Be quick: nobody needs the data any more."""

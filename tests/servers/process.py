@@ -39,6 +39,14 @@ class ServerProcess:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def pause(self) -> None:
+        """Make it hang; when this returns, none of its threads runs."""
+        self.send(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        self.send(signal.SIGCONT)
+
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End it with a signal and wait until it is gone."""
         # The guard first: the number of a process that ended may be given to another.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import shutil
-import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -73,10 +72,10 @@ class RedisServer:
 
     def pause(self) -> None:
         """Make it hang: connections stay open and nothing is answered."""
-        self._running().send(signal.SIGSTOP)
+        self._running().pause()
 
     def resume(self) -> None:
-        self._running().send(signal.SIGCONT)
+        self._running().resume()
 
     def kill(self) -> None:
         """End it at once, in whatever state it is."""

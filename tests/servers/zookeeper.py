@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -78,10 +77,10 @@ class ZooKeeperServer:
 
     def pause(self) -> None:
         """Make it hang: connections stay open and nothing is answered."""
-        self._signal(signal.SIGSTOP)
+        self._running().pause()
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+        self._running().resume()
 
     def kill(self) -> None:
         """End it at once, in whatever state it is."""
@@ -89,9 +88,9 @@ class ZooKeeperServer:
             self._process.stop()
         self._process = None
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _running(self) -> ServerProcess:
         assert self._process is not None
-        self._process.send(number)
+        return self._process
 
 
 @contextmanager

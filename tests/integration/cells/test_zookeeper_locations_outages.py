@@ -136,10 +136,11 @@ async def test_a_server_that_is_down_at_the_start(tmp_path: Path) -> None:
     try:
         await asyncio.to_thread(server.start)
         await domains[1].told.until(C1, timeout_s=RETURN_S)
-        assert domains[0].locations.statistics().is_registered
+        core = domains[0].locations
+        await eventually(lambda: core.statistics().is_registered, "C1 is entered", RETURN_S)
+    finally:
         for domain in domains:
             await domain.stop()
-    finally:
         server.kill()
 
 

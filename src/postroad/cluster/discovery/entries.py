@@ -260,6 +260,7 @@ class ZooKeeperEntries(Generic[T]):
                 break
             if await session.replace(path, own.data, entry.version):
                 self._report.counts.registrations += 1
+                self._replaced_in = session.id
         return self._is_registered
 
     def _may_replace(self, own: OwnEntry[T], entry: Entry, session_id: int | None) -> bool:
@@ -268,10 +269,7 @@ class ZooKeeperEntries(Generic[T]):
             return True
         held = self._decode(own.node, entry.data)
         # Once in a session: two nodes with one name and address must not take turns for ever.
-        if held is None or not own.is_earlier_life(held) or self._replaced_in == session_id:
-            return False
-        self._replaced_in = session_id
-        return True
+        return held is not None and own.is_earlier_life(held) and self._replaced_in != session_id
 
     def _report_conflict(self, own: OwnEntry[T], entry: Entry) -> None:
         self._report.counts.conflicts += 1
