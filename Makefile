@@ -24,8 +24,9 @@ help: ## list the targets
 demo: $(VENV)/.stamp-spark ## requests, mail, cells and a job on Spark, with processes killed
 	@$(PY) -m examples.demo
 
+# In the order of the files: those that take longest are the chaos tests, and come first.
 test: $(VENV)/.stamp-test ## run all tests (ARGS="-k name" for some)
-	@$(PY) -m pytest $(or $(ARGS),-n $(WORKERS) --dist=loadfile --max-worker-restart=0)
+	@$(PY) -m pytest $(or $(ARGS),-n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0)
 
 check: $(VENV)/.stamp-check ## lint, format, types, layers, spelling
 	@$(PY) -m ruff check
