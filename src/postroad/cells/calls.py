@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from postroad.core.errors import MessagingError, NotRunning, Outcome, RequestTimeout
 
@@ -20,6 +20,7 @@ from .errors import CellBusy, NoRoute
 from .exchange import Exchange
 from .failure import Failure
 from .resends import Resends, Sent
+from .short_ways import Departure
 
 _NOBODY: frozenset[str] = frozenset()
 # Subscribers got their copies the first time.
@@ -29,6 +30,15 @@ Draft: TypeAlias = Callable[[int | None], Envelope]
 """Makes the message of each attempt, with an id of its own, from the milliseconds left."""
 
 _Result: TypeAlias = Answer | Failure | MessagingError
+
+
+class Unanswered(NamedTuple):
+    """A first attempt that failed."""
+
+    result: Failure | MessagingError
+    choices: list[str]
+    """What was chosen among routes."""
+    started: float
 
 
 class Calls:
@@ -88,24 +98,50 @@ class Calls:
 
     # Calling.
 
-    async def call(self, draft: Draft, timeout_s: float, *, wait: bool) -> Answer:
-        """Send a request until it is answered, fails, or its time is over."""
-        started = self._now()
+    async def call(
+        self, draft: Draft, timeout_s: float, *, wait: bool, first: Unanswered | None = None
+    ) -> Answer:
+        """Send a request until it is answered, fails, or its time is over.
+
+        `first` is a first attempt that was made already.
+        """
         envelope = draft(round(timeout_s * 1000))
-        choices: list[str] = []
-        answer = self._expect(envelope.id, started + timeout_s)
         self._under_way += 1
         try:
-            try:
-                failure = self._exchange.dispatch(envelope, choices=choices)
-                result = failure if failure is not None else await answer
-            finally:
-                del self._waiting[envelope.id]
+            if first is None:
+                started, choices = self._now(), list[str]()
+                result = await self._attempt(envelope, started + timeout_s, _NOBODY, choices)
+            else:
+                result, choices, started = first
             if type(result) is Answer:
                 return result
             return await self._insist(draft, envelope, result, choices, started, timeout_s, wait)
         finally:
             self._under_way -= 1
+
+    async def call_away(
+        self, departure: Departure, payload: bytes, timeout_s: float
+    ) -> Answer | Unanswered | None:
+        """Send a request by a way that is known; None if it could not be sent.
+
+        What ends without an answer is for `call` to go on with.
+        """
+        started = self._now()
+        id = self._exchange.new_id()
+        answer = self._expect(id, started + timeout_s)
+        self._under_way += 1
+        try:
+            if not departure.send(id, round(timeout_s * 1000), payload):
+                return None
+            self._exchange.statistics.forwarded += 1
+            result = await answer
+        finally:
+            del self._waiting[id]
+            self._under_way -= 1
+        if isinstance(result, Answer):
+            return result
+        choices = [] if departure.choice is None else [departure.choice]
+        return Unanswered(result, choices, started)
 
     async def _insist(
         self,

@@ -23,7 +23,14 @@ import msgspec
 
 from postroad.core.errors import ConfigError, MalformedPayload, MessageTooLarge
 
-from .envelope import ENVELOPE_BYTES_MAX, HEADERS_MAX, Envelope, Kind, MessageId
+from .envelope import (
+    ENVELOPE_BYTES_MAX,
+    HEADERS_MAX,
+    TTL_MS_MAX,
+    Envelope,
+    Kind,
+    MessageId,
+)
 from .path import CellPath
 
 VERSION = 1
@@ -32,6 +39,7 @@ _BEGIN = Struct(">BH")
 _FIXED = Struct(">BQ16s")
 _ROUTE_BYTES_MAX = 0xFFFF
 _FOR_EVER = (1 << 64) - 1
+_NO_TIME = bytes(8)
 _KINDS = {it.value: it for it in Kind}
 # Routes remembered either way; forgetting them all costs little. Peers choose them.
 _ROUTES_MAX = 4_096
@@ -41,7 +49,9 @@ _Paths: TypeAlias = tuple[CellPath, CellPath]
 """Destination and source."""
 
 
-class _Rest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Rest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an envelope has besides its route, kind, time and id."""
+
     answers: MessageId | None
     session: str | None
     is_quiet: bool
@@ -52,7 +62,7 @@ class _Rest(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Rest)
+_decoder = msgspec.msgpack.Decoder(Rest)
 _read_routes: dict[bytes, _Paths] = {}
 _written_routes: dict[_Paths, bytes] = {}
 
@@ -112,6 +122,47 @@ def decode_envelope(data: bytes, *, bytes_max: int = ENVELOPE_BYTES_MAX) -> Enve
         raise MalformedPayload(f"no envelope: {error}") from None
 
 
+# Envelopes without a session and headers, which most are, as their parts.
+
+
+def encode_plain(
+    begin: bytes,
+    kind: int,
+    ttl_ms: int | None,
+    id: bytes,
+    *,
+    answers: bytes | None,
+    wants_reply: bool,
+    content: str,
+    payload: bytes,
+) -> bytes:
+    """The bytes to send of an envelope that begins with a route; the caller knows all is valid."""
+    return (
+        begin
+        + _FIXED.pack(kind, _FOR_EVER if ttl_ms is None else ttl_ms, id)
+        + _encoder.encode((answers, None, False, wants_reply, None, content, payload))
+    )
+
+
+def read_plain(data: bytes, at: int) -> tuple[int, int | None, bytes, Rest] | None:
+    """Kind, time, id and the rest of an envelope behind its route; None if it is not a plain one.
+
+    What is malformed is not plain either.
+    """
+    if len(data) > ENVELOPE_BYTES_MAX:
+        return None
+    try:
+        kind, ttl_ms, id = _FIXED.unpack_from(data, at)
+        rest = _decoder.decode(data[at + _FIXED.size :])
+    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError, StructError):
+        return None
+    if rest.session is not None or rest.headers is not None:
+        return None
+    if ttl_ms > TTL_MS_MAX:
+        return (kind, None, id, rest) if ttl_ms == _FOR_EVER else None
+    return kind, ttl_ms, id, rest
+
+
 # Routes.
 
 
@@ -119,14 +170,12 @@ def begin_of(data: bytes) -> bytes:
     """All that the route takes at the beginning of an envelope, whatever it is."""
     if len(data) < _BEGIN.size:
         raise MalformedPayload(f"no envelope: {len(data)} bytes")
-    return bytes(data[: _BEGIN.size + (data[1] << 8 | data[2])])
+    return data[: 3 + (data[1] << 8 | data[2])]
 
 
-def is_over(data: bytes, begin: bytes) -> bool:
-    """Whether the time of an envelope is over, or cannot be read."""
-    if len(data) < len(begin) + _FIXED.size:
-        return True
-    return bool(_FIXED.unpack_from(data, len(begin))[1] == 0)
+def is_over(data: bytes, at: int) -> bool:
+    """Whether the time of an envelope whose route ends there is over, or cannot be read."""
+    return len(data) < at + _FIXED.size or data[at + 1 : at + 9] == _NO_TIME
 
 
 def encode_route(destination: CellPath, source: CellPath) -> bytes:

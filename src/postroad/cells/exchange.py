@@ -193,6 +193,33 @@ class Exchange:
         forward = decision.forwards[0]
         return forward if forward.choice is None else None
 
+    def served_straight(
+        self, envelope: Envelope, origin: Origin
+    ) -> tuple[CellRunner, Delivery, Forward] | None:
+        """The cell here that gets all messages with the same route, and how it answers them.
+
+        None if there are others, or their answers may take different ways.
+        """
+        decision = self._switch.decide(envelope, origin)
+        if decision.forwards or decision.failure is not None or len(decision.deliveries) != 1:
+            return None
+        delivery = decision.deliveries[0]
+        request = delivery.envelope
+        if not request.destination.was_walked or not request.is_answerable:
+            return None
+        reply = self._reply_to(request, b"", "", delivery.cell)
+        back = self._way_back(reply, request)
+        return None if back is None else (self.runners[delivery.cell], delivery, back)
+
+    def departure(self, envelope: Envelope) -> Forward | None:
+        """How all messages of the same sender to the same cell elsewhere leave this domain."""
+        if envelope.destination.current.is_local:
+            return None
+        decision = self._switch.decide(envelope)
+        if decision.deliveries or decision.failure is not None or len(decision.forwards) != 1:
+            return None
+        return decision.forwards[0]
+
     def relay(self, envelope: Envelope) -> None:
         """Take a message that a cell of this domain sends on for somebody else."""
         failure = self.dispatch(envelope)
@@ -309,20 +336,24 @@ class Exchange:
         except PostroadError as error:
             self.fail(request, error, cell)
             return
+        self.reply_encoded(request, content, payload, cell)
+
+    def reply_encoded(self, request: Envelope, content: str, payload: bytes, cell: str) -> None:
+        """Answer a message with what is encoded already."""
         if self.on_answer(request.id, Answer(content, payload)):
             return
         try:
-            reply = make_reply(
-                request,
-                id=self.new_id(),
-                payload=payload,
-                content=content,
-                source=CellPath((self.domain.cell(cell),)),
-            )
+            reply = self._reply_to(request, payload, content, cell)
         except LocalProtocolError:
             # Whoever sent it cannot be answered, and knows that.
             return
         self._send_back(reply, request)
+
+    def _reply_to(self, request: Envelope, payload: bytes, content: str, cell: str) -> Envelope:
+        source = CellPath((self.domain.cell(cell),))
+        return make_reply(
+            request, id=self.new_id(), payload=payload, content=content, source=source
+        )
 
     def fail(self, request: Envelope, error: BaseException, cell: str) -> None:
         """Tell the sender of a message that its handler raised, if it waits for an answer."""
@@ -366,24 +397,29 @@ class Exchange:
             self._send_back(make_error_reply(envelope, failure, id=self.new_id()), envelope)
 
     def _send_back(self, answer: Envelope, request: Envelope) -> None:
-        """Send an answer: from a satellite by the core that brought the request, if it can be.
+        """Send an answer: by the core that brought the request, if it can be."""
+        forward = self._way_back(answer, request)
+        if forward is None:
+            self.dispatch(answer)
+            return
+        failure = self._forward(Parcel(forward, answer, HERE, _NOBODY, self.loop.time()))
+        if failure is not None:
+            self.complain(answer, failure)
+
+    def _way_back(self, answer: Envelope, request: Envelope) -> Forward | None:
+        """From a satellite an answer goes back by the core that brought the request.
 
         That one knows the way to who asked; another core may have lost it.
         """
         way = request.source.last
-        gateway = "" if way is None else gateway_to(way.domain)
         if (
             way is None
-            or gateway not in self.gateways
+            or gateway_to(way.domain) not in self.gateways
             or way.domain not in self._upstream
             or answer.destination.current.domain == self.domain.name
         ):
-            self.dispatch(answer)
-            return
-        forward = Forward(gateway, answer.sent_by(self._address), way.domain)
-        failure = self._forward(Parcel(forward, answer, HERE, _NOBODY, self.loop.time()))
-        if failure is not None:
-            self.complain(answer, failure)
+            return None
+        return Forward(gateway_to(way.domain), answer.sent_by(self._address), way.domain)
 
     def _pass_answer(self, delivery: Delivery) -> None:
         """An answer goes to whoever waits for it, by the cells that its request went by."""

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from postroad.core.errors import (
     ConfigError,
@@ -25,12 +24,13 @@ from postroad.wire import Request
 from .decision import Origin
 from .domain import Domain, Role
 from .envelope import Envelope
-from .envelope_form import begin_of, decode_envelope, encode_envelope, encode_route, is_over
+from .envelope_form import begin_of, decode_envelope, encode_envelope
 from .exchange import Exchange, Parcel, gateway_to
 from .failure import Failure
 from .fair_queue import FairQueue
 from .route import Route
 from .runner import CellRunner
+from .short_ways import Onward, ShortWay, ToCaller, ToCell
 from .statistics import LinkStatistics
 from .tunnel_cell import TunnelCell, make_tunnel_cell
 
@@ -50,13 +50,6 @@ _WAY_BYTES_MAX = 512
 _NEWS_MAX = 1_000
 
 
-class _Way(NamedTuple):
-    """Where messages of one route go, and what they begin with then."""
-
-    link: DomainLink
-    begin: bytes
-
-
 class DomainLink:
     """The tunnel to one domain, as a gateway of this one."""
 
@@ -74,8 +67,8 @@ class DomainLink:
         self._parcels: FairQueue[Parcel] = FairQueue(
             config.link_messages_max, config.link_bytes_max
         )
-        # Where messages go straight on to, by what they begin with.
-        self._ways: dict[bytes, _Way] = {}
+        # What becomes of messages, by what they begin with.
+        self._ways: dict[bytes, ShortWay] = {}
         self._sent = self._received = self._refused = self._malformed = 0
 
     @property
@@ -87,7 +80,7 @@ class DomainLink:
 
     def offer(self, parcel: Parcel) -> bool:
         """Send a message, or have it wait; False if its sender has too many waiting already."""
-        if self.tunnel.can_send and not self._parcels:
+        if self.is_clear:
             self._post(parcel, parcel.forward.envelope)
             return True
         envelope = parcel.envelope
@@ -146,6 +139,16 @@ class DomainLink:
         failure = Failure.of(type(error), error.detail, hop=hop, at=self._exchange.domain.name)
         self._exchange.tell_sender(parcel.envelope, parcel.origin, failure)
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether a message would be sent at once."""
+        return self.tunnel.can_send and not self._parcels
+
+    def post(self, data: bytes) -> None:
+        """Send a message that is written already; ask first whether the way is clear."""
+        self.tunnel.post(MESSAGE, data)
+        self._sent += 1
+
     # Receiving.
 
     def received(self, requests: list[Request]) -> None:
@@ -163,7 +166,8 @@ class DomainLink:
         try:
             begin = begin_of(data)
             way = self._ways.get(begin)
-            if way is not None and self._pass_on(data, begin, way):
+            if way is not None and way.take(data, len(begin), now):
+                self._received += 1
                 return
             envelope = decode_envelope(data)
         except MalformedPayload as error:
@@ -174,35 +178,39 @@ class DomainLink:
             return
         self._received += 1
         self._exchange.receive(envelope, self._origin, now)
-        if way is None and not envelope.destination.was_walked:
+        if way is None and len(begin) <= _WAY_BYTES_MAX:
             self._learn_way(begin, envelope)
 
-    def _pass_on(self, data: bytes, begin: bytes, way: _Way) -> bool:
-        """Send a message on without reading more than its route; False if it needs a look."""
-        link = way.link
-        if not link.tunnel.can_send or link._parcels or is_over(data, begin):
-            return False
-        try:
-            link.tunnel.post(MESSAGE, way.begin + data[len(begin) :])
-        except (MessageTooLarge, ConnectionClosed):
-            return False
-        self._received += 1
-        link._sent += 1
-        self._exchange.statistics.forwarded += 1
-        return True
-
     def _learn_way(self, begin: bytes, envelope: Envelope) -> None:
-        """Remember where messages with this route go, until any route changes."""
-        if envelope.destination.current.domain == self._exchange.domain.name:
-            return
-        forward = self._exchange.straight_way(envelope, self._origin)
-        if forward is not None and len(begin) <= _WAY_BYTES_MAX:
+        """Remember what becomes of messages with this route, until any route changes."""
+        way = self._short_way(envelope)
+        if way is not None:
             if len(self._ways) >= _WAYS_MAX:
                 self._ways.clear()
-            link = self._exchange.gateways.get(forward.gateway)
-            leaving = forward.envelope
-            if isinstance(link, DomainLink):
-                self._ways[begin] = _Way(link, encode_route(leaving.destination, leaving.source))
+            self._ways[begin] = way
+
+    def _short_way(self, envelope: Envelope) -> ShortWay | None:
+        exchange, path = self._exchange, envelope.destination
+        if path.was_walked or path.current.domain == exchange.domain.name:
+            return self._way_here(envelope)
+        forward = exchange.straight_way(envelope, self._origin)
+        if forward is None:
+            return None
+        link = exchange.gateways.get(forward.gateway)
+        return Onward(link, forward.envelope, exchange) if isinstance(link, DomainLink) else None
+
+    def _way_here(self, envelope: Envelope) -> ShortWay | None:
+        exchange, path = self._exchange, envelope.destination
+        last = path.last
+        if envelope.is_reply:
+            is_here = last is not None and last.domain == exchange.domain.name
+            return ToCaller(exchange, envelope.source) if is_here else None
+        served = exchange.served_straight(envelope, self._origin)
+        if served is None:
+            return None
+        runner, delivery, back = served
+        link = exchange.gateways.get(back.gateway)
+        return ToCell(self, runner, delivery, back, exchange) if link is self else None
 
     def forget_ways(self) -> None:
         """Routes have changed."""

@@ -179,12 +179,19 @@ class CellRunner:
             self._fail(envelope, error, transaction)
             return
         if isinstance(result, Awaitable):
-            task = self.await_result(result)
+            task = self.reply_with(envelope, result, transaction)
             if transaction is not None:
                 self._entrusted[envelope.id] = task
-            task.add_done_callback(lambda done: self._on_result(envelope, done, transaction))
         else:
             self._succeed(envelope, result, transaction)
+
+    def reply_with(
+        self, envelope: Envelope, result: Awaitable[Any], transaction: Any = None
+    ) -> asyncio.Future[Any]:
+        """Wait for a coroutine of the handler, and do with its result what is to be done."""
+        task = self.await_result(result)
+        task.add_done_callback(lambda done: self._on_result(envelope, done, transaction))
+        return task
 
     def _succeed(self, envelope: Envelope, result: Any, transaction: Any) -> None:
         if transaction is not None:

@@ -22,17 +22,20 @@ from postroad.net.attempt import check_timeout
 
 from .address import LOCAL, CellAddress
 from .answers import Answer
-from .calls import Calls
+from .calls import Calls, Unanswered
 from .config import CellsConfig
 from .content import BYTES, COMMAND, decode_body, encode_body
 from .decision import Delivery
 from .domain import Domain
 from .envelope import ENVELOPE_BYTES_MAX, Envelope
+from .envelope_form import encode_route
 from .errors import NoRoute
 from .exchange import Exchange
+from .links import DomainLink
 from .message import CellMessage
 from .path import CellPath
 from .runner import CellRunner, raise_if_fatal
+from .short_ways import Departure
 
 Destination: TypeAlias = str | CellAddress | CellPath
 """`cell@domain`, the name of a cell or queue, or several of them with `:` in between."""
@@ -68,6 +71,8 @@ class CellSender:
         # Destinations by their text, and those of them that are cells of this domain.
         self._paths: dict[str, CellPath] = {}
         self._near: dict[Destination, CellRunner | None] = {}
+        # How calls to cells elsewhere left before.
+        self._departures: dict[Destination, Departure | None] = {}
         # Queues whose messages are carried by something else than tunnels.
         self._guarantees: dict[CellPath, Carrier] = {}
         # Set when the domain starts.
@@ -82,7 +87,7 @@ class CellSender:
     def _begin(self) -> Exchange:
         """Be ready to send."""
         self._exchange = exchange = Exchange(self.identity, self.config)
-        exchange.on_change.append(self._near.clear)
+        exchange.on_change += [self._near.clear, self._departures.clear]
         self._calls = Calls(exchange)
         return exchange
 
@@ -190,21 +195,36 @@ class CellSender:
             RemoteProtocolFailure: the cell could not decode the request.
         """
         timeout_s = self.config.call_timeout_s if timeout is None else check_timeout(timeout)
-        runner = self._near.get(destination)
-        if (
-            runner is not None
-            and type(body) is bytes
-            and len(body) <= self._payload_bytes_max
-            and session is None
-            and headers is None
-            and runner.is_free
-        ):
-            return await self._call_near(runner, body, sender, timeout_s)
+        first: Answer | Unanswered | None = None
+        is_small = type(body) is bytes and len(body) <= self._payload_bytes_max
+        if is_small and session is None and headers is None:
+            runner = self._near.get(destination)
+            if runner is not None and runner.is_free:
+                return await self._call_near(runner, body, sender, timeout_s)
+            departure = self._departures.get(destination)
+            if departure is not None and departure.sender is sender:
+                first = await self._calls.call_away(departure, body, timeout_s)
+        if isinstance(first, Answer):
+            return decode_body(first.content, first.payload)
         draft = self._draft(
             destination, body, sender, session=session, headers=headers, wants_reply=True
         )
-        answer = await self._calls.call(draft, timeout_s, wait=wait)
+        answer = await self._calls.call(draft, timeout_s, wait=wait, first=first)
+        if type(destination) is str and destination not in self._departures:
+            self._remember_departure(destination, sender, draft)
         return decode_body(answer.content, answer.payload)
+
+    def _remember_departure(
+        self, destination: str, sender: CellAddress | None, draft: Callable[[int | None], Envelope]
+    ) -> None:
+        """Note how requests to a cell elsewhere leave, until anything changes."""
+        self._departures[destination] = None
+        forward = self._exchange.departure(draft(None))
+        link = None if forward is None else self._exchange.gateways.get(forward.gateway)
+        if forward is not None and isinstance(link, DomainLink):
+            leaving = forward.envelope
+            begin = encode_route(leaving.destination, leaving.source)
+            self._departures[destination] = Departure(link, begin, forward.choice, sender)
 
     async def command(
         self, destination: Destination, line: str, *, timeout: float | None = None
@@ -355,6 +375,7 @@ class CellSender:
             if len(self._paths) >= _KNOWN_MAX:
                 self._paths.clear()
                 self._near.clear()
+                self._departures.clear()
             self._paths[destination] = path
         if destination not in self._near:
             self._remember_near(destination, path)
