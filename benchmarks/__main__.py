@@ -27,6 +27,7 @@ BENCHMARKS = {
     "durable": "benchmarks.durable",
     "messaging": "benchmarks.messaging",
     "pipeline": "benchmarks.pipeline",
+    "services": "benchmarks.services",
 }
 OUT = Path(__file__).parent / "out"
 

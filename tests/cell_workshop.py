@@ -22,7 +22,8 @@ from postroad.cells import (
     Route,
     decode_failure,
 )
-from postroad.cells.exchange import Exchange, Parcel
+from postroad.cells.directory import Parcel
+from postroad.cells.exchange import Exchange
 from postroad.cells.runner import CellRunner
 from postroad.cells.sending import CellSender, DomainState
 from postroad.core.limits import MIB

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from benchmarks.durable.contenders import CONTENDERS
 from benchmarks.durable.job import Job
 from benchmarks.durable.processes import open_line
-from benchmarks.durable.servers import last_words, server_process
 from benchmarks.harness import BenchmarkFailed
+from benchmarks.servers import last_words, server_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,6 +9,7 @@ from postroad.testing import run_seed as run_seed_of
 from tests.simulation.cells.scenario import run_cells
 from tests.simulation.cluster.scenario import run_cluster
 from tests.simulation.durable.scenario import run_durable
+from tests.simulation.services.scenario import run_services
 from tests.simulation.wire.scenario import run_wire
 
 PROGRAM = "python -m tests.simulation"
@@ -18,6 +19,7 @@ SCENARIOS: dict[str, Scenario] = {
     "cluster": run_cluster,
     "durable": run_durable,
     "cells": run_cells,
+    "services": run_services,
 }
 """Lowest layer first."""
 

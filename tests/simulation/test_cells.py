@@ -9,8 +9,9 @@ from postroad.cells import Announcer, Learner, Offer, Origin, Role, RouteTable, 
 from postroad.cells import spreading as spreading_module
 from postroad.cells.calls import Calls
 from postroad.cells.dialing import Dialer
+from postroad.cells.directory import Parcel
 from postroad.cells.domain import Domain
-from postroad.cells.exchange import Exchange, Parcel
+from postroad.cells.exchange import Exchange
 from postroad.cells.fair_queue import FairQueue
 from postroad.cells.learning import RouteChanges
 from postroad.cells.runner import CellRunner

@@ -5,15 +5,12 @@ Its server flushes files every two minutes by default; with `sync_always` before
 
 from __future__ import annotations
 
-import json
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from benchmarks.durable.job import Numbering, Tally
 from benchmarks.durable.processes import Side
-from benchmarks.durable.servers import await_start, server_process
-from benchmarks.harness import BenchmarkFailed
-from benchmarks.messaging.peers.nats_core import _binary
+from benchmarks.nats import running_nats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -25,8 +22,6 @@ STREAM = SUBJECT = CONSUMER = "letters"
 BATCH = 1_000
 TIMEOUT_S = 30.0
 _CONFIG = """
-listen: "127.0.0.1:-1"
-ports_file_dir: "{directory}"
 jetstream {{
   store_dir: "{directory}/store"
   {sync}
@@ -36,15 +31,9 @@ jetstream {{
 
 @contextmanager
 def serve(directory: Path, *, sync_always: bool = False) -> Iterator[str]:
-    config = directory / "nats.conf"
     sync = "sync_interval: always" if sync_always else ""
-    config.write_text(_CONFIG.format(directory=directory, sync=sync))
-    log = directory / "log"
-    with server_process([_find_server(), "--config", str(config)], log) as process:
-        # In it the server tells the port that the kernel gave it.
-        ports = directory / f"nats-server_{process.pid}.ports"
-        await_start(process, lambda: ports.exists() and bool(ports.read_text()), log)
-        yield str(json.loads(ports.read_text())["nats"][0])
+    with running_nats(directory, _CONFIG.format(directory=directory, sync=sync)) as url:
+        yield url
 
 
 @asynccontextmanager
@@ -92,10 +81,3 @@ async def send(job: Job, address: str) -> AsyncIterator[Side]:
 
     yield Side(address, transfer)
     await connection.close()
-
-
-def _find_server() -> str:
-    try:
-        return _binary()
-    except FileNotFoundError as error:
-        raise BenchmarkFailed(str(error)) from error

@@ -7,95 +7,49 @@ domain directly, to others as an error reply. Nothing is queued that was also re
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
 from postroad.core import PostroadError, ThrottledLog
-from postroad.core.errors import ConfigError, LocalProtocolError, MalformedPayload
+from postroad.core.errors import LocalProtocolError, MalformedPayload
 
-from .announcing import offer_of
 from .answers import Answer
 from .config import CellsConfig
 from .content import encode_body
 from .decision import HERE, Delivery, Forward, Origin
+from .directory import Directory, Parcel, gateway_to, logger
 from .domain import Domain
 from .envelope import ID_BYTES, Envelope, Kind, make_reply
-from .errors import CellBusy, NoRoute, RouteRefused, RoutingError
+from .errors import CellBusy, NoRoute, RoutingError
 from .failure import Failure, decode_failure, make_error_reply, replace_reply
 from .path import CellPath
-from .route import Route
-from .routes import RouteTable
 from .routing import SOURCE_HOPS_MAX
 from .runner import CellRunner
-from .snapshots import NAMES_MAX
 from .statistics import CellStatistics
-from .switch import Switch
-
-logger = logging.getLogger("postroad.cells")
 
 _WARN_INTERVAL_S = 5.0
 _IDS_AT_ONCE = 256
 _NOBODY: frozenset[str] = frozenset()
 
-GATEWAY_PREFIX = "tunnel-"
-"""What the names of tunnels begin with, as cells of their domain."""
 
-
-def gateway_to(domain: str) -> str:
-    """The name that the tunnel to a domain has as a cell of this one."""
-    return GATEWAY_PREFIX + domain
-
-
-class Parcel(NamedTuple):
-    """A message handed to a gateway, and what it takes to try another way."""
-
-    forward: Forward
-    envelope: Envelope
-    """As it was before it was to leave."""
-    origin: Origin
-    avoid: frozenset[str]
-    arrived: float
-
-
-class Gateway(Protocol):
-    """A way to another domain."""
-
-    def offer(self, parcel: Parcel) -> bool:
-        """Take a message; False if too many wait already."""
-        ...
-
-
-class Exchange:
-    """The messages and routes of one domain."""
+class Exchange(Directory):
+    """The messages of one domain."""
 
     def __init__(self, domain: Domain, config: CellsConfig) -> None:
-        self.domain = domain
+        super().__init__(domain)
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.statistics = CellStatistics()
-        self.table = RouteTable()
-        self.runners: dict[str, CellRunner] = {}
-        self.gateways: dict[str, Gateway] = {}
-        # Cells that are draining: reached by their full address alone.
-        self.hidden: set[str] = set()
-        # Cells that are about to drain or stop: offered to nobody, and reached as before.
-        self.retiring: set[str] = set()
         # How many handlers are on the stack: what they send waits for its turn.
         self.depth = 0
         # What becomes of answers to messages of this domain; True if somebody waited for it.
         self.on_answer: Callable[[bytes, Answer | Failure], bool] = lambda id, answer: False
-        self.on_change: list[Callable[[], None]] = []
-        # Users of the domain, who may fail.
-        self.listeners: list[Callable[[], None]] = []
         self._address = domain.address
-        self._switch = Switch(domain)
         self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self._ids: Iterator[bytes] = iter(())
-        self._update()
 
     def new_id(self) -> bytes:
         """An id that no other message has, and that nobody can guess."""
@@ -109,71 +63,6 @@ class Exchange:
     def warn(self, key: str, text: str, *args: object) -> None:
         """Log a warning, but not more often than makes sense for its key."""
         self._log.warn(key, self.loop.time(), f"%s: {text}", self.domain.name, *args)
-
-    # Routes and cells.
-
-    def change_routes(
-        self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = (), is_strict: bool = True
-    ) -> None:
-        """Change the table; raises RouteRefused, and nothing is changed, if that cannot be."""
-        table = self.table.changed(added=added, deleted=deleted, is_strict=is_strict)
-        self._check_offer(table)
-        self.table = table
-        self._update()
-
-    def add_cell(self, runner: CellRunner, routes: Iterable[Route]) -> None:
-        """Let a cell be reached, by its name and by these routes."""
-        table = self.table.changed(added=routes)
-        self._check_offer(table)
-        self.table = table
-        self.runners[runner.name] = runner
-        self._update()
-
-    def _check_offer(self, table: RouteTable) -> None:
-        """Refuse what other domains could not be told of; looks closer at large tables alone."""
-        if len(table) > NAMES_MAX:
-            try:
-                offer_of(table, self.domain)
-            except ConfigError as error:
-                raise RouteRefused(f"domain {self.domain.name} offers too much: {error}") from None
-
-    def remove_cell(self, name: str) -> None:
-        """Let a cell be reached no more."""
-        self.table = self.table.without_target(self.domain.cell(name))
-        self.runners.pop(name, None)
-        self.gateways.pop(name, None)
-        self.hidden.discard(name)
-        self.retiring.discard(name)
-        self._update()
-
-    def retire_cell(self, name: str) -> None:
-        """Offer a cell to nobody any more; what still comes is delivered."""
-        self.retiring.add(name)
-        self._update()
-
-    def hide_cell(self, name: str) -> None:
-        """Let a cell be reached by its full address alone."""
-        self.hidden.add(name)
-        self._update()
-
-    def show_cell(self, name: str) -> None:
-        """Offer a cell again, and let it be reached by its name."""
-        if name in self.hidden or name in self.retiring:
-            self.hidden.discard(name)
-            self.retiring.discard(name)
-            self._update()
-
-    def _update(self) -> None:
-        self._switch.update(self.table, frozenset(self.runners), frozenset(self.hidden))
-        # The cores that everything may be sent to; one that is about to stop is none of them.
-        self._upstream = frozenset(route.target.domain for route in self.table.defaults())
-        for callback in self.on_change:
-            callback()
-        for callback in list(self.listeners):
-            try:
-                callback()
-            except Exception:
-                logger.exception("%s: a listener to routes failed", self.domain.name)
 
     # Messages.
 

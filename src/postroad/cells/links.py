@@ -22,10 +22,11 @@ from postroad.net import Tunnel
 from postroad.wire import Request
 
 from .decision import Origin
+from .directory import Parcel, gateway_to
 from .domain import Domain, Role
 from .envelope import Envelope
 from .envelope_form import begin_of, decode_envelope, encode_envelope
-from .exchange import Exchange, Parcel, gateway_to
+from .exchange import Exchange
 from .failure import Failure
 from .fair_queue import FairQueue
 from .route import Route

@@ -14,9 +14,10 @@ from postroad.net import MessagingService
 from .cell import Cell, CellHandler, FunctionCell
 from .config import CellsConfig
 from .dialing import Dialer
+from .directory import GATEWAY_PREFIX
 from .domain import Domain, Role
 from .errors import NoSuchCell
-from .exchange import GATEWAY_PREFIX, Exchange
+from .exchange import Exchange
 from .links import Links
 from .locations import Locations, StaticLocations
 from .route import Route

@@ -82,6 +82,7 @@ COMMANDS = {
     "pipeline": LazyCommand(
         "postroad.cli.pipeline:pipeline", "Run pipelines whose every segment is accounted for."
     ),
+    "services": LazyCommand("postroad.cli.services:services", "Look at the services of a program."),
 }
 
 

@@ -33,7 +33,7 @@ class Host(Protocol):
 class Endpoint(Generic[Info]):
     """One action or event of one service of one node."""
 
-    __slots__ = ("_is_accepting", "info", "node", "service")
+    __slots__ = ("_is_accepting", "info", "node", "service", "way")
 
     def __init__(self, node: Host, service: str, info: Info) -> None:
         self.node = node
@@ -41,6 +41,8 @@ class Endpoint(Generic[Info]):
         """The full name of the service."""
         self.info = info
         self._is_accepting = True
+        self.way: Any = None
+        """How it is reached, kept here by whoever found out; None again when the info changes."""
 
     @property
     def node_id(self) -> str:
@@ -167,7 +169,7 @@ class EndpointList(Generic[Info]):
         """Add an endpoint, or renew what is said of it; a broken one stays broken."""
         known = self._endpoints.get((node.id, service))
         if known is not None and known.node is node:
-            known.info = info
+            known.info, known.way = info, None
             return
         self._endpoints[node.id, service] = Endpoint(node, service, info)
         self._is_stale = True

@@ -24,6 +24,7 @@
         ├── GracefulStopTimeoutError          500 GRACEFUL_STOP_TIMEOUT
         ├── ProtocolVersionMismatchError      500 PROTOCOL_VERSION_MISMATCH
         ├── InvalidPacketDataError            500 INVALID_PACKET_DATA
+        ├── EventNotHandledError              500 EVENT_NOT_HANDLED
         └── RemoteError                       another node raised something of another name
 
 The names are those of Moleculer, because they travel. What is `code` there is `status` here:
@@ -325,6 +326,34 @@ class InvalidPacketDataError(MoleculerError):
     @classmethod
     def _told(cls, said: _Said) -> str:
         return "Invalid packet data."
+
+
+class EventNotHandledError(MoleculerError):
+    """Not every group has handled an event; those that did have done so for good.
+
+    Attributes:
+        failures: the error of each group that did not; of one whose outcome is not known, the
+            handler may have run.
+    """
+
+    code = 8295
+    type = "EVENT_NOT_HANDLED"
+
+    def __init__(self, *args: Any, **said: Any) -> None:
+        super().__init__(*args, **said)
+        self.failures: Mapping[str, BaseException] = {}
+
+    @classmethod
+    def of(cls, event: str, failures: Mapping[str, BaseException]) -> EventNotHandledError:
+        """The error for an event, with what went wrong in each group."""
+        told = {group: str(error) for group, error in failures.items()}
+        texts = "; ".join(f"{group}: {text}" for group, text in told.items())
+        made = cls(f"event {event!r} was not handled by {texts}", data={"failures": told})
+        made.failures = {**failures}
+        made.retryable = all(getattr(it, "retryable", False) for it in failures.values())
+        if any(getattr(it, "outcome", None) is Outcome.UNKNOWN for it in failures.values()):
+            made.outcome = Outcome.UNKNOWN
+        return made
 
 
 class RemoteError(MoleculerError):

@@ -7,7 +7,7 @@ subscriptions that fit the name and the groups that came with it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .actions import strategy_of
@@ -80,6 +80,37 @@ class EventCatalog:
                 local.append(endpoint)
             nodes[endpoint.node.id] = None
         return EventPlan(tuple(local), _by_node(chosen, {it.node.id for it in local}))
+
+    def plan_acked(
+        self,
+        name: str,
+        groups: Collection[str],
+        params: Any,
+        meta: Mapping[str, Any],
+        can_ack: Callable[[str], bool],
+    ) -> dict[str, dict[str, None]]:
+        """The nodes of each group that get an emitted event whose sender waits for them.
+
+        Nodes that can acknowledge it are preferred; others are chosen where there is no other.
+        """
+        chosen: dict[str, dict[str, None]] = {}
+        for found in self._wanted(name, groups):
+            nodes = chosen.setdefault(found.group, {})
+            endpoint = _covering(found, nodes) or found.choose(params, meta)
+            if endpoint is not None and not (endpoint.is_local or can_ack(endpoint.node.id)):
+                able = (it for it in found.available if it.is_local or can_ack(it.node.id))
+                endpoint = next(able, endpoint)
+            if endpoint is not None:
+                nodes[endpoint.node.id] = None
+        return {group: nodes for group, nodes in chosen.items() if nodes}
+
+    def nodes_of(self, name: str, groups: Collection[str] = ()) -> dict[str, dict[str, None]]:
+        """All nodes of each group that may get an event."""
+        nodes: dict[str, dict[str, None]] = {}
+        for found in self._wanted(name, groups):
+            for endpoint in found.available:
+                nodes.setdefault(found.group, {})[endpoint.node.id] = None
+        return nodes
 
     def plan_broadcast(self, name: str, groups: Collection[str] = ()) -> EventPlan:
         """Every endpoint, once for each remote node; the groups go with it as they were given."""

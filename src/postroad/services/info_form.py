@@ -70,14 +70,10 @@ def read_info(body: Mapping[str, Any]) -> ReadInfo:
 def write_info(info: NodeInfo) -> dict[str, Any]:
     """The body of an INFO, without sender and version, with its fields in the usual order."""
     body: dict[str, Any] = {
-        "services": [_write_service(service) for service in info.services],
+        "services": [write_service(service) for service in info.services],
         "ipList": list(info.ip_list),
         "hostname": info.hostname,
-        "client": {
-            "type": info.client.type,
-            "version": info.client.version,
-            "langVersion": info.client.lang_version,
-        },
+        "client": write_client(info.client),
         "config": dict(info.config),
         "instanceID": info.instance_id,
         "metadata": dict(info.metadata),
@@ -91,7 +87,13 @@ def write_info(info: NodeInfo) -> dict[str, Any]:
 # Writing.
 
 
-def _write_service(service: ServiceInfo) -> dict[str, Any]:
+def write_client(client: ClientInfo) -> dict[str, str]:
+    """The software of a node."""
+    return {"type": client.type, "version": client.version, "langVersion": client.lang_version}
+
+
+def write_service(service: ServiceInfo) -> dict[str, Any]:
+    """One service, with its fields in the usual order."""
     version = {} if service.version is None else {"version": service.version}
     return {
         "name": service.name,
@@ -99,18 +101,9 @@ def _write_service(service: ServiceInfo) -> dict[str, Any]:
         "fullName": service.full_name,
         "settings": dict(service.settings),
         "metadata": dict(service.metadata),
-        "actions": {action.name: _write_action(action) for action in service.actions},
-        "events": {event.name: _write_event(event) for event in service.events},
+        "actions": {action.name: action.written() for action in service.actions},
+        "events": {event.name: event.written() for event in service.events},
     }
-
-
-def _write_action(action: ActionInfo) -> dict[str, Any]:
-    return {**action.definition, "rawName": action.raw_name, "name": action.name}
-
-
-def _write_event(event: EventInfo) -> dict[str, Any]:
-    group = {"group": event.group} if event.group else {}
-    return {**event.definition, **group, "name": event.name}
 
 
 # Reading.

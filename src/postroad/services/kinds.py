@@ -16,6 +16,7 @@ class Kind(StrEnum):
 
     EVENT = "EVENT"
     EVENT_ACK = "EVENTACK"
+    STREAM_PROGRESS = "STREAM"
     REQUEST = "REQ"
     RESPONSE = "RES"
     DISCOVER = "DISCOVER"

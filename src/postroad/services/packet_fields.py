@@ -22,6 +22,8 @@ RENAMED = {
     "cpu_seq": "cpuSeq",
     "instance_id": "instanceID",
     "ip_list": "ipList",
+    "is_cancelled": "isCancelled",
+    "is_request": "isRequest",
     "need_ack": "needAck",
     "parent_id": "parentID",
     "request_id": "requestID",

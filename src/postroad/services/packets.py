@@ -150,6 +150,25 @@ class EventAck(msgspec.Struct, frozen=True, kw_only=True, rename=RENAMED):
     sender: NodeId
 
 
+class StreamProgress(msgspec.Struct, frozen=True, kw_only=True, rename=RENAMED):
+    """How far a stream is. Only nodes of this package know it; either end of a stream tells it."""
+
+    KIND: ClassVar = Kind.STREAM_PROGRESS
+
+    id: Id
+    """Of the call that the stream belongs to."""
+    is_request: bool
+    """Whether it is the stream of the request, and not that of the response."""
+    sent: Whole | UnsetType = UNSET
+    """From the end that sends: the last part that it sent, although there is nothing new."""
+    received: Whole | UnsetType = UNSET
+    """From the end that reads: the last part that was read, with all before it."""
+    is_cancelled: bool = False
+    """From the end that reads: nobody wants the rest."""
+    ver: Any
+    sender: NodeId
+
+
 class Ping(msgspec.Struct, frozen=True, kw_only=True, rename=RENAMED):
     """Are you there? The answer is a Pong."""
 
@@ -192,6 +211,7 @@ Packet: TypeAlias = (
     | Response
     | Event
     | EventAck
+    | StreamProgress
     | Ping
     | Pong
     | Disconnect
@@ -203,8 +223,8 @@ Packet: TypeAlias = (
 PACKETS: dict[Kind, type[Packet]] = {
     it.KIND: it
     for it in (
-        Discover, Info, Heartbeat, Request, Response, Event, EventAck, Ping, Pong, Disconnect,
-        GossipHello, GossipRequest, GossipResponse,
+        Discover, Info, Heartbeat, Request, Response, Event, EventAck, StreamProgress, Ping, Pong,
+        Disconnect, GossipHello, GossipRequest, GossipResponse,
     )
 }  # fmt: skip
 """The class of each kind."""

@@ -146,14 +146,20 @@ class Registry:
         self._is_news = False
         return self.local.info
 
-    def set_port(self, port: int) -> None:
-        """The port this node listens on is known."""
-        self._say(port=port, seq=self.local.seq + 1)
+    def set_port(self, port: int, host: str = "") -> None:
+        """The port this node listens on is known; `host` if it does so at one address alone."""
+        only = {"hostname": host, "ip_list": (host,)} if host else {}
+        self._say(port=port, seq=self.local.seq + 1, **only)
 
     def outrun(self, seq: int) -> None:
         """Others believe that this node went offline with that seq: be newer."""
         if seq >= self.local.seq:
             self._say(seq=seq + 1)
+
+    def set_cpu(self, cpu: float) -> None:
+        """How busy this node is, in per cent; the number of the measurement grows if it differs."""
+        if cpu != self.local.cpu:
+            self.local.cpu, self.local.cpu_seq = cpu, self.local.cpu_seq + 1
 
     def _say(self, **changes: object) -> None:
         self.local.info = msgspec.structs.replace(self.local.info, **changes)
@@ -225,6 +231,29 @@ class Registry:
         node.seq += 1
         return [NodeDisconnected(node_id, is_unexpected), ServicesChanged(is_local=False)]
 
+    def receive_offline(self, node_id: str, seq: int, now: float) -> list[Change]:
+        """Somebody says that a node went offline with that seq; what is newer here counts more."""
+        node = self._nodes.get(node_id)
+        if node is None or node.is_local or seq < node.seq:
+            return []
+        changes = self.lose_node(node_id, now, is_unexpected=False)
+        node.seq = seq
+        return changes
+
+    def receive_cpu(self, node_id: str, cpu: float, cpu_seq: int) -> None:
+        """Somebody says how busy a node is; the measurement with the larger number counts."""
+        node = self._nodes.get(node_id)
+        if node is not None and not node.is_local and node.is_available and cpu_seq > node.cpu_seq:
+            node.cpu, node.cpu_seq = cpu, cpu_seq
+
+    def forget_node(self, node_id: str) -> list[Change]:
+        """A node that is offline will not come back, as far as can be told."""
+        node = self._nodes.get(node_id)
+        if node is None or node.is_local or node.is_available:
+            return []
+        del self._nodes[node_id]
+        return [NodeForgotten(node_id)]
+
     def tick(self, now: float) -> list[Change]:
         """Lose the nodes that are silent, and forget those that are offline for long."""
         changes: list[Change] = []
@@ -232,8 +261,7 @@ class Registry:
             if node.is_available:
                 changes += self.lose_node(node.id, now)
             else:
-                del self._nodes[node.id]
-                changes.append(NodeForgotten(node.id))
+                changes += self.forget_node(node.id)
         return changes
 
     # How it is done.
@@ -272,6 +300,9 @@ class Registry:
     def _take(
         self, node: NodeRecord, read: ReadInfo, *, before: tuple[ServiceInfo, ...], told: Change
     ) -> list[Change]:
+        if read.info.instance_id != node.instance_id:
+            # A new life counts its measurements anew.
+            node.cpu, node.cpu_seq = None, 0
         node.info, node.seq = read.info, read.info.seq
         problems = [*read.problems, *self._offers.replace(node, before, read.info.services)]
         return [*self._refusals(node, problems), told, ServicesChanged(is_local=False)]

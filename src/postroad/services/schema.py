@@ -73,6 +73,10 @@ class ActionInfo(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return said / 1000 if 0 <= said <= _TIMEOUT_MS_MAX else None
 
+    def written(self) -> dict[str, Any]:
+        """As it is in an INFO."""
+        return {**self.definition, "rawName": self.raw_name, "name": self.name}
+
 
 class EventInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription to events as others see it."""
@@ -83,6 +87,11 @@ class EventInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The group that gets each event once; empty for the name of the service."""
     definition: Definition = msgspec.field(default_factory=dict)
     """Everything else that was said of it."""
+
+    def written(self) -> dict[str, Any]:
+        """As it is in an INFO."""
+        group = {"group": self.group} if self.group else {}
+        return {**self.definition, **group, "name": self.name}
 
 
 class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,8 @@ OBJECT_MODE = "$streamObjectMode"
 """A header: chunks are values of any sort."""
 STREAM_ERROR = "$streamError"
 """A header of the last part of a request's stream: the error it ends with."""
+REPORTED = "$streamReported"
+"""A header between nodes of this package: the sender waits to be told what was read."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -38,6 +40,8 @@ class Chunk(msgspec.Struct, frozen=True):
     """The next piece: bytes, or any value in object mode."""
 
     value: Any
+    size: int = 0
+    """How much it counts for those who limit what waits; 0 if nobody does."""
 
 
 class Ended(msgspec.Struct, frozen=True):

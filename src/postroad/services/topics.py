@@ -45,6 +45,7 @@ _SUBSCRIBED = (
     (Kind.PING, True),
     (Kind.PONG, True),
 )
+_ACKNOWLEDGED = ((Kind.EVENT_ACK, True), (Kind.STREAM_PROGRESS, True))
 _KINDS = {kind.value: kind for kind in Kind if kind not in GOSSIP}
 _REMEMBERED_MAX = 4_096
 
@@ -81,14 +82,15 @@ class Topics:
         _check(node_id, "node")
         _check(namespace, "namespace", may_be_empty=True)
         _check(separator, "separator")
-        self._node_id = node_id
+        self.node_id = node_id
+        self.namespace = namespace
         self._separator = separator
         self.prefix = f"{PREFIX}-{namespace}" if namespace else PREFIX
         self._begin = self.prefix + separator
         self._made: dict[tuple[Kind, str | None], str] = {}
 
     def __repr__(self) -> str:
-        return f"<Topics {self._begin}* of {self._node_id!r}>"
+        return f"<Topics {self._begin}* of {self.node_id!r}>"
 
     def name_of(self, kind: Kind, node_id: str | None = None) -> str:
         """The topic for packets of a kind to a node, or to all; raises ConfigError if none can be.
@@ -108,11 +110,11 @@ class Topics:
     def subscriptions(self, *, has_acks: bool = False) -> tuple[str, ...]:
         """What a node subscribes to before it asks who is there.
 
-        `has_acks` adds the topic of EventAcks, which only nodes of this package send.
+        `has_acks` adds what only nodes of this package send: EventAcks, and how far streams are.
         """
-        subscribed = (*_SUBSCRIBED, (Kind.EVENT_ACK, True)) if has_acks else _SUBSCRIBED
+        subscribed = (*_SUBSCRIBED, *_ACKNOWLEDGED) if has_acks else _SUBSCRIBED
         return tuple(
-            self.name_of(kind, self._node_id if is_targeted else None)
+            self.name_of(kind, self.node_id if is_targeted else None)
             for kind, is_targeted in subscribed
         )
 

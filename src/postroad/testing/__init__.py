@@ -1,5 +1,6 @@
-"""A deterministic simulator: whole nodes under virtual time, over a network in memory."""
+"""For tests: a simulator of whole nodes under virtual time, and a broker for unit tests."""
 
+from .broker import RecordedCall, RecordedEvent, Stub, TestBroker
 from .clock import ManualClock
 from .cluster import Checker, SimCluster
 from .disk import SimDisk
@@ -28,6 +29,8 @@ __all__ = [
     "MemoryNetwork",
     "Outcome",
     "Program",
+    "RecordedCall",
+    "RecordedEvent",
     "Scenario",
     "SimCluster",
     "SimDisk",
@@ -35,6 +38,8 @@ __all__ = [
     "SimNode",
     "Simulation",
     "SimulationFailure",
+    "Stub",
+    "TestBroker",
     "Timeline",
     "Timer",
     "main",

@@ -1,14 +1,16 @@
-"""A node of the original system for each serializer, shared by all tests here."""
+"""Nodes of the original system that tests share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from postroad.services.serializers import Serializer, make_serializer
 from tests.interop.services.javascript import Peer, installed_packages
+from tests.interop.services.pairs import Pair, open_pair
 from tests.interop.services.talk import Talk
 
 SERIALIZERS = ("JSON", "MsgPack", "CBOR")
@@ -47,3 +49,10 @@ def talk(shared_peer: Peer, serializer: Serializer) -> Talk:
     talk.introduce()
     shared_peer.sent.clear()
     return talk
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pair(modules: Path, request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+    """Two nodes that know each other; tests of a module share them, and leave them so."""
+    async with open_pair(modules, request.param) as pair:
+        yield pair

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,15 @@ import pytest
 
 INSTALL_S = 300
 HERE = Path(__file__).resolve().parent
-PACKAGES = {"cbor-x": "1.6.8", "moleculer": "0.15.2", "msgpack5": "6.1.0"}
+PACKAGES = {
+    "amqplib": "0.10.9",
+    "cbor-x": "1.6.8",
+    "ioredis": "5.11.1",
+    "moleculer": "0.15.2",
+    "mqtt": "5.16.0",
+    "msgpack5": "6.1.0",
+    "nats": "2.29.3",
+}
 
 _keys = count(1)
 
@@ -35,8 +44,11 @@ def installed_packages(cache: pytest.Cache) -> Path:
     versions = "-".join(f"{name}-{version}" for name, version in sorted(PACKAGES.items()))
     directory = Path(str(cache.mkdir("npm"))) / versions
     modules = directory / "node_modules"
-    if not modules.exists():
-        _install(directory)
+    with directory.with_suffix(".lock").open("w") as lock:
+        # One process installs, and the others wait for it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not modules.exists():
+            _install(directory)
     return modules
 
 
@@ -61,11 +73,7 @@ def _install(directory: Path) -> None:
         )
         if finished.returncode != 0:
             pytest.skip(f"needs packages from npm, which says: {finished.stderr[-500:]}")
-        try:
-            place.rename(directory)
-        except OSError:
-            # Another process was quicker.
-            assert directory.exists()
+        place.rename(directory)
 
 
 def start_node(modules: Path, script: str, *arguments: str) -> subprocess.Popen[str]:

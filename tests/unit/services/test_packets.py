@@ -24,6 +24,7 @@ from postroad.services.packets import (
     Pong,
     Request,
     Response,
+    StreamProgress,
 )
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": "node-1"}
@@ -36,6 +37,7 @@ LEAST: dict[Kind, dict[str, Any]] = {
     Kind.RESPONSE: {"id": "1", "success": True},
     Kind.EVENT: {"event": "user.created"},
     Kind.EVENT_ACK: {"id": "1", "success": True},
+    Kind.STREAM_PROGRESS: {"id": "1", "isRequest": True},
     Kind.PING: {"time": 1},
     Kind.PONG: {"time": 1, "arrived": 2},
     Kind.GOSSIP_HELLO: {"host": "here", "port": 1},
@@ -99,6 +101,10 @@ def test_version_and_sender_come_last(kind: Kind) -> None:
             "id event data broadcast meta headers level tracing parentID requestID caller needAck",
         ),
         (EventAck(id="1", success=True, **NAMES), "id success group"),
+        (
+            StreamProgress(id="1", is_request=True, sent=1, received=1, **NAMES),
+            "id isRequest sent received isCancelled",
+        ),
         (Heartbeat(cpu=1, **NAMES), "cpu"),
         (Ping(time=1, **NAMES), "time id"),
         (Pong(time=1, arrived=2, **NAMES), "time id arrived"),

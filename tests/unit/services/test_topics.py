@@ -51,8 +51,12 @@ def test_subscriptions() -> None:
     )
 
 
-def test_subscriptions_of_nodes_that_acknowledge_events() -> None:
-    assert DEV.subscriptions(has_acks=True) == (*DEV.subscriptions(), "MOL-dev.EVENTACK.me")
+def test_subscriptions_of_nodes_that_acknowledge() -> None:
+    assert DEV.subscriptions(has_acks=True) == (
+        *DEV.subscriptions(),
+        "MOL-dev.EVENTACK.me",
+        "MOL-dev.STREAM.me",
+    )
 
 
 def test_balanced_topics() -> None:

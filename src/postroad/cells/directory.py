@@ -1,0 +1,131 @@
+"""What a domain has: cells, gateways to other domains, and the routes to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from postroad.core.errors import ConfigError
+
+from .announcing import offer_of
+from .decision import Forward, Origin
+from .domain import Domain
+from .envelope import Envelope
+from .errors import RouteRefused
+from .route import Route
+from .routes import RouteTable
+from .runner import CellRunner
+from .snapshots import NAMES_MAX
+from .switch import Switch
+
+logger = logging.getLogger("postroad.cells")
+
+GATEWAY_PREFIX = "tunnel-"
+"""What the names of tunnels begin with, as cells of their domain."""
+
+
+def gateway_to(domain: str) -> str:
+    """The name that the tunnel to a domain has as a cell of this one."""
+    return GATEWAY_PREFIX + domain
+
+
+class Parcel(NamedTuple):
+    """A message handed to a gateway, and what it takes to try another way."""
+
+    forward: Forward
+    envelope: Envelope
+    """As it was before it was to leave."""
+    origin: Origin
+    avoid: frozenset[str]
+    arrived: float
+
+
+class Gateway(Protocol):
+    """A way to another domain."""
+
+    def offer(self, parcel: Parcel) -> bool:
+        """Take a message; False if too many wait already."""
+        ...
+
+
+class Directory:
+    """The cells and routes of one domain. Whoever depends on them is told of every change."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+        self.table = RouteTable()
+        self.runners: dict[str, CellRunner] = {}
+        self.gateways: dict[str, Gateway] = {}
+        # Cells that are draining: reached by their full address alone.
+        self.hidden: set[str] = set()
+        # Cells that are about to drain or stop: offered to nobody, and reached as before.
+        self.retiring: set[str] = set()
+        self.on_change: list[Callable[[], None]] = []
+        # Users of the domain, who may fail.
+        self.listeners: list[Callable[[], None]] = []
+        self._switch = Switch(domain)
+        self._update()
+
+    def change_routes(
+        self, *, added: Iterable[Route] = (), deleted: Iterable[Route] = (), is_strict: bool = True
+    ) -> None:
+        """Change the table; raises RouteRefused, and nothing is changed, if that cannot be."""
+        table = self.table.changed(added=added, deleted=deleted, is_strict=is_strict)
+        self._check_offer(table)
+        self.table = table
+        self._update()
+
+    def add_cell(self, runner: CellRunner, routes: Iterable[Route]) -> None:
+        """Let a cell be reached, by its name and by these routes."""
+        table = self.table.changed(added=routes)
+        self._check_offer(table)
+        self.table = table
+        self.runners[runner.name] = runner
+        self._update()
+
+    def _check_offer(self, table: RouteTable) -> None:
+        """Refuse what other domains could not be told of; looks closer at large tables alone."""
+        if len(table) > NAMES_MAX:
+            try:
+                offer_of(table, self.domain)
+            except ConfigError as error:
+                raise RouteRefused(f"domain {self.domain.name} offers too much: {error}") from None
+
+    def remove_cell(self, name: str) -> None:
+        """Let a cell be reached no more."""
+        self.table = self.table.without_target(self.domain.cell(name))
+        self.runners.pop(name, None)
+        self.gateways.pop(name, None)
+        self.hidden.discard(name)
+        self.retiring.discard(name)
+        self._update()
+
+    def retire_cell(self, name: str) -> None:
+        """Offer a cell to nobody any more; what still comes is delivered."""
+        self.retiring.add(name)
+        self._update()
+
+    def hide_cell(self, name: str) -> None:
+        """Let a cell be reached by its full address alone."""
+        self.hidden.add(name)
+        self._update()
+
+    def show_cell(self, name: str) -> None:
+        """Offer a cell again, and let it be reached by its name."""
+        if name in self.hidden or name in self.retiring:
+            self.hidden.discard(name)
+            self.retiring.discard(name)
+            self._update()
+
+    def _update(self) -> None:
+        self._switch.update(self.table, frozenset(self.runners), frozenset(self.hidden))
+        # The cores that everything may be sent to; one that is about to stop is none of them.
+        self._upstream = frozenset(route.target.domain for route in self.table.defaults())
+        for callback in self.on_change:
+            callback()
+        for callback in list(self.listeners):
+            try:
+                callback()
+            except Exception:
+                logger.exception("%s: a listener to routes failed", self.domain.name)

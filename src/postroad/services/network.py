@@ -1,0 +1,191 @@
+"""The parts of a broker that talk to other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from postroad.core.backoff import backoff
+
+from .config import BrokerConfig
+from .eventing import Eventing
+from .gossip_presence import GossipPresence
+from .kinds import Kind
+from .nodes import Change
+from .packets import Event, EventAck, Packet, Ping, Pong, Request, Response, StreamProgress
+from .pings import Pings
+from .presence import AnnouncedPresence, Presence, cpu_percent
+from .registry import Registry
+from .remote_calls import RemoteCalls
+from .serving import Serving
+from .streaming import Streaming
+from .transit import Done, Receiver, Transit, logger
+from .transporters.tcp import TcpTransporter
+from .ways import Way
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+_CONNECT_FIRST_S = 0.2
+_CONNECT_MAX_S = 5.0
+
+_ABOUT_NODES = (
+    Kind.DISCOVER,
+    Kind.INFO,
+    Kind.HEARTBEAT,
+    Kind.DISCONNECT,
+    Kind.GOSSIP_HELLO,
+    Kind.GOSSIP_REQUEST,
+    Kind.GOSSIP_RESPONSE,
+)
+
+
+class Network:
+    """Everything that goes to and comes from other nodes.
+
+    Args:
+        broker: whose network it is.
+        transit: the way there.
+        registry: the nodes.
+        eventing: gets the events.
+        served: the service and the way of each action that others may call.
+        apply: gets the changes of the registry.
+        reports: whether a node tells what it read of a stream.
+        config: settings.
+        chance: all chance.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        transit: Transit,
+        registry: Registry,
+        eventing: Eventing,
+        served: Callable[[str], tuple[str, Way] | None],
+        apply: Callable[[list[Change]], None],
+        reports: Callable[[str], bool],
+        config: BrokerConfig,
+        chance: random.Random,
+    ) -> None:
+        self.transit = transit
+        self._eventing = eventing
+        self._chance = chance
+        self.streaming = Streaming(broker.node_id, transit, reports, config)
+        self.remote = RemoteCalls(
+            broker.node_id, transit, self.streaming, pending_max=config.pending_max
+        )
+        self.pings = Pings(broker.node_id, transit.send)
+        self.presence = self._make_presence(registry, apply, config)
+        self.serving = Serving(
+            broker,
+            transit,
+            served,
+            self.streaming,
+            serving_max=config.serving_max,
+            default_timeout_s=config.request_timeout_s,
+            tells_stacks=config.tells_stacks,
+        )
+
+    def _make_presence(
+        self, registry: Registry, apply: Callable[[list[Change]], None], config: BrokerConfig
+    ) -> Presence:
+        send, transporter = self.transit.send, self.transit.transporter
+        if not isinstance(transporter, TcpTransporter):
+            return AnnouncedPresence(registry, send, apply, config, self._chance)
+        return GossipPresence(
+            registry,
+            send,
+            apply,
+            transporter=transporter,
+            node_id=registry.local.id,
+            period_s=transporter.gossip_period_s,
+            cpu=cpu_percent,
+            chance=self._chance,
+        )
+
+    def receivers(self) -> dict[Kind, Receiver]:
+        """Who gets which packets."""
+        return {
+            **dict.fromkeys(_ABOUT_NODES, self._receive_about_nodes),
+            Kind.PING: self._receive_ping,
+            Kind.PONG: self._receive_pong,
+            Kind.REQUEST: self._receive_request,
+            Kind.RESPONSE: self._receive_response,
+            Kind.EVENT: self._receive_event,
+            Kind.EVENT_ACK: self._receive_event_ack,
+            Kind.STREAM_PROGRESS: self._receive_stream_progress,
+        }
+
+    async def start(self) -> None:
+        """Connect, however long it takes, and find the other nodes."""
+        transporter, attempt = self.transit.transporter, 0
+        while True:
+            try:
+                await transporter.connect()
+                break
+            except OSError as error:
+                attempt += 1
+                logger.warning("%s: %s; trying again", transporter.name, error)
+            await asyncio.sleep(self._pause_s(attempt))
+        await self.presence.start()
+
+    async def stop(self, *, says_goodbye: bool) -> None:
+        """Leave the cluster; without a goodbye, because another node has the same name."""
+        if says_goodbye:
+            await self.presence.leave()
+        await self.transit.transporter.disconnect()
+        self.remote.close()
+        self.streaming.close()
+
+    def lose_node(self, node_id: str) -> None:
+        """A node is gone, or begins a new life: it will not answer."""
+        self.remote.lose_node(node_id)
+        self.streaming.lose_node(node_id)
+
+    def _pause_s(self, attempt: int) -> float:
+        chance = self._chance.random()
+        return backoff(attempt, first_s=_CONNECT_FIRST_S, max_s=_CONNECT_MAX_S, chance=chance)
+
+    def _receive_about_nodes(self, packet: Packet, done: Done | None) -> None:
+        self.presence.received(packet)
+        _call(done)
+
+    def _receive_ping(self, packet: Packet, done: Done | None) -> None:
+        assert isinstance(packet, Ping)
+        self.pings.receive_ping(packet)
+        _call(done)
+
+    def _receive_pong(self, packet: Packet, done: Done | None) -> None:
+        assert isinstance(packet, Pong)
+        self.pings.receive_pong(packet)
+        _call(done)
+
+    def _receive_request(self, packet: Packet, done: Done | None) -> None:
+        assert isinstance(packet, Request)
+        self.serving.receive(packet, done)
+
+    def _receive_response(self, packet: Packet, done: Done | None) -> None:
+        assert isinstance(packet, Response)
+        self.remote.receive(packet)
+        _call(done)
+
+    def _receive_event(self, packet: Packet, done: Done | None) -> None:
+        assert isinstance(packet, Event)
+        self._eventing.receive(packet, done)
+
+    def _receive_event_ack(self, packet: Packet, done: Done | None) -> None:
+        assert isinstance(packet, EventAck)
+        self._eventing.acks.receive(packet)
+        _call(done)
+
+    def _receive_stream_progress(self, packet: Packet, done: Done | None) -> None:
+        assert isinstance(packet, StreamProgress)
+        self.streaming.receive(packet)
+        _call(done)
+
+
+def _call(done: Done | None) -> None:
+    if done is not None:
+        done()

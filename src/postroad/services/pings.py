@@ -1,0 +1,82 @@
+"""Pings: is a node there, how long does it take, and how far apart are the clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from .errors import RequestTimeoutError
+from .kinds import VERSION
+from .packets import Packet, Ping, Pong
+
+_MILLISECONDS = 1000
+
+
+class PingResult(msgspec.Struct, frozen=True):
+    """What a ping found out."""
+
+    node_id: str
+    elapsed_s: float
+    """From the ping to its answer."""
+    time_difference_s: float
+    """How much the clock of the node is ahead of ours, about."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """As the original tells it, in milliseconds."""
+        return {
+            "nodeID": self.node_id,
+            "elapsedTime": round(self.elapsed_s * _MILLISECONDS),
+            "timeDiff": round(self.time_difference_s * _MILLISECONDS),
+        }
+
+
+class Pings:
+    """Pings other nodes, and answers their pings."""
+
+    def __init__(self, node_id: str, send: Callable[[Packet, str | None], None]) -> None:
+        self._node_id = node_id
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[tuple[str, str], asyncio.Future[Pong]] = {}
+
+    async def ping(self, node_id: str, id: str, timeout_s: float) -> PingResult:
+        """Ping a node; raises RequestTimeoutError if there is no answer in time."""
+        began = self._loop.time()
+        answer = self._waiting[node_id, id] = self._loop.create_future()
+        try:
+            sent = Ping(time=_clock_ms(), id=id, ver=VERSION, sender=self._node_id)
+            self._send(sent, node_id)
+            async with asyncio.timeout(timeout_s):
+                pong = await answer
+        except TimeoutError:
+            raise RequestTimeoutError(data={"action": "$ping", "nodeID": node_id}) from None
+        finally:
+            del self._waiting[node_id, id]
+        elapsed_s = self._loop.time() - began
+        ahead_ms = pong.arrived - sent.time - elapsed_s * _MILLISECONDS / 2
+        return PingResult(node_id, elapsed_s, ahead_ms / _MILLISECONDS)
+
+    def receive_ping(self, ping: Ping) -> None:
+        """Somebody asks whether this node is there."""
+        if ping.sender == self._node_id:
+            return
+        self._send(
+            Pong(
+                time=ping.time, id=ping.id, arrived=_clock_ms(), ver=VERSION, sender=self._node_id
+            ),
+            ping.sender,
+        )
+
+    def receive_pong(self, pong: Pong) -> None:
+        """An answer came."""
+        waiting = self._waiting.get((pong.sender, pong.id or ""))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(pong)
+
+
+def _clock_ms() -> int:
+    return round(time.time() * _MILLISECONDS)

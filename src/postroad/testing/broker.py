@@ -1,0 +1,289 @@
+"""A broker for unit tests of services: no network, everything written down, the rest stubbed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from postroad.core.errors import UsageError
+from postroad.services.broker import Broker
+from postroad.services.calling import CallOptions
+from postroad.services.context import Context
+from postroad.services.middleware import Handler, Middleware
+from postroad.services.patterns import matches
+from postroad.services.schema import EventInfo
+from postroad.services.service import Service
+
+NODE_ID = "test"
+
+Next: TypeAlias = Callable[..., Any]
+_NOTHING: Mapping[str, Any] = {}
+
+
+class RecordedCall(msgspec.Struct, frozen=True):
+    """A call that was made, by the test or by one of its services."""
+
+    action: str
+    params: Any
+    meta: Mapping[str, Any]
+    """What was said with this call, without what came along from the one it is part of."""
+    headers: Mapping[str, Any]
+    caller: str | None
+    """The service that made it."""
+
+
+class RecordedEvent(msgspec.Struct, frozen=True):
+    """An event that was sent, by the test or by one of its services."""
+
+    event: str
+    data: Any
+    meta: Mapping[str, Any]
+    groups: tuple[str, ...]
+    way: str
+    """`emit`, `broadcast` or `broadcast_local`."""
+
+
+class Stub:
+    """Answers calls of an action in place of whoever has it.
+
+    Attributes:
+        action: its full name.
+        calls: the contexts of the calls it answered.
+    """
+
+    def __init__(
+        self, action: str, returns: Any, raises: BaseException | None, answers: Next | None
+    ) -> None:
+        self.action = action
+        self.calls: list[Context] = []
+        self._returns = returns
+        self._raises = raises
+        self._answers = answers
+
+    async def answer(self, ctx: Context) -> Any:
+        """What the caller gets."""
+        self.calls.append(ctx)
+        if self._raises is not None:
+            raise self._raises
+        if self._answers is None:
+            return self._returns
+        result = self._answers(ctx)
+        return await result if inspect.isawaitable(result) else result
+
+
+class TestBroker(Broker):
+    """A broker without other nodes, which starts at once, for tests of services.
+
+        class Shop(Service):
+            name = "shop"
+
+            @action
+            async def order(self, ctx: Context, item: str) -> str:
+                await ctx.call("mail.send", {"about": item})
+                await ctx.emit("shop.ordered", {"item": item})
+                return f"{item} is on its way"
+
+        async def test_an_order_is_confirmed() -> None:
+            async with TestBroker(Shop()) as broker:
+                mail = broker.stub("mail.send", returns="sent")
+                assert await broker.call("shop.order", {"item": "tea"}) == "tea is on its way"
+                assert mail.calls[0].params == {"about": "tea"}
+                assert broker.emitted("shop.*")[0].data == {"item": "tea"}
+
+    Services, validation, policies and middlewares are those of any broker. Handlers of events run
+    on their own: `settle` waits for them. A service that another one waits for when it starts can
+    be stood in for by a stub of one of its actions, made before the broker is started.
+
+    Args:
+        services: to be tested.
+        middlewares, caching, settings: as of a Broker.
+
+    Attributes:
+        calls: all calls, in the order in which they were made.
+        events: all events that were sent; what brokers tell of themselves is not among them.
+    """
+
+    __test__ = False  # pytest, which takes it for a test by its name.
+
+    def __init__(
+        self,
+        *services: Service,
+        middlewares: Sequence[Middleware] = (),
+        caching: Any = None,
+        **settings: Any,
+    ) -> None:
+        self.calls: list[RecordedCall] = []
+        self.events: list[RecordedEvent] = []
+        self._stubs: dict[str, Stub] = {}
+        self._failures: list[Exception] = []
+        super().__init__(
+            NODE_ID,
+            middlewares=(_Recorder(self), *middlewares, _Stubbing(self._stubs)),
+            caching=caching,
+            **settings,
+        )
+        self.add(*services)
+
+    def stub(
+        self,
+        action: str,
+        *,
+        returns: Any = None,
+        raises: BaseException | None = None,
+        answers: Next | None = None,
+    ) -> Stub:
+        """Answer calls of an action, whether a service has it or not; may be done at any time.
+
+        There are no retries and no limits of time, and the params are not checked.
+
+        Args:
+            action: the full name.
+            returns: the result.
+            raises: raised instead.
+            answers: called with the context instead, for its result; it may be a coroutine
+                function.
+        """
+        if sum(it is not None for it in (returns, raises, answers)) > 1:
+            raise UsageError(f"stub of {action}: only one of returns, raises and answers")
+        stub = self._stubs[action] = Stub(action, returns, raises, answers)
+        return stub
+
+    def unstub(self, action: str) -> None:
+        """Let calls of an action reach its service again."""
+        self._stubs.pop(action, None)
+
+    def called(self, action: str) -> list[RecordedCall]:
+        """The calls of an action, or of those that fit a pattern such as `mail.*`."""
+        return [it for it in self.calls if matches(it.action, action)]
+
+    def emitted(self, event: str) -> list[RecordedEvent]:
+        """The events of a name, or of those that fit a pattern, whichever way they were sent."""
+        return [it for it in self.events if matches(it.event, event)]
+
+    def forget(self) -> None:
+        """Begin anew with all records; stubs stay."""
+        self.calls.clear()
+        self.events.clear()
+        self._failures.clear()
+        for stub in self._stubs.values():
+            stub.calls.clear()
+
+    async def settle(self, *, timeout_s: float = 5.0) -> None:
+        """Wait until all handlers of events are through, also of those that they sent.
+
+        Raises:
+            TimeoutError: one still runs.
+            Exception: what a handler raised, the first if several did.
+        """
+        async with asyncio.timeout(timeout_s):
+            await self._running().eventing.idle()
+        failures, self._failures[:] = [*self._failures], []
+        if failures:
+            raise failures[0]
+
+    async def wait_for_services(
+        self, names: str | Iterable[str], *, timeout_s: float | None = None
+    ) -> None:
+        """As of a Broker, but a service of which an action is stubbed is there."""
+        wanted = [names] if isinstance(names, str) else [*names]
+        stubbed = {it.rpartition(".")[0] for it in self._stubs}
+        missing = [it for it in wanted if it not in stubbed]
+        if missing:
+            await super().wait_for_services(missing, timeout_s=timeout_s)
+
+    def record_failure(self, error: Exception) -> None:
+        """A handler of events failed; `settle` will tell."""
+        self._failures.append(error)
+
+
+class _Recorder(Middleware):
+    """Writes down what a broker is asked to do."""
+
+    def __init__(self, broker: TestBroker) -> None:
+        self._broker = broker
+
+    def call(self, next: Next) -> Next:
+        async def call(action: str, params: Any, options: CallOptions) -> Any:
+            parent = options.get("parent")
+            recorded = RecordedCall(
+                action,
+                {} if params is None else params,
+                {**(options.get("meta") or _NOTHING)},
+                {**(options.get("headers") or _NOTHING)},
+                options.get("caller") or (parent.service or None if parent else None),
+            )
+            self._broker.calls.append(recorded)
+            return await next(action, params, options)
+
+        return call
+
+    def emit(self, next: Next) -> Next:
+        return self._recorded("emit", next)
+
+    def broadcast(self, next: Next) -> Next:
+        return self._recorded("broadcast", next)
+
+    def broadcast_local(self, next: Next) -> Next:
+        return self._recorded("broadcast_local", next)
+
+    def _recorded(self, way: str, next: Next) -> Next:
+        async def send(ctx: Context, groups: Collection[str]) -> None:
+            event = RecordedEvent(ctx.event, ctx.params, {**ctx.meta}, (*groups,), way)
+            self._broker.events.append(event)
+            await next(ctx, groups)
+
+        return send
+
+    def local_event(self, next: Handler, event: EventInfo) -> Handler:
+        async def handle(ctx: Context) -> Any:
+            try:
+                return await next(ctx)
+            except Exception as error:
+                self._broker.record_failure(error)
+                raise
+
+        return handle
+
+
+class _Stubbing(Middleware):
+    """Answers calls of actions that are stubbed."""
+
+    def __init__(self, stubs: Mapping[str, Stub]) -> None:
+        self._stubs = stubs
+        self._broker: Broker
+
+    def broker_created(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def call(self, next: Next) -> Next:
+        async def call(action: str, params: Any, options: CallOptions) -> Any:
+            stub = self._stubs.get(action)
+            if stub is None:
+                return await next(action, params, options)
+            return await self._answer(stub, {} if params is None else params, options)
+
+        return call
+
+    async def _answer(self, stub: Stub, params: Any, options: CallOptions) -> Any:
+        parent, meta, headers = (options.get(it) for it in ("parent", "meta", "headers"))
+        origin = parent if isinstance(parent, Context) else self._broker.context()
+        ctx = origin.child(params=params, meta=_object(meta), headers=_object(headers))
+        ctx.action = stub.action
+        try:
+            return await stub.answer(ctx)
+        except Exception as error:
+            fallback = options.get("fallback")
+            if fallback is None:
+                raise
+            result = fallback(ctx, error) if callable(fallback) else fallback
+            return await result if inspect.isawaitable(result) else result
+        finally:
+            origin.meta.update(ctx.meta)
+
+
+def _object(said: Any) -> Mapping[str, Any] | None:
+    return said if isinstance(said, Mapping) else None

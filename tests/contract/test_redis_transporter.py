@@ -1,0 +1,41 @@
+"""Nodes behave alike when there is a Redis server between them, which is a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from postroad.services.transporters import Transporter, make_transporter
+from postroad.services.transporters.redis import RedisTransporter
+from tests.contract.served_transporter_behaviour import ServedBehaviour
+from tests.contract.transporter_behaviour import (
+    BroadcastBehaviour,
+    LimitBehaviour,
+    TransporterBehaviour,
+)
+from tests.contract.transporter_nodes import ServerWiring
+from tests.servers.redis import RedisServer, redis_server, shared_redis
+
+
+def wiring_of(server: RedisServer) -> ServerWiring:
+    def make_impatient() -> Transporter:
+        return RedisTransporter(server.url, connect_timeout_s=1.0, ping_interval_s=0.4)
+
+    return ServerWiring(server, lambda: make_transporter(server.url), make_impatient)
+
+
+class TestRedis(
+    TransporterBehaviour,
+    BroadcastBehaviour,
+    LimitBehaviour,
+    ServedBehaviour,
+):
+    @pytest.fixture
+    def wiring(self) -> ServerWiring:
+        return wiring_of(shared_redis())
+
+    @pytest.fixture
+    def served_wiring(self) -> Iterator[ServerWiring]:
+        with redis_server() as server:
+            yield wiring_of(server)

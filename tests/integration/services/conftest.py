@@ -1,0 +1,13 @@
+"""Nodes of one cluster, for each test its own."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.service_nodes import Nodes
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Nodes]:
+    async with Nodes() as nodes:
+        yield nodes

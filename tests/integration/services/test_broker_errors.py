@@ -1,0 +1,269 @@
+"""Errors of actions: every sort gets to the caller, and nothing keeps a caller waiting."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import MessagingError
+from postroad.services import errors
+from postroad.services.broker import Broker
+from postroad.services.context import Context
+from postroad.services.errors import (
+    MoleculerError,
+    RemoteError,
+    RequestRejectedError,
+    ServiceNotFoundError,
+    UnsendablePacket,
+    ValidationError,
+)
+from postroad.services.kinds import Kind
+from postroad.services.service import Service, action, event
+from tests.raw_peers import eventually
+from tests.service_nodes import Gate, Nodes, raw_service
+
+CLASSES = [
+    it
+    for it in vars(errors).values()
+    if isinstance(it, type) and issubclass(it, MoleculerError) and it is not RemoteError
+]
+
+
+class Odd(BaseException):
+    """Not even an Exception."""
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Failing(Service):
+    """Raises, or returns, what the test says."""
+
+    name = "failing"
+
+    def __init__(self) -> None:
+        self.raised: BaseException | None = None
+        self.returned: Any = None
+        self.meta: dict[str, Any] = {}
+        self.gate = Gate()
+
+    @action
+    async def later(self, ctx: Context) -> Any:
+        await asyncio.sleep(0)
+        return self.at_once(ctx)
+
+    @action
+    def at_once(self, ctx: Context) -> Any:
+        ctx.meta.update(self.meta)
+        if self.raised is not None:
+            raise self.raised
+        return self.returned
+
+    @action
+    async def wait(self, ctx: Context) -> None:
+        await self.gate.passed()
+
+    @event("later")
+    async def on_later(self, ctx: Context) -> None:
+        self.at_once(ctx)
+
+    @event("at_once")
+    def on_at_once(self, ctx: Context) -> None:
+        self.at_once(ctx)
+
+
+@pytest.fixture
+async def failing(nodes: Nodes) -> Failing:
+    service = Failing()
+    await nodes.add("near", service)
+    await nodes.add("far")
+    return service
+
+
+@pytest.fixture
+def near(failing: Failing, nodes: Nodes) -> Broker:
+    return nodes.brokers[0]
+
+
+@pytest.fixture
+def far(failing: Failing, nodes: Nodes) -> Broker:
+    return nodes.brokers[1]
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda it: it.__name__)
+async def test_every_class_crosses_as_it_is(
+    failing: Failing, far: Broker, kind: type[MoleculerError]
+) -> None:
+    told = {"action": "some.action", "nodeID": "there", "level": 5}
+    failing.raised = kind("a text", 567, "SOME_TYPE", told, retryable=True)
+    for name in ("later", "at_once"):
+        with pytest.raises(kind) as caught:
+            await far.call(f"failing.{name}")
+        error = caught.value
+        assert type(error) is kind
+        assert (error.name, error.detail, error.status) == (kind.__name__, "a text", 567)
+        assert (error.type, error.data, error.retryable) == ("SOME_TYPE", told, True)
+        assert error.node_id == "near"
+        assert error.stack is None
+
+
+async def test_names_nobody_knows_are_kept(failing: Failing, near: Broker, far: Broker) -> None:
+    class OutOfPaper(MoleculerError):
+        """Of this program alone."""
+
+    failing.raised = OutOfPaper("tray 2", 507, "PAPER", {"tray": 2})
+    with pytest.raises(RemoteError) as caught:
+        await far.call("failing.later")
+    assert (caught.value.name, caught.value.status) == ("OutOfPaper", 507)
+    assert (caught.value.type, caught.value.data) == ("PAPER", {"tray": 2})
+    with pytest.raises(OutOfPaper):
+        await near.call("failing.later")
+
+
+@pytest.mark.parametrize("name", ["later", "at_once"])
+@pytest.mark.parametrize(
+    ("raised", "told", "text"),
+    [
+        (KeyError("k"), "KeyError", "'k'"),
+        (ValueError("half a \ud800 character"), "ValueError", "half a ? character"),
+        (Odd("odd"), "Odd", "odd"),
+        (ExceptionGroup("many", [ValueError(1)]), "ExceptionGroup", "many (1 sub-exception)"),
+        (Unspeakable(), "Unspeakable", "Unspeakable, whose text cannot be told"),
+        (StopAsyncIteration("end"), "StopAsyncIteration", "end"),
+    ],
+    ids=lambda it: type(it).__name__,
+)
+async def test_errors_of_python_are_told_by_name(
+    failing: Failing, far: Broker, name: str, raised: BaseException, told: str, text: str
+) -> None:
+    failing.raised = raised
+    with pytest.raises(RemoteError) as caught:
+        await far.call(f"failing.{name}")
+    assert (caught.value.name, caught.value.detail) == (told, text)
+    assert (caught.value.status, caught.value.retryable) == (500, False)
+
+
+async def test_errors_of_postroad_tell_whether_to_try_again(failing: Failing, far: Broker) -> None:
+    failing.raised = MessagingError("full", retryable=True)
+    with pytest.raises(RemoteError) as caught:
+        await far.call("failing.later")
+    assert caught.value.retryable
+
+
+async def test_errors_of_this_node_are_themselves(failing: Failing, near: Broker) -> None:
+    failing.raised = raised = KeyError("k")
+    for name in ("later", "at_once"):
+        with pytest.raises(KeyError) as caught:
+            await near.call(f"failing.{name}")
+        assert caught.value is raised
+
+
+async def test_stacks_are_told_to_those_who_may_know(nodes: Nodes) -> None:
+    service = Failing()
+    service.raised = KeyError("k")
+    await nodes.add("near", service, tells_stacks=True)
+    far = await nodes.add("far")
+    with pytest.raises(RemoteError) as caught:
+        await far.call("failing.later")
+    assert "test_broker_errors.py" in str(caught.value.stack)
+
+
+@pytest.mark.parametrize("name", ["later", "at_once"])
+async def test_what_cannot_be_sent_is_answered(failing: Failing, far: Broker, name: str) -> None:
+    failing.returned = object()
+    with pytest.raises(RemoteError, match="cannot be sent") as caught:
+        await far.call(f"failing.{name}")
+    assert caught.value.name == UnsendablePacket.__name__
+    failing.returned, failing.meta = 1, {"x": object()}
+    with pytest.raises(RemoteError) as caught:
+        await far.call(f"failing.{name}")
+    assert caught.value.name == UnsendablePacket.__name__
+    failing.raised = MoleculerError("with data", data=object())
+    with pytest.raises(MoleculerError, match="with data") as failure:
+        await far.call(f"failing.{name}")
+    assert failure.value.data is None
+    status: Any = object()
+    failing.raised = MoleculerError("with a status", status)
+    with pytest.raises(MoleculerError, match="an error that cannot be sent"):
+        await far.call(f"failing.{name}")
+
+
+async def test_a_result_that_contains_itself_is_answered(failing: Failing, far: Broker) -> None:
+    failing.returned = ring = []  # type: ignore[var-annotated]
+    ring.append(ring)
+    with pytest.raises(RemoteError):
+        await far.call("failing.later")
+
+
+async def test_params_that_cannot_be_sent_are_not(failing: Failing, far: Broker) -> None:
+    with pytest.raises(UnsendablePacket):
+        await far.call("failing.later", {"x": object()})
+    with pytest.raises(UnsendablePacket):
+        await far.call("failing.later", meta={"x": object()})
+    assert far.statistics()["pending"] == 0
+
+
+async def test_what_is_ended_is_answered(failing: Failing, far: Broker) -> None:
+    failing.raised = asyncio.CancelledError()
+    with pytest.raises(RequestRejectedError) as caught:
+        await far.call("failing.later", timeout_s=5)
+    assert caught.value.retryable
+
+
+async def test_an_error_over_two_hops_keeps_where_it_began(nodes: Nodes, far: Broker) -> None:
+    class Relay(Service):
+        name = "relay"
+
+        @action
+        async def on(self, ctx: Context) -> Any:
+            return await ctx.call("failing.later")
+
+    failing = nodes.brokers[0].services()[0]
+    assert isinstance(failing, Failing)
+    failing.raised = ValidationError("no", data=[{"field": "x"}])
+    await nodes.add("middle", Relay())
+    with pytest.raises(ValidationError) as caught:
+        await far.call("relay.on")
+    assert (caught.value.node_id, caught.value.data) == ("near", [{"field": "x"}])
+
+
+@pytest.mark.parametrize("name", ["later", "at_once"])
+@pytest.mark.parametrize("raised", [ValueError("bad"), Odd("odd")], ids=["ValueError", "Odd"])
+async def test_a_handler_of_events_that_fails_harms_nobody(
+    failing: Failing,
+    near: Broker,
+    far: Broker,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    raised: BaseException,
+) -> None:
+    failing.raised = raised
+    await near.emit(name)
+    await far.emit(name)
+    await eventually(lambda: near.statistics()["eventsFailed"] == 2, "both failures are counted")
+    assert f"failing failed on event {name}" in caplog.text
+    failing.raised = None
+    assert await far.call("failing.later") is None
+
+
+async def test_an_error_that_makes_no_sense_is_still_one(nodes: Nodes) -> None:
+    broker = await nodes.add("near")
+    raw = await nodes.raw("raw")
+    raw.introduce(raw_service("odd", "act"))
+    await broker.wait_for_services("odd", timeout_s=5)
+    answers: list[dict[str, Any]] = [
+        {"success": False},
+        {"success": False, "error": {}},
+        {"success": False, "error": {"name": 5, "message": [], "code": {}, "data": 1}},
+        {"success": False, "error": {"name": "ServiceNotFoundError", "retryable": "yes"}},
+    ]
+    for number, answer in enumerate(answers):
+        call = asyncio.ensure_future(broker.call("odd.act"))
+        request = await raw.next(Kind.REQUEST, number + 1)
+        raw.send(Kind.RESPONSE, "near", id=request["id"], **answer)
+        with pytest.raises(MoleculerError) as caught:
+            await call
+        assert caught.value.node_id == "raw"
+    assert isinstance(caught.value, ServiceNotFoundError)

@@ -1,0 +1,488 @@
+"""The life of a node: its start, its end, others with its name, and those that fall silent."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.services.broker import Broker
+from postroad.services.context import Context
+from postroad.services.errors import (
+    BrokerDisconnectedError,
+    BrokerOptionsError,
+    RequestRejectedError,
+    RequestTimeoutError,
+    ServiceNotAvailableError,
+)
+from postroad.services.kinds import Kind
+from postroad.services.service import Service, action, event
+from postroad.services.transporters import MemoryTransporter
+from tests.raw_peers import eventually
+from tests.service_nodes import SHORT, Gate, Nodes, RawNode, raw_service
+
+
+class Worker(Service):
+    name = "worker"
+
+    def __init__(self, name: str = "worker") -> None:
+        self.name = name  # type: ignore[misc]
+        self.log: list[str] = []
+        self.gate = Gate()
+        self.start_gate: Gate | None = None
+
+    async def started(self) -> None:
+        if self.start_gate is not None:
+            await self.start_gate.passed()
+        self.log.append("started")
+
+    async def stopped(self) -> None:
+        self.log.append("stopped")
+
+    @action
+    def act(self, ctx: Context) -> str:
+        return ctx.broker.node_id
+
+    @action
+    async def wait(self, ctx: Context) -> str:
+        await self.gate.passed()
+        self.log.append("call ended")
+        return "done"
+
+    @event("work")
+    async def on_work(self, ctx: Context) -> None:
+        await self.gate.passed()
+        self.log.append("event ended")
+
+
+class Failing(Worker):
+    async def started(self) -> None:
+        raise OSError("no disk")
+
+
+def services_in(info: dict[str, Any]) -> set[str]:
+    return {it["name"] for it in info["services"]}
+
+
+# The start.
+
+
+async def test_a_service_is_announced_when_it_has_started(nodes: Nodes) -> None:
+    raw = await nodes.raw("raw")
+    slow, quick = Worker("slow"), Worker("quick")
+    slow.start_gate = Gate()
+    broker = nodes.make("near", slow, quick)
+    starting = asyncio.ensure_future(broker.start())
+    await slow.start_gate.reached()
+    await eventually(lambda: raw.packets(Kind.INFO), "what has started is told")
+    assert services_in(raw.packets(Kind.INFO)[-1]) == {"$node", "quick"}
+    raw.send(Kind.DISCOVER)
+    told = await raw.ask("near", "slow.act")
+    assert told["error"]["name"] == "ServiceNotFoundError"
+    assert all(services_in(it) == {"$node", "quick"} for it in raw.packets(Kind.INFO))
+    slow.start_gate.open()
+    await starting
+    await eventually(lambda: "slow" in services_in(raw.packets(Kind.INFO)[-1]), "the rest is told")
+
+
+async def test_nothing_is_said_before_others_were_heard(nodes: Nodes) -> None:
+    raw = await nodes.raw("raw")
+    broker = nodes.make("near", Worker(), start_wait_s=0.1)
+    starting = asyncio.ensure_future(broker.start())
+    await raw.next(Kind.DISCOVER)
+    raw.send(Kind.DISCOVER)
+    raw.send(Kind.DISCOVER, "near")
+    assert not raw.packets(Kind.INFO)
+    await starting
+    info = await raw.next(Kind.INFO)
+    assert services_in(info) == {"$node", "worker"}
+    assert info["seq"] == 2
+
+
+async def test_starting_twice_starts_once(nodes: Nodes) -> None:
+    worker = Worker()
+    broker = nodes.make("near", worker)
+    await asyncio.gather(broker.start(), broker.start())
+    await broker.start()
+    assert worker.log == ["started"]
+
+
+async def test_a_service_that_fails_ends_everything_that_was_begun(nodes: Nodes) -> None:
+    raw = await nodes.raw("raw")
+    good, bad, waiting = Worker("good"), Failing("bad"), Worker("waiting")
+    waiting.start_gate = Gate()
+    broker = nodes.make("near", good, bad, waiting)
+    with pytest.raises(OSError, match="no disk"):
+        await broker.start()
+    assert not broker.is_running
+    assert good.log in (["started", "stopped"], [])
+    assert (bad.log, waiting.log) == ([], [])
+    assert waiting.start_gate.waiting == 0
+    await raw.next(Kind.DISCONNECT)
+    with pytest.raises(UsageError):
+        await broker.call("good.act")
+    await broker.remove("bad")
+    waiting.start_gate.open()
+    await broker.start()
+    assert await broker.call("waiting.act") == "near"
+
+
+async def test_a_start_can_be_cancelled(nodes: Nodes) -> None:
+    worker = Worker()
+    worker.start_gate = Gate()
+    broker = nodes.make("near", worker)
+    starting = asyncio.ensure_future(broker.start())
+    await worker.start_gate.reached()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not broker.is_running
+    assert worker.log == []
+    worker.start_gate.open()
+    await broker.start()
+    assert worker.log == ["started"]
+
+
+async def test_a_start_can_be_timed(nodes: Nodes) -> None:
+    worker = Worker()
+    worker.start_gate = Gate()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await nodes.make("near", worker).start()
+    assert not nodes.brokers[0].is_running
+
+
+async def test_a_start_ends_when_the_broker_is_stopped(nodes: Nodes) -> None:
+    worker = Worker()
+    worker.start_gate = Gate()
+    broker = nodes.make("near", worker)
+    starting = asyncio.ensure_future(broker.start())
+    await worker.start_gate.reached()
+    await broker.stop()
+    with pytest.raises(UsageError, match="stopped while it started"):
+        await starting
+    assert not broker.is_running
+
+
+class Absent(MemoryTransporter):
+    """A server that is not there for a while."""
+
+    def __init__(self, nodes: Nodes, failures: int) -> None:
+        super().__init__(nodes.hub)
+        self.failures = failures
+
+    async def connect(self) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ConnectionRefusedError("nobody there")
+        await super().connect()
+
+
+async def test_a_node_waits_for_its_server(nodes: Nodes) -> None:
+    async with Broker("near", transporter=Absent(nodes, 2), **SHORT) as broker:
+        assert broker.is_connected
+
+
+async def test_a_node_that_waits_for_its_server_can_be_stopped(nodes: Nodes) -> None:
+    absent = Absent(nodes, 1_000)
+    broker = Broker("near", transporter=absent, **SHORT)
+    starting = asyncio.ensure_future(broker.start())
+    await eventually(lambda: absent.failures < 1_000, "it tries")
+    await broker.stop()
+    with pytest.raises(UsageError):
+        await starting
+
+
+# The end.
+
+
+async def test_a_node_takes_its_leave_step_by_step(nodes: Nodes) -> None:
+    worker = Worker()
+    near = await nodes.add("near", worker)
+    raw = await nodes.raw("raw")
+    raw.send(Kind.REQUEST, "near", id="1", action="worker.wait")
+    await worker.gate.reached()
+    stopping = asyncio.ensure_future(near.stop())
+    info = await raw.next(Kind.INFO)
+    assert info["services"] == []
+    refused = await raw.ask("near", "worker.act")
+    assert refused["error"]["name"] == "ServiceNotAvailableError"
+    assert (refused["error"]["code"], refused["error"]["retryable"]) == (404, True)
+    assert not raw.packets(Kind.DISCONNECT)
+    worker.gate.open()
+    await stopping
+    await raw.next(Kind.DISCONNECT)
+    kinds = [kind for kind, _ in raw.received_packets if kind is not Kind.DISCOVER]
+    assert kinds == [Kind.INFO, Kind.RESPONSE, Kind.RESPONSE, Kind.DISCONNECT]
+    assert raw.packets(Kind.RESPONSE)[1]["data"] == "done"
+    assert worker.log == ["started", "call ended", "stopped"]
+
+
+async def test_what_is_on_its_way_is_still_served(nodes: Nodes) -> None:
+    near = await nodes.add("near", Worker(), stop_delay_s=0.3)
+    raw = await nodes.raw("raw")
+    stopping = asyncio.ensure_future(near.stop())
+    await raw.next(Kind.INFO)
+    assert (await raw.ask("near", "worker.act"))["data"] == "near"
+    await stopping
+
+
+async def test_calls_of_this_node_and_events_finish_too(nodes: Nodes) -> None:
+    worker = Worker()
+    near = await nodes.add("near", worker)
+    call = asyncio.ensure_future(near.call("worker.wait"))
+    await near.emit("work")
+    await worker.gate.reached(2)
+    stopping = asyncio.ensure_future(near.stop())
+    await asyncio.sleep(0.05)
+    assert worker.log == ["started"]
+    worker.gate.open()
+    await stopping
+    assert await call == "done"
+    assert sorted(worker.log[1:3]) == ["call ended", "event ended"]
+    assert worker.log[3] == "stopped"
+
+
+async def test_what_takes_too_long_is_ended(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker()
+    near = await nodes.add("near", worker, stop_timeout_s=0.05)
+    far = await nodes.add("far")
+    call = asyncio.ensure_future(far.call("worker.wait"))
+    await far.emit("work")
+    await worker.gate.reached(2)
+    await asyncio.wait_for(near.stop(), 5)
+    with pytest.raises(RequestRejectedError) as caught:
+        await call
+    assert caught.value.retryable
+    assert worker.log == ["started", "stopped"]
+    assert "2 calls and events took too long" in caplog.text
+
+
+async def test_stopping_twice_stops_once(nodes: Nodes) -> None:
+    worker = Worker()
+    near = await nodes.add("near", worker)
+    await asyncio.gather(near.stop(), near.stop())
+    await near.stop()
+    assert worker.log == ["started", "stopped"]
+    await Broker("never-started").stop()
+
+
+async def test_services_stop_in_reverse_and_hinder_nobody(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    order: list[str] = []
+
+    class One(Worker):
+        async def stopped(self) -> None:
+            order.append(self.full_name)
+            raise ValueError("in stopped")
+
+    class Hanging(Worker):
+        async def stopped(self) -> None:
+            order.append(self.full_name)
+            await asyncio.Event().wait()
+
+    near = await nodes.add("near", One("first"), Hanging("hanging"), One("last"), stop_timeout_s=0.1)
+    await asyncio.wait_for(near.stop(), 5)
+    assert order == ["last", "hanging", "first"]
+    assert caplog.text.count("did not stop in good order") == 3
+    assert not near.is_running
+
+
+async def test_a_service_may_call_others_while_it_stops(nodes: Nodes) -> None:
+    answers: list[Any] = []
+
+    class Last(Worker):
+        async def stopped(self) -> None:
+            answers.append(await self.broker.call("worker.act"))
+            answers.append(await self.broker.call("distant.act"))
+
+    await nodes.add("far", Worker("distant"))
+    near = await nodes.add("near", Worker(), Last("last"))
+    await near.stop()
+    assert answers == ["near", "far"]
+
+
+async def test_an_action_can_stop_its_broker(nodes: Nodes) -> None:
+    stopping: list[asyncio.Future[None]] = []
+
+    class Switch(Worker):
+        @action
+        async def off(self, ctx: Context) -> None:
+            stopping.append(asyncio.ensure_future(self.broker.stop()))
+
+    near = await nodes.add("near", Switch())
+    far = await nodes.add("far")
+    assert await far.call("worker.off") is None
+    await asyncio.wait_for(stopping[0], 5)
+    assert not near.is_running
+
+
+async def test_calls_that_wait_fail_when_their_node_stops(nodes: Nodes) -> None:
+    worker = Worker()
+    await nodes.add("near", worker)
+    far = await nodes.add("far")
+    call = asyncio.ensure_future(far.call("worker.wait"))
+    await worker.gate.reached()
+    await far.stop()
+    with pytest.raises(BrokerDisconnectedError):
+        await call
+
+
+async def test_a_broker_can_start_again(nodes: Nodes) -> None:
+    worker = Worker()
+    near = await nodes.add("near", worker)
+    far = await nodes.add("far")
+    for _ in range(3):
+        await near.stop()
+        with pytest.raises(ServiceNotAvailableError):
+            await far.call("worker.act")
+        await near.start()
+        await nodes.settle()
+        assert await far.call("worker.act") == "near"
+    assert worker.log == ["started", "stopped"] * 3 + ["started"]
+
+
+def test_a_broker_is_made_where_no_loop_runs() -> None:
+    broker = Broker("near")
+    broker.add(Worker())
+
+    async def main() -> Any:
+        async with broker:
+            return await broker.call("worker.act")
+
+    assert asyncio.run(main()) == "near"
+    assert asyncio.run(main()) == "near"
+
+
+# Others with the same name.
+
+
+async def test_a_second_node_with_a_name_is_refused(nodes: Nodes) -> None:
+    older = await nodes.add("near", Worker())
+    far = await nodes.add("far")
+    newer_worker = Worker("newer")
+    newer = nodes.make("near", newer_worker)
+    with pytest.raises(BrokerOptionsError, match="uses the node name 'near'"):
+        await newer.start()
+    assert not newer.is_running
+    assert newer_worker.log == []
+    await nodes.settle()
+    for broker in (older, far):
+        assert await broker.call("worker.act") == "near"
+        assert not broker.registry.has_service("newer")
+    await older.stop()
+    await newer.start()
+
+
+async def test_the_older_node_is_not_disturbed(nodes: Nodes) -> None:
+    older, raw = await nodes.add("near", Worker()), await nodes.raw("raw")
+    with pytest.raises(BrokerOptionsError):
+        await nodes.make("near").start()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    kinds = {kind for kind, _ in raw.received_packets}
+    assert kinds == {Kind.DISCOVER}
+    await older.stop()
+    assert (await raw.next(Kind.INFO))["services"] == []
+    await raw.next(Kind.DISCONNECT)
+
+
+# Others that go, fall silent and come again.
+
+
+async def introduced(nodes: Nodes, broker: Broker) -> RawNode:
+    raw = await nodes.raw("raw")
+    raw.introduce(raw_service("odd", "act"))
+    await broker.wait_for_services("odd", timeout_s=5)
+    return raw
+
+
+async def test_calls_to_a_node_that_leaves_are_over(nodes: Nodes) -> None:
+    near = await nodes.add("near")
+    raw = await introduced(nodes, near)
+    call = asyncio.ensure_future(near.call("odd.act"))
+    await raw.next(Kind.REQUEST)
+    raw.send(Kind.DISCONNECT)
+    with pytest.raises(RequestRejectedError) as caught:
+        await call
+    assert caught.value.data == {"action": "odd.act", "nodeID": "raw"}
+    with pytest.raises(ServiceNotAvailableError):
+        await near.call("odd.act")
+
+
+async def test_calls_to_a_node_in_a_new_life_are_over(nodes: Nodes) -> None:
+    near = await nodes.add("near")
+    raw = await introduced(nodes, near)
+    call = asyncio.ensure_future(near.call("odd.act"))
+    await raw.next(Kind.REQUEST)
+    raw.send(Kind.INFO, None, instanceID="new life", seq=1, services=[raw_service("odd", "act")])
+    with pytest.raises(RequestRejectedError):
+        await call
+    call = asyncio.ensure_future(near.call("odd.act"))
+    request = await raw.next(Kind.REQUEST, 2)
+    raw.send(Kind.RESPONSE, "near", id=request["id"], success=True, data=1)
+    assert await call == 1
+
+
+async def test_a_silent_node_is_lost_and_found_again(nodes: Nodes) -> None:
+    near = await nodes.add("near", heartbeat_interval_s=0.05, heartbeat_timeout_s=0.2)
+    raw = await introduced(nodes, near)
+    await raw.next(Kind.HEARTBEAT)
+    call = asyncio.ensure_future(near.call("odd.act"))
+    with pytest.raises(RequestRejectedError):
+        await call
+    assert not near.registry.has_service("odd")
+    asked = len(raw.packets(Kind.DISCOVER))
+    raw.send(Kind.HEARTBEAT, None, cpu=10)
+    await eventually(lambda: len(raw.packets(Kind.DISCOVER)) > asked, "it is asked")
+    raw.introduce(raw_service("odd", "act"))
+    await near.wait_for_services("odd", timeout_s=5)
+
+
+async def test_heartbeats_keep_a_node(nodes: Nodes) -> None:
+    times = {"heartbeat_interval_s": 0.05, "heartbeat_timeout_s": 1.0}
+    near, far = await nodes.add("near", **times), await nodes.add("far", **times)
+    node = near.registry.node("far")
+    assert node is not None
+    before = node.last_seen
+    await eventually(lambda: node.last_seen > before + 1.2, "it was heard for long enough")
+    assert node.is_available
+    assert far.is_running
+
+
+async def test_a_heartbeat_on_the_wire(nodes: Nodes) -> None:
+    raw = await nodes.raw("raw")
+    await nodes.add("near", heartbeat_interval_s=0.02, heartbeat_timeout_s=1.0)
+    packet = await raw.next(Kind.HEARTBEAT)
+    info = await raw.next(Kind.INFO)
+    assert (packet["sender"], packet["ver"]) == ("near", "5")
+    assert (packet["seq"], packet["instanceID"]) == (info["seq"], info["instanceID"])
+    assert 0 <= packet["cpu"] <= 100
+
+
+async def test_a_missed_info_is_asked_for(nodes: Nodes) -> None:
+    near = await nodes.add("near")
+    raw = await introduced(nodes, near)
+    asked = len(raw.packets(Kind.DISCOVER))
+    raw.send(Kind.HEARTBEAT, None, cpu=10, seq=9, instanceID="life of raw")
+    await eventually(lambda: len(raw.packets(Kind.DISCOVER)) > asked, "it is asked")
+    assert raw.packets(Kind.DISCOVER)[-1]["sender"] == "near"
+
+
+async def test_pings(nodes: Nodes) -> None:
+    near, _ = await nodes.add("near"), await nodes.add("far")
+    result = await near.ping("far")
+    assert result.node_id == "far"
+    assert 0 <= result.elapsed_s < 5
+    assert abs(result.time_difference_s) < 5
+    with pytest.raises(RequestTimeoutError, match="'nobody'"):
+        await near.ping("nobody", timeout_s=0.01)
+    raw = await nodes.raw("raw")
+    raw.send(Kind.PING, "near", id="p", time=123)
+    pong = await raw.next(Kind.PONG)
+    assert (pong["id"], pong["time"]) == ("p", 123)
+    raw.send(Kind.PONG, "near", id="unknown", time=1, arrived=2)
+    assert (await near.ping("far")).node_id == "far"

@@ -1,0 +1,246 @@
+"""Nodes of services in domains of cells: what becomes of them when domains come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from postroad.cells import CellDomain
+from postroad.core.errors import ConfigError, UsageError
+from postroad.services.errors import BrokerDisconnectedError
+from postroad.services.kinds import Kind
+from postroad.services.topics import Topics
+from postroad.services.transporters import cells_peers
+from postroad.services.transporters.cells import CellsTransporter
+from tests.cell_nodes import Domains, until
+from tests.contract.transporter_nodes import Node, Recorder
+from tests.servers.process import free_port
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes are missed earlier than usual."""
+    monkeypatch.setattr(cells_peers, "SILENCE_S", 0.05)
+    monkeypatch.setattr(cells_peers, "GONE_S", 0.3)
+
+
+@asynccontextmanager
+async def joined(node_id: str, where: CellDomain | str | None) -> AsyncIterator[Node]:
+    """A node that is connected."""
+    node = Node(node_id, CellsTransporter(where), Topics(node_id), Recorder())
+    await node.transporter.connect()
+    try:
+        yield node
+    finally:
+        await node.transporter.disconnect()
+
+
+@asynccontextmanager
+async def acquainted(domains: Domains, **places: str) -> AsyncIterator[list[Node]]:
+    """Nodes, each by the name of its domain, that have heard each other."""
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(joined(node_id, domains[place]))
+            for node_id, place in places.items()
+        ]
+        for node in nodes:
+            node.send(Kind.INFO, None, node.node_id.encode())
+        for node in nodes:
+            others = [it.node_id.encode() for it in nodes if it is not node]
+            await node.until_received(Kind.INFO, *others)
+        yield nodes
+
+
+async def until_lost(node: Node, *node_ids: str) -> None:
+    await node.heard.until(lambda: node.heard.lost_nodes == list(node_ids), f"lost {node_ids}")
+
+
+def owes(node: Node, node_id: str) -> bool:
+    """Whether a node is still waited for, and so looked for now and then."""
+    assert isinstance(node.transporter, CellsTransporter)
+    assert node.transporter._session is not None
+    return node.transporter._session._peers.get(node_id).is_owed
+
+
+# Nodes that are gone.
+
+
+@pytest.mark.parametrize(("asking", "asked"), [("S1", "S2"), ("C1", "S2"), ("S1", "C1")])
+async def test_a_node_whose_domain_is_gone_is_lost(asking: str, asked: str) -> None:
+    async with (
+        Domains(2, 2) as domains,
+        acquainted(domains, alpha=asking, beta=asked) as [alpha, beta],
+    ):
+        await domains[asked].stop()
+        alpha.send(Kind.REQUEST, beta, b"anybody there?")
+        await until_lost(alpha, "beta")
+        assert alpha.heard.losses == []
+        assert beta.heard.losses == [f"cells: domain {asked} stops"]
+
+
+async def test_a_node_that_left_its_domain_is_lost() -> None:
+    async with (
+        Domains(1, 2) as domains,
+        acquainted(domains, alpha="S1", beta="S2", gamma="S2") as [alpha, beta, gamma],
+    ):
+        await beta.transporter.disconnect()
+        alpha.send(Kind.REQUEST, beta, b"anybody there?")
+        alpha.send(Kind.REQUEST, gamma, b"and you?")
+        await until_lost(alpha, "beta")
+        await until(lambda: not owes(alpha, "gamma"))
+        assert alpha.heard.lost_nodes == ["beta"]
+
+
+async def test_a_node_that_says_nothing_is_not_lost() -> None:
+    async with (
+        Domains(1, 2) as domains,
+        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
+    ):
+        alpha.send(Kind.REQUEST, beta, b"take your time")
+        assert owes(alpha, "beta")
+        await until(lambda: not owes(alpha, "beta"))
+        assert alpha.heard.lost_nodes == []
+
+
+async def test_who_was_not_asked_is_not_missed() -> None:
+    async with (
+        Domains(1, 2) as domains,
+        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
+    ):
+        await beta.transporter.disconnect()
+        for kind in (Kind.EVENT, Kind.RESPONSE, Kind.PONG):
+            alpha.send(kind, beta, b"no answer needed")
+        assert not owes(alpha, "beta")
+
+
+async def test_a_core_that_starts_again_costs_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells_peers, "GONE_S", 5.0)
+    async with (
+        Domains(1, 2) as domains,
+        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
+    ):
+        await domains["C1"].stop()
+        for node in (alpha, beta):
+            await node.until_lost()
+            with pytest.raises(BrokerDisconnectedError):
+                node.send(Kind.REQUEST, alpha, b"nowhere")
+        await domains.start("C1")
+        await alpha.until_back()
+        alpha.send(Kind.REQUEST, beta, b"still there?")
+        await beta.until_back()
+        await until(lambda: not owes(alpha, "beta"))
+        assert alpha.heard.lost_nodes == beta.heard.lost_nodes == []
+        beta.send(Kind.RESPONSE, alpha, b"yes")
+        await alpha.until_received(Kind.RESPONSE, b"yes")
+
+
+async def test_a_lost_node_may_come_back_elsewhere() -> None:
+    async with (
+        Domains(1, 3) as domains,
+        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
+    ):
+        await domains["S2"].stop()
+        alpha.send(Kind.REQUEST, beta, b"anybody there?")
+        await until_lost(alpha, "beta")
+        async with joined("beta", domains["S3"]) as beta:
+            beta.send(Kind.INFO, None, b"here I am")
+            await alpha.until_received(Kind.INFO, b"here I am")
+            alpha.send(Kind.REQUEST, beta, b"welcome")
+            await beta.until_received(Kind.REQUEST, b"welcome")
+
+
+async def test_a_node_that_moves_gets_its_packets_there() -> None:
+    async with (
+        Domains(2, 3) as domains,
+        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
+    ):
+        await beta.transporter.disconnect()
+        async with joined("beta", domains["S3"]) as moved:
+            moved.send(Kind.DISCOVER, alpha, b"from elsewhere")
+            await alpha.until_received(Kind.DISCOVER, b"from elsewhere")
+            alpha.send(Kind.INFO, moved, b"found")
+            await moved.until_received(Kind.INFO, b"found")
+        assert beta.data_of(Kind.INFO) == [b"alpha"]
+
+
+# Domains that are gone, or never there.
+
+
+@pytest.mark.parametrize("name", ["C1", "S1"])
+async def test_a_domain_that_stops_is_a_lost_connection(name: str) -> None:
+    async with Domains(1, 1) as domains, joined("alpha", domains[name]) as alpha:
+        await domains[name].stop()
+        assert alpha.heard.losses == [f"cells: domain {name} stops"]
+        assert alpha.heard.connections == [False]
+        with pytest.raises(BrokerDisconnectedError):
+            alpha.send(Kind.EVENT, alpha, b"nowhere")
+        await asyncio.wait_for(alpha.transporter.drain(), 5.0)
+
+
+async def test_a_domain_that_does_not_run() -> None:
+    async with Domains(1, 1) as domains:
+        await domains["S1"].stop()
+        with pytest.raises(OSError, match="stopped"):
+            async with joined("alpha", domains["S1"]):
+                raise AssertionError
+
+
+async def test_a_satellite_without_cores_is_alone_and_connected() -> None:
+    async with (
+        Domains(1, 1, reach={"S1": []}) as domains,
+        acquainted(domains, alpha="S1", beta="S1") as [alpha, beta],
+    ):
+        alpha.send(Kind.REQUEST, beta, b"next to me")
+        await beta.until_received(Kind.REQUEST, b"next to me")
+
+
+async def test_two_nodes_of_one_id_in_a_domain() -> None:
+    async with Domains(1, 1) as domains, joined("alpha", domains["S1"]) as alpha:
+        with pytest.raises(ConfigError, match="already"):
+            async with joined("alpha", domains["S1"]):
+                raise AssertionError
+        alpha.send(Kind.EVENT, alpha, b"I am the one")
+        await alpha.until_received(Kind.EVENT, b"I am the one")
+
+
+async def test_to_connect_twice() -> None:
+    async with joined("alpha", None) as alpha:
+        with pytest.raises(UsageError, match="already"):
+            await alpha.transporter.connect()
+        assert alpha.transporter.is_connected
+
+
+# Domains that are made for nodes.
+
+
+async def test_a_node_may_be_a_core_by_its_name() -> None:
+    url = f"cells://127.0.0.1:{free_port()}/alpha"
+    async with joined("alpha", url) as alpha, joined("beta", url) as beta:
+        beta.send(Kind.REQUEST, alpha, b"core?")
+        await alpha.until_received(Kind.REQUEST, b"core?")
+        alpha.send(Kind.RESPONSE, beta, b"yes")
+        await beta.until_received(Kind.RESPONSE, b"yes")
+
+
+async def test_a_core_that_cannot_listen() -> None:
+    url = f"cells://127.0.0.1:{free_port()}/alpha"
+    async with joined("alpha", url):
+        with pytest.raises(OSError, match="cells: cannot listen"):
+            async with joined("alpha", url):
+                raise AssertionError
+
+
+async def test_the_domain_of_a_process_is_there_while_it_is_used() -> None:
+    for _ in range(2):
+        async with joined("alpha", None) as alpha:
+            async with joined("beta", None) as beta:
+                alpha.send(Kind.EVENT, beta, b"hello")
+                assert beta.heard.packets == [], "it came before it was sent"
+                await beta.until_received(Kind.EVENT, b"hello")
+            alpha.send(Kind.EVENT, alpha, b"alone")
+            await alpha.until_received(Kind.EVENT, b"alone")

@@ -1,0 +1,345 @@
+"""How streams end before their end: errors, readers that had enough, callers and nodes that go."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from typing import Any
+
+import pytest
+
+from postroad.services.errors import (
+    BrokerDisconnectedError,
+    MoleculerError,
+    RemoteError,
+    RequestRejectedError,
+    RequestTimeoutError,
+    ServiceNotFoundError,
+    ValidationError,
+)
+from postroad.services.incoming_stream import CANCELLED, IncomingStream
+from tests.raw_peers import eventually
+from tests.stream_nodes import WAIT_S, Tape, joined, pair_of
+
+WHERE = pytest.mark.parametrize("where", ["local", "remote"])
+ENDLESS = 1_000_000
+
+
+# Errors.
+
+
+async def test_an_error_of_the_caller_arrives_at_the_action() -> None:
+    async with pair_of() as pair:
+        tape = Tape(2, b"x", ValidationError("too long", data={"field": "name"}))
+        with pytest.raises(ValidationError, match="too long") as caught:
+            await pair.near.call("files.put", stream=tape.play())
+        assert caught.value.data == {"field": "name"}
+        assert pair.files.seen == [b"x", b"x"]
+        assert isinstance(pair.files.failure, ValidationError)
+        assert pair.files.failure.node_id == "near"
+        await pair.until_idle()
+
+
+async def test_an_error_of_the_action_arrives_at_the_caller() -> None:
+    async with pair_of() as pair:
+        pair.files.tape = Tape(2, b"x", ValueError("broken"))
+        stream = await pair.near.call("files.get")
+        assert await anext(stream) == b"x"
+        assert await anext(stream) == b"x"
+        for _ in range(2):
+            with pytest.raises(RemoteError, match="broken") as caught:
+                await anext(stream)
+        assert caught.value.name == "ValueError"
+        assert caught.value.node_id == "far"
+        await pair.until_idle()
+
+
+async def test_errors_within_a_node_come_as_they_are() -> None:
+    async with pair_of() as pair:
+        tape = Tape(1, b"x", ValueError("mine"))
+        with pytest.raises(ValueError, match="mine"):
+            await pair.far.call("files.put", stream=tape.play())
+        pair.files.tape = Tape(1, b"x", ValueError("yours"))
+        stream = await pair.far.call("files.get")
+        assert await anext(stream) == b"x"
+        for _ in range(2):
+            with pytest.raises(ValueError, match="yours"):
+                await anext(stream)
+
+
+async def test_an_error_whose_data_cannot_be_sent() -> None:
+    async with pair_of() as pair:
+        pair.files.tape = Tape(1, b"x", MoleculerError("broken", 418, "TEAPOT", data=object()))
+        stream = await pair.near.call("files.get")
+        with pytest.raises(MoleculerError, match="broken") as caught:
+            await joined(stream)
+        assert caught.value.status == 418
+        assert caught.value.data is None
+
+
+async def test_an_error_right_at_the_start() -> None:
+    async with pair_of() as pair:
+        pair.files.tape = Tape(0, b"", ValueError("at once"))
+        stream = await pair.near.call("files.get")
+        with pytest.raises(RemoteError, match="at once"):
+            await joined(stream)
+        with pytest.raises(RemoteError, match="at once"):
+            await pair.near.call("files.put", stream=Tape(0, b"", ValueError("at once")).play())
+        await pair.until_idle()
+
+
+@WHERE
+async def test_an_action_that_fails_ends_the_stream_it_got(where: str) -> None:
+    async with pair_of() as pair:
+        tape = Tape(ENDLESS)
+        with pytest.raises((ValueError, RemoteError), match="not this one"):
+            await pair.caller(where).call("files.refuse", stream=tape.play())
+        await eventually(lambda: not tape.given or tape.is_closed, "closed", WAIT_S)
+        await pair.until_idle()
+
+
+@WHERE
+async def test_a_call_that_cannot_be_made_closes_its_stream(where: str) -> None:
+    async with pair_of() as pair:
+        tape = Tape(1)
+        chunks = tape.play()
+        with pytest.raises(ServiceNotFoundError):
+            await pair.caller(where).call("files.nothing", stream=chunks)
+        with pytest.raises(StopAsyncIteration):
+            await anext(chunks)
+
+
+async def test_parameters_that_cannot_be_sent_close_the_stream() -> None:
+    async with pair_of() as pair:
+        chunks = Tape(1).play()
+        with pytest.raises(TypeError):
+            await pair.near.call("files.put", {"x": object()}, stream=chunks)
+        with pytest.raises(StopAsyncIteration):
+            await anext(chunks)
+        await pair.until_idle()
+
+
+# Readers.
+
+
+@WHERE
+async def test_an_action_that_does_not_read_its_stream(where: str) -> None:
+    async with pair_of() as pair:
+        tape = Tape(ENDLESS)
+        assert await pair.caller(where).call("files.ignore", stream=tape.play())
+        await eventually(lambda: not tape.given or tape.is_closed, "closed", WAIT_S)
+        await pair.until_idle()
+
+
+@WHERE
+async def test_a_reader_that_has_enough(where: str) -> None:
+    async with pair_of() as pair:
+        tape = pair.files.tape = Tape(ENDLESS)
+        async with await pair.caller(where).call("files.get") as stream:
+            assert len(await anext(stream)) > 0
+        await tape.until_closed()
+        assert [chunk async for chunk in stream] == []
+        await stream.aclose()
+        await pair.until_idle()
+
+
+@WHERE
+async def test_a_reader_of_an_echo_that_has_enough(where: str) -> None:
+    """Closing the answer closes what the action reads."""
+    async with pair_of() as pair:
+        tape = Tape(ENDLESS)
+        async with await pair.caller(where).call("files.echo", stream=tape.play()) as stream:
+            assert len(await anext(stream)) > 0
+        await tape.until_closed()
+        await pair.until_idle()
+
+
+@WHERE
+async def test_a_stream_that_nobody_can_read_any_more(where: str) -> None:
+    async with pair_of() as pair:
+        tape = pair.files.tape = Tape(ENDLESS)
+        stream: IncomingStream | None = await pair.caller(where).call("files.get")
+        assert stream is not None
+        assert len(await anext(stream)) > 0
+        stream = None
+        gc.collect()
+        await tape.until_closed()
+        await pair.until_idle()
+
+
+async def test_closing_wakes_the_reader() -> None:
+    async with pair_of() as pair:
+        tape = pair.files.tape = Tape(1)
+        tape.gate.clear()
+        stream = await pair.near.call("files.get")
+        reading = asyncio.ensure_future(joined(stream))
+        await asyncio.sleep(0)
+        await stream.aclose()
+        assert await reading == b""
+        await tape.until_closed()
+
+
+# Callers.
+
+
+async def test_a_caller_that_gives_up_ends_its_stream() -> None:
+    async with pair_of() as pair:
+        tape = Tape(ENDLESS, b"x")
+        call = asyncio.ensure_future(pair.near.call("files.put", stream=tape.play()))
+        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        call.cancel()
+        await tape.until_closed()
+        await eventually(lambda: pair.files.failure, "the action was told", WAIT_S)
+        assert isinstance(pair.files.failure, MoleculerError)
+        assert pair.files.failure.type == CANCELLED
+        await pair.until_idle()
+
+
+async def test_a_local_caller_that_gives_up() -> None:
+    async with pair_of() as pair:
+        tape = Tape(2, b"x")
+        call = asyncio.ensure_future(pair.far.call("files.hold", stream=tape.play()))
+        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert tape.is_closed
+
+
+@WHERE
+async def test_a_call_that_takes_too_long_ends_its_stream(where: str) -> None:
+    async with pair_of() as pair:
+        tape = Tape(2, b"x")
+        call = pair.caller(where).call("files.hold", stream=tape.play(), timeout_s=0.05)
+        with pytest.raises(RequestTimeoutError):
+            await call
+        await tape.until_closed()
+        await pair.until_idle()
+
+
+# Nodes.
+
+
+async def test_the_node_that_sends_is_lost() -> None:
+    async with pair_of(stream_idle_s=0.8) as pair:
+        tape = pair.files.tape = Tape(ENDLESS, b"x")
+        stream = await pair.near.call("files.get")
+        assert await anext(stream) == b"x"
+        engine = pair.near._engine
+        assert engine is not None
+        engine._lost("far", True)
+        with pytest.raises(RequestRejectedError, match="Stream closed by far"):
+            await joined(stream)
+        await tape.until_closed()
+
+
+async def test_the_node_that_reads_is_lost() -> None:
+    async with pair_of() as pair:
+        tape = pair.files.tape = Tape(ENDLESS)
+        stream = await pair.near.call("files.get")
+        assert await anext(stream)
+        engine = pair.far._engine
+        assert engine is not None
+        engine._lost("near", True)
+        await tape.until_closed()
+        assert pair.streams_of(pair.far) == (0, 0)
+
+
+async def test_the_node_of_a_caller_is_lost() -> None:
+    async with pair_of() as pair:
+        tape = Tape(ENDLESS, b"x")
+        call = asyncio.ensure_future(pair.near.call("files.put", stream=tape.play()))
+        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        engine = pair.far._engine
+        assert engine is not None
+        engine._lost("near", True)
+        await eventually(lambda: pair.files.failure, "the action was told", WAIT_S)
+        assert isinstance(pair.files.failure, RequestRejectedError)
+        assert str(pair.files.failure.detail) == "Stream closed by near"
+        call.cancel()
+        await tape.until_closed()
+
+
+async def test_the_node_of_an_action_is_lost() -> None:
+    async with pair_of() as pair:
+        tape = Tape(ENDLESS, b"x")
+        call = asyncio.ensure_future(pair.near.call("files.hold", stream=tape.play()))
+        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        engine = pair.near._engine
+        assert engine is not None
+        engine._lost("far", True)
+        with pytest.raises(RequestRejectedError):
+            await call
+        await tape.until_closed()
+        pair.files.gate.set()
+
+
+async def test_a_node_that_stops_lets_its_streams_finish() -> None:
+    async with pair_of(stop_timeout_s=10.0) as pair:
+        tape = pair.files.tape = Tape(3, b"x")
+        stream = await pair.near.call("files.get")
+        assert await anext(stream) == b"x"
+        tape.gate.clear()
+        stopping = asyncio.ensure_future(pair.far.stop())
+        await asyncio.sleep(0.05)
+        tape.gate.set()
+        assert await joined(stream) == b"xx"
+        await stopping
+
+
+async def test_a_caller_that_stops_lets_its_streams_finish() -> None:
+    async with pair_of(stop_timeout_s=10.0) as pair:
+        tape = Tape(3, b"x")
+        tape.gate.clear()
+        call = asyncio.ensure_future(pair.near.call("files.put", stream=tape.play()))
+        await asyncio.sleep(0.05)
+        stopping = asyncio.ensure_future(pair.near.stop())
+        await asyncio.sleep(0.05)
+        tape.gate.set()
+        await stopping
+        with pytest.raises(BrokerDisconnectedError):
+            await call
+        await eventually(lambda: len(pair.files.seen) == 3, "all of it came", WAIT_S)
+        assert pair.files.failure is None
+
+
+async def test_a_node_that_stops_cuts_streams_that_take_too_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with pair_of(stop_timeout_s=0.1) as pair:
+        tape = pair.files.tape = Tape(ENDLESS, b"x")
+        stream = await pair.near.call("files.get")
+        assert await anext(stream) == b"x"
+        with caplog.at_level(logging.CRITICAL, "postroad.services"):
+            await pair.far.stop()
+        with pytest.raises(MoleculerError, match="far stops") as caught:
+            await joined(stream)
+        assert caught.value.type == CANCELLED
+        assert tape.is_closed
+
+
+async def test_a_reader_whose_own_node_stops(caplog: pytest.LogCaptureFixture) -> None:
+    async with pair_of(stop_timeout_s=0.1) as pair:
+        tape = pair.files.tape = Tape(ENDLESS, b"x")
+        stream = await pair.near.call("files.get")
+        assert await anext(stream) == b"x"
+        with caplog.at_level(logging.CRITICAL, "postroad.services"):
+            await pair.near.stop()
+        with pytest.raises(BrokerDisconnectedError):
+            await joined(stream)
+        await tape.until_closed()
+
+
+async def test_a_middleware_may_look_at_a_stream() -> None:
+    """What a middleware raises instead of an answer leaves nothing behind."""
+    async with pair_of() as pair:
+        tape = Tape(ENDLESS)
+
+        async def refused(*args: Any) -> Any:
+            raise ValidationError("no streams today")
+
+        pair.near._call = refused
+        with pytest.raises(ValidationError):
+            await pair.near.call("files.put", stream=tape.play())
+        assert tape.given == 0

@@ -1,0 +1,179 @@
+"""Streams that are read more slowly than they could be sent, and streams in which nothing moves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad.core.limits import KIB, MIB
+from postroad.services.stream_sources import Objects
+from postroad.services.stream_window import WINDOW_BYTES, WINDOW_PARTS, ReadCount, SendWindow
+from tests.raw_peers import eventually, holds_for
+from tests.stream_nodes import WAIT_S, Tape, chunks_of, joined, pair_of
+
+CHUNK = bytes(100 * KIB)
+WHERE = pytest.mark.parametrize("where", ["local", "remote"])
+
+
+# The window.
+
+
+def test_a_window_is_full_with_so_many_parts() -> None:
+    window = SendWindow()
+    for seq in range(1, WINDOW_PARTS + 1):
+        assert not window.is_full
+        window.send(seq, 1)
+    assert window.is_full
+    window.read(1)
+    assert not window.is_full
+    window.read(0)
+    window.read(WINDOW_PARTS)
+    window.read(WINDOW_PARTS + 5)
+    assert not window.is_full
+
+
+def test_a_window_is_full_with_so_many_bytes() -> None:
+    window = SendWindow()
+    window.send(1, 10 * WINDOW_BYTES)
+    assert window.is_full
+    window.read(1)
+    window.send(2, WINDOW_BYTES - 1)
+    assert not window.is_full
+    window.send(3, 1)
+    assert window.is_full
+
+
+@pytest.mark.parametrize("size", [0, 1, 50 * KIB, 256 * KIB, MIB, 10 * MIB])
+def test_a_reader_always_tells_before_a_sender_waits_for_ever(size: int) -> None:
+    """Whatever is on its way: once all of it is read, the sender has been told enough."""
+    window, count = SendWindow(), ReadCount()
+    sent = 0
+    for _ in range(10):
+        while not window.is_full:
+            sent += 1
+            window.send(sent, size)
+        while count.read < sent:
+            if count.add(size):
+                window.read(count.tell())
+        assert not window.is_full
+
+
+# Between nodes.
+
+
+async def test_a_sender_waits_for_the_action_that_reads() -> None:
+    async with pair_of(serializer="MsgPack") as pair:
+        tape = Tape(500, CHUNK)
+        call = asyncio.ensure_future(pair.near.call("files.hold", stream=tape.play()))
+        await eventually(lambda: tape.given > 30, "it sends what it may", WAIT_S)
+        await holds_for(lambda: tape.given < 50, "no more than that", 0.2)
+        assert pair.bytes_waiting(pair.far) <= WINDOW_BYTES + len(CHUNK)
+        pair.files.gate.set()
+        assert await call == 500
+        await pair.until_idle()
+
+
+async def test_an_action_waits_for_the_caller_that_reads() -> None:
+    async with pair_of(serializer="MsgPack") as pair:
+        tape = pair.files.tape = Tape(500, CHUNK)
+        stream = await pair.near.call("files.get")
+        await eventually(lambda: tape.given > 30, "it sends what it may", WAIT_S)
+        await holds_for(lambda: tape.given < 50, "no more than that", 0.2)
+        assert pair.bytes_waiting(pair.near) <= WINDOW_BYTES + len(CHUNK)
+        assert len(await joined(stream)) == 500 * len(CHUNK)
+        await pair.until_idle()
+
+
+async def test_values_count_as_much_as_they_weigh() -> None:
+    async with pair_of(serializer="MsgPack") as pair:
+        tape = pair.files.tape = Tape(50, {"text": "x" * MIB})
+        stream = await pair.near.call("files.play", {"objects": True})
+        await eventually(lambda: tape.given >= 4, "it sends what it may", WAIT_S)
+        await holds_for(lambda: tape.given <= 6, "no more than that", 0.1)
+        assert len(await chunks_of(stream)) == 50
+        await pair.until_idle()
+
+
+async def test_a_slow_reader_never_has_much_waiting() -> None:
+    async with pair_of(serializer="MsgPack") as pair:
+        pair.files.tape = Tape(300, CHUNK)
+        most = 0
+        async with await pair.near.call("files.get") as stream:
+            async for _ in stream:
+                most = max(most, pair.bytes_waiting(pair.near))
+                await asyncio.sleep(0.001)
+        assert 0 < most <= WINDOW_BYTES + len(CHUNK)
+
+
+async def test_streams_do_not_wait_for_each_other() -> None:
+    async with pair_of(serializer="MsgPack") as pair:
+        pair.files.tape = Tape(500, CHUNK)
+        stuck = await pair.near.call("files.get")
+        for _ in range(3):
+            other = await pair.near.call("files.get")
+            assert len(await joined(other)) == 500 * len(CHUNK)
+        await stuck.aclose()
+        await pair.until_idle()
+
+
+async def test_a_stream_does_not_stop_everything_else() -> None:
+    """A source that never waits, and a reader that never waits, leave room for calls."""
+    async with pair_of(serializer="MsgPack") as pair:
+        pair.files.tape = Tape(20_000, b"x" * 100)
+        stream = await pair.near.call("files.get")
+        reading = asyncio.ensure_future(joined(stream))
+        calls = 0
+        while not reading.done():
+            await pair.near.call("files.ignore")
+            calls += 1
+        assert len(await reading) == 2_000_000
+        assert calls > 50
+
+
+# Nothing moves.
+
+
+@WHERE
+@pytest.mark.parametrize("way", ["there", "back"])
+async def test_a_stream_may_be_quiet(where: str, way: str) -> None:
+    """Between nodes of this package, whoever has nothing to send says that it is alive."""
+    async with pair_of(stream_idle_s=0.2) as pair:
+        tape = Tape(2, b"x")
+        tape.gate.clear()
+        if way == "there":
+            call = asyncio.ensure_future(pair.caller(where).call("files.put", stream=tape.play()))
+        else:
+            pair.files.tape = tape
+            stream = await pair.caller(where).call("files.get")
+            call = asyncio.ensure_future(chunks_of(stream))
+        await asyncio.sleep(0.7)
+        assert not call.done()
+        tape.gate.set()
+        assert await call
+        await pair.until_idle()
+
+
+@WHERE
+async def test_a_reader_may_take_its_time(where: str) -> None:
+    async with pair_of(stream_idle_s=0.2) as pair:
+        tape = Tape(500)
+        call = asyncio.ensure_future(pair.caller(where).call("files.hold", stream=tape.play()))
+        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        await asyncio.sleep(0.7)
+        pair.files.gate.set()
+        assert await call == 500
+        await pair.until_idle()
+
+
+async def test_many_streams_at_once() -> None:
+    async with pair_of(serializer="MsgPack") as pair:
+
+        async def echo(number: int) -> bool:
+            sent = [{"n": number, "i": index} for index in range(100)]
+            tape = Tape(100, sent[0])
+            stream = await pair.near.call("files.echo", stream=Objects(tape.play()))
+            return await chunks_of(stream) == [sent[0]] * 100
+
+        assert all(await asyncio.gather(*map(echo, range(200))))
+        await pair.until_idle()

@@ -1,0 +1,277 @@
+"""Streams with calls and as results, between nodes and within one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import ConfigError, UsageError
+from postroad.core.limits import KIB, MIB
+from postroad.services.config import BrokerConfig
+from postroad.services.errors import MoleculerError, RemoteError
+from postroad.services.incoming_stream import IncomingStream
+from postroad.services.policies import RetryPolicy
+from postroad.services.stream_sources import BAD_CHUNK, Objects
+from tests.stream_nodes import Tape, chunks_of, joined, pair_of, pieces, values
+
+WHERE = pytest.mark.parametrize("where", ["local", "remote"])
+SIZES = [0, 1, 300 * KIB, 5 * MIB + 1]
+
+
+def some_bytes(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+@pytest.mark.parametrize("serializer", ["JSON", "MsgPack", "CBOR"])
+@pytest.mark.parametrize("size", SIZES)
+async def test_bytes_go_with_a_call(serializer: str, size: int) -> None:
+    data = some_bytes(size)
+    async with pair_of(serializer=serializer) as pair:
+        given = await pair.near.call(
+            "files.put", {"name": "a"}, stream=pieces(data, 100_000), meta={"by": "me"}
+        )
+        assert given["params"] == {"name": "a"}
+        assert given["meta"] == {"by": "me"}
+        assert b"".join(pair.files.seen) == data
+        assert all(type(it) is bytes and len(it) <= 256 * KIB for it in pair.files.seen)
+        await pair.until_idle()
+
+
+@pytest.mark.parametrize("serializer", ["JSON", "MsgPack", "CBOR"])
+@pytest.mark.parametrize("size", SIZES)
+async def test_bytes_are_a_result(serializer: str, size: int) -> None:
+    data = some_bytes(size)
+    async with pair_of(serializer=serializer) as pair:
+        pair.files.tape = Tape(1, data)
+        stream = await pair.near.call("files.get")
+        assert isinstance(stream, IncomingStream)
+        assert not stream.has_objects
+        assert await joined(stream) == data
+        assert await chunks_of(stream) == []
+        assert pair.files.tape.is_closed
+        await pair.until_idle()
+
+
+async def test_fifty_megabytes_both_ways_at_once() -> None:
+    data = some_bytes(50_000_000)
+    async with pair_of(serializer="MsgPack") as pair:
+        stream = await pair.near.call("files.echo", stream=pieces(data, 999_999))
+        assert await joined(stream) == data
+        await pair.until_idle()
+
+
+@WHERE
+async def test_what_comes_goes_back(where: str) -> None:
+    async with pair_of() as pair:
+        stream = await pair.caller(where).call("files.echo", stream=values(b"a", b"", b"bc"))
+        assert await joined(stream) == b"abc"
+        await pair.until_idle()
+
+
+@WHERE
+async def test_values_of_any_sort(where: str) -> None:
+    sent = [{"a": 1}, [1, "2"], "text", 0, False, {"deep": {"er": [None]}}]
+    async with pair_of() as pair:
+        stream = await pair.caller(where).call("files.echo", stream=Objects(values(*sent)))
+        assert stream.has_objects
+        assert await chunks_of(stream) == sent
+        pair.files.tape = Tape(3, {"n": 1})
+        stream = await pair.caller(where).call("files.play", {"objects": True})
+        assert await chunks_of(stream) == [{"n": 1}] * 3
+        await pair.until_idle()
+
+
+@WHERE
+async def test_many_small_values(where: str) -> None:
+    sent = [{"n": number} for number in range(5_000)]
+    async with pair_of() as pair:
+        stream = await pair.caller(where).call("files.echo", stream=Objects(values(*sent)))
+        assert await chunks_of(stream) == sent
+        await pair.until_idle()
+
+
+@WHERE
+async def test_texts_become_bytes(where: str) -> None:
+    async with pair_of() as pair:
+        sent = ["gr\u00fc", bytearray(b"x"), memoryview(b"yz")]
+        stream = await pair.caller(where).call("files.echo", stream=values(*sent))
+        assert await joined(stream) == "gr\u00fcxyz".encode()
+
+
+@WHERE
+@pytest.mark.parametrize("chunk", [{"a": 1}, 5, None, [b"x"]])
+async def test_other_chunks_need_to_be_wrapped(where: str, chunk: Any) -> None:
+    async with pair_of() as pair:
+        with pytest.raises(MoleculerError, match=r"Objects\(") as caught:
+            await pair.caller(where).call("files.put", stream=values(b"first", chunk))
+        assert caught.value.type == BAD_CHUNK
+        assert pair.files.seen == [b"first"]
+        pair.files.tape = Tape(1, chunk)
+        stream = await pair.caller(where).call("files.get")
+        with pytest.raises(MoleculerError, match=r"Objects\("):
+            await anext(stream)
+        assert pair.files.tape.is_closed
+        await pair.until_idle()
+
+
+@WHERE
+async def test_none_is_no_value(where: str) -> None:
+    async with pair_of() as pair:
+        with pytest.raises(MoleculerError, match="None") as caught:
+            await pair.caller(where).call("files.put", stream=Objects(values(None)))
+        assert caught.value.type == BAD_CHUNK
+
+
+async def test_values_that_cannot_be_sent() -> None:
+    async with pair_of() as pair:
+        with pytest.raises(RemoteError, match="cannot be sent") as caught:
+            await pair.near.call("files.put", stream=Objects(values(1, object())))
+        assert caught.value.name == "UnsendablePacket"
+        assert pair.files.seen == [1]
+        await pair.until_idle()
+
+
+@WHERE
+async def test_meta_comes_back_with_the_beginning(where: str) -> None:
+    async with pair_of() as pair:
+        pair.files.tape = Tape(1, b"x")
+        ctx = pair.caller(where).context()
+        stream = await ctx.call("files.play")
+        assert ctx.meta == {"told": "by files"}
+        assert await joined(stream) == b"x"
+
+
+@WHERE
+async def test_a_generator_is_too_late_for_meta(where: str) -> None:
+    """It runs when it is read, and by then the answer has gone."""
+    async with pair_of() as pair:
+        pair.files.tape = Tape(1, b"x")
+        ctx = pair.caller(where).context()
+        stream = await ctx.call("files.get")
+        assert await joined(stream) == b"x"
+        assert ctx.meta == {}
+
+
+@WHERE
+async def test_the_time_is_that_of_the_answer(where: str) -> None:
+    async with pair_of() as pair:
+        tape = pair.files.tape = Tape(2, b"x")
+        stream = await pair.caller(where).call("files.get", timeout_s=0.05)
+        tape.gate.clear()
+        reading = asyncio.ensure_future(joined(stream))
+        await asyncio.sleep(0.1)
+        tape.gate.set()
+        assert await reading == b"xx"
+
+
+@WHERE
+async def test_a_call_is_not_made_twice_with_a_stream(where: str) -> None:
+    async with pair_of(retry=RetryPolicy(is_enabled=True, delay_s=0.01)) as pair:
+        tape = Tape(1, {"wrong": 1})
+        with pytest.raises(MoleculerError):
+            await pair.caller(where).call("files.put", stream=tape.play(), retries=3)
+        assert tape.given == 1
+        assert tape.is_closed
+
+
+@WHERE
+@pytest.mark.parametrize("stream", [b"bytes", [b"x"], 5])
+async def test_what_is_no_stream(where: str, stream: Any) -> None:
+    async with pair_of() as pair:
+        with pytest.raises(UsageError, match="async iterable"):
+            await pair.caller(where).call("files.put", stream=stream)
+
+
+async def test_a_stream_has_one_reader() -> None:
+    async with pair_of() as pair:
+        tape = pair.files.tape = Tape(1, b"x")
+        tape.gate.clear()
+        stream = await pair.near.call("files.get")
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="one reader"):
+            await anext(stream)
+        tape.gate.set()
+        assert await first == b"x"
+
+
+async def test_a_read_that_is_cancelled_loses_nothing() -> None:
+    async with pair_of() as pair:
+        tape = pair.files.tape = Tape(2, b"x")
+        tape.gate.clear()
+        stream = await pair.near.call("files.get")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(stream), 0.02)
+        tape.gate.set()
+        assert await joined(stream) == b"xx"
+
+
+async def test_a_local_read_that_is_cancelled_breaks_the_stream() -> None:
+    async with pair_of() as pair:
+        tape = pair.files.tape = Tape(2, b"x")
+        tape.gate.clear()
+        stream = await pair.far.call("files.get")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(stream), 0.02)
+        with pytest.raises(MoleculerError, match="cancelled"):
+            await joined(stream)
+
+
+async def test_where_the_transporter_balances() -> None:
+    async with pair_of(uses_balancer=False) as pair:
+        data = some_bytes(MIB)
+        stream = await pair.near.call("files.echo", stream=pieces(data, 100_000))
+        assert await joined(stream) == data
+        pair.files.tape = Tape(3, b"x")
+        stream = await pair.near.call("files.get")
+        assert await joined(stream) == b"xxx"
+        await pair.until_idle()
+
+
+async def test_too_many_streams() -> None:
+    async with pair_of(streams_max=1) as pair:
+        tape = pair.files.tape = Tape(1, b"x")
+        tape.gate.clear()
+        first = await pair.near.call("files.get")
+        with pytest.raises(MoleculerError, match="too many streams"):
+            await pair.near.call("files.get")
+        tape.gate.set()
+        assert await joined(first) == b"x"
+        again = await pair.near.call("files.get")
+        assert await joined(again) == b"x"
+
+        putting = Tape(1, b"x")
+        putting.gate.clear()
+        call = asyncio.ensure_future(pair.near.call("files.put", stream=putting.play()))
+        await asyncio.sleep(0.02)
+        other = Tape(1, b"x")
+        with pytest.raises(MoleculerError, match="too many streams"):
+            await pair.near.call("files.put", stream=other.play())
+        await other.until_closed()
+        putting.gate.set()
+        assert (await call)["chunks"] == 1
+        await pair.until_idle()
+
+
+def test_settings_are_checked() -> None:
+    for setting in ("streams_max", "stream_bytes_max", "streams_bytes_max"):
+        with pytest.raises(ConfigError, match=setting):
+            BrokerConfig(**{setting: 0})
+    with pytest.raises(ConfigError, match="stream_idle_s"):
+        BrokerConfig(stream_idle_s=-1)
+
+
+async def test_an_answer_that_comes_too_late() -> None:
+    """The stream of an answer nobody waits for is told to stop."""
+    async with pair_of() as pair:
+        tape = pair.files.tape = Tape(1_000)
+        call = asyncio.ensure_future(pair.near.call("files.play", {"waits": True}))
+        await asyncio.sleep(0.02)
+        call.cancel()
+        pair.files.gate.set()
+        await tape.until_closed()
+        assert tape.given < 100
+        await pair.until_idle()

@@ -1,0 +1,207 @@
+"""Two nodes that know each other: ours, `py`, and one of the original system, `js`."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from postroad.services.broker import Broker
+from postroad.services.context import Context
+from postroad.services.middleware import Handler, Middleware
+from postroad.services.schema import ActionInfo
+from tests.interop.services.javascript_node import JavascriptNode
+from tests.interop.services.python_node import start_child, transporter_at
+from tests.interop.services.python_services import NAMES, THEIR_NAMES, Heard, services_of
+from tests.raw_peers import eventually
+from tests.servers.mosquitto import shared_mosquitto
+from tests.servers.nats import shared_nats
+from tests.servers.process import free_port
+from tests.servers.rabbitmq import shared_rabbitmq
+from tests.servers.redis import shared_redis
+
+WAIT_S = 20.0
+OURS, THEIRS = "py", "js"
+
+_namespaces = count(1)
+_SERVERS: dict[str, Callable[[], Any]] = {
+    "AMQP": shared_rabbitmq,
+    "MQTT": shared_mosquitto,
+    "NATS": shared_nats,
+    "Redis": shared_redis,
+}
+
+
+class Wiring(NamedTuple):
+    """How two nodes talk."""
+
+    transporter: str
+    """As the original system calls it."""
+    serializer: str = "JSON"
+    uses_balancer: bool = True
+
+    def __str__(self) -> str:
+        names = [self.transporter, self.serializer, *(() if self.uses_balancer else ("balanced",))]
+        return "-".join(names)
+
+
+TRANSPORTERS = ("TCP", "NATS", "Redis", "MQTT", "AMQP")
+SERIALIZERS = ("JSON", "MsgPack", "CBOR")
+PLAIN = (Wiring("TCP"), Wiring("NATS"))
+"""Over which everything is tried."""
+ALL = tuple(Wiring(transporter, it) for transporter in TRANSPORTERS for it in SERIALIZERS)
+BALANCED = (Wiring("NATS", uses_balancer=False), Wiring("AMQP", uses_balancer=False))
+"""Where the server chooses who gets a call."""
+
+
+class ReplyWatch(Middleware):
+    """Remembers the headers of all responses."""
+
+    def __init__(self, replies: list[dict[str, Any]]) -> None:
+        self._replies = replies
+
+    def remote_action(self, next: Handler, action: ActionInfo) -> Handler:
+        async def watched(ctx: Context) -> Any:
+            result = await next(ctx)
+            self._replies.append(ctx.response_headers)
+            return result
+
+        return watched
+
+
+class Pair:
+    """The two nodes, each of which can be ended and started again.
+
+    Attributes:
+        broker: our node.
+        js: the other one.
+        heard: what handlers of events got here.
+        replies: the headers of responses that came here.
+    """
+
+    broker: Broker
+    js: JavascriptNode
+
+    def __init__(self, modules: Path, wiring: Wiring, **settings: Any) -> None:
+        """The settings are those of our broker; what both have is the same for the other."""
+        self.wiring = wiring
+        self.heard: Heard = []
+        self.replies: list[dict[str, Any]] = []
+        self.namespace = f"pair{next(_namespaces)}"
+        self._modules = modules
+        self._settings = settings
+        self._urls: dict[str, str] = {}
+        if wiring.transporter == "TCP":
+            self._urls = {it: f"127.0.0.1:{free_port()}" for it in (OURS, THEIRS)}
+
+    # Our node.
+
+    def make_broker(self, node_id: str = OURS) -> Broker:
+        return Broker(
+            node_id,
+            transporter=transporter_at(self._place()),
+            middlewares=[ReplyWatch(self.replies)],
+            **self._broker_settings(),
+        )
+
+    def _broker_settings(self) -> dict[str, Any]:
+        return {
+            "namespace": self.namespace,
+            "serializer": self.wiring.serializer,
+            "uses_balancer": self.wiring.uses_balancer,
+            "metadata": {"region": "here"},
+            **self._settings,
+        }
+
+    def _place(self) -> str | dict[str, str]:
+        """The server, or where each node is."""
+        url: str = "" if self._urls else _SERVERS[self.wiring.transporter]().url
+        return self._urls or url
+
+    async def start_child(self) -> Process:
+        """Our node in a process of its own, which can be killed; gives it when it is started."""
+        said = {"node_id": OURS, "place": self._place(), **self._broker_settings()}
+        return await start_child(said)
+
+    async def start_python(self) -> None:
+        self.broker = self.make_broker()
+        self.broker.add(*services_of(self.heard))
+        await self.broker.start()
+
+    # The other one.
+
+    def javascript_options(self, node_id: str = THEIRS) -> dict[str, Any]:
+        times = {
+            "heartbeatInterval": self._settings.get("heartbeat_interval_s", 10),
+            "heartbeatTimeout": self._settings.get("heartbeat_timeout_s", 30),
+        }
+        return {
+            "nodeID": node_id,
+            "namespace": self.namespace,
+            "serializer": self.wiring.serializer,
+            "transporter": {"type": self.wiring.transporter, "options": self._options()},
+            "disableBalancer": not self.wiring.uses_balancer,
+            "metadata": {"region": "there"},
+            "transit": {"serviceChangedDebounceTime": 50},
+            **times,
+        }
+
+    def _options(self) -> Any:
+        if self._urls:
+            told = {"urls": self._urls, "udpDiscovery": False, "gossipPeriod": 1}
+            return {**told, "useHostname": False}
+        url = self._place()
+        match self.wiring.transporter:
+            case "AMQP":
+                return {"url": url, "prefetch": 10}
+            case "NATS":
+                return {"servers": [url]}
+        return url
+
+    async def start_javascript(self) -> None:
+        self.js = await JavascriptNode.spawn(self._modules, self.javascript_options())
+        await self.js.ask("start")
+
+    # Both.
+
+    async def start(self) -> None:
+        await asyncio.gather(self.start_python(), self.start_javascript())
+        await self.acquainted()
+
+    async def acquainted(self) -> None:
+        """Wait until each knows the services of the other."""
+        await asyncio.gather(
+            self.broker.wait_for_services(THEIR_NAMES, timeout_s=WAIT_S),
+            self.js.has_services(*NAMES),
+        )
+
+    async def close(self) -> None:
+        try:
+            if hasattr(self, "broker"):
+                await self.broker.stop()
+        finally:
+            if hasattr(self, "js"):
+                await self.js.close()
+
+    # What is heard.
+
+    async def hear(self, number: int = 1) -> Heard:
+        """Take what our handlers of events got, once there is so much."""
+        await eventually(lambda: len(self.heard) >= number, f"{number} events", WAIT_S)
+        heard = [*self.heard]
+        self.heard.clear()
+        return heard
+
+
+@asynccontextmanager
+async def open_pair(modules: Path, wiring: Wiring, **settings: Any) -> AsyncIterator[Pair]:
+    pair = Pair(modules, wiring, **settings)
+    try:
+        await pair.start()
+        yield pair
+    finally:
+        await pair.close()

@@ -1,0 +1,121 @@
+"""The heart of it, over every transporter with every serializer, both ways."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from postroad.services.errors import MoleculerClientError, ServiceNotFoundError, ValidationError
+from tests.interop.services.javascript_node import JavascriptError
+from tests.interop.services.pairs import ALL, OURS, THEIRS, Pair
+from tests.interop.services.python_services import content, digest, source
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(180),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.parametrize("pair", ALL, ids=str, indirect=True, scope="module"),
+]
+
+PARAMS: dict[str, Any] = {
+    "text": "grüße \u0000 \U0001f3e4",
+    "numbers": [0, -1, 2**31, 2**53 - 1, 0.1, -1.5e300],
+    "nothing": None,
+    "flags": [True, False],
+    "deep": {"er": [{"st": []}, {}]},
+}
+META = {"user": {"name": "eve"}, "n": 1}
+HEADERS = {"trace": "abc"}
+SIZE = 300 * 1024
+OBJECTS = [{"a": 1}, [1, 2], "text", 0, {"deep": {"er": [None]}}]
+
+
+def sum_of(seed: str, size: int) -> dict[str, Any]:
+    return {"bytes": size, "sha256": hashlib.sha256(content(seed, size)).hexdigest()}
+
+
+async def test_calls(pair: Pair) -> None:
+    assert await pair.broker.call("js.echo", PARAMS) == PARAMS
+    assert await pair.js.call("py.echo", PARAMS) == PARAMS
+    assert await pair.broker.call("js.nothing") is None
+    assert await pair.js.call("py.nothing") is None
+
+
+async def test_meta_and_headers(pair: Pair) -> None:
+    ctx = pair.broker.context(meta=META)
+    theirs = await ctx.call("js.context", headers=HEADERS)
+    ours, meta = await pair.js.call_with_meta("py.context", meta=META, headers=HEADERS)
+
+    assert (theirs["meta"], theirs["headers"], theirs["nodeID"]) == (META, HEADERS, OURS)
+    assert (ours["meta"], ours["headers"], ours["nodeID"]) == (META, HEADERS, THEIRS)
+    assert ctx.meta == {**META, "seen": "by js"}
+    assert meta == {**META, "seen": "by py"}
+
+
+async def test_errors(pair: Pair) -> None:
+    with pytest.raises(ValidationError) as refused:
+        await pair.broker.call("js.checked", {"count": -1})
+    with pytest.raises(MoleculerClientError) as failed:
+        await pair.broker.call("js.tagAndFail")
+    with pytest.raises(ServiceNotFoundError):
+        await pair.broker.call("js.none", node_id=THEIRS)
+    with pytest.raises(JavascriptError) as refused_there:
+        await pair.js.call("py.checked", {"count": -1})
+    with pytest.raises(JavascriptError) as failed_there:
+        await pair.js.call("py.tagAndFail")
+
+    assert refused.value.data[0]["field"] == "count"
+    assert (failed.value.status, failed.value.type) == (409, "CONFLICT")
+    assert refused_there.value.told["name"] == "ValidationError"
+    assert refused_there.value.told["data"][0]["field"] == "count"
+    assert failed_there.value.told["code"] == 409
+    assert failed_there.value.told["data"] == {"why": "so"}
+    assert failed_there.value.meta == {"tag": "set before the failure"}
+
+
+async def test_events(pair: Pair) -> None:
+    await pair.broker.emit("js.exact", {"n": 1}, meta=META, headers=HEADERS)
+    await pair.js.ask("emit", event="py.exact", data={"n": 1}, options={"meta": META})
+    theirs, ours = await pair.js.heard(3), await pair.hear(3)
+
+    for heard, node_id in ((theirs, OURS), (ours, THEIRS)):
+        assert sorted(it["handler"] for it in heard) == ["exact", "star", "stars"]
+        assert {it["nodeID"] for it in heard} == {node_id}
+        assert all(it["data"] == {"n": 1} and it["meta"] == META for it in heard)
+    assert all(it["headers"] == HEADERS for it in theirs)
+
+
+async def test_streams_of_bytes(pair: Pair) -> None:
+    said = {"seed": "core", "size": SIZE}
+    expected = sum_of("core", SIZE)
+    ours = await pair.broker.call("js.upload", {"a": 1}, stream=source(said))
+    theirs = await pair.js.call("py.upload", {"a": 1}, stream=said)
+
+    assert ours == theirs == {"params": {"a": 1}, "meta": {}, **expected}
+    assert await digest(await pair.broker.call("js.download", said)) == expected
+    assert await pair.js.call("py.download", said) == expected
+
+
+async def test_streams_of_objects(pair: Pair) -> None:
+    said = {"objects": OBJECTS}
+    ours = await pair.broker.call("js.upload", {}, stream=source(said))
+    theirs = await pair.js.call("py.upload", {}, stream=said)
+
+    assert ours["objects"] == theirs["objects"] == OBJECTS
+    assert await digest(await pair.broker.call("js.download", said)) == said
+    assert await pair.js.call("py.download", said) == said
+
+
+async def test_restarts_with_the_same_name(pair: Pair) -> None:
+    await pair.js.kill()
+    await pair.start_javascript()
+    await pair.acquainted()
+    assert await pair.broker.call("js.echo", {"n": 1}) == {"n": 1}
+
+    await pair.broker.stop()
+    await pair.js.lacks_services("py")
+    await pair.start_python()
+    await pair.acquainted()
+    assert await pair.js.call("py.echo", {"n": 1}) == {"n": 1}

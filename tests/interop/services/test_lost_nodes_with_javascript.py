@@ -1,0 +1,217 @@
+"""Nodes that stop, hang, are killed and come back, ours and one of the original system."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from postroad.services.errors import (
+    RequestRejectedError,
+    ServiceNotAvailableError,
+    ServiceNotFoundError,
+)
+from tests.interop.services.javascript_node import JavascriptError, JavascriptNode
+from tests.interop.services.pairs import OURS, THEIRS, WAIT_S, Pair, Wiring
+from tests.interop.services.python_services import NAMES, THEIR_NAMES
+from tests.raw_peers import eventually
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+BEATING = Wiring("NATS")
+LINKED = Wiring("TCP")
+# There half a second more or less is left to chance.
+TIMES = {"heartbeat_interval_s": 1, "heartbeat_timeout_s": 3}
+SOON_S = 2.0
+
+
+@pytest.fixture(params=[LINKED, BEATING], ids=str)
+def wiring(request: pytest.FixtureRequest) -> Wiring:
+    wiring: Wiring = request.param
+    return wiring
+
+
+@pytest_asyncio.fixture
+async def nodes(modules: Path, wiring: Wiring) -> AsyncIterator[Pair]:
+    """Nodes that are not started."""
+    pair = Pair(modules, wiring, **TIMES)
+    yield pair
+    await pair.close()
+
+
+def is_online(pair: Pair) -> bool:
+    node = pair.broker.registry.node(THEIRS)
+    return node is not None and node.is_available
+
+
+async def served(pair: Pair, running: asyncio.Task[Any], service: str = "py") -> None:
+    """Wait until a call of an action of ours has come."""
+
+    def is_running() -> bool:
+        return pair.broker.statistics()["serving"] > 0
+
+    await eventually(lambda: is_running() or running.done(), "it runs", WAIT_S)
+    assert not running.done()
+
+
+# Goodbye.
+
+
+async def test_we_stop_gracefully(nodes: Pair) -> None:
+    """What runs is finished, then the other node hears of it; nothing is lost."""
+    await nodes.start()
+    running = asyncio.create_task(nodes.js.call("py.slow", {"ms": 1_000}))
+    await served(nodes, running)
+    stopping = asyncio.create_task(nodes.broker.stop())
+    await nodes.js.lacks_services("py")
+    with pytest.raises(JavascriptError, match="ServiceNot"):
+        await nodes.js.call("py.echo")
+    await stopping
+    news = await nodes.js.ask("news", event="$node.disconnected", node=OURS)
+
+    assert await running == "slept"
+    assert news[-1]["unexpected"] is False
+
+
+async def test_they_stop(nodes: Pair) -> None:
+    await nodes.start()
+    waiting = asyncio.create_task(nodes.broker.call("js.slow", {"ms": 30_000}))
+    await nodes.broker.call("js.echo")
+    await nodes.js.ask("stop")
+    with pytest.raises(RequestRejectedError):
+        await waiting
+    await eventually(lambda: not is_online(nodes), "it is offline", SOON_S)
+    with pytest.raises((ServiceNotFoundError, ServiceNotAvailableError)):
+        await nodes.broker.call("js.echo")
+
+
+async def test_they_stop_and_start_again(nodes: Pair) -> None:
+    await nodes.start()
+    await nodes.js.ask("stop")
+    await eventually(lambda: not is_online(nodes), "it is offline", WAIT_S)
+    await nodes.js.close()
+    await nodes.start_javascript()
+    await nodes.acquainted()
+
+    assert await nodes.broker.call("js.echo", {"n": 1}) == {"n": 1}
+    assert await nodes.js.call("py.echo", {"n": 1}) == {"n": 1}
+
+
+async def test_we_stop_and_start_again(nodes: Pair) -> None:
+    await nodes.start()
+    await nodes.broker.stop()
+    await nodes.js.lacks_services(*NAMES)
+    await nodes.start_python()
+    await nodes.acquainted()
+
+    assert await nodes.broker.call("js.echo", {"n": 1}) == {"n": 1}
+    assert await nodes.js.call("py.echo", {"n": 1}) == {"n": 1}
+
+
+# No goodbye.
+
+
+async def test_they_are_killed(nodes: Pair) -> None:
+    await nodes.start()
+    waiting = asyncio.create_task(nodes.broker.call("js.slow", {"ms": 30_000}))
+    await nodes.broker.call("js.echo")
+    await nodes.js.kill()
+    with pytest.raises(RequestRejectedError):
+        await waiting
+
+    assert not is_online(nodes)
+
+
+async def test_we_are_killed(nodes: Pair) -> None:
+    child = await nodes.start_child()
+    await nodes.start_javascript()
+    await nodes.js.has_services(*NAMES)
+    waiting = asyncio.create_task(nodes.js.call("py.slow", {"ms": 30_000}))
+    await nodes.js.call("py.echo")
+    child.kill()
+    await child.wait()
+    with pytest.raises(JavascriptError, match="RequestRejectedError"):
+        await waiting
+    news = await nodes.js.ask("news", event="$node.disconnected", node=OURS)
+
+    assert news[-1]["event"] == "$node.disconnected"
+
+
+async def test_they_are_killed_and_start_again(nodes: Pair) -> None:
+    """Before anybody missed them: calls to the life before do not wait for the new one."""
+    await nodes.start()
+    known = nodes.broker.registry.node(THEIRS)
+    assert known is not None
+    first = known.instance_id
+    waiting = asyncio.create_task(nodes.broker.call("js.slow", {"ms": 30_000}))
+    await nodes.broker.call("js.echo")
+    await nodes.js.kill()
+    await nodes.start_javascript()
+    with pytest.raises(RequestRejectedError):
+        await waiting
+    await nodes.acquainted()
+
+    node = nodes.broker.registry.node(THEIRS)
+    assert node is not None
+    assert node.instance_id != first
+    assert await nodes.broker.call("js.echo", {"n": 1}) == {"n": 1}
+    assert await nodes.js.call("py.echo", {"n": 1}) == {"n": 1}
+
+
+async def test_we_are_killed_and_start_again(nodes: Pair) -> None:
+    child = await nodes.start_child()
+    await nodes.start_javascript()
+    await nodes.js.has_services(*NAMES)
+    child.kill()
+    await child.wait()
+    await nodes.start_python()
+    await nodes.broker.wait_for_services(THEIR_NAMES, timeout_s=WAIT_S)
+    local = nodes.broker.registry.local.instance_id
+
+    async def instance() -> Any:
+        return next(it["instanceID"] for it in await nodes.js.ask("nodes") if it["id"] == OURS)
+
+    async with asyncio.timeout(WAIT_S):
+        while await instance() != local:
+            await nodes.js.ask("ping", node=OURS)
+    await nodes.js.has_services(*NAMES)
+    assert await nodes.js.call("py.echo", {"n": 1}) == {"n": 1}
+
+
+# Silence.
+
+
+@pytest.mark.parametrize("wiring", [BEATING], ids=str, indirect=True)
+async def test_they_hang_and_come_back(nodes: Pair) -> None:
+    await nodes.start()
+    waiting = asyncio.create_task(nodes.broker.call("js.slow", {"ms": 30_000}))
+    await nodes.broker.call("js.echo")
+    nodes.js.pause()
+    with pytest.raises(RequestRejectedError):
+        await waiting
+    assert not is_online(nodes)
+    nodes.js.resume()
+    await nodes.acquainted()
+
+    assert await nodes.broker.call("js.echo", {"n": 1}) == {"n": 1}
+    assert await nodes.js.call("py.echo", {"n": 1}) == {"n": 1}
+
+
+# Two of one name.
+
+
+@pytest.mark.parametrize("wiring", [BEATING], ids=str, indirect=True)
+async def test_their_node_does_not_get_our_name(nodes: Pair, modules: Path) -> None:
+    """It ends when it hears that there is another of its name; ours goes on."""
+    await nodes.start()
+    second = await JavascriptNode.spawn(modules, nodes.javascript_options(OURS))
+    with pytest.raises(AssertionError, match="the node ended"):
+        await second.ask("start")
+    await second.close()
+
+    assert await nodes.broker.call("js.echo", {"n": 1}) == {"n": 1}
+    assert await nodes.js.call("py.echo", {"n": 1}) == {"n": 1}

@@ -1,0 +1,129 @@
+"""What our node and one of the original system know of each other, while both are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from postroad.services.context import Context
+from postroad.services.errors import (
+    BrokerDisconnectedError,
+    RequestTimeoutError,
+    ServiceNotAvailableError,
+)
+from postroad.services.service import Service, action
+from tests.interop.services.javascript_node import JavascriptError
+from tests.interop.services.pairs import OURS, PLAIN, THEIRS, WAIT_S, Pair
+from tests.raw_peers import eventually
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(180),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.parametrize("pair", PLAIN, ids=str, indirect=True, scope="module"),
+]
+
+
+class Late(Service):
+    name = "late"
+
+    @action
+    def run(self, ctx: Context) -> str:
+        return "late"
+
+
+async def node_there(pair: Pair, node_id: str) -> Any:
+    """What the other node knows of a node."""
+    return next(it for it in await pair.js.ask("nodes") if it["id"] == node_id)
+
+
+async def test_ping(pair: Pair) -> None:
+    ours = await pair.broker.ping(THEIRS)
+    theirs = await pair.js.ask("ping", node=OURS)
+
+    assert (ours.node_id, theirs["nodeID"]) == (THEIRS, OURS)
+    assert 0 <= ours.elapsed_s < 2
+    assert abs(ours.time_difference_s) < 2
+    assert 0 <= theirs["elapsedTime"] < 2_000
+    assert abs(theirs["timeDiff"]) < 2_000
+
+
+async def test_ping_of_nobody(pair: Pair) -> None:
+    with pytest.raises((BrokerDisconnectedError, RequestTimeoutError)):
+        await pair.broker.ping("nobody", timeout_s=0.1)
+
+
+async def test_what_is_told_of_a_node(pair: Pair) -> None:
+    theirs = pair.broker.registry.node(THEIRS)
+    ours = await node_there(pair, OURS)
+
+    assert theirs is not None
+    assert theirs.is_available
+    assert (theirs.info.client.type, theirs.info.client.version) == ("nodejs", "0.15.2")
+    assert theirs.info.metadata == {"region": "there"}
+    assert ours["available"]
+    assert ours["client"]["type"] == "postroad"
+    assert ours["metadata"] == {"region": "here"}
+    assert ours["instanceID"] == pair.broker.registry.local.instance_id
+
+
+async def test_what_is_told_of_services(pair: Pair) -> None:
+    """Settings are for all to read, but those that are to be kept to oneself."""
+    node = pair.broker.registry.node(THEIRS)
+    assert node is not None
+    theirs = {it.full_name: it for it in node.info.services}
+    ours = {it["fullName"]: it for it in (await node_there(pair, OURS))["services"]}
+
+    assert {"$node", "js", "v2.js", "beta.js", "shared"} == theirs.keys()
+    assert {"$node", "py", "v2.py", "beta.py", "shared"} == ours.keys()
+    assert theirs["js"].settings["colour"] == "red"
+    assert theirs["js"].metadata["made"] == "in js"
+    assert ours["py"]["settings"]["colour"] == "blue"
+    assert ours["py"]["metadata"]["made"] == "in python"
+    assert "key" not in theirs["js"].settings
+    assert "key" not in ours["py"]["settings"]
+
+
+async def test_actions_that_are_told(pair: Pair) -> None:
+    actions = await pair.js.ask("actions")
+
+    assert {"py.echo", "v2.py.where", "beta.py.where", "py.open"} <= {*actions}
+    assert not {"py.guarded", "py.secret"} & {*actions}
+
+
+async def test_our_services_come_and_go(pair: Pair) -> None:
+    await pair.broker.launch(Late())
+    await pair.js.has_services("late")
+    assert await pair.js.call("late.run") == "late"
+
+    await pair.broker.remove("late")
+    await pair.js.lacks_services("late")
+    with pytest.raises(JavascriptError, match="ServiceNotAvailableError"):
+        await pair.js.call("late.run")
+
+
+async def test_their_services_come_and_go(pair: Pair) -> None:
+    await pair.js.ask("create", name="late")
+    await pair.broker.wait_for_services("late", timeout_s=WAIT_S)
+    assert await pair.broker.call("late.run") == "late"
+
+    await pair.js.ask("destroy", name="late")
+    await eventually(lambda: not pair.broker.registry.has_service("late"), "forgotten", WAIT_S)
+    with pytest.raises(ServiceNotAvailableError):
+        await pair.broker.call("late.run")
+
+
+async def test_another_node_of_ours_joins(pair: Pair) -> None:
+    """It hears of both, and both of it, whoever told them."""
+    third = pair.make_broker("third")
+    third.add(Late())
+    async with third:
+        await third.wait_for_services(["js", "py"], timeout_s=WAIT_S)
+        await pair.js.has_services("late")
+        await pair.broker.wait_for_services("late", timeout_s=WAIT_S)
+        assert await pair.js.call("late.run", nodeID="third") == "late"
+        assert await pair.broker.call("late.run") == "late"
+        assert await third.call("js.echo", {"n": 1}) == {"n": 1}
+    await pair.js.lacks_services("late")
+    await eventually(lambda: not pair.broker.registry.has_service("late"), "forgotten", WAIT_S)

@@ -1,0 +1,175 @@
+"""Everything that chance decides about a run before it starts."""
+
+from __future__ import annotations
+
+import enum
+from random import Random
+
+import msgspec
+
+from postroad.cells import AnnouncerConfig, CellsConfig, LearnerConfig
+from postroad.core import Limits
+from postroad.core.limits import KIB, MIB
+
+CORES_MAX = 3
+SATELLITES_MAX = 4
+NODE_IDS = ("alpha", "b.e-t_a", "gamma@1", "del ta", "eps/ilon", "zeta*")
+"""Some that cells would refuse as names."""
+ACTIONS = ("math.add", "math.sub", "mail.send")
+LATE_S = 6.0
+"""Many faults begin within so many seconds before the end, and find everybody busy with others."""
+
+
+class Event(enum.Enum):
+    """What happens to hosts, and to the nodes of services on them."""
+
+    PARTITION = "partition"
+    KILL = "kill"
+    POWER = "power"
+    LEAVE = "leave"
+    PAUSE = "pause"
+    DELAY = "delay"
+    RESET = "reset"
+    SLOW_READER = "slow reader"
+    PART = "part"
+    """A node leaves the domain it is in, and comes back there."""
+    MOVE = "move"
+    """A node leaves, and comes back in another domain."""
+    LISTEN = "listen"
+    """A node listens to other actions than before."""
+
+
+_WEIGHTS = {Event.KILL: 3, Event.MOVE: 3, Event.LISTEN: 2, Event.PART: 2, Event.LEAVE: 2}
+
+
+class PlannedNode(msgspec.Struct, frozen=True):
+    """A node of services."""
+
+    node_id: str
+    host: str
+    """Where it is at first."""
+    actions: tuple[str, ...]
+    """What it listens to at first."""
+
+
+class PlannedEvent(msgspec.Struct, frozen=True):
+    """One event. What it does not need is drawn all the same and ignored."""
+
+    kind: Event
+    time: float
+    """Since trouble began."""
+    lasting_s: float
+    victim: str
+    group: tuple[str, ...]
+    """Some hosts, the victim among them."""
+    others: tuple[str, ...]
+    comes_back: bool
+    strength: float
+    """From 0 to 1."""
+    node_id: str
+    actions: tuple[str, ...]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """One run."""
+
+    cores: tuple[str, ...]
+    satellites: tuple[str, ...]
+    nodes: tuple[PlannedNode, ...]
+    events: tuple[PlannedEvent, ...]
+    trouble_s: float
+    restarted: tuple[str, ...]
+    """Who is started at the end if it does not run."""
+    config: CellsConfig
+    limits: Limits
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All of them, running or not."""
+        return (*self.cores, *self.satellites)
+
+    @property
+    def name(self) -> str:
+        """The run in a few words."""
+        events = ", ".join(sorted({it.kind.value for it in self.events})) or "nothing happens"
+        sizes = f"{len(self.cores)} cores, {len(self.satellites)} satellites"
+        return f"{sizes}, {len(self.nodes)} nodes: {events}"
+
+
+def draw_plan(rng: Random) -> Plan:
+    """Everything at random."""
+    cores = tuple(f"C{number + 1}" for number in range(rng.randint(1, CORES_MAX)))
+    satellites = tuple(f"S{number + 1}" for number in range(rng.randint(1, SATELLITES_MAX)))
+    hosts = (*cores, *satellites)
+    trouble_s = rng.uniform(8.0, 25.0)
+    node_ids = NODE_IDS[: rng.randint(2, len(NODE_IDS))]
+    nodes = [PlannedNode(it, rng.choice(hosts), _draw_actions(rng)) for it in node_ids]
+    return Plan(
+        cores=cores,
+        satellites=satellites,
+        nodes=tuple(nodes),
+        events=_draw_events(rng, hosts, node_ids, trouble_s) if rng.random() < 0.95 else (),
+        trouble_s=trouble_s,
+        restarted=(cores[0], *(it for it in hosts[1:] if rng.random() < 0.6)),
+        config=_draw_config(rng),
+        limits=_draw_limits(rng),
+    )
+
+
+def _draw_actions(rng: Random) -> tuple[str, ...]:
+    return tuple(rng.sample(ACTIONS, rng.randint(0, len(ACTIONS))))
+
+
+def _draw_config(rng: Random) -> CellsConfig:
+    """Times in proportion to those of the defaults, but shorter; small maximums now and then."""
+    is_narrow = rng.random() < 0.4
+    return CellsConfig(
+        mailbox_messages_max=80 if is_narrow else 1_000,
+        link_messages_max=300 if is_narrow else 10_000,
+        link_bytes_max=512 * KIB if is_narrow else 32 * MIB,
+        resend_messages_max=16 if is_narrow else 1_024,
+        redial_first_s=0.1,
+        redial_max_s=1.0,
+        stop_grace_s=rng.choice((0.5, 2.0)),
+        announcing=AnnouncerConfig(resend_first_s=0.3, resend_max_s=3.0, check_interval_s=5.0),
+        learning=LearnerConfig(default_delay_s=rng.choice((0.1, 1.0))),
+    )
+
+
+def _draw_limits(rng: Random) -> Limits:
+    return Limits(
+        write_buffer_bytes_max=rng.choice((2 * KIB, 64 * KIB, 1 * MIB)),
+        connect_timeout_s=1.0,
+        handshake_timeout_s=2.0,
+        heartbeat_interval_s=1.0,
+        heartbeat_timeout_s=3.0,
+        stop_grace_s=1.0,
+    )
+
+
+def _draw_events(
+    rng: Random, hosts: tuple[str, ...], node_ids: tuple[str, ...], trouble_s: float
+) -> tuple[PlannedEvent, ...]:
+    weights = [_WEIGHTS.get(kind, 1) for kind in Event]
+    kinds = rng.choices(tuple(Event), weights=weights, k=rng.randint(1, 16))
+    events = [_draw_event(rng, kind, hosts, node_ids, trouble_s) for kind in kinds]
+    return tuple(sorted(events, key=lambda event: event.time))
+
+
+def _draw_event(
+    rng: Random, kind: Event, hosts: tuple[str, ...], node_ids: tuple[str, ...], trouble_s: float
+) -> PlannedEvent:
+    mixed = rng.sample(hosts, len(hosts))
+    size = rng.randint(1, len(hosts) - 1)
+    return PlannedEvent(
+        kind=kind,
+        time=rng.uniform(0.0 if rng.random() < 0.7 else trouble_s - LATE_S, trouble_s),
+        lasting_s=rng.choice((0.2, 1.0, 4.0, 8.0)) * rng.uniform(0.5, 1.0),
+        victim=mixed[0],
+        group=tuple(mixed[:size]),
+        others=tuple(mixed[size:]),
+        comes_back=rng.random() < 0.6,
+        strength=rng.random(),
+        node_id=rng.choice(node_ids),
+        actions=_draw_actions(rng),
+    )

@@ -1,0 +1,117 @@
+"""One process: a domain, and the nodes of services that are in it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from postroad.cells import CellDomain, Role, StaticLocations
+from postroad.net import MessagingService
+from postroad.testing import SimCluster, SimNode, require
+from tests.simulation.services.ledger import Ledger
+from tests.simulation.services.plan import Plan
+from tests.simulation.services.station import MayLose, Station
+
+CLUSTER = "simulated"
+PORT = 7000
+
+
+class Process:
+    """Runs a domain on a host.
+
+    Args:
+        sim: where it runs.
+        name: of the host and the domain.
+        plan: the whole run.
+        ledger: where all packets are written.
+        may_lose: see Station.
+    """
+
+    def __init__(
+        self, sim: SimCluster, name: str, plan: Plan, ledger: Ledger, may_lose: MayLose
+    ) -> None:
+        self.name = name
+        self.node: SimNode = sim.nodes[name]
+        self.label = f"{name}#{self.node.starts + 1}"
+        self.is_stopping = False
+        self.domain: CellDomain | None = None
+        self.stations: dict[str, Station] = {}
+        self._sim = sim
+        self._plan = plan
+        self._ledger = ledger
+        self._may_lose = may_lose
+
+    def __str__(self) -> str:
+        return self.label
+
+    @property
+    def is_core(self) -> bool:
+        return self.name in self._plan.cores
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs, and has not been asked to end."""
+        return self.node.is_running and not self.is_stopping and self.domain is not None
+
+    # Its life.
+
+    async def run(self, wanted: dict[str, tuple[str, ...]]) -> None:
+        """The program: be a domain with these nodes until there is a reason to end."""
+        try:
+            async with self._make_service() as service, self._make_domain(service) as domain:
+                self.domain = domain
+                for node_id, actions in wanted.items():
+                    self.join(node_id, actions)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await self._part_all()
+        except asyncio.CancelledError:
+            self._check_end()
+            raise
+
+    async def _part_all(self) -> None:
+        self.is_stopping = True
+        await asyncio.gather(*(self.part(it) for it in list(self.stations)))
+
+    def stop(self) -> None:
+        """Ask it to end; called from outside. Asking twice would be to insist."""
+        if not self.is_stopping:
+            self.is_stopping = True
+            self.node.resume()
+            self.node.stop()
+
+    def _make_service(self) -> MessagingService:
+        bind = f"{self.node.host}:{PORT}"
+        return MessagingService(CLUSTER, self.name, bind, limits=self._plan.limits)
+
+    def _make_domain(self, service: MessagingService) -> CellDomain:
+        return CellDomain(
+            service,
+            role=Role.CORE if self.is_core else Role.SATELLITE,
+            locations=StaticLocations({it: [f"{it}:{PORT}"] for it in self._plan.cores}),
+            config=self._plan.config,
+        )
+
+    def _check_end(self) -> None:
+        tasks = [it for it in self.node.lane.tasks if not it.done()]
+        names = [str(it) for it in tasks if it is not asyncio.current_task()]
+        require(not names, f"{self} stopped, but not these tasks: {', '.join(names)}")
+
+    # Its nodes.
+
+    def join(self, node_id: str, actions: tuple[str, ...]) -> None:
+        """Have a node come."""
+        assert self.domain is not None
+        rng = self._sim.simulation.rng_of(f"{self.label} {node_id} {self._sim.now}")
+        everybody = [it.node_id for it in self._plan.nodes]
+        station = Station(
+            self._sim, node_id, self.domain, self._ledger, everybody, self._may_lose, rng
+        )
+        self.stations[node_id] = station
+        station.start(actions)
+
+    async def part(self, node_id: str) -> None:
+        """Have a node leave."""
+        station = self.stations.pop(node_id, None)
+        if station is not None:
+            await station.leave()

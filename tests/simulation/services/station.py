@@ -1,0 +1,212 @@
+"""A node of services: a transporter, and somebody who talks through it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from random import Random
+from typing import TypeVar
+
+from postroad.cells import CellDomain
+from postroad.core.limits import KIB
+from postroad.services.errors import BrokerDisconnectedError, QueueIsFullError
+from postroad.services.kinds import Kind
+from postroad.services.topics import BalancedTopic, Topics
+from postroad.services.transporters.cells import CellsTransporter
+from postroad.testing import SimCluster, require
+from tests.simulation.services.ledger import Ledger, Sent, write_packet
+from tests.simulation.services.plan import ACTIONS
+
+T = TypeVar("T")
+
+NAMESPACE = "sim"
+_RETRY_S = 0.3
+_INTERVAL_S = 0.2
+_SIZES = (0, 0, 0, 200, 5_000)
+_CHUNK_BYTES = 300 * KIB
+_CHUNKS = 6
+
+MayLose = Callable[["Station", str], bool]
+"""Whether a node has a reason to think that another one is gone."""
+
+
+class Station:
+    """A node in one domain, until it leaves.
+
+    Args:
+        sim: where it runs.
+        node_id: its id.
+        domain: where it is.
+        ledger: where all packets are written.
+        everybody: the ids of all nodes that there may be.
+        may_lose: asked about every node that it is told is gone.
+        rng: its chance.
+    """
+
+    def __init__(
+        self,
+        sim: SimCluster,
+        node_id: str,
+        domain: CellDomain,
+        ledger: Ledger,
+        everybody: Iterable[str],
+        may_lose: MayLose,
+        rng: Random,
+    ) -> None:
+        self.node_id = node_id
+        self._sim = sim
+        self._ledger = ledger
+        self._everybody = list(everybody)
+        self._may_lose = may_lose
+        self._rng = rng
+        self._topics = Topics(node_id, NAMESPACE)
+        self.transporter = CellsTransporter(domain, connect_timeout_s=3.0)
+        self.transporter.bind(self._topics, self)
+        self.actions: tuple[str, ...] = ()
+        self.lost: list[str] = []
+        self.is_up = False
+        self.is_talkative = True
+        self.is_over = False
+        self._context = copy_context()
+        self._was_up = False
+        self._life: asyncio.Task[None] | None = None
+        self._streams: dict[asyncio.Task[None], None] = {}
+
+    def __str__(self) -> str:
+        return f"node {self.node_id!r}"
+
+    # Its life.
+
+    def start(self, actions: tuple[str, ...]) -> None:
+        """Connect and talk, until it leaves."""
+        self.actions = actions
+        self._life = asyncio.get_running_loop().create_task(self._live())
+
+    async def _live(self) -> None:
+        while not self._was_up:
+            try:
+                await self.transporter.connect()
+            except OSError:
+                await asyncio.sleep(_RETRY_S)
+        await self._listen()
+        while True:
+            await asyncio.sleep(self._rng.expovariate(1 / _INTERVAL_S))
+            if self.is_talkative:
+                self._say_something()
+
+    async def _listen(self) -> None:
+        topics = [self._topic_of(action) for action in self.actions]
+        await self.transporter.listen_balanced(topics)
+
+    async def listen(self, actions: tuple[str, ...]) -> None:
+        """Listen to other actions."""
+        self.actions = actions
+        if self._was_up and not self.is_over:
+            await self._listen()
+
+    async def leave(self) -> None:
+        """Be gone."""
+        tasks = [*self._streams] if self._life is None else [self._life, *self._streams]
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            require(_is_cancelled(result), f"{self} failed: {result!r}")
+        await self.transporter.disconnect()
+        self.is_up, self.is_over = False, True
+        require(not self.transporter.is_connected, f"{self} left, and is connected")
+
+    # What it is told.
+
+    def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
+        require(self._was_up and not self.is_over, f"{self} got a packet, and is not there")
+        self._ledger.receive(self.node_id, kind, data)
+
+    def connected(self, *, is_again: bool) -> None:
+        require(not self.is_up and not self.is_over, f"{self} is connected twice")
+        require(is_again == self._was_up, f"{self} is connected with is_again={is_again}")
+        self.is_up = self._was_up = True
+
+    def disconnected(self, reason: str) -> None:
+        require(self.is_up and not self.is_over, f"{self} is disconnected twice: {reason}")
+        self.is_up = False
+
+    def node_lost(self, node_id: str, *, is_unexpected: bool) -> None:
+        require(self._may_lose(self, node_id), f"{self} lost {node_id!r}, which is there")
+        self._sim.log.add(self.node_id, "lost", node_id)
+        self.lost.append(node_id)
+
+    # What it says.
+
+    def inside(self, act: Callable[[], T]) -> T:
+        """Have something done by the process of the node, whoever asks for it."""
+        return self._context.copy().run(act)
+
+    def _say_something(self) -> None:
+        rng = self._rng
+        draw = rng.random()
+        if draw < 0.65:
+            kind = rng.choice((Kind.REQUEST, Kind.RESPONSE, Kind.EVENT))
+            self.send(kind, rng.choice(self._everybody), rng.choice(_SIZES))
+        elif draw < 0.8:
+            self.send_balanced(rng.choice(ACTIONS))
+        elif draw < 0.95:
+            self.send(Kind.HEARTBEAT, None)
+        else:
+            to = rng.choice(self._everybody)
+            task = asyncio.get_running_loop().create_task(self._stream(to))
+            self._streams[task] = None
+            task.add_done_callback(lambda done: self._streams.pop(done))
+
+    def send(self, kind: Kind, to: str | None, size: int = 0) -> Sent:
+        """Send a packet; it may be refused."""
+        sent = self._ledger.write(kind, self.node_id, to)
+        self._try(lambda: self.transporter.publish(kind, to, write_packet(sent, size)))
+        return sent
+
+    def send_balanced(self, action: str) -> Sent:
+        """Send a request to whoever has an action."""
+        sent = self._ledger.write(Kind.REQUEST, self.node_id, None, action)
+        topic = self._topic_of(action).name
+        data = write_packet(sent)
+        self._try(lambda: self.transporter.publish_balanced(topic, Kind.REQUEST, data))
+        return sent
+
+    def _try(self, publish: Callable[[], None]) -> None:
+        is_up = self.is_up
+        try:
+            publish()
+            require(is_up, f"{self} can send, and is not connected")
+        except BrokerDisconnectedError:
+            require(not is_up, f"{self} cannot send, and is connected")
+        except QueueIsFullError:
+            return
+
+    async def _stream(self, to: str) -> None:
+        """More than what may be under way."""
+        for _ in range(_CHUNKS):
+            self.send(Kind.REQUEST, to, _CHUNK_BYTES)
+            await self.transporter.drain()
+
+    def _topic_of(self, action: str) -> BalancedTopic:
+        return BalancedTopic(self._topics.for_request(action), Kind.REQUEST, action)
+
+    # What is left.
+
+    def leftovers(self) -> list[str]:
+        """What should have come to its end when nobody has sent anything for a while."""
+        session = self.transporter._session
+        if session is None:
+            return []
+        outgoing = session._outgoing
+        found = [f"{outgoing._waiting} bytes that wait"] if outgoing._waiting else []
+        if outgoing._retries or outgoing._questions or session._peers._searches:
+            found.append("questions that nobody answers")
+        found += [f"a stream to {it.path}" for it in session._peers if it.is_blocked]
+        if self._streams:
+            found.append(f"{len(self._streams)} streams that do not end")
+        return found
+
+
+def _is_cancelled(result: object) -> bool:
+    return result is None or isinstance(result, asyncio.CancelledError)

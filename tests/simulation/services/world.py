@@ -1,0 +1,247 @@
+"""Hosts, their processes and nodes, and what happens to them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from itertools import count
+
+from postroad.testing import SimCluster, SimNode, require
+from tests.simulation.services.ledger import Ledger
+from tests.simulation.services.plan import Event, Plan, PlannedEvent
+from tests.simulation.services.process import Process
+from tests.simulation.services.station import Station
+
+_DELAY_S_MAX = 0.1
+_SLOWEST_BYTES_PER_S = 3_000.0
+_RESTART_S = 0.5
+_CHECK_INTERVAL_S = 0.5
+AFTERMATH_S = 12.0
+"""How long a fault may be the reason for what happens: silent peers are given up, cores are dialed
+again and become defaults, and what was lost by the old ones is missed."""
+
+
+class World:
+    """Everything in one run."""
+
+    def __init__(self, sim: SimCluster, plan: Plan) -> None:
+        self.sim = sim
+        self.plan = plan
+        self.ledger = Ledger()
+        # Where each node is to be, and what it listens to.
+        self.places = {it.node_id: it.host for it in plan.nodes}
+        self.actions = {it.node_id: it.actions for it in plan.nodes}
+        self._latest: dict[str, Process] = {}
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        # What ends each fault; a second call does nothing.
+        self._remedies: list[Callable[[], None]] = []
+        # Faults that last, and when the last one of all was over.
+        self._faults = 0
+        self._calm_since = 0.0
+        for name in plan.hosts:
+            self._add_host(name)
+        sim.every(_CHECK_INTERVAL_S, self._check_connections)
+
+    def _add_host(self, name: str) -> None:
+        async def program(node: SimNode) -> None:
+            await self._latest[name].run(self._wanted(name))
+
+        self.sim.add(name, program)
+
+    def _wanted(self, host: str) -> dict[str, tuple[str, ...]]:
+        return {it: self.actions[it] for it, place in self.places.items() if place == host}
+
+    # What there is.
+
+    def running(self) -> list[Process]:
+        """Those that are not over."""
+        return [it for it in self._latest.values() if it.node.is_running]
+
+    def stations(self) -> Iterator[Station]:
+        """The nodes of all processes that run."""
+        for process in self.running():
+            yield from process.stations.values()
+
+    def _check_connections(self) -> None:
+        """Nobody takes itself for connected that has no way to others."""
+        for process in self.running():
+            domain = process.domain
+            if domain is None or not process.is_up or process.is_core or domain.table.defaults():
+                continue
+            for station in process.stations.values():
+                require(not station.is_up, f"{station} is connected, and reaches no core")
+
+    def _may_lose(self, station: Station, node_id: str) -> bool:
+        """Nobody is missed without a reason, however long ago that was."""
+        is_calm = not self._faults and self.sim.now - self._calm_since > AFTERMATH_S
+        return not is_calm or all(it.node_id != node_id for it in self.stations())
+
+    def start(self, name: str) -> None:
+        """Start a process, unless it runs."""
+        node = self.sim.nodes[name]
+        if node.is_running:
+            if self._latest[name].is_stopping:
+                self._at(self.sim.now + _RESTART_S, lambda: self.start(name))
+            return
+        self._latest[name] = Process(self.sim, name, self.plan, self.ledger, self._may_lose)
+        node.start()
+
+    def start_first(self) -> None:
+        """Start everybody."""
+        for name in self.plan.hosts:
+            self.sim.after(self.sim.rng.random(), lambda name=name: self.start(name))  # type: ignore[misc]
+        self.sim.run_for(1.0)
+
+    # Trouble.
+
+    def run_trouble(self) -> None:
+        """Let everything happen that is planned."""
+        began = self.sim.now
+        for event in self.plan.events:
+            self._at(began + event.time, lambda event=event: self._begin(event))  # type: ignore[misc]
+        self._run(until=began + self.plan.trouble_s)
+
+    def _run(self, until: float) -> None:
+        while self._agenda and self._agenda[0][0] <= until:
+            time, _, action = heapq.heappop(self._agenda)
+            self.sim.run_for(max(0.0, time - self.sim.now))
+            action()
+        self.sim.run_for(until - self.sim.now)
+
+    def _at(self, time: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (time, next(self._order), action))
+
+    def _begin(self, event: PlannedEvent) -> None:
+        about = event.node_id if event.kind in _OF_NODES else event.victim
+        self.sim.log.add("plan", event.kind.value, f"{about} for {event.lasting_s:.1f} s")
+        self._calm_since = self.sim.now
+        _BEGIN[event.kind](self, event)
+
+    def _lasting(self, event: PlannedEvent, undo: Callable[[], None]) -> None:
+        """Undo something when its time is over, or when all is healed if that comes first."""
+        self._faults += 1
+        is_over = False
+
+        def end() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                self._faults -= 1
+                self._calm_since = self.sim.now
+                undo()
+
+        self._at(self.sim.now + event.lasting_s, end)
+        self._remedies.append(end)
+
+    def _divide(self, event: PlannedEvent) -> None:
+        group, others = event.group, event.others
+        self.sim.network.partition(group, others)
+        self._lasting(event, lambda: self.sim.network.heal(group, others))
+
+    def _kill(self, event: PlannedEvent) -> None:
+        self._end(event, SimNode.kill)
+
+    def _cut_power(self, event: PlannedEvent) -> None:
+        self._end(event, SimNode.lose_power)
+
+    def _leave(self, event: PlannedEvent) -> None:
+        self._end(event, lambda node: self._latest[event.victim].stop())
+
+    def _end(self, event: PlannedEvent, end: Callable[[SimNode], None]) -> None:
+        node = self.sim.nodes[event.victim]
+        if node.is_running:
+            end(node)
+            if event.comes_back:
+                self._at(self.sim.now + event.lasting_s, lambda: self.start(event.victim))
+
+    def _pause(self, event: PlannedEvent) -> None:
+        node, process = self.sim.nodes[event.victim], self._latest[event.victim]
+        if process.is_up and not node.is_paused:
+            node.pause()
+            self._lasting(event, lambda: self._resume(process))
+
+    def _resume(self, process: Process) -> None:
+        if self._latest[process.name] is process:
+            process.node.resume()
+
+    def _delay(self, event: PlannedEvent) -> None:
+        most = _DELAY_S_MAX * event.strength
+        self.sim.network.disturb(delay_s=(most / 4, most))
+        self._lasting(event, self.sim.network.calm)
+
+    def _reset(self, event: PlannedEvent) -> None:
+        for other in event.others:
+            self.sim.network.reset(event.victim, other)
+
+    def _slow_down(self, event: PlannedEvent) -> None:
+        host = event.victim
+        self.sim.network.slow_reader(host, _SLOWEST_BYTES_PER_S * 10 ** (2 * event.strength))
+        self._lasting(event, lambda: self.sim.network.slow_reader(host, None))
+
+    # What nodes do.
+
+    def _part(self, event: PlannedEvent) -> None:
+        self._move_to(event, self.places[event.node_id])
+
+    def _move(self, event: PlannedEvent) -> None:
+        self._move_to(event, event.victim)
+
+    def _move_to(self, event: PlannedEvent, host: str) -> None:
+        """Have a node leave where it is, and come to another process, if both run."""
+        node_id = event.node_id
+        before = self._latest[self.places[node_id]]
+        if before.node.is_paused or (before.node.is_running and node_id not in before.stations):
+            return
+        self.places[node_id] = host
+        if before.is_up:
+            leaving = self.sim.spawn(before.part(node_id), before.node)
+            leaving.add_done_callback(
+                lambda _: self._arrive(node_id), context=self.sim.loop.own.context.copy()
+            )
+        else:
+            self._arrive(node_id)
+
+    def _arrive(self, node_id: str) -> None:
+        self._calm_since = self.sim.now
+        process = self._latest[self.places[node_id]]
+        if process.is_up and node_id not in process.stations:
+            context = process.node.lane.context.copy()
+            self.sim.loop.call_soon(process.join, node_id, self.actions[node_id], context=context)
+
+    def _listen(self, event: PlannedEvent) -> None:
+        self.actions[event.node_id] = event.actions
+        process = self._latest[self.places[event.node_id]]
+        station = process.stations.get(event.node_id)
+        if station is not None and process.is_up:
+            self.sim.spawn(station.listen(event.actions), process.node)
+
+    # The end.
+
+    def heal(self) -> None:
+        """End all faults, and start who shall be there in the end."""
+        self._agenda.clear()
+        for end in self._remedies:
+            end()
+        for name in self.plan.restarted:
+            process, node = self._latest[name], self.sim.nodes[name]
+            if process.is_stopping and node.is_running:
+                node.kill()
+            self.start(name)
+        self._calm_since = self.sim.now
+
+
+_BEGIN: dict[Event, Callable[[World, PlannedEvent], None]] = {
+    Event.PARTITION: World._divide,
+    Event.KILL: World._kill,
+    Event.POWER: World._cut_power,
+    Event.LEAVE: World._leave,
+    Event.PAUSE: World._pause,
+    Event.DELAY: World._delay,
+    Event.RESET: World._reset,
+    Event.SLOW_READER: World._slow_down,
+    Event.PART: World._part,
+    Event.MOVE: World._move,
+    Event.LISTEN: World._listen,
+}
+_OF_NODES = frozenset({Event.PART, Event.MOVE, Event.LISTEN})

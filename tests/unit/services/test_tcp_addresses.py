@@ -1,0 +1,182 @@
+"""Where nodes are, and who may say so."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.core import Address
+from postroad.core.errors import ConfigError
+from postroad.services.transporters.tcp_addresses import (
+    HEARSAY_MAX,
+    AddressBook,
+    Urls,
+    plain_host,
+    read_urls,
+)
+
+HERE = Address("10.0.0.1", 4000)
+THERE = Address("10.0.0.2", 5000)
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        "tcp://10.0.0.1:4000/a,10.0.0.2:5000/b",
+        "tcp://10.0.0.1:4000/a, tcp://10.0.0.2:5000/b,",
+        ["10.0.0.1:4000/a", "tcp://10.0.0.2:5000/b"],
+        {"a": "10.0.0.1:4000", "b": "tcp://10.0.0.2:5000"},
+    ],
+)
+def test_urls(urls: Urls) -> None:
+    assert read_urls(urls) == {"a": HERE, "b": THERE}
+
+
+@pytest.mark.parametrize("urls", ["", "tcp://", [], {}, (), " , "])
+def test_no_urls(urls: Urls) -> None:
+    assert read_urls(urls) == {}
+
+
+def test_a_host_of_version_6() -> None:
+    assert read_urls("tcp://[::1]:4000/a") == {"a": Address("::1", 4000)}
+
+
+@pytest.mark.parametrize(
+    ("urls", "text"),
+    [
+        ("tcp://10.0.0.1:4000", "host:port/node"),
+        ("tcp://10.0.0.1:4000/", "host:port/node"),
+        ("tcp://10.0.0.1:4000/a\nb", "host:port/node"),
+        ("tcp://10.0.0.1/a", "host:port"),
+        ("tcp://10.0.0.1:x/a", "host:port"),
+        ("tcp://10.0.0.1:0/a", "port"),
+        ("tcp://10.0.0.1:70000/a", "65535"),
+        ("tcp://a.b:1/a,a.c:1/a", "two addresses"),
+    ],
+)
+def test_urls_that_are_wrong(urls: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        read_urls(urls)
+
+
+def test_a_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="password") as caught:
+        read_urls("tcp://me:sesame@10.0.0.1:4000/a")
+    assert "sesame" not in str(caught.value)
+
+
+def test_hosts_as_others_write_them() -> None:
+    assert plain_host("::ffff:10.0.0.1") == "10.0.0.1"
+    assert plain_host("::1") == "::1"
+    assert plain_host("10.0.0.1") == "10.0.0.1"
+    assert plain_host("some.host") == "some.host"
+
+
+def test_where_it_was_seen_comes_first() -> None:
+    book = AddressBook()
+    book.describe("a", "some.host", ["10.0.0.7", "10.0.0.8"], 4000)
+    hosts = ["some.host", "10.0.0.7", "10.0.0.8"]
+    assert book.addresses("a") == [Address(host, 4000) for host in hosts]
+    book.see("a", HERE, may_move=True)
+    assert book.addresses("a")[0] == HERE
+    assert len(book.addresses("a")) == 4
+
+
+def test_the_newest_port_counts() -> None:
+    book = AddressBook()
+    book.configure("a", HERE)
+    book.describe("a", "", ["10.0.0.1"], 4001)
+    assert book.addresses("a") == [Address("10.0.0.1", 4001)]
+    book.describe("a", "", ["10.0.0.1"], None)
+    assert book.addresses("a") == [Address("10.0.0.1", 4001)]
+
+
+def test_a_node_that_moved_is_not_sought_where_it_was_seen() -> None:
+    book = AddressBook()
+    book.see("a", HERE, may_move=True)
+    book.describe("a", "old.host", [], 4000)
+    book.describe("a", "old.host", ["10.0.0.9"], 4000)
+    assert book.addresses("a")[0] == HERE
+    book.describe("a", "new.host", ["10.0.0.2"], 4000)
+    assert book.addresses("a") == [Address("new.host", 4000), Address("10.0.0.2", 4000)]
+
+
+def test_a_claim_counts_only_when_the_node_is_missed() -> None:
+    book = AddressBook()
+    book.see("a", HERE, may_move=True)
+    book.see("a", THERE, may_move=False)
+    assert book.addresses("a") == [HERE]
+    book.miss("a")
+    assert book.addresses("a") == [THERE]
+    book.miss("a")
+    assert book.addresses("a") == [THERE]
+
+
+def test_what_is_said_again_is_no_claim() -> None:
+    book = AddressBook()
+    book.see("a", HERE, may_move=True)
+    book.see("a", HERE, may_move=False)
+    book.miss("a")
+    assert book.addresses("a") == [HERE]
+
+
+def test_a_move_makes_claims_void() -> None:
+    book = AddressBook()
+    book.see("a", HERE, may_move=True)
+    book.see("a", THERE, may_move=False)
+    book.see("a", HERE, may_move=True)
+    book.miss("a")
+    assert book.addresses("a") == [HERE]
+
+
+def test_where_a_node_is_known_to_be() -> None:
+    book = AddressBook()
+    assert not book.is_at("a", "10.0.0.1")
+    book.see("a", HERE, may_move=True)
+    assert book.is_at("a", "10.0.0.1")
+    assert not book.is_at("a", "10.0.0.2")
+    book.describe("a", "", ["10.0.0.2"], 1)
+    assert book.is_at("a", "10.0.0.2")
+
+
+def test_what_is_configured_is_not_forgotten() -> None:
+    book = AddressBook()
+    book.configure("a", HERE)
+    book.see("b", HERE, may_move=True)
+    for node_id in ("a", "b", "c"):
+        book.forget(node_id)
+    assert [*book] == ["a"]
+    assert book.addresses("b") == []
+
+
+def test_hearsay_makes_room_for_hearsay_alone() -> None:
+    book = AddressBook()
+    book.configure("configured", HERE)
+    book.see("described", HERE, may_move=True)
+    book.describe("described", "", ["10.0.0.1"], 4000)
+    for number in range(HEARSAY_MAX + 5):
+        assert book.see(f"n{number}", HERE, may_move=True)
+    assert len(book) == HEARSAY_MAX + 2
+    assert "configured" in book
+    assert "described" in book
+    assert "n4" not in book
+    assert "n5" in book
+
+
+def test_there_may_be_too_many() -> None:
+    book = AddressBook(peers_max=2)
+    book.describe("a", "", ["10.0.0.1"], 1)
+    book.see("b", HERE, may_move=True)
+    assert book.see("c", HERE, may_move=True)
+    assert [*book] == ["a", "c"]
+    book.describe("d", "", ["10.0.0.1"], 1)
+    assert [*book] == ["a", "d"]
+    assert not book.see("e", HERE, may_move=True)
+    book.describe("e", "", ["10.0.0.1"], 1)
+    assert [*book] == ["a", "d"]
+
+
+@pytest.mark.parametrize("node_id", ["", "a\nb", "x" * 256])
+def test_names_that_no_node_can_have(node_id: str) -> None:
+    book = AddressBook()
+    assert not book.see(node_id, HERE, may_move=True)
+    assert len(book) == 0

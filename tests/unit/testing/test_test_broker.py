@@ -1,0 +1,205 @@
+"""The broker for users' unit tests."""
+
+import asyncio
+import inspect
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.services.context import Context
+from postroad.services.errors import (
+    MoleculerError,
+    RequestTimeoutError,
+    ServiceNotFoundError,
+    ValidationError,
+)
+from postroad.services.middleware import Middleware
+from postroad.services.service import Service, action, event
+from postroad.testing import TestBroker
+
+
+class Shop(Service):
+    name = "shop"
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    @action
+    async def order(self, ctx: Context, item: str) -> Any:
+        sent = await ctx.call("mail.send", {"about": item}, meta={"lang": "en"})
+        await ctx.emit("shop.ordered", {"item": item})
+        return sent
+
+    @action
+    def price(self, ctx: Context, item: str) -> int:
+        return len(item)
+
+    @action
+    async def total(self, ctx: Context) -> int:
+        return int(await ctx.call("shop.price", {"item": "tea"})) + 1
+
+    @action
+    async def spread(self, ctx: Context) -> None:
+        await ctx.broadcast("shop.news", 1, groups=["a"])
+        await self.broker.broadcast_local("shop.local", 2)
+
+    @event("shop.ordered")
+    async def on_ordered(self, ctx: Context) -> None:
+        await asyncio.sleep(0.001)
+        self.heard.append(ctx.params)
+        await ctx.emit("shop.noted")
+
+    @event("shop.noted")
+    async def on_noted(self, ctx: Context) -> None:
+        await asyncio.sleep(0.001)
+        self.heard.append("noted")
+
+    @event("shop.broken")
+    def on_broken(self, ctx: Context) -> None:
+        raise ValueError("broken")
+
+
+def example() -> str:
+    """The program in the description of the class."""
+    text = inspect.getdoc(TestBroker) or ""
+    blocks = [it for it in text.split("\n\n") if it.startswith("    ")]
+    return textwrap.dedent("\n\n".join(blocks)).partition("\nServices,")[0]
+
+
+async def test_the_example_runs() -> None:
+    names: dict[str, Any] = {
+        "Service": Service,
+        "action": action,
+        "Context": Context,
+        "TestBroker": TestBroker,
+    }
+    program = example()
+    assert "async def test_an_order_is_confirmed" in program
+    exec(compile(program, "example", "exec"), names)
+    await names["test_an_order_is_confirmed"]()
+
+
+async def test_it_starts_at_once() -> None:
+    began = time.perf_counter()
+    for _ in range(10):
+        async with TestBroker(Shop()) as broker:
+            assert await broker.call("shop.price", {"item": "tea"}) == 3
+    assert (time.perf_counter() - began) / 10 < 0.1
+
+
+async def test_calls_are_written_down() -> None:
+    async with TestBroker(Shop()) as broker:
+        broker.stub("mail.send")
+        await broker.call("shop.order", {"item": "tea"}, headers={"h": 1})
+        assert [it.action for it in broker.calls] == ["shop.order", "mail.send"]
+        (call,) = broker.called("mail.*")
+        assert (call.params, call.meta, call.caller) == ({"about": "tea"}, {"lang": "en"}, "shop")
+        assert broker.called("shop.order")[0].headers == {"h": 1}
+        assert broker.called("shop.order")[0].caller is None
+
+
+async def test_events_are_written_down() -> None:
+    async with TestBroker(Shop()) as broker:
+        await broker.call("shop.spread")
+        await broker.emit("unheard.of", meta={"m": 1})
+        told = [(it.event, it.data, it.groups, it.way) for it in broker.events]
+        assert told == [
+            ("shop.news", 1, ("a",), "broadcast"),
+            ("shop.local", 2, (), "broadcast_local"),
+            ("unheard.of", None, (), "emit"),
+        ]
+        assert broker.emitted("unheard.of")[0].meta == {"m": 1}
+        broker.forget()
+        assert (broker.calls, broker.events) == ([], [])
+
+
+async def test_stubs_return_raise_and_answer() -> None:
+    async with TestBroker(Shop()) as broker:
+        broker.stub("mail.send", returns={"ok": True})
+        assert await broker.call("mail.send") == {"ok": True}
+        broker.stub("mail.send", raises=RequestTimeoutError(data={}))
+        with pytest.raises(RequestTimeoutError):
+            await broker.call("shop.order", {"item": "tea"})
+        assert await broker.call("mail.send", fallback="later") == "later"
+        broker.stub("mail.send", answers=lambda ctx: ctx.params["n"] + 1)
+        assert await broker.call("mail.send", {"n": 1}) == 2
+
+        async def slowly(ctx: Context) -> str:
+            ctx.meta["seen"] = True
+            return ctx.action
+
+        stub = broker.stub("mail.send", answers=slowly)
+        ctx = broker.context(meta={"user": 1})
+        assert await ctx.call("mail.send", headers={"h": 2}) == "mail.send"
+        assert ctx.meta == {"user": 1, "seen": True}
+        assert stub.calls[0].meta["user"] == 1
+        assert stub.calls[0].headers == {"h": 2}
+        broker.unstub("mail.send")
+        with pytest.raises(ServiceNotFoundError):
+            await broker.call("mail.send")
+
+
+async def test_a_stub_wins_over_the_service() -> None:
+    async with TestBroker(Shop()) as broker:
+        broker.stub("shop.price", returns=100)
+        assert await broker.call("shop.total") == 101
+        broker.unstub("shop.price")
+        assert await broker.call("shop.total") == 4
+
+
+def test_a_stub_does_one_thing() -> None:
+    broker = TestBroker()
+    with pytest.raises(UsageError, match="only one"):
+        broker.stub("mail.send", returns=1, raises=ValueError())
+
+
+async def test_settle_waits_for_events_of_events() -> None:
+    shop = Shop()
+    async with TestBroker(shop) as broker:
+        await broker.emit("shop.ordered", 1)
+        await broker.settle()
+        assert shop.heard == [1, "noted"]
+
+
+async def test_settle_tells_what_went_wrong() -> None:
+    async with TestBroker(Shop()) as broker:
+        await broker.emit("shop.broken")
+        with pytest.raises(ValueError, match="broken"):
+            await broker.settle()
+        await broker.settle()
+
+
+async def test_a_stub_stands_in_for_a_service_that_is_waited_for() -> None:
+    class Needy(Service):
+        name = "needy"
+        dependencies = ("v2.mail", "shop")
+        dependency_timeout_s = 0.05
+
+    broker = TestBroker(Needy(), Shop())
+    broker.stub("v2.mail.send")
+    async with broker:
+        assert broker.registry.has_service("needy")
+    with pytest.raises(MoleculerError, match=r"v2\.mail"):
+        await TestBroker(Needy(), Shop()).start()
+
+
+async def test_all_else_is_as_usual() -> None:
+    seen: list[str] = []
+
+    class Watching(Middleware):
+        def call(self, next: Any) -> Any:
+            async def call(action: str, params: Any, options: Any) -> Any:
+                seen.append(action)
+                return await next(action, params, options)
+
+            return call
+
+    async with TestBroker(Shop(), middlewares=[Watching()], request_timeout_s=1) as broker:
+        broker.stub("mail.send")
+        with pytest.raises(ValidationError):
+            await broker.call("shop.price", {"item": 1})
+        await broker.call("mail.send")
+    assert seen == ["shop.price", "mail.send"]
