@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 import postroad
+from postroad import services
 
 PUBLIC = [
     "Address",
@@ -31,3 +32,28 @@ def test_public_names_exist() -> None:
 
 def test_version_is_the_one_that_was_built() -> None:
     assert postroad.__version__ == version("postroad")
+
+
+SERVICES = [
+    *("ActionInfo", "BreakerConfig", "Broker", "BrokerConfig", "BrokerDisconnectedError"),
+    *("BrokerOptionsError", "BulkheadConfig", "Cache", "CacheOptions", "CacheStore"),
+    *("CallOptions", "Context", "EventInfo", "EventNotHandledError"),
+    *("GracefulStopTimeoutError", "Handler", "IncomingStream", "InvalidPacketDataError"),
+    *("MaxCallLevelError", "MemoryHub", "MemoryStore", "MemoryTransporter", "Middleware"),
+    *("MoleculerClientError", "MoleculerError", "MoleculerRetryableError"),
+    *("MoleculerServerError", "NodeInfo", "NodeRecord", "Objects", "PingResult"),
+    *("ProtocolVersionMismatchError", "QueueIsFullError", "RedisStore", "Registry"),
+    *("RemoteError", "RequestRejectedError", "RequestSkippedError", "RequestTimeoutError"),
+    *("RetryPolicy", "Service", "ServiceInfo", "ServiceNotAvailableError"),
+    *("ServiceNotFoundError", "ServiceSchemaError", "Transporter", "UnsendablePacket"),
+    *("ValidationError", "Visibility", "action", "asyncapi_document", "event"),
+    "make_transporter",
+]
+
+
+def test_public_names_of_services_are_fixed() -> None:
+    assert sorted(services.__all__) == SERVICES
+
+
+def test_public_names_of_services_exist() -> None:
+    assert [name for name in SERVICES if not hasattr(services, name)] == []

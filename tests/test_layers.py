@@ -37,9 +37,13 @@ PARTS = (
     "services/params_checks", "services/params_messages",
     "services/params_schema", "services/params_texts", "services/patterns", "services/policies",
     "services/policy_forms", "services/registry", "services/ring", "services/schema",
-    "services/serializers", "services/stream_writer", "services/streams", "services/topics",
-    "services/transporters", "services/transporters/nats_protocol",
+    "services/serializers", "services/stream_window", "services/stream_writer", "services/streams",
+    "services/topics", "services/caching", "services/transporters",
+    "services/transporters/nats_protocol",
     "services/transporters/tcp_addresses", "services/transporters/tcp_frames",
+    "services/transporters/amqp_frames",
+    "services/transporters/amqp_queues",
+    "services/transporters/server_address",
     "services/validation", "services/values",
 )  # fmt: skip
 
@@ -95,6 +99,8 @@ PLANTED = [
     ("pipeline", "redis"),
     ("durable", "pyspark"),
     ("pipeline.windows", "time"),
+    ("services", "aiormq"),
+    ("services", "paho"),
     ("services.balancing", "random"),
     ("services.packets", "asyncio"),
     ("services.registry", "time"),
@@ -152,6 +158,7 @@ EXEMPT = [
     ("pipeline.media.parquet", "pyarrow"),
     ("pipeline.media.redis_client", "redis"),
     ("pipeline.media.sql_postgres", "psycopg"),
+    ("services.caching.redis", "redis"),
 ]
 
 

@@ -10,8 +10,10 @@ from postroad.cells import AnnouncerConfig, CellsConfig, LearnerConfig
 from postroad.cluster import MembershipConfig
 from postroad.durable import MailConfig, Retry
 from postroad.node import GuaranteedConfig
+from postroad.services import BreakerConfig, BrokerConfig, BulkheadConfig, RetryPolicy
 
 from .drawing import draw_states
+from .services import errors_table, limits_table
 from .tables import settings_table, transitions_table
 
 DOCS = Path(__file__).resolve().parent.parent
@@ -31,6 +33,14 @@ _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
     "membership.md": {
         "settings": partial(settings_table, MembershipConfig),
         "transitions": transitions_table,
+    },
+    "services.md": {
+        "breaker settings": partial(settings_table, BreakerConfig),
+        "broker settings": partial(settings_table, BrokerConfig),
+        "bulkhead settings": partial(settings_table, BulkheadConfig),
+        "retries settings": partial(settings_table, RetryPolicy),
+        "service errors": errors_table,
+        "service limits": limits_table,
     },
 }
 

@@ -19,14 +19,14 @@ def settings_table(config: type[msgspec.Struct]) -> str:
         (f"`{field.name}`", _told(field.default), meanings[field.name])
         for field in msgspec.structs.fields(config)
     ]
-    return _table(("setting", "default", "meaning"), rows)
+    return table(("setting", "default", "meaning"), rows)
 
 
 def transitions_table() -> str:
     """What a node thinks of a member after each cause, by what it thought before."""
     states = (None, *State)
     rows = [(cause.value, *(_after(state, cause) for state in states)) for cause in Cause]
-    return _table(("cause", *map(state_name, states)), rows)
+    return table(("cause", *map(state_name, states)), rows)
 
 
 def state_name(state: State | None) -> str:
@@ -48,14 +48,21 @@ def _docstrings(owner: type) -> Iterator[tuple[str, str]]:
             yield ast.unparse(field.target), " ".join(ast.literal_eval(text.value).split())
 
 
-def _told(value: float | msgspec.Struct) -> str:
+def _told(value: object) -> str:
     """A default; settings within settings have a table of their own."""
     if isinstance(value, msgspec.Struct):
         return "see below"
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return f"`{value}`" if value else "empty"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else "none"
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of a page."""
     titles = list(head)
     lines = [titles, ["---"] * len(titles), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

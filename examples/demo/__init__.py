@@ -6,7 +6,9 @@ story.py              what happens when
 request_act.py        its first part: requests, a kill, a return
 mail_act.py           its second part: durable mail, both nodes killed in turn
 cells_act.py          its third part: cells of five domains, cores killed and restarted
-clearing_act.py       its fourth part: a job on Spark, whose node is killed
+services_act.py       its fourth part: services on four nodes, one of them killed
+moleculer_act.py      the end of that part: a node of Moleculer over NATS
+clearing_act.py       its fifth part: a job on Spark, whose node is killed
 stage.py              the nodes of a story, and what is seen of them
 processes.py          child processes as the story sees them
 node.py               the program of a child process
@@ -16,6 +18,14 @@ payments.py           the payments, bookings and receipts of nodes with mail
 cells_node.py         the cores and satellites of cells
 cells_traffic.py      the calls and publications of one of them
 cells_journal.py      what satellites write down of each message
+services_offered.py   the services
+services_node.py      the nodes that have them
+services_traffic.py   the orders and streams of one of them
+services_books.py     a middleware that writes down every call and event
+services_journal.py   what it writes
+javascript.py         what a node of Moleculer needs
+moleculer_node.js     that node
+moleculer_meeting.py  the node that meets it
 clearing.toml         the job that clears payments
 clearing.py           its functions, and the payments it is given
 clearing_house.py     the node that runs it
@@ -29,5 +39,6 @@ tables.py             what boards and reconciliations look like
 verdict.py            the reconciliation of requests: what must add up
 mail_verdict.py       the reconciliation of mail
 cells_verdict.py      the reconciliation of cells
+services_verdict.py   the reconciliation of services
 clearing_verdict.py   the reconciliation of clearing
 """

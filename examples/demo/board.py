@@ -147,6 +147,49 @@ class CellsRow(Second[CellCounts]):
         self.errors += _errors(now.totals) - _errors(before.totals)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServiceCounts:
+    """What all nodes of services did until now; `latencies` alone counts since the last time."""
+
+    at_s: float
+    totals: Totals
+    latencies: Mapping[int, int]
+    priced: Mapping[str, int]
+    """By the name of each node that tells prices."""
+    heard: int
+    stream_bytes: int
+    nodes: int
+    """Those that the sender knows."""
+
+
+@dataclass
+class ServicesRow(Second[ServiceCounts]):
+    """One second of services."""
+
+    answered: int = 0
+    latencies: Latencies = field(default_factory=Latencies)
+    priced: Counter[str] = field(default_factory=Counter)
+    heard: int = 0
+    stream_bytes: int = 0
+    nodes: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    """Errors met in this second, by reason."""
+
+    @property
+    def is_eventful(self) -> bool:
+        return bool(self.errors or self.notes)
+
+    def add(self, before: ServiceCounts, now: ServiceCounts) -> None:
+        super().add(before, now)
+        self.answered += now.totals.answered - before.totals.answered
+        self.latencies.merge(now.latencies)
+        self.priced += Counter(now.priced) - Counter(before.priced)
+        self.heard += now.heard - before.heard
+        self.stream_bytes += now.stream_bytes - before.stream_bytes
+        self.nodes = now.nodes
+        self.errors += _errors(now.totals) - _errors(before.totals)
+
+
 @dataclass
 class ClearingRow(Second[ClearingCounts]):
     """One second of clearing."""
@@ -234,6 +277,13 @@ class CellsBoard(Board[CellCounts, CellsRow]):
 
     def __init__(self) -> None:
         super().__init__(CellsRow)
+
+
+class ServicesBoard(Board[ServiceCounts, ServicesRow]):
+    """What nodes of services reported, time after time."""
+
+    def __init__(self) -> None:
+        super().__init__(ServicesRow)
 
 
 class ClearingBoard(Board[ClearingCounts, ClearingRow]):

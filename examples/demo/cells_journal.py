@@ -48,11 +48,12 @@ Entry: TypeAlias = Handled | Copied | Published | Attempted
 class Journal:
     """The file, as the process that writes it has it."""
 
-    def __init__(self, path: str) -> None:
-        self._file = Path(path).open("ab")  # noqa: SIM115 - it is closed with the journal
+    def __init__(self, path: str, *, buffering: int = -1) -> None:
+        """With a `buffering` of 0 each entry outlives the process as soon as it is written."""
+        self._file = Path(path).open("ab", buffering)  # noqa: SIM115 - closed with the journal
         self._encode = msgspec.json.Encoder().encode
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: msgspec.Struct) -> None:
         """Add an entry; the file has it after the next `flush`."""
         self._file.write(self._encode(entry) + b"\n")
 

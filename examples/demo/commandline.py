@@ -52,7 +52,20 @@ is lost: calls end with RequestTimeout, outcome unknown, and most callers make t
 another attempt; all else goes through core-2. When core-1 is back, core-2 is restarted in good
 order: it tells everybody that it leaves, passes on what it still gets, and nothing is lost.
 
-4. Clearing on Spark, if that can be had
+4. Services
+  desk                the core of the cells over which all nodes of this part talk; its action
+                      `desk.buy` calls `quotes.price` and emits an event for each large order
+  quotes-1, quotes-2  offer the service `quotes`; each call and each event is for one of them
+  gate                calls `desk.buy`, as fast as answers come, reads and sends streams of 4 MiB,
+                      and hears of large orders as well
+
+In the middle of the traffic quotes-1 is killed with SIGKILL, and comes back later. What it was
+asked ends with RequestTimeoutError or RequestRejectedError, outcome unknown; most callers have
+their broker try again, which goes to quotes-2 sooner or later. A circuit breaker at the desk leaves
+quotes-1 alone until its heartbeats are missed. In the end, if Node.js, npm and a NATS server can be
+had, a node of Moleculer and one of Postroad call each other over NATS.
+
+5. Clearing on Spark, if that can be had
   alpha  posts payments, some of them bad, and notes in its database which come back
   beta   runs a job on Spark, clearing.toml, which takes payments out of the queue, checks them and
          posts those that are good to alpha, with totals for each bank
@@ -86,6 +99,15 @@ The columns of cells:
   routes         ways from a satellite to a core; six of them while both cores are there
   errors         errors that callers met in this second; what they were stands below
 
+The columns of services:
+  orders/s        orders filled in each second
+  p50, p99        half, and 99 of 100, of the orders filled then took no longer than this
+  quotes-1/s, ... prices that each node was asked for
+  heard/s         events that came to one node of each of the two groups
+  stream MB/s     what streams carried, both ways together
+  nodes           nodes that gate knows; four of them while nobody is missed
+  errors          errors that callers met in this second; what they were stands below
+
 The columns of clearing:
   posted/s        payments posted in each second, counted in alpha's database
   acknowledged/s  payments that the job is done with
@@ -97,8 +119,9 @@ The columns of clearing:
 
 The reconciliations at the end compare what alpha asked with what was answered, what failed and
 what beta says it handled, the payments in one database with the bookings in the other, what sat-3
-sent with what every satellite was given, and the payments posted with those cleared and with the
-dead letters. The exit status is 0 only if it all adds up.
+sent with what every satellite was given, what nodes of services asked with what others were asked,
+and the payments posted with those cleared and with the dead letters. The exit status is 0 only if
+it all adds up.
 
 NO_COLOR=1 turns colours off; into a pipe the demo writes one plain line for each second.
 """
@@ -188,6 +211,12 @@ def _parse(arguments: Sequence[str]) -> Plan:
         help="how long calls are made and prices published, 3 to 3600 (default: %(default)g)",
     )
     parser.add_argument(
+        "--services-seconds",
+        type=_number(float, 3, 3600),
+        default=8.0,
+        help="how long orders are made, 3 to 3600 (default: %(default)g)",
+    )
+    parser.add_argument(
         "--clearing-seconds",
         type=_number(float, 2, 3600),
         default=5.0,
@@ -199,6 +228,12 @@ def _parse(arguments: Sequence[str]) -> Plan:
         dest="has_spark",
         action="store_false",
         help="leave out what needs Spark",
+    )
+    parser.add_argument(
+        "--no-javascript",
+        dest="has_javascript",
+        action="store_false",
+        help="leave out what needs Node.js",
     )
     parser.add_argument(
         "--callers",

@@ -1,4 +1,4 @@
-"""The program of a child process: one node that answers or calls, has mail, or belongs to cells.
+"""The program of a child process: one node, which does what its task says.
 
 It is started by `processes.py`, is configured by the first line of its input and ends when that
 input ends, so it never outlives the process that started it, however that one ended.
@@ -23,10 +23,12 @@ from .records import (
     Command,
     Linking,
     Mailing,
+    Meeting,
     NodeConfig,
     NodeTask,
     Posting,
     Ready,
+    Serving,
 )
 from .tally import Tally
 from .traffic import SUBJECT, Traffic, mirror
@@ -78,6 +80,14 @@ def _prepare(task: NodeTask, orders: Orders) -> Work:
             from .cells_node import belong
 
             return lambda service: belong(service, task, orders)
+        case Serving():
+            from .services_node import serve
+
+            return lambda service: serve(service, task, orders)
+        case Meeting():
+            from .moleculer_meeting import meet
+
+            return lambda service: meet(service, task, orders)
         case Posting():
             from .clearing_customer import post_payments
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from .records import CellsReport, Command, JobReport, NodeConfig, Ready, Report, Resting, Told
+from .records import Command, NodeConfig, Ready, Resting, Told
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 60.0
@@ -143,12 +143,12 @@ class NodeProcess:
                 continue  # A JVM's own words, which are for nobody here.
             told = decode(line)
             match told:
-                case Report() | JobReport() | CellsReport():
-                    self._on_report(told)
                 case Resting():
                     self._is_resting = True
                 case Ready():
                     self._ready.set_result(told)
+                case _:
+                    self._on_report(told)
 
     def _log_tail(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]

@@ -54,6 +54,32 @@ class Belonging(msgspec.Struct, frozen=True, kw_only=True, tag="belong"):
     """Whether this is the one that calls and publishes, or one that consumes."""
 
 
+class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serve"):
+    """Be a node of services, over cells."""
+
+    cores: dict[str, str]
+    """The address of the core; nothing if this is the core."""
+    journal: str
+    """File of what it did with each call, event and stream; it outlives a killed process."""
+    offers: str
+    """The name of its service."""
+    sends: bool
+    """Whether this is the one that makes orders."""
+
+
+class Meeting(msgspec.Struct, frozen=True, kw_only=True, tag="meet"):
+    """Be a node of services over NATS, together with one of Moleculer, and call each other."""
+
+    nats_server: str
+    """The program; this and the next are started by the node, and end with it."""
+    javascript: str
+    """The program that runs the other node."""
+    modules: str
+    """Directory of the packages that it needs."""
+    place: str
+    """Directory in which the server writes where it listens."""
+
+
 class Posting(msgspec.Struct, frozen=True, kw_only=True, tag="post"):
     """Post payments to another node, and note what it has cleared."""
 
@@ -76,7 +102,9 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True, tag="clear"):
     """Directory of the checkpoint, and of whatever Spark writes besides."""
 
 
-NodeTask = Answering | Calling | Mailing | Linking | Belonging | Posting | Clearing
+NodeTask = (
+    Answering | Calling | Mailing | Linking | Belonging | Serving | Meeting | Posting | Clearing
+)
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,4 +229,41 @@ class CellsReport(msgspec.Struct, frozen=True, kw_only=True, tag="cells"):
     latencies: dict[int, int] = {}
 
 
-Told = Ready | Resting | Report | JobReport | CellsReport
+class ServicesReport(msgspec.Struct, frozen=True, kw_only=True, tag="services"):
+    """What a node of services did until now; `latencies` alone counts since the last report."""
+
+    at_s: float = 0.0
+    """On the clock of `time.monotonic`, which all processes of a machine share."""
+    nodes: list[str] = []
+    """Those whose services it knows, itself among them."""
+    priced: int = 0
+    """Calls of the action that tells prices, since its process began, as the next two."""
+    emitted: int = 0
+    heard: int = 0
+    streams: int = 0
+    stream_bytes: int = 0
+    totals: Totals = msgspec.field(default_factory=Totals)
+    latencies: dict[int, int] = {}
+
+
+class MeetingSide(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of two nodes that met has to tell."""
+
+    called: int
+    answered: int
+    """With the right result."""
+    emitted: int
+    heard: int
+    """Events of the other node."""
+
+
+class MeetingReport(msgspec.Struct, frozen=True, kw_only=True, tag="met"):
+    """How a node of Postroad and one of Moleculer got along."""
+
+    ours: MeetingSide
+    theirs: MeetingSide
+    versions: str
+    """Of the other node."""
+
+
+Told = Ready | Resting | Report | JobReport | CellsReport | ServicesReport | MeetingReport

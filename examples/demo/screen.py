@@ -42,7 +42,7 @@ class NodeState:
     doing: str
 
     def __str__(self) -> str:
-        return f"  {self.name:<6} process {self.pid:<8} {self.address:<16} {self.doing}"
+        return f"  {self.name:<8} process {self.pid:<8} {self.address:<16} {self.doing}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from .board import CellsBoard, CellsRow, ClearingRow, MailRow, Row, Second, TrafficBoard
+from .board import (
+    CellsBoard,
+    CellsRow,
+    ClearingRow,
+    MailRow,
+    Row,
+    Second,
+    ServicesBoard,
+    ServicesRow,
+    TrafficBoard,
+)
 from .records import Totals
 from .screen import Line, TableRow, Tone
 from .verdict import Check, Item
@@ -15,6 +25,10 @@ TRAFFIC_HEADING = "  time  answers/s   p50 ms   p99 ms  in flight  connections  
 MAIL_HEADING = "  time  payments/s  handled/s  receipts/s  payments waiting  receipts waiting"
 CELLS_HEADING = (
     "  time  answers/s   p50 ms   p99 ms  sat-1/s  sat-2/s  published/s  copies/s  routes  errors"
+)
+SERVICES_HEADING = (
+    "  time   orders/s   p50 ms   p99 ms  quotes-1/s  quotes-2/s  heard/s  stream MB/s  nodes"
+    "  errors"
 )
 CLEARING_HEADING = "  time  posted/s  acknowledged/s  cleared/s  waiting  pending  replayed  dead"
 
@@ -39,7 +53,7 @@ def _row_with_errors(row: Second[Any], text: str, errors: Counter[str]) -> Table
     )
 
 
-def traffic_foot(board: TrafficBoard | CellsBoard) -> list[Line]:
+def traffic_foot(board: TrafficBoard | CellsBoard | ServicesBoard) -> list[Line]:
     """The errors met so far."""
     if board.newest is None:
         return []
@@ -70,6 +84,21 @@ def cells_row(row: CellsRow) -> TableRow:
     return _row_with_errors(row, text, row.errors)
 
 
+def services_row(row: ServicesRow) -> TableRow:
+    """One second of services; which errors callers met is a detail."""
+    text = (
+        f"{row.second:>4} s  {row.per_second(row.answered):>9,.0f}"
+        f"  {format_ms(row.latencies.quantile(0.5)):>7}"
+        f"  {format_ms(row.latencies.quantile(0.99)):>7}"
+        f"  {row.per_second(row.priced['quotes-1']):>10,.0f}"
+        f"  {row.per_second(row.priced['quotes-2']):>10,.0f}"
+        f"  {row.per_second(row.heard):>7,.0f}"
+        f"  {row.per_second(row.stream_bytes) / 1e6:>11,.1f}"
+        f"  {row.nodes:>5,}  {row.errors.total():>6,}"
+    )
+    return _row_with_errors(row, text, row.errors)
+
+
 def clearing_row(row: ClearingRow) -> TableRow:
     """One second of clearing."""
     now = row.newest
@@ -86,13 +115,18 @@ def reconciliation_lines(items: Sequence[Item], checks: Sequence[Check]) -> list
     return [
         Line(""),
         Line("Reconciliation", Tone.TITLE),
-        *(Line(f"  {item.what:<26} {item.amount:>11,}  {item.meaning}".rstrip()) for item in items),
+        *(Line(f"  {item.what:<28} {item.amount:>11,}  {item.meaning}".rstrip()) for item in items),
         Line(""),
-        *(
-            Line(f"  {'ok ' if check.holds else 'NOT'}  {check.text}", _verdict(check.holds))
-            for check in checks
-        ),
+        *check_lines(checks),
         Line(""),
+    ]
+
+
+def check_lines(checks: Sequence[Check]) -> list[Line]:
+    """What must hold, and whether it does."""
+    return [
+        Line(f"  {'ok ' if check.holds else 'NOT'}  {check.text}", _verdict(check.holds))
+        for check in checks
     ]
 
 

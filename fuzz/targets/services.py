@@ -23,6 +23,7 @@ _PACKETS = [
     from_wire(Kind.HEARTBEAT, {**_COMMON, "cpu": 12}),
     from_wire(Kind.PING, {**_COMMON, "id": "2", "time": 1_700_000_000_000}),
     from_wire(Kind.DISCONNECT, _COMMON),
+    from_wire(Kind.STREAM_PROGRESS, {**_COMMON, "id": "3", "isRequest": True, "received": 7}),
 ]
 
 

@@ -7,6 +7,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINES = r"((?:(?!```).*\n)*)"
+_PRINTED = re.compile(rf"^```python\n{_LINES}```\n\n```text\n{_LINES}```$", re.MULTILINE)
 _FILE = re.compile(r"# (\w+\.py)\n")
 
 
@@ -18,6 +20,13 @@ def programs() -> dict[str, str]:
         for number, block in enumerate(_BLOCK.findall(page.read_text(encoding="utf-8")), 1)
         if "import" in block and not _FILE.match(block)
     }
+
+
+def printed(page: str) -> dict[str, str]:
+    """What each program of a page prints, if that stands below it."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    told = dict(_PRINTED.findall(text))
+    return {name: told[block] for name, block in programs().items() if block in told}
 
 
 def files_of(page: str) -> dict[str, str]:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import programs
+from tests.docs.pages import printed, programs
 
 PROGRAMS = programs()
+PRINTED = printed("services")
 
 
-@pytest.mark.parametrize("page", ["README", "messaging", "membership", "discovery"])
+@pytest.mark.parametrize("page", ["README", "messaging", "membership", "discovery", "services"])
 def test_examples_are_found(page: str) -> None:
     assert any(name.startswith(page) for name in PROGRAMS)
 
@@ -30,3 +31,8 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+    assert done.stdout == PRINTED.get(name, done.stdout)
+
+
+def test_what_is_printed_is_compared() -> None:
+    assert len(PRINTED) > 10

@@ -17,18 +17,21 @@ import pytest
 
 from examples.demo.cells_act import SATELLITES
 from examples.demo.cells_journal import Copied, Handled, read_journal
+from examples.demo.services_act import BROKERS
+from examples.demo.services_journal import Heard, Taken, read_services_journal
 from tests.source_tree import ROOT
 
-DEADLINE_S = 90.0
+DEADLINE_S = 120.0
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
 
 NODE = re.compile(
-    r"(?P<name>alpha|beta|(?:core|sat)-\d) +process (?P<pid>\d+) +(?P<host>[\d.]+):(?P<port>\d+)"
+    r"(?P<name>alpha|beta|desk|gate|(?:core|sat|quotes)-\d) +process (?P<pid>\d+)"
+    r" +(?P<host>[\d.]+):(?P<port>\d+)"
 )
 # Spark takes long to start, also on a machine with nothing else to do.
 SPARK_DEADLINE_S = 480.0
 SHORT = ("--seconds", "3", "--mail-seconds", "3", "--cells-seconds", "3")
-WITH_SPARK = (*SHORT, "--clearing-seconds", "2")
+WITH_SPARK = (*SHORT, "--services-seconds", "3", "--clearing-seconds", "2")
 QUICK = (*WITH_SPARK, "--no-spark")
 WITHOUT_PACKAGE = """
 import sys
@@ -122,7 +125,7 @@ def test_the_demo_adds_up_without_spark(start_demo: StartDemo) -> None:
     assert "beta was killed" in output
     assert "ConnectionClosed" in output
     assert "answered after a retry" in output
-    assert re.search(r"\n4\. Clearing on Spark\nLeft out: .*postroad\[spark\].*\n", output)
+    assert re.search(r"\n5\. Clearing on Spark\nLeft out: .*postroad\[spark\].*\n", output)
     assert output.endswith("\nIt all adds up.\n")
     assert "\x1b" not in output
     assert demo.is_cleaned_up()
@@ -210,6 +213,41 @@ def test_cells_lose_nothing_but_with_a_killed_core(kept: Demo) -> None:
     assert sum(isinstance(it, Copied) for it in entries) == copies
 
 
+def test_services_lose_nothing_but_with_a_killed_node(kept: Demo) -> None:
+    output, directory = kept.output, kept.directory
+    assert "quotes-1 was killed (SIGKILL) in the middle of traffic" in output
+    made, filled, failed = numbers(r"ok +orders made (N) = filled (N) \+ failed (N), each", output)
+    assert made == filled + failed
+    calls, came = numbers(r"ok +desk\.buy: calls (N) = came to the desk (N); twice 0\n", output)
+    assert calls == came >= made
+    priced, answered, unanswered = numbers(
+        r"ok +quotes\.price: came to both nodes (N) = answered (N) \+ (N) of N that failed;", output
+    )
+    assert priced == answered + unanswered
+    emitted, heard, lost = numbers(
+        r"ok +events emitted (N) = heard by group quotes (N) \+ (N) lost with the node;", output
+    )
+    assert emitted == heard + lost
+    assert numbers(r"ok +events emitted (N) = heard by group audit (N);", output) == [emitted] * 2
+    assert numbers(r"ok +streams N = whole (N) \+ .* SHA-256 differs (N)\n", output)[1] == 0
+    assert numbers(r"met an error N, for another reason than the kill (N)\n", output)[-1] == 0
+    entries = {name: read_services_journal(directory / f"{name}.journal") for name in BROKERS}
+    assert sum(isinstance(it, Heard) for it in entries["gate"]) == emitted
+    assert sum(isinstance(it, Taken) for it in entries["desk"]) == came
+
+
+def test_a_node_of_moleculer_is_met(kept: Demo) -> None:
+    left_out = re.search(r"Left out: a node of Moleculer over NATS: (.*)", kept.output)
+    if left_out is not None:
+        pytest.skip(left_out[1])
+    assert re.search(r"beside one of Moleculer [\d.]+ on Node.js [\d.]+, over NATS\n", kept.output)
+    for names in ("Postroad called Moleculer", "Moleculer called Postroad"):
+        called, right, emitted, heard = numbers(
+            rf"ok +{names} (N) = right results (N); events emitted (N) = heard (N)\n", kept.output
+        )
+        assert (called, emitted) == (right, heard)
+
+
 def numbers(pattern: str, output: str) -> list[int]:
     """The groups of a pattern in which N stands for a number; fails if it is not there."""
     found = re.search(pattern.replace("N", r"[\d,]+"), output)
@@ -235,6 +273,10 @@ def count_rows(path: Path, table: str) -> int:
         "3. Cells",
         "core-1 was killed",
         "core-2 is told to stop",
+        "4. Services",
+        "quotes-1 was killed",
+        "quotes-1 listens",
+        "prices from it",
         "acknowledged/s",
     ],
 )
@@ -283,12 +325,17 @@ def test_a_reader_that_goes_away_ends_it_quietly(start_demo: StartDemo) -> None:
 
 @pytest.mark.parametrize(
     ("heading", "name"),
-    [("answers/s", "alpha"), ("payments/s", "beta"), ("published/s", "core-2")],
+    [
+        ("answers/s", "alpha"),
+        ("payments/s", "beta"),
+        ("published/s", "core-2"),
+        ("orders/s", "quotes-2"),
+    ],
 )
 def test_a_node_that_ends_by_itself_is_a_failure_with_a_reason(
     start_demo: StartDemo, heading: str, name: str
 ) -> None:
-    demo = start_demo("--seconds", "3", "--mail-seconds", "3")
+    demo = start_demo(*SHORT)
     demo.read_until(heading)
     pids = {node["name"]: int(node["pid"]) for node in NODE.finditer(demo.output)}
     os.kill(pids[name], signal.SIGKILL)
@@ -317,7 +364,8 @@ def test_on_a_terminal_the_table_is_redrawn(tmp_path: Path, has_color: bool) -> 
     assert output.count("answers/s") > 5
     assert output.count("payments/s") > 5
     assert output.count("published/s") > 5
-    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 3
+    assert output.count("orders/s") > 5
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 4
     assert output.index("\x1b[?25l") < output.index("\x1b[?25h") < output.index("Reconciliation")
     assert ("\x1b[32m" in output) is has_color
     assert "It all adds up." in output
@@ -350,6 +398,7 @@ def test_help_explains_the_demo() -> None:
         ("--seconds", "nan"),
         ("--mail-seconds", "0"),
         ("--cells-seconds", "2"),
+        ("--services-seconds", "2"),
         ("--clearing-seconds", "1"),
         ("--directory", "examples"),
     ],
@@ -385,6 +434,15 @@ def test_cells_example() -> None:
         "the kitchen took an order of System@bar: tea\n"
         "the bar got the reply: your tea\n"
         "the board at the bar shows: tea is out\n"
+    )
+
+
+def test_services_example() -> None:
+    assert run_module("examples.services") == (
+        "the kitchen brews tea for Ada\n"
+        "the bell rings: drink.ready, tea\n"
+        "the guest has the ordered 1 x tea\n"
+        "on the menu: ['tea', 'coffee']\n"
     )
 
 

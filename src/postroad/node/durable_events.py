@@ -191,7 +191,7 @@ class DurableEvents(Lifecycle):
             )
         else:
             onward = msgspec.structs.replace(letter, hops=letter.hops + 1, looks=0)
-            # It may go to and fro while nodes do not agree on who listens; not in a hurry.
+            # It may go back and forth while nodes do not agree on who listens; not in a hurry.
             delay = _pause_s(letter.hops - 1) if letter.hops else None
             tx.post(chosen, QUEUE, _encoder.encode(onward), delay=delay)
             PASSED.reach(node=chosen)

@@ -1,18 +1,32 @@
-"""Services: a Moleculer node in Python.
+"""Services: a Moleculer node in Python, which runs services and calls those of all nodes.
 
-So far what decides: packets and their bytes, the registry, the choice of endpoints, policies.
+    class Greeter(Service):
+        name = "greeter"
+
+        @action
+        async def hello(self, ctx: Context, name: str) -> str:
+            return f"Hello {name}!"
+
+    broker = Broker("node-1", transporter="nats://127.0.0.1:4222")
+    broker.add(Greeter())
+    async with broker:
+        print(await broker.call("greeter.hello", {"name": "Ann"}))
+
+What is not here is in the modules, and may change.
 """
 
-from .balancing import Dice, Latencies, StrategyMaker
-from .breakers import Breaker, BreakerConfig, BreakerState, is_blamed
-from .bulkheads import Bulkhead, BulkheadConfig, Entry
-from .calls import Added, PendingCalls
-from .describing import describe_service, published
-from .endpoints import Endpoint, EndpointList, Strategy
-from .error_form import error_from_wire, error_to_wire
+from .asyncapi import asyncapi_document
+from .breakers import BreakerConfig
+from .broker import Broker
+from .bulkheads import BulkheadConfig
+from .caching import Cache, CacheStore, MemoryStore, RedisStore
+from .calling import CallOptions
+from .config import BrokerConfig
+from .context import Context
 from .errors import (
     BrokerDisconnectedError,
     BrokerOptionsError,
+    EventNotHandledError,
     GracefulStopTimeoutError,
     InvalidPacketDataError,
     MaxCallLevelError,
@@ -31,192 +45,70 @@ from .errors import (
     ServiceSchemaError,
     UnsendablePacket,
     ValidationError,
-    VersionRefused,
 )
-from .events import EventCatalog, EventPlan
-from .gossip import GossipHello, GossipRequest, GossipResponse, read_gone, read_known, read_news
-from .info_form import ReadInfo, read_info, write_info
-from .keys import exact_key, moleculer_key, stored_name
-from .kinds import GOSSIP, VERSION, Kind
-from .nodes import (
-    Change,
-    EntriesRefused,
-    NodeConflict,
-    NodeConnected,
-    NodeDisconnected,
-    NodeForgotten,
-    NodeRecord,
-    NodeRefused,
-    NodeUpdated,
-    SendDiscover,
-    ServicesChanged,
-)
-from .packet_form import from_wire, to_wire
-from .packets import (
-    Disconnect,
-    Discover,
-    Event,
-    EventAck,
-    Heartbeat,
-    Info,
-    Packet,
-    Ping,
-    Pong,
-    Request,
-    Response,
-)
-from .params_schema import Problem
-from .patterns import matches
-from .policies import RetryPolicy, TimeBudget, choose_timeout, is_too_deep
-from .policy_forms import read_breaker, read_bulkhead, read_retry
-from .registry import Registry, RegistryConfig
-from .ring import Layout
-from .schema import ActionInfo, ClientInfo, EventInfo, NodeInfo, ServiceInfo, Visibility
-from .serializers import (
-    CborSerializer,
-    JsonSerializer,
-    MsgPackSerializer,
-    Serializer,
-    make_serializer,
-)
-from .stream_writer import StreamWriter
-from .streams import (
-    Chunk,
-    Ended,
-    Failed,
-    Opened,
-    StreamReader,
-    StreamState,
-    has_objects,
-    is_stream,
-    part_of,
-)
-from .topics import BalancedTopic, Topic, Topics, is_heard_on_nats, nats_pattern, nats_subject
-from .validation import Checked, Checker, compile_params, compile_type
+from .incoming_stream import IncomingStream
+from .middleware import Handler, Middleware
+from .nodes import NodeRecord
+from .pings import PingResult
+from .policies import RetryPolicy
+from .registry import Registry
+from .schema import ActionInfo, EventInfo, NodeInfo, ServiceInfo, Visibility
+from .service import CacheOptions, Service, action, event
+from .stream_sources import Objects
+from .transporters import MemoryHub, MemoryTransporter, Transporter, make_transporter
 
 __all__ = [
-    "GOSSIP",
-    "VERSION",
     "ActionInfo",
-    "Added",
-    "BalancedTopic",
-    "Breaker",
     "BreakerConfig",
-    "BreakerState",
+    "Broker",
+    "BrokerConfig",
     "BrokerDisconnectedError",
     "BrokerOptionsError",
-    "Bulkhead",
     "BulkheadConfig",
-    "CborSerializer",
-    "Change",
-    "Checked",
-    "Checker",
-    "Chunk",
-    "ClientInfo",
-    "Dice",
-    "Disconnect",
-    "Discover",
-    "Ended",
-    "Endpoint",
-    "EndpointList",
-    "EntriesRefused",
-    "Entry",
-    "Event",
-    "EventAck",
-    "EventCatalog",
+    "Cache",
+    "CacheOptions",
+    "CacheStore",
+    "CallOptions",
+    "Context",
     "EventInfo",
-    "EventPlan",
-    "Failed",
-    "GossipHello",
-    "GossipRequest",
-    "GossipResponse",
+    "EventNotHandledError",
     "GracefulStopTimeoutError",
-    "Heartbeat",
-    "Info",
+    "Handler",
+    "IncomingStream",
     "InvalidPacketDataError",
-    "JsonSerializer",
-    "Kind",
-    "Latencies",
-    "Layout",
     "MaxCallLevelError",
+    "MemoryHub",
+    "MemoryStore",
+    "MemoryTransporter",
+    "Middleware",
     "MoleculerClientError",
     "MoleculerError",
     "MoleculerRetryableError",
     "MoleculerServerError",
-    "MsgPackSerializer",
-    "NodeConflict",
-    "NodeConnected",
-    "NodeDisconnected",
-    "NodeForgotten",
     "NodeInfo",
     "NodeRecord",
-    "NodeRefused",
-    "NodeUpdated",
-    "Opened",
-    "Packet",
-    "PendingCalls",
-    "Ping",
-    "Pong",
-    "Problem",
+    "Objects",
+    "PingResult",
     "ProtocolVersionMismatchError",
     "QueueIsFullError",
-    "ReadInfo",
+    "RedisStore",
     "Registry",
-    "RegistryConfig",
     "RemoteError",
-    "Request",
     "RequestRejectedError",
     "RequestSkippedError",
     "RequestTimeoutError",
-    "Response",
     "RetryPolicy",
-    "SendDiscover",
-    "Serializer",
+    "Service",
     "ServiceInfo",
     "ServiceNotAvailableError",
     "ServiceNotFoundError",
     "ServiceSchemaError",
-    "ServicesChanged",
-    "Strategy",
-    "StrategyMaker",
-    "StreamReader",
-    "StreamState",
-    "StreamWriter",
-    "TimeBudget",
-    "Topic",
-    "Topics",
+    "Transporter",
     "UnsendablePacket",
     "ValidationError",
-    "VersionRefused",
     "Visibility",
-    "choose_timeout",
-    "compile_params",
-    "compile_type",
-    "describe_service",
-    "error_from_wire",
-    "error_to_wire",
-    "exact_key",
-    "from_wire",
-    "has_objects",
-    "is_blamed",
-    "is_heard_on_nats",
-    "is_stream",
-    "is_too_deep",
-    "make_serializer",
-    "matches",
-    "moleculer_key",
-    "nats_pattern",
-    "nats_subject",
-    "part_of",
-    "published",
-    "read_breaker",
-    "read_bulkhead",
-    "read_gone",
-    "read_info",
-    "read_known",
-    "read_news",
-    "read_retry",
-    "stored_name",
-    "to_wire",
-    "write_info",
+    "action",
+    "asyncapi_document",
+    "event",
+    "make_transporter",
 ]

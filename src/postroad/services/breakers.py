@@ -24,6 +24,7 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """When a circuit breaker opens, and for how long."""
 
     is_enabled: bool = False
+    """Whether there is one."""
     threshold: float = 0.5
     """The share of failures that opens it."""
     window_s: float = 60.0

@@ -6,17 +6,16 @@ import asyncio
 import os
 import socket
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Unpack
 
 import msgspec
 
 from postroad.core import Lifecycle
-from postroad.core.errors import ConfigError, UsageError
+from postroad.core.errors import UsageError
 
 from .caching import make_cache
 from .calling import Calling, CallOptions, Calls
-from .config import BrokerConfig
+from .config import BrokerConfig, with_settings
 from .context import Context
 from .describing import check_name
 from .emitting import Emitting
@@ -68,7 +67,7 @@ class Broker(Emitting, Lifecycle):
     ) -> None:
         self.node_id = node_id or f"{socket.gethostname().lower()}-{os.getpid()}"
         check_name(self.node_id, "node")
-        self.config = _with_settings(config or BrokerConfig(), settings)
+        self.config = with_settings(config or BrokerConfig(), settings)
         self._transporter = (
             make_transporter(transporter) if isinstance(transporter, str) else transporter
         )
@@ -195,6 +194,7 @@ class Broker(Emitting, Lifecycle):
         self._is_started = True
         await self._hosting.start_all(engine)
         self._refuse_conflict(engine)
+        engine.is_settled = True
         for middleware in self._middlewares:
             await middleware.broker_started(self)
         self._tell("$broker.started", {})
@@ -250,6 +250,9 @@ class Broker(Emitting, Lifecycle):
             params: what the action gets; an empty object if nothing is given.
             options: see `CallOptions`.
 
+        Returns:
+            What the action returned; an `IncomingStream` if that was an async iterable.
+
         Raises:
             MoleculerError: one of the errors below it; `retryable` and `outcome` tell what to do.
         """
@@ -274,17 +277,21 @@ class Broker(Emitting, Lifecycle):
         """
         return self._mcall(calls, settled, options)
 
-    async def _call_plainly(self, action: str, params: Any, options: CallOptions) -> Any:
+    def _call_plainly(
+        self, action: str, params: Any, options: CallOptions
+    ) -> Coroutine[Any, Any, Any]:
         calling = self._calling
         if calling is None:
             raise UsageError("the broker does not run; start it first")
-        return await calling.call(action, params, options)
+        return calling.call(action, params, options)
 
     async def _mcall_plainly(self, calls: Any, settled: bool, options: CallOptions) -> Any:
         pairs = [*calls.values()] if isinstance(calls, Mapping) else [*calls]
         for pair in pairs:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise UsageError(f"mcall takes pairs of action and params, not {pair!r:.80}")
+        if options.get("stream") is not None:
+            raise UsageError("a stream can go with one call, not with several")
         options = {**options, "merges_meta": False}
         made = [self.call(action, params, **options) for action, params in pairs]
         results = await asyncio.gather(*made, return_exceptions=settled)
@@ -374,16 +381,6 @@ class Broker(Emitting, Lifecycle):
     def __repr__(self) -> str:
         state = "running" if self._engine is not None else "stopped"
         return f"<Broker {self.node_id} {state}, {len(self._hosting)} services>"
-
-
-def _with_settings(config: BrokerConfig, settings: Mapping[str, Any]) -> BrokerConfig:
-    known = [it.name for it in msgspec.structs.fields(BrokerConfig)]
-    for name in settings:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"a broker has no setting {name!r}{hint}")
-    return msgspec.structs.replace(config, **settings)
 
 
 def _is_cancelled() -> bool:

@@ -17,6 +17,7 @@ class BulkheadConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a bulkhead."""
 
     is_enabled: bool = False
+    """Whether there is one."""
     concurrency: int = 10
     """Calls that run at once."""
     queue_max: int = 100

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 import msgspec
+
+from postroad.core.errors import UsageError
 
 from .actions import ActionCatalog
 from .breaking import Breakers
@@ -21,12 +25,12 @@ from .errors import (
     ServiceNotAvailableError,
     ServiceNotFoundError,
 )
-from .policies import RetryPolicy, TimeBudget, choose_timeout, is_too_deep
+from .policies import NO_LIMIT, RetryPolicy, TimeBudget, is_too_deep
 from .running import within_time
 from .schema import ActionInfo
 from .stream_calls import as_stream, call_with_stream
-from .stream_sources import Source, is_async_iterable
-from .ways import Handler, Way, is_awaitable
+from .stream_sources import Source
+from .ways import AT_ONCE, Handler, Way, is_awaitable
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -48,7 +52,10 @@ class CallOptions(TypedDict, total=False):
     fallback: Any
     """The result when all else failed: a value, or a function of the context and the error."""
     stream: AsyncIterable[Any] | None
-    """Bytes, or `Objects`, that go along with the call; the action reads them as `ctx.stream`."""
+    """Bytes, or `Objects`, that go along with the call; the action reads them as `ctx.stream`.
+
+    The time of the call ends with the answer: give it enough if that comes after the stream.
+    """
     parent: Context | None
     """The call that this one is a part of."""
     request_id: str | None
@@ -65,6 +72,7 @@ Calls = Mapping[str, tuple[str, Any]] | Iterable[tuple[str, Any]]
 """Pairs of action and params, or such pairs by names."""
 
 NO_OPTIONS: CallOptions = {}
+_KNOWN_OPTIONS = CallOptions.__annotations__.keys()
 
 
 class Calling:
@@ -94,7 +102,6 @@ class Calling:
         self._way_to = way_to
         self._balanced = balanced
         self._breakers = breakers
-        self._default_timeout_s = config.request_timeout_s
         self._level_max = config.max_call_level
         self._now = asyncio.get_running_loop().time
 
@@ -108,9 +115,13 @@ class Calling:
                 node_id=self._node_id,
             )
             way = self._aim(ctx, NO_OPTIONS)
-            if way.is_simple:
-                return await self._make(ctx, way, NO_OPTIONS)
+            if way.is_simple and self._balanced is None:
+                # By far the most frequent, so nothing else is in its way.
+                result = await way.run(ctx) if way.plain is None else way.plain(ctx)
+                return result if type(result) in AT_ONCE else await _whole(ctx, way, result)
             return await self._make_carefully(ctx, way, NO_OPTIONS)
+        if not options.keys() <= _KNOWN_OPTIONS:
+            _refuse_options(options)
         stream = options.get("stream")
         if stream is not None and not isinstance(stream, Source):
             return await self._call_with_stream(action, params, options, Source(stream))
@@ -175,15 +186,23 @@ class Calling:
     def _limit(self, ctx: Context, way: Way, options: CallOptions) -> None:
         """Say how long a call may take."""
         said_s, parent = options.get("timeout_s"), options.get("parent")
-        ctx.timeout_s = choose_timeout(said_s, way.timeout_s, self._default_timeout_s)
+        ctx.timeout_s = way.timeout_s if said_s is None else self._checked(ctx, said_s)
         ctx.started_at = now = self._now()
         if parent is None or not parent.timeout_s:
             return
         budget = TimeBudget(parent.timeout_s, parent.started_at)
         if budget.is_spent(now):
-            told = {"action": ctx.action, "nodeID": self._broker.node_id}
-            raise RequestSkippedError(data=told)
+            self._skip(ctx)
         ctx.timeout_s = budget.timeout_for(ctx.timeout_s, now)
+
+    def _checked(self, ctx: Context, said_s: float) -> float:
+        """The time a caller gives; one that is less than nothing is what is left of another."""
+        if said_s < 0:
+            self._skip(ctx)
+        return said_s if said_s < math.inf else NO_LIMIT
+
+    def _skip(self, ctx: Context) -> NoReturn:
+        raise RequestSkippedError(data={"action": ctx.action, "nodeID": self._node_id})
 
     def _choose(self, ctx: Context, node_id: str | None) -> Endpoint[ActionInfo]:
         found = self._actions.get(ctx.action)
@@ -209,14 +228,8 @@ class Calling:
             return await call_with_stream(ctx, way, source)
         if self._balanced is not None and self._is_balanced(way, options):
             return await self._balanced(ctx)
-        if way.plain is None:
-            result = await way.run(ctx)
-        else:
-            result = way.plain(ctx)
-            if is_awaitable(result):
-                way.plain = None  # From now on it runs as what it is.
-                result = await within_time(ctx, result)
-        return as_stream(result) if is_async_iterable(result) else result
+        result = await way.run(ctx) if way.plain is None else way.plain(ctx)
+        return result if type(result) in AT_ONCE else await _whole(ctx, way, result)
 
     def _is_balanced(self, way: Way, options: CallOptions) -> bool:
         """Whether the transporter chooses who gets a call."""
@@ -267,6 +280,14 @@ class Calling:
         return result
 
 
+async def _whole(ctx: Context, way: Way, result: Any) -> Any:
+    """The result of an action that may be something to wait for, or a stream."""
+    if way.plain is not None and is_awaitable(result):
+        way.plain = None  # From now on it runs as what it is.
+        result = await within_time(ctx, result)
+    return as_stream(result)
+
+
 def _pause(
     policy: RetryPolicy, retry: int, error: MoleculerError, options: CallOptions
 ) -> float | None:
@@ -276,6 +297,13 @@ def _pause(
     if retries and not policy.is_enabled:
         policy = msgspec.structs.replace(policy, is_enabled=True)
     return policy.pause_before(retry, is_retryable=error.retryable, retries=retries)
+
+
+def _refuse_options(options: CallOptions) -> NoReturn:
+    unknown = next(it for it in options if it not in _KNOWN_OPTIONS)
+    near = get_close_matches(unknown, _KNOWN_OPTIONS, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UsageError(f"a call has no option {unknown!r}{hint}")
 
 
 def _refuse(kind: type[MoleculerError], action: str, node_id: str | None) -> NoReturn:

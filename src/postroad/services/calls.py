@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -107,9 +108,10 @@ class PendingCalls(Generic[T]):
             call.node_id = node_id
             call.deadline = math.inf
 
-    def lose_node(self, node_id: str) -> list[T]:
-        """Take out everything that was sent to a node, in order: it will not be answered."""
-        lost = [id for id, call in self._calls.items() if call.node_id == node_id]
+    def lose_node(self, node_id: str, is_lost: Callable[[T], bool] = lambda _: True) -> list[T]:
+        """Take out what was sent to a node, in order: all of it, or what is said to be lost."""
+        sent = ((id, call) for id, call in self._calls.items() if call.node_id == node_id)
+        lost = [id for id, call in sent if is_lost(call.value)]
         return [self._calls.pop(id).value for id in lost]
 
     def expire(self, now: float) -> list[T]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -53,12 +55,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a reader of a stream waits for a sign of life from the other node; 0 for ever."""
 
     retry: RetryPolicy = RetryPolicy()
+    """Whether failed calls are tried again, unless the action says."""
     breaker: BreakerConfig = BreakerConfig()
+    """When a node that fails is left alone, unless the action says."""
     bulkhead: BulkheadConfig = BulkheadConfig()
+    """How much runs at once of each action and handler of events, unless it says."""
     validates: bool = True
     """Whether params are checked against what actions say of them."""
 
     heartbeat_interval_s: float = 10.0
+    """How often a node shows that it lives; a little more or less, so that nodes differ."""
     heartbeat_timeout_s: float = 30.0
     """A node that was not heard for so long is lost."""
     uses_balancer: bool = True
@@ -115,6 +121,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"heartbeat_timeout_s={self.heartbeat_timeout_s:g} must be more than "
                 f"heartbeat_interval_s={self.heartbeat_interval_s:g}"
             )
+
+
+def with_settings(config: BrokerConfig, settings: Mapping[str, Any]) -> BrokerConfig:
+    """A config with some settings in place of its own; raises ConfigError for names it has not."""
+    known = [it.name for it in msgspec.structs.fields(BrokerConfig)]
+    for name in settings:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"a broker has no setting {name!r}{hint}")
+    return msgspec.structs.replace(config, **settings)
 
 
 def _is_number(value: Any) -> bool:

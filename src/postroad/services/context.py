@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from postroad.core.errors import UsageError
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .broker import Broker
     from .calling import CallOptions, Calls
     from .endpoints import Endpoint
+    from .incoming_stream import IncomingStream
 
 
 class Context:
@@ -31,7 +32,7 @@ class Context:
         level: 1 for a call from outside, one more for each call within.
         node_id: the node the call came from, and after a call of one's own the one that answered.
         caller: the service that called, if it was one.
-        stream: the stream that came with the call, if one did.
+        stream: what came with the call to be read with `async for`; None if nothing did.
         tracing: whether this call is traced; None if nobody decided.
         cached_result: whether the result was kept from an earlier call.
     """
@@ -100,7 +101,7 @@ class Context:
         self.groups: Sequence[str] = ()
         self.is_broadcast = False
         self.cached_result = False
-        self.stream: AsyncIterator[Any] | None = None
+        self.stream: IncomingStream | None = None
         self.endpoint: Endpoint[Any] | None = None
         self.locals: dict[str, Any] = {}
         self.response_headers: dict[str, Any] = {}

@@ -97,6 +97,8 @@ class EndpointList(Generic[Info]):
         self._available: tuple[Endpoint[Info], ...] = ()
         self._local: tuple[Endpoint[Info], ...] = ()
         self._local_available: tuple[Endpoint[Info], ...] = ()
+        self._preferred: tuple[tuple[Endpoint[Info], ...], tuple[Endpoint[Info], ...]] = (), ()
+        self._only: Endpoint[Info] | None = None
 
     # What is known.
 
@@ -137,12 +139,7 @@ class EndpointList(Generic[Info]):
         """
         if self._is_stale:
             self._refresh()
-        if self._local:
-            if self._is_internal:
-                return self.choose_local(params, meta)
-            if self._prefers_local and self._local_available:
-                return self.choose_local(params, meta)
-        return self._select(self._available, self._every, params, meta)
+        return self._only or self._select(*self._preferred, params, meta)
 
     def choose_local(
         self, params: Any = None, meta: Mapping[str, Any] = _NO_META
@@ -192,6 +189,17 @@ class EndpointList(Generic[Info]):
         self._available = tuple(it for it in self._every if it.is_accepting)
         self._local = tuple(it for it in self._every if it.is_local)
         self._local_available = tuple(it for it in self._local if it.is_accepting)
+        self._prefer()
+
+    def _prefer(self) -> None:
+        """Find out what to choose from, and whether there is anything to choose."""
+        is_here = self._is_internal or (self._prefers_local and bool(self._local_available))
+        if self._local and is_here:
+            self._preferred = self._local_available, self._local
+        else:
+            self._preferred = self._available, self._every
+        available, every = self._preferred
+        self._only = available[0] if len(every) == 1 and available else None
 
     def __repr__(self) -> str:
         group = f" in {self.group}" if self.group else ""

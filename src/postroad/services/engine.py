@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from postroad.core import ThrottledLog
-from postroad.core.errors import ConfigError, MessagingError, UsageError
+from postroad.core.errors import ConfigError, PostroadError, UsageError
 
 from .balancing import Latencies, StrategyMaker
 from .breakers import Breaker, BreakerState
@@ -93,8 +94,11 @@ class Engine:
         self._waiters: set[asyncio.Event] = set()
         self._has_left = False
         self.conflict: NodeConflict | None = None
+        """Another node with the same name that was there when this one started."""
+        self.is_settled = False
+        """Whether it has started, and others know this node by its name."""
         self._latencies = Latencies()
-        self.registry = self._make_registry(info)
+        self.registry = self._make_registry(info, transporter)
         self.breakers = Breakers(self.registry.actions.get, self._tell_breaker)
         transit = None if transporter is None else self._make_transit(transporter)
         is_balanced = transporter is not None and _is_balanced(transporter, config)
@@ -122,14 +126,16 @@ class Engine:
 
     # The making.
 
-    def _make_registry(self, info: NodeInfo) -> Registry:
+    def _make_registry(self, info: NodeInfo, transporter: Transporter | None) -> Registry:
         config = self._config
+        beats = transporter is None or transporter.beats
         return Registry(
             self._node_id,
             info,
             strategies=StrategyMaker(self._chance, self._latencies, default=config.strategy),
             config=RegistryConfig(
-                heartbeat_timeout_s=config.heartbeat_timeout_s, prefers_local=config.prefers_local
+                heartbeat_timeout_s=config.heartbeat_timeout_s if beats else 0.0,
+                prefers_local=config.prefers_local,
             ),
             now=self._loop.time(),
         )
@@ -210,14 +216,16 @@ class Engine:
 
     # What this node offers.
 
-    def offer(self, local: LocalService) -> None:
-        """A service of this node is ready."""
+    async def offer(self, local: LocalService) -> None:
+        """A service of this node is ready; when this returns, it can be called."""
         name = local.info.full_name
         self._locals[name] = local
         for action in local.info.actions:
             if action.is_remote:
                 self._served[action.name] = name, local.actions[action.name]
         self._apply(self.registry.add_service(local.info))
+        if self._listening is not None:
+            await self._listening.settled()
 
     def withhold(self, full_name: str) -> None:
         """A service of this node is offered no more."""
@@ -279,9 +287,9 @@ class Engine:
             case NodeConnected(node_id, is_reconnected):
                 data = {"node": node_id, "reconnected": is_reconnected}
                 self._tell("$node.connected", data)
-            case NodeUpdated(node_id, is_restarted):
+            case NodeUpdated(node_id, is_restarted, alive_since):
                 if is_restarted:
-                    self._forget_calls(node_id)
+                    self._forget_calls(node_id, before=alive_since)
                 self._tell("$node.updated", {"node": node_id})
             case NodeDisconnected(node_id, is_unexpected):
                 self._forget_calls(node_id)
@@ -294,7 +302,8 @@ class Engine:
             case ServicesChanged(is_local):
                 self._services_changed(is_local)
             case NodeConflict():
-                self.conflict = change
+                if not self.is_settled:
+                    self.conflict = change
                 self._warn("conflict", "%s", change)
 
     def _can_ack(self, node_id: str) -> bool:
@@ -302,11 +311,11 @@ class Engine:
         node = self.registry.node(node_id)
         return node is not None and node.info.client.type == CLIENT_TYPE
 
-    def _forget_calls(self, node_id: str) -> None:
+    def _forget_calls(self, node_id: str, *, before: float = math.inf) -> None:
         self.breakers.forget_node(node_id)
         self.eventing.acks.lose_node(node_id)
         if self.network is not None:
-            self.network.lose_node(node_id)
+            self.network.lose_node(node_id, before=before)
 
     def _services_changed(self, is_local: bool) -> None:
         if is_local and self._listening is not None:
@@ -337,7 +346,7 @@ class Engine:
         assert self.network is not None
         try:
             self.network.transit.send(Discover(ver=VERSION, sender=self._node_id), node_id)
-        except MessagingError as error:
+        except PostroadError as error:
             self._warn("discover", "%s was not asked what it offers: %s", node_id, error)
 
     def _tell_breaker(self, state: str, node_id: str, action: str, breaker: Breaker) -> None:

@@ -237,7 +237,7 @@ class EventAcks:
         """The groups at this node that an event is for."""
         if packet.groups is UNSET or not packet.groups:
             known = self._events.groups_of(packet.event)
-            return [it for it in known if self._events.local_emit(packet.event, (it,))]
+            return [it for it in known if self._events.local_broadcast(packet.event, (it,))]
         return [*dict.fromkeys(packet.groups)]
 
     def answer(self, packet: Event, ctx: Context) -> list[Handled]:

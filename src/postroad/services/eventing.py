@@ -274,7 +274,7 @@ class Eventing:
 
     def can_handle(self, event: str, group: str) -> bool:
         """Whether a group has a handler for an event at this node."""
-        return bool(self._events.local_emit(event, (group,)))
+        return bool(self._events.local_broadcast(event, (group,)))
 
     async def handle_in_turn(self, ctx: Context, group: str) -> None:
         """Run the handlers of a group one after the other; raises what the first raises."""

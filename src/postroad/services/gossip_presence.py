@@ -86,7 +86,8 @@ class GossipPresence:
         self._loop = asyncio.get_running_loop()
         self._gossiping = Gossiping(registry, transporter.is_linked)
         self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
-        self._is_left = False
+        # From the start to the goodbye.
+        self._is_active = False
         self._round: asyncio.TimerHandle | None = None
         self._announcement: asyncio.TimerHandle | None = None
         # When each node was asked last, and those that will be when it is time.
@@ -97,6 +98,7 @@ class GossipPresence:
         self._is_heard = asyncio.Event()
 
     async def start(self) -> None:
+        self._is_active = True
         # In milliseconds: a life may be short, and its end and others' doubts count too.
         self._registry.outrun(int(self._clock() * 1_000))
         self._registry.set_port(self._transporter.port, self._transporter.only_host)
@@ -114,11 +116,11 @@ class GossipPresence:
         self._gossip()
 
     def services_changed(self) -> None:
-        if self._announcement is None and not self._is_left:
+        if self._announcement is None and self._is_active:
             self._announcement = self._loop.call_later(ANNOUNCE_DELAY_S, self._announce)
 
     def received(self, packet: Packet) -> None:
-        if self._is_left or packet.sender == self._node_id:
+        if not self._is_active or packet.sender == self._node_id:
             return
         if isinstance(packet, GossipHello):
             self._receive_hello(packet)
@@ -135,14 +137,16 @@ class GossipPresence:
         self._tell_all(self._gossiping.make_introduction(is_stopping=True))
         await asyncio.sleep(STOP_DELAY_S)
 
-    async def leave(self) -> None:
-        self._is_left = True
+    async def leave(self, *, says_goodbye: bool = True) -> None:
+        self._is_active = False
         self._cancel_announcement()
         for timer in (self._round, *self._to_ask.values()):
             if timer is not None:
                 timer.cancel()
         self._to_ask.clear()
         self._transporter.introduce = self._transporter.discovered = None
+        if not says_goodbye:
+            return
         goodbye = self._gossiping.make_goodbye()
         for node in self._others(is_online=True):
             if self._transporter.is_linked(node.id):

@@ -81,7 +81,7 @@ class Hosting:
         try:
             await self._start(local, engine)
         except BaseException:
-            del self._services[local.info.full_name]
+            await self.remove(local.info.full_name, engine)
             raise
 
     async def remove(self, full_name: str, engine: Engine | None) -> None:
@@ -108,7 +108,7 @@ class Hosting:
             await self._broker.wait_for_services(local.dependencies, timeout_s=timeout_s)
         await service.started()
         self._started[local.info.full_name] = local
-        engine.offer(local)
+        await engine.offer(local)
         for middleware in self._middlewares:
             await middleware.service_started(service)
 

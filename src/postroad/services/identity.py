@@ -9,6 +9,7 @@ from typing import Any
 
 from postroad._version import __version__
 
+from .describing import sendable_object
 from .schema import ClientInfo, NodeInfo
 
 CLIENT_TYPE = "postroad"
@@ -26,7 +27,7 @@ def own_info(instance_id: str, metadata: Mapping[str, Any]) -> NodeInfo:
             version=__version__,
             lang_version=platform.python_version(),
         ),
-        metadata=metadata,
+        metadata=sendable_object(metadata),
     )
 
 

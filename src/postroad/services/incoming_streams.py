@@ -22,6 +22,7 @@ OVERFLOW = "STREAM_OVERFLOW"
 """The type of the error of a stream that came faster than it was read."""
 
 _REMEMBERED_MAX = 4_096
+_REPORTED_AFTER_S = 0.01
 
 Tell: TypeAlias = Callable[[StreamProgress, str], None]
 """Sends a packet to a node; never raises."""
@@ -73,6 +74,7 @@ class Inflow:
         self._is_over = False
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self.moved_at = self._loop.time()
 
     # From the network.
@@ -98,7 +100,7 @@ class Inflow:
         """Its sender is alive, and says what it has sent; it wants to know what was read."""
         if sent < self._due:
             self.moved_at = self._loop.time()
-        self._report()
+        self._report(is_urgent=True)
 
     def fail(self, error: MoleculerError, *, is_told: bool = False) -> None:
         """Break it off; `is_told` if its sender should stop."""
@@ -117,6 +119,7 @@ class Inflow:
         if type(part) is Chunk:
             self._waiting.append(part)
             self._waiting_bytes += part.size
+            self._report(is_urgent=self._count.add_arrived(part.size))
         elif type(part) is Opened:
             self.is_open = True
         else:
@@ -157,8 +160,7 @@ class Inflow:
         self._waiting_bytes -= chunk.size
         self._held_bytes -= chunk.size
         self._streams.release(chunk.size)
-        if self._count.add(chunk.size):
-            self._report()
+        self._report(is_urgent=self._count.add_read(chunk.size))
         return chunk.value
 
     async def close(self) -> None:
@@ -208,10 +210,21 @@ class Inflow:
 
     # To the sender.
 
-    def _report(self) -> None:
-        if self.is_reported and not self._is_over:
-            told = self._streams.progress(self.key, received=self._count.tell())
+    def _report(self, *, is_urgent: bool) -> None:
+        """Tell the sender what came and was read, now or in a moment."""
+        if not self.is_reported or self._is_over:
+            return
+        if is_urgent:
+            arrived, read = self._count.tell()
+            told = self._streams.progress(self.key, arrived=arrived, received=read)
             self._streams.tell(told, self.key.peer)
+        elif self._later is None:
+            self._later = self._loop.call_later(_REPORTED_AFTER_S, self._report_rest)
+
+    def _report_rest(self) -> None:
+        self._later = None
+        if not self._count.is_told:
+            self._report(is_urgent=True)
 
     def _cancel(self) -> None:
         if self.is_reported:

@@ -43,12 +43,16 @@ class Listening:
         if self._task is None:
             self._task = self._loop.create_task(self._follow())
 
+    async def settled(self) -> None:
+        """Wait until it listens to all that is offered, as far as it can."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
     async def close(self) -> None:
         """Listen to nothing any more."""
         self._offered, self._on_done = tuple, _nothing
         self.changed()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        await self.settled()
 
     async def _follow(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -84,7 +85,6 @@ class Network:
             served,
             self.streaming,
             serving_max=config.serving_max,
-            default_timeout_s=config.request_timeout_s,
             tells_stacks=config.tells_stacks,
         )
 
@@ -133,15 +133,14 @@ class Network:
 
     async def stop(self, *, says_goodbye: bool) -> None:
         """Leave the cluster; without a goodbye, because another node has the same name."""
-        if says_goodbye:
-            await self.presence.leave()
+        await self.presence.leave(says_goodbye=says_goodbye)
         await self.transit.transporter.disconnect()
         self.remote.close()
         self.streaming.close()
 
-    def lose_node(self, node_id: str) -> None:
-        """A node is gone, or begins a new life: it will not answer."""
-        self.remote.lose_node(node_id)
+    def lose_node(self, node_id: str, *, before: float = math.inf) -> None:
+        """A node is gone, or began a new life at that time: it will not answer what came before."""
+        self.remote.lose_node(node_id, before=before)
         self.streaming.lose_node(node_id)
 
     def _pause_s(self, attempt: int) -> float:

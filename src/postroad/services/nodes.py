@@ -25,6 +25,8 @@ class NodeRecord:
         self.cpu_seq = 0
         self.last_seen = now
         self.offline_since: float | None = None
+        # When it last asked who is there, as nodes do when a life begins.
+        self.asked_at = NEVER
         # When it last confirmed what is known of it; NEVER if that is in doubt.
         self.verified_at = now
 
@@ -64,6 +66,8 @@ class NodeUpdated(msgspec.Struct, frozen=True):
 
     node_id: str
     is_restarted: bool
+    alive_since: float = math.inf
+    """After a restart: what was asked since then was asked of the new life; infinity if nothing."""
 
 
 class NodeDisconnected(msgspec.Struct, frozen=True):

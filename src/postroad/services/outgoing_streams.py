@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -19,7 +20,7 @@ from .kinds import VERSION
 from .packets import Request, Response, StreamProgress
 from .running import finish
 from .stream_sources import Source
-from .stream_window import SendWindow
+from .stream_window import SendWindow, SharedWindow
 from .stream_writer import StreamWriter
 from .streams import REPORTED
 from .transit import Transit, logger
@@ -69,7 +70,7 @@ class OutgoingStream:
         )
         # The number of the last part that was sent.
         self._sent = 0
-        self._window = SendWindow() if is_reported else None
+        self._window = SendWindow(streams.window_to(key.peer), self._wake) if is_reported else None
         self._room: asyncio.Future[None] | None = None
         self._scope: asyncio.Timeout | None = None
         self._broken_by: Exception | None = None
@@ -87,11 +88,13 @@ class OutgoingStream:
         """Send the rest; returns when there is no more to do, whatever came of it."""
         try:
             await self._send_until_broken()
-        except asyncio.CancelledError:
+        except BaseException:
             self._fail(MoleculerError(f"{self._streams.node_id} stops", 503, CANCELLED))
             raise
         finally:
             self._is_over = True
+            if self._window is not None:
+                self._window.close()
             self._streams.forget(self)
             await self._source.aclose()
 
@@ -111,14 +114,15 @@ class OutgoingStream:
         """Whether the other end tells what was read."""
         return self._window is not None
 
-    def acknowledge(self, seq: int) -> None:
-        """This part, and all before, were read."""
+    def hear(self, arrived: int, read: int) -> None:
+        """These parts, and all before, came, and were read."""
         self.heard_at = self._loop.time()
-        window = self._window
-        if window is None:
-            return
-        window.read(seq)
-        if self._room is not None and not self._room.done() and not window.is_full:
+        if self._window is not None:
+            self._window.hear(arrived, read)
+
+    def _wake(self) -> None:
+        """There is room."""
+        if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
     def show_life(self) -> StreamProgress:
@@ -160,12 +164,14 @@ class OutgoingStream:
             window = self._window
             while window is not None and window.is_full:
                 self._room = self._loop.create_future()
+                window.wait()
                 await self._room
             size = await self._send(packet)
             if window is not None:
                 # Both ends must count alike.
                 value = packet.params if isinstance(packet, Request) else packet.data
-                window.send(self._sent, size if self._source.has_objects else len(value))
+                counted = size if self._source.has_objects else len(value)
+                window.send(self._sent, counted, size)
             if self._sent % _TURN_PARTS == 0:
                 await asyncio.sleep(0)
 
@@ -242,6 +248,7 @@ class OutgoingStreams:
         self.tells_stacks = tells_stacks
         self.loop = asyncio.get_running_loop()
         self._streams: dict[StreamKey, OutgoingStream] = {}
+        self._windows: WeakValueDictionary[str, SharedWindow] = WeakValueDictionary()
         self._running: set[asyncio.Task[None]] = set()
         self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
 
@@ -262,6 +269,13 @@ class OutgoingStreams:
         task = self.loop.create_task(stream.run())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+    def window_to(self, node_id: str) -> SharedWindow:
+        """What all streams to a node share; it lasts as long as one of them."""
+        window = self._windows.get(node_id)
+        if window is None:
+            window = self._windows[node_id] = SharedWindow()
+        return window
 
     def forget(self, stream: OutgoingStream) -> None:
         self._streams.pop(stream.key, None)

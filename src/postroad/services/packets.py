@@ -161,8 +161,10 @@ class StreamProgress(msgspec.Struct, frozen=True, kw_only=True, rename=RENAMED):
     """Whether it is the stream of the request, and not that of the response."""
     sent: Whole | UnsetType = UNSET
     """From the end that sends: the last part that it sent, although there is nothing new."""
+    arrived: Whole | UnsetType = UNSET
+    """From the end that reads: the last part that came, with all before it."""
     received: Whole | UnsetType = UNSET
-    """From the end that reads: the last part that was read, with all before it."""
+    """From the end that reads: the last part that was read."""
     is_cancelled: bool = False
     """From the end that reads: nobody wants the rest."""
     ver: Any

@@ -17,10 +17,15 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a failed call is tried again, and when. Each try has its full time again."""
 
     is_enabled: bool = False
+    """Whether there are retries at all."""
     retries: int = 5
+    """How often a call is tried again."""
     delay_s: float = 0.1
+    """The pause before the first retry."""
     delay_max_s: float = 1.0
+    """The longest pause."""
     factor: float = 2.0
+    """By which each pause is longer than the one before."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, "retries", "delay_s", "delay_max_s", "factor")

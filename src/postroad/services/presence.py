@@ -8,6 +8,7 @@ whoever missed one asks for it.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Protocol
 from msgspec import UNSET
 
 from postroad.core import ThrottledLog
-from postroad.core.errors import MalformedPayload, MessagingError
+from postroad.core.errors import MalformedPayload, PostroadError
 
 from .config import BrokerConfig
 from .info_form import read_info, write_info
@@ -58,8 +59,8 @@ class Presence(Protocol):
         """Say that this node offers nothing any more."""
         ...
 
-    async def leave(self) -> None:
-        """Say goodbye, and do nothing any more."""
+    async def leave(self, *, says_goodbye: bool = True) -> None:
+        """Do nothing any more, and say goodbye, unless another node has the same name."""
         ...
 
 
@@ -85,7 +86,10 @@ class AnnouncedPresence:
         self._beat: asyncio.TimerHandle | None = None
         self._check: asyncio.TimerHandle | None = None
         self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        # Nothing is told before it is sure that no other node has this name.
         self._is_sure = False
+        self._is_withdrawn = False
+        self._has_left = False
 
     async def start(self) -> None:
         self._tell(Discover(ver=VERSION, sender=self._node_id))
@@ -97,26 +101,31 @@ class AnnouncedPresence:
     def reconnected(self) -> None:
         # Whoever came or went meanwhile did so unheard.
         self._tell(Discover(ver=VERSION, sender=self._node_id))
-        self._announce()
+        if self._is_sure:
+            self._announce()
 
     def services_changed(self) -> None:
-        if self._announcement is None:
+        if self._announcement is None and not self._is_withdrawn:
             self._announcement = self._loop.call_later(
                 self._config.announce_delay_s, self._announce
             )
 
     async def withdraw(self) -> None:
         self._cancel_announcement()
-        self._tell(self._info(is_stopping=True))
-        await asyncio.sleep(self._config.stop_delay_s)
+        self._is_withdrawn = True
+        if self._is_sure:
+            self._tell(self._info())
+            await asyncio.sleep(self._config.stop_delay_s)
 
-    async def leave(self) -> None:
+    async def leave(self, *, says_goodbye: bool = True) -> None:
         self._cancel_announcement()
+        self._has_left = True
         for timer in (self._beat, self._check):
             if timer is not None:
                 timer.cancel()
-        instance_id = self._registry.local.instance_id
-        self._tell(Disconnect(instance_id=instance_id, ver=VERSION, sender=self._node_id))
+        if says_goodbye and self._is_sure:
+            instance_id = self._registry.local.instance_id
+            self._tell(Disconnect(instance_id=instance_id, ver=VERSION, sender=self._node_id))
 
     def received(self, packet: Packet) -> None:
         if isinstance(packet, Heartbeat):
@@ -124,9 +133,9 @@ class AnnouncedPresence:
         elif isinstance(packet, Info):
             self._receive_info(packet)
         elif isinstance(packet, Discover):
-            # Also if it seems to be from this node: it may be another with the same name. While a
-            # node starts it does not know whether it is that other, and must not be taken for it.
-            if self._is_sure:
+            self._registry.receive_discover(packet.sender, self._loop.time())
+            # Also if it seems to be from this node: it may be another with the same name.
+            if self._is_sure and not self._has_left:
                 self._answer(packet.sender)
         elif isinstance(packet, Disconnect) and packet.sender != self._node_id:
             instance_id = None if packet.instance_id is UNSET else packet.instance_id
@@ -172,15 +181,15 @@ class AnnouncedPresence:
         else:
             self._tell(self._info(), node_id)
 
-    def _info(self, *, is_stopping: bool = False) -> Packet:
-        body = write_info(self._registry.local_info(is_stopping=is_stopping))
+    def _info(self) -> Packet:
+        body = write_info(self._registry.local_info(is_stopping=self._is_withdrawn))
         return from_wire(Info.KIND, {**body, "ver": VERSION, "sender": self._node_id})
 
     def _tell(self, packet: Packet, node_id: str | None = None) -> None:
         """Send what others will hear of sooner or later anyway, if it cannot be sent now."""
         try:
             self._send(packet, node_id)
-        except MessagingError as error:
+        except PostroadError as error:
             self._log.warn(
                 packet.KIND, self._loop.time(), "%s was not sent: %s", packet.KIND, error
             )
@@ -210,12 +219,12 @@ class AnnouncedPresence:
         )
 
     def _schedule_check(self) -> None:
-        due = self._registry.deadline()
+        due = math.inf if self._has_left else self._registry.deadline()
         if self._check is not None and self._check.when() <= due and not self._check.cancelled():
             return
         if self._check is not None:
             self._check.cancel()
-        self._check = None if due == float("inf") else self._loop.call_at(due, self._run_check)
+        self._check = None if due == math.inf else self._loop.call_at(due, self._run_check)
 
     def _run_check(self) -> None:
         self._check = None

@@ -90,6 +90,7 @@ class Registry:
         # Whole descriptions of this node's services, and whether others know them all.
         self._local_services: dict[str, ServiceInfo] = {}
         self._is_news = False
+        self._is_stopping = False
 
     # What is known.
 
@@ -138,10 +139,15 @@ class Registry:
     def local_info(self, *, is_stopping: bool = False) -> NodeInfo:
         """What to tell others; its seq has grown if something changed since the last time.
 
-        A node that stops says first that it offers nothing.
+        A node that stops says first that it offers nothing, and never anything else after that.
         """
-        shown = () if is_stopping else tuple(map(published, self._local_services.values()))
-        if self._is_news or (is_stopping and self.local.info.services):
+        self._is_stopping = self._is_stopping or is_stopping
+        if self._is_stopping:
+            shown: tuple[ServiceInfo, ...] = ()
+            self._is_news = bool(self.local.info.services)
+        else:
+            shown = tuple(map(published, self._local_services.values()))
+        if self._is_news:
             self._say(services=shown, seq=self.local.seq + 1)
         self._is_news = False
         return self.local.info
@@ -210,6 +216,12 @@ class Registry:
             node.verified_at = now
         is_doubtful = now - node.verified_at >= self.config.verify_interval_s
         return [SendDiscover(sender)] if is_doubtful else []
+
+    def receive_discover(self, sender: str, now: float) -> None:
+        """A node asks who is there: it begins a life, or was cut off for a while."""
+        node = self._nodes.get(sender)
+        if node is not None:
+            node.asked_at = now
 
     def receive_disconnect(
         self, sender: str, now: float, *, instance_id: str | None = None
@@ -291,11 +303,19 @@ class Registry:
             return []
         node.last_seen = now
         node.verified_at = NEVER if is_restarted else now
-        told = NodeUpdated(node.id, is_restarted)
+        told = NodeUpdated(node.id, is_restarted, self._alive_since(node, is_restarted, now))
         if is_restarted or info.seq > node.seq:
             return self._take(node, read, before=node.info.services, told=told)
         node.info = msgspec.structs.replace(info, services=node.info.services)
         return [told]
+
+    def _alive_since(self, node: NodeRecord, is_restarted: bool, now: float) -> float:
+        """When a node that was restarted began to listen; infinity if that is not known."""
+        asked_at = node.asked_at
+        if not is_restarted or now - asked_at > self.config.heartbeat_timeout_s:
+            return math.inf
+        node.asked_at = NEVER
+        return asked_at
 
     def _take(
         self, node: NodeRecord, read: ReadInfo, *, before: tuple[ServiceInfo, ...], told: Change

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, Callable, Coroutine
 from typing import Any
 
 from msgspec import UNSET
@@ -55,19 +55,19 @@ class RemoteCalls:
     def __len__(self) -> int:
         return len(self._pending)
 
-    async def call(self, ctx: Context) -> Any:
+    def call(self, ctx: Context) -> Coroutine[Any, Any, Any]:
         """Call the action at the node of the context's endpoint."""
         endpoint = ctx.endpoint
         assert endpoint is not None
         node_id = endpoint.node.id
         if ctx.stream is not None:
-            return await self._call_with_stream(ctx, node_id, ctx.stream)
-        return await self._wait(ctx, node_id, lambda it: self._transit.send(it, node_id))
+            return self._call_with_stream(ctx, node_id, ctx.stream)
+        return self._wait(ctx, node_id, lambda it: self._transit.send(it, node_id))
 
-    async def call_balanced(self, ctx: Context) -> Any:
+    def call_balanced(self, ctx: Context) -> Coroutine[Any, Any, Any]:
         """Call the action at whichever node the transporter chooses."""
         topic = self._transit.topics.for_request(ctx.action)
-        return await self._wait(ctx, None, lambda it: self._transit.send_balanced(it, topic))
+        return self._wait(ctx, None, lambda it: self._transit.send_balanced(it, topic))
 
     def receive(self, response: Response) -> None:
         """A response came."""
@@ -78,9 +78,9 @@ class RemoteCalls:
         if waiting is not None:
             waiting.answer(response)
 
-    def lose_node(self, node_id: str) -> None:
-        """A node is gone, or begins a new life: it will not answer."""
-        for waiting in self._pending.lose_node(node_id):
+    def lose_node(self, node_id: str, *, before: float = math.inf) -> None:
+        """A node is gone, or began a new life at that time: it will not answer what came before."""
+        for waiting in self._pending.lose_node(node_id, lambda it: it.context.started_at < before):
             waiting.fail(RequestRejectedError)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class RemoteCalls:
             raise
 
     async def _call_with_stream(
-        self, ctx: Context, node_id: str, stream: AsyncIterator[Any]
+        self, ctx: Context, node_id: str, stream: AsyncIterable[Any]
     ) -> Any:
         """A call whose stream is sent in the background; it goes on when the response is there."""
         source = stream if isinstance(stream, Source) else Source(stream)

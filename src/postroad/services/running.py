@@ -11,6 +11,8 @@ from .context import Context
 from .errors import RequestTimeoutError
 from .ways import Handler
 
+_CANCEL_S = 1.0
+
 
 class Activity:
     """How much runs, and when nothing does."""
@@ -62,7 +64,8 @@ async def finish(running: Set[asyncio.Task[Any]], timeout_s: float) -> int:
     for task in left:
         task.cancel()
     if left:
-        await asyncio.wait(left)
+        # Some do not want to end, and must not keep everybody else.
+        await asyncio.wait(left, timeout=_CANCEL_S)
     return len(left)
 
 

@@ -27,7 +27,11 @@ class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How results of an action are kept."""
 
     keys: tuple[str, ...] | None = None
-    """The params that make two calls the same; `#name` is one of meta, `@name` a header."""
+    """The params that make two calls the same; `#name` is one of meta, `@name` a header.
+
+    None for all params, and nothing else: a result that depends on meta, as on who calls, needs it
+    among the keys.
+    """
     ttl_s: float | None = None
     """How long a result is good; None for what the cache says."""
 
@@ -113,6 +117,7 @@ def action(
     """
     if function is not None:
         return action()(function)
+    _check_time(said)
     known = {it.name for it in msgspec.structs.fields(ActionOptions)}
     options = ActionOptions(
         cache=_cache_options(cache),
@@ -186,12 +191,12 @@ class Service:
         logger: with the full name of the service.
     """
 
-    name: ClassVar[str] = ""
-    version: ClassVar[Version | None] = None
+    name: str = ""
+    version: Version | None = None
     settings: ClassVar[Mapping[str, Any]] = {}
     metadata: ClassVar[Mapping[str, Any]] = {}
     dependencies: ClassVar[Sequence[str]] = ()
-    dependency_timeout_s: ClassVar[float | None] = None
+    dependency_timeout_s: float | None = None
 
     broker: Broker
     logger: logging.Logger
@@ -274,6 +279,16 @@ def _marked(service: Service, mark: str) -> Iterator[tuple[str, Callable[..., An
         method = getattr(service, attribute)
         if method is not None:
             yield attribute, method, options
+
+
+def _check_time(said: Mapping[str, Any]) -> None:
+    if "timeout" in said:
+        # Others would read it as milliseconds.
+        raise ConfigError("an action has no timeout; say timeout_s, in seconds")
+    time_s = said.get("timeout_s")
+    is_number = isinstance(time_s, int | float) and not isinstance(time_s, bool)
+    if time_s is not None and not (is_number and time_s >= 0):
+        raise ConfigError(f"timeout_s={time_s!r} must be a number, 0 or more")
 
 
 def _cache_options(said: Any) -> CacheOptions | None:

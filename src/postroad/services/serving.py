@@ -22,7 +22,6 @@ from .incoming_stream import IncomingStream
 from .incoming_streams import Inflow
 from .kinds import VERSION
 from .packets import Request, Response
-from .policies import choose_timeout
 from .request_streams import RequestStreams
 from .running import finish, within_time
 from .stream_sources import Source, is_async_iterable
@@ -52,7 +51,6 @@ class Serving:
         streaming: Streaming,
         *,
         serving_max: int,
-        default_timeout_s: float,
         tells_stacks: bool,
     ) -> None:
         """`way_to` gives the service and the way of an action of this node."""
@@ -63,7 +61,6 @@ class Serving:
         self._streaming = streaming
         self._request_streams = RequestStreams(streaming, transit)
         self._serving_max = serving_max
-        self._default_timeout_s = default_timeout_s
         self._tells_stacks = tells_stacks
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[None]] = set()
@@ -82,9 +79,8 @@ class Serving:
                 _call(done)
                 return
         found = self._way_to(request.action)
-        refusal = self._refusal(request, found is not None)
-        if refusal is not None or found is None:
-            self._respond_error(request, None, refusal or ServiceNotFoundError())
+        if found is None or self.is_stopping or len(self._running) >= self._serving_max:
+            self._respond_error(request, None, self._refusal(request, found is not None))
             if flow is not None:
                 flow.close_now()
             _call(done)
@@ -92,7 +88,9 @@ class Serving:
         service, way = found
         ctx = self._context(request, service, way)
         if flow is not None:
-            self._run_task(self._run_with_stream(request, ctx, way.run, flow), done)
+            # At once: some transporters bring only so much of what nobody is done with.
+            _call(done)
+            self._run_task(self._run_with_stream(request, ctx, way.run, flow), None)
             return
         if way.plain is None:
             self._run_task(self._run(request, ctx, way.run), done)
@@ -114,23 +112,19 @@ class Serving:
         """Wait for what runs, then end it; says how much had to be ended."""
         return await finish(self._running, timeout_s)
 
-    def _refusal(self, request: Request, is_known: bool) -> Exception | None:
+    def _refusal(self, request: Request, is_known: bool) -> Exception:
         told = {"action": request.action, "nodeID": self._node_id}
         if self.is_stopping:
             return ServiceNotAvailableError(data=told)
-        if not is_known:
-            return ServiceNotFoundError(data=told)
-        if len(self._running) >= self._serving_max:
-            return QueueIsFullError(data=told)
-        return None
+        return QueueIsFullError(data=told) if is_known else ServiceNotFoundError(data=told)
 
     def _context(self, request: Request, service: str, way: Way) -> Context:
         said_s = None if request.timeout is None else request.timeout / _MILLISECONDS
         ctx = Context(
             self._broker,
             params=request.params,
-            meta={**request.meta},
-            headers={**request.headers},
+            meta=request.meta,
+            headers=request.headers,
             action=request.action,
             id=request.id,
             request_id=request.request_id or "",
@@ -139,7 +133,7 @@ class Serving:
             caller=request.caller,
             node_id=request.sender,
             tracing=request.tracing,
-            timeout_s=choose_timeout(said_s, way.timeout_s, self._default_timeout_s),
+            timeout_s=way.timeout_s if said_s is None else said_s,
             started_at=self._loop.time(),
         )
         ctx.service = service
@@ -196,13 +190,15 @@ class Serving:
     async def _respond_stream(
         self, request: Request, ctx: Context, result: AsyncIterable[Any]
     ) -> None:
-        response = self._response(request, ctx, None)
-        source = Source(result)
+        source = None
         try:
+            source = Source(result)
+            response = self._response(request, ctx, None)
             stream = self._streaming.send(response, source, request.sender)
         except Exception as error:
             self._respond_error(request, ctx, error)
-            await source.aclose()
+            if source is not None:
+                await source.aclose()
             return
         await stream.run()
 

@@ -13,7 +13,7 @@ from .ways import Way
 async def call_with_stream(ctx: Context, way: Way, source: Source) -> Any:
     """Make a call, at this node or at another one, with a stream that goes along."""
     if ctx.endpoint is None or not ctx.endpoint.is_local:
-        ctx.stream = source
+        ctx.stream = source  # type: ignore[assignment]  # It is not for reading.
         return await way.run(ctx)
     ctx.stream = stream = IncomingStream(LocalFlow(source))
     try:

@@ -9,6 +9,7 @@ from postroad.core.errors import UsageError
 
 from .errors import MoleculerError
 from .transit import logger
+from .ways import AT_ONCE
 
 T = TypeVar("T")
 
@@ -86,7 +87,8 @@ class Source:
 
 def is_async_iterable(value: Any) -> bool:
     """Whether a value can be iterated over asynchronously; quicker than `isinstance`."""
-    return hasattr(type(value), "__aiter__")
+    kind = type(value)
+    return kind not in AT_ONCE and hasattr(kind, "__aiter__")
 
 
 def _checked_bytes(value: Any) -> bytes:

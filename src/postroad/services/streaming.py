@@ -73,7 +73,8 @@ class Streaming:
         if packet.is_cancelled:
             stream.break_off()
         elif packet.received is not UNSET:
-            stream.acknowledge(packet.received)
+            read = packet.received
+            stream.hear(read if packet.arrived is UNSET else packet.arrived, read)
 
     def lose_node(self, node_id: str) -> None:
         """A node is gone, or begins a new life."""
@@ -106,6 +107,9 @@ class Streaming:
             self.watch()
 
     def _tell(self, packet: StreamProgress, node_id: str) -> None:
+        if not self._reports(node_id):
+            # Whatever it said of itself in a header: a node of the original system may die of it.
+            return
         try:
             self._transit.send(packet, node_id)
         except PostroadError:

@@ -139,9 +139,10 @@ class Transit:
         except MalformedPayload as error:
             statistics.malformed += 1
             self._warn(f"malformed {kind}", "dropped a packet: %s", error)
-        except Exception:
+        except Exception as error:
             statistics.failures += 1
-            logger.exception("handling a %s failed", kind)
+            self._warn(f"failed {kind}", "handling a %s failed: %r", kind, error)
+            logger.debug("handling a %s failed", kind, exc_info=True)
         if done is not None:
             done()
 

@@ -8,7 +8,7 @@ from typing import Any
 from .breakers import BreakerConfig
 from .config import BrokerConfig
 from .context import Context
-from .policies import RetryPolicy
+from .policies import RetryPolicy, choose_timeout
 from .policy_forms import read_breaker, read_retry
 from .schema import ActionInfo
 
@@ -16,13 +16,13 @@ Handler = Callable[[Context], Awaitable[Any]]
 PlainHandler = Callable[[Context], Any]
 Fallback = Callable[[Context, BaseException], Any]
 
-# What nearly all actions give: none of it can be awaited.
-_AT_ONCE = frozenset({type(None), bool, int, float, str, bytes, dict, list, tuple})
+# What nearly all actions give: none of it can be awaited, or is a stream.
+AT_ONCE = frozenset({type(None), bool, int, float, str, bytes, dict, list, tuple})
 
 
 def is_awaitable(result: Any) -> bool:
     """Whether a method that seemed to give its result at once wants to be waited for."""
-    return type(result) not in _AT_ONCE and isinstance(result, Awaitable)
+    return type(result) not in AT_ONCE and isinstance(result, Awaitable)
 
 
 class Way:
@@ -31,7 +31,7 @@ class Way:
     Attributes:
         run: makes the call.
         plain: the same without waiting, for actions of this node that never wait.
-        timeout_s: time for a call whose caller names none; None if nothing was said.
+        timeout_s: time for a call whose caller names none; 0 is no limit.
         retry: what is done when it fails.
         breaker: when the endpoint is left alone.
         fallback: gives a result when all else failed.
@@ -55,7 +55,7 @@ class Way:
         run: Handler,
         *,
         plain: PlainHandler | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float,
         retry: RetryPolicy,
         breaker: BreakerConfig,
         fallback: Fallback | None = None,
@@ -88,7 +88,7 @@ def way_of(
     return Way(
         run,
         plain=plain,
-        timeout_s=info.timeout_s,
+        timeout_s=_timeout_of(info, config),
         retry=read_retry(info.definition.get("retryPolicy"), config.retry),
         breaker=read_breaker(info.definition.get("circuitBreaker"), config.breaker),
         fallback=fallback,
@@ -98,4 +98,9 @@ def way_of(
 
 def usual_way(info: ActionInfo, run: Handler, config: BrokerConfig) -> Way:
     """The way to an endpoint whose policies make no sense."""
-    return Way(run, timeout_s=info.timeout_s, retry=config.retry, breaker=config.breaker)
+    timeout_s = _timeout_of(info, config)
+    return Way(run, timeout_s=timeout_s, retry=config.retry, breaker=config.breaker)
+
+
+def _timeout_of(info: ActionInfo, config: BrokerConfig) -> float:
+    return choose_timeout(None, info.timeout_s, config.request_timeout_s)

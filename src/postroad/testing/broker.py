@@ -96,7 +96,8 @@ class TestBroker(Broker):
 
     Services, validation, policies and middlewares are those of any broker. Handlers of events run
     on their own: `settle` waits for them. A service that another one waits for when it starts can
-    be stood in for by a stub of one of its actions, made before the broker is started.
+    be stood in for by a stub of one of its actions, made before the broker is started. Durable
+    events are emitted like others, so their handlers have no transaction.
 
     Args:
         services: to be tested.
@@ -127,6 +128,7 @@ class TestBroker(Broker):
             **settings,
         )
         self.add(*services)
+        self.use_durable_events(_Undurable(self))
 
     def stub(
         self,
@@ -247,6 +249,16 @@ class _Recorder(Middleware):
                 raise
 
         return handle
+
+
+class _Undurable:
+    """Emits durable events like all others: what they are kept in is not part of unit tests."""
+
+    def __init__(self, broker: TestBroker) -> None:
+        self._broker = broker
+
+    async def emit(self, ctx: Context, groups: Collection[str]) -> None:
+        await self._broker._eventing().emit(ctx, groups)
 
 
 class _Stubbing(Middleware):

@@ -176,9 +176,7 @@ class Unbalanced(MemoryTransporter):
     balances = False
 
 
-async def test_who_cannot_balance_says_so(
-    nodes: Nodes, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_who_cannot_balance_says_so(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
     broker = Broker("near", transporter=Unbalanced(nodes.hub), uses_balancer=False, **SHORT)
     broker.add(Worker())
     async with broker:

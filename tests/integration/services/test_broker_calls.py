@@ -247,6 +247,20 @@ async def test_a_call_whose_time_is_over_is_not_made(nodes: Nodes) -> None:
     assert greeter.seen == []
 
 
+@pytest.mark.parametrize("at", ["near", "far"])
+async def test_times_at_the_edge(nodes: Nodes, at: str) -> None:
+    greeter, near, far = await two(nodes)
+    broker = near if at == "near" else far
+    for timeout_s, expected in ((float("inf"), 0), (0, 0), (1e12, 1e12)):
+        told = await broker.call("greeter.tell", timeout_s=timeout_s)
+        assert told["timeout_s"] == expected
+    greeter.gate.open()
+    assert await broker.call("greeter.wait", timeout_s=1e12) == "done"
+    with pytest.raises(RequestSkippedError):
+        await broker.call("greeter.echo", timeout_s=-0.001)
+    assert greeter.seen == []
+
+
 async def test_whoever_gives_up_leaves_nothing_behind(nodes: Nodes) -> None:
     greeter, _, far = await two(nodes)
     waiting = asyncio.ensure_future(far.call("greeter.wait"))
@@ -265,7 +279,7 @@ async def test_whoever_gives_up_leaves_nothing_behind(nodes: Nodes) -> None:
 async def test_nobody_has_the_action(nodes: Nodes) -> None:
     _, near, far = await two(nodes)
     for broker in (near, far):
-        with pytest.raises(ServiceNotFoundError, match="'greeter.nix' is not found"):
+        with pytest.raises(ServiceNotFoundError, match=r"'greeter.nix' is not found"):
             await broker.call("greeter.nix")
         with pytest.raises(ServiceNotFoundError, match="on 'else' node"):
             await broker.call("greeter.echo", node_id="else")
@@ -356,8 +370,16 @@ async def test_many_calls_at_once(nodes: Nodes) -> None:
 async def test_many_calls_are_pairs(nodes: Nodes) -> None:
     _, near, _ = await two(nodes)
     wrong: Any = ["greeter.echo"]
-    with pytest.raises(UsageError, match="pairs of action and params, not 'greeter.echo'"):
+    with pytest.raises(UsageError, match=r"pairs of action and params, not 'greeter.echo'"):
         await near.mcall(wrong)
+
+
+async def test_options_that_are_none_are_refused(nodes: Nodes) -> None:
+    _, near, far = await two(nodes)
+    wrong: Any = {"timeout": 5}
+    for broker in (near, far):
+        with pytest.raises(UsageError, match="no option 'timeout'; did you mean 'timeout_s'"):
+            await broker.call("greeter.echo", **wrong)
 
 
 async def test_a_broker_that_does_not_run_says_so() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroad.core.errors import MessagingError
+from postroad.core.errors import MessageTooLarge, MessagingError
 from postroad.services import errors
 from postroad.services.broker import Broker
 from postroad.services.context import Context
@@ -19,8 +19,9 @@ from postroad.services.errors import (
 )
 from postroad.services.kinds import Kind
 from postroad.services.service import Service, action, event
+from postroad.services.transporters import MemoryTransporter
 from tests.raw_peers import eventually
-from tests.service_nodes import Gate, Nodes, raw_service
+from tests.service_nodes import SHORT, Gate, Nodes, raw_service
 
 CLASSES = [
     it
@@ -197,6 +198,36 @@ async def test_a_result_that_contains_itself_is_answered(failing: Failing, far: 
         await far.call("failing.later")
 
 
+class Small(MemoryTransporter):
+    """Carries little at once."""
+
+    packet_bytes_max = 2_000
+
+    def publish(self, kind: Kind, node_id: str | None, data: bytes) -> None:
+        self._check_size(data)
+        super().publish(kind, node_id, data)
+
+
+async def test_what_is_too_large_is_answered(nodes: Nodes) -> None:
+    service = Failing()
+    near = Broker("near", transporter=Small(nodes.hub), **SHORT)
+    near.add(service)
+    async with near:
+        far = await nodes.add("far")
+        await far.wait_for_services("failing", timeout_s=5)
+        service.returned = "x" * 3_000
+        for name in ("later", "at_once"):
+            with pytest.raises(RemoteError, match="a packet of 3") as caught:
+                await far.call(f"failing.{name}")
+            assert caught.value.name == "MessageTooLarge"
+        service.raised = MoleculerError("large", data="x" * 3_000)
+        with pytest.raises(MoleculerError, match="large") as failure:
+            await far.call("failing.later")
+        assert failure.value.data is None
+        with pytest.raises(MessageTooLarge):
+            await near.call("$node.list", {"x": "x" * 3_000}, node_id="far")
+
+
 async def test_params_that_cannot_be_sent_are_not(failing: Failing, far: Broker) -> None:
     with pytest.raises(UnsendablePacket):
         await far.call("failing.later", {"x": object()})
@@ -259,11 +290,13 @@ async def test_an_error_that_makes_no_sense_is_still_one(nodes: Nodes) -> None:
         {"success": False, "error": {"name": 5, "message": [], "code": {}, "data": 1}},
         {"success": False, "error": {"name": "ServiceNotFoundError", "retryable": "yes"}},
     ]
+    failures: list[MoleculerError] = []
     for number, answer in enumerate(answers):
         call = asyncio.ensure_future(broker.call("odd.act"))
         request = await raw.next(Kind.REQUEST, number + 1)
         raw.send(Kind.RESPONSE, "near", id=request["id"], **answer)
         with pytest.raises(MoleculerError) as caught:
             await call
-        assert caught.value.node_id == "raw"
-    assert isinstance(caught.value, ServiceNotFoundError)
+        failures.append(caught.value)
+    assert {it.node_id for it in failures} == {"raw"}
+    assert isinstance(failures[-1], ServiceNotFoundError)

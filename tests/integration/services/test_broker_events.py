@@ -19,7 +19,7 @@ class Ear(Service):
     """Hears everything about users; in the group of its name, or another."""
 
     def __init__(self, name: str = "ear") -> None:
-        self.name = name  # type: ignore[misc]
+        self.name = name
         self.heard: list[Context] = []
 
     @property

@@ -26,7 +26,7 @@ class Worker(Service):
     name = "worker"
 
     def __init__(self, name: str = "worker") -> None:
-        self.name = name  # type: ignore[misc]
+        self.name = name
         self.log: list[str] = []
         self.gate = Gate()
         self.start_gate: Gate | None = None
@@ -218,6 +218,40 @@ async def test_a_node_takes_its_leave_step_by_step(nodes: Nodes) -> None:
     assert worker.log == ["started", "call ended", "stopped"]
 
 
+async def test_what_was_withdrawn_is_not_offered_again(nodes: Nodes) -> None:
+    gate = Gate()
+
+    class Slow(Worker):
+        async def stopped(self) -> None:
+            await gate.passed()
+
+    near = await nodes.add("near", Worker("first"), Slow("slow"), Worker("last"))
+    raw = await nodes.raw("raw")
+    stopping = asyncio.ensure_future(near.stop())
+    await gate.reached()
+    raw.send(Kind.DISCOVER)
+    raw.send(Kind.DISCOVER, "near")
+    await raw.next(Kind.INFO, 3)
+    # Announcements would come about now.
+    await asyncio.sleep(0.05)
+    assert [it["services"] for it in raw.packets(Kind.INFO)] == [[], [], []]
+    assert len({it["seq"] for it in raw.packets(Kind.INFO)}) == 1
+    gate.open()
+    await stopping
+
+
+async def test_a_node_that_was_never_announced_says_nothing_at_the_end(nodes: Nodes) -> None:
+    raw = await nodes.raw("raw")
+    near = nodes.make("near", Worker(), start_wait_s=5)
+    starting = asyncio.ensure_future(near.start())
+    await raw.next(Kind.DISCOVER)
+    await near.stop()
+    with pytest.raises(UsageError):
+        await starting
+    await asyncio.sleep(0)
+    assert {kind for kind, _ in raw.received_packets} == {Kind.DISCOVER}
+
+
 async def test_what_is_on_its_way_is_still_served(nodes: Nodes) -> None:
     near = await nodes.add("near", Worker(), stop_delay_s=0.3)
     raw = await nodes.raw("raw")
@@ -243,9 +277,7 @@ async def test_calls_of_this_node_and_events_finish_too(nodes: Nodes) -> None:
     assert worker.log[3] == "stopped"
 
 
-async def test_what_takes_too_long_is_ended(
-    nodes: Nodes, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_takes_too_long_is_ended(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker()
     near = await nodes.add("near", worker, stop_timeout_s=0.05)
     far = await nodes.add("far")
@@ -284,7 +316,9 @@ async def test_services_stop_in_reverse_and_hinder_nobody(
             order.append(self.full_name)
             await asyncio.Event().wait()
 
-    near = await nodes.add("near", One("first"), Hanging("hanging"), One("last"), stop_timeout_s=0.1)
+    near = await nodes.add(
+        "near", One("first"), Hanging("hanging"), One("last"), stop_timeout_s=0.1
+    )
     await asyncio.wait_for(near.stop(), 5)
     assert order == ["last", "hanging", "first"]
     assert caplog.text.count("did not stop in good order") == 3
@@ -318,6 +352,39 @@ async def test_an_action_can_stop_its_broker(nodes: Nodes) -> None:
     assert await far.call("worker.off") is None
     await asyncio.wait_for(stopping[0], 5)
     assert not near.is_running
+
+
+async def test_an_action_may_wait_for_the_stop_of_its_broker(nodes: Nodes) -> None:
+    class Switch(Worker):
+        @action
+        async def off(self, ctx: Context) -> None:
+            await self.broker.stop()
+
+    near = await nodes.add("near", Switch(), stop_timeout_s=0.05)
+    far = await nodes.add("far")
+    with pytest.raises(RequestRejectedError):
+        await far.call("worker.off", timeout_s=5)
+    assert not near.is_running
+
+
+async def test_who_does_not_want_to_end_keeps_nobody(nodes: Nodes) -> None:
+    gate = Gate()
+
+    class Stubborn(Worker):
+        @action
+        async def stay(self, ctx: Context) -> None:
+            try:
+                await self.gate.passed()
+            except asyncio.CancelledError:
+                await gate.passed()
+
+    near = await nodes.add("near", service := Stubborn(), stop_timeout_s=0.05)
+    raw = await nodes.raw("raw")
+    raw.send(Kind.REQUEST, "near", id="1", action="worker.stay", timeout=0)
+    await service.gate.reached()
+    await asyncio.wait_for(near.stop(), 10)
+    assert gate.waiting == 1
+    gate.open()
 
 
 async def test_calls_that_wait_fail_when_their_node_stops(nodes: Nodes) -> None:
@@ -390,6 +457,18 @@ async def test_the_older_node_is_not_disturbed(nodes: Nodes) -> None:
     await raw.next(Kind.DISCONNECT)
 
 
+async def test_a_conflict_that_comes_later_is_told_and_changes_nothing(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    near = await nodes.add("near", Worker())
+    raw = await nodes.raw("raw")
+    raw.send(Kind.INFO, None, sender="near", instanceID="another", seq=1, services=[])
+    assert (await raw.ask("near", "worker.act"))["success"]
+    assert "uses the node name 'near'" in caplog.text
+    await near.stop()
+    await raw.next(Kind.DISCONNECT)
+
+
 # Others that go, fall silent and come again.
 
 
@@ -425,6 +504,23 @@ async def test_calls_to_a_node_in_a_new_life_are_over(nodes: Nodes) -> None:
     request = await raw.next(Kind.REQUEST, 2)
     raw.send(Kind.RESPONSE, "near", id=request["id"], success=True, data=1)
     assert await call == 1
+
+
+async def test_calls_that_the_new_life_got_are_not_over(nodes: Nodes) -> None:
+    near = await nodes.add("near")
+    raw = await introduced(nodes, near)
+    before = asyncio.ensure_future(near.call("odd.act"))
+    await raw.next(Kind.REQUEST)
+    await asyncio.sleep(0.01)
+    raw.send(Kind.DISCOVER)
+    await raw.next(Kind.INFO)
+    after = asyncio.ensure_future(near.call("odd.act"))
+    request = await raw.next(Kind.REQUEST, 2)
+    raw.send(Kind.INFO, None, instanceID="new life", seq=1, services=[raw_service("odd", "act")])
+    with pytest.raises(RequestRejectedError):
+        await before
+    raw.send(Kind.RESPONSE, "near", id=request["id"], success=True, data="by the new life")
+    assert await after == "by the new life"
 
 
 async def test_a_silent_node_is_lost_and_found_again(nodes: Nodes) -> None:
@@ -486,3 +582,74 @@ async def test_pings(nodes: Nodes) -> None:
     assert (pong["id"], pong["time"]) == ("p", 123)
     raw.send(Kind.PONG, "near", id="unknown", time=1, arrived=2)
     assert (await near.ping("far")).node_id == "far"
+
+
+# Connections that are lost.
+
+
+class Loose(MemoryTransporter):
+    """A connection that the test cuts and mends."""
+
+    async def cut(self) -> None:
+        await self.disconnect()
+        self.listener.disconnected("cut")
+
+    async def mend(self) -> None:
+        listener, self.listener = self.listener, _Deaf()
+        try:
+            await self.connect()
+        finally:
+            self.listener = listener
+        listener.connected(is_again=True)
+
+
+class _Deaf:
+    """Hears nothing of a connection."""
+
+    def received(self, kind: Kind, data: bytes, done: object = None) -> None: ...
+    def connected(self, *, is_again: bool) -> None: ...
+    def disconnected(self, reason: str) -> None: ...
+    def node_lost(self, node_id: str, *, is_unexpected: bool) -> None: ...
+
+
+async def test_a_node_that_was_cut_off_catches_up(nodes: Nodes) -> None:
+    told: list[tuple[str, Any]] = []
+
+    class Watcher(Service):
+        name = "watcher"
+
+        @event("$transporter.*")
+        def on_change(self, ctx: Context) -> None:
+            told.append((ctx.event, ctx.params))
+
+    far = await nodes.add("far", Worker())
+    loose = Loose(nodes.hub)
+    near = Broker("near", transporter=loose, **SHORT)
+    near.add(Watcher())
+    async with near:
+        await near.wait_for_services("worker", timeout_s=5)
+        await loose.cut()
+        assert not near.is_connected
+        with pytest.raises(BrokerDisconnectedError) as caught:
+            await near.call("worker.act")
+        assert caught.value.retryable
+        with pytest.raises(BrokerDisconnectedError):
+            await near.ping("far")
+        await near.launch(Worker("own"))
+        await far.launch(Worker("new"))
+        assert await near.call("own.act") == "near"
+        await loose.mend()
+        await near.wait_for_services("new", timeout_s=5)
+        await far.wait_for_services("own", timeout_s=5)
+        assert await far.call("own.act") == "near"
+        assert await near.call("new.act") == "far"
+        names = [name for name, _ in told]
+        assert names == ["$transporter.disconnected", "$transporter.connected"]
+        assert told[1][1] == {"wasReconnect": True}
+
+
+async def test_metadata_that_cannot_be_sent_is_left_out(nodes: Nodes) -> None:
+    await nodes.add("near", metadata={"zone": 1, "secret": object()})
+    far = await nodes.add("far")
+    told = next(it for it in await far.call("$node.list") if it["id"] == "near")
+    assert told["metadata"] == {"zone": 1}

@@ -277,6 +277,19 @@ async def test_what_was_begun_is_ended_if_a_middleware_fails(nodes: Nodes, hook:
     await raw.next(Kind.DISCONNECT)
 
 
+async def test_a_service_that_is_launched_is_removed_if_a_middleware_fails(nodes: Nodes) -> None:
+    class Unwilling(Middleware):
+        async def service_started(self, service: Service) -> None:
+            if service.name == "worker":
+                raise OSError("unwilling")
+
+    near = await nodes.add("near", middlewares=[Unwilling()])
+    with pytest.raises(OSError, match="unwilling"):
+        await near.launch(Worker())
+    assert near.services() == []
+    assert not near.registry.has_service("worker")
+
+
 async def test_a_middleware_that_fails_at_the_end_does_not_stop_it(
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -169,6 +169,7 @@ async def test_metrics(far: Broker) -> None:
     sent = told["postroad.transit.packets_sent"]
     assert (sent["type"], sent["labelNames"]) == ("gauge", [])
     assert sent["values"][0]["value"] > 0
+
     async def names(**asked: Any) -> list[str]:
         return [it["name"] for it in await far.call("$node.metrics", asked)]
 

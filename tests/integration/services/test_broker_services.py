@@ -105,6 +105,12 @@ def test_a_visibility_nobody_knows_is_refused() -> None:
         action(visibility="secret")
 
 
+@pytest.mark.parametrize("said", [{"timeout": 5}, {"timeout_s": "5"}, {"timeout_s": -1}])
+def test_a_time_that_is_none_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="timeout_s"):
+        action(**said)
+
+
 # Names and versions.
 
 
@@ -205,7 +211,7 @@ async def test_a_service_belongs_to_one_broker(nodes: Nodes) -> None:
 class Timestamps(Service):
     settings: ClassVar = {"zone": "UTC", "nested": {"a": 1, "b": 1}}
     metadata: ClassVar = {"mixed": True}
-    dependencies: ClassVar = ("logged",)
+    dependencies: ClassVar[Sequence[str]] = ("logged",)
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -237,7 +243,7 @@ class Clock(Timestamps):
     name = "clock"
     settings: ClassVar = {"zone": "CET", "nested": {"b": 2}, "own": 1}
     metadata: ClassVar = {"own": True}
-    dependencies: ClassVar = ("second", "logged")
+    dependencies: ClassVar[Sequence[str]] = ("second", "logged")
 
     taken_away = None  # type: ignore[assignment]
 
@@ -311,7 +317,7 @@ async def test_a_service_does_not_wait_for_ever(nodes: Nodes) -> None:
         dependency_timeout_s = 0.02
 
     broker = nodes.make("near", Impatient(), Logged())
-    with pytest.raises(ServiceNotAvailableError, match="not there within 0.02 s: second"):
+    with pytest.raises(ServiceNotAvailableError, match=r"not there within 0.02 s: second"):
         await broker.start()
     assert not broker.is_running
 
@@ -384,7 +390,7 @@ async def test_waiting_for_services(nodes: Nodes) -> None:
     near, far = await nodes.add("near", Logged()), await nodes.add("far")
     await far.wait_for_services("logged", timeout_s=0)
     await far.wait_for_services(["logged", "$node"], timeout_s=1)
-    with pytest.raises(ServiceNotAvailableError, match="not there within 0.01 s: v2.logged"):
+    with pytest.raises(ServiceNotAvailableError, match=r"not there within 0.01 s: v2.logged"):
         await far.wait_for_services(["logged", "v2.logged"], timeout_s=0.01)
     waiting = asyncio.ensure_future(far.wait_for_services("never"))
     await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,13 @@ from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import Kind
 from postroad.services.topics import Topics
 from postroad.services.transporters import cells_peers
-from postroad.services.transporters.cells import CellsTransporter
+from postroad.services.transporters.cells import CellsTransporter, DomainOptions
+from postroad.services.transporters.cells_lanes import NodeLane
 from tests.cell_nodes import Domains, until
 from tests.contract.transporter_nodes import Node, Recorder
+from tests.raw_peers import holds_for
 from tests.servers.process import free_port
+from tests.tls_nodes import Authority
 
 pytestmark = pytest.mark.integration
 
@@ -30,9 +34,12 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def joined(node_id: str, where: CellDomain | str | None) -> AsyncIterator[Node]:
+async def joined(
+    node_id: str, where: CellsTransporter | CellDomain | str | None
+) -> AsyncIterator[Node]:
     """A node that is connected."""
-    node = Node(node_id, CellsTransporter(where), Topics(node_id), Recorder())
+    transporter = where if isinstance(where, CellsTransporter) else CellsTransporter(where)
+    node = Node(node_id, transporter, Topics(node_id), Recorder())
     await node.transporter.connect()
     try:
         yield node
@@ -60,11 +67,17 @@ async def until_lost(node: Node, *node_ids: str) -> None:
     await node.heard.until(lambda: node.heard.lost_nodes == list(node_ids), f"lost {node_ids}")
 
 
-def owes(node: Node, node_id: str) -> bool:
-    """Whether a node is still waited for, and so looked for now and then."""
+def lane_to(node: Node, node_id: str) -> NodeLane:
     assert isinstance(node.transporter, CellsTransporter)
     assert node.transporter._session is not None
-    return node.transporter._session._peers.get(node_id).is_owed
+    return node.transporter._session._peers.get(node_id)
+
+
+async def until_found(node: Node, node_id: str) -> None:
+    """Wait until a silent node was looked for, and found, twice."""
+    lane = lane_to(node, node_id)
+    heard = lane.heard
+    await until(lambda: lane.heard >= heard + 2)
 
 
 # Nodes that are gone.
@@ -92,7 +105,7 @@ async def test_a_node_that_left_its_domain_is_lost() -> None:
         alpha.send(Kind.REQUEST, beta, b"anybody there?")
         alpha.send(Kind.REQUEST, gamma, b"and you?")
         await until_lost(alpha, "beta")
-        await until(lambda: not owes(alpha, "gamma"))
+        await until_found(alpha, "gamma")
         assert alpha.heard.lost_nodes == ["beta"]
 
 
@@ -102,9 +115,35 @@ async def test_a_node_that_says_nothing_is_not_lost() -> None:
         acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
     ):
         alpha.send(Kind.REQUEST, beta, b"take your time")
-        assert owes(alpha, "beta")
-        await until(lambda: not owes(alpha, "beta"))
+        await until_found(alpha, "beta")
         assert alpha.heard.lost_nodes == []
+
+
+async def test_a_node_that_dies_while_it_is_at_work_is_lost() -> None:
+    async with (
+        Domains(1, 2) as domains,
+        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
+    ):
+        alpha.send(Kind.REQUEST, beta, b"take your time")
+        await until_found(alpha, "beta")
+        beta.send(Kind.HEARTBEAT, None, b"still at it")
+        await alpha.until_received(Kind.HEARTBEAT, b"still at it")
+        await domains["S2"].stop()
+        await until_lost(alpha, "beta")
+
+
+async def test_nobody_is_watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells_peers, "WATCH_S", 0.2)
+    async with (
+        Domains(1, 2) as domains,
+        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
+    ):
+        lane = lane_to(alpha, "beta")
+        alpha.send(Kind.REQUEST, beta, b"take your time")
+        await until(lambda: lane.watched_until > 0.0)
+        await until(lambda: asyncio.get_running_loop().time() > lane.watched_until + 0.1)
+        heard = lane.heard
+        await holds_for(lambda: lane.heard == heard, "nobody looks for it", 0.3)
 
 
 async def test_who_was_not_asked_is_not_missed() -> None:
@@ -115,7 +154,7 @@ async def test_who_was_not_asked_is_not_missed() -> None:
         await beta.transporter.disconnect()
         for kind in (Kind.EVENT, Kind.RESPONSE, Kind.PONG):
             alpha.send(kind, beta, b"no answer needed")
-        assert not owes(alpha, "beta")
+        assert not lane_to(alpha, "beta").is_asked
 
 
 async def test_a_core_that_starts_again_costs_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +172,7 @@ async def test_a_core_that_starts_again_costs_no_node(monkeypatch: pytest.Monkey
         await alpha.until_back()
         alpha.send(Kind.REQUEST, beta, b"still there?")
         await beta.until_back()
-        await until(lambda: not owes(alpha, "beta"))
+        await until_found(alpha, "beta")
         assert alpha.heard.lost_nodes == beta.heard.lost_nodes == []
         beta.send(Kind.RESPONSE, alpha, b"yes")
         await alpha.until_received(Kind.RESPONSE, b"yes")
@@ -232,6 +271,22 @@ async def test_a_core_that_cannot_listen() -> None:
     async with joined("alpha", url):
         with pytest.raises(OSError, match="cells: cannot listen"):
             async with joined("alpha", url):
+                raise AssertionError
+
+
+async def test_domains_with_certificates(tmp_path: Path) -> None:
+    url = f"cells://127.0.0.1:{free_port()}/alpha"
+    authority = Authority(tmp_path)
+    alpha, beta = [
+        CellsTransporter(url, options=DomainOptions(tls=authority.tls(it)))
+        for it in ("alpha", "beta")
+    ]
+    async with joined("alpha", alpha) as core, joined("beta", beta) as node:
+        node.send(Kind.REQUEST, core, b"in secret")
+        await core.until_received(Kind.REQUEST, b"in secret")
+        stranger = CellsTransporter(url, connect_timeout_s=0.5)
+        with pytest.raises(OSError, match="cells: no core can be reached; alpha: "):
+            async with joined("gamma", stranger):
                 raise AssertionError
 
 

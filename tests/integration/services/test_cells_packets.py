@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -112,6 +112,33 @@ async def test_nothing_comes_before_the_end_of_the_turn() -> None:
         assert alpha.heard.packets == []
         for node in (alpha, beta):
             await node.transporter.disconnect()
+
+
+async def test_who_gets_a_packet_may_publish_at_once() -> None:
+    """Also to itself, which it reaches within the same turn."""
+    async with Domains(1, 0) as domains:
+        chain = Chain(200)
+        alpha = Node("alpha", CellsTransporter(domains["C1"]), Topics("alpha"), chain)
+        chain.publish = alpha.transporter.publish
+        await alpha.transporter.connect()
+        alpha.send(Kind.EVENT, alpha, b"0")
+        alpha.send(Kind.EVENT, alpha, b"0")
+        assert len(await alpha.until_count(Kind.EVENT, 402)) == 402
+        await alpha.transporter.disconnect()
+
+
+class Chain(Recorder):
+    """Answers each number with the next one, up to a last one."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self._last = last
+        self.publish: Callable[[Kind, str, bytes], None]
+
+    def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
+        super().received(kind, data, done)
+        if int(data) < self._last:
+            self.publish(kind, "alpha", b"%d" % (int(data) + 1))
 
 
 # What is garbage.

@@ -8,55 +8,12 @@ import pytest
 
 from postroad.core.limits import KIB, MIB
 from postroad.services.stream_sources import Objects
-from postroad.services.stream_window import WINDOW_BYTES, WINDOW_PARTS, ReadCount, SendWindow
+from postroad.services.stream_window import WINDOW_BYTES
 from tests.raw_peers import eventually, holds_for
 from tests.stream_nodes import WAIT_S, Tape, chunks_of, joined, pair_of
 
 CHUNK = bytes(100 * KIB)
 WHERE = pytest.mark.parametrize("where", ["local", "remote"])
-
-
-# The window.
-
-
-def test_a_window_is_full_with_so_many_parts() -> None:
-    window = SendWindow()
-    for seq in range(1, WINDOW_PARTS + 1):
-        assert not window.is_full
-        window.send(seq, 1)
-    assert window.is_full
-    window.read(1)
-    assert not window.is_full
-    window.read(0)
-    window.read(WINDOW_PARTS)
-    window.read(WINDOW_PARTS + 5)
-    assert not window.is_full
-
-
-def test_a_window_is_full_with_so_many_bytes() -> None:
-    window = SendWindow()
-    window.send(1, 10 * WINDOW_BYTES)
-    assert window.is_full
-    window.read(1)
-    window.send(2, WINDOW_BYTES - 1)
-    assert not window.is_full
-    window.send(3, 1)
-    assert window.is_full
-
-
-@pytest.mark.parametrize("size", [0, 1, 50 * KIB, 256 * KIB, MIB, 10 * MIB])
-def test_a_reader_always_tells_before_a_sender_waits_for_ever(size: int) -> None:
-    """Whatever is on its way: once all of it is read, the sender has been told enough."""
-    window, count = SendWindow(), ReadCount()
-    sent = 0
-    for _ in range(10):
-        while not window.is_full:
-            sent += 1
-            window.send(sent, size)
-        while count.read < sent:
-            if count.add(size):
-                window.read(count.tell())
-        assert not window.is_full
 
 
 # Between nodes.

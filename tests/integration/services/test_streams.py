@@ -185,6 +185,12 @@ async def test_what_is_no_stream(where: str, stream: Any) -> None:
             await pair.caller(where).call("files.put", stream=stream)
 
 
+async def test_a_stream_goes_with_one_call() -> None:
+    async with pair_of() as pair:
+        with pytest.raises(UsageError, match="one call"):
+            await pair.near.mcall([("files.put", {})], stream=values(b"x"))
+
+
 async def test_a_stream_has_one_reader() -> None:
     async with pair_of() as pair:
         tape = pair.files.tape = Tape(1, b"x")
@@ -258,8 +264,9 @@ async def test_too_many_streams() -> None:
 
 def test_settings_are_checked() -> None:
     for setting in ("streams_max", "stream_bytes_max", "streams_bytes_max"):
+        wrong: dict[str, Any] = {setting: 0}
         with pytest.raises(ConfigError, match=setting):
-            BrokerConfig(**{setting: 0})
+            BrokerConfig(**wrong)
     with pytest.raises(ConfigError, match="stream_idle_s"):
         BrokerConfig(stream_idle_s=-1)
 

@@ -81,7 +81,6 @@ const actions = {
 		return { result: await ctx.call(action, params, options || {}), meta: ctx.meta,
 			id: ctx.id, requestID: ctx.requestID };
 	},
-	spread: ctx => ctx.mcall(ctx.params.calls, { settled: !!ctx.params.settled }),
 	async upload(ctx) {
 		return { params: ctx.params, meta: ctx.meta, ...(await digest(ctx.stream)) };
 	},
@@ -125,7 +124,17 @@ module.exports = {
 			metadata: { made: "in js" }, actions, events: eventsOf(note) },
 		{ name: "js", version: 2, actions: { where: () => "v2" } },
 		{ name: "js", version: "beta", actions: { where: () => "beta" } },
-		{ name: "shared", actions: { where() { return this.broker.nodeID; } },
-			events: { "shared.*": { handler: ctx => note("shared", ctx) } } }
+		{ name: "shared",
+			actions: {
+				where() {
+					return this.broker.nodeID;
+				},
+				// It takes long, but only here.
+				async work(ctx) {
+					await actions.slow(ctx);
+					return this.broker.nodeID;
+				}
+			},
+			events: { "shared.done": { handler: ctx => note("shared", ctx) } } }
 	]
 };

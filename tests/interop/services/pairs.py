@@ -86,14 +86,24 @@ class Pair:
     broker: Broker
     js: JavascriptNode
 
-    def __init__(self, modules: Path, wiring: Wiring, **settings: Any) -> None:
-        """The settings are those of our broker; what both have is the same for the other."""
+    def __init__(
+        self, modules: Path, wiring: Wiring, *, url: str | None = None, **settings: Any
+    ) -> None:
+        """Make them, and start nothing.
+
+        Args:
+            modules: the packages of the other system.
+            wiring: how they talk.
+            url: of a server that is not the one that all tests share.
+            settings: of our broker; what both have is the same for the other.
+        """
         self.wiring = wiring
         self.heard: Heard = []
         self.replies: list[dict[str, Any]] = []
         self.namespace = f"pair{next(_namespaces)}"
         self._modules = modules
         self._settings = settings
+        self._url = url
         self._urls: dict[str, str] = {}
         if wiring.transporter == "TCP":
             self._urls = {it: f"127.0.0.1:{free_port()}" for it in (OURS, THEIRS)}
@@ -119,8 +129,10 @@ class Pair:
 
     def _place(self) -> str | dict[str, str]:
         """The server, or where each node is."""
-        url: str = "" if self._urls else _SERVERS[self.wiring.transporter]().url
-        return self._urls or url
+        if self._urls:
+            return self._urls
+        url: str = self._url or _SERVERS[self.wiring.transporter]().url
+        return url
 
     async def start_child(self) -> Process:
         """Our node in a process of its own, which can be killed; gives it when it is started."""
@@ -165,6 +177,19 @@ class Pair:
     async def start_javascript(self) -> None:
         self.js = await JavascriptNode.spawn(self._modules, self.javascript_options())
         await self.js.ask("start")
+
+    async def restart_javascript(self) -> None:
+        """Kill it and start it again; returns when our node knows of its new life."""
+        before = self.life_there()
+        await self.js.kill()
+        await self.start_javascript()
+        await eventually(lambda: self.life_there() not in (None, before), "it is back", WAIT_S)
+        await self.acquainted()
+
+    def life_there(self) -> str | None:
+        """The id of the other node's life, as far as ours knows; None if it is not there."""
+        node = self.broker.registry.node(THEIRS)
+        return node.instance_id if node is not None and node.is_available else None
 
     # Both.
 

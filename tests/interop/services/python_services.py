@@ -251,7 +251,11 @@ class Shared(Listener):
     def where(self, ctx: Context) -> str:
         return ctx.broker.node_id
 
-    @event("shared.*")
+    @action
+    def work(self, ctx: Context) -> str:
+        return ctx.broker.node_id
+
+    @event("shared.done")
     def on_shared(self, ctx: Context) -> None:
         self.note("shared", ctx)
 

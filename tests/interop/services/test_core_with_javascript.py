@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -41,6 +42,19 @@ async def test_calls(pair: Pair) -> None:
     assert await pair.js.call("py.echo", PARAMS) == PARAMS
     assert await pair.broker.call("js.nothing") is None
     assert await pair.js.call("py.nothing") is None
+
+
+async def test_bytes_and_times(pair: Pair) -> None:
+    """JSON has neither: they come as what the original system makes of them there."""
+    data, at = bytes(range(256)), datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    ours = await pair.broker.call("js.echo", {"data": data, "at": at})
+    theirs = await pair.js.call("py.echo", {"data": data, "at": at})
+
+    if pair.wiring.serializer == "JSON":
+        assert ours["data"] == theirs["data"] == {"type": "Buffer", "data": [*data]}
+        assert {datetime.fromisoformat(it["at"]) for it in (ours, theirs)} == {at}
+    else:
+        assert ours == theirs == {"data": data, "at": at}
 
 
 async def test_meta_and_headers(pair: Pair) -> None:
@@ -109,9 +123,7 @@ async def test_streams_of_objects(pair: Pair) -> None:
 
 
 async def test_restarts_with_the_same_name(pair: Pair) -> None:
-    await pair.js.kill()
-    await pair.start_javascript()
-    await pair.acquainted()
+    await pair.restart_javascript()
     assert await pair.broker.call("js.echo", {"n": 1}) == {"n": 1}
 
     await pair.broker.stop()

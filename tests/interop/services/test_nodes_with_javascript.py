@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from postroad.services.errors import (
     ServiceNotAvailableError,
 )
 from postroad.services.service import Service, action
-from tests.interop.services.javascript_node import JavascriptError
+from tests.interop.services.javascript_node import JavascriptError, JavascriptNode
 from tests.interop.services.pairs import OURS, PLAIN, THEIRS, WAIT_S, Pair
 from tests.raw_peers import eventually
 
@@ -127,3 +129,37 @@ async def test_another_node_of_ours_joins(pair: Pair) -> None:
         assert await third.call("js.echo", {"n": 1}) == {"n": 1}
     await pair.js.lacks_services("late")
     await eventually(lambda: not pair.broker.registry.has_service("late"), "forgotten", WAIT_S)
+
+
+async def test_a_third_node_uses_both(pair: Pair) -> None:
+    """Calls and events of a group go to each in turn, whichever system it is of."""
+    third = pair.make_broker("third")
+    async with third:
+        await third.wait_for_services(["js", "py"], timeout_s=WAIT_S)
+        answered = [await third.call("shared.where") for _ in range(10)]
+        for number in range(10):
+            await third.emit("shared.done", number)
+        theirs, ours = await pair.js.heard(5), await pair.hear(5)
+
+    assert sorted(answered) == [THEIRS] * 5 + [OURS] * 5
+    assert sorted(it["data"] for it in theirs + ours) == [*range(10)]
+    assert len(theirs) == len(ours) == 5
+
+
+async def test_another_node_of_theirs_uses_both(pair: Pair, modules: Path) -> None:
+    # With TCP nodes of theirs would look for one of the same name where the one before was.
+    fourth = await JavascriptNode.spawn(modules, pair.javascript_options("fourth"))
+    try:
+        await fourth.ask("start")
+        await fourth.ask("destroy", name="shared")
+        await fourth.has_services("py")
+        answered: list[str] = []
+        async with asyncio.timeout(WAIT_S):
+            while {*answered} != {OURS, THEIRS}:  # It hears of one, then of the other.
+                await fourth.has_services("shared")
+                answered = [await fourth.call("shared.where") for _ in range(2)]
+        answered = [await fourth.call("shared.where") for _ in range(10)]
+    finally:
+        await fourth.close()
+
+    assert sorted(answered) == [THEIRS] * 5 + [OURS] * 5

@@ -21,6 +21,10 @@ class Sent(NamedTuple):
     action: str | None = None
     """Of a balanced topic."""
 
+    @property
+    def is_for_all(self) -> bool:
+        return self.to is None and self.action is None
+
     def __str__(self) -> str:
         to = self.action or self.to or "all"
         return f"{self.kind} {self.number} of {self.sender!r} to {to!r}"
@@ -33,6 +37,7 @@ class Ledger:
         self._sent: list[Sent] = []
         self.came: dict[int, list[str]] = defaultdict(list)
         """By the number of a packet, the ids of the nodes it came to."""
+        self._stays: dict[int, list[object]] = defaultdict(list)
         # By the number of a packet, those that must have come before it.
         self._in_order: dict[int, tuple[int, ...]] = {}
 
@@ -48,17 +53,21 @@ class Ledger:
         for place, number in enumerate(numbers):
             self._in_order[number] = numbers[:place]
 
-    def receive(self, node_id: str, kind: Kind, data: bytes) -> None:
-        """A packet came to a node."""
+    def receive(self, node_id: str, stay: object, kind: Kind, data: bytes) -> None:
+        """A packet came to a node, during this stay of it in a domain.
+
+        What was sent to all may come once more to a node that moved: it is among all there, too.
+        """
         sent = self._sent[number_in(data)]
         came = self.came[sent.number]
         require(kind is sent.kind, f"{sent} came to {node_id!r} as {kind}")
         require(data == write_packet(sent, len(data)), f"{sent} came to {node_id!r} garbled")
-        require(node_id not in came, f"{sent} came to {node_id!r} twice")
+        is_first = stay not in self._stays[sent.number] if sent.is_for_all else not came
+        require(is_first, f"{sent} came to {node_id!r}, and before that to {came}")
         require(sent.to in (None, node_id), f"{sent} came to {node_id!r}")
-        require(not (sent.action and came), f"{sent} came to {came} and to {node_id!r}")
         missing = [it for it in self._in_order.get(sent.number, ()) if not self.came[it]]
         require(not missing, f"{sent} came to {node_id!r} before {missing}")
+        self._stays[sent.number].append(stay)
         came.append(node_id)
 
 

@@ -126,7 +126,7 @@ def _check_losses(world: World, stations: list[Station]) -> None:
         for node_id in (it for it in known if it not in present):
             _send(station, Kind.REQUEST, node_id)
             asked.append((station, node_id, station.lost.count(node_id)))
-    world.sim.run_for(2 * SILENCE_S + GONE_S + _ARRIVAL_S)
+    world.sim.run_for(3 * SILENCE_S + GONE_S + _ARRIVAL_S)
     for station, node_id, times in asked:
         told = station.lost.count(node_id) - times
         require(told == 1, f"{station} was told {told} times that {node_id!r} is gone")

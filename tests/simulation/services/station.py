@@ -120,7 +120,7 @@ class Station:
 
     def received(self, kind: Kind, data: bytes, done: Callable[[], None] | None = None) -> None:
         require(self._was_up and not self.is_over, f"{self} got a packet, and is not there")
-        self._ledger.receive(self.node_id, kind, data)
+        self._ledger.receive(self.node_id, self, kind, data)
 
     def connected(self, *, is_again: bool) -> None:
         require(not self.is_up and not self.is_over, f"{self} is connected twice")
@@ -200,7 +200,7 @@ class Station:
             return []
         outgoing = session._outgoing
         found = [f"{outgoing._waiting} bytes that wait"] if outgoing._waiting else []
-        if outgoing._retries or outgoing._questions or session._peers._searches:
+        if outgoing._retries or outgoing._questions:
             found.append("questions that nobody answers")
         found += [f"a stream to {it.path}" for it in session._peers if it.is_blocked]
         if self._streams:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -152,7 +152,7 @@ async def test_a_call_with_a_stream_is_not_looked_up() -> None:
     run = Cache().around(action, FIND, CacheOptions())
     for expected in ([1], [2]):
         ctx = Context(Broker("test"), params={})
-        ctx.stream = chunks()
+        ctx.stream = cast(Any, chunks())
         assert await run(ctx) == expected
 
 
@@ -392,6 +392,8 @@ def test_unknown_names_are_refused(said: str) -> None:
         lambda: MemoryStore(entries_max=0),
         lambda: RedisStore(serializer="XML"),
         lambda: RedisStore(wait_s=0),
+        lambda: RedisStore("redis://localhost:no"),
+        lambda: RedisStore("http://localhost"),
     ],
 )
 def test_nonsense_is_refused(make: Callable[[], object]) -> None:

@@ -40,6 +40,14 @@ def test_what_was_sent_to_a_lost_node_is_given_back() -> None:
     assert len(calls) == 2
 
 
+def test_some_of_what_was_sent_to_a_lost_node_may_be_kept() -> None:
+    calls = make_calls()
+    for id, node_id in (("1", "a"), ("2", "b"), ("3", "a")):
+        calls.add(id, f"call {id}", node_id=node_id)
+    assert calls.lose_node("a", lambda it: it == "call 3") == ["call 3"]
+    assert "1" in calls
+
+
 def test_calls_time_out_in_order() -> None:
     calls = make_calls()
     calls.add("1", "one", deadline=5)

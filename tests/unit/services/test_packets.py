@@ -102,8 +102,8 @@ def test_version_and_sender_come_last(kind: Kind) -> None:
         ),
         (EventAck(id="1", success=True, **NAMES), "id success group"),
         (
-            StreamProgress(id="1", is_request=True, sent=1, received=1, **NAMES),
-            "id isRequest sent received isCancelled",
+            StreamProgress(id="1", is_request=True, sent=1, arrived=1, received=1, **NAMES),
+            "id isRequest sent arrived received isCancelled",
         ),
         (Heartbeat(cpu=1, **NAMES), "cpu"),
         (Ping(time=1, **NAMES), "time id"),

@@ -99,6 +99,20 @@ def test_an_older_seq_of_the_same_life_brings_nothing() -> None:
     assert (node.hostname, node.seq, node.last_seen) == ("new", 3, 0)
 
 
+def test_a_new_life_begins_when_a_node_asks_who_is_there() -> None:
+    registry = make_registry()
+    registry.receive_discover("nobody", 0)
+    registry.receive_info("n1", make_info("posts"), 0)
+    registry.receive_discover("n1", 5)
+    changes = registry.receive_info("n1", make_info("posts", life="life-2"), 8)
+    assert changes[0] == NodeUpdated("n1", True, 5)
+    changes = registry.receive_info("n1", make_info("posts", life="life-3"), 9)
+    assert changes[0] == NodeUpdated("n1", True)
+    registry.receive_discover("n1", 10)
+    changes = registry.receive_info("n1", make_info("posts", life="life-4"), 100)
+    assert changes[0] == NodeUpdated("n1", True)
+
+
 def test_a_new_life_replaces_the_services_whatever_its_seq() -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts", seq=9), 0)
@@ -347,6 +361,8 @@ def test_a_node_that_stops_says_that_it_offers_nothing() -> None:
     assert (info.seq, info.services) == (3, ())
     assert registry.local_info(is_stopping=True).seq == 3
     assert nodes_of(registry, "posts.run") == ["me"]
+    registry.remove_service("posts")
+    assert (registry.local_info().seq, registry.local_info().services) == (3, ())
 
 
 def test_the_seq_is_raised_for_gossip() -> None:

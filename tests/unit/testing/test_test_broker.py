@@ -164,6 +164,16 @@ async def test_settle_waits_for_events_of_events() -> None:
         assert shop.heard == [1, "noted"]
 
 
+async def test_durable_events_are_events() -> None:
+    shop = Shop()
+    async with TestBroker(shop) as broker:
+        await broker.emit("shop.noted", durable=True)
+        await broker.emit("shop.noted", ack=True)
+        await broker.settle()
+        assert shop.heard == ["noted", "noted"]
+        assert len(broker.emitted("shop.noted")) == 2
+
+
 async def test_settle_tells_what_went_wrong() -> None:
     async with TestBroker(Shop()) as broker:
         await broker.emit("shop.broken")

@@ -73,7 +73,8 @@ class Cache:
 
         broker = Broker(caching=Cache(MemoryStore(entries_max=500), ttl_s=60))
 
-    Errors are never kept, nor are streams. A store that does not answer makes no call fail: the
+    Only the result is kept, not what the action puts into meta or headers. Errors are never kept,
+    nor are streams. A store that does not answer makes no call fail: the
     action runs, and the store is left alone for a moment.
 
     Args:

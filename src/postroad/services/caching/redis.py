@@ -59,9 +59,9 @@ class RedisStore(CacheStore):
             raise ConfigError(f"serializer {serializer!r} is none of {', '.join(SERIALIZERS)}")
         if not 0 < wait_s < float("inf"):
             raise ConfigError(f"wait_s={wait_s!r} must be more than 0")
-        _need_redis()
         self.wait_s = wait_s
         self._url = url
+        self._check_url()
         self._is_json = serializer == "JSON"
         self._prefix = prefix
         self._options = options
@@ -72,18 +72,25 @@ class RedisStore(CacheStore):
         from redis.asyncio import Redis
 
         self._namespace = namespace
-        try:
-            # It connects when it is first asked something.
-            self._client = Redis.from_url(
-                self._url, protocol=2, client_name="postroad", **self._options
-            )
-        except ValueError as error:
-            raise ConfigError(f"cache {self.shown}: {error}") from None
+        # It connects when it is first asked something.
+        self._client = Redis.from_url(
+            self._url, protocol=2, client_name="postroad", **self._options
+        )
 
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+
+    def _check_url(self) -> None:
+        try:
+            from redis.asyncio.connection import parse_url
+        except ImportError:
+            raise MissingExtra("redis", "a cache in Redis") from None
+        try:
+            parse_url(self._url)
+        except ValueError as error:
+            raise ConfigError(f"no cache can be there: {error}") from None
 
     @property
     def shown(self) -> str:
@@ -141,10 +148,3 @@ class RedisStore(CacheStore):
 
 def _text(name: bytes | str) -> str:
     return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
-
-
-def _need_redis() -> None:
-    try:
-        import redis  # noqa: F401
-    except ImportError:
-        raise MissingExtra("redis", "a cache in Redis") from None

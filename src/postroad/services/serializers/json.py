@@ -57,6 +57,8 @@ class JsonSerializer(Serializer):
         changed = {}
         for name in _FREE.get(type(packet), ()):
             value = getattr(packet, name)
+            if type(value) is dict and not value:
+                continue
             if (other := with_buffers(value)) is not value:
                 changed[name] = other
         if changed:

@@ -9,6 +9,7 @@ here or at another node. So they are handled at least once.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,12 +23,21 @@ from postroad.services.errors import QueueIsFullError
 from postroad.services.kinds import Kind
 from postroad.services.topics import BROADCAST, BalancedTopic, Topics
 
-from .amqp_link import AmqpLink, Received
-from .amqp_queues import EXPIRES_S, QueueForms, check_queue_name, is_confirmed
+from .amqp_link import AmqpLink, Received, need_aiormq
+from .amqp_queues import (
+    EXPIRES_S,
+    QueueForms,
+    can_be_declared,
+    check_own_queue_name,
+    check_queue_name,
+    is_confirmed,
+)
 from .reconnecting import CONNECT_TIMEOUT_S
 from .server_address import Scheme, ServerAddress, parse_address
 from .sessions import SessionTransporter
 from .transporter import Listener
+
+logger = logging.getLogger("postroad.services.transporters")
 
 URL = "amqp://127.0.0.1:5672"
 PREFETCH = 100
@@ -76,6 +86,7 @@ class AmqpTransporter(SessionTransporter):
 
     Raises:
         ConfigError: the URL or an option is wrong.
+        MissingExtra: aiormq is not installed.
     """
 
     name = "amqp"
@@ -98,7 +109,9 @@ class AmqpTransporter(SessionTransporter):
     ) -> None:
         super().__init__(connect_timeout_s=connect_timeout_s)
         self._servers = deque(
-            parse_address(part.strip(), _SCHEMES, user=user, password=password)
+            parse_address(
+                part.strip(), _SCHEMES, user=user, password=password, has_tls=tls is not None
+            )
             for part in url.split(";")
             if part.strip()
         )
@@ -111,6 +124,7 @@ class AmqpTransporter(SessionTransporter):
         )
         self._tls = tls
         self._packet_bytes_max = packet_bytes_max
+        need_aiormq()
         self._link: AmqpLink | None = None
         self._wanted: frozenset[BalancedTopic] = frozenset()
         # What is listened to on this connection, and what to cancel that with.
@@ -121,7 +135,7 @@ class AmqpTransporter(SessionTransporter):
     def bind(self, topics: Topics, listener: Listener) -> None:
         super().bind(topics, listener)
         for kind in self._own_kinds():
-            check_queue_name(topics.name_of(kind, topics.node_id))
+            check_own_queue_name(topics.name_of(kind, topics.node_id))
 
     @property
     def packet_bytes_max(self) -> int | None:
@@ -135,9 +149,13 @@ class AmqpTransporter(SessionTransporter):
         self._put(_To("", check_queue_name(topic)), data)
 
     async def listen_balanced(self, topics: Iterable[BalancedTopic]) -> None:
-        self._wanted = frozenset(topics)
+        wanted = frozenset(topics)
+        self._wanted = frozenset(it for it in wanted if can_be_declared(it.name))
         for topic in self._wanted:
             check_queue_name(topic.name)
+        for topic in wanted - self._wanted:
+            if "$" not in topic.name:  # What happens to a node it does not hear from the server.
+                logger.warning("nothing comes to %r while the server balances", topic.name)
         if self._link is not None:
             listening = asyncio.create_task(self._listen_if_possible(self._link))
             self._tasks.add(listening)

@@ -6,7 +6,7 @@ Everything else is left to whoever knows the whole protocol; frames of no concer
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
+from struct import Struct, error
 
 from postroad.core.errors import MalformedPayload
 
@@ -26,6 +26,7 @@ _BASIC = 60
 _PUBLISH = _METHOD_NAME.pack(_BASIC, 40) + b"\0\0"
 _DELIVER = _METHOD_NAME.pack(_BASIC, 60)
 _BASIC_ACK = 80
+_CLOSE = _METHOD_NAME.pack(10, 50)
 
 HEARTBEAT_FRAME = _FRAME.pack(HEARTBEAT, 0, 0) + _END_BYTE
 
@@ -54,6 +55,17 @@ def content(channel: int, data: bytes, frame_bytes_max: int) -> bytes:
 def ack(channel: int, number: int) -> bytes:
     """Confirms one packet."""
     return _frame(METHOD, channel, _ACK.pack(_BASIC, _BASIC_ACK, number, 0))
+
+
+def closing_words(frame: bytes) -> str:
+    """What a server says when it closes the connection; nothing if it does not."""
+    start = _FRAME.size
+    if not frame.startswith(_CLOSE, start) or frame[0] != METHOD:
+        return ""
+    # A number, and a text with its length.
+    text_at = start + len(_CLOSE) + 3
+    length = int.from_bytes(frame[text_at - 1 : text_at])
+    return frame[text_at : text_at + length].decode(errors="replace")
 
 
 class FrameSorter:
@@ -94,33 +106,44 @@ class FrameSorter:
                 break
             if data[end - 1] != _END:
                 raise MalformedPayload("a frame without end")
-            if channel == 0 or channel != self.channel or not self._take(type_, data, position + 7):
+            is_ours = channel == self.channel and channel != 0
+            if not (is_ours and self._take(type_, data[position + 7 : end - 1])):
                 self._passed(data[position:end])
-            elif type_ == BODY:
-                self._add(data[position + 7 : end - 1])
             position = end
         self._rest = data[position:]
 
-    def _take(self, type_: int, data: bytes, start: int) -> bool:
-        """Whether a frame is part of a packet."""
+    def _take(self, type_: int, payload: bytes) -> bool:
+        """Take a frame that is part of a packet; says whether it is one."""
         if type_ == METHOD:
-            if not data.startswith(_DELIVER, start):
+            if not payload.startswith(_DELIVER):
                 return False
-            self._begin(data, start + len(_DELIVER))
+            self._begin(payload)
             return True
         if self._consumer is None:
             return False
         if type_ == HEADER:
-            self._missing = _CONTENT.unpack_from(data, start)[2]
-            self._finish_if_whole()
-        return True
+            self._expect(payload)
+        elif type_ == BODY:
+            self._add(payload)
+        return type_ in (HEADER, BODY)
 
-    def _begin(self, data: bytes, start: int) -> None:
+    def _begin(self, payload: bytes) -> None:
         if self._consumer is not None:
             raise MalformedPayload("a packet within another")
-        end = start + 1 + data[start]
-        self._consumer = data[start + 1 : end]
-        (self._number,) = _NUMBER.unpack_from(data, end)
+        name_at = len(_DELIVER) + 1
+        try:
+            number_at = name_at + payload[name_at - 1]
+            (self._number,) = _NUMBER.unpack_from(payload, number_at)
+        except (IndexError, error):
+            raise MalformedPayload("a packet without a number") from None
+        self._consumer = payload[name_at:number_at]
+
+    def _expect(self, payload: bytes) -> None:
+        try:
+            _, _, self._missing, _ = _CONTENT.unpack_from(payload)
+        except error:
+            raise MalformedPayload("a packet without a size") from None
+        self._finish_if_whole()
 
     def _add(self, part: bytes) -> None:
         if self._missing is None or len(part) > self._missing:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from postroad.core.errors import MalformedPayload, MissingExtra
+from postroad.core.errors import MissingExtra
 
-from .amqp_frames import HEARTBEAT_FRAME, FrameSorter, ack, content, publish_head
+from .amqp_frames import ack, content, publish_head
 from .amqp_queues import QueueForm
+from .amqp_wire import AmqpWire
 from .server_address import ServerAddress
 
 if TYPE_CHECKING:
@@ -33,6 +33,14 @@ _HEADS_MAX = 4_096
 
 Received = Callable[[bytes, int], None]
 """Gets what came, and the number to confirm it with."""
+
+
+def need_aiormq() -> None:
+    """Refuse to go on without the package."""
+    try:
+        import aiormq  # noqa: F401
+    except ImportError:
+        raise MissingExtra("amqp", "the AMQP transporter") from None
 
 
 class AmqpLink:
@@ -60,7 +68,7 @@ class AmqpLink:
         self._prefetch = prefetch
         self._heartbeat_s = heartbeat_s
         self._client_name = client_name
-        self._wire: _Wire | None = None
+        self._wire: AmqpWire | None = None
         self._connection: Connection | None = None
         self._opened_channel: AbstractChannel | None = None
         self._frame_bytes_max = _FRAME_BYTES
@@ -80,16 +88,21 @@ class AmqpLink:
 
     async def open(self) -> None:
         """Connect and be let in; raises OSError if that is not possible."""
-        try:
-            from aiormq.connection import Connection
-        except ImportError:
-            raise MissingExtra("amqp", "the AMQP transporter") from None
+        from aiormq.connection import Connection
+
         address = self._address
-        wire = self._wire = _Wire(self._delivered, self._heartbeat_s)
+        wire = self._wire = AmqpWire(self._delivered, self._heartbeat_s)
         await wire.dial(address.host, address.port, self._tls if address.is_encrypted else None)
+        self._connection = Connection(self._url(), transport_factory=_dialed(wire))
+        try:
+            with _mapped_errors():
+                await self._connection.connect(
+                    client_properties={"connection_name": self._client_name}
+                )
+        except OSError as error:
+            # aiormq does not always tell it.
+            raise ConnectionError(wire.last_words or str(error)) from error
         with _mapped_errors():
-            self._connection = Connection(self._url(), transport_factory=wire.for_aiormq())
-            await self._connection.connect(client_properties={"connection_name": self._client_name})
             agreed = self._connection.connection_tune.frame_max
             channel = await self._connection.channel(publisher_confirms=False)
             channel.on_consumer_cancel_callbacks.add(self._on_dismissed)
@@ -145,16 +158,15 @@ class AmqpLink:
 
     async def consume(self, queue: str, received: Received, *, is_confirmed: bool) -> str:
         """Get what is in a queue, at the latest from `settle` on; says how to cancel that."""
-        from aiormq import spec
+        from pamqp.commands import Basic
+        from pamqp.frame import marshal
 
         consumer = f"consumer-{next(self._consumer_numbers)}"
         self._consumers[consumer.encode()] = received
-        with _mapped_errors():
-            await self._channel.rpc(
-                spec.Basic.Consume(
-                    queue=queue, consumer_tag=consumer, no_ack=not is_confirmed, nowait=True
-                )
-            )
+        consume = Basic.Consume(
+            queue=queue, consumer_tag=consumer, no_ack=not is_confirmed, nowait=True
+        )
+        await self._write(marshal(consume, self._channel.number))
         return consumer
 
     async def cancel(self, consumer: str) -> None:
@@ -210,55 +222,15 @@ class AmqpLink:
         return f"{scheme}://{credentials}@{address}/{path}?heartbeat={self._heartbeat_s}"
 
 
-class _Wire(asyncio.StreamReaderProtocol):
-    """The bytes of a connection: packets go to us, everything else to aiormq."""
+def _dialed(wire: AmqpWire) -> Any:
+    """A connection that is there already, in the way that aiormq asks for one."""
+    from aiormq.connection import TransportFactory
 
-    def __init__(self, delivered: Callable[[bytes, int, bytes], None], heartbeat_s: int) -> None:
-        self._own_loop = asyncio.get_running_loop()
-        self._reader = StreamReader(loop=self._own_loop)
-        super().__init__(self._reader, loop=self._own_loop)
-        self._writer: StreamWriter | None = None
-        self._heartbeat_s = heartbeat_s
-        self._alive_at = self._own_loop.time()
-        self.sorter = FrameSorter(delivered, super().data_received)
+    class Dialed(TransportFactory):
+        async def create(self, url: Any, **_: Any) -> Any:
+            return wire.streams
 
-    async def dial(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        transport, _ = await self._own_loop.create_connection(lambda: self, host, port, ssl=tls)
-        self._writer = StreamWriter(transport, self, self._reader, self._own_loop)
-
-    def for_aiormq(self) -> Any:
-        """The connection, in the way that aiormq asks for one."""
-        from aiormq.connection import TransportFactory
-
-        streams = self._reader, self._writer
-
-        class Dialed(TransportFactory):
-            async def create(self, url: Any, **_: Any) -> Any:
-                return streams
-
-        return Dialed()
-
-    async def write(self, data: bytes) -> None:
-        if self._writer is None or self._writer.transport.is_closing():
-            raise ConnectionError("the connection is lost")
-        self._writer.write(data)
-        await self._writer.drain()
-
-    def abort(self) -> None:
-        if self._writer is not None:
-            self._writer.transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self.sorter.feed(data)
-        except MalformedPayload:
-            self.abort()
-            return
-        now = self._own_loop.time()
-        if self.sorter.channel and now - self._alive_at > self._heartbeat_s / 2:
-            # A server that sends packets sends no heartbeats, and aiormq sees only those.
-            self._alive_at = now
-            super().data_received(HEARTBEAT_FRAME)
+    return Dialed()
 
 
 @contextmanager

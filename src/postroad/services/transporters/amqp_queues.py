@@ -5,6 +5,7 @@ RabbitMQ refuses who declares a queue that exists in another way, and ends the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ NAME_BYTES_MAX = 255
 """The longest name of a queue or an exchange."""
 EXPIRES_S = 120.0
 
+# RabbitMQ takes more, but the library that declares queues does not.
+_DECLARABLE = re.compile(r"[a-zA-Z0-9\-_.:@#,/+ ]*")
 # Most of them are of no use to a node that comes back; the queue goes with its last listener.
 _SHORT_LIVED = frozenset(
     {
@@ -85,6 +88,18 @@ def check_queue_name(name: str) -> str:
     if len(name.encode()) > NAME_BYTES_MAX:
         raise ConfigError(f"topic {name!r:.80} is longer than AMQP takes: {NAME_BYTES_MAX} bytes")
     return name
+
+
+def can_be_declared(name: str) -> bool:
+    """Whether there can be a queue of that name for us."""
+    return _DECLARABLE.fullmatch(name) is not None
+
+
+def check_own_queue_name(name: str) -> str:
+    """Refuse what cannot be the name of a queue of ours."""
+    if not can_be_declared(name):
+        raise ConfigError(f"topic {name!r:.80} has a letter that names of queues may not have")
+    return check_queue_name(name)
 
 
 def _argument(name: str, option: str, seconds: float | None) -> dict[str, int]:

@@ -36,7 +36,8 @@ class CellsTransporter(Transporter):
 
     A URL lists the cores: where each is, and its name. All nodes can have the same one. A node
     whose domain has the name of a core is that core, and listens there; the others connect to all
-    of them. The domain has the id of the node as its name, unless `options` say otherwise. Without
+    of them. The domain has the id of the node as its name, after its namespace if it has one,
+    unless `options` say otherwise; a node whose id is that of a core is the core. Without
     cores, the nodes of a process share a domain, and there are no others.
 
     **Where packets go.** A node is a cell of its domain, which subscribes to one topic for what
@@ -51,16 +52,17 @@ class CellsTransporter(Transporter):
     first packet of a node tells where it is.
 
     **What is lost.** Nothing is acknowledged. What is in the sockets of a domain or core that
-    dies is lost, and so is what waits when the last core is. A node that was asked something and
-    is silent is looked for; when its domain says that it left, or all cores for a while that they
-    know no way to its domain, `node_lost` is told.
+    dies is lost, and so is what waits when the last core is. A node that was asked something in
+    the last minute and is silent is looked for; when its domain says that it left, or cores for a
+    while that they know no way to its domain, `node_lost` is told.
 
     **Overload.** Publishing never waits. Packets wait here, and at most 64 MiB of them: who has
     nothing waiting gets half of it, and nobody more than what is free. Then it raises
     QueueIsFullError. No more than 1 MiB is under way to a node until it has confirmed some of it,
     so the domains in between are not filled by one who sends to a slow one; `drain` waits for
     that, for the node that the last packet went to. If many send to a slow node at the same time,
-    domains in between may refuse some of it, which is told in the log and counted there.
+    domains in between may refuse some of it, and what is sent to all is dropped for whomever a
+    full tunnel leads to: both are counted by the domain that does so.
 
     Args:
         where: a running domain, or the URL; None for nodes of this process.
@@ -111,7 +113,7 @@ class CellsTransporter(Transporter):
             raise UsageError("it is connected already")
         try:
             name = CellNames(self.topics.prefix).domain(self.topics.node_id)
-            domain = await self._source.open(name)
+            domain = await self._source.open(name, self.topics.node_id)
             self._session = CellsSession(domain, self.topics, self.listener, self._packet_bytes_max)
             await self._session.enter(self._connect_timeout_s)
         except BaseException:

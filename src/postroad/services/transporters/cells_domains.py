@@ -62,10 +62,11 @@ class DomainSource(ABC):
     """Gives a node its domain."""
 
     @abstractmethod
-    async def open(self, name: str) -> CellDomain:
+    async def open(self, name: str, node_id: str = "") -> CellDomain:
         """A running domain, of this name if it has to be made and nobody said otherwise.
 
-        Raises OSError if that is not possible now.
+        A node that is listed as a core by its id is that core. Raises OSError if there cannot be
+        a domain now.
         """
 
     @abstractmethod
@@ -79,7 +80,7 @@ class GivenDomain(DomainSource):
     def __init__(self, domain: CellDomain) -> None:
         self._domain = domain
 
-    async def open(self, name: str) -> CellDomain:
+    async def open(self, name: str, node_id: str = "") -> CellDomain:
         return self._domain
 
     async def close(self) -> None:
@@ -99,9 +100,9 @@ class OwnDomain(DomainSource):
         self._options = options
         self._opened: tuple[CellDomain, MessagingService] | None = None
 
-    async def open(self, name: str) -> CellDomain:
+    async def open(self, name: str, node_id: str = "") -> CellDomain:
         options = self._options
-        name = options.name or name
+        name = options.name or (node_id if node_id in self._cores else name)
         bind = options.bind or self._cores.get(name) or "127.0.0.1:0"
         service = MessagingService(
             options.cluster, name, bind, tls=options.tls, limits=options.limits
@@ -144,7 +145,7 @@ class SharedDomain(DomainSource):
     def __init__(self) -> None:
         self._place: _Place | None = None
 
-    async def open(self, name: str) -> CellDomain:
+    async def open(self, name: str, node_id: str = "") -> CellDomain:
         place = _places.setdefault(asyncio.get_running_loop(), _Place())
         domain = await place.enter()
         self._place = place

@@ -159,16 +159,26 @@ class NodeLane(Lane):
         letter_bytes: how much of many packets goes together.
     """
 
-    __slots__ = ("_name", "address", "heard", "heard_before", "is_owed", "missing_since", "node_id")
+    __slots__ = (
+        "_name",
+        "address",
+        "heard",
+        "heard_before",
+        "is_asked",
+        "missing_since",
+        "node_id",
+        "watched_until",
+    )
 
     def __init__(self, node_id: str, name: str, letter_bytes: int = LETTER_BYTES) -> None:
         super().__init__(CellPath.of(name), letter_bytes=letter_bytes, is_confirmed=True)
         self.node_id = node_id
         self._name = name
         self.address: CellAddress | None = None
-        # Whether it was asked something since it was heard the last time.
-        self.is_owed = False
-        # Letters that came from it, now and when its silence was looked at.
+        # Whether it was asked something since the last look, and how long answers may take.
+        self.is_asked = False
+        self.watched_until = 0.0
+        # How often it gave a sign of life, now and at the last look.
         self.heard = self.heard_before = 0
         # Since when nobody knows the way to it; None if somebody does.
         self.missing_since: float | None = None

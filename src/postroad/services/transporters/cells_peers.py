@@ -15,7 +15,9 @@ from .cells_names import CellNames
 PEERS_MAX = 8_192
 """Nodes remembered; more, and those are forgotten that have nothing on its way to them."""
 SILENCE_S = 1.0
-"""A node that was asked something and is silent for so long is looked for."""
+"""A node that was asked something and is silent for so long is looked for, again and again."""
+WATCH_S = 60.0
+"""How long after it was asked. Whether it has answered only the broker knows."""
 GONE_S = 3.0
 """A node is lost when nobody has known the way to it for so long. A core that was started again
 knows nobody at first."""
@@ -68,7 +70,6 @@ class Peers:
         lane = self._by_address.get(sender) or self._locate(sender)
         if lane is not None:
             lane.heard += 1
-            lane.is_owed = False
 
     # Who is where.
 
@@ -105,16 +106,24 @@ class Peers:
 
     def _look(self) -> None:
         self.watch()
+        now = self._loop.time()
         for lane in self:
-            is_silent = lane.is_owed and lane.heard == lane.heard_before
+            if lane.is_asked:
+                lane.is_asked, lane.watched_until = False, now + WATCH_S
+            is_silent = lane.heard == lane.heard_before
             lane.heard_before = lane.heard
-            if is_silent and lane.address is not None and lane not in self._searches:
-                self._searches[lane] = self._loop.create_task(self._search(lane))
+            if is_silent and now < lane.watched_until and lane.address is not None:
+                self._begin_search(lane)
+
+    def _begin_search(self, lane: NodeLane) -> None:
+        if lane not in self._searches:
+            self._searches[lane] = self._loop.create_task(self._search(lane))
 
     async def _search(self, lane: NodeLane) -> None:
         try:
             await self._ping(lane)
-            lane.is_owed, lane.missing_since = False, None
+            lane.heard += 1
+            lane.missing_since = None
         except NoRoute as error:
             self.miss(lane, error)
         except PostroadError:
@@ -131,7 +140,7 @@ class Peers:
         if not is_left and error.peer == self._domain.name and self._is_satellite:
             # It has lost its cores, which says nothing about others.
             return
-        lane.is_owed = True
+        lane.is_asked = True
         now = self._loop.time()
         if lane.missing_since is None:
             lane.missing_since = now

@@ -163,7 +163,7 @@ class CellsSession:
         word = WORDS.get(kind) or self._topics.name_of(kind, node_id)
         self._outgoing.put(lane, word, data)
         if kind in _ASKING:
-            lane.is_owed = True
+            lane.is_asked = True
 
     def publish_to_all(self, kind: Kind, data: bytes) -> None:
         """Send a packet to all nodes; raises ConfigError if it is of no such kind."""

@@ -12,7 +12,7 @@ from postroad.core.throttle import ThrottledLog
 from postroad.services.kinds import Kind
 from postroad.services.topics import SEPARATOR, Topics
 
-from .mqtt_client import MqttClient
+from .mqtt_client import MqttClient, need_paho
 from .reconnecting import CONNECT_TIMEOUT_S
 from .server_address import Scheme, parse_address
 from .sessions import SessionTransporter
@@ -47,6 +47,7 @@ class MqttTransporter(SessionTransporter):
 
     Raises:
         ConfigError: the URL or an option is wrong.
+        MissingExtra: paho-mqtt is not installed.
     """
 
     name = "mqtt"
@@ -65,7 +66,9 @@ class MqttTransporter(SessionTransporter):
         keep_alive_s: int = KEEP_ALIVE_S,
     ) -> None:
         super().__init__(connect_timeout_s=connect_timeout_s)
-        self._address = parse_address(url, _SCHEMES, user=user, password=password)
+        self._address = parse_address(
+            url, _SCHEMES, user=user, password=password, has_tls=tls is not None
+        )
         if self._address.path:
             raise ConfigError("the URL of an MQTT server ends with its port")
         if qos not in (0, 1, 2):
@@ -79,6 +82,7 @@ class MqttTransporter(SessionTransporter):
         self._tls = tls
         self._packet_bytes_max = packet_bytes_max
         self._keep_alive_s = keep_alive_s
+        need_paho()
         self._client: MqttClient | None = None
         # What this node hears; each kind is known by the topic.
         self._kinds: dict[str, Kind] = {}
@@ -131,7 +135,7 @@ class MqttTransporter(SessionTransporter):
         if self._tls is None and self._address.is_encrypted:
             # Reading all that a machine trusts takes a while.
             self._tls = await asyncio.to_thread(ssl.create_default_context)
-        return self._tls if self._address.is_encrypted else None
+        return self._tls
 
     def _on_packet(self, topic: str, data: bytes) -> None:
         kind = self._kinds.get(topic)

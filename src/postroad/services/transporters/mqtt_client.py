@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from postroad.core.errors import MissingExtra
 from postroad.core.limits import MIB
@@ -31,6 +31,31 @@ _READ_MAX = 50
 
 Received = Callable[[str, bytes], None]
 """Gets a topic and what came there."""
+
+
+class _Wrapper:
+    """A context for TLS that knows what it wrapped: paho-mqtt forgets it when TLS fails."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._wrapped: ssl.SSLSocket | None = None
+        self.check_hostname = context.check_hostname
+
+    def wrap_socket(self, plain: socket.socket, **options: Any) -> ssl.SSLSocket:
+        self._wrapped = self._context.wrap_socket(plain, **options)
+        return self._wrapped
+
+    def close(self) -> None:
+        if self._wrapped is not None:
+            self._wrapped.close()
+
+
+def need_paho() -> None:
+    """Refuse to go on without the package."""
+    try:
+        import paho.mqtt.client  # noqa: F401
+    except ImportError:
+        raise MissingExtra("mqtt", "the MQTT transporter") from None
 
 
 class MqttClient:
@@ -73,14 +98,13 @@ class MqttClient:
         self._has_moved = asyncio.Event()
         # How many packets came.
         self._heard = 0
-        self._paho = self._make_paho(tls)
+        self._tls = None if tls is None else _Wrapper(tls)
+        self._paho = self._make_paho()
 
-    def _make_paho(self, tls: ssl.SSLContext | None) -> Client:
-        try:
-            from paho.mqtt.client import Client, MQTTv311
-            from paho.mqtt.enums import CallbackAPIVersion
-        except ImportError:
-            raise MissingExtra("mqtt", "the MQTT transporter") from None
+    def _make_paho(self) -> Client:
+        from paho.mqtt.client import Client, MQTTv311
+        from paho.mqtt.enums import CallbackAPIVersion
+
         paho = Client(
             CallbackAPIVersion.VERSION2,
             client_id=f"postroad-{secrets.token_hex(8)}",
@@ -91,8 +115,8 @@ class MqttClient:
         paho.max_inflight_messages_set(_IN_FLIGHT_MAX)
         if self._address.user is not None:
             paho.username_pw_set(self._address.user, self._address.password)
-        if tls is not None:
-            paho.tls_set_context(tls)
+        if self._tls is not None:
+            paho.tls_set_context(cast("ssl.SSLContext", self._tls))
         return paho
 
     # What a user of the connection does.
@@ -185,7 +209,12 @@ class MqttClient:
     def _connect(self, timeout_s: float) -> None:
         """Runs in a thread; the loop has nothing of the connection yet."""
         self._paho.connect_timeout = timeout_s
-        self._paho.connect(self._address.host, self._address.port, self._keep_alive_s)
+        try:
+            self._paho.connect(self._address.host, self._address.port, self._keep_alive_s)
+        except BaseException:
+            if self._tls is not None:
+                self._tls.close()
+            raise
         if self._is_abandoned:
             self._drop_socket()
 

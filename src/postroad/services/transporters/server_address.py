@@ -39,11 +39,13 @@ def parse_address(
     *,
     user: str | None = None,
     password: str | None = None,
+    has_tls: bool = False,
 ) -> ServerAddress:
     """The place that a URL means; `user` and `password` go before those in the URL.
 
     Raises:
-        ConfigError: it is no such URL. It is not shown: there may be a password in it.
+        ConfigError: it is no such URL, or not one for TLS although there are settings for that. It
+            is not shown: there may be a password in it.
     """
     form = " or ".join(f"{name}://user:password@host:{it.port}" for name, it in schemes.items())
     try:
@@ -54,6 +56,9 @@ def parse_address(
     scheme = schemes.get(parts.scheme)
     if scheme is None or not host or port == 0 or parts.query or parts.fragment:
         raise ConfigError(f"the URL of a server is wrong; it must be like {form}")
+    if has_tls and not scheme.is_encrypted:
+        encrypted = [name for name, it in schemes.items() if it.is_encrypted]
+        raise ConfigError(f"tls is given, so the URL must begin with {'://, '.join(encrypted)}://")
     if user is None and password is None:
         user, password = _plain(parts.username), _plain(parts.password)
     if password is not None and not user:

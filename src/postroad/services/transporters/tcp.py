@@ -60,6 +60,7 @@ class TcpTransporter(Transporter):
     """
 
     name = "tcp"
+    beats = False
 
     def __init__(
         self,

@@ -44,6 +44,8 @@ class Transporter(ABC):
     """As in the options of a broker."""
     balances: ClassVar[bool] = False
     """Whether it can give a packet to one of many nodes by itself."""
+    beats: ClassVar[bool] = True
+    """Whether nodes tell each other by heartbeats that they live; otherwise by gossip."""
     keeps_order: ClassVar[bool] = True
     """Whether packets of one node to another come in the order they were sent."""
 

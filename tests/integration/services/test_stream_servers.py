@@ -1,0 +1,45 @@
+"""Streams over servers that cut off nodes which are too far behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from postroad.core.limits import KIB
+from postroad.services.broker import Broker
+from postroad.services.transporters import MemoryHub, make_transporter
+from tests.raw_peers import eventually
+from tests.servers.nats import shared_nats
+from tests.servers.redis import shared_redis
+from tests.stream_nodes import WAIT_S, Files, Pair, Tape, joined
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+STREAMS = 20
+PARTS = 20
+# As text four times as much: all of it at once is more than a server keeps for one node.
+CHUNK = bytes([255]) * (100 * KIB)
+
+
+@pytest.mark.parametrize("server", [shared_nats, shared_redis], ids=["nats", "redis"])
+async def test_many_streams_at_once(server: Callable[[], Any]) -> None:
+    url = server().url
+    settings: dict[str, Any] = {"namespace": "streams", "stop_timeout_s": 0.5}
+    near = Broker("near", transporter=make_transporter(url), **settings)
+    far = Broker("far", transporter=make_transporter(url), **settings)
+    files = Files()
+    far.add(files)
+    async with near, far:
+        await near.wait_for_services("files", timeout_s=WAIT_S)
+        await eventually(lambda: far.registry.node("near"), "they know each other", WAIT_S)
+
+        async def echo() -> int:
+            stream = await near.call("files.echo", stream=Tape(PARTS, CHUNK).play())
+            return len(await joined(stream))
+
+        given = await asyncio.gather(*(echo() for _ in range(STREAMS)))
+        assert given == [PARTS * len(CHUNK)] * STREAMS
+        await Pair(MemoryHub(), near, far, files).until_idle()
