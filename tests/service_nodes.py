@@ -10,8 +10,9 @@ import msgspec
 
 from postroad.core import Lifecycle
 from postroad.services.broker import Broker
+from postroad.services.context import Context
 from postroad.services.kinds import VERSION, Kind
-from postroad.services.service import Service
+from postroad.services.service import Service, action, event
 from postroad.services.topics import Topics
 from postroad.services.transporters import MemoryHub, MemoryTransporter
 from tests.raw_peers import eventually
@@ -186,3 +187,36 @@ class Gate:
 
     def open(self) -> None:
         self._is_open.set()
+
+
+class Worker(Service):
+    """Has an action and a handler that wait at a gate, and remembers what happened to it."""
+
+    def __init__(self, name: str = "worker") -> None:
+        self.name = name
+        self.log: list[str] = []
+        self.gate = Gate()
+        self.start_gate: Gate | None = None
+
+    async def started(self) -> None:
+        if self.start_gate is not None:
+            await self.start_gate.passed()
+        self.log.append("started")
+
+    async def stopped(self) -> None:
+        self.log.append("stopped")
+
+    @action
+    def act(self, ctx: Context) -> str:
+        return ctx.broker.node_id
+
+    @action
+    async def wait(self, ctx: Context) -> str:
+        await self.gate.passed()
+        self.log.append("call ended")
+        return "done"
+
+    @event("work")
+    async def on_work(self, ctx: Context) -> None:
+        await self.gate.passed()
+        self.log.append("event ended")

@@ -6,6 +6,7 @@ from functools import partial
 
 from postroad.testing import Outcome, Scenario
 from postroad.testing import run_seed as run_seed_of
+from tests.simulation.brokers.scenario import run_brokers
 from tests.simulation.cells.scenario import run_cells
 from tests.simulation.cluster.scenario import run_cluster
 from tests.simulation.durable.scenario import run_durable
@@ -20,6 +21,7 @@ SCENARIOS: dict[str, Scenario] = {
     "durable": run_durable,
     "cells": run_cells,
     "services": run_services,
+    "brokers": run_brokers,
 }
 """Lowest layer first."""
 

@@ -194,7 +194,7 @@ class Broker(Emitting, Lifecycle):
         self._is_started = True
         await self._hosting.start_all(engine)
         self._refuse_conflict(engine)
-        engine.is_settled = True
+        engine.settle()
         for middleware in self._middlewares:
             await middleware.broker_started(self)
         self._tell("$broker.started", {})

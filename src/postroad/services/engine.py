@@ -185,6 +185,12 @@ class Engine:
         if self.network is not None:
             await self.network.start()
 
+    def settle(self) -> None:
+        """All services have started: others hear of them now."""
+        self.is_settled = True
+        if self.network is not None:
+            self.network.presence.settle()
+
     async def withdraw(self) -> None:
         """Offer nothing any more, and refuse what comes nevertheless after a while."""
         if self.network is not None:

@@ -119,6 +119,10 @@ class GossipPresence:
         if self._announcement is None and self._is_active:
             self._announcement = self._loop.call_later(ANNOUNCE_DELAY_S, self._announce)
 
+    def settle(self) -> None:
+        if self._announcement is not None:
+            self._announce()
+
     def received(self, packet: Packet) -> None:
         if not self._is_active or packet.sender == self._node_id:
             return

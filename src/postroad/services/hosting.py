@@ -88,16 +88,16 @@ class Hosting:
         """Stop a service and forget it."""
         local = self._services.pop(full_name, None)
         if local is not None and engine is not None:
-            await self._stop(local, engine)
+            await self._stop(local, engine, wait_s=self._broker.config.stop_timeout_s)
 
     async def idle(self, timeout_s: float) -> bool:
         """Wait until no call runs, at most so long; whether that came."""
         return await all_idle((it.activity for it in self), timeout_s)
 
     async def stop_all(self, engine: Engine) -> None:
-        """Stop all services that were started, the last first."""
+        """Stop all services that were started, the last first; calls had their time to end."""
         for local in reversed([*self._started.values()]):
-            await self._stop(local, engine)
+            await self._stop(local, engine, wait_s=0)
 
     async def _start(self, local: LocalService, engine: Engine) -> None:
         service = local.service
@@ -112,16 +112,16 @@ class Hosting:
         for middleware in self._middlewares:
             await middleware.service_started(service)
 
-    async def _stop(self, local: LocalService, engine: Engine) -> None:
+    async def _stop(self, local: LocalService, engine: Engine, *, wait_s: float) -> None:
         if self._started.pop(local.info.full_name, None) is None:
             return
-        service, timeout_s = local.service, self._broker.config.stop_timeout_s
+        service = local.service
         for middleware in self._middlewares:
             await quietly(middleware.service_stopping, service)
         engine.withhold(local.info.full_name)
-        await all_idle([local.activity], timeout_s)
+        await all_idle([local.activity], wait_s)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._broker.config.stop_timeout_s):
                 await service.stopped()
         except Exception:
             logger.exception("%s did not stop in good order", service)

@@ -14,9 +14,9 @@ class Ids:
 
     __slots__ = ("_chance", "_ids")
 
-    def __init__(self, chance: Callable[[int], bytes] = os.urandom) -> None:
-        """`chance` gives so many random bytes."""
-        self._chance = chance
+    def __init__(self, chance: Callable[[int], bytes] | None = None) -> None:
+        """`chance` gives so many random bytes; by default the operating system does."""
+        self._chance = chance or os.urandom
         self._ids: list[str] = []
 
     def next(self) -> str:

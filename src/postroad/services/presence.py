@@ -51,6 +51,10 @@ class Presence(Protocol):
         """This node offers something else than before."""
         ...
 
+    def settle(self) -> None:
+        """This node has started: what it offers is told now, and not in a moment."""
+        ...
+
     def received(self, packet: Packet) -> None:
         """A packet about nodes came."""
         ...
@@ -109,6 +113,10 @@ class AnnouncedPresence:
             self._announcement = self._loop.call_later(
                 self._config.announce_delay_s, self._announce
             )
+
+    def settle(self) -> None:
+        if self._announcement is not None:
+            self._announce()
 
     async def withdraw(self) -> None:
         self._cancel_announcement()

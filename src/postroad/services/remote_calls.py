@@ -20,7 +20,7 @@ from .errors import (
 )
 from .incoming_stream import CANCELLED
 from .kinds import VERSION
-from .outgoing_streams import OutgoingStream
+from .outgoing_stream import OutgoingStream
 from .packets import Request, Response
 from .response_streams import ResponseStreams
 from .stream_sources import Source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .errors import QueueIsFullError
-from .incoming_streams import Inflow, StreamKey
+from .inflow import Inflow, StreamKey
 from .packets import Request
 from .streaming import Streaming
 from .streams import REPORTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .calls import PendingCalls
 from .errors import QueueIsFullError
 from .incoming_stream import IncomingStream
-from .incoming_streams import Inflow, StreamKey
+from .inflow import Inflow, StreamKey
 from .packets import Response
 from .streaming import Streaming
 from .streams import REPORTED

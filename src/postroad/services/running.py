@@ -32,9 +32,10 @@ class Activity:
     async def idle(self) -> None:
         """Wait until nothing runs."""
         if self.running:
-            self._idle = self._idle or asyncio.Event()
-            await self._idle.wait()
-            self._idle = None
+            idle = self._idle = self._idle or asyncio.Event()
+            await idle.wait()
+            if self._idle is idle:
+                self._idle = None
 
 
 async def all_idle(activities: Iterable[Activity], timeout_s: float) -> bool:

@@ -19,7 +19,7 @@ from .errors import (
     ServiceNotFoundError,
 )
 from .incoming_stream import IncomingStream
-from .incoming_streams import Inflow
+from .inflow import Inflow
 from .kinds import VERSION
 from .packets import Request, Response
 from .request_streams import RequestStreams

@@ -11,8 +11,10 @@ from postroad.core.errors import PostroadError
 
 from .config import BrokerConfig
 from .errors import BrokerDisconnectedError
-from .incoming_streams import IncomingStreams, StreamKey, StreamLimits
-from .outgoing_streams import OutgoingStream, OutgoingStreams
+from .incoming_streams import IncomingStreams, StreamLimits
+from .inflow import StreamKey
+from .outgoing_stream import OutgoingStream
+from .outgoing_streams import OutgoingStreams
 from .packets import Request, Response, StreamProgress
 from .stream_sources import Source
 from .transit import Transit

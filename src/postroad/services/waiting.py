@@ -11,7 +11,7 @@ from .context import Context
 from .error_form import error_from_wire
 from .errors import MoleculerError
 from .incoming_stream import IncomingStream
-from .incoming_streams import Inflow
+from .inflow import Inflow
 from .packets import Response
 from .streams import REPORTED
 

@@ -1,4 +1,4 @@
-"""The world outside of the loop: clocks, chance, the host's name, garbage.
+"""The world outside of the loop: clocks, chance, the host and its load, garbage.
 
 While a simulation runs, code that asks the operating system gets answers that follow from the
 seed. Out of reach are names that a module imported itself (`from time import monotonic`), and what
@@ -34,7 +34,7 @@ def simulated_surroundings(loop: SimLoop, rng: Random) -> Iterator[None]:
     with ExitStack() as stack:
         _replace_clocks(stack, loop)
         _replace_chance(stack, rng)
-        _replace(stack, socket, "gethostname", lambda: loop.lane.host.name)
+        _replace_host(stack, loop)
         stack.enter_context(_collecting_at_sweeps(loop))
         yield
 
@@ -42,6 +42,13 @@ def simulated_surroundings(loop: SimLoop, rng: Random) -> Iterator[None]:
 def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
     stack.callback(setattr, owner, name, getattr(owner, name))
     setattr(owner, name, value)
+
+
+def _replace_host(stack: ExitStack, loop: SimLoop) -> None:
+    _replace(stack, socket, "gethostname", lambda: loop.lane.host.name)
+    _replace(stack, socket, "getaddrinfo", loop.network.names.answer)
+    # Processors are infinitely fast.
+    _replace(stack, os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 def _replace_clocks(stack: ExitStack, loop: SimLoop) -> None:

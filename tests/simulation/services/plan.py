@@ -96,19 +96,31 @@ class Plan(msgspec.Struct, frozen=True):
         return f"{sizes}, {len(self.nodes)} nodes: {events}"
 
 
-def draw_plan(rng: Random) -> Plan:
+class Scope(msgspec.Struct, frozen=True):
+    """What chance can choose from."""
+
+    node_ids: tuple[str, ...] = NODE_IDS
+    actions: tuple[str, ...] = ACTIONS
+    cores_max: int = CORES_MAX
+    satellites_max: int = SATELLITES_MAX
+    trouble_s: tuple[float, float] = (8.0, 25.0)
+    events_max: int = 16
+
+
+def draw_plan(rng: Random, scope: Scope | None = None) -> Plan:
     """Everything at random."""
-    cores = tuple(f"C{number + 1}" for number in range(rng.randint(1, CORES_MAX)))
-    satellites = tuple(f"S{number + 1}" for number in range(rng.randint(1, SATELLITES_MAX)))
+    scope = scope or Scope()
+    cores = tuple(f"C{number + 1}" for number in range(rng.randint(1, scope.cores_max)))
+    satellites = tuple(f"S{number + 1}" for number in range(rng.randint(1, scope.satellites_max)))
     hosts = (*cores, *satellites)
-    trouble_s = rng.uniform(8.0, 25.0)
-    node_ids = NODE_IDS[: rng.randint(2, len(NODE_IDS))]
-    nodes = [PlannedNode(it, rng.choice(hosts), _draw_actions(rng)) for it in node_ids]
+    trouble_s = rng.uniform(*scope.trouble_s)
+    node_ids = scope.node_ids[: rng.randint(2, len(scope.node_ids))]
+    nodes = [PlannedNode(it, rng.choice(hosts), _draw_actions(rng, scope)) for it in node_ids]
     return Plan(
         cores=cores,
         satellites=satellites,
         nodes=tuple(nodes),
-        events=_draw_events(rng, hosts, node_ids, trouble_s) if rng.random() < 0.95 else (),
+        events=_draw_events(rng, scope, hosts, node_ids, trouble_s) if rng.random() < 0.95 else (),
         trouble_s=trouble_s,
         restarted=(cores[0], *(it for it in hosts[1:] if rng.random() < 0.6)),
         config=_draw_config(rng),
@@ -116,8 +128,8 @@ def draw_plan(rng: Random) -> Plan:
     )
 
 
-def _draw_actions(rng: Random) -> tuple[str, ...]:
-    return tuple(rng.sample(ACTIONS, rng.randint(0, len(ACTIONS))))
+def _draw_actions(rng: Random, scope: Scope) -> tuple[str, ...]:
+    return tuple(rng.sample(scope.actions, rng.randint(0, len(scope.actions))))
 
 
 def _draw_config(rng: Random) -> CellsConfig:
@@ -148,16 +160,21 @@ def _draw_limits(rng: Random) -> Limits:
 
 
 def _draw_events(
-    rng: Random, hosts: tuple[str, ...], node_ids: tuple[str, ...], trouble_s: float
+    rng: Random, scope: Scope, hosts: tuple[str, ...], node_ids: tuple[str, ...], trouble_s: float
 ) -> tuple[PlannedEvent, ...]:
     weights = [_WEIGHTS.get(kind, 1) for kind in Event]
-    kinds = rng.choices(tuple(Event), weights=weights, k=rng.randint(1, 16))
-    events = [_draw_event(rng, kind, hosts, node_ids, trouble_s) for kind in kinds]
+    kinds = rng.choices(tuple(Event), weights=weights, k=rng.randint(1, scope.events_max))
+    events = [_draw_event(rng, scope, kind, hosts, node_ids, trouble_s) for kind in kinds]
     return tuple(sorted(events, key=lambda event: event.time))
 
 
 def _draw_event(
-    rng: Random, kind: Event, hosts: tuple[str, ...], node_ids: tuple[str, ...], trouble_s: float
+    rng: Random,
+    scope: Scope,
+    kind: Event,
+    hosts: tuple[str, ...],
+    node_ids: tuple[str, ...],
+    trouble_s: float,
 ) -> PlannedEvent:
     mixed = rng.sample(hosts, len(hosts))
     size = rng.randint(1, len(hosts) - 1)
@@ -171,5 +188,5 @@ def _draw_event(
         comes_back=rng.random() < 0.6,
         strength=rng.random(),
         node_id=rng.choice(node_ids),
-        actions=_draw_actions(rng),
+        actions=_draw_actions(rng, scope),
     )

@@ -3,42 +3,71 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Generic, Protocol, TypeVar
 
 from postroad.cells import CellDomain, Role, StaticLocations
 from postroad.net import MessagingService
 from postroad.testing import SimCluster, SimNode, require
-from tests.simulation.services.ledger import Ledger
 from tests.simulation.services.plan import Plan
-from tests.simulation.services.station import MayLose, Station
 
 CLUSTER = "simulated"
 PORT = 7000
 
 
-class Process:
+class Tenant(Protocol):
+    """A node of services, as the process it is in sees it."""
+
+    node_id: str
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is there, and connected."""
+        ...
+
+    def start(self, actions: tuple[str, ...]) -> None:
+        """Be there, and offer something."""
+        ...
+
+    async def listen(self, actions: tuple[str, ...]) -> None:
+        """Offer something else."""
+        ...
+
+    async def leave(self) -> None:
+        """Be gone."""
+        ...
+
+
+TenantT = TypeVar("TenantT", bound=Tenant)
+
+
+class Process(Generic[TenantT]):
     """Runs a domain on a host.
 
     Args:
         sim: where it runs.
         name: of the host and the domain.
         plan: the whole run.
-        ledger: where all packets are written.
-        may_lose: see Station.
+        make: makes a node of services, of its id, the domain, and its chance.
     """
 
     def __init__(
-        self, sim: SimCluster, name: str, plan: Plan, ledger: Ledger, may_lose: MayLose
+        self,
+        sim: SimCluster,
+        name: str,
+        plan: Plan,
+        make: Callable[[str, CellDomain, Random], TenantT],
     ) -> None:
         self.name = name
         self.node: SimNode = sim.nodes[name]
         self.label = f"{name}#{self.node.starts + 1}"
         self.is_stopping = False
         self.domain: CellDomain | None = None
-        self.stations: dict[str, Station] = {}
+        self.stations: dict[str, TenantT] = {}
         self._sim = sim
         self._plan = plan
-        self._ledger = ledger
-        self._may_lose = may_lose
+        self._make = make
 
     def __str__(self) -> str:
         return self.label
@@ -103,10 +132,7 @@ class Process:
         """Have a node come."""
         assert self.domain is not None
         rng = self._sim.simulation.rng_of(f"{self.label} {node_id} {self._sim.now}")
-        everybody = [it.node_id for it in self._plan.nodes]
-        station = Station(
-            self._sim, node_id, self.domain, self._ledger, everybody, self._may_lose, rng
-        )
+        station = self._make(node_id, self.domain, rng)
         self.stations[node_id] = station
         station.start(actions)
 

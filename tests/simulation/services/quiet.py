@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from postroad.services.kinds import Kind
 from postroad.services.transporters.cells_peers import GONE_S, SILENCE_S
 from postroad.testing import LivenessFailure, require
 from tests.simulation.services.ledger import Sent
+from tests.simulation.services.packet_world import PacketWorld
 from tests.simulation.services.plan import ACTIONS
 from tests.simulation.services.process import Process
 from tests.simulation.services.station import Station
@@ -20,7 +23,7 @@ _STREAM = 6
 _CALMING_S = 8.0
 
 
-def await_steadiness(world: World) -> None:
+def await_steadiness(world: World[Any]) -> None:
     """Let time pass until everybody is connected to whom it should be."""
     began = world.sim.now
     while told := unsteady(world):
@@ -30,7 +33,7 @@ def await_steadiness(world: World) -> None:
     world.sim.log.add("test", "steady", f"after {world.sim.now - began:.1f} s")
 
 
-def unsteady(world: World) -> list[str]:
+def unsteady(world: World[Any]) -> list[str]:
     """What is not yet as it should be."""
     running = world.running()
     cores = {it.name for it in running if it.is_core}
@@ -41,7 +44,7 @@ def unsteady(world: World) -> list[str]:
     ]
 
 
-def _unsteady(process: Process, cores: set[str], running: set[str]) -> list[str]:
+def _unsteady(process: Process[Any], cores: set[str], running: set[str]) -> list[str]:
     domain = process.domain
     if domain is None or not process.is_up:
         return [f"{process} is not up"]
@@ -59,7 +62,7 @@ def _unsteady(process: Process, cores: set[str], running: set[str]) -> list[str]
     return found
 
 
-def check_quiet(world: World) -> None:
+def check_quiet(world: PacketWorld) -> None:
     """Have everybody send everything, and see what becomes of it."""
     for station in world.stations():
         station.is_talkative = False
@@ -82,7 +85,7 @@ def _send_balanced(station: Station, action: str) -> Sent:
     return station.inside(lambda: station.send_balanced(action))
 
 
-def _check_broadcasts(world: World, stations: list[Station]) -> None:
+def _check_broadcasts(world: PacketWorld, stations: list[Station]) -> None:
     sent = [_send(it, Kind.HEARTBEAT) for it in stations]
     world.sim.run_for(_ARRIVAL_S)
     for packet in sent:
@@ -91,7 +94,7 @@ def _check_broadcasts(world: World, stations: list[Station]) -> None:
         require(came == wanted, f"{packet} came to {came}, not to {wanted}")
 
 
-def _check_streams(world: World, stations: list[Station]) -> None:
+def _check_streams(world: PacketWorld, stations: list[Station]) -> None:
     """By now everybody knows where everybody is."""
     streams: list[list[Sent]] = []
     for one in stations:
@@ -106,7 +109,7 @@ def _check_streams(world: World, stations: list[Station]) -> None:
         require(came == [packet.to], f"{packet} came to {came}")
 
 
-def _check_balanced(world: World, stations: list[Station]) -> None:
+def _check_balanced(world: PacketWorld, stations: list[Station]) -> None:
     sent = [_send_balanced(it, action) for it in stations for action in ACTIONS]
     world.sim.run_for(_ARRIVAL_S)
     for packet in sent:
@@ -116,7 +119,7 @@ def _check_balanced(world: World, stations: list[Station]) -> None:
         require(listeners.issuperset(came), f"{packet} came to {came}, who do not listen")
 
 
-def _check_losses(world: World, stations: list[Station]) -> None:
+def _check_losses(world: PacketWorld, stations: list[Station]) -> None:
     """Who asks a node it knows, and that is gone, is told so; nobody else is missed."""
     present = {it.node_id for it in stations}
     asked: list[tuple[Station, str, int]] = []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from postroad.testing import SimCluster, Simulation
+from tests.simulation.services.packet_world import PacketWorld
 from tests.simulation.services.plan import draw_plan
 from tests.simulation.services.quiet import await_steadiness, check_quiet
 from tests.simulation.services.world import World
@@ -15,7 +18,7 @@ def run_services(simulation: Simulation) -> None:
     plan = draw_plan(simulation.rng)
     with SimCluster(simulation) as sim:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
-        world = World(sim, plan)
+        world = PacketWorld(sim, plan)
         world.start_first()
         await_steadiness(world)
         check_quiet(world)
@@ -23,10 +26,10 @@ def run_services(simulation: Simulation) -> None:
         world.heal()
         await_steadiness(world)
         check_quiet(world)
-        _end(world)
+        stop_all(world)
 
 
-def _end(world: World) -> None:
+def stop_all(world: World[Any]) -> None:
     """Stop everybody."""
     for process in world.running():
         world.sim.after(world.sim.rng.random(), process.stop)

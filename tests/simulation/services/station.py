@@ -195,17 +195,22 @@ class Station:
 
     def leftovers(self) -> list[str]:
         """What should have come to its end when nobody has sent anything for a while."""
-        session = self.transporter._session
-        if session is None:
-            return []
-        outgoing = session._outgoing
-        found = [f"{outgoing._waiting} bytes that wait"] if outgoing._waiting else []
-        if outgoing._retries or outgoing._questions:
-            found.append("questions that nobody answers")
-        found += [f"a stream to {it.path}" for it in session._peers if it.is_blocked]
+        found = leftovers_of(self.transporter)
         if self._streams:
             found.append(f"{len(self._streams)} streams that do not end")
         return found
+
+
+def leftovers_of(transporter: CellsTransporter) -> list[str]:
+    """What a transporter still has to do."""
+    session = transporter._session
+    if session is None:
+        return []
+    outgoing = session._outgoing
+    found = [f"{outgoing._waiting} bytes that wait"] if outgoing._waiting else []
+    if outgoing._retries or outgoing._questions:
+        found.append("questions that nobody answers")
+    return found + [f"a stream to {it.path}" for it in session._peers if it.is_blocked]
 
 
 def _is_cancelled(result: object) -> bool:

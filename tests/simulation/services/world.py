@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import count
+from random import Random
+from typing import Any, Generic
 
-from postroad.testing import SimCluster, SimNode, require
-from tests.simulation.services.ledger import Ledger
+from postroad.cells import CellDomain
+from postroad.testing import SimCluster, SimNode
 from tests.simulation.services.plan import Event, Plan, PlannedEvent
-from tests.simulation.services.process import Process
-from tests.simulation.services.station import Station
+from tests.simulation.services.process import Process, TenantT
 
 _DELAY_S_MAX = 0.1
 _SLOWEST_BYTES_PER_S = 3_000.0
 _RESTART_S = 0.5
-_CHECK_INTERVAL_S = 0.5
 AFTERMATH_S = 12.0
 """How long a fault may be the reason for what happens: silent peers are given up, cores are dialed
 again and become defaults, and what was lost by the old ones is missed."""
 
 
-class World:
+class World(ABC, Generic[TenantT]):
     """Everything in one run."""
 
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
         self.sim = sim
         self.plan = plan
-        self.ledger = Ledger()
         # Where each node is to be, and what it listens to.
         self.places = {it.node_id: it.host for it in plan.nodes}
         self.actions = {it.node_id: it.actions for it in plan.nodes}
-        self._latest: dict[str, Process] = {}
+        self._latest: dict[str, Process[TenantT]] = {}
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         # What ends each fault; a second call does nothing.
@@ -41,7 +41,10 @@ class World:
         self._calm_since = 0.0
         for name in plan.hosts:
             self._add_host(name)
-        sim.every(_CHECK_INTERVAL_S, self._check_connections)
+
+    @abstractmethod
+    def make_station(self, node_id: str, domain: CellDomain, rng: Random) -> TenantT:
+        """A node of services that comes to a domain."""
 
     def _add_host(self, name: str) -> None:
         async def program(node: SimNode) -> None:
@@ -54,28 +57,19 @@ class World:
 
     # What there is.
 
-    def running(self) -> list[Process]:
+    def running(self) -> list[Process[TenantT]]:
         """Those that are not over."""
         return [it for it in self._latest.values() if it.node.is_running]
 
-    def stations(self) -> Iterator[Station]:
+    def stations(self) -> Iterator[TenantT]:
         """The nodes of all processes that run."""
         for process in self.running():
             yield from process.stations.values()
 
-    def _check_connections(self) -> None:
-        """Nobody takes itself for connected that has no way to others."""
-        for process in self.running():
-            domain = process.domain
-            if domain is None or not process.is_up or process.is_core or domain.table.defaults():
-                continue
-            for station in process.stations.values():
-                require(not station.is_up, f"{station} is connected, and reaches no core")
-
-    def _may_lose(self, station: Station, node_id: str) -> bool:
-        """Nobody is missed without a reason, however long ago that was."""
-        is_calm = not self._faults and self.sim.now - self._calm_since > AFTERMATH_S
-        return not is_calm or all(it.node_id != node_id for it in self.stations())
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing has happened for so long that nothing can come of it any more."""
+        return not self._faults and self.sim.now - self._calm_since > AFTERMATH_S
 
     def start(self, name: str) -> None:
         """Start a process, unless it runs."""
@@ -84,7 +78,7 @@ class World:
             if self._latest[name].is_stopping:
                 self._at(self.sim.now + _RESTART_S, lambda: self.start(name))
             return
-        self._latest[name] = Process(self.sim, name, self.plan, self.ledger, self._may_lose)
+        self._latest[name] = Process(self.sim, name, self.plan, self.make_station)
         node.start()
 
     def start_first(self) -> None:
@@ -161,7 +155,7 @@ class World:
             node.pause()
             self._lasting(event, lambda: self._resume(process))
 
-    def _resume(self, process: Process) -> None:
+    def _resume(self, process: Process[TenantT]) -> None:
         if self._latest[process.name] is process:
             process.node.resume()
 
@@ -231,7 +225,7 @@ class World:
         self._calm_since = self.sim.now
 
 
-_BEGIN: dict[Event, Callable[[World, PlannedEvent], None]] = {
+_BEGIN: dict[Event, Callable[[World[Any], PlannedEvent], None]] = {
     Event.PARTITION: World._divide,
     Event.KILL: World._kill,
     Event.POWER: World._cut_power,

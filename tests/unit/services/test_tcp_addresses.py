@@ -83,11 +83,25 @@ def test_where_it_was_seen_comes_first() -> None:
 
 def test_the_newest_port_counts() -> None:
     book = AddressBook()
-    book.configure("a", HERE)
+    book.describe("a", "", ["10.0.0.1"], 4000)
     book.describe("a", "", ["10.0.0.1"], 4001)
     assert book.addresses("a") == [Address("10.0.0.1", 4001)]
     book.describe("a", "", ["10.0.0.1"], None)
     assert book.addresses("a") == [Address("10.0.0.1", 4001)]
+
+
+def test_what_a_user_says_is_tried_last_and_never_lost() -> None:
+    """A node may not know by what address others get at it."""
+    book = AddressBook()
+    book.configure("a", HERE)
+    assert book.addresses("a") == [HERE]
+    book.describe("a", "container", ["172.17.0.2"], 4001)
+    inside = [Address("container", 4001), Address("172.17.0.2", 4001)]
+    assert book.addresses("a") == [*inside, HERE]
+    assert book.is_at("a", HERE.host)
+    book.see("a", THERE, may_move=True)
+    assert book.addresses("a")[0] == THERE
+    assert book.addresses("a")[-1] == HERE
 
 
 def test_a_node_that_moved_is_not_sought_where_it_was_seen() -> None:

@@ -73,15 +73,16 @@ def _parsed(host: str) -> object:
 class _Peer:
     """What is known of where one node is."""
 
-    __slots__ = ("claim", "hosts", "is_configured", "port", "seen_at")
+    __slots__ = ("claim", "configured", "hosts", "port", "seen_at")
 
-    def __init__(self, *, is_configured: bool) -> None:
-        self.is_configured = is_configured
+    def __init__(self, configured: Address | None = None) -> None:
+        # Where a user says it is. The node may not know: it tells what it is called where it runs.
+        self.configured = configured
         # Where it was seen: the source of its connection or datagram.
         self.seen_at: str | None = None
-        # What it, or the configuration, says: a host name and addresses.
+        # What it says: a host name and addresses.
         self.hosts: tuple[str, ...] = ()
-        self.port: int | None = None
+        self.port = None if configured is None else configured.port
         # Where somebody in its name says it is, while it is believed to be elsewhere.
         self.claim: Address | None = None
 
@@ -106,9 +107,8 @@ class AddressBook:
 
     def configure(self, node_id: str, address: Address) -> None:
         """A user says where a node is; it is never forgotten."""
-        peer = self._peers[node_id] = _Peer(is_configured=True)
+        self._peers[node_id] = _Peer(address)
         self._hearsay.pop(node_id, None)
-        peer.hosts, peer.port = (address.host,), address.port
 
     def see(self, node_id: str, address: Address, *, may_move: bool) -> bool:
         """A node was seen at an address, or somebody who uses its name.
@@ -147,16 +147,17 @@ class AddressBook:
 
     def is_at(self, node_id: str, host: str) -> bool:
         """Whether a node is known to be at a host."""
-        peer = self._peers.get(node_id)
-        return peer is not None and host in (peer.seen_at, *peer.hosts)
+        return any(host == it.host for it in self.addresses(node_id))
 
     def addresses(self, node_id: str) -> list[Address]:
         """Where to try to reach a node, the most likely address first."""
         peer = self._peers.get(node_id)
         if peer is None or peer.port is None:
             return []
-        hosts = dict.fromkeys(host for host in (peer.seen_at, *peer.hosts) if host)
-        return [Address(host, peer.port) for host in hosts]
+        found = [Address(host, peer.port) for host in (peer.seen_at, *peer.hosts) if host]
+        if peer.configured is not None:
+            found.append(peer.configured)
+        return [*dict.fromkeys(found)]
 
     def miss(self, node_id: str) -> None:
         """A node was not there: it may be where somebody said it is."""
@@ -168,7 +169,7 @@ class AddressBook:
     def forget(self, node_id: str) -> None:
         """A node is gone for good, unless it was configured."""
         peer = self._peers.get(node_id)
-        if peer is not None and not peer.is_configured:
+        if peer is not None and peer.configured is None:
             del self._peers[node_id]
             self._hearsay.pop(node_id, None)
 
@@ -180,6 +181,6 @@ class AddressBook:
             self.forget(next(iter(self._hearsay)))
         elif is_full:
             return None
-        peer = self._peers[node_id] = _Peer(is_configured=False)
+        peer = self._peers[node_id] = _Peer()
         self._hearsay[node_id] = None
         return peer

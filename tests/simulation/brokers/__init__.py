@@ -1,0 +1,1 @@
+"""Scenario `brokers`: whole brokers with services, over cells, under faults of all kinds."""
