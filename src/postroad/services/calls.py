@@ -75,6 +75,8 @@ class PendingCalls(Generic[T]):
             return Added.FULL
         self._calls[id] = _Call(value, node_id, deadline)
         if deadline < math.inf:
+            if len(self._times) > 2 * len(self._calls) + _STALE_MIN:
+                self._compact()
             heappush(self._times, (deadline, id))
         return Added.ADDED
 
@@ -92,13 +94,11 @@ class PendingCalls(Generic[T]):
         if call is None:
             self.orphans += 1
             return None
-        self._compact()
         return call.value
 
     def give_up(self, id: str) -> T | None:
         """The caller does not wait any longer; an answer will be an orphan."""
         call = self._calls.pop(id, None)
-        self._compact()
         return None if call is None else call.value
 
     def answered_by(self, id: str, node_id: str) -> None:
@@ -141,9 +141,8 @@ class PendingCalls(Generic[T]):
         return call is not None and call.deadline == deadline
 
     def _compact(self) -> None:
-        if len(self._times) > 2 * len(self._calls) + _STALE_MIN:
-            self._times = [time for time in self._times if self._is_current(*time)]
-            heapify(self._times)
+        self._times = [time for time in self._times if self._is_current(*time)]
+        heapify(self._times)
 
     def __repr__(self) -> str:
         return f"<PendingCalls: {len(self)} of {self._pending_max}, {self.orphans} orphans>"

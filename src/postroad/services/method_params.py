@@ -67,10 +67,10 @@ class MethodHandler:
             self.run = method
         elif [*fields] == [WHOLE]:
             self.type = fields[WHOLE].type
-            self.run = _with_whole(method, _checker(self.type, place), place)
+            self.run = _with_whole(method, _reader(self.type, place))
         else:
             self.type = _struct_of(fields, place)
-            self.run = _with_fields(method, _checker(self.type, place), place, fields)
+            self.run = _with_fields(method, _reader(self.type, place), fields)
 
 
 def _with_schema(method: PlainHandler, check: Checker | None, place: str) -> PlainHandler:
@@ -84,40 +84,46 @@ def _with_schema(method: PlainHandler, check: Checker | None, place: str) -> Pla
     return run
 
 
-def _with_whole(method: Callable[..., Any], check: Checker, place: str) -> PlainHandler:
+def _with_whole(method: Callable[..., Any], read: PlainHandler) -> PlainHandler:
     def run(ctx: Context) -> Any:
-        return method(ctx, _checked(check, ctx, place))
+        return method(ctx, read(ctx))
 
     return run
 
 
 def _with_fields(
-    method: Callable[..., Any], check: Checker, place: str, fields: Mapping[str, _Field]
+    method: Callable[..., Any], read: PlainHandler, fields: Mapping[str, _Field]
 ) -> PlainHandler:
     spread = msgspec.structs.astuple
     keywords = [name for name, field in fields.items() if field.is_keyword]
     first = len(fields) - len(keywords)
 
     def run(ctx: Context) -> Any:
-        return method(ctx, *spread(_checked(check, ctx, place)))
+        return method(ctx, *spread(read(ctx)))
 
     def run_with_keywords(ctx: Context) -> Any:
-        values = spread(_checked(check, ctx, place))
+        values = spread(read(ctx))
         return method(ctx, *values[:first], **dict(zip(keywords, values[first:], strict=True)))
 
     return run_with_keywords if keywords else run
 
 
-def _checker(type: Any, place: str) -> Checker:
-    """A checker that is known to understand its type."""
-    check = compile_type(type)
+def _reader(type: Any, place: str) -> PlainHandler:
+    """Gives params in the type that they are annotated with, or tells what is wrong with them."""
+    check, convert = compile_type(type), msgspec.convert
     try:
         check({})
     except TypeError as error:
-        raise ConfigError(
-            f"{place}: params cannot be checked by these type hints: {error}"
-        ) from None
-    return check
+        raise ConfigError(f"{place}: params cannot be checked by type: {error}") from None
+
+    def read(ctx: Context) -> Any:
+        try:
+            return convert(ctx.params, type)
+        except msgspec.ValidationError:
+            # There are none at all, or there is something to tell.
+            return _checked(check, ctx, place)
+
+    return read
 
 
 def _is_coroutine_function(method: Callable[..., Any]) -> bool:

@@ -97,27 +97,23 @@ class Transit:
             UnsendablePacket: something in it cannot be serialized.
             BrokerDisconnectedError, QueueIsFullError, MessageTooLarge: as `Transporter.publish`.
         """
-        data = self._outgoing(node_id, self.serializer.serialize(packet))
-        self.transporter.publish(packet.KIND, node_id, data)
-        self._count_sent(data)
+        self.send_sized(packet, node_id)
 
-    def send_sized(self, packet: Packet, node_id: str) -> int:
+    def send_sized(self, packet: Packet, node_id: str | None = None) -> int:
         """As `send`; returns how many bytes it took."""
         data = self._outgoing(node_id, self.serializer.serialize(packet))
         self.transporter.publish(packet.KIND, node_id, data)
-        self._count_sent(data)
-        return len(data)
+        statistics, size = self.statistics, len(data)
+        statistics.packets_sent += 1
+        statistics.bytes_sent += size
+        return size
 
     def send_balanced(self, packet: Packet, topic: str) -> None:
         """Send a packet to one of those who listen to a balanced topic; raises as `send`."""
         data = self._outgoing(None, self.serializer.serialize(packet))
         self.transporter.publish_balanced(topic, packet.KIND, data)
-        self._count_sent(data)
-
-    def _count_sent(self, data: bytes) -> None:
-        statistics = self.statistics
-        statistics.packets_sent += 1
-        statistics.bytes_sent += len(data)
+        self.statistics.packets_sent += 1
+        self.statistics.bytes_sent += len(data)
 
     # In.
 

@@ -78,23 +78,6 @@ async def test_a_node_that_is_named_gets_the_call(pair: Pair) -> None:
             assert await pair.js.call("shared.where", nodeID=node_id) == node_id
 
 
-async def heard_by_both(pair: Pair) -> tuple[list[Any], list[Any]]:
-    """All that was heard so far; what comes last tells that there is no more.
-
-    It takes other ways than what came before, but these ways are not so different.
-    """
-    theirs: list[Any] = []
-    ours: list[Any] = []
-    await pair.broker.broadcast("both.last", "last", groups=["js"])
-    await pair.js.ask("broadcast", event="both.last", data="last", options={"groups": ["py"]})
-    while not any(it["data"] == "last" for it in theirs):
-        theirs += await pair.js.heard(1)
-    while not any(it["data"] == "last" for it in ours):
-        ours += await pair.hear(1)
-    theirs, ours = ([it for it in heard if it["data"] != "last"] for heard in (theirs, ours))
-    return theirs, ours
-
-
 @balanced
 async def test_an_event_comes_to_each_group_once(pair: Pair) -> None:
     """Both nodes have handlers of the same group; the server chooses one for each event."""
@@ -131,7 +114,7 @@ async def test_events_of_one_node(pair: Pair) -> None:
 async def test_broadcast(pair: Pair) -> None:
     await pair.broker.broadcast("split.all", "from here")
     await pair.js.ask("broadcast", event="split.all", data="from there")
-    theirs, ours = await heard_by_both(pair)
+    theirs, ours = await pair.js.heard(2), await pair.hear(2)
 
     for heard in (theirs, ours):
         assert sorted(it["data"] for it in heard) == ["from here", "from there"]

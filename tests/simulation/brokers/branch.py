@@ -19,7 +19,7 @@ from tests.simulation.brokers.offers import OFFERS
 from tests.simulation.services.station import leftovers_of
 
 _RETRY_S = 0.3
-_INTERVAL_S = 0.25
+_INTERVAL_S = 0.12
 # All calls have ended by then, and so has what their answers bring.
 _ENDING_S = 1.0
 

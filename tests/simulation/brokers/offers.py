@@ -141,10 +141,6 @@ class Files(Offer):
     async def audit(self, ctx: Context) -> None:
         await self.handle(ctx, AUDIT)
 
-    @event("order.*")
-    async def file(self, ctx: Context) -> None:
-        await self.handle(ctx, self.name)
-
 
 OFFERS: dict[str, type[Offer]] = {it.name: it for it in (Quick, Slow, Files)}
 

@@ -11,6 +11,7 @@ from tests.simulation.brokers.branch import Branch
 from tests.simulation.brokers.clerk import ACTS, Act
 from tests.simulation.brokers.offers import OFFERS
 from tests.simulation.brokers.world import BrokerWorld
+from tests.simulation.services.quiet import await_steadiness
 
 HEARTBEAT_S = 1.0
 SILENCE_S = 3.5
@@ -22,6 +23,8 @@ _AGREEMENT_S = SILENCE_S + 4 * HEARTBEAT_S
 # Whoever writes or reads a stream gives up after a while.
 _ENDING_S = 4 * STREAM_IDLE_S
 _ACT_S = 3.0
+# A node that leaves lets its calls end.
+_MOVING_S = 15.0
 
 View = dict[str, list[str]]
 """What there is, and the nodes that have it."""
@@ -29,6 +32,10 @@ View = dict[str, list[str]]
 
 def check_quiet(world: BrokerWorld) -> None:
     """Have everybody do everything, and see what becomes of it."""
+    world.sim.run_until(
+        lambda: not world.missing(), within=_MOVING_S, claim="all nodes are in their places"
+    )
+    await_steadiness(world)
     branches = [*world.stations()]
     for branch in branches:
         branch.is_talkative = False

@@ -10,7 +10,6 @@ from tests.simulation.brokers.offers import OFFERS
 from tests.simulation.brokers.quiet import HEARTBEAT_S, SILENCE_S, STREAM_IDLE_S, check_quiet
 from tests.simulation.brokers.world import BrokerWorld
 from tests.simulation.services.plan import Scope, draw_plan
-from tests.simulation.services.quiet import await_steadiness
 from tests.simulation.services.scenario import stop_all
 
 SCOPE = Scope(
@@ -19,7 +18,7 @@ SCOPE = Scope(
     cores_max=2,
     satellites_max=3,
     trouble_s=(6.0, 15.0),
-    events_max=12,
+    events_max=16,
 )
 
 
@@ -31,11 +30,9 @@ def run_brokers(simulation: Simulation) -> None:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
         world = BrokerWorld(sim, plan, config)
         world.start_first()
-        await_steadiness(world)
         check_quiet(world)
         world.run_trouble()
         world.heal()
-        await_steadiness(world)
         check_quiet(world)
         stop_all(world)
 

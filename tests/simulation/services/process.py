@@ -65,6 +65,8 @@ class Process(Generic[TenantT]):
         self.is_stopping = False
         self.domain: CellDomain | None = None
         self.stations: dict[str, TenantT] = {}
+        self.leaving: dict[str, asyncio.Event] = {}
+        """Nodes that are not gone yet, and what will tell that they are."""
         self._sim = sim
         self._plan = plan
         self._make = make
@@ -100,7 +102,8 @@ class Process(Generic[TenantT]):
 
     async def _part_all(self) -> None:
         self.is_stopping = True
-        await asyncio.gather(*(self.part(it) for it in list(self.stations)))
+        gone = [it.wait() for it in self.leaving.values()]
+        await asyncio.gather(*gone, *(self.part(it) for it in list(self.stations)))
 
     def stop(self) -> None:
         """Ask it to end; called from outside. Asking twice would be to insist."""
@@ -140,4 +143,7 @@ class Process(Generic[TenantT]):
         """Have a node leave."""
         station = self.stations.pop(node_id, None)
         if station is not None:
+            gone = self.leaving[node_id] = asyncio.Event()
             await station.leave()
+            del self.leaving[node_id]
+            gone.set()

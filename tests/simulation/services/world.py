@@ -17,6 +17,8 @@ from tests.simulation.services.process import Process, TenantT
 _DELAY_S_MAX = 0.1
 _SLOWEST_BYTES_PER_S = 3_000.0
 _RESTART_S = 0.5
+# Partitions of a lower strength let everything through the other way.
+_ONE_WAY_BELOW = 0.3
 AFTERMATH_S = 12.0
 """How long a fault may be the reason for what happens: silent peers are given up, cores are dialed
 again and become defaults, and what was lost by the old ones is missed."""
@@ -130,7 +132,8 @@ class World(ABC, Generic[TenantT]):
 
     def _divide(self, event: PlannedEvent) -> None:
         group, others = event.group, event.others
-        self.sim.network.partition(group, others)
+        one_way = event.strength < _ONE_WAY_BELOW
+        self.sim.network.partition(group, others, one_way=one_way)
         self._lasting(event, lambda: self.sim.network.heal(group, others))
 
     def _kill(self, event: PlannedEvent) -> None:
@@ -202,6 +205,22 @@ class World(ABC, Generic[TenantT]):
         if process.is_up and node_id not in process.stations:
             context = process.node.lane.context.copy()
             self.sim.loop.call_soon(process.join, node_id, self.actions[node_id], context=context)
+
+    def missing(self) -> list[str]:
+        """Nodes that are not yet where they should be, and could be.
+
+        Whoever was just leaving a process when that was killed is sent where it wanted to go.
+        """
+        leaving = {node_id for process in self.running() for node_id in process.leaving}
+        late = [it for it in self.places if not self._is_in_place(it)]
+        for node_id in late:
+            if node_id not in leaving:
+                self._arrive(node_id)
+        return late
+
+    def _is_in_place(self, node_id: str) -> bool:
+        process = self._latest[self.places[node_id]]
+        return not process.node.is_running or node_id in process.stations
 
     def _listen(self, event: PlannedEvent) -> None:
         self.actions[event.node_id] = event.actions
