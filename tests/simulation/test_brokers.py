@@ -160,10 +160,16 @@ def plant_streams_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_nodes_that_nobody_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ignore(self: Registry, *args: Any, **options: Any) -> list[Change]:
+    def trust(self: Registry, now: float) -> list[Change]:
+        for node in self.nodes():
+            node.last_seen = now
         return []
 
-    monkeypatch.setattr(Registry, "lose_node", ignore)
+    def ignore(self: Engine, node_id: str, is_unexpected: bool) -> None:
+        """Whatever the transporter says."""
+
+    monkeypatch.setattr(Registry, "tick", trust)
+    monkeypatch.setattr(Engine, "_lost", ignore)
 
 
 def plant_news_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +179,7 @@ def plant_news_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "_ask", ignore)
 
 
-def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+def plant_packets_that_are_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     receive = Eventing.receive
 
     def receive_few(self: Eventing, packet: Event, done: Any) -> None:
@@ -182,6 +188,17 @@ def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
         receive(self, packet, done)
 
     monkeypatch.setattr(Eventing, "receive", receive_few)
+
+
+def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    expire = RemoteCalls._expire
+
+    def expire_one(self: RemoteCalls) -> None:
+        if len(self) > 1:
+            raise IndexError("so many calls")
+        expire(self)
+
+    monkeypatch.setattr(RemoteCalls, "_expire", expire_one)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +217,7 @@ def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
         (plant_streams_that_are_kept, CorrectnessFailure.exit_code),
         (plant_nodes_that_nobody_misses, LivenessFailure.exit_code),
         (plant_news_that_nobody_asks_for, LivenessFailure.exit_code),
+        (plant_packets_that_are_too_much, CorrectnessFailure.exit_code),
         (plant_exception, CRASH),
     ],
 )

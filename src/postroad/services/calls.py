@@ -29,15 +29,6 @@ class Added(enum.Enum):
     KNOWN = "known"
 
 
-class _Call(Generic[T]):
-    __slots__ = ("deadline", "node_id", "value")
-
-    def __init__(self, value: T, node_id: str | None, deadline: float) -> None:
-        self.value = value
-        self.node_id = node_id
-        self.deadline = deadline
-
-
 class PendingCalls(Generic[T]):
     """The table. What is waiting is up to the user: a future, a stream, a number.
 
@@ -47,7 +38,8 @@ class PendingCalls(Generic[T]):
 
     def __init__(self, pending_max: int = PENDING_MAX) -> None:
         self._pending_max = pending_max
-        self._calls: dict[str, _Call[T]] = {}
+        # What waits, the node it was sent to, and until when.
+        self._calls: dict[str, tuple[T, str | None, float]] = {}
         self._times: list[tuple[float, str]] = []
         self.orphans = 0
         """Answers nobody waited for."""
@@ -73,7 +65,7 @@ class PendingCalls(Generic[T]):
             return Added.KNOWN
         if len(self._calls) >= self._pending_max:
             return Added.FULL
-        self._calls[id] = _Call(value, node_id, deadline)
+        self._calls[id] = value, node_id, deadline
         if deadline < math.inf:
             if len(self._times) > 2 * len(self._calls) + _STALE_MIN:
                 self._compact()
@@ -86,7 +78,7 @@ class PendingCalls(Generic[T]):
         if call is None:
             self.orphans += 1
             return None
-        return call.value
+        return call[0]
 
     def take(self, id: str) -> T | None:
         """What waits for the only or last answer; None counts an orphan."""
@@ -94,25 +86,25 @@ class PendingCalls(Generic[T]):
         if call is None:
             self.orphans += 1
             return None
-        return call.value
+        return call[0]
 
     def give_up(self, id: str) -> T | None:
         """The caller does not wait any longer; an answer will be an orphan."""
         call = self._calls.pop(id, None)
-        return None if call is None else call.value
+        return None if call is None else call[0]
 
     def answered_by(self, id: str, node_id: str) -> None:
         """A stream began: it belongs to the node that answered, and has no deadline any more."""
         call = self._calls.get(id)
         if call is not None:
-            call.node_id = node_id
-            call.deadline = math.inf
+            self._calls[id] = call[0], node_id, math.inf
 
     def lose_node(self, node_id: str, is_lost: Callable[[T], bool] = lambda _: True) -> list[T]:
         """Take out what was sent to a node, in order: all of it, or what is said to be lost."""
-        sent = ((id, call) for id, call in self._calls.items() if call.node_id == node_id)
-        lost = [id for id, call in sent if is_lost(call.value)]
-        return [self._calls.pop(id).value for id in lost]
+        calls = self._calls
+        sent = ((id, value) for id, (value, sent_to, _) in calls.items() if sent_to == node_id)
+        lost = [id for id, value in sent if is_lost(value)]
+        return [calls.pop(id)[0] for id in lost]
 
     def expire(self, now: float) -> list[T]:
         """Take out everything whose time is over, the oldest deadline first."""
@@ -120,7 +112,7 @@ class PendingCalls(Generic[T]):
         while self._times and self._times[0][0] <= now:
             deadline, id = heappop(self._times)
             if self._is_current(deadline, id):
-                expired.append(self._calls.pop(id).value)
+                expired.append(self._calls.pop(id)[0])
         return expired
 
     def deadline(self) -> float:
@@ -131,14 +123,14 @@ class PendingCalls(Generic[T]):
 
     def drain(self) -> list[T]:
         """Take out everything."""
-        values = [call.value for call in self._calls.values()]
+        values = [value for value, _, _ in self._calls.values()]
         self._calls.clear()
         self._times.clear()
         return values
 
     def _is_current(self, deadline: float, id: str) -> bool:
         call = self._calls.get(id)
-        return call is not None and call.deadline == deadline
+        return call is not None and call[2] == deadline
 
     def _compact(self) -> None:
         self._times = [time for time in self._times if self._is_current(*time)]

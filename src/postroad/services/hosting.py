@@ -119,6 +119,8 @@ class Hosting:
         for middleware in self._middlewares:
             await quietly(middleware.service_stopping, service)
         engine.withhold(local.info.full_name)
+        # Calls that came just before that have a task, which now begins and is counted.
+        await asyncio.sleep(0)
         await all_idle([local.activity], wait_s)
         try:
             async with asyncio.timeout(self._broker.config.stop_timeout_s):

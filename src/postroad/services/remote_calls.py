@@ -95,7 +95,7 @@ class RemoteCalls:
     ) -> Any:
         call_id, timeout_s = ctx.id, ctx.timeout_s
         future = self._loop.create_future()
-        deadline = self._loop.time() + timeout_s if timeout_s else math.inf
+        deadline = ctx.started_at + timeout_s if timeout_s else math.inf
         added = self._pending.add(
             call_id, Waiting(ctx, future, node_id), node_id=node_id, deadline=deadline
         )

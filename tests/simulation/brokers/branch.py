@@ -157,6 +157,14 @@ class Branch:
 
     # What is left.
 
+    def check_packets(self) -> None:
+        """Whatever comes makes sense, and can be dealt with."""
+        engine = self.broker._engine
+        if engine is not None and engine.network is not None:
+            counted = engine.network.transit.statistics
+            is_fine = not (counted.failures or counted.malformed or counted.versions_refused)
+            require(is_fine, f"{self} got packets that it could not deal with: {counted}")
+
     def leftovers(self) -> list[str]:
         """What should have come to its end when nobody has done anything for a while."""
         engine = self.broker._engine

@@ -32,6 +32,7 @@ class Limit(NamedTuple):
 
     what: str
     deadline: float
+    tries: int
 
 
 class Clerk:
@@ -51,19 +52,26 @@ class Clerk:
         """By numbers, what has to end in time."""
 
     @contextmanager
-    def _limited(self, number: int, what: str, seconds: float) -> Iterator[None]:
+    def _limited(self, number: int, what: str, seconds: float, tries: int = 1) -> Iterator[None]:
         now = asyncio.get_running_loop().time()
-        self.limits[number] = Limit(f"{what} {number}", now + seconds)
+        self.limits[number] = Limit(f"{what} {number}", now + seconds, tries)
         try:
             yield
         finally:
             del self.limits[number]
 
+    def postpone(self, seconds: float) -> None:
+        """The process stood still for so long: tries that are to come begin later."""
+        for number, limit in self.limits.items():
+            if limit.tries > 1:
+                self.limits[number] = limit._replace(deadline=limit.deadline + seconds)
+
     async def _call(
         self, action: str, number: int, params: dict[str, Any], timeout_s: float, **options: Any
     ) -> Any:
         tries = 1 + options.get("retries", 0)
-        with self._limited(number, action, tries * timeout_s + (tries > 1) * _PAUSES_S):
+        limit_s = tries * timeout_s + (tries > 1) * _PAUSES_S
+        with self._limited(number, action, limit_s, tries):
             asked = {"number": number, **params}
             return await self.broker.call(action, asked, timeout_s=timeout_s, **options)
 

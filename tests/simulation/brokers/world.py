@@ -28,19 +28,27 @@ class BrokerWorld(World[Branch]):
         # By processes, when they were last seen paused.
         self._paused_at: dict[str, float] = {}
         sim.every(_CHECK_INTERVAL_S, self._check_deadlines)
+        sim.every(_CHECK_INTERVAL_S, self._check_packets)
 
     def make_station(self, node_id: str, domain: CellDomain, rng: Random) -> Branch:
         return Branch(self.sim, node_id, domain, self.books, self._config, rng)
 
     def _check_deadlines(self) -> None:
         """Every call ends in time, however that is."""
-        now = self.sim.now
         for process in self.running():
             if process.node.is_paused:
-                self._paused_at[process.label] = now
-            if now - self._paused_at.get(process.label, -_WAKING_S) < _WAKING_S:
-                continue
-            for branch in process.stations.values():
-                for what, deadline in branch.clerk.limits.values():
-                    late_s = now - deadline
-                    require(late_s <= _SLACK_S, f"{what} of {branch} is late by {late_s:.2f} s")
+                self._paused_at[process.label] = self.sim.now
+                for branch in process.stations.values():
+                    branch.clerk.postpone(_CHECK_INTERVAL_S)
+            if self.sim.now - self._paused_at.get(process.label, -_WAKING_S) >= _WAKING_S:
+                for branch in process.stations.values():
+                    self._check_limits(branch)
+
+    def _check_limits(self, branch: Branch) -> None:
+        for what, deadline, _ in branch.clerk.limits.values():
+            late_s = self.sim.now - deadline
+            require(late_s <= _SLACK_S, f"{what} of {branch} is late by {late_s:.2f} s")
+
+    def _check_packets(self) -> None:
+        for branch in self.stations():
+            branch.check_packets()

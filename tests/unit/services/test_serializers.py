@@ -33,7 +33,14 @@ RAW: dict[str, Callable[[Any], bytes]] = {
 REQUEST = Request(id="1", action="math.add", params={"a": 1, "b": [2.5, None]}, **NAMES)
 
 
-@pytest.fixture(params=[JsonSerializer, MsgPackSerializer, CborSerializer])
+def acquainted_json() -> JsonSerializer:
+    """One that has heard of the sender, and so looks less closely at what is as usual."""
+    serializer = JsonSerializer()
+    serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST))
+    return serializer
+
+
+@pytest.fixture(params=[JsonSerializer, acquainted_json, MsgPackSerializer, CborSerializer])
 def serializer(request: pytest.FixtureRequest) -> Serializer:
     made: Serializer = request.param()
     return made

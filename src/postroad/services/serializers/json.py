@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from postroad.core.errors import MalformedPayload
-from postroad.services.kinds import Kind
+from postroad.core.limits import KIB
+from postroad.services.kinds import VERSION, Kind
 from postroad.services.packet_form import read_leniently
 from postroad.services.packets import PACKETS, Event, EventAck, Packet, Request, Response
 
@@ -35,6 +36,13 @@ _ESCAPED = re.compile(
 
 _encoder = msgspec.json.Encoder()
 _decoders = {kind: msgspec.json.Decoder(it) for kind, it in PACKETS.items()}
+# Packets of which there are many, and as large as those are.
+_quick_decoders: dict[Kind, msgspec.json.Decoder[Request] | msgspec.json.Decoder[Response]] = {
+    Kind.REQUEST: msgspec.json.Decoder(Request),
+    Kind.RESPONSE: msgspec.json.Decoder(Response),
+}
+_QUICK_BYTES_MAX = 4 * KIB
+_SENDERS_MAX = 10_000
 
 
 class JsonSerializer(Serializer):
@@ -52,6 +60,19 @@ class JsonSerializer(Serializer):
     def __init__(self, *, revives_buffers: bool = False, **options: Any) -> None:
         super().__init__(**options)
         self._revives_buffers = revives_buffers
+        self._quick_bytes_max = min(_QUICK_BYTES_MAX, self._packet_bytes_max)
+        # Those whose names were looked at.
+        self._senders: set[str] = set()
+
+    def deserialize(self, kind: Kind, data: bytes | bytearray | memoryview) -> Packet:
+        if not self._revives_buffers and len(data) <= self._quick_bytes_max:
+            quick = _read_quickly(kind, data)
+            if quick is not None and quick.sender in self._senders:
+                return quick
+        packet = super().deserialize(kind, data)
+        if len(self._senders) < _SENDERS_MAX:
+            self._senders.add(packet.sender)
+        return packet
 
     def _encode(self, packet: Packet) -> bytes:
         changed = {}
@@ -80,6 +101,20 @@ class JsonSerializer(Serializer):
         if self._revives_buffers and type(packet) in _VALUE:
             return _with_value_read(packet, without_buffers)
         return packet
+
+
+def _read_quickly(kind: Kind, data: bytes | bytearray | memoryview) -> Request | Response | None:
+    """A packet that is as most are; None if it has to be looked at more closely."""
+    decoder = _quick_decoders.get(kind)
+    if decoder is None or type(data) is not bytes:
+        return None
+    if data.count(b"{") + data.count(b"[") > DEPTH_MAX:
+        return None
+    try:
+        packet = decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return packet if packet.ver == VERSION and packet.stream is not True else None
 
 
 def _with_value_read(packet: Packet, read: Callable[[Any], Any]) -> Packet:
