@@ -45,6 +45,8 @@ class CallOptions(TypedDict, total=False):
     """Goes along with all calls that this one leads to."""
     headers: Mapping[str, Any] | None
     """For the action alone."""
+    response_headers: dict[str, Any] | None
+    """Gets the headers that come with the result, or with the error."""
     node_id: str | None
     """The node to call; no other will do."""
     retries: int | None
@@ -137,6 +139,9 @@ class Calling:
         finally:
             if parent is not None and options.get("merges_meta", True):
                 parent.meta.update(ctx.meta)
+            received = options.get("response_headers")
+            if received is not None:
+                received.update(ctx.response_headers)
 
     async def _call_with_stream(
         self, action: str, params: Any, options: CallOptions, source: Source

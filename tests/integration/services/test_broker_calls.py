@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -183,6 +184,18 @@ async def test_response_headers_come_back(nodes: Nodes) -> None:
     await third.call("greeter.mark", {"key": "k"})
     assert seen[0].response_headers == {"seen": "k"}
     assert seen[0].node_id == "near"
+
+
+async def test_callers_get_response_headers_if_they_ask(nodes: Nodes) -> None:
+    _, *brokers = await two(nodes)
+    for broker in brokers:
+        for fails in (False, True):
+            received: dict[str, Any] = {"before": 1}
+            with suppress(MoleculerClientError):
+                await broker.call(
+                    "greeter.mark", {"key": "k", "fails": fails}, response_headers=received
+                )
+            assert received == {"before": 1, "seen": "k"}
 
 
 # Time.
