@@ -17,6 +17,7 @@ from postroad.services.incoming_streams import IncomingStreams
 from postroad.services.inflow import Inflow, StreamKey
 from postroad.services.nodes import Change
 from postroad.services.packets import Event, Request
+from postroad.services.presence import AnnouncedPresence
 from postroad.services.registry import Registry
 from postroad.services.remote_calls import RemoteCalls
 from postroad.services.serving import Serving
@@ -165,18 +166,29 @@ def plant_nodes_that_nobody_misses(monkeypatch: pytest.MonkeyPatch) -> None:
             node.last_seen = now
         return []
 
-    def ignore(self: Engine, node_id: str, is_unexpected: bool) -> None:
-        """Whatever the transporter says."""
+    def ignore(self: Registry, *args: Any, **options: Any) -> list[Change]:
+        return []
 
     monkeypatch.setattr(Registry, "tick", trust)
-    monkeypatch.setattr(Engine, "_lost", ignore)
+    monkeypatch.setattr(Registry, "lose_node", ignore)
 
 
 def plant_news_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ignore(self: Engine, node_id: str) -> None:
+    def ignore(self: object, *args: Any) -> None:
         """What was missed stays unknown."""
 
     monkeypatch.setattr(Engine, "_ask", ignore)
+    monkeypatch.setattr(AnnouncedPresence, "reconnected", ignore)
+
+
+def plant_heartbeats_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = AnnouncedPresence.leave
+
+    async def leave_and_beat(self: AnnouncedPresence, *, says_goodbye: bool = True) -> None:
+        await leave(self, says_goodbye=says_goodbye)
+        self._schedule_beat()
+
+    monkeypatch.setattr(AnnouncedPresence, "leave", leave_and_beat)
 
 
 def plant_packets_that_are_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +229,7 @@ def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
         (plant_streams_that_are_kept, CorrectnessFailure.exit_code),
         (plant_nodes_that_nobody_misses, LivenessFailure.exit_code),
         (plant_news_that_nobody_asks_for, LivenessFailure.exit_code),
+        (plant_heartbeats_after_the_end, CorrectnessFailure.exit_code),
         (plant_packets_that_are_too_much, CorrectnessFailure.exit_code),
         (plant_exception, CRASH),
     ],

@@ -76,10 +76,6 @@ class Books:
         """A handler succeeded."""
         self._handled[number, group].append(who)
 
-    def who_got(self, number: int, group: str) -> list[str]:
-        """Who began to handle an event."""
-        return self._got[number, group]
-
     def check_handled(self, number: int, groups: tuple[str, ...]) -> None:
         """An event was acknowledged: one handler of each group succeeded."""
         for group in groups:

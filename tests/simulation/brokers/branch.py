@@ -19,7 +19,7 @@ from tests.simulation.brokers.offers import OFFERS
 from tests.simulation.services.station import leftovers_of
 
 _RETRY_S = 0.3
-_INTERVAL_S = 0.12
+_INTERVAL_S = 0.15
 # All calls have ended by then, and so has what their answers bring.
 _ENDING_S = 1.0
 
@@ -80,7 +80,7 @@ class Branch:
     def start(self, actions: tuple[str, ...]) -> None:
         """Start the broker, offer services and use those of others, until it leaves."""
         self._wanted = actions
-        self._living = asyncio.get_running_loop().create_task(self._live())
+        self._living = self._sim.spawn(self._live(), self._sim.nodes[self._host])
 
     async def _live(self) -> None:
         for name in self._wanted:

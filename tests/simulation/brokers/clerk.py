@@ -24,7 +24,7 @@ from tests.simulation.brokers.offers import (
 TRIES = 3
 # What a call may take beyond its own time: the pauses between its tries.
 _PAUSES_S = 0.1 + 0.2
-_SIZES = (10, 10, 3_000, 3_000, 3 * CHUNK_BYTES, 20 * CHUNK_BYTES)
+_SIZES = (10, 10, 3_000, 3_000, 3 * CHUNK_BYTES, 12 * CHUNK_BYTES)
 
 
 class Limit(NamedTuple):

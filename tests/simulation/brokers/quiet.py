@@ -134,7 +134,9 @@ async def _succeed(branch: Branch, act: Act) -> None:
 
 
 def _check_leftovers(world: BrokerWorld, branches: list[Branch]) -> None:
-    world.sim.run_for(_ENDING_S)
+    began = world.sim.now
+    while any(it.leftovers() for it in branches) and world.sim.now < began + _ENDING_S:
+        world.sim.run_for(0.5)
     for branch in branches:
         left = branch.leftovers()
         require(not left, f"{branch} has {', '.join(left)}")

@@ -6,7 +6,7 @@ from random import Random
 
 from postroad.cells import CellDomain
 from postroad.services import BrokerConfig
-from postroad.testing import SimCluster, require
+from postroad.testing import SimCluster, SimNode, require
 from tests.simulation.brokers.books import Books
 from tests.simulation.brokers.branch import Branch
 from tests.simulation.services.plan import Plan
@@ -14,6 +14,8 @@ from tests.simulation.services.world import World
 
 _CHECK_INTERVAL_S = 0.1
 _SLACK_S = 0.05
+# How likely it is that somebody does not come through the trouble.
+_GONE = 0.5
 # A process that was paused has much to do at once when it goes on.
 _WAKING_S = 0.5
 
@@ -32,6 +34,16 @@ class BrokerWorld(World[Branch]):
 
     def make_station(self, node_id: str, domain: CellDomain, rng: Random) -> Branch:
         return Branch(self.sim, node_id, domain, self.books, self._config, rng)
+
+    def heal(self) -> None:
+        """Often somebody is gone for good when all else is well again."""
+        super().heal()
+        victims = [
+            it.name for it in self.running() if it.stations and it.name != self.plan.hosts[0]
+        ]
+        if victims and self.sim.rng.random() < _GONE:
+            end = self.sim.rng.choice((SimNode.kill, SimNode.lose_power))
+            end(self.sim.nodes[self.sim.rng.choice(victims)])
 
     def _check_deadlines(self) -> None:
         """Every call ends in time, however that is."""

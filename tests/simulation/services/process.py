@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
@@ -128,12 +128,23 @@ class Process(Generic[TenantT]):
         tasks = [it for it in self.node.lane.tasks if not it.done()]
         names = [str(it) for it in tasks if it is not asyncio.current_task()]
         require(not names, f"{self} stopped, but not these tasks: {', '.join(names)}")
+        left = [str(it) for it in self._timers() if not it.cancelled()]
+        require(not left, f"{self} stopped, but not these timers: {', '.join(left)}")
+
+    def _timers(self) -> Iterator[asyncio.TimerHandle]:
+        """Those of this process, but for what in reality would be in its kernel."""
+        for _, _, timer, lane in self._sim.loop._timers:
+            module = getattr(timer._callback, "__module__", None) or ""  # type: ignore[attr-defined]
+            if lane is self.node.lane and not module.startswith("postroad.testing."):
+                yield timer
 
     # Its nodes.
 
     def join(self, node_id: str, actions: tuple[str, ...]) -> None:
-        """Have a node come."""
+        """Have a node come, unless it is there already."""
         assert self.domain is not None
+        if node_id in self.stations:
+            return
         rng = self._sim.simulation.rng_of(f"{self.label} {node_id} {self._sim.now}")
         station = self._make(node_id, self.domain, rng)
         self.stations[node_id] = station

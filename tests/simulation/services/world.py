@@ -55,7 +55,16 @@ class World(ABC, Generic[TenantT]):
         self.sim.add(name, program)
 
     def _wanted(self, host: str) -> dict[str, tuple[str, ...]]:
-        return {it: self.actions[it] for it, place in self.places.items() if place == host}
+        """Those that are still on their way out elsewhere come when they are gone there."""
+        leaving = self._leaving()
+        return {
+            node_id: self.actions[node_id]
+            for node_id, place in self.places.items()
+            if place == host and node_id not in leaving
+        }
+
+    def _leaving(self) -> set[str]:
+        return {node_id for process in self.running() for node_id in process.leaving}
 
     # What there is.
 
@@ -191,6 +200,8 @@ class World(ABC, Generic[TenantT]):
         if before.node.is_paused or (before.node.is_running and node_id not in before.stations):
             return
         self.places[node_id] = host
+        if node_id in self._leaving():
+            return
         if before.is_up:
             leaving = self.sim.spawn(before.part(node_id), before.node)
             leaving.add_done_callback(
@@ -211,7 +222,7 @@ class World(ABC, Generic[TenantT]):
 
         Whoever was just leaving a process when that was killed is sent where it wanted to go.
         """
-        leaving = {node_id for process in self.running() for node_id in process.leaving}
+        leaving = self._leaving()
         late = [it for it in self.places if not self._is_in_place(it)]
         for node_id in late:
             if node_id not in leaving:
