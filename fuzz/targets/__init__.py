@@ -15,6 +15,7 @@ from fuzz.targets import (
     membership,
     sbe,
     services,
+    transporters,
     version3,
     zeebe,
 )
@@ -33,6 +34,7 @@ _MODULES = (
     durable,
     cells,
     services,
+    transporters,
 )
 
 TARGETS: dict[str, Target] = {

@@ -12,6 +12,7 @@ from pamqp.base import Frame
 from postroad.core.errors import MalformedPayload
 from postroad.services.transporters.amqp_frames import (
     HEARTBEAT_FRAME,
+    PACKET_BYTES_MAX,
     FrameSorter,
     ack,
     closing_words,
@@ -178,6 +179,13 @@ def test_content_of_no_packet_passes() -> None:
 def test_nonsense_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedPayload):
         Sorted().sorter.feed(data)
+
+
+def test_packets_that_are_too_large_are_refused_before_they_are_there() -> None:
+    deliver = commands.Basic.Deliver("c", 1, False, "exchange", "key")
+    announced = header.ContentHeader(0, PACKET_BYTES_MAX + 1, commands.Basic.Properties())
+    with pytest.raises(MalformedPayload, match=str(PACKET_BYTES_MAX + 1)):
+        Sorted().sorter.feed(marshal(deliver, CHANNEL) + marshal(announced, CHANNEL))
 
 
 def test_frames_larger_than_agreed_are_refused_before_they_are_there() -> None:

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from struct import Struct, error
 
 from postroad.core.errors import MalformedPayload
+from postroad.core.limits import MIB
 
+PACKET_BYTES_MAX = 64 * MIB
+"""Larger packets are not taken, whatever the server carries."""
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 """The types of frames."""
 _END = 0xCE
@@ -143,6 +146,8 @@ class FrameSorter:
             _, _, self._missing, _ = _CONTENT.unpack_from(payload)
         except error:
             raise MalformedPayload("a packet without a size") from None
+        if self._missing > PACKET_BYTES_MAX:
+            raise MalformedPayload(f"a packet of {self._missing} bytes")
         self._finish_if_whole()
 
     def _add(self, part: bytes) -> None:
