@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.harness import BenchmarkFailed
+from benchmarks.npm import NpmFailed, install
 from benchmarks.services.job import GROUPS, Job
 
 PACKAGES = {"moleculer": "0.15.2", "nats": "2.29.3"}
-INSTALL_S = 300
 SAYS_S = 60.0
 
 _SCRIPT = Path(__file__).with_name("moleculer.js")
@@ -34,23 +33,10 @@ def sample(job: Job) -> float:
 
 
 def _installed() -> Path:
-    """The directory of the packages, installed once."""
-    modules = _PLACE / "node_modules"
-    if all((modules / name).exists() for name in PACKAGES):
-        return modules
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        raise BenchmarkFailed("needs Node.js and npm: apt-get install nodejs npm")
-    _PLACE.mkdir(parents=True, exist_ok=True)
-    packages = json.dumps({"private": True, "dependencies": PACKAGES})
-    (_PLACE / "package.json").write_text(packages, encoding="utf-8")
-    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
-    done = subprocess.run(
-        command, cwd=_PLACE, capture_output=True, text=True, timeout=INSTALL_S, check=False
-    )
-    if done.returncode != 0:
-        raise BenchmarkFailed(f"npm install: {done.stderr[-300:]}")
-    return modules
+    try:
+        return install(PACKAGES, _PLACE)
+    except NpmFailed as error:
+        raise BenchmarkFailed(str(error)) from None
 
 
 @contextmanager

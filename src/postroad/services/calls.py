@@ -93,12 +93,6 @@ class PendingCalls(Generic[T]):
         call = self._calls.pop(id, None)
         return None if call is None else call[0]
 
-    def answered_by(self, id: str, node_id: str) -> None:
-        """A stream began: it belongs to the node that answered, and has no deadline any more."""
-        call = self._calls.get(id)
-        if call is not None:
-            self._calls[id] = call[0], node_id, math.inf
-
     def lose_node(self, node_id: str, is_lost: Callable[[T], bool] = lambda _: True) -> list[T]:
         """Take out what was sent to a node, in order: all of it, or what is said to be lost."""
         calls = self._calls

@@ -13,10 +13,9 @@ import msgspec
 from postroad.core.errors import ConfigError
 
 from .breakers import BreakerConfig
-from .bulkheads import BulkheadConfig
 from .policies import RetryPolicy
 
-Policy = TypeVar("Policy", RetryPolicy, BreakerConfig, BulkheadConfig)
+Policy = TypeVar("Policy", RetryPolicy, BreakerConfig)
 
 _MILLISECONDS = 1000
 # The word of the original, the field here, and how many of its units are one of ours.
@@ -32,7 +31,6 @@ _BREAKER = {
     "minRequestCount": ("requests_min", 1),
     "halfOpenTime": ("half_open_s", _MILLISECONDS),
 }
-_BULKHEAD = {"concurrency": ("concurrency", 1), "maxQueueSize": ("queue_max", 1)}
 
 
 def read_retry(said: Any, usual: RetryPolicy) -> RetryPolicy:
@@ -43,14 +41,6 @@ def read_retry(said: Any, usual: RetryPolicy) -> RetryPolicy:
 def read_breaker(said: Any, usual: BreakerConfig) -> BreakerConfig:
     """The circuit breaker an action asks for with `circuitBreaker`."""
     return _merge(usual, said, "circuitBreaker", _BREAKER)
-
-
-def read_bulkhead(said: Any, usual: BulkheadConfig) -> BulkheadConfig:
-    """The bulkhead an action asks for with `bulkhead`.
-
-    There a queue of 0 is one without limit; here it is none.
-    """
-    return _merge(usual, said, "bulkhead", _BULKHEAD)
 
 
 def _merge(usual: Policy, said: Any, name: str, words: Mapping[str, tuple[str, int]]) -> Policy:

@@ -10,12 +10,12 @@ import subprocess
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import pytest
 
-INSTALL_S = 300
+from benchmarks.npm import NpmFailed, install
+
 HERE = Path(__file__).resolve().parent
 PACKAGES = {
     "amqplib": "0.10.9",
@@ -41,39 +41,14 @@ def find_program(name: str) -> str:
 def installed_packages(cache: pytest.Cache) -> Path:
     """The directory of the packages, installed once for all runs of the tests."""
     find_program("node")
-    versions = "-".join(f"{name}-{version}" for name, version in sorted(PACKAGES.items()))
-    directory = Path(str(cache.mkdir("npm"))) / versions
-    modules = directory / "node_modules"
-    with directory.with_suffix(".lock").open("w") as lock:
+    below = Path(str(cache.mkdir("npm")))
+    with (below / "lock").open("w") as lock:
         # One process installs, and the others wait for it.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not modules.exists():
-            _install(directory)
-    return modules
-
-
-def _install(directory: Path) -> None:
-    npm = find_program("npm")
-    with TemporaryDirectory(dir=directory.parent, prefix="installing-") as name:
-        place = Path(name) / "packages"
-        place.mkdir()
-        place.joinpath("package.json").write_text(
-            json.dumps({"private": True, "dependencies": PACKAGES})
-        )
-        command = [
-            npm,
-            "install",
-            "--no-audit",
-            "--no-fund",
-            "--ignore-scripts",
-            "--loglevel=error",
-        ]
-        finished = subprocess.run(
-            command, cwd=place, capture_output=True, text=True, timeout=INSTALL_S, check=False
-        )
-        if finished.returncode != 0:
-            pytest.skip(f"needs packages from npm, which says: {finished.stderr[-500:]}")
-        place.rename(directory)
+        try:
+            return install(PACKAGES, below)
+        except NpmFailed as error:
+            pytest.skip(f"needs packages from npm: {error}")
 
 
 def start_node(modules: Path, script: str, *arguments: str) -> subprocess.Popen[str]:

@@ -80,18 +80,6 @@ def test_an_old_deadline_does_not_end_a_new_call() -> None:
     assert calls.expire(9) == ["second"]
 
 
-def test_a_stream_has_no_deadline_and_belongs_to_who_answered() -> None:
-    calls = make_calls()
-    calls.add("1", "stream", deadline=3)
-    assert calls.get("1") == "stream"
-    calls.answered_by("1", "b")
-    calls.answered_by("never", "b")
-    assert calls.expire(10) == []
-    assert calls.lose_node("b") == ["stream"]
-    assert calls.get("1") is None
-    assert calls.orphans == 1
-
-
 def test_everything_is_given_back_at_the_end() -> None:
     calls = make_calls()
     calls.add("1", "one", deadline=3)

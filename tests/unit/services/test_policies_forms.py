@@ -8,9 +8,8 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.services.breakers import BreakerConfig
-from postroad.services.bulkheads import BulkheadConfig
 from postroad.services.policies import RetryPolicy
-from postroad.services.policy_forms import read_breaker, read_bulkhead, read_retry
+from postroad.services.policy_forms import read_breaker, read_retry
 
 
 def test_what_an_action_says_goes_over_what_is_usual() -> None:
@@ -27,13 +26,6 @@ def test_circuit_breakers() -> None:
     said = {"enabled": 1, "threshold": 0.3, "windowTime": 30, "minRequestCount": 5}
     assert read_breaker({**said, "halfOpenTime": 500}, BreakerConfig()) == BreakerConfig(
         is_enabled=True, threshold=0.3, window_s=30, requests_min=5, half_open_s=0.5
-    )
-
-
-def test_bulkheads() -> None:
-    said = {"enabled": True, "concurrency": 3, "maxQueueSize": 0}
-    assert read_bulkhead(said, BulkheadConfig()) == BulkheadConfig(
-        is_enabled=True, concurrency=3, queue_max=0
     )
 
 

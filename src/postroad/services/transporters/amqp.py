@@ -32,6 +32,7 @@ from .amqp_queues import (
     check_queue_name,
     is_confirmed,
 )
+from .dialing import dial_in_turn
 from .reconnecting import CONNECT_TIMEOUT_S
 from .server_address import Scheme, ServerAddress, parse_address
 from .sessions import SessionTransporter
@@ -166,7 +167,7 @@ class AmqpTransporter(SessionTransporter):
     # A session.
 
     async def _session(self, ready: Callable[[], None]) -> None:
-        link = await self._dial()
+        link = await dial_in_turn(self._servers, self._dial_at, timeout_s=self._connect_timeout_s)
         try:
             self._consumers = {}
             self._link = link
@@ -185,20 +186,6 @@ class AmqpTransporter(SessionTransporter):
             await link.confirm(to.number)
         elif isinstance(to, _To):
             await link.send(to.exchange, to.routing_key, data)
-
-    async def _dial(self) -> AmqpLink:
-        """Try one server after the other, first the one that was good last."""
-        share_s = self._connect_timeout_s / len(self._servers)
-        reasons = []
-        for _ in range(len(self._servers)):
-            server = self._servers[0]
-            try:
-                async with asyncio.timeout(share_s):
-                    return await self._dial_at(server)
-            except OSError as error:
-                reasons.append(f"{server}: {str(error) or 'no answer in time'}")
-                self._servers.rotate(-1)
-        raise ConnectionError("; ".join(reasons))
 
     async def _dial_at(self, server: ServerAddress) -> AmqpLink:
         if server.is_encrypted and self._tls is None:

@@ -18,6 +18,7 @@ from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import Kind
 from postroad.services.topics import BalancedTopic, is_heard_on_nats, nats_pattern, nats_subject
 
+from .dialing import dial_in_turn
 from .nats_connection import NatsConnection
 from .nats_protocol import publish_head
 from .nats_servers import NatsServer, parse_servers
@@ -121,7 +122,9 @@ class NatsTransporter(ReconnectingTransporter):
     # A session.
 
     async def _run_session(self, ready: Callable[[], None]) -> None:
-        connection = await self._dial()
+        connection = await dial_in_turn(
+            self._servers, self._dial_at, timeout_s=self._connect_timeout_s
+        )
         try:
             self._subscribe(connection)
             await connection.confirm()
@@ -144,20 +147,6 @@ class NatsTransporter(ReconnectingTransporter):
         for sid in self._sids.values():
             connection.unsubscribe(sid)
         await connection.confirm()
-
-    async def _dial(self) -> NatsConnection:
-        """Try one server after the other, first the one that was good last."""
-        share_s = self._connect_timeout_s / len(self._servers)
-        reasons = []
-        for _ in range(len(self._servers)):
-            server = self._servers[0]
-            try:
-                async with asyncio.timeout(share_s):
-                    return await self._dial_at(server)
-            except OSError as error:
-                reasons.append(f"{server}: {str(error) or 'no answer in time'}")
-                self._servers.rotate(-1)
-        raise ConnectionError("; ".join(reasons))
 
     async def _dial_at(self, server: NatsServer) -> NatsConnection:
         _, connection = await asyncio.get_running_loop().create_connection(
