@@ -80,6 +80,7 @@ PLANTED = [
     ("durable.store.rows", "psycopg"),
     ("durable", "psycopg"),
     ("durable.store", "psycopg"),
+    ("durable.store", "sqlalchemy"),
     ("pipeline.acks", "secrets"),
     ("pipeline.building", "asyncio"),
     ("pipeline.explain", "pyspark"),
@@ -153,6 +154,7 @@ ALLOWED = [
 # Modules that alone may import something.
 EXEMPT = [
     ("cluster.discovery.zookeeper", "kazoo"),
+    ("durable.store.orm", "sqlalchemy"),
     ("durable.store.postgres", "psycopg"),
     ("pipeline.media.jetstream_client", "nats"),
     ("pipeline.media.parquet", "pyarrow"),

@@ -14,12 +14,14 @@ from tests.contract.store_behaviour import CommitBehaviour, OpeningBehaviour, st
 from tests.contract.store_early_behaviour import EarlyBehaviour
 from tests.contract.store_handling_behaviour import HeldBehaviour, LaneBehaviour
 from tests.contract.store_inbox_behaviour import RefusalBehaviour, StreamBehaviour
+from tests.contract.store_lending_behaviour import LendingBehaviour
 from tests.contract.store_outbox_behaviour import (
     IdempotencyBehaviour,
     OutboxBehaviour,
     SettlingBehaviour,
 )
 from tests.contract.store_queue_behaviour import QueueBehaviour
+from tests.contract.store_session_behaviour import SessionBehaviour
 from tests.contract.store_stretch_behaviour import (
     BesideBehaviour,
     BoundPagesBehaviour,
@@ -35,6 +37,8 @@ class StoreBehaviour(
     OpeningBehaviour,
     CommitBehaviour,
     TurnBehaviour,
+    LendingBehaviour,
+    SessionBehaviour,
     FailureBehaviour,
     OutboxBehaviour,
     SettlingBehaviour,

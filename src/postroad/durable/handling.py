@@ -71,6 +71,11 @@ class Handling(Unit):
         # The message and the error all this is about, if it is about one that failed.
         self.failure: tuple[Entry, BaseException] | None = None
 
+    @property
+    def is_void(self) -> bool:
+        """Whether it cannot be committed, because something before it was not."""
+        return self._lane.is_broken
+
     def hold_back(
         self, entry: Entry, *, due_ms: int, failures: int, error: str | None = None
     ) -> None:

@@ -80,7 +80,7 @@ class Mail(StoreOperations, Lifecycle):
         self.config = config or MailConfig()
         self._accept = tuple(accept)
         self.directory = directory
-        self._clerk = Clerk(self.config)
+        self.clerk = Clerk(self.config)
         self._intake = Intake(service, store, self.config)
         self._liaison = Liaison(service, store, directory, is_external=not bridge)
         self._has_bridge = bridge
@@ -220,7 +220,7 @@ class Mail(StoreOperations, Lifecycle):
             and reply_to is None
             and priority == 0
         ):
-            post = self._clerk.plain(peer, queue, body)
+            post = self.clerk.plain(peer, queue, body)
         elif tx is not None:
             return tx.post(
                 peer,
@@ -235,7 +235,7 @@ class Mail(StoreOperations, Lifecycle):
                 reply_to=reply_to,
             )
         else:
-            post = self._clerk.post(
+            post = self.clerk.post(
                 peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
             )
             if idempotency_key is not None:
@@ -250,7 +250,7 @@ class Mail(StoreOperations, Lifecycle):
 
     async def post_all(self, drafts: Iterable[Draft]) -> list[int]:
         """Post several messages, all of them or none."""
-        return list(await self._post([self._clerk.draft(draft) for draft in drafts]))
+        return list(await self._post([self.clerk.draft(draft) for draft in drafts]))
 
     async def _post(self, posts: Sequence[Post]) -> Sequence[int]:
         check_not_inside()
@@ -269,7 +269,7 @@ class Mail(StoreOperations, Lifecycle):
         Leaving the block commits, an exception undoes everything.
         """
         check_not_inside()
-        tx = Transaction(self.store, self._clerk)
+        tx = Transaction(self.store, self.clerk)
         try:
             yield tx
         except BaseException:
@@ -314,12 +314,12 @@ class Mail(StoreOperations, Lifecycle):
         """
         if concurrency < 1:
             raise ConfigError(f"concurrency={concurrency} must be 1 or more")
-        consumption = await self._consumption(queue, ordered_by_key, retry)
+        consumption = await self.consumption_of(queue, ordered_by_key, retry)
         if queue in self._consumers:
             raise UsageError(f"queue {queue!r} has a consumer already")
         consumer = self._consumers[queue] = Consumer(
             self.store,
-            self._clerk,
+            self.clerk,
             consumption,
             handler,
             concurrency=concurrency,
@@ -334,10 +334,17 @@ class Mail(StoreOperations, Lifecycle):
             # Until it has ended, nobody else may begin.
             await consumer.stop(grace)
             self._consumers.pop(queue, None)
-            if self.consumptions.pop(queue, None) is not None:
-                self.store.release(queue)
+            self.let_go(queue)
 
-    async def _consumption(self, queue: str, is_ordered: bool, retry: Retry | None) -> Consumption:
+    def let_go(self, queue: str) -> None:
+        """Let others consume a queue, after its consumption was closed."""
+        if self.consumptions.pop(queue, None) is not None:
+            self.store.release(queue)
+
+    async def consumption_of(
+        self, queue: str, is_ordered: bool = True, retry: Retry | None = None
+    ) -> Consumption:
+        """The messages of a queue, for whoever takes them one by one."""
         self._check_running()
         id = await self.declare(queue)
         queues = await self.store.read(query.list_queues)
@@ -373,7 +380,7 @@ class Mail(StoreOperations, Lifecycle):
         """
         if queue in self._consumers:
             raise UsageError(f"queue {queue!r} has a consumer; it cannot be pulled from")
-        consumption = await self._consumption(queue, True, retry)
+        consumption = await self.consumption_of(queue, True, retry)
         pulled: list[Pulled] = []
         try:
             async with asyncio.timeout(timeout):
@@ -383,7 +390,7 @@ class Mail(StoreOperations, Lifecycle):
         except TimeoutError:
             return pulled
         while entry is not None:
-            pulled.append(Pulled(entry, consumption, self.store, self._clerk, self.config.lease_s))
+            pulled.append(Pulled(entry, consumption, self.store, self.clerk, self.config.lease_s))
             entry = consumption.take() if len(pulled) < limit else None
         return pulled
 
@@ -403,7 +410,7 @@ class Mail(StoreOperations, Lifecycle):
         this process dies, post with `reply_to` and consume that queue.
         """
         await self._listen_to_replies()
-        post = self._clerk.post(peer, queue, body, key, None, None, None, 0, headers, REPLIES)
+        post = self.clerk.post(peer, queue, body, key, None, None, None, 0, headers, REPLIES)
         with self._replies.awaited(post.id, peer) as reply:
             try:
                 async with asyncio.timeout(timeout):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroad.core.errors import UsageError
 
@@ -12,7 +13,11 @@ from .message import Message
 from .posting import Clerk, Draft, Post
 from .store import Store
 from .store.database import Row
+from .store.orm import check_installed
 from .store.turn import OPEN, Turn
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Transaction:
@@ -36,6 +41,43 @@ class Transaction:
         things before it.
         """
         self._check()
+        turn = await self._begin()
+        return await turn.execute(statement, parameters)
+
+    async def run(
+        self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a plain function with a DB-API 2 connection to the database of the store.
+
+            await tx.run(book, 20)  # calls book(connection, 20)
+
+        What it does is part of the transaction; if it raises, that much is undone. It runs in the
+        thread of the store, so it blocks nobody but whoever commits. The connection is that of
+        `sqlite3` or `psycopg`, but it cannot commit, and is of no use once the function has ended.
+        """
+        self._check()
+        _check_plain(function)
+        turn = await self._begin()
+        return await turn.call(lambda connection: function(connection, *args, **kwargs))
+
+    async def run_session(
+        self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The same with a `Session` of SQLAlchemy 2 in place of the connection.
+
+        `session.commit()` and `session.rollback()` keep or undo what the session did since the
+        last of them, within the transaction. What is left is kept when the function returns.
+
+        Raises:
+            MissingExtra: the `sqlalchemy` extra is not installed.
+        """
+        self._check()
+        _check_plain(function)
+        check_installed()
+        turn = await self._begin()
+        return await turn.call_with_session(lambda session: function(session, *args, **kwargs))
+
+    async def _begin(self) -> Turn:
         if self._turn is None:
             # One for all statements, also if several are begun at the same time.
             if self._beginning is None:
@@ -43,7 +85,7 @@ class Transaction:
             self._turn = await asyncio.shield(self._beginning)
         self._turn.task = asyncio.current_task()
         OPEN.set(self._turn)
-        return await self._turn.execute(statement, parameters)
+        return self._turn
 
     def post(
         self,
@@ -128,3 +170,11 @@ class Transaction:
 def _give_up(beginning: asyncio.Future[Turn]) -> None:
     if not beginning.cancelled() and beginning.exception() is None:
         beginning.result().end(None)
+
+
+def _check_plain(function: Callable[..., Any]) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(
+            f"{function!r} is a coroutine function, and a connection is lent to plain functions; "
+            "in coroutines use `await tx.execute(...)`"
+        )

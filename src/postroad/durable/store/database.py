@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
+
+from postroad.core.errors import StoreError, TransactionLost
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -18,6 +21,10 @@ class Database(Protocol):
 
     aborts_on_error: bool
     """Whether after a statement that failed only a rollback is possible."""
+    dialect: str
+    """What SQLAlchemy calls the database and its driver."""
+    sessions: Any = None
+    """Where sessions of SQLAlchemy come from, once there was one."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run one of Postroad's own statements; the rows it yields."""
@@ -27,6 +34,16 @@ class Database(Protocol):
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         """Run a user's statement."""
+
+    @property
+    def native(self) -> Any:
+        """The connection as its driver made it."""
+
+    def single(self, statement: str, parameters: object) -> dict[str, Any]:
+        """What a cursor must be told so that it takes no second statement along."""
+
+    def name_failure(self, error: BaseException) -> StoreError | None:
+        """What an error of the driver says about the database; None if it is fine."""
 
     def begin(self) -> None:
         """Begin to write."""
@@ -46,6 +63,27 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Give the connection back."""
+
+
+def check_in_transaction(database: Database) -> None:
+    """Raise TransactionLost if a statement of a user ended what others commit too."""
+    if not database.is_in_transaction:
+        raise TransactionLost("a statement before this one has undone the whole transaction")
+
+
+@contextmanager
+def savepoint(database: Database, name: str) -> Iterator[None]:
+    """Undo what is done within, and nothing else, if it raises."""
+    database.execute(f"SAVEPOINT {name}")
+    try:
+        yield
+        check_in_transaction(database)
+        database.execute(f"RELEASE SAVEPOINT {name}")
+    except BaseException:
+        if database.is_in_transaction:
+            database.execute(f"ROLLBACK TO SAVEPOINT {name}")
+            database.execute(f"RELEASE SAVEPOINT {name}")
+        raise
 
 
 class Backend(Protocol):

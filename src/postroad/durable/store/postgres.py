@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from postroad.core.errors import ConfigError, MissingExtra, StoreLocked, StoreUnavailable
+from postroad.core.errors import (
+    ConfigError,
+    MissingExtra,
+    StoreError,
+    StoreLocked,
+    StoreUnavailable,
+)
 
 from .database import Database, Row
 from .store import Store
@@ -32,17 +38,29 @@ def naming_failures(where: str) -> Iterator[None]:
 
     try:
         yield
-    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+    except psycopg.Error as error:
+        failure = _name_failure(where, error)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def _name_failure(where: str, error: BaseException) -> StoreError | None:
+    import psycopg
+
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         reason = " ".join(str(error).split())
-        raise StoreUnavailable(f"store {where} cannot be used now: {reason}") from error
-    except psycopg.errors.ReadOnlySqlTransaction as error:
-        raise StoreUnavailable(f"store {where} is read-only now: {error}") from error
+        return StoreUnavailable(f"store {where} cannot be used now: {reason}")
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return StoreUnavailable(f"store {where} is read-only now: {error}")
+    return None
 
 
 class PostgresDatabase(Database):
     """One connection to a PostgreSQL server."""
 
     aborts_on_error = True
+    dialect = "postgresql+psycopg"
 
     def __init__(self, connection: psycopg.Connection[Row], where: str) -> None:
         self._connection = connection
@@ -73,6 +91,22 @@ class PostgresDatabase(Database):
         with naming_failures(self._where):
             cursor = self._connection.execute(statement, parameters, binary=binary)
             return [] if cursor.description is None else cursor.fetchall()
+
+    @property
+    def native(self) -> psycopg.Connection[Row]:
+        return self._connection
+
+    def single(self, statement: str, parameters: object) -> dict[str, Any]:
+        # Where it cannot be seen that there is only one, the server looks: see execute_native.
+        return {} if parameters or ";" not in statement.rstrip("; \t\r\n") else {"binary": True}
+
+    def name_failure(self, error: BaseException) -> StoreError | None:
+        import psycopg
+
+        if isinstance(error, psycopg.InterfaceError) and not self._connection.closed:
+            # Of a cursor that its user has closed, say.
+            return None
+        return _name_failure(self._where, error)
 
     def begin(self) -> None:
         self.execute("BEGIN")

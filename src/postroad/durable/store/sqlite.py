@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from postroad.core.errors import StoreCorrupt, StoreLocked, StoreUnavailable
+from postroad.core.errors import StoreCorrupt, StoreError, StoreLocked, StoreUnavailable
 
 from .database import Database, Row
 from .store import Store
@@ -51,21 +51,33 @@ def naming_failures(where: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", None)
-        primary = None if code is None else code & 0xFF
-        if primary in _CORRUPT:
-            raise StoreCorrupt(
-                f"store {where} is damaged: {error}; restore a backup and start a new epoch"
-            ) from error
-        if primary in _UNAVAILABLE:
-            raise StoreUnavailable(f"store {where} cannot be used now: {error}") from error
-        raise
+        failure = _name_failure(where, error)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def _name_failure(where: str, error: sqlite3.Error) -> StoreError | None:
+    primary = _primary_code(error)
+    if primary in _CORRUPT:
+        return StoreCorrupt(
+            f"store {where} is damaged: {error}; restore a backup and start a new epoch"
+        )
+    if primary in _UNAVAILABLE:
+        return StoreUnavailable(f"store {where} cannot be used now: {error}")
+    return None
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
 
 
 class SqliteDatabase(Database):
     """One connection to a SQLite database."""
 
     aborts_on_error = False
+    dialect = "sqlite"
 
     def __init__(self, connection: sqlite3.Connection, where: str) -> None:
         self._connection = connection
@@ -81,6 +93,21 @@ class SqliteDatabase(Database):
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         return self.execute(statement, () if parameters is None else parameters)
+
+    @property
+    def native(self) -> sqlite3.Connection:
+        return self._connection
+
+    def single(self, statement: str, parameters: object) -> dict[str, Any]:
+        # It never takes two.
+        return {}
+
+    def name_failure(self, error: BaseException) -> StoreError | None:
+        if not isinstance(error, sqlite3.Error):
+            return None
+        # The write lock is held: what is in the way is a cursor of the function itself.
+        is_busy = _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return None if is_busy else _name_failure(self._where, error)
 
     def begin(self) -> None:
         # At once, so that waiting for another process happens here and not in the middle.

@@ -15,6 +15,11 @@ _FORBIDDEN = frozenset(
     {"ABORT", "BEGIN", "COMMIT", "END", "PREPARE", "RELEASE", "ROLLBACK", "SAVEPOINT", "START"}
 )
 
+# As SQLAlchemy writes them for a session that is part of a larger transaction.
+_OF_SESSION = re.compile(
+    r"(?:SAVEPOINT|RELEASE SAVEPOINT|ROLLBACK TO SAVEPOINT) sa_savepoint_\d+", re.ASCII
+)
+
 
 def check_statement(statement: str) -> None:
     """Raise UsageError if a statement would begin or end a transaction."""
@@ -27,3 +32,9 @@ def check_statement(statement: str) -> None:
             f"{word} would end the commit that this transaction shares with others; "
             "returning from the handler commits, an exception undoes"
         )
+
+
+def check_session_statement(statement: str) -> None:
+    """The same for what a session of SQLAlchemy runs, which has savepoints of its own."""
+    if _OF_SESSION.fullmatch(statement) is None:
+        check_statement(statement)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextvars import ContextVar
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
 
 from postroad.core.errors import PostroadError, StoreError, TransactionLost, UsageError
 
-from .database import Row
+from .database import Database, Row, check_in_transaction, savepoint
+from .guarded import lend
 from .ledger import Ledger
+from .orm import lend_session
 from .statements import check_statement
 from .threads import Thread
 from .units import Unit
+
+T = TypeVar("T")
 
 OPEN: ContextVar[Turn | None] = ContextVar("postroad_turn", default=None)
 """The turn whose statements have begun in this task: commits wait for its end."""
@@ -43,7 +48,7 @@ class Turn:
         self._ended: asyncio.Future[None] = loop.create_future()
         # What is done with the statements or not at all; None undoes them.
         self.unit: Unit | None = None
-        self._statement: asyncio.Future[list[Row]] | None = None
+        self._statement: asyncio.Future[Any] | None = None
         self._has_savepoint = False
         self.is_lost = False
         self.task = asyncio.current_task()
@@ -55,32 +60,67 @@ class Turn:
 
     async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
         """Run a statement and return its rows."""
-        if self.is_lost or self._ended.done():
-            raise TransactionLost("the transaction is over; its statements were undone")
+        self._check()
         check_statement(statement)
+        return await self._finish(self._thread.run(self._run_statement, statement, parameters))
+
+    async def call(self, function: Callable[[Any], T]) -> T:
+        """Call a function with the connection, in the thread of the store; what it returns.
+
+        If it raises, what it did is undone, and what was done before is not.
+        """
+        self._check()
+        context = copy_context()
+        return await self._finish(self._thread.run(self._run_function, lend, context, function))
+
+    async def call_with_session(self, function: Callable[[Any], T]) -> T:
+        """The same with a session of SQLAlchemy on the connection."""
+        self._check()
+        context = copy_context()
+        return await self._finish(
+            self._thread.run(self._run_function, lend_session, context, function)
+        )
+
+    def _check(self) -> None:
+        if self.is_over:
+            raise TransactionLost("the transaction is over; its statements were undone")
+
+    async def _finish(self, statement: asyncio.Future[T]) -> T:
         # A caller that is cancelled must not leave a statement behind that runs into others.
-        self._statement = self._thread.run(self._run_statement, statement, parameters)
-        return await asyncio.shield(self._statement)
+        self._statement = statement
+        return await asyncio.shield(statement)
 
     def _run_statement(self, statement: str, parameters: Sequence[Any] | None) -> list[Row]:
+        database = self._enter()
+        # A user who catches the error goes on from here.
+        alone = savepoint(database, "postroad_statement")
+        with alone if database.aborts_on_error else nullcontext():
+            return database.execute_native(statement, parameters)
+
+    def _run_function(
+        self,
+        lend_to: Callable[[Database, Callable[[], None], Callable[[Any], T]], T],
+        context: Context,
+        function: Callable[[Any], T],
+    ) -> T:
+        # Its caller may have given up while others had the thread.
+        self._check()
+        database = self._enter()
+        try:
+            with savepoint(database, "postroad_call"):
+                return context.run(lend_to, database, self._check, function)
+        except StopIteration as error:
+            # No future takes it.
+            raise RuntimeError(f"the function raised {error!r}") from error
+
+    def _enter(self) -> Database:
         database = self._ledger.database
-        if not self._has_savepoint:
+        if self._has_savepoint:
+            check_in_transaction(database)
+        else:
             database.execute("SAVEPOINT postroad_turn")
             self._has_savepoint = True
-        elif not database.is_in_transaction:
-            raise TransactionLost("a statement before this one has undone the whole transaction")
-        if not database.aborts_on_error:
-            return database.execute_native(statement, parameters)
-        # A user who catches the error goes on from here.
-        database.execute("SAVEPOINT postroad_statement")
-        try:
-            rows = database.execute_native(statement, parameters)
-        except BaseException:
-            database.execute("ROLLBACK TO SAVEPOINT postroad_statement")
-            raise
-        finally:
-            database.execute("RELEASE SAVEPOINT postroad_statement")
-        return rows
+        return database
 
     def end(self, unit: Unit | None) -> None:
         """Say that no more statements come: apply the unit with them, or undo them."""

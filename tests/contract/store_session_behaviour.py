@@ -1,0 +1,302 @@
+"""What every store does with functions of users that work with a session of SQLAlchemy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from postroad.core.errors import MissingExtra, TransactionLost, UsageError
+from postroad.durable import MailConfig, Store, Transaction
+from postroad.durable.posting import Clerk
+from tests.contract.store_behaviour import bodies, make_table, rows
+from tests.contract.store_lending_behaviour import insert, keep
+from tests.durable_nodes import PEER, posting_of
+
+
+class Base(DeclarativeBase):
+    """The user's own tables."""
+
+
+class Mine(Base):
+    """The table that `make_table` makes; SQLAlchemy wants a key."""
+
+    __tablename__ = "mine"
+    x: Mapped[int] = mapped_column(sqlalchemy.BigInteger, primary_key=True, autoincrement=False)
+
+
+class Note(Base):
+    """A table that a session makes."""
+
+    __tablename__ = "notes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    text: Mapped[str]
+    kind: Mapped[str] = mapped_column(sqlalchemy.Enum("short", "long", name="kinds"))
+
+
+def add(session: Session, *numbers: int) -> None:
+    session.add_all(Mine(x=number) for number in numbers)
+
+
+def numbers_of(session: Session) -> list[int]:
+    return list(session.scalars(sqlalchemy.select(Mine.x).order_by(Mine.x)))
+
+
+def use_connection_below(session: Session) -> None:
+    session.connection().rollback()
+
+
+def use_engine_below(session: Session) -> None:
+    with session.connection().engine.connect() as connection:
+        connection.execute(sqlalchemy.text("INSERT INTO mine VALUES (7)"))
+
+
+def commit_below(session: Session) -> None:
+    session.connection().commit()
+
+
+def commit_engine_below(session: Session) -> None:
+    with session.connection().engine.begin() as connection:
+        connection.execute(sqlalchemy.text("INSERT INTO mine VALUES (7)"))
+
+
+def commit_at_once_below(session: Session) -> None:
+    engine = session.connection().engine.execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text("INSERT INTO mine VALUES (7)"))
+
+
+class SessionBehaviour:
+    """A session is part of the transaction, and never ends it."""
+
+    async def test_what_a_session_does_is_committed_with_the_unit(self, store: Store) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+
+        def work(session: Session) -> list[int]:
+            add(session, 2, 3)
+            return numbers_of(session)
+
+        assert await turn.call_with_session(work) == [1, 2, 3]
+        assert await turn.execute("SELECT COUNT(*) FROM mine") == [(3,)]
+        posting = posting_of(PEER, b"with them")
+        turn.end(posting)
+        await posting.done
+        assert await rows(store) == [1, 2, 3]
+        assert await bodies(store) == [b"with them"]
+
+    async def test_what_is_left_in_a_session_is_written_at_the_end(self, store: Store) -> None:
+        await make_table(store)
+        turn = await store.begin()
+        await turn.call_with_session(lambda session: add(session, 1))
+        await keep(turn)
+        assert await rows(store) == [1]
+
+    async def test_a_session_commits_only_into_the_transaction(self, store: Store) -> None:
+        await make_table(store)
+
+        def work(session: Session) -> None:
+            add(session, 1)
+            session.commit()
+            with session.begin():
+                add(session, 2)
+            session.close()
+
+        turn = await store.begin()
+        beside = posting_of(PEER, b"beside")
+        store.submit(beside)
+        await turn.call_with_session(work)
+        assert await turn.execute("SELECT COUNT(*) FROM mine") == [(2,)]
+        turn.end(None)
+        await beside.done
+        assert await rows(store) == []
+        assert await bodies(store) == [b"beside"]
+
+    async def test_a_session_undoes_what_it_did_since_its_commit(self, store: Store) -> None:
+        await make_table(store)
+
+        def work(session: Session) -> None:
+            add(session, 2)
+            session.commit()
+            add(session, 3)
+            session.flush()
+            session.rollback()
+            add(session, 4)
+
+        turn = await store.begin()
+        await turn.execute("INSERT INTO mine VALUES (1)")
+        await turn.call_with_session(work)
+        await keep(turn)
+        assert await rows(store) == [1, 2, 4]
+
+    async def test_a_function_that_raises_undoes_its_commits_too(self, store: Store) -> None:
+        await make_table(store)
+
+        def fail(session: Session) -> None:
+            add(session, 1)
+            session.commit()
+            add(session, 2)
+            session.flush()
+            raise ZeroDivisionError
+
+        turn = await store.begin()
+        with pytest.raises(ZeroDivisionError):
+            await turn.call_with_session(fail)
+        await turn.call(lambda connection: insert(connection, 3))
+        await turn.call_with_session(lambda session: add(session, 4))
+        await keep(turn)
+        assert await rows(store) == [3, 4]
+
+    async def test_a_session_goes_on_after_a_failure(self, store: Store) -> None:
+        await make_table(store)
+
+        def work(session: Session) -> None:
+            add(session, 1)
+            session.flush()
+            with pytest.raises(IntegrityError), session.begin_nested():
+                session.execute(sqlalchemy.insert(Mine).values(x=1))
+            add(session, 2)
+            session.commit()
+            session.execute(sqlalchemy.insert(Mine).values(x=3))
+            with pytest.raises(IntegrityError):
+                session.execute(sqlalchemy.insert(Mine).values(x=1))
+            session.rollback()
+            add(session, 4)
+
+        turn = await store.begin()
+        await turn.call_with_session(work)
+        with pytest.raises(IntegrityError):
+            await turn.call_with_session(lambda session: add(session, 4))
+        await keep(turn)
+        assert await rows(store) == [1, 2, 4]
+
+    async def test_tables_and_types_are_those_of_the_database(self, store: Store) -> None:
+        def work(session: Session) -> Note:
+            Base.metadata.create_all(session.connection(), [Base.metadata.tables["notes"]])
+            session.add(Note(text="first; and last", kind="long"))
+            session.commit()
+            return session.scalars(sqlalchemy.select(Note)).one()
+
+        turn = await store.begin()
+        note = await turn.call_with_session(work)
+        assert (note.id, note.text, note.kind) == (1, "first; and last", "long")
+        await keep(turn)
+
+    async def test_results_that_are_left_open_harm_nobody(self, store: Store) -> None:
+        await make_table(store)
+        left: list[object] = []
+
+        def work(session: Session) -> None:
+            add(session, 1, 2, 3)
+            found = session.execute(sqlalchemy.select(Mine).execution_options(yield_per=1))
+            assert found.fetchone() is not None
+            added = session.execute(sqlalchemy.insert(Mine).values(x=4).returning(Mine.x))
+            left.extend((found, added))
+
+        turn = await store.begin()
+        await turn.call_with_session(work)
+        await turn.execute("INSERT INTO mine VALUES (5)")
+        await keep(turn)
+        assert await rows(store) == [1, 2, 3, 4, 5]
+        assert len(left) == 2
+
+    async def test_one_engine_serves_all_sessions(self, store: Store) -> None:
+        await make_table(store)
+        engines: list[object] = []
+
+        def work(session: Session) -> None:
+            engines.append(session.connection().engine)
+            assert numbers_of(session) == list(range(len(engines) - 1))
+            add(session, len(engines) - 1)
+
+        for _ in range(3):
+            turn = await store.begin()
+            await turn.call_with_session(work)
+            await keep(turn)
+        assert len(set(map(id, engines))) == 1
+
+    async def test_a_session_is_of_no_use_after_its_call(self, store: Store) -> None:
+        await make_table(store)
+        turn = await store.begin()
+
+        def keep_it(session: Session) -> Session:
+            add(session, 1)
+            session.flush()
+            return session
+
+        session = await turn.call_with_session(keep_it)
+        with pytest.raises(Exception, match=r"closed|has ended"):
+            session.execute(sqlalchemy.text("INSERT INTO mine VALUES (2)"))
+        await keep(turn)
+        assert await rows(store) == [1]
+
+    @pytest.mark.parametrize("statement", ["COMMIT", "/* now */ rollback", "SAVEPOINT mine"])
+    async def test_no_session_ends_the_commit_of_others(self, store: Store, statement: str) -> None:
+        await make_table(store)
+
+        def work(session: Session) -> None:
+            add(session, 1)
+            session.execute(sqlalchemy.text(statement))
+
+        turn = await store.begin()
+        with pytest.raises(UsageError, match="shares with others"):
+            await turn.call_with_session(work)
+        await keep(turn)
+        assert await rows(store) == []
+
+    @pytest.mark.parametrize(
+        "work",
+        [
+            use_connection_below,
+            use_engine_below,
+            commit_below,
+            commit_engine_below,
+            commit_at_once_below,
+        ],
+    )
+    async def test_what_goes_past_the_session_is_undone_as_a_whole(
+        self, store: Store, work: Callable[[Session], None]
+    ) -> None:
+        await make_table(store)
+
+        def go_past(session: Session) -> None:
+            add(session, 1)
+            session.flush()
+            work(session)
+
+        turn = await store.begin()
+        with pytest.raises(UsageError):
+            await turn.call_with_session(go_past)
+        await turn.call_with_session(lambda session: add(session, 2))
+        await keep(turn)
+        assert await rows(store) == [2]
+
+    async def test_a_transaction_runs_sessions_with_arguments(self, store: Store) -> None:
+        await make_table(store)
+        tx = Transaction(store, Clerk(MailConfig()))
+        await tx.run_session(add, 1, 2)
+        await tx.run(insert, 3)
+        turn = tx.close()
+        assert turn is not None
+        await keep(turn)
+        assert await rows(store) == [1, 2, 3]
+
+    async def test_a_turn_that_is_over_has_no_session(self, store: Store) -> None:
+        turn = await store.begin()
+        turn.end(None)
+        with pytest.raises(TransactionLost, match="over"):
+            await turn.call_with_session(lambda session: None)
+
+    async def test_sessions_need_an_extra(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "sqlalchemy.orm", None)
+        tx = Transaction(store, Clerk(MailConfig()))
+        with pytest.raises(MissingExtra, match=r"postroad\[sqlalchemy\]"):
+            await tx.run_session(add, 1)
+        assert tx.close_untouched()
