@@ -1,0 +1,56 @@
+"""Flows: conversations between nodes that survive every crash."""
+
+from postroad.durable.config import Retry
+
+from .config import FlowsConfig
+from .definition import Definition, NondeterministicFlow, flow, responds_to
+from .errors import (
+    Draining,
+    FlowError,
+    FlowKilled,
+    FlowMismatch,
+    FlowParked,
+    FlowTimeout,
+    Nondeterminism,
+    NoSuchFlow,
+    PeerFailed,
+    SessionEnded,
+    SessionRejected,
+    StepFailed,
+    Unrecordable,
+)
+from .flows import FlowHandle, Flows
+from .handle import Flow, Session
+from .life import Status
+from .operations import FlowView, StepView
+from .session import PeerInfo
+
+__all__ = [
+    "Definition",
+    "Draining",
+    "Flow",
+    "FlowError",
+    "FlowHandle",
+    "FlowKilled",
+    "FlowMismatch",
+    "FlowParked",
+    "FlowTimeout",
+    "FlowView",
+    "Flows",
+    "FlowsConfig",
+    "NoSuchFlow",
+    "Nondeterminism",
+    "NondeterministicFlow",
+    "PeerFailed",
+    "PeerInfo",
+    "Retry",
+    "Session",
+    "SessionEnded",
+    "SessionRejected",
+    "Status",
+    "StepFailed",
+    "StepView",
+    "Unrecordable",
+    "flow",
+    "responds_to",
+]

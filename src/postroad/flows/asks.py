@@ -1,0 +1,93 @@
+"""What the code of a flow waits for. Awaiting one hands it to whoever runs the code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any
+
+from .records import Kind, Position, label
+
+
+class Ask:
+    """Something that is done for the code and recorded.
+
+    Attributes:
+        is_immediate: whether the code goes on at once; otherwise it waits.
+        deadline_ms: when the waiting ends with FlowTimeout.
+    """
+
+    __slots__ = ("deadline_ms", "digest", "name", "position")
+
+    kind: Kind
+    is_immediate = False
+
+    def __init__(self, name: str, digest: bytes = b"", deadline_ms: int | None = None) -> None:
+        self.name = name
+        self.digest = digest
+        self.deadline_ms = deadline_ms
+        # Set when the code waits for it, unless it has a place of its own.
+        self.position: Position = ()
+
+    def __await__(self) -> Generator[Ask, Any, Any]:
+        return (yield self)
+
+    @property
+    def sessions(self) -> tuple[int, ...]:
+        """Numbers of the sessions it is about."""
+        return ()
+
+    def read(self, value: bytes | None) -> Any:
+        """What the code gets, from what was recorded."""
+        return None
+
+    @property
+    def label(self) -> str:
+        """How it is shown."""
+        return label(self.position, self.kind, self.name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.label}>"
+
+
+class Fork:
+    """Branches that run at the same time.
+
+    Attributes:
+        names: of the branches; with names it ends when the first of them does.
+        keeps_errors: whether errors are results like others.
+        scope: the subflow they are; None in the flow they are started by.
+    """
+
+    __slots__ = ("coroutines", "keeps_errors", "names", "scope")
+
+    def __init__(
+        self,
+        coroutines: Sequence[Coroutine[Any, Any, Any]],
+        names: Sequence[str] | None = None,
+        *,
+        keeps_errors: bool = False,
+        scope: object | None = None,
+    ) -> None:
+        self.coroutines = coroutines
+        self.names = names
+        self.keeps_errors = keeps_errors
+        self.scope = scope
+
+    def __await__(self) -> Generator[Fork, Any, Any]:
+        return (yield self)
+
+
+class Outcome:
+    """What came of an ask: a value, or an error."""
+
+    __slots__ = ("error", "value")
+
+    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
+        self.value = value
+        self.error = error
+
+
+NOTHING = Outcome()
+
+Answer = Callable[[Ask], Outcome | None]
+"""Answers an ask at once, or says None: the code waits."""

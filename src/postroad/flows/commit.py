@@ -1,0 +1,115 @@
+"""One transition of a flow as one change of the store, with all that belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from postroad.core.errors import PostroadError, TransactionLost
+from postroad.durable.handling import Handling, Lane
+from postroad.durable.posting import Post, append_posts, check_posts
+from postroad.durable.store.database import Row
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.units import Unit
+
+from . import tables
+from .asks import Ask
+from .events import Transition
+from .head import Head
+
+
+class FlowCommit(Unit):
+    """Steps, what was consumed for them, and what is sent because of them: all of it or nothing.
+
+    Attributes:
+        runs: functions to run when it is durable.
+        is_duplicate: whether it was found to be the beginning of a flow that exists.
+    """
+
+    __slots__ = (
+        "_handlings",
+        "_head",
+        "_lane",
+        "_mail",
+        "_on_settled",
+        "_posts",
+        "flow",
+        "head",
+        "is_duplicate",
+        "runs",
+        "transition",
+    )
+
+    def __init__(
+        self,
+        head: Head,
+        transition: Transition,
+        lane: Lane,
+        *,
+        has_kept: bool,
+        posts: Sequence[Post],
+        handlings: Sequence[Handling],
+        on_settled: Callable[[FlowCommit, Exception | None], None],
+    ) -> None:
+        super().__init__()
+        self.flow = head.id
+        # As it is after this transition; by the time of the commit it may have changed again.
+        self.head = head
+        self._head: Row | None = tables.head_row(head) if transition.is_head_changed else None
+        self._mail: list[Row] = []
+        if transition.keeps or transition.signals:
+            self._mail = [
+                *(tables.message_row(head.id, number, it) for number, it in transition.keeps),
+                *(tables.signal_row(head.id, it) for it in transition.signals),
+            ]
+        self.transition = transition
+        self._lane = lane
+        self._posts = posts
+        self._handlings = handlings
+        self._on_settled = on_settled
+        self.runs: list[Ask] = transition.runs
+        self.is_duplicate = False
+        if transition.is_over:
+            transition.forgets_mail = has_kept
+
+    def apply(self, ledger: Ledger) -> None:
+        if self._lane.is_broken or any(it.is_void for it in self._handlings):
+            self._lane.is_broken = True
+            raise TransactionLost("what comes before this step could not be committed")
+        try:
+            earlier = check_posts(ledger, self._posts)
+        except PostroadError:
+            self._lane.is_broken = True
+            raise
+        for handling in self._handlings:
+            handling.apply(ledger)
+        self._write(ledger)
+        if not self.is_duplicate:
+            append_posts(ledger, self._posts, earlier)
+
+    def _write(self, ledger: Ledger) -> None:
+        database, transition, flow = ledger.database, self.transition, self.flow
+        if transition.is_new:
+            origin = self.head.origin
+            if origin is not None and tables.find_responder(database, origin) is not None:
+                self.is_duplicate = True
+                return
+            assert self._head is not None
+            tables.insert_head(database, self._head)
+        elif self._head is not None:
+            tables.update_head(database, self._head, with_arguments=transition.forgets_steps)
+        if transition.forgets_steps:
+            tables.delete_steps(database, flow)
+            tables.delete_mail_of(database, flow, with_signals=False)
+        if transition.records:
+            tables.insert_steps(database, flow, transition.first, transition.records)
+        if self._mail:
+            tables.insert_mail(database, self._mail)
+        if transition.forgets_mail:
+            tables.delete_mail_of(database, flow, with_signals=True)
+        elif transition.takes:
+            tables.delete_mail(database, transition.takes)
+
+    def settle(self, error: Exception | None) -> None:
+        for handling in self._handlings:
+            handling.settle(error)
+        self._on_settled(self, error)

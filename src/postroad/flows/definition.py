@@ -1,0 +1,269 @@
+"""What makes a function a flow: its name, its version, and whom it responds to."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from types import ModuleType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    get_type_hints,
+    overload,
+)
+
+import msgspec
+
+from postroad.core.errors import ConfigError, UsageError
+
+from . import values
+from .purity import explain, find_impurities
+
+if TYPE_CHECKING:
+    from .handle import Flow, Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Code = Callable[Concatenate["Flow", P], Coroutine[Any, Any, R]]
+
+_NAME_CHARS_MAX = 200
+
+
+class NondeterministicFlow(UserWarning):
+    """The code of a flow calls something that gives another result when it is run again."""
+
+
+class Definition(Generic[P, R]):
+    """A flow that can be started, or that responds to another one.
+
+    Attributes:
+        name: what it is called at every node.
+        version: told to the other end of each session.
+        app: the application it belongs to, told likewise.
+        concurrency: how many run at the same time at one node; None for as many as are started.
+        timeout_s: seconds after which one fails; None for never.
+        responds_to: the name of the flow that opens sessions with it.
+        versions: versions of that flow it can talk to; None for all.
+    """
+
+    def __init__(
+        self,
+        function: Code[P, R],
+        *,
+        name: str | None = None,
+        version: int = 1,
+        app: str = "",
+        concurrency: int | None = None,
+        timeout_s: float | None = None,
+        responds_to: str | None = None,
+        versions: Iterable[int] | None = None,
+    ) -> None:
+        if not inspect.iscoroutinefunction(function):
+            raise UsageError(f"a flow is an `async def` function, and {function!r} is none")
+        self.function = function
+        self.name = name or function.__name__
+        self.version = version
+        self.app = app
+        self.concurrency = concurrency
+        self.timeout_s = timeout_s
+        self.responds_to = responds_to
+        self.versions = None if versions is None else frozenset(versions)
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__wrapped__ = function
+        self._check()
+        # Annotations may name what is defined after it, so they are read when it first runs.
+        self._types: dict[str, Any] | None = None
+        if impurities := find_impurities(function):
+            warnings.warn(NondeterministicFlow(explain(impurities, function)), stacklevel=4)
+
+    def _check(self) -> None:
+        if not 0 < len(self.name) <= _NAME_CHARS_MAX or not self.name.isprintable():
+            raise ConfigError(f"a flow cannot be called {self.name!r}: 1 to 200 characters")
+        if self.version < 1:
+            raise ConfigError(f"version={self.version} of flow {self.name!r} must be 1 or more")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ConfigError(
+                f"concurrency={self.concurrency} of flow {self.name!r} must be 1 or more"
+            )
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise ConfigError(f"timeout={self.timeout_s} of flow {self.name!r} must be above 0")
+
+    def __call__(self, flow: Flow, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Run it as a part of another flow, which waits for it."""
+        return self.function(flow, *args, **kwargs)
+
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Arguments as they are written down; raises UsageError if they do not fit."""
+        try:
+            inspect.signature(self.function).bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise UsageError(f"flow {self.name!r}: {error}") from None
+        return values.encode((args, kwargs), f"an argument of flow {self.name!r}")
+
+    def decode_arguments(self, encoded: bytes) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments as the code gets them, of the types it wants."""
+        args, kwargs = values.decode(encoded, tuple[list[Any], dict[str, Any]])
+        bound = inspect.signature(self.function).bind(None, *args, **kwargs)
+        types = self._find_types()
+        for name, value in list(bound.arguments.items())[1:]:
+            hint = types.get(name, Any)
+            kind = bound.signature.parameters[name].kind
+            if hint is Any:
+                continue
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                hint = tuple.__class_getitem__((hint, ...))
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                hint = dict.__class_getitem__((str, hint))
+            bound.arguments[name] = msgspec.convert(value, hint)
+        return list(bound.args[1:]), bound.kwargs
+
+    def _find_types(self) -> dict[str, Any]:
+        if self._types is None:
+            try:
+                self._types = get_type_hints(self.function)
+            except Exception:
+                # Annotations may name what exists for type checkers only.
+                self._types = {}
+        return self._types
+
+    @property
+    def result_type(self) -> Any:
+        """What it says it returns."""
+        return values.result_type(self.function)
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name} version {self.version}>"
+
+
+@overload
+def flow(function: Code[P, R], /) -> Definition[P, R]: ...
+
+
+@overload
+def flow(
+    *,
+    name: str | None = None,
+    version: int = 1,
+    app: str = "",
+    concurrency: int | None = None,
+    timeout: float | None = None,
+) -> Callable[[Code[P, R]], Definition[P, R]]: ...
+
+
+def flow(
+    function: Code[P, R] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    app: str = "",
+    concurrency: int | None = None,
+    timeout: float | None = None,
+) -> Definition[P, R] | Callable[[Code[P, R]], Definition[P, R]]:
+    """Make a flow of a function.
+
+        @flow
+        async def ping(flow: Flow, peer: str) -> str:
+            return await flow.open(peer).send_and_receive("Ping", str)
+
+    Args:
+        name: what it is called at every node; the function's name by default.
+        version: told to the other end of each session.
+        app: the application it belongs to, told likewise.
+        concurrency: how many of them run at the same time at one node; others wait.
+        timeout: seconds after which it fails.
+    """
+
+    def define(function: Code[P, R]) -> Definition[P, R]:
+        return Definition(
+            function,
+            name=name,
+            version=version,
+            app=app,
+            concurrency=concurrency,
+            timeout_s=timeout,
+        )
+
+    return define if function is None else define(function)
+
+
+def responds_to(
+    initiator: Definition[Any, Any] | str,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    app: str = "",
+    versions: Iterable[int] | None = None,
+    concurrency: int | None = None,
+    timeout: float | None = None,
+) -> Callable[[Code[[Session], R]], Definition[[Session], R]]:
+    """Make a flow that is begun whenever another one opens a session with this node.
+
+    Args:
+        initiator: the other flow, or its name.
+        versions: versions of it that this one can talk to; others are rejected.
+        name: and the others: as for `flow`.
+    """
+    wanted = initiator if isinstance(initiator, str) else initiator.name
+
+    def define(function: Code[[Session], R]) -> Definition[[Session], R]:
+        return Definition(
+            function,
+            name=name,
+            version=version,
+            app=app,
+            concurrency=concurrency,
+            timeout_s=timeout,
+            responds_to=wanted,
+            versions=versions,
+        )
+
+    return define
+
+
+class Registry:
+    """The flows of a node, by name and by what they respond to."""
+
+    def __init__(self, flows: Iterable[Definition[Any, Any]] | ModuleType) -> None:
+        self._flows: dict[str, Definition[Any, Any]] = {}
+        self._responders: dict[str, Definition[Any, Any]] = {}
+        found = _flows_of(flows) if isinstance(flows, ModuleType) else list(flows)
+        for definition in found:
+            self.add(definition)
+
+    def add(self, definition: Definition[Any, Any]) -> None:
+        """Know one more."""
+        if not isinstance(definition, Definition):
+            raise UsageError(f"{definition!r} is no flow: decorate it with @flow or @responds_to")
+        known = self._flows.setdefault(definition.name, definition)
+        if known is not definition:
+            raise ConfigError(f"two flows are called {definition.name!r}: give one another name")
+        if definition.responds_to is not None:
+            known = self._responders.setdefault(definition.responds_to, definition)
+            if known is not definition:
+                raise ConfigError(
+                    f"{definition.name!r} and {known.name!r} both respond to "
+                    f"{definition.responds_to!r}"
+                )
+
+    def find(self, name: str) -> Definition[Any, Any] | None:
+        """The flow of a name."""
+        return self._flows.get(name)
+
+    def responder(self, initiator: str) -> Definition[Any, Any] | None:
+        """The flow that responds to another."""
+        return self._responders.get(initiator)
+
+    def __iter__(self) -> Iterator[Definition[Any, Any]]:
+        return iter(self._flows.values())
+
+
+def _flows_of(module: ModuleType) -> list[Definition[Any, Any]]:
+    return [it for it in vars(module).values() if isinstance(it, Definition)]

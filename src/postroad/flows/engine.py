@@ -1,0 +1,500 @@
+"""Drives the machines of flows: gets them from the store, commits what they say, and does it.
+
+Code runs ahead of the disk: what an event brings about is handed to the store, and the next event
+is taken up at once. Nothing leaves before it is durable: messages are part of the commit, and
+functions of steps and results wait for it. When a commit fails, what was in memory of the flow is
+dropped, and read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections import OrderedDict
+from typing import Any
+
+from postroad.core import faults
+from postroad.core.backoff import backoff
+from postroad.core.errors import (
+    MailboxFull,
+    NotRunning,
+    PostroadError,
+    StoreError,
+    TransactionLost,
+    UsageError,
+)
+from postroad.durable import Mail, Transaction
+from postroad.durable.store.ledger import Ledger
+
+from . import tables
+from .admission import Admission
+from .alarm import Alarm, now_ms
+from .assembly import Assembly
+from .background import Background
+from .commit import FlowCommit
+from .config import FlowsConfig
+from .definition import Registry
+from .errors import FlowParked
+from .events import (
+    Admitted,
+    Event,
+    Heard,
+    Loaded,
+    StepDone,
+    StepRaised,
+    Transition,
+    Woke,
+)
+from .head import Head, show_id
+from .life import Status
+from .machine import Machine
+from .requests import Statement
+from .resident import Resident, fail, resolve
+from .results import Results
+from .slots import ACTIVE
+from .stepping import Stepping
+from .writing import Writing
+
+logger = logging.getLogger("postroad.flows")
+
+HANDLED = faults.declare("flows.event.handled")
+COMMITTED = faults.declare("flows.commit.durable")
+LOADED = faults.declare("flows.loaded")
+COUNTED = faults.declare("flows.recovery.counted")
+
+# A wall clock may jump; looking from time to time makes up for it.
+_WAKE_AGAIN_S = 600.0
+_BROKEN_FIRST_S = 0.05
+_BROKEN_MAX_S = 5.0
+# Code that runs longer than this at a time is complained about.
+_SLOW_S = 1.0
+_LOADING_MAX = 1_024
+_PIN_AGAIN_S = 0.001
+_EVICTED_AT_ONCE = 16
+
+
+class Engine:
+    """The flows of one node, as far as they are in memory."""
+
+    def __init__(self, mail: Mail, registry: Registry, config: FlowsConfig) -> None:
+        self.mail = mail
+        self.store = mail.store
+        self.registry = registry
+        self.config = config
+        self.residents: OrderedDict[int, Resident] = OrderedDict()
+        # Sessions that flows in memory respond to.
+        self.responders: dict[tuple[str, int, int], int] = {}
+        self.admission = Admission(self)
+        self.writing = Writing(mail)
+        self.assembly = Assembly(registry, config, self.writing.payload_max)
+        self.results = Results()
+        self._stepping = Stepping(self)
+        self._alarm = Alarm(self.store, self._wake)
+        self.background = Background()
+        self._next_id = itertools.count(1).__next__
+        self._breaks = 0
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+
+    # Life.
+
+    async def open(self) -> None:
+        """Make ready, and take up what was at work when the process ended."""
+        store = self.store
+
+        def prepare(ledger: Ledger) -> int:
+            tables.create_tables(store.types, ledger.database)
+            tables.count_recoveries(ledger.database)
+            return tables.reserve_ids(ledger.database, ledger.now_ms)
+
+        self._next_id = itertools.count(await store.write(prepare)).__next__
+        COUNTED.reach()
+        self.writing.number_from(await store.read(tables.last_mail_id) + 1)
+        await self.admission.open()
+        await self._alarm.look()
+
+    async def close(self) -> None:
+        """Put everything away; all that was done is committed by the store."""
+        self._is_closed = True
+        await self._alarm.close()
+        await self._stepping.close()
+        await self.background.close()
+        for resident in list(self.residents.values()):
+            self._refuse(self._forget(resident), NotRunning("the flows of this node are stopped"))
+        self.results.close()
+
+    # Making.
+
+    def new_id(self) -> int:
+        """An id no flow of this store has or had."""
+        return self._next_id()
+
+    def admit(self, head: Head, event: Admitted) -> asyncio.Future[None]:
+        """Take up a new flow; resolved when it is durable."""
+        resident = self._make_resident(head.id)
+        resident.machine = self._make_machine(resident, head)
+        resident.is_counted = False
+        done: asyncio.Future[None] = self._loop.create_future()
+        self.handle(resident, event, done)
+        return done
+
+    def _make_resident(self, id: int) -> Resident:
+        resident = self.residents[id] = Resident(id)
+        if len(self.residents) > self.config.resident_max:
+            self._evict_some()
+        return resident
+
+    def _make_machine(self, resident: Resident, head: Head, **known: Any) -> Machine:
+        if head.origin is not None:
+            self.responders[_origin_key(head)] = head.id
+        resident.is_counted = head.status in ACTIVE
+        return self.assembly.make_machine(resident, head, **known)
+
+    # Events.
+
+    def tell(self, id: int, event: Event, done: asyncio.Future[None] | None = None) -> None:
+        """Take up an event, now or when the flow was read; `done` hears when it is durable."""
+        resident = self.residents.get(id)
+        if resident is None:
+            resident = self._make_resident(id)
+            resident.wishes.append((event, done))
+            self.background.spawn(self._load(resident), f"postroad flow {id:x}")
+        elif resident.can_handle:
+            self.handle(resident, event, done)
+        else:
+            resident.wishes.append((event, done))
+
+    async def _wake(self, id: int) -> None:
+        """Take up a flow whose time has come; those in memory have timers of their own."""
+        await self.background.wait_for_room(_LOADING_MAX)
+        if id not in self.residents:
+            self.tell(id, Woke())
+
+    def handle(
+        self,
+        resident: Resident,
+        event: Event,
+        done: asyncio.Future[None] | None = None,
+        tx: Transaction | None = None,
+    ) -> None:
+        """Take up an event, with the transaction of the step that it is the end of."""
+        machine = resident.machine
+        assert machine is not None
+        began = self._loop.time()
+        try:
+            transition = machine.handle(event, now_ms())
+        except UsageError as error:
+            # What an operator wants cannot happen to it now.
+            self._refuse([(event, done)], error)
+            return
+        if self._loop.time() - began > _SLOW_S:
+            self._complain(machine)
+        if isinstance(event, StepDone | StepRaised):
+            self._stepping.forget(resident.id, event.position)
+        HANDLED.reach(flow=resident.id, event=event)
+        if transition.concludes is not None:
+            tx, resident.tx = resident.tx, None
+            if tx is not None and not transition.concludes:
+                tx.undo()
+                tx = None
+        self._commit(resident, machine, transition, done, tx)
+        if transition.statement is not None:
+            assert isinstance(transition.statement, Statement)
+            self._stepping.run_statement(resident, transition.statement)
+        elif transition.concludes is not None:
+            self._catch_up(resident)
+
+    def _catch_up(self, resident: Resident) -> None:
+        """Take up what has happened while a transaction was open."""
+        wishes = list(resident.wishes)
+        resident.wishes.clear()
+        for event, done in wishes:
+            self.tell(resident.id, event, done)
+
+    def lose(self, resident: Resident, error: Exception) -> None:
+        """Give up what is in memory of a flow, because it cannot be committed any more."""
+        if resident.tx is not None:
+            resident.tx.undo()
+            resident.tx = None
+        resident.lane.is_broken = True
+        if not resident.pending:
+            self._on_lost(resident, error)
+
+    def _complain(self, machine: Machine) -> None:
+        logger.warning(
+            "flow %s of %s kept this node waiting for more than %g s: do what takes long inside "
+            "flow.step",
+            show_id(machine.head.id), machine.head.name, _SLOW_S,
+        )  # fmt: skip
+
+    def _refuse(
+        self, wishes: list[tuple[Event, asyncio.Future[None] | None]], error: Exception
+    ) -> None:
+        """Events are not taken up after all."""
+        for event, done in wishes:
+            if isinstance(event, Heard):
+                self.writing.put_back(event.receipt)
+            fail(done, error)
+
+    # Commits.
+
+    def _commit(
+        self,
+        resident: Resident,
+        machine: Machine,
+        transition: Transition,
+        done: asyncio.Future[None] | None,
+        tx: Transaction | None = None,
+    ) -> None:
+        for position in transition.cancels:
+            self._stepping.cancel(resident.id, position)
+        self._set_timer(resident, machine)
+        if transition.is_empty and tx is None:
+            # What is to be run waits for what is under way.
+            if resident.newest is not None:
+                resident.newest.runs += transition.runs
+            else:
+                self._stepping.start(resident.id, transition.runs)
+            resolve(done)
+            return
+
+        def on_settled(unit: FlowCommit, error: Exception | None) -> None:
+            self._on_settled(resident, unit, error, done)
+
+        unit = self.writing.make_unit(resident, machine, transition, tx, on_settled)
+        resident.pending += 1
+        resident.newest = unit
+        self.admission.count(resident, machine)
+        turn = None if tx is None else tx.close()
+        if turn is None:
+            self.store.submit(unit)
+        elif turn.is_lost:
+            unit.settle(TransactionLost("the transaction took too long and was undone"))
+        else:
+            turn.end(unit)
+
+    def _on_settled(
+        self,
+        resident: Resident,
+        unit: FlowCommit,
+        error: Exception | None,
+        done: asyncio.Future[None] | None,
+    ) -> None:
+        resident.pending -= 1
+        if resident.newest is unit:
+            resident.newest = None
+        if error is not None or unit.is_duplicate:
+            error = error or PostroadError("it exists already")
+            fail(done, error)
+            self.admission.uncount(resident, unit)
+            self._on_lost(resident, error, is_duplicate=unit.is_duplicate)
+            return
+        self._breaks = 0
+        COMMITTED.reach(flow=resident.id)
+        resolve(done)
+        if unit.transition.is_over:
+            self._pass_on(resident)
+            self.results.tell(unit.head)
+        else:
+            self._stepping.start(resident.id, unit.runs)
+            if unit.transition.is_new and unit.head.status is Status.QUEUED:
+                self.admission.fill(unit.head.name)
+            self._look_after(resident)
+
+    def _look_after(self, resident: Resident) -> None:
+        """See what is to be done with a flow once all of it is durable."""
+        machine = resident.machine
+        if resident.pending or machine is None or self._is_closed:
+            return
+        if machine.code is None:
+            self._pass_on(resident)
+            if machine.head.status is Status.RUNNING and resident.id not in self.residents:
+                # It begins anew, and nothing of before may be left.
+                self.tell(resident.id, Loaded())
+        elif self.config.reload and resident.is_idle:
+            self._forget(resident)
+
+    def _pass_on(self, resident: Resident) -> None:
+        """Let a flow leave the memory, and give what waits for it to what is read of it next."""
+        for event, done in self._forget(resident):
+            self.tell(resident.id, event, done)
+
+    def _on_lost(self, resident: Resident, error: Exception, *, is_duplicate: bool = False) -> None:
+        """Something was not committed: what follows from it has not happened."""
+        resident.lane.is_broken = True
+        if resident.tx is not None:
+            resident.tx.undo()
+            resident.tx = None
+        if resident.machine is not None:
+            resident.machine.drop_code()
+        self._stepping.cancel_all(resident.id)
+        if resident.pending or self.residents.get(resident.id) is not resident:
+            return
+        self._refuse(self._forget(resident), error)
+        if is_duplicate:
+            logger.warning("a session was opened twice; the second one is ignored")
+        elif not self._is_closed and not isinstance(error, NotRunning):
+            is_known = isinstance(error, MailboxFull | StoreError)
+            level = logging.DEBUG if is_known else logging.WARNING
+            logger.log(level, "flow %s is read again: %s", show_id(resident.id), error)
+            self._breaks += 1
+            pause_s = backoff(
+                self._breaks,
+                first_s=_BROKEN_FIRST_S,
+                max_s=_BROKEN_MAX_S,
+                chance=random.random(),
+            )
+            self._loop.call_later(pause_s, self.take_up, resident.id)
+
+    def take_up(self, id: int) -> None:
+        """Go on with a flow that is in the store and perhaps not in memory."""
+        if not self._is_closed and id not in self.residents:
+            self.tell(id, Loaded())
+
+    # Memory.
+
+    async def _load(self, resident: Resident) -> None:
+        """Read a flow, and give it what has happened meanwhile."""
+        found = await self._read(resident.id)
+        LOADED.reach(flow=resident.id)
+        if found is None or found.head.is_over:
+            self._on_nobody(resident, found)
+            return
+        head = found.head
+        machine = resident.machine = self._make_machine(
+            resident, head, records=found.records, kept=found.kept, signals=found.signals
+        )
+        resident.on_read()
+        wishes = list(resident.wishes)
+        resident.wishes.clear()
+        if found.problem is not None and head.status is Status.RUNNING:
+            self._observe(resident, machine, found.problem)
+        elif head.recoveries > self.config.recoveries_max and head.status is Status.RUNNING:
+            text = f"the process ended {head.recoveries} times while this flow came no further"
+            self._observe(resident, machine, FlowParked(text))
+        elif head.status is Status.RUNNING:
+            self.handle(resident, Loaded())
+        else:
+            self._set_timer(resident, machine)
+        for event, done in wishes:
+            if isinstance(event, Loaded):
+                resolve(done)
+            else:
+                self.tell(resident.id, event, done)
+        self._look_after(resident)
+
+    async def _read(self, id: int) -> tables.StoredFlow | None:
+        attempt = 0
+        while True:
+            try:
+                return await self.store.read(tables.read_flow, id)
+            except StoreError as error:
+                attempt += 1
+                logger.debug("flow %s cannot be read: %s", show_id(id), error)
+                await asyncio.sleep(min(_BROKEN_FIRST_S * 2.0 ** min(attempt, 16), _BROKEN_MAX_S))
+
+    def _observe(self, resident: Resident, machine: Machine, problem: Exception) -> None:
+        self._commit(resident, machine, machine.observe(problem, now_ms()), None)
+
+    def _on_nobody(self, resident: Resident, found: tables.StoredFlow | None) -> None:
+        """There is no such flow, or it has ended: nothing can happen to it any more."""
+        state = "is not known here" if found is None else f"is {found.head.status}"
+        for event, done in self._forget(resident):
+            if isinstance(event, Heard):
+                self.writing.drop(event.receipt)
+            fail(done, UsageError(f"flow {show_id(resident.id)} {state}"))
+
+    def _forget(self, resident: Resident) -> list[tuple[Event, asyncio.Future[None] | None]]:
+        """Let a flow leave the memory; what waits for it."""
+        resident.cancel_timer()
+        if self.residents.get(resident.id) is resident:
+            del self.residents[resident.id]
+        machine = resident.machine
+        if machine is not None:
+            machine.drop_code()
+            if machine.head.origin is not None:
+                self.responders.pop(_origin_key(machine.head), None)
+            if machine.due_ms is not None:
+                self._alarm.set(machine.due_ms)
+        wishes = list(resident.wishes)
+        resident.wishes.clear()
+        resident.on_read()
+        return wishes
+
+    def _evict_some(self) -> None:
+        """Make room: those that nothing has happened to for longest leave."""
+        for resident in list(itertools.islice(self.residents.values(), _EVICTED_AT_ONCE)):
+            if resident.is_idle and not self._stepping.has_any(resident.id):
+                self._forget(resident)
+            else:
+                self.residents.move_to_end(resident.id)
+
+    async def pin(self, id: int) -> Resident:
+        """A flow in memory, which it does not leave until it is unpinned.
+
+        Raises:
+            UsageError: it is not known, or has ended.
+        """
+        while True:
+            is_known: asyncio.Future[None] | None = None
+            if id not in self.residents:
+                is_known = self._loop.create_future()
+                self.tell(id, Loaded(), is_known)
+            resident = self.residents[id]
+            resident.pins += 1
+            await resident.wait_until_read()
+            if self.residents.get(id) is resident and resident.can_handle:
+                return resident
+            resident.pins -= 1
+            if is_known is not None:
+                await is_known
+            # Until what it is in the midst of is over.
+            await asyncio.sleep(_PIN_AGAIN_S)
+
+    def unpin(self, resident: Resident) -> None:
+        """Let a flow leave the memory again."""
+        resident.pins -= 1
+        self._look_after(resident)
+
+    async def run_of(self, id: int) -> int:
+        """How often a flow began anew."""
+        resident = self.residents.get(id)
+        if resident is not None and resident.machine is not None:
+            return resident.machine.head.run
+        head = await self.store.read(tables.read_head, id)
+        return 1 if head is None else head.run
+
+    async def wait(self, id: int) -> Head | None:
+        """Wait until a flow has ended; None if there is none."""
+        if (head := self.results.get(id)) is not None:
+            return head
+        waiter = self.results.expect(id)
+        try:
+            if id not in self.residents:
+                head = await self.store.read(tables.read_head, id)
+                if head is None or head.is_over:
+                    return head
+            return await waiter
+        finally:
+            self.results.give_up(id, waiter)
+
+    # Time.
+
+    def _set_timer(self, resident: Resident, machine: Machine) -> None:
+        resident.cancel_timer()
+        due_ms = machine.due_ms
+        if due_ms is not None and not self._is_closed:
+            pause_s = min(max(due_ms - now_ms(), 0) / 1000, _WAKE_AGAIN_S)
+            resident.timer = self._loop.call_later(pause_s, self._on_timer, resident)
+
+    def _on_timer(self, resident: Resident) -> None:
+        resident.timer = None
+        if self.residents.get(resident.id) is resident and resident.can_handle:
+            self.handle(resident, Woke())
+
+
+def _origin_key(head: Head) -> tuple[str, int, int]:
+    assert head.origin is not None
+    return head.origin.peer, head.origin.key.flow, head.origin.key.number

@@ -1,0 +1,134 @@
+"""What can go wrong with flows, below the tree of `postroad.core.errors`.
+
+PostroadError
+├── FlowError                             raised by flows: this conversation has failed
+│   ├── PeerFailed                        the flow at the other end has failed
+│   ├── SessionEnded                      the other end has finished, or closed the session
+│   ├── SessionRejected                   the other end cannot hold this conversation
+│   ├── FlowTimeout (TimeoutError)        something a flow waited for did not come in time
+│   └── FlowKilled                        an operator ended the flow
+├── FlowMismatch                          the code of a flow does not fit what was recorded
+├── Nondeterminism                        a flow waited for something that is not recorded
+├── Unrecordable (TypeError)              a value cannot be written down
+├── StepFailed                            stands for an error that cannot be made again
+├── FlowParked                            the process died too often while the flow ran
+├── NoSuchFlow (LookupError)
+└── Draining                              no new flows are begun now
+"""
+
+from __future__ import annotations
+
+from postroad.core.errors import PostroadError
+
+
+class FlowError(PostroadError):
+    """Raised by the code of a flow: the conversation has failed, and everybody in it is told.
+
+    Make your own kinds of it. Other errors than this one are taken for faults: the flow waits
+    for an operator instead of failing.
+    """
+
+    code = 9000
+
+
+class PeerFailed(FlowError):
+    """The flow at the other end has failed; `kind` names its error if it wants that known.
+
+    Attributes:
+        peer: the node.
+        error_id: what the error is called in the records of both nodes.
+        kind: the class of the error, if the other flow raised a FlowError.
+    """
+
+    code = 9010
+
+    def __init__(
+        self, detail: str, peer: str = "", error_id: str = "", kind: str | None = None
+    ) -> None:
+        super().__init__(detail, peer, error_id, kind)
+        self.detail = detail
+        self.peer = peer
+        self.error_id = error_id
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+class SessionEnded(FlowError):
+    """The other end has finished or closed the session, and more was expected of it."""
+
+    code = 9020
+
+
+class SessionRejected(FlowError):
+    """The other end cannot hold this conversation."""
+
+    code = 9030
+
+
+class FlowTimeout(FlowError, TimeoutError):
+    """What a flow waited for did not come in time."""
+
+    code = 9040
+
+
+class FlowKilled(FlowError):
+    """An operator ended the flow."""
+
+    code = 9050
+
+
+class FlowMismatch(PostroadError):
+    """The code of a flow asks for something else than it did when its steps were recorded."""
+
+    code = 9100
+
+
+class Nondeterminism(PostroadError):
+    """A flow waited for something that is not recorded, so it could not be resumed after it."""
+
+    code = 9200
+
+
+class Unrecordable(PostroadError, TypeError):
+    """A value cannot be written down, so it could not be given back when a flow is resumed."""
+
+    code = 9300
+
+
+class StepFailed(PostroadError):
+    """Stands for an error of a step that cannot be made again from what was recorded.
+
+    Attributes:
+        kind: the class of the error.
+    """
+
+    code = 9400
+
+    def __init__(self, detail: str, kind: str = "") -> None:
+        super().__init__(detail, kind)
+        self.detail = detail
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}" if self.kind else self.detail
+
+
+class FlowParked(PostroadError):
+    """The flow has met an error that is not for it to handle, and waits for an operator."""
+
+    code = 9500
+
+
+class NoSuchFlow(PostroadError, LookupError):
+    """No flow has that id; it may have ended long ago."""
+
+    code = 9600
+
+
+class Draining(PostroadError):
+    """This node begins no new flows now, so that it can be stopped or changed."""
+
+    code = 9700
+    retryable = True

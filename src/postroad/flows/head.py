@@ -1,0 +1,85 @@
+"""What is known of a flow besides its steps."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from .life import ENDED, Status
+from .messages import SessionKey
+from .values import Failure
+
+
+class Origin(msgspec.Struct, frozen=True, array_like=True):
+    """The session that a flow responds to."""
+
+    peer: str
+    key: SessionKey
+    flow: str
+    version: int
+    app: str
+
+
+class Trouble(msgspec.Struct, frozen=True, array_like=True):
+    """Why a flow failed, waits for an operator, or is tried again."""
+
+    error_id: str
+    """The same here and at everybody who was told."""
+    failure: Failure
+    at_ms: int
+    detail: str
+    """Where it happened, for people."""
+
+
+class Head(msgspec.Struct, kw_only=True):
+    """All of a flow but its steps and the messages it has not read."""
+
+    id: int
+    name: str
+    version: int
+    status: Status
+    entropy: bytes
+    """What its random numbers come from."""
+    started_ms: int
+    arguments: bytes = b""
+    client_id: str | None = None
+    origin: Origin | None = None
+    run: int = 1
+    """How often it began anew."""
+    run_ms: int = 0
+    """When it last did."""
+    is_confirmed: bool = False
+    """Whether the other end knows that this flow responds to it."""
+    opened: int = 0
+    """Sessions that earlier runs have opened."""
+    deadline_ms: int | None = None
+    wake_ms: int | None = None
+    """When it must be looked at: 0 for at once, None if only a message can change anything."""
+    attempts: int = 0
+    """How often its last step has been tried in vain."""
+    recoveries: int = 0
+    """How often the process ended since it last came any further."""
+    trouble: Trouble | None = None
+    result: bytes | None = None
+    progress: str | None = None
+    ended_ms: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in ENDED
+
+
+_ID = re.compile("[0-7][0-9a-f]{15}")
+
+
+def show_id(id: int) -> str:
+    """A flow's id as people see it."""
+    return f"{id:016x}"
+
+
+def parse_id(text: str) -> int:
+    """The id that people see as that; raises ValueError if it is none."""
+    if _ID.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no id of a flow")
+    return int(text, 16)

@@ -1,0 +1,302 @@
+"""What operators do with flows: look at them, and help those that cannot help themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from abc import ABC, abstractmethod
+from typing import Any, TypeAlias
+
+import msgspec
+
+from postroad.core.errors import ConfigError, UsageError
+from postroad.durable.store.ledger import Ledger
+
+from . import tables, values
+from .alarm import now_ms
+from .config import FlowsConfig
+from .engine import Engine
+from .errors import NoSuchFlow
+from .events import Event, Killed, Paused, Resumed, Retried, Signalled
+from .head import Head, parse_id, show_id
+from .life import Status
+from .records import Kind, Record
+
+_FORGET_AT_ONCE = 500
+_LIST_MAX = 1_000
+
+
+class FlowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow, as people see it."""
+
+    id: str
+    name: str
+    version: int
+    status: Status
+    started_at: float
+    ended_at: float | None
+    client_id: str | None
+    peer: str | None
+    """The node it responds to."""
+    run: int
+    progress: str | None
+    wakes_at: float | None
+    attempts: int
+    error: str | None
+    error_id: str | None
+    detail: str | None
+    """Where the error happened."""
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """A step, as people see it."""
+
+    number: int
+    place: str
+    kind: Kind
+    name: str
+    at: float
+    value: Any
+    error: str | None
+
+
+def view(head: Head) -> FlowView:
+    """A flow, as people see it."""
+    trouble = head.trouble
+    failure = None if trouble is None else trouble.failure
+    return FlowView(
+        id=show_id(head.id),
+        name=head.name,
+        version=head.version,
+        status=head.status,
+        started_at=head.started_ms / 1000,
+        ended_at=None if head.ended_ms is None else head.ended_ms / 1000,
+        client_id=head.client_id,
+        peer=None if head.origin is None else head.origin.peer,
+        run=head.run,
+        progress=head.progress,
+        wakes_at=head.wake_ms / 1000 if head.wake_ms else None,
+        attempts=head.attempts,
+        error=None if failure is None else f"{failure.kind.rpartition(':')[2]}: {failure.text}",
+        error_id=None if trouble is None else trouble.error_id,
+        detail=None if trouble is None else trouble.detail,
+    )
+
+
+def view_step(number: int, record: Record) -> StepView:
+    """A step, as people see it."""
+    failure = record.failure
+    return StepView(
+        number=number,
+        place=".".join(map(str, record.position)),
+        kind=record.kind,
+        name=record.name,
+        at=record.at_ms / 1000,
+        value=_readable(record.value),
+        error=None if failure is None else f"{failure.kind.rpartition(':')[2]}: {failure.text}",
+    )
+
+
+def _readable(encoded: bytes | None) -> Any:
+    if encoded is None:
+        return None
+    try:
+        return values.decode(encoded)
+    except msgspec.DecodeError:
+        return encoded
+
+
+_Views: TypeAlias = list[FlowView]
+_Steps: TypeAlias = list[StepView]
+_Records: TypeAlias = list[Record]
+
+
+class FlowOperations(ABC):
+    """Looks at flows and changes what becomes of them; every change is durable when it returns."""
+
+    config: FlowsConfig
+
+    @property
+    @abstractmethod
+    def engine(self) -> Engine:
+        """What runs them; only while running."""
+
+    async def head_of(self, id: str) -> Head:
+        """What is known of a flow; raises NoSuchFlow if there is none."""
+        number = _parse(id)
+        resident = self.engine.residents.get(number)
+        if resident is not None and resident.machine is not None:
+            return resident.machine.head
+        head = await self.engine.store.read(tables.read_head, number)
+        if head is None:
+            raise NoSuchFlow(f"no flow {id} is known here")
+        return head
+
+    # Looking.
+
+    async def list(
+        self,
+        status: Status | str | None = None,
+        name: str | None = None,
+        *,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> _Views:
+        """Flows, the newest first.
+
+        Args:
+            status: only those of this one.
+            name: only those of this one.
+            before: only those begun before this one.
+            limit: as many as that.
+        """
+        if not 0 < limit <= _LIST_MAX:
+            raise ConfigError(f"limit={limit} must be from 1 to {_LIST_MAX}")
+        wanted = None if status is None else _status(status)
+        last = None if before is None else _parse(before)
+        heads = await self.engine.store.read(tables.list_heads, wanted, name, last, limit)
+        return [view(it) for it in heads]
+
+    async def show(self, id: str) -> FlowView:
+        """One flow."""
+        return view(await self.head_of(id))
+
+    async def history(self, id: str) -> _Steps:
+        """The steps of a flow, in the order they were done."""
+        head = await self.head_of(id)
+        records = await self.engine.store.read(tables.read_steps, head.id)
+        return [view_step(number, it) for number, it in enumerate(records)]
+
+    async def query(self, id: str, name: str) -> Any:
+        """Ask the code of a flow something; it answers with what `flow.answer` was given."""
+        head = await self.head_of(id)
+        if head.status is not Status.RUNNING:
+            raise UsageError(f"flow {id} is {head.status}: only one that runs answers")
+        resident = await self.engine.pin(head.id)
+        try:
+            answers = {} if resident.flow is None else resident.flow.answers
+            if name not in answers:
+                known = ", ".join(sorted(answers)) or "none"
+                raise UsageError(f"flow {id} answers no query {name!r}; it answers: {known}")
+            return answers[name]()
+        finally:
+            self.engine.unpin(resident)
+
+    # Changing.
+
+    async def _tell(self, id: str, event: Event) -> None:
+        head = await self.head_of(id)
+        if head.is_over:
+            raise UsageError(f"flow {id} has ended: it is {head.status}")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.engine.tell(head.id, event, done)
+        await done
+
+    async def signal(self, id: str, name: str, value: Any = None) -> None:
+        """Send a signal to a flow; it waits there until the code asks for it."""
+        await self._tell(id, Signalled(name, values.encode(value, f"signal {name!r}")))
+
+    async def retry(self, id: str) -> None:
+        """Try a flow again that is parked, or waits to be tried again."""
+        await self._tell(id, Retried())
+
+    async def pause(self, id: str) -> None:
+        """Have a flow rest; what is said to it is kept."""
+        await self._tell(id, Paused())
+
+    async def resume(self, id: str) -> None:
+        """Have a flow go on that was paused."""
+        await self._tell(id, Resumed())
+
+    async def kill(self, id: str, reason: str = "killed by an operator") -> None:
+        """End a flow; everybody it talks to is told that it has failed."""
+        await self._tell(id, Killed(reason))
+
+    async def fork(self, id: str, step: int) -> str:
+        """Begin a flow anew from one of its steps, as another flow; returns the id of that one.
+
+        Everything before that step counts as done. What comes after may not depend on a session
+        that was opened before: two flows cannot have one.
+        """
+        head = await self.head_of(id)
+        if head.origin is not None:
+            raise UsageError(f"flow {id} responds to another one, which knows only this one")
+        records = await self.engine.store.read(tables.read_steps, head.id)
+        if not 0 <= step <= len(records):
+            raise UsageError(f"flow {id} has steps 0 to {len(records) - 1}: there is no {step}")
+        kept = records[:step]
+        for number, record in enumerate(kept):
+            if record.sessions:
+                raise UsageError(
+                    f"step {number} of flow {id} is {record.label}: a session cannot be shared, "
+                    f"so fork from step {number} or an earlier one"
+                )
+        return await self._fork(head, kept)
+
+    async def _fork(self, head: Head, records: _Records) -> str:
+        copy = msgspec.structs.replace(
+            head,
+            id=self.engine.new_id(),
+            status=Status.PAUSED,
+            client_id=None,
+            trouble=None,
+            result=None,
+            ended_ms=None,
+            wake_ms=None,
+            attempts=0,
+            recoveries=0,
+            deadline_ms=None,
+        )
+
+        def write(ledger: Ledger) -> None:
+            tables.insert_head(ledger.database, tables.head_row(copy))
+            tables.insert_steps(ledger.database, copy.id, 0, records)
+
+        await self.engine.store.write(write)
+        id = show_id(copy.id)
+        await self.resume(id)
+        return id
+
+    async def forget(self, client_id: str) -> None:
+        """Let go of a flow that was begun under an id and has ended, with its result."""
+        head = await self.engine.store.read(tables.find_client, client_id)
+        if head is None:
+            raise NoSuchFlow(f"no flow was begun as {client_id!r}")
+        if not head.is_over:
+            raise UsageError(f"the flow begun as {client_id!r} is {head.status}: it has not ended")
+        id = head.id
+        await self.engine.store.write(lambda ledger: tables.delete_flow(ledger.database, id))
+
+    async def forget_old(self) -> None:
+        """Let go of all that ended long ago."""
+        config = self.config
+        for has_client, keep_s in ((False, config.keep_s), (True, config.keep_client_s)):
+            before_ms = now_ms() - round(keep_s * 1000)
+            while True:
+                old = await self.engine.store.read(
+                    tables.ended_before, before_ms, _FORGET_AT_ONCE, has_client=has_client
+                )
+                if old:
+                    await self.engine.store.write(functools.partial(_delete, ids=old))
+                if len(old) < _FORGET_AT_ONCE:
+                    break
+
+
+def _delete(ledger: Ledger, ids: list[int]) -> None:
+    for id in ids:
+        tables.delete_flow(ledger.database, id)
+
+
+def _parse(id: str) -> int:
+    try:
+        return parse_id(id)
+    except ValueError:
+        raise NoSuchFlow(f"{id!r} is no id of a flow: those have 16 digits and letters") from None
+
+
+def _status(status: Status | str) -> Status:
+    try:
+        return Status(status)
+    except ValueError:
+        known = ", ".join(it.value for it in Status)
+        raise ConfigError(f"no flow is ever {status!r}; there are: {known}") from None

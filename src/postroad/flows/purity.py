@@ -1,0 +1,417 @@
+"""Calls in flow code that would not give the same again when the code is run again.
+
+They are found in the source, by the object that a name stands for: an alias is seen through, and
+a local variable that only looks alike is left alone. Names are looked up without running any code
+of the user's.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import BuiltinMethodType, CodeType
+from typing import Any
+
+import msgspec
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+# What a name stands for that is not known before the code runs.
+_UNKNOWN = object()
+
+_RANDOM = (
+    "betavariate binomialvariate choice choices expovariate gammavariate gauss getrandbits "
+    "lognormvariate normalvariate paretovariate randbytes randint random randrange sample seed "
+    "shuffle triangular uniform vonmisesvariate weibullvariate Random"
+)
+
+_STEP = "do it in a function and `await flow.step(function)`"
+
+# What to use instead, and of which names in which modules.
+_REPLACEMENTS: dict[str, dict[str, str]] = {
+    "use `await flow.sleep(seconds)`": {"asyncio": "sleep", "time": "sleep"},
+    "use `await flow.select(...)` with `flow.sleep(seconds)` as one of its branches": {
+        "asyncio": "timeout timeout_at wait_for",
+    },
+    "use `await flow.gather(...)` for all, or `await flow.select(...)` for the first": {
+        "asyncio": "as_completed wait",
+    },
+    "use `await flow.gather(...)`": {
+        "asyncio": "Task TaskGroup create_task ensure_future gather shield",
+    },
+    "use `await flow.signal(name, type)` to wait for others, `await flow.gather(...)` within": {
+        "asyncio": (
+            "Barrier BoundedSemaphore Condition Event Future LifoQueue Lock PriorityQueue Queue "
+            "Semaphore"
+        ),
+    },
+    "use `flow.now()`": {
+        "datetime": "date.today datetime.now datetime.utcnow",
+        "time": (
+            "asctime clock_gettime clock_gettime_ns ctime gmtime localtime monotonic monotonic_ns "
+            "perf_counter perf_counter_ns process_time process_time_ns strftime thread_time "
+            "thread_time_ns time time_ns"
+        ),
+    },
+    "use `flow.random()`": {"random": _RANDOM},
+    # Whoever knows the flow can foretell flow.random(): it is no source of secrets.
+    "let `await flow.step(function)` call it, which keeps what comes": {
+        "os": "getrandom urandom",
+        "random": "SystemRandom",
+        "secrets": "choice randbelow randbits token_bytes token_hex token_urlsafe",
+    },
+    "use `flow.uuid()`": {"uuid": "uuid1 uuid4 uuid6 uuid7"},
+    _STEP: {
+        "asyncio": (
+            "all_tasks create_subprocess_exec create_subprocess_shell current_task get_event_loop "
+            "get_running_loop new_event_loop open_connection open_unix_connection run "
+            "run_coroutine_threadsafe start_server start_unix_server to_thread wrap_future"
+        ),
+        "builtins": "input open",
+        "concurrent.futures": "ProcessPoolExecutor ThreadPoolExecutor",
+        "multiprocessing": "Pool Process",
+        "os": "fork popen posix_spawn posix_spawnp system",
+        "subprocess": "Popen call check_call check_output getoutput getstatusoutput run",
+        "threading": "Thread Timer",
+    },
+}
+# The module has them only once somebody asked for them.
+_LAZY = set(_REPLACEMENTS[_STEP]["concurrent.futures"].split())
+_MODULES = {module for modules in _REPLACEMENTS.values() for module in modules}
+
+# With so many arguments they depend on nothing else.
+_PURE_WITH = {
+    "random.Random": 1,
+    "time.asctime": 1,
+    "time.ctime": 1,
+    "time.gmtime": 1,
+    "time.localtime": 1,
+    "time.strftime": 2,
+}
+
+
+class Impurity(msgspec.Struct, frozen=True):
+    """A call that gives something else each time, or that a flow cannot wait for."""
+
+    line: int
+    """Where it is in the file."""
+    call: str
+    """What is called, by its full name."""
+    advice: str
+    """What to use instead."""
+
+
+def find_impurities(function: Callable[..., Any]) -> list[Impurity]:
+    """Find them in the source of a flow function, in order; none if there is no source.
+
+    What is within nested functions counts, unless they are given to `flow.step`.
+    """
+    try:
+        plain = _plain(function)
+        code: CodeType = plain.__code__
+        lines, first_line = inspect.getsourcelines(code)
+        definition = _find_definition("".join(lines), code.co_name)
+        if definition is None:
+            return []
+        search = _Search(_outer_names(plain))
+        search.look_through(definition)
+        shift = max(first_line, 1) - 1
+        found = (
+            Impurity(line + shift, known.call, known.advice)
+            for line, _, known in sorted(search.found)
+        )
+        return list(dict.fromkeys(found))
+    except Exception:
+        # This is advice: whatever is odd about the function, it may not keep a flow from starting.
+        return []
+
+
+def explain(impurities: Iterable[Impurity], function: Callable[..., Any]) -> str:
+    """A text for whoever wrote the function; empty if there is nothing to say."""
+    code = getattr(_plain(function), "__code__", None)
+    file_name = code.co_filename if isinstance(code, CodeType) else "unknown file"
+    entries = [
+        f"  {file_name}:{impurity.line}: {impurity.call}(): {impurity.advice}"
+        for impurity in impurities
+    ]
+    if not entries:
+        return ""
+    name = getattr(function, "__qualname__", None) or repr(function)
+    head = f"{name} may not do the same when it is run again after a crash:"
+    return "\n".join([head, *entries])
+
+
+def _plain(function: Callable[..., Any]) -> Any:
+    """The function as written, without decorators and the object it is bound to."""
+    try:
+        unwrapped = inspect.unwrap(function)
+    except ValueError:  # It wraps itself.
+        return function
+    return getattr(unwrapped, "__func__", unwrapped)
+
+
+def _find_definition(source: str, name: str) -> _Function | None:
+    # A body in a block keeps its indentation, which texts over several lines may rely on.
+    is_indented = source[:1].isspace()
+    tree = ast.parse(f"if True:\n{source}" if is_indented else source)
+    if is_indented:
+        ast.increment_lineno(tree, -1)
+    for node in ast.walk(tree):
+        if isinstance(node, _Function) and node.name == name:
+            return node
+    return None
+
+
+# What names stand for.
+
+
+class _Known(msgspec.Struct, frozen=True, order=True):
+    """A callable that flow code should not call."""
+
+    call: str
+    advice: str
+
+
+def _known_callables() -> dict[int, _Known]:
+    """By identity, and of the modules that are loaded: of others nobody can have anything."""
+    known: dict[int, _Known] = {}
+    for advice, modules in _REPLACEMENTS.items():
+        for module_name, paths in modules.items():
+            for path in paths.split() if module_name in sys.modules else ():
+                target: object = sys.modules[module_name]
+                for part in path.split("."):
+                    target = _member(target, part)
+                if target is not _UNKNOWN:
+                    known.setdefault(id(target), _Known(f"{module_name}.{path}", advice))
+    return known
+
+
+def _member(owner: object, name: str) -> object:
+    """What an object has under a name, as far as can be told without running its code."""
+    return inspect.getattr_static(owner, name, _UNKNOWN)
+
+
+def _unbound(value: object) -> object:
+    """`datetime.now` is another object whenever it is looked up: find what it is made of."""
+    if type(value) is BuiltinMethodType and issubclass(type(value.__self__), type):
+        return _member(value.__self__, value.__name__)
+    return value
+
+
+def _outer_names(function: Any) -> list[Mapping[str, object]]:
+    """What a function sees from outside, inner names first."""
+    closure: dict[str, object] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            closure[name] = cell.cell_contents
+        except ValueError:  # It has no value yet.
+            closure[name] = _UNKNOWN
+    return [closure, function.__globals__, vars(builtins)]
+
+
+def _load_imported(function: _Function) -> None:
+    """Load what of our modules the function imports within, as it would itself when it runs."""
+    names: set[str] = set()
+    attributes: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+        if isinstance(node, ast.Attribute):
+            attributes.add(node.attr)
+    for name in _MODULES & names:
+        importlib.import_module(name)
+    for name in _LAZY & (names | attributes):
+        getattr(importlib.import_module("concurrent.futures"), name, None)
+
+
+def _module(name: str) -> object:
+    return sys.modules.get(name, _UNKNOWN)
+
+
+class _Bindings(ast.NodeVisitor):
+    """The names that the body of a function or class makes its own, with what is known of them."""
+
+    def __init__(self, body: Iterable[ast.AST], arguments: ast.arguments | None = None) -> None:
+        self.names: dict[str, object] = {}
+        self._foreign: set[str] = set()
+        for argument in _arguments(arguments) if arguments else ():
+            self._bind(argument.arg)
+        for node in body:
+            self.visit(node)
+        for name in self._foreign:
+            self.names.pop(name, None)
+
+    def _bind(self, name: str | None, value: object = _UNKNOWN) -> None:
+        if name is not None:
+            is_other = self.names.get(name, value) is not value
+            self.names[name] = _UNKNOWN if is_other else value
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            self._bind(node.id)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            module = _module(alias.name)
+            root = alias.name.partition(".")[0]
+            self._bind(alias.asname or root, module if alias.asname else _module(root))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = _module(node.module) if node.module and not node.level else _UNKNOWN
+        for alias in node.names:
+            self._bind(alias.asname or alias.name, _member(module, alias.name))
+
+    def _visit_foreign(self, node: ast.Global | ast.Nonlocal) -> None:
+        self._foreign.update(node.names)
+
+    visit_Global = visit_Nonlocal = _visit_foreign
+
+    def _visit_inner(self, node: _Function | ast.ClassDef) -> None:
+        self._bind(node.name)
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _visit_inner
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        """Leave it out: its names are its own."""
+
+    def _visit_comprehension(self, node: _Comprehension) -> None:
+        for part in ast.walk(node):
+            if isinstance(part, ast.NamedExpr):
+                self._bind(part.target.id)
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
+
+    def _visit_named(self, node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar) -> None:
+        self._bind(node.name)
+        self.generic_visit(node)
+
+    visit_ExceptHandler = visit_MatchAs = visit_MatchStar = _visit_named
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        self._bind(node.rest)
+        self.generic_visit(node)
+
+
+def _arguments(arguments: ast.arguments) -> Iterator[ast.arg]:
+    yield from (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    yield from (argument for argument in (arguments.vararg, arguments.kwarg) if argument)
+
+
+class _Search(ast.NodeVisitor):
+    """Walks through a function and keeps, by place, what it should not call."""
+
+    def __init__(self, outer: list[Mapping[str, object]]) -> None:
+        self.found: list[tuple[int, int, _Known]] = []
+        self._known: dict[int, _Known] = {}
+        # What is visible at the node that is visited, inner names first.
+        self._scopes = outer
+        # Functions that run as steps, where everything is allowed: names and lambdas.
+        self._steps: set[str | ast.expr] = set()
+
+    def look_through(self, function: _Function) -> None:
+        """Look at the body alone: defaults and decorators run when the module is loaded."""
+        _load_imported(function)
+        self._known = _known_callables()
+        self._steps = _find_steps(function)
+        self._look_within(function.body, _Bindings(function.body, function.args).names)
+
+    def _look_within(self, body: Iterable[ast.AST], names: Mapping[str, object]) -> None:
+        outside, self._scopes = self._scopes, [names, *self._scopes]
+        self._visit_all(body)
+        self._scopes = outside
+
+    def visit_Call(self, node: ast.Call) -> None:
+        known = self._known.get(id(_unbound(self._resolve(node.func))))
+        if known is not None and not _is_pure(known, node):
+            self.found.append((node.lineno, node.col_offset, known))
+        self.generic_visit(node)
+
+    def _resolve(self, node: ast.expr) -> object:
+        if isinstance(node, ast.Name):
+            return next((scope[node.id] for scope in self._scopes if node.id in scope), _UNKNOWN)
+        if isinstance(node, ast.Attribute):
+            return _member(self._resolve(node.value), node.attr)
+        if isinstance(node, ast.Subscript):  # A generic class, as in Queue[int]().
+            return self._resolve(node.value)
+        return _UNKNOWN
+
+    def _visit_function(self, node: _Function) -> None:
+        self._visit_all([*node.decorator_list, *_defaults(node.args)])
+        if node.name not in self._steps:
+            self._look_inside(node.body, _Bindings(node.body, node.args).names)
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _visit_function
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._visit_all(_defaults(node.args))
+        if node not in self._steps:
+            self._look_inside([node.body], _Bindings([node.body], node.args).names)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
+        self._look_within(node.body, _ClassNames(_Bindings(node.body).names))
+
+    def _visit_comprehension(self, node: _Comprehension) -> None:
+        # The first of its sources does not see its names yet.
+        self.visit(node.generators[0].iter)
+        targets = _Bindings(generator.target for generator in node.generators).names
+        self._look_inside(_parts(node), targets)
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
+
+    def _look_inside(self, body: Iterable[ast.AST], names: Mapping[str, object]) -> None:
+        """Look into a scope of its own, which does not see the names of a class around it."""
+        outside = self._scopes
+        self._scopes = [scope for scope in outside if not isinstance(scope, _ClassNames)]
+        self._look_within(body, names)
+        self._scopes = outside
+
+    def _visit_all(self, nodes: Iterable[ast.AST]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+
+class _ClassNames(dict[str, object]):
+    """Names of a class body, which its methods do not see."""
+
+
+def _parts(node: _Comprehension) -> Iterator[ast.expr]:
+    """The expressions of a comprehension that it evaluates again and again."""
+    yield from (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+    for generator in node.generators:
+        yield generator.iter
+        yield from generator.ifs
+
+
+def _defaults(arguments: ast.arguments) -> list[ast.expr]:
+    return [*arguments.defaults, *(default for default in arguments.kw_defaults if default)]
+
+
+def _find_steps(function: _Function) -> set[str | ast.expr]:
+    """What is given to `flow.step`: names of functions, and lambdas, also by their name."""
+    steps: set[str | ast.expr] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            for step in node.args[:1] if node.func.attr == "step" else ():
+                steps.add(step.id if isinstance(step, ast.Name) else step)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            if names & steps:
+                steps.add(node.value)
+    return steps
+
+
+def _is_pure(known: _Known, node: ast.Call) -> bool:
+    """Tell whether it is given all it needs; arguments with a star may be that."""
+    needed = _PURE_WITH.get(known.call)
+    given = [*node.args, *node.keywords]
+    has_star = any(isinstance(argument, ast.Starred) for argument in node.args)
+    return needed is not None and (has_star or len(given) >= needed)

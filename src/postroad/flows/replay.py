@@ -1,0 +1,44 @@
+"""Brings the code of a flow to where its record ends, by giving it what it was given before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import waiting
+from .code import Code
+from .log import Log, outcome_of
+from .records import Kind, Record
+from .requests import Statement
+from .transactions import decode_results
+
+
+def replay(code: Code, log: Log, move_time: Callable[[int], None]) -> None:
+    """Start the code, and feed it its record in the order in which that was written.
+
+    Raises:
+        Diverged: the code asks for something else.
+    """
+    code.start()
+    while not log.is_over:
+        record = log.upcoming
+        move_time(record.at_ms)
+        if record.kind is Kind.TRANSACTION:
+            _replay_transaction(code, log, record)
+            continue
+        ask = waiting.asked_at(code, record.position)
+        if ask is None:
+            raise log.diverged(waiting.describe(code))
+        log.take(ask)
+        code.resume(record.position, outcome_of(ask, record))
+
+
+def _replay_transaction(code: Code, log: Log, record: Record) -> None:
+    """Give the code what the statements of a transaction returned, until it ends it."""
+    for number, result in enumerate(decode_results(record.value)):
+        ask = waiting.asked_at(code, (*record.position, number))
+        if not isinstance(ask, Statement) or ask.digest != result.digest:
+            raise log.diverged(waiting.describe(code))
+        ask.transaction.add(ask, result)
+        code.resume(ask.position, result.read())
+    if not log.is_over and log.upcoming is record:
+        raise log.diverged(waiting.describe(code))

@@ -1,0 +1,115 @@
+"""A flow that is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from postroad.durable.handling import Lane
+
+from .events import Event
+
+if TYPE_CHECKING:
+    from postroad.durable import Transaction
+
+    from .commit import FlowCommit
+    from .handle import Flow
+    from .machine import Machine
+
+Wish = tuple[Event, asyncio.Future[None] | None]
+"""An event, with whoever wants to know when what follows from it is durable."""
+
+
+class Resident:
+    """What a node has of a flow besides what is in the store.
+
+    Attributes:
+        machine: None while it is read.
+        flow: what its code works with.
+        lane: broken when something could not be committed.
+        pending: commits that are under way.
+        newest: the last of them.
+        wishes: events that wait until it was read.
+        pins: how many need it to stay in memory.
+        timer: for the time it must be looked at.
+        tx: the transaction whose statements run; nothing else happens meanwhile.
+        is_counted: whether it is one of those that may run at the same time.
+    """
+
+    __slots__ = (
+        "flow",
+        "id",
+        "is_counted",
+        "is_read",
+        "lane",
+        "machine",
+        "newest",
+        "pending",
+        "pins",
+        "timer",
+        "tx",
+        "wishes",
+    )
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.machine: Machine | None = None
+        # Resolved when it was read, or could not be.
+        self.is_read: asyncio.Future[None] | None = None
+        self.flow: Flow | None = None
+        self.lane = Lane()
+        self.pending = 0
+        self.newest: FlowCommit | None = None
+        self.wishes: deque[Wish] = deque()
+        self.pins = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self.tx: Transaction | None = None
+        self.is_counted = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may leave the memory."""
+        is_busy = self.pending or self.wishes or self.pins or self.tx is not None
+        return not is_busy and self.machine is not None
+
+    @property
+    def can_handle(self) -> bool:
+        """Whether it can take up events: it was read, and nothing of it is lost or put away."""
+        machine = self.machine
+        if machine is None or machine.is_spent:
+            return False
+        return self.tx is None and not self.lane.is_broken
+
+    async def wait_until_read(self) -> None:
+        """Wait until it was read, or will not be."""
+        if self.machine is None:
+            if self.is_read is None:
+                self.is_read = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self.is_read)
+
+    def on_read(self) -> None:
+        """It was read, or will not be."""
+        if self.is_read is not None and not self.is_read.done():
+            self.is_read.set_result(None)
+
+    def cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def __repr__(self) -> str:
+        what = "being read" if self.machine is None else self.machine.head.status
+        return f"<Resident {self.id:x} {what}, {self.pending} commits under way>"
+
+
+def resolve(done: asyncio.Future[None] | None) -> None:
+    """Tell whoever waits, if somebody does, that it is durable."""
+    if done is not None and not done.done():
+        done.set_result(None)
+
+
+def fail(done: asyncio.Future[None] | None, error: Exception) -> None:
+    """Tell whoever waits, if somebody does, that it was not done."""
+    if done is not None and not done.done():
+        done.set_exception(error)

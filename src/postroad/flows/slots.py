@@ -1,0 +1,50 @@
+"""How many flows of each kind run at the same time, where that is limited."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from .definition import Definition
+from .life import Status
+
+ACTIVE = frozenset({Status.RUNNING, Status.RETRYING})
+"""Those that take up room."""
+
+_UNLIMITED = 10_000
+
+
+class Slots:
+    """Counts the flows that run, and those that are about to."""
+
+    def __init__(self) -> None:
+        self._running: Counter[str] = Counter()
+        self._reserved: set[int] = set()
+
+    def add(self, name: str, number: int = 1) -> None:
+        """So many more run, or fewer."""
+        self._running[name] += number
+        if not self._running[name]:
+            del self._running[name]
+
+    def reserve(self, name: str, id: int) -> None:
+        """Count a flow already that is about to run."""
+        if id not in self._reserved:
+            self._reserved.add(id)
+            self.add(name)
+
+    def release(self, name: str, id: int) -> None:
+        """A flow that was about to run is counted by itself now, or does not run after all."""
+        if id in self._reserved:
+            self._reserved.discard(id)
+            self.add(name, -1)
+
+    def free(self, definition: Definition[Any, Any]) -> int:
+        """How many more of a kind may run, at least."""
+        limit = definition.concurrency
+        return _UNLIMITED if limit is None else max(limit - self._running[definition.name], 0)
+
+    @property
+    def total(self) -> int:
+        """How many run."""
+        return self._running.total()

@@ -1,0 +1,172 @@
+"""Runs the steps of flows, as tasks of this process: again where they fail and may be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from postroad.core import faults
+from postroad.core.errors import StoreError, TransactionLost
+from postroad.durable import Transaction
+
+from .asks import Ask
+from .events import StatementDone, StepDone, StepRaised
+from .head import show_id
+from .records import Position
+from .requests import Statement, Step
+from .resident import Resident
+from .steps import Functions, form_of, pause_s
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+logger = logging.getLogger("postroad.flows")
+
+STEP_BEGINS = faults.declare("flows.step.begins")
+STEP_DONE = faults.declare("flows.step.done")
+
+
+class Stepping:
+    """The steps that run now."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._functions = Functions(engine.config.threads)
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[int, dict[Position, asyncio.Task[None]]] = {}
+        self._is_closed = False
+
+    def start(self, id: int, asks: list[Ask]) -> None:
+        """Run functions whose turn it is: nothing before them can be undone any more."""
+        for ask in asks:
+            assert isinstance(ask, Step)
+            tasks = self._tasks.setdefault(id, {})
+            # It may run already, although its flow has left the memory and come back since.
+            if ask.position not in tasks and not self._is_closed:
+                tasks[ask.position] = self._loop.create_task(
+                    self._run(id, ask), name=f"postroad step {ask.name}"
+                )
+
+    def has_any(self, id: int) -> bool:
+        """Whether steps of a flow run."""
+        return id in self._tasks
+
+    def cancel(self, id: int, position: Position) -> None:
+        """Nobody waits for a step any more."""
+        task = self._tasks.get(id, {}).get(position)
+        if task is not None:
+            self.forget(id, position)
+            task.cancel()
+
+    def cancel_all(self, id: int) -> None:
+        """Nobody waits for any step of a flow."""
+        for task in self._tasks.pop(id, {}).values():
+            task.cancel()
+
+    def forget(self, id: int, position: Position) -> None:
+        """What came of a step is known to its flow."""
+        tasks = self._tasks.get(id)
+        if tasks is not None:
+            tasks.pop(position, None)
+            if not tasks:
+                del self._tasks[id]
+
+    async def close(self) -> None:
+        """Stop what runs; it is run again when its flow goes on."""
+        self._is_closed = True
+        tasks = [it for of_one in self._tasks.values() for it in of_one.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._functions.close()
+
+    async def _run(self, id: int, step: Step) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._try(id, step)
+                return
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                error: BaseException = RuntimeError("what the step waited for was cancelled")
+            except BaseException as raised:
+                error = raised
+            failures += 1
+            pause = pause_s(step, error, failures)
+            if pause is None:
+                self._engine.tell(id, StepRaised(step.position, error))
+                if not isinstance(error, Exception):
+                    raise error
+                return
+            logger.debug("step %s failed and is tried again: %r", step.name, error)
+            await asyncio.sleep(pause)
+
+    async def _try(self, id: int, step: Step) -> None:
+        form = form_of(step.function)
+        if form.is_transaction:
+            await self._try_transaction(id, step)
+            return
+        step_id = await self._step_id(id, step) if "step_id" in form.wants else ""
+        STEP_BEGINS.reach(flow=id, step=step.name)
+        value = await self._functions.run(step, step_id)
+        STEP_DONE.reach(flow=id, step=step.name)
+        self._engine.tell(id, StepDone(step.position, value))
+
+    async def _try_transaction(self, id: int, step: Step) -> None:
+        """Run a function in the commit that has its result."""
+        engine = self._engine
+        # To read it while its transaction is open could mean to wait for oneself.
+        resident = await engine.pin(id)
+        tx = Transaction(engine.store, engine.mail.clerk)
+        try:
+            try:
+                step_id = await self._step_id(id, step)
+                STEP_BEGINS.reach(flow=id, step=step.name)
+                value = await self._functions.run_in(step, step_id, tx)
+                STEP_DONE.reach(flow=id, step=step.name)
+            except BaseException:
+                tx.undo()
+                raise
+            if resident.can_handle:
+                engine.handle(resident, StepDone(step.position, value), None, tx)
+            else:
+                tx.undo()
+        finally:
+            engine.unpin(resident)
+
+    def run_statement(self, resident: Resident, statement: Statement) -> None:
+        """Run a statement of the transaction a flow is in; it begins with the first."""
+        engine = self._engine
+        tx = resident.tx
+        if tx is None:
+            tx = resident.tx = Transaction(engine.store, engine.mail.clerk)
+        self._tasks.setdefault(resident.id, {})[statement.position] = self._loop.create_task(
+            self._run_statement(resident, tx, statement), name=f"postroad {statement.label}"
+        )
+
+    async def _run_statement(
+        self, resident: Resident, tx: Transaction, statement: Statement
+    ) -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = await getattr(tx, statement.method)(*statement.args, **statement.kwargs)
+        except (StoreError, TransactionLost) as lost:
+            self.forget(resident.id, statement.position)
+            self._engine.lose(resident, lost)
+            return
+        except Exception as raised:
+            error = raised
+        self.forget(resident.id, statement.position)
+        if resident.tx is tx:
+            STEP_DONE.reach(flow=resident.id, step=statement.name)
+            self._engine.handle(resident, StatementDone(statement.position, value, error))
+
+    async def _step_id(self, id: int, step: Step) -> str:
+        """What a step is called everywhere, however often it is run."""
+        run = await self._engine.run_of(id)
+        place = ".".join(map(str, step.position))
+        return f"{self._engine.store.owner}/{show_id(id)}/{run}/{place}"

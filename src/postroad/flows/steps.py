@@ -1,0 +1,111 @@
+"""Runs the functions of steps: in a thread, on the event loop, or in a transaction of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from postroad.core.errors import TransactionLost, UsageError
+from postroad.durable import Transaction
+
+from .requests import Step
+
+_INJECTED = ("tx", "connection", "sql_session", "step_id")
+
+
+class Form:
+    """How a function wants to be called."""
+
+    __slots__ = ("is_async", "wants")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004
+        )
+        try:
+            names = frozenset(inspect.signature(function).parameters)
+        except (TypeError, ValueError):
+            # Some built-in functions do not tell.
+            names = frozenset()
+        self.wants = names.intersection(_INJECTED)
+
+    @property
+    def is_transaction(self) -> bool:
+        """Whether it works on the store, with the step."""
+        return not self.wants.isdisjoint(("tx", "connection", "sql_session"))
+
+
+@functools.lru_cache(maxsize=4096)
+def form_of(function: Callable[..., Any]) -> Form:
+    """How a function wants to be called."""
+    form = Form(function)
+    _check(function, form)
+    return form
+
+
+def _check(function: Callable[..., Any], form: Form) -> None:
+    if "tx" in form.wants and not form.is_async:
+        raise UsageError(
+            f"step {function!r} has a parameter tx, so it must be an `async def`; one that is not "
+            "can have a parameter `connection` instead"
+        )
+    blocking = form.wants & {"connection", "sql_session"}
+    if blocking and form.is_async:
+        raise UsageError(
+            f"step {function!r} has a parameter {min(blocking)}, so it must not be an `async def`; "
+            "one that is can have a parameter `tx` instead"
+        )
+
+
+class Functions:
+    """Runs functions, again where they are to be tried again."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="postroad-step")
+
+    def close(self) -> None:
+        """Run nothing more; what runs in a thread cannot be stopped."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, step: Step, step_id: str) -> Any:
+        """Run a function that does not work on the store."""
+        form = form_of(step.function)
+        kwargs = {**step.kwargs, "step_id": step_id} if "step_id" in form.wants else step.kwargs
+        async with asyncio.timeout(step.timeout_s):
+            if form.is_async:
+                return await step.function(*step.args, **kwargs)
+            call = functools.partial(step.function, *step.args, **kwargs)
+            result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            return await result if inspect.isawaitable(result) else result
+
+    async def run_in(self, step: Step, step_id: str, tx: Transaction) -> Any:
+        """Run a function that works on the store."""
+        form = form_of(step.function)
+        kwargs = {**step.kwargs, "step_id": step_id} if "step_id" in form.wants else step.kwargs
+        async with asyncio.timeout(step.timeout_s):
+            if "tx" in form.wants:
+                return await step.function(*step.args, tx=tx, **kwargs)
+            if "connection" in form.wants:
+                return await tx.run(functools.partial(_with, step, "connection", kwargs))
+            return await tx.run_session(functools.partial(_with, step, "sql_session", kwargs))
+
+
+def _with(step: Step, name: str, kwargs: dict[str, Any], given: Any) -> Any:
+    return step.function(*step.args, **kwargs, **{name: given})
+
+
+def pause_s(step: Step, error: BaseException, failures: int) -> float | None:
+    """Seconds until a step that failed is tried again; None if it is not."""
+    if not isinstance(error, Exception):
+        return None
+    if isinstance(error, TransactionLost) and failures < 3:
+        # Not a fault of the function: others had the store for too long.
+        return 0.05 * failures
+    if step.retry is None or failures >= step.retry.attempts:
+        return None
+    return step.retry.pause_s(failures, random.random())

@@ -1,0 +1,145 @@
+"""Values on their way into records and back: what code sees is always what was written down."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import msgspec
+
+from .errors import StepFailed, Unrecordable
+
+_encoder = msgspec.msgpack.Encoder()
+_DIGEST_BYTES = 8
+_TEXT_CHARS_MAX = 2_000
+# Values of these types are the same before and after.
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+def encode(value: Any, what: str) -> bytes:
+    """A value as bytes; `what` names it if that is impossible."""
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise Unrecordable(
+            f"{what} cannot be written down: {error}. Give plain values, dataclasses or "
+            "msgspec structs, and leave open files, connections and the like inside steps"
+        ) from None
+
+
+def decode(encoded: bytes, type: Any = Any) -> Any:
+    """The value that was encoded, as that type.
+
+    Raises:
+        msgspec.ValidationError: it is of another type.
+    """
+    return decoder(type).decode(encoded)
+
+
+@functools.lru_cache(maxsize=1024)
+def _decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(type)
+
+
+def decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
+    """What reads values of a type."""
+    try:
+        return _decoder(type)
+    except TypeError as error:
+        raise Unrecordable(f"no value can be read as {type!r}: {error}") from None
+
+
+def roundtrip(value: Any, encoded: bytes, type: Any) -> Any:
+    """What is read back of a value that was just encoded."""
+    kind = value.__class__
+    if kind in _PLAIN and (type is Any or type is kind):
+        return value
+    return decode(encoded, type)
+
+
+def digest(*parts: bytes) -> bytes:
+    """A few bytes that tell values apart."""
+    hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for part in parts:
+        hashed.update(part)
+    return hashed.digest()
+
+
+def digest_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Tells arguments apart; empty if they are of a kind that cannot be compared later."""
+    if not args and not kwargs:
+        return b""
+    try:
+        return digest(_encoder.encode((args, kwargs)))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return b""
+
+
+@functools.lru_cache(maxsize=4096)
+def result_type(function: Callable[..., Any]) -> Any:
+    """What a function says it returns; anything if it does not say, or nothing readable."""
+    try:
+        hint = get_type_hints(function).get("return", Any)
+        if isinstance(msgspec.inspect.type_info(hint), msgspec.inspect.CustomType):
+            return Any
+        decoder(hint)
+    except Exception:
+        # Annotations may name what exists for type checkers only.
+        return Any
+    return hint
+
+
+# Errors.
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """An error as it is written down."""
+
+    kind: str
+    """Module and name of its class."""
+    text: str
+    args: bytes | None = None
+    """What it was made with, where that can be written down."""
+
+
+def describe_error(error: BaseException) -> Failure:
+    """An error as it is written down."""
+    kind = type(error)
+    try:
+        args = _encoder.encode(list(error.args))
+    except Exception:
+        args = None
+    return Failure(f"{kind.__module__}:{kind.__qualname__}", _text_of(error), args)
+
+
+def _text_of(error: BaseException) -> str:
+    """What an error says, as far as it can be said and written down."""
+    try:
+        text = str(error)
+    except Exception as problem:
+        text = f"it cannot tell what it is: {type(problem).__name__}"
+    return clean(text[:_TEXT_CHARS_MAX])
+
+
+def clean(text: str) -> str:
+    """A text that can be written down, whatever it is made of."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def make_error(failure: Failure) -> Exception:
+    """The error that was written down, or StepFailed where its class cannot be made again."""
+    module, _, name = failure.kind.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if failure.args is not None and isinstance(found, type) and issubclass(found, Exception):
+        try:
+            made = found(*decode(failure.args))
+        except Exception:
+            made = None
+        if type(made) is found and _text_of(made) == failure.text:
+            return made
+    return StepFailed(failure.text, failure.kind)

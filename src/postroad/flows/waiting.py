@@ -1,0 +1,47 @@
+"""What the code of a flow waits for, all of it together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import requests as ask_for
+from .asks import Ask
+from .code import Code
+from .records import Position
+
+_LABELS_MAX = 5
+
+
+def asked_by(code: Code) -> Iterator[Ask]:
+    """Everything the code waits for, in the order it was asked for."""
+    for branch in code.waiting.values():
+        if isinstance(branch.asked, Ask):
+            yield branch.asked
+
+
+def asked_at(code: Code, position: Position) -> Ask | None:
+    """What the code waits for at a place."""
+    branch = code.waiting.get(position)
+    return branch.asked if branch is not None and isinstance(branch.asked, Ask) else None
+
+
+def is_at_work(code: Code) -> bool:
+    """Whether it waits for something that only this process does."""
+    return any(isinstance(it, ask_for.Step | ask_for.Statement) for it in asked_by(code))
+
+
+def find_due_ms(code: Code) -> int | None:
+    """When it must be looked at, if nothing happens before."""
+    due_ms = (
+        it.until_ms if isinstance(it, ask_for.Sleep) else it.deadline_ms for it in asked_by(code)
+    )
+    return min((it for it in due_ms if it is not None), default=None)
+
+
+def describe(code: Code) -> str:
+    """Where the code is, for people."""
+    if code.end is not None:
+        error = code.end.error
+        return "the code has ended" + (f": {error!r}" if error is not None else "")
+    labels = [it.label for it in asked_by(code)]
+    return f"the code waits for {', '.join(labels[:_LABELS_MAX]) or 'nothing'}"

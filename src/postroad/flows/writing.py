@@ -1,0 +1,117 @@
+"""Turns a transition into a unit of the store: with its letters, and the inbox rows it consumes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from postroad.durable import Mail, Transaction
+from postroad.durable.consumption import Consumption
+from postroad.durable.handling import Handling
+from postroad.durable.posting import Post
+from postroad.durable.shelf import Entry
+
+from .commit import FlowCommit
+from .events import Transition
+from .machine import Machine
+from .messages import QUEUE, Letter, Message, encode_letter
+from .resident import Resident
+from .session import SessionEnd
+
+# Room for what a letter has besides what is sent.
+_LETTER_BYTES = 1_024
+_MESSAGE_BYTES = 64
+
+OnSettled = Callable[[FlowCommit, Exception | None], None]
+
+
+class Writing:
+    """Makes units of what machines say.
+
+    Attributes:
+        consumption: what the inbox rows are from.
+        payload_max: size of the largest thing a flow may send.
+    """
+
+    def __init__(self, mail: Mail) -> None:
+        self._clerk = mail.clerk
+        self._next_mail_id = itertools.count(1).__next__
+        self.consumption: Consumption | None = None
+        self.payload_max = mail.config.message_bytes_max - _LETTER_BYTES
+
+    def number_from(self, first: int) -> None:
+        """Number what is kept from here on."""
+        self._next_mail_id = itertools.count(first).__next__
+
+    def make_unit(
+        self,
+        resident: Resident,
+        machine: Machine,
+        transition: Transition,
+        tx: Transaction | None,
+        on_settled: OnSettled,
+    ) -> FlowCommit:
+        """The unit of a transition, and of what a step did in its transaction."""
+        for _, kept in transition.keeps:
+            kept.id = self._next_mail_id()
+        for signal in transition.signals:
+            signal.id = self._next_mail_id()
+        posts = [] if tx is None else list(tx.posts)
+        for number, messages in transition.says.items():
+            posts += self._letters(machine.dialogues.sessions[number], messages)
+        handlings = self._finish(transition)
+        if handlings is None:
+            # What was consumed comes again: this must not be committed.
+            resident.lane.is_broken = True
+        return FlowCommit(
+            machine.head,
+            transition,
+            resident.lane,
+            has_kept=machine.dialogues.has_kept,
+            posts=posts,
+            handlings=handlings or (),
+            on_settled=on_settled,
+        )
+
+    def _finish(self, transition: Transition) -> list[Handling] | None:
+        """The inbox rows that are consumed; None if one of them comes again all the same."""
+        handlings: list[Handling] | None = []
+        for receipt in transition.receipts:
+            assert self.consumption is not None and isinstance(receipt, Entry)
+            handling = self.consumption.finish(receipt)
+            if handling is None:
+                handlings = None
+            elif handlings is not None:
+                self.consumption.expect(handling)
+                handlings.append(handling)
+        return handlings
+
+    def _letters(self, end: SessionEnd, messages: list[Message]) -> list[Post]:
+        """What is said in one session, in as few letters as it fits into."""
+        batches: list[list[Message]] = [[]]
+        size = 0
+        for message in messages:
+            more = len(getattr(message, "payload", None) or b"") + _MESSAGE_BYTES
+            if batches[-1] and size + more > self.payload_max:
+                batches.append([])
+                size = 0
+            batches[-1].append(message)
+            size += more
+        return [self._letter(end, batch) for batch in batches]
+
+    def _letter(self, end: SessionEnd, batch: list[Message]) -> Post:
+        key = f"{end.key.flow:x}.{end.key.number:x}"
+        letter = Letter(end.key, not end.is_initiator, batch)
+        return self._clerk.post(end.peer, QUEUE, encode_letter(letter), key)
+
+    def put_back(self, receipt: object) -> None:
+        """An inbox row is not consumed after all."""
+        if isinstance(receipt, Entry):
+            assert self.consumption is not None
+            self.consumption.give_back(receipt)
+
+    def drop(self, receipt: object) -> None:
+        """An inbox row is for nobody any more."""
+        if isinstance(receipt, Entry):
+            assert self.consumption is not None
+            self.consumption.acknowledge(receipt)

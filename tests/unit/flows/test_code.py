@@ -1,0 +1,474 @@
+"""Runs the code of flows: branches, their ends, and what is not recorded."""
+
+import asyncio
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.flows.asks import Ask, Fork, Outcome
+from postroad.flows.code import Code, close_quietly
+from postroad.flows.errors import Nondeterminism
+from postroad.flows.records import Kind
+
+
+class Wait(Ask):
+    """Waits until it is answered."""
+
+    __slots__ = ()
+    kind = Kind.SIGNAL
+
+
+class Do(Ask):
+    """Is answered at once, with its own name."""
+
+    __slots__ = ()
+    kind = Kind.PATCH
+    is_immediate = True
+
+
+async def wait(name: str) -> Any:
+    return await Wait(name)
+
+
+async def do(name: str) -> Any:
+    return await Do(name)
+
+
+def gather(*coroutines: Coroutine[Any, Any, Any], keeps_errors: bool = False) -> Fork:
+    return Fork(coroutines, keeps_errors=keeps_errors)
+
+
+def select(**coroutines: Coroutine[Any, Any, Any]) -> Fork:
+    return Fork([*coroutines.values()], [*coroutines])
+
+
+class Run:
+    """Code under way, by the names of what it waits for."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], scope: object = None) -> None:
+        self.asked: list[str] = []
+        self.withdrawn: list[str] = []
+        self.code = Code(coroutine, scope, self.answer, lambda ask: self.withdrawn.append(ask.name))
+        self.code.start()
+
+    def answer(self, ask: Ask) -> Outcome | None:
+        self.asked.append(ask.label)
+        if ask.name == "broken":
+            raise KeyError("cannot be answered")
+        return Outcome(ask.name) if ask.is_immediate else None
+
+    @property
+    def waiting(self) -> list[str]:
+        found = [it.asked for it in self.code.waiting.values()]
+        return [it.name for it in found if isinstance(it, Ask)]
+
+    def give(self, name: str, value: Any = None, error: BaseException | None = None) -> None:
+        for position, branch in self.code.waiting.items():
+            if isinstance(branch.asked, Ask) and branch.asked.name == name:
+                self.code.resume(position, Outcome(value, error))
+                return
+        raise AssertionError(f"nobody waits for {name}")
+
+    @property
+    def result(self) -> Any:
+        assert self.code.end is not None
+        if self.code.end.error is not None:
+            raise self.code.end.error
+        return self.code.end.value
+
+
+# One line.
+
+
+def test_code_that_waits_for_nothing_ends_at_once() -> None:
+    async def code() -> int:
+        return 7
+
+    assert Run(code()).result == 7
+
+
+def test_positions_count_what_was_asked_for() -> None:
+    async def code() -> list[Any]:
+        return [await do("a"), await wait("b"), await do("c")]
+
+    run = Run(code())
+    assert run.waiting == ["b"]
+    run.give("b", 2)
+    assert run.result == ["a", 2, "c"]
+    assert run.asked == ["0 patch(a)", "1 signal(b)", "2 patch(c)"]
+
+
+def test_an_error_is_raised_where_the_code_waits() -> None:
+    async def code() -> str:
+        try:
+            await wait("a")
+        except KeyError as error:
+            return f"caught {error}"
+        return "nothing"
+
+    run = Run(code())
+    run.give("a", error=KeyError(1))
+    assert run.result == "caught 1"
+
+
+def test_what_cannot_be_answered_is_an_error_of_the_code() -> None:
+    async def code() -> str:
+        with pytest.raises(KeyError, match="cannot be answered"):
+            await do("broken")
+        return "alive"
+
+    assert Run(code()).result == "alive"
+
+
+@pytest.mark.parametrize("error", [ValueError(1), KeyboardInterrupt(), SystemExit(2)], ids=repr)
+def test_any_error_is_the_end(error: BaseException) -> None:
+    async def code() -> None:
+        await wait("a")
+        raise error
+
+    run = Run(code())
+    run.give("a")
+    assert run.code.end is not None
+    assert run.code.end.error is error
+    assert not run.code.waiting
+
+
+# What is not recorded.
+
+
+@types.coroutine
+def yielding(it: object) -> Generator[object, Any, Any]:
+    return (yield it)
+
+
+async def rest() -> None:
+    await asyncio.sleep(0)
+
+
+async def await_future() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        await loop.create_future()
+    finally:
+        loop.close()
+
+
+async def await_object() -> None:
+    await yielding(object())
+
+
+@pytest.mark.parametrize(
+    ("code", "named"), [(rest, "the event loop"), (await_future, "Future"), (await_object, "object")]
+)
+def test_waiting_for_anything_else_is_explained(
+    code: Callable[[], Coroutine[Any, Any, Any]], named: str
+) -> None:
+    with pytest.raises(Nondeterminism, match=f"waited for {named}, which is not recorded: use"):
+        _ = Run(code()).result
+
+
+def test_the_explanation_comes_where_the_code_waits() -> None:
+    async def code() -> str:
+        try:
+            await asyncio.sleep(0)
+        except Nondeterminism:
+            return "told"
+        return "not told"
+
+    assert Run(code()).result == "told"
+
+
+# Several branches.
+
+
+def test_branches_run_in_their_order_until_each_waits() -> None:
+    async def branch(name: str) -> Any:
+        await do(f"{name}1")
+        return await wait(f"{name}2")
+
+    async def code() -> Any:
+        await do("first")
+        return await gather(branch("a"), branch("b"))
+
+    run = Run(code())
+    assert run.asked == [
+        "0 patch(first)",
+        "1.0.0 patch(a1)",
+        "1.0.1 signal(a2)",
+        "1.1.0 patch(b1)",
+        "1.1.1 signal(b2)",
+    ]
+    run.give("b2", 2)
+    assert run.code.end is None
+    run.give("a2", 1)
+    assert run.result == [1, 2]
+
+
+def test_a_gathering_of_nothing_is_empty() -> None:
+    async def code() -> Any:
+        return [await gather(), await do("after")]
+
+    run = Run(code())
+    assert run.result == [[], "after"]
+    assert run.asked == ["1 patch(after)"]
+
+
+def test_a_choice_of_nothing_is_refused() -> None:
+    async def code() -> Any:
+        return await select()
+
+    with pytest.raises(UsageError, match="needs something to wait for"):
+        _ = Run(code()).result
+
+
+def test_the_first_of_a_choice_wins_and_the_others_are_withdrawn() -> None:
+    async def code() -> Any:
+        return await select(a=wait("a"), b=wait("b"), c=wait("c"))
+
+    run = Run(code())
+    run.give("b", 2)
+    assert run.result == ("b", 2)
+    assert run.withdrawn == ["a", "c"]
+    assert not run.code.waiting
+
+
+def test_of_two_that_end_at_once_the_first_given_wins() -> None:
+    async def code() -> Any:
+        return await select(a=do("a"), b=do("b"))
+
+    run = Run(code())
+    assert run.result == ("a", "a")
+    assert run.asked == ["0.0.0 patch(a)"]
+
+
+def test_the_first_error_of_a_gathering_ends_the_others() -> None:
+    async def code() -> Any:
+        try:
+            await gather(wait("a"), wait("b"))
+        except KeyError:
+            return await wait("c")
+
+    run = Run(code())
+    run.give("b", error=KeyError())
+    assert (run.withdrawn, run.waiting) == (["a"], ["c"])
+    run.give("c", 3)
+    assert run.result == 3
+
+
+def test_errors_can_be_results() -> None:
+    error = KeyError()
+
+    async def code() -> Any:
+        return await gather(wait("a"), wait("b"), keeps_errors=True)
+
+    run = Run(code())
+    run.give("a", error=error)
+    run.give("b", 2)
+    assert run.result == [error, 2]
+
+
+@pytest.mark.parametrize("keeps_errors", [False, True])
+def test_what_is_no_exception_ends_everything(keeps_errors: bool) -> None:
+    async def leave() -> None:
+        await wait("a")
+        raise KeyboardInterrupt
+
+    async def code() -> None:
+        try:
+            await gather(leave(), wait("b"), keeps_errors=keeps_errors)
+        except Exception:
+            await wait("never")
+
+    run = Run(code())
+    run.give("a")
+    assert run.withdrawn == ["b"]
+    with pytest.raises(KeyboardInterrupt):
+        _ = run.result
+
+
+def test_branches_within_branches() -> None:
+    async def inner(name: str) -> Any:
+        return await gather(wait(f"{name}1"), wait(f"{name}2"))
+
+    async def code() -> Any:
+        return await select(a=inner("a"), b=inner("b"))
+
+    run = Run(code())
+    assert run.waiting == ["a1", "a2", "b1", "b2"]
+    assert [*run.code.waiting] == [(0, 0, 0, 0, 0), (0, 0, 0, 1, 0), (0, 1, 0, 0, 0), (0, 1, 0, 1, 0)]
+    run.give("b1", 1)
+    run.give("b2", 2)
+    assert run.result == ("b", [1, 2])
+    assert run.withdrawn == ["a1", "a2"]
+
+
+def test_a_subflow_has_the_position_of_its_step_and_a_scope_of_its_own() -> None:
+    scopes: list[object] = []
+
+    async def inner() -> Any:
+        scopes.append(run.code.current.scope)
+        await wait("a")
+        return await gather(deeper())
+
+    async def deeper() -> Any:
+        scopes.append(run.code.current.scope)
+        return await wait("b")
+
+    async def code() -> Any:
+        await wait("start")
+        found = await Fork([inner()], scope="sub")
+        scopes.append(run.code.current.scope)
+        return found
+
+    run = Run(code(), "main")
+    run.give("start")
+    run.give("a")
+    run.give("b", 5)
+    assert run.result == [5]
+    assert run.asked == ["0 signal(start)", "1.0 signal(a)", "1.1.0.0 signal(b)"]
+    assert scopes == ["sub", "sub", "main"]
+
+
+# Branches that nobody waits for.
+
+
+def test_a_branch_that_is_dropped_is_closed() -> None:
+    seen: list[str] = []
+
+    async def tidy() -> None:
+        try:
+            await wait("a")
+        finally:
+            seen.append("closed")
+
+    async def code() -> Any:
+        found = await select(a=tidy(), b=wait("b"))
+        seen.append("after")
+        return found
+
+    run = Run(code())
+    run.give("b", 1)
+    assert run.result == ("b", 1)
+    assert seen == ["closed", "after"]
+
+
+def test_a_branch_that_is_dropped_may_not_wait() -> None:
+    async def clinging() -> None:
+        try:
+            await wait("a")
+        finally:
+            await wait("late")
+
+    async def code() -> Any:
+        return await select(a=clinging(), b=wait("b"))
+
+    run = Run(code())
+    run.give("b", 1)
+    assert run.result == ("b", 1)
+    assert run.asked == ["0.0.0 signal(a)", "0.1.0 signal(b)"]
+
+
+def test_a_branch_that_swallows_its_end_is_ended_all_the_same() -> None:
+    async def deaf() -> str:
+        try:
+            await wait("a")
+        except GeneratorExit:
+            return "still here"
+        return "done"
+
+    async def stubborn() -> None:
+        try:
+            await wait("a")
+        except GeneratorExit:
+            await wait("c")
+
+    async def code() -> Any:
+        return await select(a=deaf(), b=wait("b"), c=stubborn())
+
+    run = Run(code())
+    run.give("b", 1)
+    assert run.result == ("b", 1)
+    assert run.withdrawn == ["a", "a"]
+
+
+def test_an_error_on_the_way_out_matters_to_nobody() -> None:
+    async def angry() -> None:
+        try:
+            await wait("a")
+        finally:
+            raise ValueError
+
+    async def code() -> Any:
+        return await select(a=angry(), b=wait("b"))
+
+    run = Run(code())
+    run.give("b", 1)
+    assert run.result == ("b", 1)
+
+
+def test_a_branch_that_never_began_is_dropped_without_a_warning() -> None:
+    async def code() -> Any:
+        return await select(a=do("a"), b=wait("b"))
+
+    assert Run(code()).result == ("a", "a")
+
+
+def test_a_branch_that_is_ready_does_not_run_after_it_was_dropped() -> None:
+    async def fails() -> None:
+        await wait("a")
+        raise KeyError
+
+    async def outer() -> Any:
+        return await gather(wait("b"))
+
+    async def code() -> Any:
+        try:
+            return await gather(fails(), outer())
+        except KeyError:
+            return "failed"
+
+    run = Run(code())
+    run.give("a")
+    assert run.result == "failed"
+    assert run.withdrawn == ["b"]
+
+
+def test_closing_ends_every_branch() -> None:
+    seen: list[str] = []
+
+    async def tidy(name: str) -> None:
+        try:
+            await wait(name)
+        finally:
+            seen.append(name)
+
+    async def code() -> None:
+        try:
+            await gather(tidy("a"), gather_more())
+        finally:
+            seen.append("root")
+
+    async def gather_more() -> None:
+        await gather(tidy("b"), tidy("c"))
+
+    run = Run(code())
+    run.code.close()
+    assert seen == ["a", "b", "c", "root"]
+    assert not run.code.waiting
+    assert run.withdrawn == []
+
+
+def test_closing_quietly_is_quiet_whatever_happens() -> None:
+    async def shouts() -> None:
+        try:
+            await wait("a")
+        finally:
+            raise SystemExit
+
+    coroutine = shouts()
+    coroutine.send(None)
+    close_quietly(coroutine)
+    assert coroutine.cr_frame is None

@@ -1,0 +1,210 @@
+"""What makes a function a flow, and which ones a node has."""
+
+import datetime
+import types
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.core.errors import ConfigError, UsageError
+from postroad.flows import Definition, Flow, NondeterministicFlow, Session, flow, responds_to
+from postroad.flows.definition import Registry
+from postroad.flows.errors import Unrecordable
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+@flow
+async def pay(flow: Flow, amount: int, to: str = "beta") -> int:
+    """Pays."""
+    return amount
+
+
+@flow(name="shop.buy", version=3, app="shop", concurrency=2, timeout=60)
+async def buy(flow: Flow, *orders: Order, **when: datetime.date) -> None:
+    """Buys."""
+
+
+@responds_to(pay, versions=[1, 2])
+async def get_paid(flow: Flow, session: Session) -> None:
+    """Is paid."""
+
+
+# Definitions.
+
+
+def test_a_plain_one() -> None:
+    assert (pay.name, pay.version, pay.app) == ("pay", 1, "")
+    assert (pay.concurrency, pay.timeout_s, pay.responds_to, pay.versions) == (None,) * 4
+    assert (pay.__doc__, pay.__name__) == ("Pays.", "pay")
+    assert repr(pay) == "<flow pay version 1>"
+    assert pay.result_type is int
+
+
+def test_one_with_everything() -> None:
+    assert (buy.name, buy.version, buy.app) == ("shop.buy", 3, "shop")
+    assert (buy.concurrency, buy.timeout_s) == (2, 60)
+
+
+def test_one_that_responds() -> None:
+    assert get_paid.responds_to == "pay"
+    assert get_paid.versions == {1, 2}
+
+    @responds_to("shop.buy")
+    async def sell(flow: Flow, session: Session) -> None:
+        """Sells."""
+
+    assert sell.responds_to == "shop.buy"
+    assert sell.versions is None
+
+
+def test_calling_it_runs_its_code() -> None:
+    coroutine = pay(None, 5)  # type: ignore[arg-type]  # Its code does not look at it.
+    with pytest.raises(StopIteration) as stop:
+        coroutine.send(None)
+    assert stop.value.value == 5
+
+
+async def code(flow: Flow) -> None:
+    """Does nothing."""
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"name": "x" * 201}, "1 to 200 characters"),
+        ({"name": "a\nb"}, "1 to 200 characters"),
+        ({"version": 0}, "version=0 of flow 'code' must be 1 or more"),
+        ({"concurrency": 0}, "concurrency=0 of flow 'code' must be 1 or more"),
+        ({"timeout": 0}, "timeout=0 of flow 'code' must be above 0"),
+        ({"timeout": -1.5}, "timeout=-1.5 of flow 'code' must be above 0"),
+        ({"timeout": float("nan")}, "timeout=nan of flow 'code' must be above 0"),
+    ],
+)
+def test_settings_that_make_no_sense(facts: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        flow(**facts)(code)
+
+
+def test_only_an_async_function_is_a_flow() -> None:
+    def plain(flow: Flow) -> None:
+        """Does nothing."""
+
+    with pytest.raises(UsageError, match="a flow is an `async def` function"):
+        flow(plain)  # type: ignore[arg-type]  # That is the mistake.
+
+
+def test_code_that_gives_another_result_each_time_is_warned_of() -> None:
+    import time
+
+    async def hasty(flow: Flow) -> float:
+        return time.time()
+
+    with pytest.warns(NondeterministicFlow, match=r"flow\.now") as warned:
+        flow(hasty)
+    assert len(warned) == 1
+
+
+# Arguments.
+
+
+def through(definition: Definition[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return definition.decode_arguments(definition.encode_arguments(args, kwargs))
+
+
+def test_arguments_come_back_as_the_types_of_their_parameters() -> None:
+    assert through(pay, 5) == ([5], {})
+    assert through(pay, to="gamma", amount=5) == ([5, "gamma"], {})
+    day = datetime.date(2026, 3, 1)
+    args, kwargs = through(buy, Order(1), Order(2), due=day)
+    assert [*args] == [Order(1), Order(2)]
+    assert kwargs == {"due": day}
+
+
+def test_parameters_by_name_only() -> None:
+    @flow
+    async def named(flow: Flow, first: int, *, order: Order, many: tuple[int, ...] = ()) -> None:
+        """Takes an order."""
+
+    assert through(named, 1, order=Order(7), many=(1, 2)) == (
+        [1],
+        {"order": Order(7), "many": (1, 2)},
+    )
+
+
+def test_parameters_without_a_readable_type_get_plain_values() -> None:
+    @flow
+    async def vague(flow, first, second: "Nowhere"):  # type: ignore[no-untyped-def, name-defined] # noqa: F821
+        """Takes anything."""
+
+    assert through(vague, (1, 2), "x") == ([[1, 2], "x"], {})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "reason"),
+    [
+        ((), {}, "missing a required argument: 'amount'"),
+        ((1, "b", 3), {}, "too many positional arguments"),
+        ((1,), {"from_": "x"}, "unexpected keyword argument 'from_'"),
+    ],
+)
+def test_arguments_that_do_not_fit(
+    args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=f"flow 'pay': .*{reason}"):
+        pay.encode_arguments(args, kwargs)
+
+
+def test_arguments_that_cannot_be_written_down() -> None:
+    with pytest.raises(Unrecordable, match="an argument of flow 'pay' cannot be written down"):
+        pay.encode_arguments((object(),), {})
+
+
+def test_arguments_of_another_type_are_refused_when_they_are_read() -> None:
+    encoded = pay.encode_arguments(("five",), {})
+    with pytest.raises(msgspec.ValidationError):
+        pay.decode_arguments(encoded)
+
+
+# Registries.
+
+
+def test_a_registry_of_a_list() -> None:
+    registry = Registry([pay, buy, get_paid])
+    assert registry.find("shop.buy") is buy
+    assert registry.find("buy") is None
+    assert registry.responder("pay") is get_paid
+    assert registry.responder("get_paid") is None
+    assert [*registry] == [pay, buy, get_paid]
+
+
+def test_a_registry_of_a_module() -> None:
+    module = types.ModuleType("flows_of_somebody")
+    vars(module).update(pay=pay, again=pay, other=7, buy=buy)
+    assert {*Registry(module)} == {pay, buy}
+
+
+def test_two_of_one_name() -> None:
+    @flow(name="pay")
+    async def other(flow: Flow) -> None:
+        """Pays, too."""
+
+    with pytest.raises(ConfigError, match="two flows are called 'pay'"):
+        Registry([pay, other])
+
+
+def test_two_that_respond_to_one() -> None:
+    @responds_to(pay)
+    async def other(flow: Flow, session: Session) -> None:
+        """Is paid, too."""
+
+    with pytest.raises(ConfigError, match="'other' and 'get_paid' both respond to 'pay'"):
+        Registry([get_paid, other])
+
+
+def test_what_is_no_flow() -> None:
+    with pytest.raises(UsageError, match="is no flow: decorate it with @flow or @responds_to"):
+        Registry([code])  # type: ignore[list-item]  # That is the mistake.

@@ -1,0 +1,46 @@
+"""Heads of flows: their ids, and when they are over."""
+
+import msgspec
+import pytest
+
+from postroad.flows.head import Head, Origin, Trouble, parse_id, show_id
+from postroad.flows.life import ENDED, Status
+from postroad.flows.messages import SessionKey
+from postroad.flows.values import Failure
+
+
+@pytest.mark.parametrize("id", [1, 0xDEADBEEF, (1 << 63) - 1])
+def test_ids_are_shown_in_sixteen_characters(id: int) -> None:
+    assert len(show_id(id)) == 16
+    assert parse_id(show_id(id)) == id
+
+
+@pytest.mark.parametrize("text", ["", "flow", "12 34", "0x"])
+def test_other_texts_are_no_ids(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        parse_id(text)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_whether_it_is_over(status: Status) -> None:
+    head = Head(id=1, name="pay", version=1, status=status, entropy=b"", started_ms=0)
+    assert head.is_over == (status in ENDED)
+
+
+def test_a_head_comes_back_from_its_bytes() -> None:
+    head = Head(
+        id=(1 << 63) - 1,
+        name="pay",
+        version=3,
+        status=Status.PARKED,
+        entropy=b"0123456789abcdef",
+        started_ms=1,
+        arguments=b"\x92",
+        client_id="order-7",
+        origin=Origin("beta", SessionKey(5, 1), "ask", 2, "shop"),
+        trouble=Trouble("e1", Failure("builtins:ValueError", "x", None), 5, "line 1"),
+        result=b"\x01",
+        progress="half",
+        wake_ms=0,
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(head), type=Head) == head

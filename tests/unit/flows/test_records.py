@@ -1,0 +1,47 @@
+"""Records of steps: their bytes, and how they are shown."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.flows.records import Kind, Record, decode_record, encode_record, label
+from postroad.flows.values import Failure
+
+RECORDS = st.builds(
+    Record,
+    position=st.lists(st.integers(0, 1 << 40), min_size=1, max_size=5).map(tuple),
+    kind=st.sampled_from(Kind),
+    name=st.text(),
+    digest=st.binary(max_size=8),
+    at_ms=st.integers(0, 1 << 60),
+    value=st.none() | st.binary(),
+    failure=st.none() | st.builds(Failure, st.text(), st.text(), st.none() | st.binary()),
+    sessions=st.lists(st.integers(0, 1 << 31)).map(tuple),
+    peers=st.lists(st.text()).map(tuple),
+)
+
+
+@given(RECORDS)
+def test_a_record_comes_back(record: Record) -> None:
+    assert decode_record(encode_record(record)) == record
+
+
+@given(st.binary())
+def test_anything_else_is_a_decode_error(encoded: bytes) -> None:
+    try:
+        decode_record(encoded)
+    except msgspec.DecodeError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("position", "name", "shown"),
+    [((0,), "pay", "0 step(pay)"), ((2, 0, 13), "pay", "2.0.13 step(pay)"), ((1,), "", "1 step")],
+)
+def test_labels(position: tuple[int, ...], name: str, shown: str) -> None:
+    facts: dict[str, Any] = {"digest": b"", "at_ms": 0}
+    assert label(position, Kind.STEP, name) == shown
+    assert Record(position=position, kind=Kind.STEP, name=name, **facts).label == shown

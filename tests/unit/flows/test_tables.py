@@ -1,0 +1,274 @@
+"""Flows in the store: what is written is what is read."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from postroad.core.errors import StoreMismatch
+from postroad.durable import MemoryStore, Store
+from postroad.durable.store.database import Database
+from postroad.durable.store.schema import write_meta
+from postroad.flows import tables
+from postroad.flows.events import KeptSignal
+from postroad.flows.head import Head, Origin
+from postroad.flows.life import Status
+from postroad.flows.messages import Confirm, Data, SessionKey
+from postroad.flows.records import Kind, Record
+from postroad.flows.session import Kept
+from tests.durable_nodes import opened
+
+ORIGIN = Origin("beta", SessionKey(5, 1), "ask", 2, "shop")
+
+
+class Desk:
+    """A store, by functions of its database."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return await self._store.write(lambda it: function(it.database, *args, **kwargs))
+
+    async def create(self) -> None:
+        await self._store.write(lambda it: tables.create_tables(self._store.types, it.database))
+
+    async def add(self, *heads: Head) -> None:
+        for head in heads:
+            await self.do(tables.insert_head, tables.head_row(head))
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    async with opened(MemoryStore()) as store:
+        desk = Desk(store)
+        await desk.create()
+        yield desk
+
+
+def make_head(id: int = 1, **facts: Any) -> Head:
+    known: dict[str, Any] = {"name": "pay", "version": 1, "status": Status.RUNNING}
+    return Head(**{"id": id, "entropy": b"e", "started_ms": 5, "arguments": b"\x92"} | known | facts)
+
+
+def make_record(number: int) -> Record:
+    return Record(position=(number,), kind=Kind.STEP, name="s", digest=b"", at_ms=number)
+
+
+# The tables.
+
+
+async def test_the_tables_are_made_once(desk: Desk) -> None:
+    await desk.add(make_head())
+    await desk.create()
+    assert await desk.do(tables.read_head, 1) == make_head()
+
+
+async def test_tables_of_another_version_are_refused(desk: Desk) -> None:
+    def age(database: Database) -> None:
+        write_meta(database, "flows.schema", "99")
+
+    await desk.do(age)
+    with pytest.raises(StoreMismatch, match="flows of schema 99"):
+        await desk.create()
+
+
+# Heads.
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        make_head(),
+        make_head((1 << 63) - 1, client_id="order-7", wake_ms=0, arguments=b""),
+        make_head(origin=ORIGIN, status=Status.HELD, progress="half", deadline_ms=1 << 50),
+        make_head(status=Status.DONE, result=b"\x01", ended_ms=9),
+    ],
+    ids=["plain", "client", "responder", "done"],
+)
+async def test_a_head_comes_back(desk: Desk, head: Head) -> None:
+    await desk.add(head)
+    assert await desk.do(tables.read_head, head.id) == head
+
+
+async def test_making_a_row_leaves_the_head_as_it_is() -> None:
+    head = make_head()
+    tables.head_row(head)
+    assert head == make_head()
+
+
+async def test_a_head_is_found_by_its_client_and_by_its_session(desk: Desk) -> None:
+    await desk.add(make_head(1, client_id="order-7"), make_head(2, origin=ORIGIN))
+    assert (await desk.do(tables.find_client, "order-7")).id == 1
+    assert await desk.do(tables.find_client, "order-8") is None
+    assert await desk.do(tables.find_responder, ORIGIN) == 2
+    other = Origin("gamma", ORIGIN.key, "ask", 2, "shop")
+    assert await desk.do(tables.find_responder, other) is None
+    assert await desk.do(tables.read_head, 3) is None
+
+
+@pytest.mark.parametrize("facts", [{"client_id": "order-7"}, {"origin": ORIGIN}])
+async def test_there_is_one_flow_for_a_client_id_or_a_session(
+    desk: Desk, facts: dict[str, Any]
+) -> None:
+    await desk.add(make_head(1, **facts))
+    with pytest.raises(Exception, match="UNIQUE"):
+        await desk.add(make_head(2, **facts))
+
+
+@pytest.mark.parametrize(("with_arguments", "left"), [(True, b"new"), (False, b"\x92")])
+async def test_a_head_is_changed_its_arguments_only_on_demand(
+    desk: Desk, with_arguments: bool, left: bytes
+) -> None:
+    head = make_head()
+    await desk.add(head)
+    head.status, head.wake_ms, head.arguments = Status.RETRYING, 77, b"new"
+    await desk.do(tables.update_head, tables.head_row(head), with_arguments=with_arguments)
+    read = await desk.do(tables.read_head, 1)
+    assert (read.status, read.wake_ms, read.arguments) == (Status.RETRYING, 77, left)
+
+
+# Steps.
+
+
+async def test_steps_come_back_in_their_order(desk: Desk) -> None:
+    records = [make_record(it) for it in range(5)]
+    await desk.do(tables.insert_steps, 1, 3, records[3:])
+    await desk.do(tables.insert_steps, 1, 0, records[:3])
+    await desk.do(tables.insert_steps, 2, 0, records[:1])
+    assert await desk.do(tables.read_steps, 1) == records
+    await desk.do(tables.delete_steps, 1, 2)
+    assert await desk.do(tables.read_steps, 1) == records[:2]
+    await desk.do(tables.delete_steps, 1)
+    assert await desk.do(tables.read_steps, 1) == []
+    assert await desk.do(tables.read_steps, 2) == records[:1]
+
+
+async def test_no_step_is_written_twice(desk: Desk) -> None:
+    await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
+    with pytest.raises(Exception, match="UNIQUE"):
+        await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
+
+
+# Mail.
+
+MAIL = [
+    tables.message_row(1, 2, Kept(Confirm("answer", 1, ""), 10)),
+    tables.message_row(1, 0, Kept(Data(b"x"), 11)),
+    tables.signal_row(1, KeptSignal("go", b"\x01", 12)),
+    tables.message_row(2, 0, Kept(Data(b"y"), 13)),
+]
+
+
+async def test_mail_comes_back_in_its_order(desk: Desk) -> None:
+    await desk.do(tables.insert_mail, MAIL)
+    kept, signals = await desk.do(tables.read_mail, 1)
+    assert kept == [(2, Kept(Confirm("answer", 1, ""), 10)), (0, Kept(Data(b"x"), 11))]
+    assert signals == [KeptSignal("go", b"\x01", 12)]
+
+
+async def test_mail_is_taken_by_its_ids(desk: Desk) -> None:
+    await desk.do(tables.insert_mail, MAIL)
+    await desk.do(tables.delete_mail, [10, 12])
+    assert await desk.do(tables.read_mail, 1) == ([(0, Kept(Data(b"x"), 11))], [])
+
+
+@pytest.mark.parametrize("with_signals", [True, False])
+async def test_all_mail_of_a_flow_goes(desk: Desk, with_signals: bool) -> None:
+    await desk.do(tables.insert_mail, MAIL)
+    await desk.do(tables.delete_mail_of, 1, with_signals=with_signals)
+    kept, signals = await desk.do(tables.read_mail, 1)
+    assert (kept, len(signals)) == ([], 0 if with_signals else 1)
+    assert len((await desk.do(tables.read_mail, 2))[0]) == 1
+
+
+async def test_a_flow_goes_with_all_it_has(desk: Desk) -> None:
+    await desk.add(make_head(1), make_head(2))
+    await desk.do(tables.insert_mail, MAIL)
+    await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
+    await desk.do(tables.delete_flow, 1)
+    assert await desk.do(tables.read_head, 1) is None
+    assert await desk.do(tables.read_steps, 1) == []
+    assert await desk.do(tables.read_mail, 1) == ([], [])
+    assert await desk.do(tables.read_head, 2) is not None
+
+
+# Which flows.
+
+
+async def test_the_highest_number_of_what_is_kept(desk: Desk) -> None:
+    assert await desk.do(tables.last_mail_id) == 0
+    await desk.do(tables.insert_mail, MAIL)
+    assert await desk.do(tables.last_mail_id) == 13
+
+
+async def test_flows_that_are_due(desk: Desk) -> None:
+    for id, wake_ms in enumerate([None, 0, 100, 101, 50], start=1):
+        await desk.add(make_head(id, wake_ms=wake_ms))
+    assert await desk.do(tables.due, 100, 0, 10) == [2, 3, 5]
+    assert await desk.do(tables.due, 100, 2, 10) == [3, 5]
+    assert await desk.do(tables.due, 100, 0, 1) == [2]
+    assert await desk.do(tables.next_due_ms, 100) == 101
+    assert await desk.do(tables.next_due_ms, 101) is None
+
+
+async def test_flows_that_were_at_work_are_counted(desk: Desk) -> None:
+    await desk.add(make_head(1, wake_ms=0), make_head(2, wake_ms=5), make_head(3, wake_ms=0))
+    await desk.do(tables.count_recoveries)
+    await desk.do(tables.count_recoveries)
+    heads = [await desk.do(tables.read_head, it) for it in (1, 2, 3)]
+    assert [it.recoveries for it in heads] == [2, 0, 2]
+    assert [it.arguments for it in heads] == [b"\x92"] * 3
+
+
+async def test_flows_by_status_and_name(desk: Desk) -> None:
+    await desk.add(
+        make_head(1, status=Status.QUEUED),
+        make_head(2, status=Status.QUEUED, name="buy"),
+        make_head(3, status=Status.PARKED),
+        make_head(4, status=Status.QUEUED),
+    )
+    assert [it.id for it in await desk.do(tables.list_idle, Status.QUEUED)] == [1, 2, 4]
+    assert [it.id for it in await desk.do(tables.list_idle, Status.QUEUED, "pay", 1)] == [1]
+    assert await desk.do(tables.list_idle, Status.HELD) == []
+    assert await desk.do(tables.count) == {
+        ("pay", Status.QUEUED): 2,
+        ("buy", Status.QUEUED): 1,
+        ("pay", Status.PARKED): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "before", "limit", "ids"),
+    [
+        (None, None, None, 10, [4, 3, 2, 1]),
+        (Status.DONE, None, None, 10, [4, 2]),
+        (None, "buy", None, 10, [3]),
+        (Status.DONE, "buy", None, 10, []),
+        (None, None, 4, 2, [3, 2]),
+    ],
+)
+async def test_lists_begin_with_the_newest(
+    desk: Desk, status: Status, name: str, before: int, limit: int, ids: list[int]
+) -> None:
+    await desk.add(
+        make_head(1),
+        make_head(2, status=Status.DONE),
+        make_head(3, name="buy"),
+        make_head(4, status=Status.DONE),
+    )
+    heads = await desk.do(tables.list_heads, status, name, before, limit)
+    assert [it.id for it in heads] == ids
+
+
+async def test_flows_that_ended_long_ago(desk: Desk) -> None:
+    await desk.add(
+        make_head(1, status=Status.DONE, ended_ms=5),
+        make_head(2, status=Status.FAILED, ended_ms=6, client_id="order-7"),
+        make_head(3, status=Status.KILLED, ended_ms=10),
+        make_head(4),
+    )
+    assert await desk.do(tables.ended_before, 10, 9, has_client=False) == [1]
+    assert await desk.do(tables.ended_before, 11, 9, has_client=False) == [1, 3]
+    assert await desk.do(tables.ended_before, 11, 1, has_client=False) == [1]
+    assert await desk.do(tables.ended_before, 10, 9, has_client=True) == [2]

@@ -1,0 +1,287 @@
+"""Values and errors in records: what is read back, and what cannot be written down."""
+
+import dataclasses
+import datetime
+import enum
+import sqlite3
+import uuid
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.flows import values
+from postroad.flows.errors import FlowError, PeerFailed, StepFailed, Unrecordable
+from postroad.flows.values import Failure
+
+
+class Order(msgspec.Struct):
+    number: int
+    lines: list[str]
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Insolvent(Exception):
+    """An error that can be made again."""
+
+
+class Awkward(Exception):
+    """Its arguments are not those it is made with."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class Forgetful(Exception):
+    """It says something else when it is made again."""
+
+    count = 0
+
+    def __str__(self) -> str:
+        type(self).count += 1
+        return str(self.count)
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("nothing can be said of it")
+
+
+# Values.
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (None, None),
+        (True, bool),
+        (7, int),
+        (7, float),
+        ("größe", str),
+        (b"\x00\xff", bytes),
+        ([1, 2], list[int]),
+        ((1, "a"), tuple[int, str]),
+        ({1: "a"}, dict[int, str]),
+        ({3, 4}, set[int]),
+        (Order(1, ["a"]), Order),
+        (Point(1.0, 2.5), Point),
+        (uuid.UUID(int=5), uuid.UUID),
+        (datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC), datetime.datetime),
+        (datetime.timedelta(seconds=3), datetime.timedelta),
+    ],
+)
+def test_a_value_comes_back_as_its_type(value: Any, kind: Any) -> None:
+    encoded = values.encode(value, "it")
+    read = values.decode(encoded, kind)
+    assert read == value
+    assert values.roundtrip(value, encoded, kind) == read
+    assert type(values.roundtrip(value, encoded, kind)) is type(read)
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=10,
+)
+
+
+@given(PLAIN)
+def test_code_sees_what_will_be_read(value: Any) -> None:
+    encoded = values.encode(value, "it")
+    first, later = values.roundtrip(value, encoded, Any), values.decode(encoded)
+    assert repr(first) == repr(later)
+
+
+@pytest.mark.parametrize(("kind", "plain"), [(Any, str), (Colour, Colour)])
+def test_an_enumeration_is_itself_only_where_that_was_announced(kind: Any, plain: type) -> None:
+    encoded = values.encode(Colour.RED, "it")
+    assert type(values.roundtrip(Colour.RED, encoded, kind)) is plain
+
+
+def test_a_tuple_without_a_type_is_a_list_from_the_beginning() -> None:
+    value = (1, 2)
+    assert values.roundtrip(value, values.encode(value, "it"), Any) == [1, 2]
+
+
+def test_a_value_of_another_type_than_was_announced_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        values.roundtrip("text", values.encode("text", "it"), int)
+
+
+def endless() -> list[Any]:
+    inner: list[Any] = []
+    inner.append(inner)
+    return inner
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), lambda: 1, sqlite3.Row, 1 << 64, "\ud800", {"a": [object()]}, endless()],
+    ids=["object", "function", "class", "large", "surrogate", "inner", "endless"],
+)
+def test_what_cannot_be_written_down_is_named(value: Any) -> None:
+    with pytest.raises(Unrecordable, match="what it returned cannot be written down"):
+        values.encode(value, "what it returned")
+
+
+def test_a_type_that_nothing_can_be_read_as_is_named() -> None:
+    with pytest.raises(Unrecordable, match="no value can be read as"):
+        values.decode(b"\x01", int | list[int] | tuple[int, ...])
+
+
+# Digests.
+
+
+def test_digests_tell_arguments_apart() -> None:
+    one = values.digest_arguments((1,), {})
+    assert one == values.digest_arguments((1,), {})
+    others = [((2,), {}), (("1",), {}), ((), {"a": 1}), ((1, 1), {})]
+    assert len({values.digest_arguments(*it) for it in others} | {one}) == 5
+
+
+@pytest.mark.parametrize("args", [(), (object(),), (1 << 64,), (endless(),)])
+def test_arguments_that_cannot_be_compared_have_no_digest(args: tuple[Any, ...]) -> None:
+    assert values.digest_arguments(args, {}) == b""
+
+
+# Types.
+
+
+def announces() -> list[int]:
+    return []
+
+
+def says_nothing():  # type: ignore[no-untyped-def]
+    return 1
+
+
+def unreadable() -> "sqlite3.Nothing":  # type: ignore[name-defined]
+    return 1
+
+
+def ambiguous() -> list[int] | tuple[int, ...]:
+    return []
+
+
+async def later() -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (announces, list[int]),
+        (later, int),
+        (says_nothing, Any),
+        (unreadable, Any),
+        (ambiguous, Any),
+        (len, Any),
+    ],
+)
+def test_the_type_a_function_announces(function: Any, kind: Any) -> None:
+    assert values.result_type(function) == kind
+
+
+# Errors.
+
+
+def again(error: BaseException) -> Exception:
+    """An error as it is made from its record."""
+    encoded = msgspec.msgpack.encode(values.describe_error(error))
+    return values.make_error(msgspec.msgpack.decode(encoded, type=Failure))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Insolvent("beta", 7),
+        Insolvent(),
+        ValueError("x"),
+        KeyError("x"),
+        FlowError("no money"),
+        PeerFailed("it has failed", "beta", "e1", "Insolvent"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+        FileNotFoundError(2, "nothing there"),
+    ],
+    ids=repr,
+)
+def test_an_error_is_made_again(error: Exception) -> None:
+    made = again(error)
+    assert type(made) is type(error)
+    assert (made.args, str(made)) == (error.args, str(error))
+    assert vars(made) == vars(error)
+
+
+def local_error() -> Exception:
+    class Hidden(Exception):
+        """Cannot be found by its name."""
+
+    return Hidden("x")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Awkward("a", "b"),
+        Forgetful(),
+        Insolvent(object()),
+        local_error(),
+        KeyboardInterrupt("x"),
+        SystemExit(1),
+    ],
+    ids=lambda it: type(it).__name__,
+)
+def test_an_error_that_cannot_be_made_again_is_a_failed_step(error: BaseException) -> None:
+    made = again(error)
+    assert type(made) is StepFailed
+    assert type(error).__name__ in str(made)
+
+
+def test_a_failed_step_stays_one() -> None:
+    once = again(local_error())
+    twice = again(once)
+    assert isinstance(twice, StepFailed)
+    assert str(twice) == str(once)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["", ":", "nowhere:Error", "builtins:", "builtins:int", "builtins:nothing", "os:path.join"],
+)
+def test_a_kind_that_is_no_error_is_a_failed_step(kind: str) -> None:
+    made = values.make_error(Failure(kind, "text", b"\x90"))
+    assert isinstance(made, StepFailed)
+    assert made.detail == "text"
+
+
+def test_long_texts_are_cut() -> None:
+    failure = values.describe_error(ValueError("x" * 10_000))
+    assert len(failure.text) == 2_000
+    assert type(values.make_error(failure)) is ValueError
+
+
+def test_an_error_whose_text_cannot_be_had_is_described_all_the_same() -> None:
+    error = Unspeakable("x")
+    assert "cannot tell" in values.describe_error(error).text
+    assert type(again(error)) is Unspeakable
+
+
+def test_a_text_that_is_no_unicode_is_written_down_all_the_same() -> None:
+    # As in names of files that are not in the encoding of the system.
+    assert "no such file: name" in str(again(ValueError("no such file: name\udcff")))
