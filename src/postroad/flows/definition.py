@@ -22,6 +22,7 @@ import msgspec
 from postroad.core.errors import ConfigError, UsageError
 
 from . import values
+from .messages import is_name
 from .purity import explain, find_impurities
 
 if TYPE_CHECKING:
@@ -29,17 +30,16 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 Code = Callable[Concatenate["Flow", P], Coroutine[Any, Any, R]]
-
-_NAME_CHARS_MAX = 200
 
 
 class NondeterministicFlow(UserWarning):
     """The code of a flow calls something that gives another result when it is run again."""
 
 
-class Definition(Generic[P, R]):
+class Definition(Generic[P, R_co]):
     """A flow that can be started, or that responds to another one.
 
     Attributes:
@@ -54,7 +54,7 @@ class Definition(Generic[P, R]):
 
     def __init__(
         self,
-        function: Code[P, R],
+        function: Code[P, R_co],
         *,
         name: str | None = None,
         version: int = 1,
@@ -78,14 +78,17 @@ class Definition(Generic[P, R]):
         self.__name__ = function.__name__
         self.__wrapped__ = function
         self._check()
+        self._signature = inspect.signature(function)
         # Annotations may name what is defined after it, so they are read when it first runs.
         self._types: dict[str, Any] | None = None
         if impurities := find_impurities(function):
             warnings.warn(NondeterministicFlow(explain(impurities, function)), stacklevel=4)
 
     def _check(self) -> None:
-        if not 0 < len(self.name) <= _NAME_CHARS_MAX or not self.name.isprintable():
-            raise ConfigError(f"a flow cannot be called {self.name!r}: 1 to 200 characters")
+        if not is_name(self.name):
+            raise ConfigError(
+                f"a flow cannot be called {self.name!r}: 1 to 200 characters that can be printed"
+            )
         if self.version < 1:
             raise ConfigError(f"version={self.version} of flow {self.name!r} must be 1 or more")
         if self.concurrency is not None and self.concurrency < 1:
@@ -95,33 +98,42 @@ class Definition(Generic[P, R]):
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise ConfigError(f"timeout={self.timeout_s} of flow {self.name!r} must be above 0")
 
-    def __call__(self, flow: Flow, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, flow: Flow, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Run it as a part of another flow, which waits for it."""
         return self.function(flow, *args, **kwargs)
 
     def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Arguments as they are written down; raises UsageError if they do not fit."""
-        try:
-            inspect.signature(self.function).bind(None, *args, **kwargs)
-        except TypeError as error:
-            raise UsageError(f"flow {self.name!r}: {error}") from None
+        if kwargs or not self._fits(len(args)):
+            try:
+                self._signature.bind(None, *args, **kwargs)
+            except TypeError as error:
+                raise UsageError(f"flow {self.name!r}: {error}") from None
         return values.encode((args, kwargs), f"an argument of flow {self.name!r}")
+
+    def _fits(self, count: int) -> bool:
+        """Whether so many arguments by position are surely right."""
+        plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [*self._signature.parameters.values()][1:]
+        return count == len(parameters) and all(it.kind is plain for it in parameters)
 
     def decode_arguments(self, encoded: bytes) -> tuple[list[Any], dict[str, Any]]:
         """Arguments as the code gets them, of the types it wants."""
         args, kwargs = values.decode(encoded, tuple[list[Any], dict[str, Any]])
-        bound = inspect.signature(self.function).bind(None, *args, **kwargs)
         types = self._find_types()
+        if not kwargs and self._fits(len(args)):
+            names = [*self._signature.parameters][1:]
+            return [_convert(it, types.get(name)) for it, name in zip(args, names, strict=True)], {}
+        bound = self._signature.bind(None, *args, **kwargs)
         for name, value in list(bound.arguments.items())[1:]:
-            hint = types.get(name, Any)
+            hint = types.get(name)
             kind = bound.signature.parameters[name].kind
-            if hint is Any:
-                continue
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                hint = tuple.__class_getitem__((hint, ...))
+                bound.arguments[name] = tuple([_convert(it, hint) for it in value])
             elif kind is inspect.Parameter.VAR_KEYWORD:
-                hint = dict.__class_getitem__((str, hint))
-            bound.arguments[name] = msgspec.convert(value, hint)
+                bound.arguments[name] = {key: _convert(it, hint) for key, it in value.items()}
+            else:
+                bound.arguments[name] = _convert(value, hint)
         return list(bound.args[1:]), bound.kwargs
 
     def _find_types(self) -> dict[str, Any]:
@@ -140,6 +152,12 @@ class Definition(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<flow {self.name} version {self.version}>"
+
+
+def _convert(value: Any, hint: Any) -> Any:
+    if hint is None or hint is Any or value.__class__ is hint:
+        return value
+    return msgspec.convert(value, hint)
 
 
 @overload

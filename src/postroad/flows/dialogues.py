@@ -110,6 +110,9 @@ class Dialogues:
             # Of a session that nobody opened, or by somebody who has no part in it.
             return
         for message in event.messages:
+            if isinstance(message, Initial) and not transition.is_new:
+                # A session is opened once.
+                continue
             if len(end.heard) >= self._heard_max:
                 self._stem(end, transition)
             if not end.hear(message):
@@ -192,9 +195,10 @@ class Dialogues:
 
     def perform(self, ask: ask_for.SessionAsk, transition: Transition) -> None:
         """Say what the code wants said."""
-        if isinstance(ask, ask_for.Send):
+        if not isinstance(ask, ask_for.Close):
             for end in ask.ends:
                 _check_can_send(end)
+        if isinstance(ask, ask_for.Send):
             for end, payload in zip(ask.ends, ask.payloads, strict=True):
                 is_first = end.do(Cause.SEND) is Reaction.SAY_INITIAL
                 say(transition, end, self._initial(end, payload) if is_first else Data(payload))
@@ -203,7 +207,6 @@ class Dialogues:
                 end.do(Cause.SEND)
                 say(transition, end, self._initial(end, None))
         else:
-            assert isinstance(ask, ask_for.Close)
             for end in ask.ends:
                 _close(end, transition)
 
@@ -261,9 +264,10 @@ def _recall_record(end: SessionEnd, record: Record) -> None:
     elif record.kind is Kind.CLOSE:
         end.do(Cause.CLOSE)
     elif record.kind is Kind.RECEIVE and record.failure is not None:
-        if record.value is not None and values.decode(record.value) == end.number:
+        is_about = record.value is not None and values.decode(record.value) == end.number
+        if is_about and end.state is not State.CLOSED:
             end.state = State.ENDED
-    elif end.state is State.INITIATING:
+    elif end.state is State.INITIATING and record.failure is None:
         end.state = State.OPEN
 
 

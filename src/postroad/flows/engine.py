@@ -106,7 +106,7 @@ class Engine:
 
         def prepare(ledger: Ledger) -> int:
             tables.create_tables(store.types, ledger.database)
-            tables.count_recoveries(ledger.database)
+            tables.begin_running(ledger.database)
             return tables.reserve_ids(ledger.database, ledger.now_ms)
 
         self._next_id = itertools.count(await store.write(prepare)).__next__
@@ -189,6 +189,11 @@ class Engine:
             # What an operator wants cannot happen to it now.
             self._refuse([(event, done)], error)
             return
+        except Exception as error:
+            logger.exception("flow %s could not take up %r", show_id(resident.id), event)
+            self._refuse([(event, done)], error)
+            self.lose(resident, error)
+            return
         if self._loop.time() - began > _SLOW_S:
             self._complain(machine)
         if isinstance(event, StepDone | StepRaised):
@@ -215,9 +220,6 @@ class Engine:
 
     def lose(self, resident: Resident, error: Exception) -> None:
         """Give up what is in memory of a flow, because it cannot be committed any more."""
-        if resident.tx is not None:
-            resident.tx.undo()
-            resident.tx = None
         resident.lane.is_broken = True
         if not resident.pending:
             self._on_lost(resident, error)
@@ -235,7 +237,7 @@ class Engine:
         """Events are not taken up after all."""
         for event, done in wishes:
             if isinstance(event, Heard):
-                self.writing.put_back(event.receipt)
+                self.writing.put_back(event.receipt, error)
             fail(done, error)
 
     # Commits.
@@ -324,9 +326,7 @@ class Engine:
     def _on_lost(self, resident: Resident, error: Exception, *, is_duplicate: bool = False) -> None:
         """Something was not committed: what follows from it has not happened."""
         resident.lane.is_broken = True
-        if resident.tx is not None:
-            resident.tx.undo()
-            resident.tx = None
+        resident.undo()
         if resident.machine is not None:
             resident.machine.drop_code()
         self._stepping.cancel_all(resident.id)
@@ -409,6 +409,7 @@ class Engine:
     def _forget(self, resident: Resident) -> list[tuple[Event, asyncio.Future[None] | None]]:
         """Let a flow leave the memory; what waits for it."""
         resident.cancel_timer()
+        resident.undo()
         if self.residents.get(resident.id) is resident:
             del self.residents[resident.id]
         machine = resident.machine
@@ -457,14 +458,6 @@ class Engine:
         """Let a flow leave the memory again."""
         resident.pins -= 1
         self._look_after(resident)
-
-    async def run_of(self, id: int) -> int:
-        """How often a flow began anew."""
-        resident = self.residents.get(id)
-        if resident is not None and resident.machine is not None:
-            return resident.machine.head.run
-        head = await self.store.read(tables.read_head, id)
-        return 1 if head is None else head.run
 
     async def wait(self, id: int) -> Head | None:
         """Wait until a flow has ended; None if there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterable
 from types import ModuleType
@@ -11,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import msgspec
 
 from postroad.core import Lifecycle
-from postroad.core.errors import ConfigError, UsageError
+from postroad.core.errors import ConfigError, PostroadError, UsageError
 from postroad.durable import Mail
 
 from . import tables, values
@@ -25,6 +26,8 @@ from .head import Head, show_id
 from .intake import Intake
 from .life import Status
 from .operations import FlowOperations
+
+logger = logging.getLogger("postroad.flows")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -155,6 +158,11 @@ class Flows(FlowOperations, Lifecycle):
         if self._intake is not None:
             await self._intake.close()
             self._intake = None
+        try:
+            await engine.store.write(lambda ledger: tables.end_running(ledger.database))
+        except PostroadError as error:
+            # Then the next start counts this one as a crash.
+            logger.debug("the end of the flows could not be noted: %s", error)
 
     async def _forget_old(self) -> None:
         while True:
@@ -183,8 +191,10 @@ class Flows(FlowOperations, Lifecycle):
         So whoever does not know whether a flow was begun can safely say it again. Its result is
         kept until `forget`.
         """
-        if not 0 < len(client_id) <= _CLIENT_ID_CHARS_MAX:
-            raise ConfigError(f"a client id has 1 to {_CLIENT_ID_CHARS_MAX} characters")
+        if not 0 < len(client_id) <= _CLIENT_ID_CHARS_MAX or not client_id.isprintable():
+            raise ConfigError(
+                f"a client id has 1 to {_CLIENT_ID_CHARS_MAX} characters that can be printed"
+            )
         while (other := self._beginning.get(client_id)) is not None:
             await asyncio.wait((other,))
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()

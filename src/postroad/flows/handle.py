@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -51,7 +52,7 @@ class Session:
         """Send something; returns at once, and it arrives once."""
         payload = self._flow._encode(value, self.peer)
         self._is_begun = True
-        await ask_for.Send([self._end], [payload])
+        await ask_for.Send([self._end], (value,), [payload])
 
     async def _begin(self) -> None:
         """Have the other end begin, if nothing was sent to it."""
@@ -135,7 +136,7 @@ class Flow:
         for session in values_by_session:
             session._is_begun = True
         if ends:
-            await ask_for.Send(ends, payloads)
+            await ask_for.Send(ends, (*values_by_session.values(),), payloads)
 
     def _encode(self, value: Any, peer: str) -> bytes:
         payload = values.encode(value, f"what is sent to {peer}")
@@ -209,7 +210,7 @@ class Flow:
             timeout: seconds for each attempt.
             name: what it is called in the record; the function's name by default.
         """
-        label = name or getattr(function, "__qualname__", None) or repr(function)
+        label = name or _name_of(function)
         ask = ask_for.Step(function, args, kwargs, name=label, retry=retry, timeout_s=timeout)
         return await ask
 
@@ -259,6 +260,9 @@ class Flow:
 
         Sessions end; the id stays the same.
         """
+        code = self._machine.code
+        if code is not None and code.current.transaction is not None:
+            raise UsageError("a flow cannot begin anew inside a transaction: leave its block first")
         raise ContinueAsNew(self._definition.encode_arguments(args, kwargs))
 
     # What is the same whenever the code is run.
@@ -308,6 +312,14 @@ class Flow:
 
     def __repr__(self) -> str:
         return f"<Flow {self.name} {self.id}>"
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """What a function is called whenever the code is run: nothing of its address in memory."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name
 
 
 def _to_ms(seconds: float) -> int:

@@ -120,7 +120,11 @@ class Machine:
 
     def open(self, peer: str) -> SessionEnd:
         """A new session; nobody is told before something is said in it."""
-        return self.dialogues.open(peer, None if self.code is None else self.code.current.scope)
+        end = self.dialogues.open(peer, None if self.code is None else self.code.current.scope)
+        if end.peer != peer:
+            what = f"the code opens session {end.number} with {peer!r}"
+            raise self._log.diverged(what, [f"it was with {end.peer!r}"])
+        return end
 
     # Events.
 
@@ -417,6 +421,7 @@ class Machine:
             head.trouble = trouble
         elif happening in (Happening.FINISH, Happening.CONTINUE):
             head.trouble = None
+            head.attempts = head.recoveries = 0
         for effect in turn.effects:
             self._do(effect, was)
 
@@ -453,6 +458,9 @@ class Machine:
         code, self.code = self.code, None
         self._fresh.clear()
         self._transition.runs.clear()
+        if self._open is not None:
+            self._open = None
+            self._transition.concludes = False
         if code is not None:
             asked = [it.asked for it in code.waiting.values()]
             steps = [it.position for it in asked if isinstance(it, ask_for.Step)]

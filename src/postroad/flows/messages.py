@@ -18,6 +18,11 @@ _NAME_CHARS_MAX = 200
 _MESSAGES_MAX = 100_000
 
 
+def is_name(text: str) -> bool:
+    """Whether a flow or a signal can be called that, at every node and in every store."""
+    return 0 < len(text) <= _NAME_CHARS_MAX and text.isprintable()
+
+
 class SessionKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A session, as both ends call it: the flow that opened it, and its number there."""
 
@@ -103,8 +108,8 @@ def decode_letter(body: bytes) -> Letter:
         is_first = isinstance(message, Initial)
         if is_first and (index or letter.is_for_initiator):
             raise DeadLetter("a session is opened in the midst of it")
-        if isinstance(message, Initial | Confirm) and len(message.flow) > _NAME_CHARS_MAX:
-            raise DeadLetter(f"a flow whose name has {len(message.flow)} characters")
+        if isinstance(message, Initial | Confirm) and not is_name(message.flow):
+            raise DeadLetter(f"no name of a flow: {message.flow[:_NAME_CHARS_MAX]!r}")
     return letter
 
 

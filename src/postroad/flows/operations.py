@@ -20,6 +20,7 @@ from .errors import NoSuchFlow
 from .events import Event, Killed, Paused, Resumed, Retried, Signalled
 from .head import Head, parse_id, show_id
 from .life import Status
+from .messages import is_name
 from .records import Kind, Record
 
 _FORGET_AT_ONCE = 500
@@ -194,6 +195,8 @@ class FlowOperations(ABC):
 
     async def signal(self, id: str, name: str, value: Any = None) -> None:
         """Send a signal to a flow; it waits there until the code asks for it."""
+        if not is_name(name):
+            raise UsageError(f"no signal can be called {name!r}: 1 to 200 characters")
         await self._tell(id, Signalled(name, values.encode(value, f"signal {name!r}")))
 
     async def retry(self, id: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from . import waiting
 from .code import Code
-from .log import Log, outcome_of
+from .log import Diverged, Log, outcome_of
 from .records import Kind, Record
 from .requests import Statement
 from .transactions import decode_results
@@ -27,6 +27,8 @@ def replay(code: Code, log: Log, move_time: Callable[[int], None]) -> None:
             continue
         ask = waiting.asked_at(code, record.position)
         if ask is None:
+            if code.end is not None and isinstance(code.end.error, Diverged):
+                raise code.end.error
             raise log.diverged(waiting.describe(code))
         log.take(ask)
         code.resume(record.position, outcome_of(ask, record))

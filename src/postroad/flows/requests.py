@@ -47,8 +47,10 @@ class Send(SessionAsk):
     kind = Kind.SEND
     is_immediate = True
 
-    def __init__(self, ends: Sequence[SessionEnd], payloads: Sequence[bytes]) -> None:
-        super().__init__(ends, values.digest(*payloads))
+    def __init__(
+        self, ends: Sequence[SessionEnd], sent: tuple[Any, ...], payloads: Sequence[bytes]
+    ) -> None:
+        super().__init__(ends, values.digest_arguments(sent, {}))
         self.payloads = payloads
 
 

@@ -93,6 +93,12 @@ class Resident:
         if self.is_read is not None and not self.is_read.done():
             self.is_read.set_result(None)
 
+    def undo(self) -> None:
+        """Give up the transaction that is open, if one is."""
+        if self.tx is not None:
+            self.tx.undo()
+            self.tx = None
+
     def cancel_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()

@@ -10,6 +10,7 @@ from postroad.core import faults
 from postroad.core.errors import StoreError, TransactionLost
 from postroad.durable import Transaction
 
+from . import tables
 from .asks import Ask
 from .events import StatementDone, StepDone, StepRaised
 from .head import show_id
@@ -167,6 +168,14 @@ class Stepping:
 
     async def _step_id(self, id: int, step: Step) -> str:
         """What a step is called everywhere, however often it is run."""
-        run = await self._engine.run_of(id)
+        run = await self._run_of(id)
         place = ".".join(map(str, step.position))
         return f"{self._engine.store.owner}/{show_id(id)}/{run}/{place}"
+
+    async def _run_of(self, id: int) -> int:
+        """How often a flow began anew."""
+        resident = self._engine.residents.get(id)
+        if resident is not None and resident.machine is not None:
+            return resident.machine.head.run
+        head = await self._engine.store.read(tables.read_head, id)
+        return 1 if head is None else head.run

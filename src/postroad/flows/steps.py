@@ -76,12 +76,17 @@ class Functions:
         """Run a function that does not work on the store."""
         form = form_of(step.function)
         kwargs = {**step.kwargs, "step_id": step_id} if "step_id" in form.wants else step.kwargs
+        if step.timeout_s is None:
+            return await self._call(step, form, kwargs)
         async with asyncio.timeout(step.timeout_s):
-            if form.is_async:
-                return await step.function(*step.args, **kwargs)
-            call = functools.partial(step.function, *step.args, **kwargs)
-            result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
-            return await result if inspect.isawaitable(result) else result
+            return await self._call(step, form, kwargs)
+
+    async def _call(self, step: Step, form: Form, kwargs: dict[str, Any]) -> Any:
+        if form.is_async:
+            return await step.function(*step.args, **kwargs)
+        call = functools.partial(step.function, *step.args, **kwargs)
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await result if inspect.isawaitable(result) else result
 
     async def run_in(self, step: Step, step_id: str, tx: Transaction) -> Any:
         """Run a function that works on the store."""

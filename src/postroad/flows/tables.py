@@ -50,6 +50,7 @@ _TABLES = (
 
 _HEAD = "id, arguments, head"
 _FIRST_ID = "flows.first_id"
+_RUNNING = "flows.is_running"
 _ID_BITS = 20
 _ID_GAP = 1 << 44
 
@@ -164,8 +165,19 @@ def delete_flow(database: Database, flow: int) -> None:
     database.execute("DELETE FROM postroad_flows WHERE id = ?", (flow,))
 
 
-def count_recoveries(database: Database) -> None:
-    """Note that the process was started again, for those that were at work when it ended."""
+def begin_running(database: Database) -> None:
+    """Note that a process runs flows; if the last one was killed, count that for those at work."""
+    if read_meta(database, _RUNNING) == "1":
+        _count_recoveries(database)
+    write_meta(database, _RUNNING, "1")
+
+
+def end_running(database: Database) -> None:
+    """Note that a process has stopped as it should."""
+    write_meta(database, _RUNNING, "0")
+
+
+def _count_recoveries(database: Database) -> None:
     for id, arguments, encoded in database.execute(
         f"SELECT {_HEAD} FROM postroad_flows WHERE wake_ms = 0"
     ):

@@ -13,6 +13,8 @@ import msgspec
 from .errors import StepFailed, Unrecordable
 
 _encoder = msgspec.msgpack.Encoder()
+# The order of a set is another one in every process.
+_digest_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _DIGEST_BYTES = 8
 _TEXT_CHARS_MAX = 2_000
 # Values of these types are the same before and after.
@@ -73,7 +75,7 @@ def digest_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     if not args and not kwargs:
         return b""
     try:
-        return digest(_encoder.encode((args, kwargs)))
+        return digest(_digest_encoder.encode((args, kwargs)))
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
         return b""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from postroad.core.errors import PostroadError
 from postroad.durable import Mail, Transaction
 from postroad.durable.consumption import Consumption
 from postroad.durable.handling import Handling
@@ -104,11 +105,14 @@ class Writing:
         letter = Letter(end.key, not end.is_initiator, batch)
         return self._clerk.post(end.peer, QUEUE, encode_letter(letter), key)
 
-    def put_back(self, receipt: object) -> None:
-        """An inbox row is not consumed after all."""
+    def put_back(self, receipt: object, error: Exception) -> None:
+        """An inbox row is not consumed after all; it comes again, after a fault not for ever."""
         if isinstance(receipt, Entry):
             assert self.consumption is not None
-            self.consumption.give_back(receipt)
+            if isinstance(error, PostroadError):
+                self.consumption.give_back(receipt)
+            else:
+                self.consumption.fail(receipt, error)
 
     def drop(self, receipt: object) -> None:
         """An inbox row is for nobody any more."""
