@@ -25,6 +25,7 @@ BENCHMARKS = {
     "cells": "benchmarks.cells",
     "cluster": "benchmarks.cluster",
     "durable": "benchmarks.durable",
+    "flows": "benchmarks.flows",
     "messaging": "benchmarks.messaging",
     "pipeline": "benchmarks.pipeline",
     "services": "benchmarks.services",

@@ -44,6 +44,8 @@ class Dialogues:
         app: the application its code belongs to.
     """
 
+    __slots__ = ("_app", "_head", "_heard_max", "_signals", "has_kept", "opened", "sessions")
+
     def __init__(self, head: Head, heard_max: int, app: str = "") -> None:
         self._head = head
         self._app = app

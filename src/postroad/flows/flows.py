@@ -26,6 +26,7 @@ from .head import Head, show_id
 from .intake import Intake
 from .life import Status
 from .operations import FlowOperations
+from .scheduling import ScheduleOperations, Scheduler
 
 logger = logging.getLogger("postroad.flows")
 
@@ -34,6 +35,8 @@ R = TypeVar("R")
 
 _ENTROPY_BYTES = 16
 _CLIENT_ID_CHARS_MAX = 512
+# What nobody else may do at the same store; no queue can be called that.
+_CLAIM = "flows.run\n"
 _FORGET_EVERY_S = 600.0
 _DRAIN_LOOK_S = 0.05
 
@@ -89,7 +92,7 @@ def _result(head: Head, type: Any) -> Any:
     raise values.make_error(head.trouble.failure)
 
 
-class Flows(FlowOperations, Lifecycle):
+class Flows(FlowOperations, ScheduleOperations, Lifecycle):
     """Flows of one node: conversations with flows of other nodes that survive every crash.
 
         async with Mail(agent, SqliteStore("alpha.db")) as mail, Flows(mail, [ping, pong]) as flows:
@@ -113,6 +116,7 @@ class Flows(FlowOperations, Lifecycle):
         self.config = config or FlowsConfig()
         self._engine: Engine | None = None
         self._intake: Intake | None = None
+        self._scheduler: Scheduler | None = None
         self._beginning: dict[str, asyncio.Future[None]] = {}
         self._forgetting: asyncio.Task[None] | None = None
         self._is_draining = False
@@ -130,6 +134,10 @@ class Flows(FlowOperations, Lifecycle):
         """Begin to run: go on with what was at work when the process ended."""
         if self._engine is not None:
             raise UsageError(f"{self!r} runs already")
+        claims = self.mail.store.claims
+        if _CLAIM in claims:
+            raise UsageError(f"{claims[_CLAIM]} at this store already: a node has its flows once")
+        self.mail.store.claim(_CLAIM, "flows run")
         engine = self._engine = Engine(self.mail, self.registry, self.config)
         engine.admission.is_draining = self._is_draining
         try:
@@ -138,6 +146,8 @@ class Flows(FlowOperations, Lifecycle):
             self._intake = Intake(engine)
             await self._intake.start()
             await engine.admission.wake_idle()
+            self._scheduler = Scheduler(self)
+            await self._scheduler.start()
         except BaseException:
             await self.stop()
             raise
@@ -149,6 +159,9 @@ class Flows(FlowOperations, Lifecycle):
         engine, self._engine = self._engine, None
         if engine is None:
             return
+        if self._scheduler is not None:
+            await self._scheduler.stop()
+            self._scheduler = None
         if self._forgetting is not None:
             self._forgetting.cancel()
             await asyncio.gather(self._forgetting, return_exceptions=True)
@@ -163,6 +176,7 @@ class Flows(FlowOperations, Lifecycle):
         except PostroadError as error:
             # Then the next start counts this one as a crash.
             logger.debug("the end of the flows could not be noted: %s", error)
+        engine.store.release(_CLAIM)
 
     async def _forget_old(self) -> None:
         while True:
@@ -234,10 +248,7 @@ class Flows(FlowOperations, Lifecycle):
         engine = self.engine
         if self._is_draining:
             raise Draining("this node begins no new flows now; try again later, or elsewhere")
-        if self.registry.find(definition.name) is not definition:
-            raise UsageError(f"{definition!r} is none of the flows this node was given")
-        if definition.responds_to is not None:
-            raise UsageError(f"{definition!r} is begun by {definition.responds_to}, by nobody else")
+        self.check_can_begin(definition)
         now = now_ms()
         timeout_s = definition.timeout_s
         return Head(
@@ -251,6 +262,13 @@ class Flows(FlowOperations, Lifecycle):
             client_id=client_id,
             deadline_ms=None if timeout_s is None else now + round(timeout_s * 1000),
         )
+
+    def check_can_begin(self, definition: Definition[Any, Any]) -> None:
+        """Raise UsageError if nobody here can begin a flow."""
+        if self.registry.find(definition.name) is not definition:
+            raise UsageError(f"{definition!r} is none of the flows this node was given")
+        if definition.responds_to is not None:
+            raise UsageError(f"{definition!r} is begun by {definition.responds_to}, by nobody else")
 
     async def attach(self, client_id: str) -> FlowHandle[Any]:
         """The flow that was begun under an id; raises NoSuchFlow if none was."""
@@ -285,9 +303,11 @@ class Flows(FlowOperations, Lifecycle):
         return left
 
     async def undrain(self) -> None:
-        """Begin new flows again, and those that were held."""
+        """Begin new flows again: those that were held, and what schedules have missed."""
         self._is_draining = self.engine.admission.is_draining = False
         await self.engine.admission.begin_held()
+        if self._scheduler is not None:
+            self._scheduler.stir()
 
     def __repr__(self) -> str:
         state = "not running" if self._engine is None else "running"

@@ -99,6 +99,8 @@ class Flow:
     code is run again from its beginning, and is given what it was given before.
     """
 
+    __slots__ = ("_definition", "_machine", "_patches", "_random", "answers")
+
     def __init__(self, machine: Machine, definition: Definition[Any, Any]) -> None:
         self._machine = machine
         self._definition = definition
@@ -263,6 +265,8 @@ class Flow:
         code = self._machine.code
         if code is not None and code.current.transaction is not None:
             raise UsageError("a flow cannot begin anew inside a transaction: leave its block first")
+        if self._machine.head.origin is not None:
+            raise UsageError(f"flow {self.name} responds to another one, and cannot begin anew")
         raise ContinueAsNew(self._definition.encode_arguments(args, kwargs))
 
     # What is the same whenever the code is run.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from enum import StrEnum
 
 from postroad.core.errors import PostroadError, StoreUnavailable, TransactionLost
 
-from .errors import FlowError
+from . import values
+from .errors import FlowError, PeerFailed
+from .head import Head, Trouble
 from .life import Happening
+
+_TRACE_CHARS_MAX = 4_000
 
 
 class Diagnosis(StrEnum):
@@ -59,3 +64,19 @@ def diagnose(error: BaseException, attempts: int, attempts_max: int) -> Diagnosi
                 return Diagnosis.OBSERVATION
             return diagnosis
     return Diagnosis.OBSERVATION
+
+
+def write_up(error: BaseException, detail: str, head: Head, steps: int, now_ms: int) -> Trouble:
+    """What is written down of an error, for people."""
+    # What another node called it is what everybody calls it.
+    error_id = error.error_id if isinstance(error, PeerFailed) else ""
+    if not error_id:
+        # The same whenever the same thing goes wrong at the same place.
+        place = f"{head.id:x}/{head.run}/{steps}".encode()
+        error_id = values.digest(head.entropy, place).hex()
+    return Trouble(error_id, values.describe_error(error), now_ms, detail)
+
+
+def trace(error: BaseException) -> str:
+    """Where an error comes from, for people."""
+    return values.clean("".join(traceback.format_exception(error))[-_TRACE_CHARS_MAX:])

@@ -45,6 +45,8 @@ class Intake:
         mail = self._engine.mail
         self._consumption = await mail.consumption_of(QUEUE)
         self._engine.writing.consumption = self._consumption
+        # What a flow makes of a letter is in the same commit as the letter, if it is in memory.
+        self._engine.store.writer.prompt.add(QUEUE)
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._work(self._consumption), name="postroad flows")
 
@@ -59,6 +61,7 @@ class Intake:
     async def close(self) -> None:
         """Let the queue go, when everything that was taken is committed or put back."""
         if self._consumption is not None:
+            self._engine.store.writer.prompt.discard(QUEUE)
             await self._consumption.close()
             self._engine.mail.let_go(QUEUE)
 

@@ -7,7 +7,6 @@ the machine if that fails; it is made again from what is in the store.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 
 from postroad.core.errors import UsageError
@@ -17,7 +16,7 @@ from . import values, waiting
 from .asks import NOTHING, Ask, Outcome
 from .code import Code
 from .dialogues import Dialogues, Silence
-from .errors import FlowError, FlowKilled, FlowMismatch, FlowTimeout, PeerFailed
+from .errors import FlowError, FlowKilled, FlowMismatch, FlowTimeout
 from .events import (
     Admitted,
     Began,
@@ -37,15 +36,13 @@ from .events import (
     Woke,
 )
 from .head import Head, Trouble
-from .hospital import HAPPENINGS, diagnose
+from .hospital import HAPPENINGS, diagnose, trace, write_up
 from .life import Effect, Happening, Status, move
 from .log import Diverged, Log, outcome_of
 from .records import Kind, Position, Record
 from .replay import replay
 from .session import Kept, SessionEnd
 from .transactions import FlowTransaction, encode_results, result_of
-
-_TRACE_CHARS_MAX = 4_000
 
 _LIFE: dict[type, Happening] = {
     Began: Happening.BEGIN,
@@ -78,6 +75,12 @@ class Machine:
         pause_ms: how long to wait after so many attempts.
         app: the application its code belongs to.
     """
+
+    __slots__ = (
+        "_attempts_max", "_fresh", "_log", "_make_code", "_open", "_pause_ms", "_progress",
+        "_statement", "_transition", "_wall_ms", "code", "dialogues", "due_ms", "head", "is_spent",
+        "now_ms", "payload_max", "steps",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -381,7 +384,7 @@ class Machine:
             head.attempts = 0
         happening = HAPPENINGS[diagnose(error, head.attempts, self._attempts_max)]
         head.attempts = head.attempts + 1 if happening is Happening.AIL else 0
-        self._move(happening, self._trouble(error, _trace(error)))
+        self._move(happening, self._trouble(error, trace(error)))
 
     def _unrecord_failures(self) -> None:
         """A step that failed is run again with its flow, unless the flow could live with that."""
@@ -392,7 +395,7 @@ class Machine:
 
     def _observe(self, error: Exception) -> None:
         self._unrecord_failures()
-        detail = str(error) if isinstance(error, FlowMismatch) else _trace(error)
+        detail = str(error) if isinstance(error, FlowMismatch) else trace(error)
         self._move(Happening.OBSERVE, self._trouble(error, detail))
 
     def _continue(self, wish: ContinueAsNew) -> None:
@@ -404,13 +407,7 @@ class Machine:
         head.opened = self.dialogues.opened
 
     def _trouble(self, error: BaseException, detail: str) -> Trouble:
-        # What another node called it is what everybody calls it.
-        error_id = error.error_id if isinstance(error, PeerFailed) else ""
-        if not error_id:
-            # The same whenever the same thing goes wrong at the same place.
-            place = f"{self.head.id:x}/{self.head.run}/{self.steps}".encode()
-            error_id = values.digest(self.head.entropy, place).hex()
-        return Trouble(error_id, values.describe_error(error), self._wall_ms, detail)
+        return write_up(error, detail, self.head, self.steps, self._wall_ms)
 
     def _move(self, happening: Happening, trouble: Trouble | None = None) -> None:
         head = self.head
@@ -495,7 +492,3 @@ class Machine:
         if head.deadline_ms is not None:
             due_ms = head.deadline_ms if due_ms is None else min(due_ms, head.deadline_ms)
         return due_ms, 0 if waiting.is_at_work(code) else due_ms
-
-
-def _trace(error: BaseException) -> str:
-    return values.clean("".join(traceback.format_exception(error))[-_TRACE_CHARS_MAX:])

@@ -187,7 +187,8 @@ class Conclude(Ask):
     is_immediate = True
 
     def __init__(self, transaction: FlowTransaction, *, is_kept: bool) -> None:
-        super().__init__("kept" if is_kept else "undone")
+        done = values.digest(*[it.digest for it in transaction.results])
+        super().__init__("kept" if is_kept else "undone", done)
         self.transaction = transaction
         self.is_kept = is_kept
         self.position = transaction.position

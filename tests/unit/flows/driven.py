@@ -9,7 +9,7 @@ import msgspec
 from postroad.flows import Definition, Flow, Session, Status
 from postroad.flows.asks import Ask
 from postroad.flows.code import Code
-from postroad.flows.events import Event, KeptSignal, Loaded, Transition
+from postroad.flows.events import Admitted, Event, KeptSignal, Loaded, StatementDone, Transition
 from postroad.flows.head import Head, Origin
 from postroad.flows.machine import Machine
 from postroad.flows.messages import (
@@ -64,9 +64,7 @@ class Stored(NamedTuple):
         ]
 
     def signals(self) -> list[KeptSignal]:
-        return [
-            KeptSignal(it.name, it.message, it.id) for it in self.mail if it.name is not None
-        ]
+        return [KeptSignal(it.name, it.message, it.id) for it in self.mail if it.name is not None]
 
     def after(self, head: Head, transition: Transition) -> Stored:
         """What it has when a transition was committed, which must fit what is there."""
@@ -99,6 +97,7 @@ class Driven:
         definition: its code.
         args: what it is begun with.
         stored: what the store has already; the machine is made from that.
+        now_ms: the time.
         facts: of its head.
         settings: of the machine.
     """
@@ -117,11 +116,14 @@ class Driven:
         self.now_ms = now_ms
         self.said: list[tuple[int, Message]] = []
         self.flow: Flow | None = None
+        # What followed from the last event, with that of the statements it had run.
+        self.course: list[Transition] = []
         self.stored = stored or Stored()
         if stored is None:
             arguments = b"" if "origin" in facts else definition.encode_arguments(args, {})
-            known = {"id": 9, "name": definition.name, "version": definition.version}
-            known |= {"status": Status.RUNNING, "entropy": b"e" * 16, "started_ms": now_ms}
+            known: dict[str, Any] = {"id": 9, "name": definition.name, "entropy": b"e" * 16}
+            known |= {"version": definition.version, "status": Status.RUNNING}
+            known |= {"started_ms": now_ms}
             head = Head(**known | {"arguments": arguments} | facts)
             self.machine = Machine(head, self._make_code, **self.settings)
         else:
@@ -157,8 +159,19 @@ class Driven:
     def _tell(self, event: Event, after_ms: int) -> Transition:
         self.now_ms += after_ms
         transition = self.machine.handle(event, self.now_ms)
+        self.course = [transition]
         self.commit(transition)
+        while (statement := self.course[-1].statement) is not None:
+            # Nothing else happens to a flow while its transaction is open.
+            self.course.append(self.machine.handle(self.run_statement(statement), self.now_ms))
+            self.commit(self.course[-1])
         return transition
+
+    def run_statement(self, statement: Ask) -> StatementDone:
+        """What a database says to a statement: the same whenever it is asked."""
+        if "refused" in statement.name:
+            return StatementDone(statement.position, error=KeyError(statement.name))
+        return StatementDone(statement.position, [(statement.name, len(self.stored.records))])
 
     def commit(self, transition: Transition) -> None:
         """Have a transition written down, and what it says sent."""
@@ -198,6 +211,13 @@ class Driven:
         """Why it is not well."""
         trouble = self.head.trouble
         return "" if trouble is None else f"{trouble.failure.kind}: {trouble.failure.text}"
+
+
+def begun(definition: Definition[..., Any], *args: Any, **facts: Any) -> Driven:
+    """A flow that was just begun."""
+    driven = Driven(definition, *args, **facts)
+    driven.tell(Admitted())
+    return driven
 
 
 def labels(transition: Transition) -> list[str]:

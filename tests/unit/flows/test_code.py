@@ -1,6 +1,7 @@
 """Runs the code of flows: branches, their ends, and what is not recorded."""
 
 import asyncio
+import inspect
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
@@ -161,7 +162,8 @@ async def await_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "named"), [(rest, "the event loop"), (await_future, "Future"), (await_object, "object")]
+    ("code", "named"),
+    [(rest, "the event loop"), (await_future, "Future"), (await_object, "object")],
 )
 def test_waiting_for_anything_else_is_explained(
     code: Callable[[], Coroutine[Any, Any, Any]], named: str
@@ -298,7 +300,12 @@ def test_branches_within_branches() -> None:
 
     run = Run(code())
     assert run.waiting == ["a1", "a2", "b1", "b2"]
-    assert [*run.code.waiting] == [(0, 0, 0, 0, 0), (0, 0, 0, 1, 0), (0, 1, 0, 0, 0), (0, 1, 0, 1, 0)]
+    assert [*run.code.waiting] == [
+        (0, 0, 0, 0, 0),
+        (0, 0, 0, 1, 0),
+        (0, 1, 0, 0, 0),
+        (0, 1, 0, 1, 0),
+    ]
     run.give("b1", 1)
     run.give("b2", 2)
     assert run.result == ("b", [1, 2])
@@ -471,4 +478,4 @@ def test_closing_quietly_is_quiet_whatever_happens() -> None:
     coroutine = shouts()
     coroutine.send(None)
     close_quietly(coroutine)
-    assert coroutine.cr_frame is None
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED

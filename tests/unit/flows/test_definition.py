@@ -24,7 +24,7 @@ async def pay(flow: Flow, amount: int, to: str = "beta") -> int:
 
 
 @flow(name="shop.buy", version=3, app="shop", concurrency=2, timeout=60)
-async def buy(flow: Flow, *orders: Order, **when: datetime.date) -> None:
+async def buy(flow: Flow, /, *orders: Order, **when: datetime.date) -> None:
     """Buys."""
 
 
@@ -51,7 +51,7 @@ def test_one_with_everything() -> None:
 
 def test_one_that_responds() -> None:
     assert get_paid.responds_to == "pay"
-    assert get_paid.versions == {1, 2}
+    assert get_paid.versions == frozenset({1, 2})
 
     @responds_to("shop.buy")
     async def sell(flow: Flow, session: Session) -> None:

@@ -15,9 +15,9 @@ def test_ids_are_shown_in_sixteen_characters(id: int) -> None:
     assert parse_id(show_id(id)) == id
 
 
-@pytest.mark.parametrize("text", ["", "flow", "12 34", "0x"])
+@pytest.mark.parametrize("text", ["", "flow", "12 34", "0x7", "-5", "f" * 16, "0" * 17])
 def test_other_texts_are_no_ids(text: str) -> None:
-    with pytest.raises(ValueError, match="invalid literal"):
+    with pytest.raises(ValueError, match="is no id of a flow"):
         parse_id(text)
 
 

@@ -24,7 +24,7 @@ from postroad.flows.events import (
 )
 from postroad.flows.messages import Confirm, End, Failed, Initial
 from postroad.flows.values import encode
-from tests.unit.flows.driven import CONFIRM, ORIGIN, START_MS, Driven, data, labels, runs
+from tests.unit.flows.driven import CONFIRM, ORIGIN, START_MS, Driven, begun, data, labels, runs
 
 
 def work(number: int = 0) -> int:
@@ -46,12 +46,6 @@ async def talk(flow: Flow) -> int:
     session = flow.open("beta")
     await session.send(1)
     return await flow.step(work)
-
-
-def begun(*args: Any, **facts: Any) -> Driven:
-    driven = Driven(*args, **facts)
-    driven.tell(Admitted())
-    return driven
 
 
 # What its code raises.
@@ -457,7 +451,7 @@ def test_a_responder_that_begins_anew_has_ended_its_session_once() -> None:
             await session.receive(int)
         except FlowError:
             return "over"
-        flow.continue_as_new(None)
+        return flow.continue_as_new(None)
 
     driven = Driven(forgetful, origin=ORIGIN)
     driven.tell(Admitted([Initial("ask", 3, "", encode(1, "it"))]))

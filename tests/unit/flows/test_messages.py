@@ -25,7 +25,7 @@ from postroad.flows.messages import (
 )
 
 KEY = SessionKey(7, 1)
-NAMES = st.text(max_size=200)
+NAMES = st.text(min_size=1, max_size=200).filter(str.isprintable)
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 OPENING: st.SearchStrategy[Message] = st.builds(
     Initial, NAMES, NUMBERS, st.text(), st.none() | st.binary()
@@ -84,8 +84,10 @@ def test_so_is_a_letter_with_another_byte(data: st.DataObject) -> None:
         (KEY, True, [Initial("ask", 1, "")], "in the midst"),
         (KEY, False, [Data(b""), Initial("ask", 1, "")], "in the midst"),
         (KEY, False, [Initial("a", 1, ""), Initial("a", 1, "")], "in the midst"),
-        (KEY, False, [Initial("a" * 201, 1, "")], "201 characters"),
-        (KEY, True, [Confirm("a" * 201, 1, "")], "201 characters"),
+        (KEY, False, [Initial("a" * 201, 1, "")], "no name of a flow"),
+        (KEY, True, [Confirm("a" * 201, 1, "")], "no name of a flow"),
+        (KEY, False, [Initial("", 1, "")], "no name of a flow"),
+        (KEY, False, [Initial("a\n", 1, "")], "no name of a flow"),
         (SessionKey(0, 1), False, [End()], "no session"),
         (SessionKey(-1, 1), False, [End()], "no session"),
         (SessionKey(1 << 63, 1), False, [End()], "no session"),

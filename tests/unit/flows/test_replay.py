@@ -1,164 +1,83 @@
-"""Code against its record: what fits, and how the difference is told."""
+"""Code brought to where its record ends: it is given what it was given, in that order."""
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from postroad.flows.asks import Ask
-from postroad.flows.errors import FlowMismatch, StepFailed
-from postroad.flows.messages import SessionKey
+from postroad.flows.asks import Ask, Fork, Outcome
+from postroad.flows.code import Code
+from postroad.flows.log import Diverged, Log
 from postroad.flows.records import Kind, Position, Record
-from postroad.flows.log import Diverged, Log, outcome_of
-from postroad.flows.requests import Close, Open, Patch, Receive, Send, Signal, Sleep, Step
-from postroad.flows.session import SessionEnd
-from postroad.flows.values import describe_error, encode
+from postroad.flows.replay import replay
+from postroad.flows.requests import Signal
+from postroad.flows.values import encode
+
+Script = Callable[[list[Any]], Coroutine[Any, Any, Any]]
 
 
-def charge(amount: int) -> int:
-    return amount
+async def wait(name: str) -> Any:
+    return await Signal(name, int)
 
 
-def step(*args: Any, name: str = "charge", position: Position = (0,)) -> Step:
-    return placed(Step(charge, args, {}, name=name, retry=None, timeout_s=None), position)
+async def one_by_one(seen: list[Any]) -> None:
+    seen.append(await wait("a"))
+    seen.append(await wait("b"))
 
 
-def placed(ask: Any, position: Position = (0,)) -> Any:
-    ask.position = position
-    return ask
+async def at_once(seen: list[Any]) -> None:
+    async def note(name: str) -> None:
+        seen.append(await wait(name))
+
+    await Fork([note("a"), note("b")])
 
 
-def record_of(ask: Ask, **facts: Any) -> Record:
-    return Record(
-        **{
-            "position": ask.position,
-            "kind": ask.kind,
-            "name": ask.name,
-            "digest": ask.digest,
-            "sessions": ask.sessions,
-            "at_ms": 5,
-        }
-        | facts
-    )
+def record(position: Position, name: str, value: int, at_ms: int = 0) -> Record:
+    facts: dict[str, Any] = {"kind": Kind.SIGNAL, "digest": b"", "at_ms": at_ms}
+    return Record(position=position, name=name, value=encode(value, "it"), **facts)
 
 
-def end(number: int = 1) -> SessionEnd:
-    return SessionEnd(SessionKey(1, number), "beta", number, is_initiator=True)
+def run(script: Script, *records: Record) -> tuple[list[Any], Code, list[int]]:
+    """What code sees of a record, where it is then, and the times of that."""
+
+    def answer(ask: Ask) -> Outcome | None:
+        return None
+
+    seen: list[Any] = []
+    times: list[int] = []
+    code = Code(script(seen), None, answer, lambda ask: None)
+    replay(code, Log(records), times.append)
+    return seen, code, times
 
 
-# What fits.
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_the_code_comes_as_far_as_it_was(count: int) -> None:
+    records = [record((0,), "a", 1, 5), record((1,), "b", 2, 9)][:count]
+    seen, code, times = run(one_by_one, *records)
+    assert seen == [1, 2][:count]
+    assert (code.end is not None) == (count == 2)
+    assert times == [5, 9][:count]
+    code.close()
 
 
-def test_a_log_is_taken_step_by_step() -> None:
-    asks = [step(1, position=(0,)), step(2, position=(1,))]
-    records = [record_of(it) for it in asks]
-    log = Log(records)
-    assert not log.is_over
-    assert log.upcoming is records[0]
-    assert log.has_next(asks[0])
-    assert not log.has_next(asks[1])
-    assert [log.take(it) for it in asks] == records
-    assert log.is_over
-    assert not log.has_next(asks[1])
-
-
-@pytest.mark.parametrize("digest", [b"", b"of before"])
-def test_arguments_that_cannot_be_compared_are_not(digest: bytes) -> None:
-    ask = step(object())
-    assert ask.digest == b""
-    assert Log([record_of(ask, digest=digest)]).take(ask)
-
-
-# What does not.
+def test_branches_go_on_in_the_order_of_the_record() -> None:
+    first, second = record((0, 0, 0), "a", 1), record((0, 1, 0), "b", 2)
+    assert run(at_once, first, second)[0] == [1, 2]
+    assert run(at_once, second, first)[0] == [2, 1]
 
 
 @pytest.mark.parametrize(
-    ("ask", "facts", "difference"),
+    ("script", "records", "told"),
     [
-        (step(1), {"position": (3,)}, "another step comes first"),
-        (step(1), {"kind": Kind.SLEEP}, "it was sleep, and is step"),
-        (step(1), {"name": "refund"}, "it was about 'refund', and is about 'charge'"),
-        (step(1), {"digest": b"other"}, "its arguments are others"),
-        (
-            placed(Send([end()], [b"x"])),
-            {"sessions": (2,)},
-            r"it was about sessions \(2,\), and is about \(1,\)",
-        ),
+        (one_by_one, [((1,), "b")], r"the code waits for 0 signal\(a\)"),
+        (one_by_one, [((0,), "b")], "it was about 'b', and is about 'a'"),
+        (one_by_one, [((0,), "a"), ((1,), "b"), ((2,), "c")], "the code has ended"),
+        (at_once, [((0,), "a")], r"the code waits for 0\.0\.0 signal\(a\), 0\.1\.0 signal\(b\)"),
+        (at_once, [((0, 2, 0), "a")], "the code waits for"),
     ],
-    ids=["position", "kind", "name", "arguments", "sessions"],
 )
-def test_differences(ask: Ask, facts: dict[str, Any], difference: str) -> None:
-    log = Log([record_of(ask, **facts)])
-    with pytest.raises(Diverged, match=difference) as diverged:
-        log.take(ask)
-    assert isinstance(diverged.value.mismatch, FlowMismatch)
-    assert not log.is_over
-
-
-def test_no_flow_can_swallow_it() -> None:
-    assert not issubclass(Diverged, Exception)
-
-
-def test_the_difference_is_told_with_what_is_around_it() -> None:
-    asks = [step(it, name=f"s{it}", position=(it,)) for it in range(7)]
-    log = Log([record_of(it) for it in asks])
-    for ask in asks[:4]:
-        log.take(ask)
-    with pytest.raises(Diverged) as diverged:
-        log.take(step(4, name="new", position=(4,)))
-    assert str(diverged.value.mismatch).splitlines() == [
-        "the code of this flow does not fit its record at step 4:",
-        "    step 1: 1 step(s1)",
-        "    step 2: 2 step(s2)",
-        "    step 3: 3 step(s3)",
-        "  - step 4: 4 step(s4)   (recorded)",
-        "  + step 4: the code asks for 4 step(new)",
-        "    it was about 's4', and is about 'new'",
-        "    and 2 more recorded after it",
-        "  run the old code again, or keep both ways apart with flow.patched(id)",
-    ]
-
-
-def test_of_the_last_record_nothing_is_left() -> None:
-    log = Log([record_of(step(1))])
-    told = str(log.diverged("the code has ended").mismatch)
-    assert "  + step 0: the code has ended" in told
-    assert "more recorded" not in told
-
-
-# What the code gets.
-
-
-@pytest.mark.parametrize(
-    ("ask", "value", "expected"),
-    [
-        (step(1), encode(5, "it"), 5),
-        (placed(Sleep(1.0, 5)), None, None),
-        (placed(Send([end()], [b"x"])), None, None),
-        (placed(Open([end()])), None, None),
-        (placed(Close([end()])), None, None),
-        (placed(Patch("p")), None, True),
-        (placed(Signal("go", str)), encode("now", "it"), "now"),
-        (placed(Receive([end()], int)), encode(3, "it"), 3),
-    ],
-    ids=lambda it: type(it).__name__ if isinstance(it, Ask) else "",
-)
-def test_what_was_given_is_given_again(ask: Ask, value: bytes | None, expected: Any) -> None:
-    outcome = outcome_of(ask, record_of(ask, value=value))
-    assert (outcome.value, outcome.error) == (expected, None)
-
-
-def test_an_error_is_given_again() -> None:
-    outcome = outcome_of(step(1), record_of(step(1), failure=describe_error(KeyError("x"))))
-    assert type(outcome.error) is KeyError
-
-
-def test_an_error_that_nobody_knows_is_a_failed_step() -> None:
-    failure = describe_error(type("Gone", (Exception,), {})("x"))
-    outcome = outcome_of(step(1), record_of(step(1), failure=failure))
-    assert isinstance(outcome.error, StepFailed)
-
-
-def test_a_value_that_cannot_be_read_any_more_does_not_fit() -> None:
-    ask = step(1)
-    with pytest.raises(Diverged, match="0 step.charge. was given cannot be read any more"):
-        outcome_of(ask, record_of(ask, value=encode("text", "it")))
+def test_it_is_told_where_they_part(
+    script: Script, records: list[tuple[Position, str]], told: str
+) -> None:
+    with pytest.raises(Diverged, match=told):
+        run(script, *[record(position, name, 1) for position, name in records])

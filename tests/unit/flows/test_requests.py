@@ -41,7 +41,7 @@ BETA, GAMMA = end(1), end(2, "gamma")
     ("ask", "kind", "is_immediate", "name"),
     [
         (Open([BETA]), Kind.OPEN, True, "beta"),
-        (Send([BETA, GAMMA], [b"x", b"y"]), Kind.SEND, True, "beta, gamma"),
+        (Send([BETA, GAMMA], ("x", "y"), [b"x", b"y"]), Kind.SEND, True, "beta, gamma"),
         (Close([GAMMA]), Kind.CLOSE, True, "gamma"),
         (Receive([BETA], int), Kind.RECEIVE, False, "beta"),
         (Info([BETA]), Kind.INFO, False, "beta"),
@@ -63,9 +63,9 @@ def test_the_sessions_something_is_about() -> None:
 
 
 def test_what_is_sent_can_be_told_apart() -> None:
-    one = Send([BETA], [b"x"])
-    assert one.digest == Send([BETA], [b"x"]).digest
-    assert one.digest != Send([BETA], [b"y"]).digest
+    one = Send([BETA], ("x",), [b"x"])
+    assert one.digest == Send([BETA], ("x",), [b"x"]).digest
+    assert one.digest != Send([BETA], ("y",), [b"y"]).digest
     assert make_step(1).digest != make_step(2).digest
     assert make_step(1).digest != make_step(number=1).digest
 

@@ -47,8 +47,9 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 def make_head(id: int = 1, **facts: Any) -> Head:
-    known: dict[str, Any] = {"name": "pay", "version": 1, "status": Status.RUNNING}
-    return Head(**{"id": id, "entropy": b"e", "started_ms": 5, "arguments": b"\x92"} | known | facts)
+    known: dict[str, Any] = {"id": id, "name": "pay", "version": 1, "status": Status.RUNNING}
+    known |= {"entropy": b"e", "started_ms": 5, "arguments": b"\x92"}
+    return Head(**known | facts)
 
 
 def make_record(number: int) -> Record:
@@ -196,6 +197,51 @@ async def test_a_flow_goes_with_all_it_has(desk: Desk) -> None:
 # Which flows.
 
 
+async def test_everything_a_flow_has_is_read_at_once(desk: Desk) -> None:
+    assert await desk.do(tables.read_flow, 1) is None
+    await desk.add(make_head(1), make_head(2, status=Status.DONE))
+    await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
+    await desk.do(tables.insert_steps, 2, 0, [make_record(0)])
+    await desk.do(tables.insert_mail, MAIL)
+    found = await desk.do(tables.read_flow, 1)
+    assert (found.head, found.records, found.problem) == (make_head(1), [make_record(0)], None)
+    assert (len(found.kept), len(found.signals)) == (2, 1)
+    ended = await desk.do(tables.read_flow, 2)
+    assert (ended.head.status, ended.records, ended.kept) == (Status.DONE, [], [])
+
+
+@pytest.mark.parametrize(
+    "record", [b"", b"\xc1", b"\x91\x01", b"\x95\x91\x00\xa4step\xa1\xff\xc4\x00\x00"]
+)
+async def test_a_record_that_cannot_be_read_is_a_problem_of_its_flow(
+    desk: Desk, record: bytes
+) -> None:
+    await desk.add(make_head(1))
+
+    def spoil(database: Database) -> None:
+        database.execute(
+            "INSERT INTO postroad_flow_steps (flow, number, record) VALUES (?, ?, ?)",
+            (1, 0, record),
+        )
+
+    await desk.do(spoil)
+    found = await desk.do(tables.read_flow, 1)
+    assert found.head == make_head(1)
+    assert "another version of Postroad" in str(found.problem)
+
+
+async def test_ids_are_never_used_twice_even_if_the_clock_is_set_back(desk: Desk) -> None:
+    first = await desk.do(tables.reserve_ids, 1_000_000)
+    await desk.add(make_head(first), make_head(first + 5))
+    again = await desk.do(tables.reserve_ids, 1_000_000)
+    assert again > first + 5
+    await desk.do(tables.delete_flow, first + 5)
+    back = await desk.do(tables.reserve_ids, 10)
+    assert back > again
+    forward = await desk.do(tables.reserve_ids, 2_000_000_000)
+    assert back < forward < 1 << 63
+
+
 async def test_the_highest_number_of_what_is_kept(desk: Desk) -> None:
     assert await desk.do(tables.last_mail_id) == 0
     await desk.do(tables.insert_mail, MAIL)
@@ -212,12 +258,17 @@ async def test_flows_that_are_due(desk: Desk) -> None:
     assert await desk.do(tables.next_due_ms, 101) is None
 
 
-async def test_flows_that_were_at_work_are_counted(desk: Desk) -> None:
+@pytest.mark.parametrize(("is_killed", "count"), [(True, 2), (False, 0)])
+async def test_flows_that_were_at_work_in_a_process_that_was_killed_are_counted(
+    desk: Desk, is_killed: bool, count: int
+) -> None:
     await desk.add(make_head(1, wake_ms=0), make_head(2, wake_ms=5), make_head(3, wake_ms=0))
-    await desk.do(tables.count_recoveries)
-    await desk.do(tables.count_recoveries)
+    for _ in range(3):
+        await desk.do(tables.begin_running)
+        if not is_killed:
+            await desk.do(tables.end_running)
     heads = [await desk.do(tables.read_head, it) for it in (1, 2, 3)]
-    assert [it.recoveries for it in heads] == [2, 0, 2]
+    assert [it.recoveries for it in heads] == [count, 0, count]
     assert [it.arguments for it in heads] == [b"\x92"] * 3
 
 

@@ -80,6 +80,10 @@ class Writer:
         self._is_sound = True
         # Pages of this round that were told of before their commit.
         self._arriving: list[InPage] = []
+        # Queues whose letters are handled as soon as they are told of, and whether this round has
+        # any: then it waits for that, and one commit does for both.
+        self.prompt: set[str] = set()
+        self._is_awaited = False
         self.commits = 0
         # Held while a transaction is open: whoever shares the connection waits for it.
         self.round = asyncio.Lock()
@@ -174,7 +178,7 @@ class Writer:
             if self._turns or self._backend.sync_s:
                 news = await self._commit_slowly(units)
             else:
-                news = await self._thread.run(self._commit, units)
+                news = await self._commit_quickly(units)
         except StoreError as error:
             self._withdraw()
             await self._clear_up(units, error)
@@ -193,11 +197,30 @@ class Writer:
         self._room.set()
         return units
 
-    def _commit(self, units: Sequence[Unit]) -> News:
+    async def _commit_quickly(self, units: list[Unit]) -> News:
+        news = await self._thread.run(self._commit_unless_awaited, units)
+        if news is None:
+            # Whoever was told of what arrives has handled it before this goes on.
+            answers = self._take()
+            units += answers
+            news = await self._thread.run(self._commit_rest, units, answers)
+        return news
+
+    def _commit_unless_awaited(self, units: Sequence[Unit]) -> News | None:
         self._begin()
         self._apply(units)
+        if self._is_awaited:
+            return None
+        return self._commit_rest(units, ())
+
+    def _commit_rest(self, units: Sequence[Unit], more: Sequence[Unit]) -> News:
+        self._apply(more)
         self._seal(units)
         return self._finish(units)
+
+    def _commit(self, units: Sequence[Unit]) -> News:
+        self._begin()
+        return self._commit_rest(units, units)
 
     async def _commit_slowly(self, units: list[Unit]) -> News:
         """The same in steps, where transactions of users or a slow disk come between."""
@@ -226,7 +249,7 @@ class Writer:
                     units.append(turn.unit)
 
     def _begin(self) -> None:
-        self._is_committing = False
+        self._is_committing = self._is_awaited = False
         self._arriving = []
         self._ledger.begin(time.time_ns() // 1_000_000)
 
@@ -244,6 +267,7 @@ class Writer:
         """Tell of a page whose commit is under way."""
         if self._is_sound:
             self._arriving.append(page)
+            self._is_awaited |= page.queue in self.prompt
             self._loop.call_soon_threadsafe(self._audience.on_arriving, page)
 
     def _withdraw(self) -> None:

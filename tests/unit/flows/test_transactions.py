@@ -1,0 +1,227 @@
+"""Transactions within the code of a flow: done once, and given back when the code is run again."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from postroad.flows import Definition, Flow, Status, flow
+from postroad.flows.events import Admitted, Loaded, StatementDone
+from tests.unit.flows.driven import START_MS, Driven, begun, labels
+
+Body = Callable[[Flow], Coroutine[Any, Any, Any]]
+
+
+def work() -> int:
+    return 1
+
+
+@flow
+async def count(flow: Flow) -> list[Any]:
+    async with flow.transaction() as tx:
+        first = await tx.execute("SELECT 1")
+        second = await tx.execute("SELECT 2", (first,))
+    return [first, second, await flow.step(work)]
+
+
+def done(number: int) -> StatementDone:
+    return StatementDone((0, number), [(number, "row")])
+
+
+def test_statements_run_one_after_the_other_and_end_in_one_record() -> None:
+    driven = Driven(count)
+    handle = driven.machine.handle
+    first = handle(Admitted(), START_MS)
+    assert first.statement is not None
+    assert (first.statement.label, first.concludes) == ("0.0 statement(SELECT 1)", None)
+    assert driven.head.wake_ms == 0
+    second = handle(done(0), START_MS)
+    assert second.statement is not None
+    assert (second.statement.label, labels(second)) == ("0.1 statement(SELECT 2)", [])
+    third = handle(done(1), START_MS)
+    assert (third.statement, third.concludes) == (None, True)
+    assert labels(third) == ["0 transaction(kept)"]
+    assert driven.waiting == ["1 step(work)"]
+
+
+def test_in_the_midst_of_it_everything_is_run_again() -> None:
+    driven = Driven(count)
+    driven.stored = driven.stored.after(driven.head, driven.machine.handle(Admitted(), START_MS))
+    assert labels(driven.machine.handle(done(0), START_MS)) == []
+    again = Driven(count, stored=driven.stored).machine.handle(Loaded(), START_MS)
+    assert again.statement is not None
+    assert again.statement.label == "0.0 statement(SELECT 1)"
+
+
+def test_after_it_nothing_is() -> None:
+    driven = begun(count)
+    loaded = driven.load()
+    assert (loaded.statement, loaded.concludes, labels(loaded)) == (None, None, [])
+    assert driven.waiting == ["1 step(work)"]
+
+
+def definition(body: Body) -> Definition[[], Any]:
+    return flow(name="count")(body)
+
+
+def test_an_error_undoes_it_and_is_the_same_again() -> None:
+    async def body(flow: Flow) -> str:
+        try:
+            async with flow.transaction() as tx:
+                await tx.execute("done")
+                await tx.execute("refused")
+        except KeyError as error:
+            await flow.step(work)
+            return f"caught {error}"
+        return ""
+
+    driven = begun(definition(body))
+    assert [it.concludes for it in driven.course] == [None, None, False]
+    assert [it.label for it in driven.records] == ["0 transaction(undone)"]
+    driven.load()
+    assert driven.waiting == ["1 step(work)"]
+
+
+def test_a_statement_that_is_refused_can_be_lived_with() -> None:
+    async def body(flow: Flow) -> list[Any]:
+        seen: list[Any] = []
+        async with flow.transaction() as tx:
+            try:
+                await tx.execute("refused")
+            except KeyError:
+                seen += await tx.execute("other")
+        return seen
+
+    driven = begun(definition(body))
+    assert driven.course[-1].concludes is True
+    assert driven.result == [["other", 0]]
+
+
+def test_of_two_at_once_one_waits() -> None:
+    async def body(flow: Flow) -> Any:
+        async def block(name: str) -> Any:
+            async with flow.transaction() as tx:
+                return [await tx.execute(f"{name}1"), await tx.execute(f"{name}2")]
+
+        return await flow.gather(block("a"), block("b"))
+
+    driven = begun(definition(body))
+    ran = [it.statement.name for it in driven.course if it.statement is not None]
+    assert ran == ["a1", "a2", "b1", "b2"]
+    assert driven.head.status is Status.DONE
+
+
+async def sleep_inside(flow: Flow) -> None:
+    async with flow.transaction():
+        await flow.sleep(1)
+
+
+async def gather_inside(flow: Flow) -> None:
+    async with flow.transaction():
+        await flow.gather()
+
+
+async def send_inside(flow: Flow) -> None:
+    session = flow.open("beta")
+    async with flow.transaction():
+        await session.send(1)
+
+
+async def nested(flow: Flow) -> None:
+    async with flow.transaction(), flow.transaction():
+        """Nothing."""
+
+
+async def entered_twice(flow: Flow) -> None:
+    block = flow.transaction()
+    async with block:
+        """Nothing."""
+    async with block:
+        """Nothing."""
+
+
+async def used_later(flow: Flow) -> None:
+    async with flow.transaction() as tx:
+        await tx.execute("SELECT 1")
+    await tx.execute("SELECT 2")
+
+
+async def begins_anew_inside(flow: Flow) -> None:
+    async with flow.transaction():
+        flow.continue_as_new()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (sleep_inside, "inside a transaction only its own statements can be waited for"),
+        (gather_inside, "inside a transaction only its own statements can be waited for"),
+        (send_inside, "inside a transaction only its own statements can be waited for"),
+        (nested, "a transaction is one block, and not inside another"),
+        (entered_twice, "a transaction is one block, and not inside another"),
+        (used_later, "the transaction is over: its block was left"),
+        (begins_anew_inside, "cannot begin anew inside a transaction"),
+    ],
+)
+def test_what_a_transaction_is_not_for(body: Body, told: str) -> None:
+    driven = begun(definition(body))
+    assert driven.head.status is Status.PARKED
+    assert told in driven.trouble
+    assert driven.said == []
+
+
+def test_what_is_no_exception_undoes_it_too() -> None:
+    async def body(flow: Flow) -> None:
+        async with flow.transaction() as tx:
+            await tx.execute("SELECT 1")
+            raise KeyboardInterrupt
+
+    driven = begun(definition(body))
+    assert driven.head.status is Status.PARKED
+    assert driven.course[-1].concludes is False
+
+
+async def other_statement(flow: Flow) -> Any:
+    async with flow.transaction() as tx:
+        await tx.execute("SELECT 1")
+        await tx.execute("SELECT 3")
+
+
+async def other_parameters(flow: Flow) -> Any:
+    async with flow.transaction() as tx:
+        await tx.execute("SELECT 1")
+        await tx.execute("SELECT 2", (7,))
+
+
+async def one_less(flow: Flow) -> Any:
+    async with flow.transaction() as tx:
+        await tx.execute("SELECT 1")
+
+
+async def one_more(flow: Flow) -> Any:
+    async with flow.transaction() as tx:
+        seen = await tx.execute("SELECT 1")
+        await tx.execute("SELECT 2", (seen,))
+        await tx.execute("SELECT 3")
+
+
+async def none(flow: Flow) -> Any:
+    return None
+
+
+async def undone(flow: Flow) -> Any:
+    async with flow.transaction() as tx:
+        seen = await tx.execute("SELECT 1")
+        await tx.execute("SELECT 2", (seen,))
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    "body", [other_statement, other_parameters, one_less, one_more, none, undone]
+)
+def test_one_that_does_not_fit_its_record_is_parked(body: Body) -> None:
+    later = Driven(definition(body), stored=begun(count).stored)
+    loaded = later.tell(Loaded())
+    assert later.head.status is Status.PARKED
+    assert "does not fit its record at step 0" in later.trouble
+    assert (loaded.statement, loaded.records) == (None, [])
