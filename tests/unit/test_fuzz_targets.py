@@ -15,9 +15,11 @@ from fuzz.target import BrokenInvariant, Target
 from fuzz.targets import TARGETS
 from fuzz.terminal import render_table
 from postroad.cluster.membership import TRANSITIONS, Cause, State, packets, roster
+from postroad.core.errors import Reject
 from postroad.durable import letters
 from postroad.durable.dedup import FreshPage
 from postroad.durable.exchange import Window
+from postroad.flows import messages
 from postroad.wire import Connection, Frame, datagram, sbe
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe
 from postroad.wire.compression import Zlib
@@ -172,6 +174,20 @@ def plant_credulous_intake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzz.targets.durable.sift", sift)
 
 
+def plant_unmapped_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.targets.flows.decode_letter", messages._decoder.decode)
+
+
+def plant_session_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(body: bytes) -> messages.Letter:
+        try:
+            return messages._decoder.decode(body)
+        except (msgspec.DecodeError, ValueError):
+            raise Reject("no letter") from None
+
+    monkeypatch.setattr("fuzz.targets.flows.decode_letter", decode)
+
+
 @pytest.mark.parametrize(
     ("name", "plant", "error"),
     [
@@ -194,6 +210,8 @@ def plant_credulous_intake(monkeypatch: pytest.MonkeyPatch) -> None:
         ("durable-page", plant_unmapped_page, msgspec.DecodeError),
         ("durable-page", plant_boundless_letter, BrokenInvariant),
         ("durable-intake", plant_credulous_intake, BrokenInvariant),
+        ("flows-letter", plant_unmapped_letter, msgspec.DecodeError),
+        ("flows-letter", plant_session_of_nobody, BrokenInvariant),
     ],
 )
 def test_planted_bug_is_found(

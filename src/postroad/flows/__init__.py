@@ -13,6 +13,7 @@ from .errors import (
     FlowTimeout,
     Nondeterminism,
     NoSuchFlow,
+    NoSuchSchedule,
     PeerFailed,
     SessionEnded,
     SessionRejected,
@@ -23,9 +24,12 @@ from .flows import FlowHandle, Flows
 from .handle import Flow, Session
 from .life import Status
 from .operations import FlowView, StepView
+from .schedule import CatchUp
+from .scheduling import ScheduleView
 from .session import PeerInfo
 
 __all__ = [
+    "CatchUp",
     "Definition",
     "Draining",
     "Flow",
@@ -39,11 +43,13 @@ __all__ = [
     "Flows",
     "FlowsConfig",
     "NoSuchFlow",
+    "NoSuchSchedule",
     "Nondeterminism",
     "NondeterministicFlow",
     "PeerFailed",
     "PeerInfo",
     "Retry",
+    "ScheduleView",
     "Session",
     "SessionEnded",
     "SessionRejected",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import tables
-from .commit import FlowCommit
 from .definition import Definition
-from .events import Began, Retried
+from .events import Began, Event, Retried
+from .head import Head
 from .life import Status
 from .machine import Machine
 from .resident import Resident
@@ -29,6 +29,8 @@ class Admission:
         self._engine = engine
         self.slots = Slots()
         self.is_draining = False
+        # Those that could begin or go on if there were room, by name; others are in the store.
+        self._waiting: dict[str, dict[int, Event]] = {}
 
     async def open(self) -> None:
         """Count those that run already."""
@@ -41,23 +43,34 @@ class Admission:
         engine = self._engine
         for head in await engine.store.read(tables.list_idle, Status.PARKED):
             if head.recoveries <= engine.config.recoveries_max:
-                engine.tell(head.id, Retried())
+                self._begin(head, Retried())
         await self.begin_held()
-        for definition in engine.registry:
-            await self._fill(definition)
 
     async def begin_held(self) -> None:
-        """Begin what was held back, where there is code for it."""
-        engine = self._engine
-        if not self.is_draining:
-            for head in await engine.store.read(tables.list_idle, Status.HELD):
-                if engine.assembly.definition_of(head) is not None:
-                    engine.tell(head.id, Began())
+        """Begin what was held back, where there is code and room for it."""
+        if self.is_draining:
+            return
+        for head in await self._engine.store.read(tables.list_idle, Status.HELD):
+            self._begin(head, Began())
+        for definition in self._engine.registry:
+            await self._fill(definition)
+
+    def _begin(self, head: Head, event: Began | Retried) -> None:
+        """Begin a flow or go on with it, now or when there is room."""
+        definition = self._engine.assembly.definition_of(head)
+        if definition is None:
+            return
+        if not self.slots.free(definition):
+            self._waiting.setdefault(definition.name, {})[head.id] = event
+            return
+        if definition.concurrency is not None:
+            self.slots.reserve(definition.name, head.id)
+        self._engine.tell(head.id, event)
 
     def count(self, resident: Resident, machine: Machine) -> None:
         """Note whether a flow runs now."""
         name = machine.head.name
-        self.slots.release(name, resident.id)
+        self.slots.release(resident.id)
         is_active = machine.head.status in ACTIVE
         if is_active != resident.is_counted:
             resident.is_counted = is_active
@@ -65,11 +78,27 @@ class Admission:
             if not is_active:
                 self.fill(name)
 
-    def uncount(self, resident: Resident, unit: FlowCommit) -> None:
-        """A flow is not in the store after all."""
-        if unit.transition.is_new and resident.is_counted:
-            resident.is_counted = False
-            self.slots.add(unit.head.name, -1)
+    def recount(self, resident: Resident, machine: Machine) -> None:
+        """What was not committed has not happened: count a flow as it is in the store."""
+        self.slots.release(resident.id)
+        was_counted = resident.was_counted
+        if was_counted != resident.is_counted:
+            resident.is_counted = was_counted
+            self.slots.add(machine.head.name, 1 if was_counted else -1)
+            if not was_counted:
+                self.fill(machine.head.name)
+
+    def reconsider(self, head: Head) -> None:
+        """Begin a flow that need not wait: what should have begun it may have been lost."""
+        if head.status is Status.QUEUED:
+            self.fill(head.name)
+        elif head.status is Status.HELD and not self.is_draining:
+            self._begin(head, Began())
+
+    def release(self, id: int) -> None:
+        """A flow does not begin after all, so another one may."""
+        if (name := self.slots.release(id)) is not None:
+            self.fill(name)
 
     def fill(self, name: str) -> None:
         """There may be room for another flow of that name."""
@@ -80,6 +109,13 @@ class Admission:
     async def _fill(self, definition: Definition[Any, Any]) -> None:
         """Begin those that wait, as many as there is room for."""
         name = definition.name
+        if self.is_draining:
+            return
+        waiting = self._waiting.get(name, {})
+        while waiting and self.slots.free(definition):
+            id = next(iter(waiting))
+            self.slots.reserve(name, id)
+            self._engine.tell(id, waiting.pop(id))
         free = self.slots.free(definition)
         if not free:
             return

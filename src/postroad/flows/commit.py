@@ -23,6 +23,7 @@ class FlowCommit(Unit):
     Attributes:
         runs: functions to run when it is durable.
         is_duplicate: whether it was found to be the beginning of a flow that exists.
+        is_counted: whether the flow is one of those that run, once it is durable.
     """
 
     __slots__ = (
@@ -34,6 +35,7 @@ class FlowCommit(Unit):
         "_posts",
         "flow",
         "head",
+        "is_counted",
         "is_duplicate",
         "runs",
         "transition",
@@ -68,6 +70,7 @@ class FlowCommit(Unit):
         self._on_settled = on_settled
         self.runs: list[Ask] = transition.runs
         self.is_duplicate = False
+        self.is_counted = False
         if transition.is_over:
             transition.forgets_mail = has_kept
 

@@ -136,7 +136,7 @@ class Engine:
         """Take up a new flow; resolved when it is durable."""
         resident = self._make_resident(head.id)
         resident.machine = self._make_machine(resident, head)
-        resident.is_counted = False
+        resident.is_counted = resident.was_counted = False
         done: asyncio.Future[None] = self._loop.create_future()
         self.handle(resident, event, done)
         return done
@@ -150,7 +150,7 @@ class Engine:
     def _make_machine(self, resident: Resident, head: Head, **known: Any) -> Machine:
         if head.origin is not None:
             self.responders[_origin_key(head)] = head.id
-        resident.is_counted = head.status in ACTIVE
+        resident.is_counted = resident.was_counted = head.status in ACTIVE
         return self.assembly.make_machine(resident, head, **known)
 
     # Events.
@@ -189,6 +189,7 @@ class Engine:
             transition = machine.handle(event, now_ms())
         except UsageError as error:
             # What an operator wants cannot happen to it now.
+            self.admission.release(resident.id)
             self._refuse([(event, done)], error)
             return
         except Exception as error:
@@ -201,6 +202,9 @@ class Engine:
         if isinstance(event, StepDone | StepRaised):
             self._stepping.forget(resident.id, event.position)
         HANDLED.reach(flow=resident.id, event=event)
+        if tx is not None and not transition.is_step_kept:
+            tx.undo()
+            tx = None
         if transition.concludes is not None:
             tx, resident.tx = resident.tx, None
             if tx is not None and not transition.concludes:
@@ -271,6 +275,7 @@ class Engine:
         resident.pending += 1
         resident.newest = unit
         self.admission.count(resident, machine)
+        unit.is_counted = resident.is_counted
         turn = None if tx is None else tx.close()
         if turn is None:
             self.store.submit(unit)
@@ -292,17 +297,20 @@ class Engine:
         if error is not None or unit.is_duplicate:
             error = error or PostroadError("it exists already")
             fail(done, error)
-            self.admission.uncount(resident, unit)
             self._on_lost(resident, error, is_duplicate=unit.is_duplicate)
             return
         self._breaks = 0
+        resident.was_counted = unit.is_counted
         COMMITTED.reach(flow=resident.id)
         resolve(done)
         if unit.transition.is_over:
             self._pass_on(resident)
             self.results.tell(unit.head)
         else:
-            self._stepping.start(resident.id, unit.runs)
+            machine = resident.machine
+            assert machine is not None
+            # Some may have come to their end meanwhile: a flow that was read again asks for all.
+            self._stepping.start(resident.id, [it for it in unit.runs if machine.waits_for(it)])
             if unit.transition.is_new and unit.head.status is Status.QUEUED:
                 self.admission.fill(unit.head.name)
             self._look_after(resident)
@@ -334,6 +342,8 @@ class Engine:
         self._stepping.cancel_all(resident.id)
         if resident.pending or self.residents.get(resident.id) is not resident:
             return
+        if resident.machine is not None:
+            self.admission.recount(resident, resident.machine)
         self._refuse(self._forget(resident), error)
         if is_duplicate:
             logger.warning("a session was opened twice; the second one is ignored")
@@ -385,6 +395,7 @@ class Engine:
                 resolve(done)
             else:
                 self.tell(resident.id, event, done)
+        self.admission.reconsider(head)
         self._look_after(resident)
 
     async def _read(self, id: int) -> tables.StoredFlow | None:
@@ -402,6 +413,7 @@ class Engine:
 
     def _on_nobody(self, resident: Resident, found: tables.StoredFlow | None) -> None:
         """There is no such flow, or it has ended: nothing can happen to it any more."""
+        self.admission.release(resident.id)
         state = "is not known here" if found is None else f"is {found.head.status}"
         for event, done in self._forget(resident):
             if isinstance(event, Heard):

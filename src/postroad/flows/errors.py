@@ -13,6 +13,7 @@ PostroadError
 ├── StepFailed                            stands for an error that cannot be made again
 ├── FlowParked                            the process died too often while the flow ran
 ├── NoSuchFlow (LookupError)
+├── NoSuchSchedule (LookupError)
 └── Draining                              no new flows are begun now
 """
 
@@ -125,6 +126,12 @@ class NoSuchFlow(PostroadError, LookupError):
     """No flow has that id; it may have ended long ago."""
 
     code = 9600
+
+
+class NoSuchSchedule(PostroadError, LookupError):
+    """No schedule has that name."""
+
+    code = 9610
 
 
 class Draining(PostroadError):

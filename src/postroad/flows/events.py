@@ -135,6 +135,7 @@ class Transition:
         runs: functions to run, once the commit is durable.
         statement: what to run next in the open transaction.
         concludes: whether the open transaction ends, and is kept; None if it does not end.
+        is_step_kept: whether the step that is done was waited for, so that what it did counts.
         cancels: positions of functions that nobody waits for any more.
         is_over: whether the flow has ended.
     """
@@ -148,6 +149,7 @@ class Transition:
         "is_head_changed",
         "is_new",
         "is_over",
+        "is_step_kept",
         "keeps",
         "receipts",
         "records",
@@ -173,6 +175,7 @@ class Transition:
         self.runs: list[Ask] = []
         self.statement: Ask | None = None
         self.concludes: bool | None = None
+        self.is_step_kept = False
         self.cancels: list[Position] = []
         self.is_over = False
 

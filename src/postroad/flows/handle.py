@@ -296,6 +296,9 @@ class Flow:
     def _ask_now(self, ask: Ask) -> Any:
         code = self._machine.code
         assert code is not None
+        if code.current.transaction is not None:
+            # It would be recorded before the transaction in which it was asked.
+            raise UsageError("ask flow.patched() before the block of a transaction, not inside it")
         ask.position = code.current.next_position()
         outcome = self._machine.answer(ask)
         assert outcome is not None

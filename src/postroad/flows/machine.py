@@ -203,6 +203,7 @@ class Machine:
         except Exception as error:
             self._conclude_error(ask, error)
         else:
+            self._transition.is_step_kept = True
             self._conclude(ask, encoded, result)
 
     def _on_statement_done(self, event: StatementDone) -> None:
@@ -212,6 +213,10 @@ class Machine:
         ask.transaction.add(ask, result)
         self._statement = None
         self.code.resume(ask.position, result.read())
+
+    def waits_for(self, ask: Ask) -> bool:
+        """Whether the code still waits for something."""
+        return self._asked(ask.position) is ask
 
     def _asked(self, position: Position) -> Ask | None:
         return None if self.code is None else waiting.asked_at(self.code, position)

@@ -35,6 +35,7 @@ class Resident:
         timer: for the time it must be looked at.
         tx: the transaction whose statements run; nothing else happens meanwhile.
         is_counted: whether it is one of those that may run at the same time.
+        was_counted: the same of what is in the store.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Resident:
         "pins",
         "timer",
         "tx",
+        "was_counted",
         "wishes",
     )
 
@@ -66,6 +68,7 @@ class Resident:
         self.timer: asyncio.TimerHandle | None = None
         self.tx: Transaction | None = None
         self.is_counted = False
+        self.was_counted = False
 
     @property
     def is_idle(self) -> bool:

@@ -25,7 +25,7 @@ from .alarm import now_ms
 from .cron import Cron
 from .definition import Definition, Registry
 from .engine import Engine
-from .errors import NoSuchFlow
+from .errors import NoSuchSchedule
 from .events import Admitted
 from .head import Head
 from .life import Status
@@ -140,7 +140,7 @@ class ScheduleOperations(ABC):
         return await self._change(write)
 
     async def unschedule(self, name: str) -> None:
-        """Forget a schedule; flows that it has begun go on. Raises NoSuchFlow if there is none."""
+        """Forget a schedule; flows that it has begun go on. NoSuchSchedule if there is none."""
 
         def write(ledger: Ledger) -> None:
             _find(ledger.database, name)
@@ -153,7 +153,7 @@ class ScheduleOperations(ABC):
         return [self._view(it) for it in await self.engine.store.read(rows.read_schedules)]
 
     async def pause_schedule(self, name: str) -> ScheduleView:
-        """Begin nothing for a schedule until `resume_schedule`. NoSuchFlow if there is none."""
+        """Begin nothing for a schedule until `resume_schedule`. NoSuchSchedule if there is none."""
 
         def write(ledger: Ledger) -> Schedule:
             paused = msgspec.structs.replace(_find(ledger.database, name), is_paused=True)
@@ -380,7 +380,7 @@ def _advance(
 def _find(database: Database, name: str) -> Schedule:
     schedule = rows.find_schedule(database, name)
     if schedule is None:
-        raise NoSuchFlow(f"no schedule is called {name!r}; see schedules()")
+        raise NoSuchSchedule(f"no schedule is called {name!r}; see schedules()")
     return schedule
 
 

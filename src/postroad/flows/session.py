@@ -145,7 +145,7 @@ class SessionEnd:
         """The other end said something; whether it is to be kept for the code."""
         if isinstance(message, Initial):
             self.info = PeerInfo(message.flow, message.version, message.app)
-            return message.payload is not None
+            return message.payload is not None and self.state is State.OPEN
         if isinstance(message, Confirm):
             # Whatever has happened since: it is still who is at the other end.
             self.info = PeerInfo(message.flow, message.version, message.app)

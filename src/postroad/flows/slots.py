@@ -19,7 +19,8 @@ class Slots:
 
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
-        self._reserved: set[int] = set()
+        # Flows that are about to run, and of which kind they are.
+        self._reserved: dict[int, str] = {}
 
     def add(self, name: str, number: int = 1) -> None:
         """So many more run, or fewer."""
@@ -30,14 +31,14 @@ class Slots:
     def reserve(self, name: str, id: int) -> None:
         """Count a flow already that is about to run."""
         if id not in self._reserved:
-            self._reserved.add(id)
+            self._reserved[id] = name
             self.add(name)
 
-    def release(self, name: str, id: int) -> None:
-        """A flow that was about to run is counted by itself now, or does not run after all."""
-        if id in self._reserved:
-            self._reserved.discard(id)
+    def release(self, id: int) -> str | None:
+        """A flow that was about to run is counted by itself now, or does not; which kind it is."""
+        if (name := self._reserved.pop(id, None)) is not None:
             self.add(name, -1)
+        return name
 
     def free(self, definition: Definition[Any, Any]) -> int:
         """How many more of a kind may run, at least."""

@@ -444,20 +444,15 @@ def test_each_run_has_its_own_chances() -> None:
     assert len(set(driven.result)) == 3
 
 
-def test_a_responder_that_begins_anew_has_ended_its_session_once() -> None:
+def test_a_responder_does_not_begin_anew() -> None:
     @responds_to("ask")
     async def forgetful(flow: Flow, session: Session) -> str:
-        try:
-            await session.receive(int)
-        except FlowError:
-            return "over"
-        return flow.continue_as_new(None)
+        return flow.continue_as_new(session)
 
     driven = Driven(forgetful, origin=ORIGIN)
     driven.tell(Admitted([Initial("ask", 3, "", encode(1, "it"))]))
-    driven.load()
-    assert driven.result == "over"
-    assert [it for _, it in driven.said] == [Confirm("forgetful", 1, ""), End()]
+    assert "forgetful responds to another one, and cannot begin anew" in driven.trouble
+    assert [it for _, it in driven.said] == [Confirm("forgetful", 1, "")]
 
 
 # What others see.

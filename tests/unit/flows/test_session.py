@@ -98,6 +98,14 @@ def test_a_responder_is_open_from_the_beginning() -> None:
     assert end.hear(Initial("ask", 3, "shop", b"first"))
 
 
+@pytest.mark.parametrize("state", sorted({*State} - {State.OPEN}))
+def test_nothing_is_opened_after_the_end(state: State) -> None:
+    end = SessionEnd(SessionKey(9, 1), "beta", 0, is_initiator=False)
+    end.state = state
+    assert not end.hear(Initial("ask", 3, "shop", b"again"))
+    assert end.state is state
+
+
 def test_a_confirmation_tells_who_it_is() -> None:
     end = end_in(State.INITIATING)
     assert end.hear(MESSAGES[Cause.CONFIRM])

@@ -151,6 +151,12 @@ async def begins_anew_inside(flow: Flow) -> None:
         flow.continue_as_new()
 
 
+async def patched_inside(flow: Flow) -> None:
+    async with flow.transaction() as tx:
+        await tx.execute("SELECT 1")
+        flow.patched("new")
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -160,6 +166,7 @@ async def begins_anew_inside(flow: Flow) -> None:
         (nested, "a transaction is one block, and not inside another"),
         (entered_twice, "a transaction is one block, and not inside another"),
         (used_later, "the transaction is over: its block was left"),
+        (patched_inside, "before the block of a transaction"),
         (begins_anew_inside, "cannot begin anew inside a transaction"),
     ],
 )
@@ -168,6 +175,20 @@ def test_what_a_transaction_is_not_for(body: Body, told: str) -> None:
     assert driven.head.status is Status.PARKED
     assert told in driven.trouble
     assert driven.said == []
+
+
+def test_a_patch_that_was_asked_for_before_it_is_known_inside() -> None:
+    async def body(flow: Flow) -> bool:
+        flow.patched("new")
+        async with flow.transaction() as tx:
+            await tx.execute("SELECT 1")
+            is_new = flow.patched("new")
+        await flow.step(work)
+        return is_new
+
+    driven = begun(definition(body))
+    driven.load()
+    assert driven.waiting == ["2 step(work)"]
 
 
 def test_what_is_no_exception_undoes_it_too() -> None:

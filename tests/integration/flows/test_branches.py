@@ -1,0 +1,335 @@
+"""Several things at the same time inside one flow."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.flows import Flow, Retry, Session, Status, flow, responds_to
+from postroad.flows.errors import FlowError
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+
+class Broken(FlowError):
+    """Raised by a branch."""
+
+
+async def later(value: int, seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return value
+
+
+def fail(text: str) -> None:
+    raise Broken(text)
+
+
+@flow
+async def gather_backwards(flow: Flow) -> list[int]:
+    return await flow.gather(*(flow.step(later, it, 0.05 - it / 100) for it in range(5)))
+
+
+async def test_results_are_in_the_order_they_were_asked_for(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", gather_backwards)
+    handle = await alpha.begin(gather_backwards)
+    assert await handle.result(10) == [0, 1, 2, 3, 4]
+    history = await alpha.flows.history(handle.id)
+    # They are recorded as they ended.
+    assert sorted(it.place for it in history) == [f"0.{it}.0" for it in range(5)]
+
+
+@flow
+async def gather_nested(flow: Flow) -> list[object]:
+    async def pair(number: int) -> list[int]:
+        first = await flow.step(later, number, 0.01)
+        rest = await flow.gather(
+            flow.step(later, number * 10, 0.02), flow.step(later, number * 100, 0.005)
+        )
+        return [first, *rest]
+
+    async def rested() -> str:
+        await flow.sleep(0.01)
+        return "rested"
+
+    assert await flow.gather() == []
+    return await flow.gather(pair(1), pair(2), rested(), flow.gather(rested()))
+
+
+async def test_branches_have_branches(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", gather_nested)
+    expected = [[1, 10, 100], [2, 20, 200], "rested", ["rested"]]
+    assert await alpha.run(gather_nested) == expected
+
+
+async def test_one_of_several_raises_and_the_others_end(nodes: FlowNodes) -> None:
+    ended: list[str] = []
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("function")
+
+    @flow
+    async def one_fails(flow: Flow) -> list[str]:
+        async def wait() -> None:
+            await flow.step(hang)
+
+        async def wait_and_fail() -> None:
+            await flow.sleep(0.02)
+            await flow.step(fail, "as told")
+
+        try:
+            await flow.gather(wait(), wait_and_fail(), flow.sleep(1000))
+        except Broken as error:
+            return [str(error), *await flow.gather(flow.step(str, 1), flow.step(str, 2))]
+        return []
+
+    alpha = await nodes.start("alpha", one_fails)
+    text, *after = await alpha.run(one_fails)
+    assert "as told" in text
+    assert after == ["1", "2"]
+    assert ended == ["function"]
+
+
+@flow
+async def keep_errors(flow: Flow) -> list[str]:
+    async def broken() -> None:
+        raise Broken("in the code")
+
+    results = await flow.gather(
+        flow.step(later, 1, 0.01),
+        flow.step(fail, "in a function"),
+        broken(),
+        flow.sleep(0.001),
+        return_exceptions=True,
+    )
+    return [f"{type(it).__name__}: {it}" for it in results]
+
+
+async def test_errors_are_results_if_that_is_wanted(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", keep_errors)
+    number, function, code, nothing = await alpha.run(keep_errors)
+    assert number == "int: 1"
+    assert function.startswith("Broken: ") and "in a function" in function
+    assert code.startswith("Broken: ") and "in the code" in code
+    assert nothing == "NoneType: None"
+
+
+async def test_an_error_nobody_catches_fails_the_flow(nodes: FlowNodes) -> None:
+    @flow
+    async def fails(flow: Flow) -> None:
+        await flow.gather(flow.sleep(1000), flow.step(fail, "in a branch"))
+
+    alpha = await nodes.start("alpha", fails)
+    handle = await alpha.begin(fails)
+    with pytest.raises(Broken, match="in a branch"):
+        await handle.result(10)
+
+
+async def test_the_first_wins_and_the_others_are_withdrawn(nodes: FlowNodes) -> None:
+    ended: list[str] = []
+
+    async def hang(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    @flow
+    async def race(flow: Flow) -> list[object]:
+        async def slow() -> None:
+            await flow.gather(flow.step(hang, "first"), flow.step(hang, "second"))
+
+        winner = await flow.select(
+            slow=slow(), quick=flow.step(later, 7, 0.02), signal=flow.signal("never", str)
+        )
+        return [*winner, await flow.step(later, 8, 0.001)]
+
+    alpha = await nodes.start("alpha", race)
+    handle = await alpha.begin(race)
+    assert await handle.result(10) == ["quick", 7, 8]
+    assert sorted(ended) == ["first", "second"]
+    history = await alpha.flows.history(handle.id)
+    assert [it.place for it in history] == ["0.1.0", "1"]
+
+
+async def test_a_sleep_ends_what_takes_too_long(nodes: FlowNodes) -> None:
+    ended: list[str] = []
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("function")
+
+    @flow
+    async def limited(flow: Flow) -> list[object]:
+        first = await flow.select(work=flow.step(hang), late=flow.sleep(0.05))
+        second = await flow.select(late=flow.sleep(60), work=flow.step(later, 1, 0.001))
+        return [*first, *second]
+
+    alpha = await nodes.start("alpha", limited)
+    assert await alpha.run(limited) == ["late", None, "work", 1]
+    assert ended == ["function"]
+
+
+async def test_a_sleep_goes_on_while_a_function_runs(nodes: FlowNodes) -> None:
+    is_free = asyncio.Event()
+
+    async def wait() -> str:
+        await is_free.wait()
+        return "freed"
+
+    async def free() -> None:
+        is_free.set()
+
+    @flow
+    async def both(flow: Flow) -> list[str]:
+        async def free_it() -> None:
+            await flow.sleep(0.03)
+            await flow.step(free)
+
+        return await flow.gather(flow.step(wait), free_it())
+
+    alpha = await nodes.start("alpha", both)
+    assert await alpha.run(both) == ["freed", None]
+
+
+async def test_a_select_that_raises(nodes: FlowNodes) -> None:
+    @flow
+    async def fails(flow: Flow) -> str:
+        try:
+            await flow.select(bad=flow.step(fail, "first of all"), good=flow.sleep(60))
+        except Broken as error:
+            return str(error)
+        return ""
+
+    @flow
+    async def of_nothing(flow: Flow) -> str:
+        try:
+            await flow.select()
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    alpha = await nodes.start("alpha", fails, of_nothing)
+    assert "first of all" in await alpha.run(fails)
+    assert "select() needs something to wait for" in await alpha.run(of_nothing)
+
+
+@flow
+async def auction(flow: Flow, peers: list[str]) -> list[str]:
+    """Takes the first two bids, from whomever."""
+    sessions = {peer: flow.open(peer) for peer in peers}
+    bids: list[str] = []
+    waiting = dict(sessions)
+    while len(bids) < 2:
+        name, bid = await flow.select(**{it: waiting[it].receive(str) for it in waiting})
+        del waiting[name]
+        bids.append(bid)
+    await flow.send_all(dict.fromkeys(sessions.values(), bids[0]))
+    return bids
+
+
+@responds_to(auction)
+async def bid(flow: Flow, session: Session) -> str:
+    await session.send(f"bid {flow.id}")
+    return await session.receive(str)
+
+
+async def test_the_first_message_of_several_sessions(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", auction)
+    beta = await nodes.start("beta", bid)
+    gamma = await nodes.start("gamma", bid)
+    bids = await alpha.run(auction, ["beta", "gamma"])
+    (first,) = await beta.until_listed("bid", Status.DONE)
+    (second,) = await gamma.until_listed("bid", Status.DONE)
+    assert sorted(bids) == sorted([f"bid {first.id}", f"bid {second.id}"])
+    assert await beta.result(first.id) == await gamma.result(second.id) == bids[0]
+
+
+async def test_what_branches_do_to_a_shared_list_is_done_again_alike(nodes: FlowNodes) -> None:
+    @flow
+    async def share(flow: Flow) -> list[object]:
+        seen: list[object] = []
+
+        async def add(number: int) -> None:
+            seen.append(number)
+            await flow.step(later, number, 0.002 * (number % 3))
+            seen.append(number * 10)
+            await flow.sleep(0.002 * (number % 2))
+            seen.append(flow.random().randrange(1000))
+            seen.append(await flow.step(len, list(seen)))
+
+        await flow.gather(*(add(number) for number in range(6)))
+        # Only right if every run so far saw the same list.
+        assert await flow.step(list, list(seen)) == seen
+        await flow.signal("check", bool)
+        return [seen, await flow.step(list, list(seen), name="again")]
+
+    alpha = await nodes.start("alpha", share)
+    handle = await alpha.begin(share)
+    await alpha.until_steps(handle.id, 19)
+    await alpha.restart_flows()
+    await alpha.flows.signal(handle.id, "check", True)
+    first, second = await (await alpha.flows.handle(handle.id)).result(10)
+    assert first == second
+    assert len(first) == 24
+
+
+async def test_branches_with_retries_at_the_same_time(nodes: FlowNodes) -> None:
+    failures = dict.fromkeys(range(4), 2)
+
+    def flaky(number: int) -> int:
+        if failures[number]:
+            failures[number] -= 1
+            raise ValueError(number)
+        return number
+
+    @flow
+    async def persistent(flow: Flow) -> list[int]:
+        retry = Retry(attempts=3, first_s=0.001, max_s=0.01)
+        return await flow.gather(*(flow.step(flaky, it, retry=retry) for it in range(4)))
+
+    alpha = await nodes.start("alpha", persistent)
+    assert await alpha.run(persistent) == [0, 1, 2, 3]
+    assert not any(failures.values())
+
+
+async def test_what_a_withdrawn_branch_does_on_its_way_out_does_not_matter(
+    nodes: FlowNodes,
+) -> None:
+    @flow
+    async def messy(flow: Flow) -> str:
+        async def stubborn() -> None:
+            try:
+                await flow.sleep(60)
+            finally:
+                await flow.step(str, "too late")
+
+        name, _ = await flow.select(stubborn=stubborn(), quick=flow.sleep(0.01))
+        return f"{name} {await flow.step(str, 'after')}"
+
+    alpha = await nodes.start("alpha", messy)
+    handle = await alpha.begin(messy)
+    assert await handle.result(10) == "quick after"
+    assert [it.kind for it in await alpha.flows.history(handle.id)] == ["sleep", "step"]
+
+
+async def test_subflows_at_the_same_time(nodes: FlowNodes) -> None:
+    @flow
+    async def part(flow: Flow, number: int) -> int:
+        await flow.sleep(0.005)
+        return await flow.step(later, number, 0.001) + 1
+
+    @flow
+    async def whole(flow: Flow) -> list[int]:
+        return await flow.gather(*(flow.call(part, number) for number in range(5)))
+
+    alpha = await nodes.start("alpha", whole)
+    assert await alpha.run(whole) == [1, 2, 3, 4, 5]

@@ -1,0 +1,319 @@
+"""Code that was changed while flows of it were at work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from postroad.flows import Definition, Flow, Session, Status, flow, responds_to
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+
+def first(number: int) -> int:
+    return number + 1
+
+
+def second(number: int) -> int:
+    return number + 10
+
+
+def third(number: int) -> int:
+    return number + 100
+
+
+@flow(name="work")
+async def original(flow: Flow, number: int) -> int:
+    number = await flow.step(first, number)
+    number = await flow.step(second, number)
+    await flow.signal("go", bool)
+    return number
+
+
+@flow(name="work")
+async def with_another_step(flow: Flow, number: int) -> int:
+    number = await flow.step(first, number)
+    number = await flow.step(third, number)
+    await flow.signal("go", bool)
+    return number
+
+
+@flow(name="work")
+async def with_an_extra_step(flow: Flow, number: int) -> int:
+    number = await flow.step(third, number)
+    number = await flow.step(first, number)
+    number = await flow.step(second, number)
+    await flow.signal("go", bool)
+    return number
+
+
+@flow(name="work")
+async def with_fewer_steps(flow: Flow, number: int) -> int:
+    return await flow.step(first, number)
+
+
+@flow(name="work")
+async def reordered(flow: Flow, number: int) -> int:
+    number = await flow.step(second, number)
+    number = await flow.step(first, number)
+    await flow.signal("go", bool)
+    return number
+
+
+@flow(name="work")
+async def with_other_arguments(flow: Flow, number: int) -> int:
+    number = await flow.step(first, number)
+    number = await flow.step(second, number + 1)
+    await flow.signal("go", bool)
+    return number
+
+
+@flow(name="work")
+async def of_another_kind(flow: Flow, number: int) -> int:
+    number = await flow.step(first, number)
+    await flow.sleep(1)
+    await flow.signal("go", bool)
+    return number
+
+
+@flow(name="work")
+async def that_waits_for_more(flow: Flow, number: int) -> int:
+    await flow.gather(flow.step(third, 1), flow.step(third, 2))
+    return number
+
+
+@flow(name="work")
+async def that_raises(flow: Flow, number: int) -> int:
+    await flow.step(first, number)
+    raise ValueError("before its time")
+
+
+CHANGES: list[tuple[Definition[Any, Any], list[str]]] = [
+    (
+        with_another_step,
+        [
+            "the code of this flow does not fit its record at step 1:",
+            "    step 0: 0 step(first)",
+            "  - step 1: 1 step(second)   (recorded)",
+            "  + step 1: the code asks for 1 step(third)",
+            "    it was about 'second', and is about 'third'",
+        ],
+    ),
+    (
+        with_an_extra_step,
+        [
+            "does not fit its record at step 0:",
+            "  - step 0: 0 step(first)   (recorded)",
+            "0 step(third)",
+            "    and 1 more recorded after it",
+        ],
+    ),
+    (
+        with_fewer_steps,
+        ["  - step 1: 1 step(second)   (recorded)", "  + step 1: the code has ended"],
+    ),
+    (
+        reordered,
+        [
+            "  - step 0: 0 step(first)   (recorded)",
+            "0 step(second)",
+            "    it was about 'first', and is about 'second'",
+        ],
+    ),
+    (
+        with_other_arguments,
+        ["  - step 1: 1 step(second)   (recorded)", "    its arguments are others"],
+    ),
+    (
+        of_another_kind,
+        [
+            "  - step 1: 1 step(second)   (recorded)",
+            "1 sleep(1 s)",
+            "    it was step, and is sleep",
+        ],
+    ),
+    (
+        that_waits_for_more,
+        [
+            "  - step 0: 0 step(first)   (recorded)",
+            "  + step 0: the code waits for 0.0.0 step(third), 0.1.0 step(third)",
+        ],
+    ),
+    (
+        that_raises,
+        ["  + step 1: the code has ended: ValueError('before its time')"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "lines"), CHANGES, ids=[it.__name__ for it, _ in CHANGES])
+async def test_code_that_does_not_fit_is_parked_with_the_difference(
+    nodes: FlowNodes, changed: Definition[Any, Any], lines: list[str]
+) -> None:
+    alpha = await nodes.start("alpha", original)
+    handle = await alpha.begin(original, 1)
+    await alpha.until_steps(handle.id, 2)
+    await alpha.restart_flows(changed)
+    # Nobody looks at it before something happens to it.
+    assert (await alpha.flows.show(handle.id)).status is Status.RUNNING
+    await alpha.flows.signal(handle.id, "go", True)
+    parked = await alpha.until(handle.id, Status.PARKED)
+    assert parked.detail is not None
+    for line in lines:
+        assert line in parked.detail
+    assert "run the old code again, or keep both ways apart with flow.patched(id)" in parked.detail
+    # Nothing was done meanwhile.
+    assert len(await alpha.flows.history(handle.id)) == 2
+    await alpha.restart_flows(original)
+    assert await alpha.result(handle.id) == 12
+
+
+async def test_code_that_does_the_same_in_other_words_fits(nodes: FlowNodes) -> None:
+    @flow(name="work")
+    async def rewritten(flow: Flow, number: int) -> int:
+        for function in (first, second):
+            number = await flow.step(function, number)
+        assert await flow.signal("go", bool)
+        return number * 2
+
+    alpha = await nodes.start("alpha", original)
+    handle = await alpha.begin(original, 1)
+    await alpha.until_steps(handle.id, 2)
+    await alpha.restart_flows(rewritten)
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == 24
+
+
+async def test_a_flow_nobody_knows_any_more_waits_for_its_code(nodes: FlowNodes) -> None:
+    @flow
+    async def another(flow: Flow) -> None:
+        await flow.sleep(0)
+
+    alpha = await nodes.start("alpha", original)
+    handle = await alpha.begin(original, 1)
+    await alpha.until_steps(handle.id, 2)
+    await alpha.restart_flows(another)
+    await alpha.flows.signal(handle.id, "go", True)
+    parked = await alpha.until(handle.id, Status.PARKED)
+    assert "no flow 'work' is known at this node any more" in str(parked.error)
+    await alpha.restart_flows(original)
+    assert await alpha.result(handle.id) == 12
+
+
+async def test_both_ways_are_kept_apart_by_a_patch(nodes: FlowNodes) -> None:
+    calls: list[str] = []
+
+    def check(text: str) -> None:
+        calls.append(text)
+
+    @flow(name="work")
+    async def patched(flow: Flow, number: int) -> int:
+        number = await flow.step(first, number)
+        if flow.patched("checks"):
+            await flow.step(check, f"new {number}")
+        number = await flow.step(second, number)
+        await flow.signal("go", bool)
+        # Whoever took the old way once takes it again.
+        return number * 2 if flow.patched("checks") else number
+
+    alpha = await nodes.start("alpha", original)
+    before = await alpha.begin(original, 1)
+    await alpha.until_steps(before.id, 2)
+    await alpha.restart_flows(patched)
+    after = await alpha.begin(patched, 1)
+    await alpha.until_steps(after.id, 4)
+    await alpha.restart_flows()
+    for handle in (before, after):
+        await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(before.id) == 12
+    assert await alpha.result(after.id) == 24
+    assert calls == ["new 2"]
+    kinds = [it.kind.value for it in await alpha.flows.history(after.id)]
+    assert kinds == ["step", "patch", "step", "step", "signal"]
+    kinds = [it.kind.value for it in await alpha.flows.history(before.id)]
+    assert kinds == ["step", "step", "signal"]
+
+
+async def test_a_flow_that_comes_to_a_patch_after_the_change_takes_the_new_way(
+    nodes: FlowNodes,
+) -> None:
+    @flow(name="work")
+    async def patched(flow: Flow, number: int) -> int:
+        number = await flow.step(first, number)
+        number = await flow.step(second, number)
+        await flow.signal("go", bool)
+        if flow.patched("late"):
+            number = await flow.step(third, number)
+        await flow.signal("end", bool)
+        return number
+
+    alpha = await nodes.start("alpha", original)
+    handle = await alpha.begin(original, 1)
+    await alpha.until_steps(handle.id, 2)
+    await alpha.restart_flows(patched)
+    await alpha.flows.signal(handle.id, "go", True)
+    await alpha.until_steps(handle.id, 5)
+    await alpha.restart_flows()
+    await alpha.flows.signal(handle.id, "end", True)
+    assert await alpha.result(handle.id) == 112
+
+
+async def test_patches_in_branches_and_sessions(nodes: FlowNodes) -> None:
+    @flow(name="ask")
+    async def ask(flow: Flow, peer: str) -> list[int]:
+        session = flow.open(peer)
+
+        async def one(number: int) -> int:
+            await flow.step(first, number)
+            if flow.patched("double"):
+                number = number * 2
+            await flow.signal(f"go {number}", bool)
+            return number
+
+        await session.send(1)
+        numbers = await flow.gather(one(1), one(2))
+        return [*numbers, await session.receive(int)]
+
+    @responds_to("ask")
+    async def reply(flow: Flow, session: Session) -> None:
+        if flow.patched("says more"):
+            await flow.step(first, 1)
+        await session.send(await session.receive(int))
+
+    alpha, _ = await nodes.pair(ask, reply)
+    handle = await alpha.begin(ask, "beta")
+    await alpha.until_steps(handle.id, 4)
+    await alpha.restart_flows()
+    for number in (4, 2):
+        await alpha.flows.signal(handle.id, f"go {number}", True)
+    assert await alpha.result(handle.id) == [2, 4, 1]
+
+
+async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: FlowNodes) -> None:
+    @flow(name="ask")
+    async def ask_beta(flow: Flow) -> int:
+        return await flow.open("beta").send_and_receive(1, int)
+
+    @flow(name="ask")
+    async def ask_gamma(flow: Flow) -> int:
+        return await flow.open("gamma").send_and_receive(1, int)
+
+    @flow(name="ask")
+    async def ask_something_else(flow: Flow) -> int:
+        return await flow.open("beta").send_and_receive(2, int)
+
+    alpha = await nodes.start("alpha", ask_beta)
+    handle = await alpha.begin(ask_beta)
+    await alpha.until_steps(handle.id, 1)
+    for changed, difference in (
+        (ask_gamma, "the code opens session 1 with 'gamma'\n    it was with 'beta'"),
+        (ask_something_else, "its arguments are others"),
+    ):
+        await alpha.restart_flows(changed)
+        await alpha.flows.signal(handle.id, "look", True)
+        parked = await alpha.until(handle.id, Status.PARKED)
+        assert difference in str(parked.detail)
+    await alpha.flows.kill(handle.id)

@@ -1,0 +1,354 @@
+"""Things that happen to flows at the same time, or where nobody expects them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from types import ModuleType
+
+import pytest
+
+from postroad.core.errors import ConfigError, UsageError
+from postroad.flows import (
+    Definition,
+    Flow,
+    FlowKilled,
+    Flows,
+    FlowTimeout,
+    Session,
+    SessionRejected,
+    Status,
+    flow,
+    responds_to,
+)
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+
+@flow
+async def add(flow: Flow, peer: str, first: int, second: int) -> int:
+    session = flow.open(peer)
+    await session.send(first)
+    await flow.step(str, "between")
+    return await session.send_and_receive(second, int)
+
+
+@responds_to(add)
+async def add_for_others(flow: Flow, session: Session) -> None:
+    first = await session.receive(int)
+    await flow.sleep(0)
+    await session.send(first + await session.receive(int))
+
+
+@flow
+async def wait_for_go(flow: Flow, number: int = 0) -> int:
+    return number + await flow.signal("go", int)
+
+
+async def test_many_at_the_same_time_in_both_directions(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(add, add_for_others, resident_max=32)
+    there = [await alpha.begin(add, "beta", number, 1) for number in range(60)]
+    back = [await beta.begin(add, "alpha", number, 2) for number in range(60)]
+    assert [await it.result(20) for it in there] == [number + 1 for number in range(60)]
+    assert [await it.result(20) for it in back] == [number + 2 for number in range(60)]
+    for node in (alpha, beta):
+        await node.until_listed("add_for_others", Status.DONE, 60)
+
+
+async def test_flows_of_a_module(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", wait_for_go)
+    await alpha.stop_flows()
+    found = Flows(alpha.station.mail, sys.modules[__name__], nodes.config)
+    async with found:
+        handle = await found.begin(add, "alpha", 1, 2)
+        assert await handle.result(10) == 3
+
+
+def test_flows_that_cannot_be_told_apart() -> None:
+    @flow(name="add")
+    async def other(flow: Flow) -> None:
+        await flow.sleep(0)
+
+    @responds_to(add)
+    async def other_responder(flow: Flow, session: Session) -> None:
+        await session.close()
+
+    mail = object()
+    for definitions, problem in (
+        ([add, other], "two flows are called 'add': give one another name"),
+        ([add_for_others, other_responder], "both respond to 'add'"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            Flows(mail, definitions)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="is no flow: decorate it with @flow"):
+        Flows(mail, [add.function])  # type: ignore[arg-type, list-item]
+    # Only what was defined in it counts, and it may be nothing.
+    assert list(Flows(mail, ModuleType("empty")).registry) == []  # type: ignore[arg-type]
+
+
+async def test_a_node_that_nobody_knows_is_waited_for(nodes: FlowNodes) -> None:
+    @flow
+    async def call_nobody(flow: Flow, peer: str) -> str:
+        session = flow.open(peer)
+        try:
+            return await session.receive(str, timeout=0.05)
+        except FlowTimeout:
+            return await session.receive(str)
+
+    @responds_to(call_nobody)
+    async def be_there(flow: Flow, session: Session) -> None:
+        await session.send(f"{session.peer} called")
+
+    alpha = await nodes.start("alpha", call_nobody)
+    patient = await alpha.begin(call_nobody, "beta")
+    hopeless = await alpha.begin(call_nobody, "nowhere")
+    await alpha.until_steps(patient.id, 2)
+    await nodes.start("beta", be_there)
+    assert await patient.result(10) == "alpha called"
+    await alpha.flows.kill(hopeless.id)
+    with pytest.raises(FlowKilled):
+        await hopeless.result(10)
+
+
+async def test_what_happens_to_a_flow_that_waits_to_be_tried_again(nodes: FlowNodes) -> None:
+    calls: list[int] = []
+
+    def shaky() -> int:
+        calls.append(1)
+        if len(calls) <= 3:
+            raise ConnectionError("no route")
+        return len(calls)
+
+    @flow
+    async def work(flow: Flow) -> list[int]:
+        return [await flow.step(shaky), await flow.signal("go", int)]
+
+    alpha = await nodes.start("alpha", work, retry_first_s=1000.0, retry_max_s=1000.0)
+    first, second, third = [await alpha.begin(work) for _ in range(3)]
+    for handle in (first, second, third):
+        await alpha.until(handle.id, Status.RETRYING)
+        await alpha.flows.signal(handle.id, "go", 7)
+    await alpha.flows.pause(first.id)
+    await alpha.flows.kill(second.id)
+    await alpha.restart_flows()
+    await alpha.flows.resume(first.id)
+    await alpha.flows.retry(third.id)
+    assert sorted([await alpha.result(first.id), await alpha.result(third.id)]) == [[4, 7], [5, 7]]
+    with pytest.raises(FlowKilled):
+        await alpha.result(second.id)
+
+
+async def test_a_flow_that_goes_on_respects_how_many_may_run(nodes: FlowNodes) -> None:
+    @flow(concurrency=1)
+    async def single(flow: Flow, number: int) -> int:
+        return number + await flow.signal("go", int)
+
+    alpha = await nodes.start("alpha", single)
+    first, second, third = [await alpha.begin(single, number) for number in range(3)]
+    await alpha.flows.pause(first.id)
+    await alpha.until(second.id, Status.RUNNING)
+    assert (await alpha.flows.show(third.id)).status is Status.QUEUED
+    await alpha.flows.signal(second.id, "go", 10)
+    assert await second.result(10) == 11
+    await alpha.until(third.id, Status.RUNNING)
+    await alpha.flows.kill(third.id)
+    await alpha.flows.resume(first.id)
+    fourth = await alpha.begin(single, 3)
+    assert (await alpha.flows.show(fourth.id)).status is Status.QUEUED
+    await alpha.flows.signal(first.id, "go", 20)
+    assert await first.result(10) == 20
+    await alpha.flows.signal(fourth.id, "go", 30)
+    assert await fourth.result(10) == 33
+
+
+async def test_parked_flows_leave_room_for_others(nodes: FlowNodes) -> None:
+    @flow(concurrency=2)
+    async def picky(flow: Flow, number: int) -> int:
+        await flow.step(str, number)
+        if number % 2:
+            raise ValueError(number)
+        return number
+
+    alpha = await nodes.start("alpha", picky)
+    handles = [await alpha.begin(picky, number) for number in range(8)]
+    assert [await it.result(10) for it in handles[::2]] == [0, 2, 4, 6]
+    for handle in handles[1::2]:
+        await alpha.until(handle.id, Status.PARKED)
+        await alpha.flows.kill(handle.id)
+    assert await alpha.run(picky, 10) == 10
+
+
+async def test_what_a_drained_node_holds_is_begun_by_the_next_start(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(add, add_for_others)
+    assert await beta.flows.drain(timeout=1) == 0
+    handle = await alpha.begin(add, "beta", 1, 2)
+    (held,) = await beta.until_listed("add_for_others", Status.HELD)
+    await beta.restart_flows()
+    assert await handle.result(10) == 3
+    await beta.until(held.id, Status.DONE)
+
+
+async def test_those_who_wait_for_room_do_not_begin_while_the_node_drains(
+    nodes: FlowNodes,
+) -> None:
+    @flow(concurrency=1)
+    async def single(flow: Flow, number: int) -> int:
+        return number + await flow.signal("go", int)
+
+    alpha = await nodes.start("alpha", single)
+    first, second = [await alpha.begin(single, number) for number in range(2)]
+    assert await alpha.flows.drain(timeout=0.01) == 1
+    await alpha.flows.signal(first.id, "go", 10)
+    assert await alpha.flows.drain(timeout=10) == 0
+    assert (await alpha.flows.show(second.id)).status is Status.QUEUED
+    await alpha.flows.undrain()
+    await alpha.flows.signal(second.id, "go", 20)
+    assert await second.result(10) == 21
+
+
+async def test_no_more_go_on_after_a_start_than_may_run(nodes: FlowNodes) -> None:
+    running: list[int] = []
+    most: list[int] = []
+    is_mended: list[bool] = []
+
+    async def work(number: int) -> int:
+        running.append(number)
+        most.append(len(running))
+        await asyncio.sleep(0.005)
+        running.remove(number)
+        return number
+
+    @flow(concurrency=2)
+    async def limited(flow: Flow, number: int) -> int:
+        if not is_mended:
+            raise ValueError("not yet")
+        return await flow.step(work, number)
+
+    alpha = await nodes.start("alpha", limited)
+    handles = [await alpha.begin(limited, number) for number in range(10)]
+    await alpha.until_listed("limited", Status.PARKED, 10)
+    is_mended.append(True)
+    await alpha.restart_flows()
+    # One that is ended while it waits for room keeps nobody back.
+    await alpha.flows.kill(handles[4].id)
+    for number in (0, 1, 2, 3, 5, 6, 7, 8, 9):
+        assert await alpha.result(handles[number].id) == number
+    assert max(most) == 2
+
+
+async def test_no_more_that_were_held_begin_than_may_run(nodes: FlowNodes) -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    async def work(number: int) -> int:
+        running.append(number)
+        most.append(len(running))
+        await asyncio.sleep(0.005)
+        running.remove(number)
+        return number
+
+    @flow
+    async def ask(flow: Flow, peer: str, number: int) -> int:
+        return await flow.open(peer).send_and_receive(number, int)
+
+    @responds_to(ask, concurrency=2)
+    async def reply(flow: Flow, session: Session) -> None:
+        await session.send(await flow.step(work, await session.receive(int)))
+
+    alpha = await nodes.start("alpha", ask)
+    beta = await nodes.start("beta", wait_for_go)
+    handles = [await alpha.begin(ask, "beta", number) for number in range(10)]
+    held = await beta.until_listed("ask", Status.HELD, 10)
+    await beta.flows.kill(held[3].id)
+    await beta.restart_flows(reply)
+    done = await asyncio.gather(*(it.result(10) for it in handles), return_exceptions=True)
+    rejected = [it for it in done if isinstance(it, SessionRejected)]
+    assert len(rejected) == 1
+    assert sorted(it for it in done if isinstance(it, int)) == sorted(
+        number for number, it in enumerate(done) if it not in rejected
+    )
+    assert max(most) == 2
+
+
+async def test_a_fork_of_a_flow_with_branches(nodes: FlowNodes) -> None:
+    calls: list[int] = []
+
+    async def call(number: int) -> int:
+        await asyncio.sleep(0.005 * (3 - number))
+        calls.append(number)
+        return number * 10
+
+    @flow
+    async def spread(flow: Flow) -> list[int]:
+        results = await flow.gather(*(flow.step(call, number) for number in range(3)))
+        return [*results, await flow.signal("go", int)]
+
+    alpha = await nodes.start("alpha", spread)
+    handle = await alpha.flows.begin_as("order-7", spread)
+    await alpha.until_steps(handle.id, 3)
+    order = [it.place for it in await alpha.flows.history(handle.id)]
+    assert order == ["0.2.0", "0.1.0", "0.0.0"]
+    copies = [await alpha.flows.fork(handle.id, step) for step in range(4)]
+    assert len({handle.id, *copies}) == 5
+    for id in (handle.id, *copies):
+        await alpha.flows.signal(id, "go", 7)
+        assert await alpha.result(id) == [0, 10, 20, 7]
+    assert len(calls) == 3 + 3 + 2 + 1
+    assert (await alpha.flows.attach("order-7")).id == handle.id
+
+
+async def test_two_branches_wait_for_the_same_signal(nodes: FlowNodes) -> None:
+    @flow
+    async def both(flow: Flow) -> list[int]:
+        return await flow.gather(flow.signal("go", int), flow.signal("go", int))
+
+    alpha = await nodes.start("alpha", both)
+    handle = await alpha.begin(both)
+    for number in (1, 2):
+        await alpha.flows.signal(handle.id, "go", number)
+    assert await handle.result(10) == [1, 2]
+
+
+async def test_a_select_with_several_that_are_ready(nodes: FlowNodes) -> None:
+    @flow
+    async def choose(flow: Flow) -> list[object]:
+        await flow.signal("begin", bool)
+        first = await flow.select(a=flow.signal("a", int), b=flow.signal("b", int))
+        second = await flow.select(a=flow.signal("a", int), b=flow.signal("b", int))
+        return [*first, *second]
+
+    alpha = await nodes.start("alpha", choose)
+    handle = await alpha.begin(choose)
+    await alpha.flows.signal(handle.id, "b", 2)
+    await alpha.flows.signal(handle.id, "a", 1)
+    await alpha.flows.signal(handle.id, "begin", True)
+    # Neither is lost, whichever comes first.
+    assert await handle.result(10) == ["a", 1, "b", 2]
+
+
+async def test_arguments_of_all_kinds(nodes: FlowNodes) -> None:
+    @flow
+    async def take(
+        flow: Flow, /, first: int, *rest: str, flag: bool = False, **more: float
+    ) -> list[object]:
+        await flow.sleep(0)
+        return [first, list(rest), flag, more]
+
+    definition: Definition[..., list[object]] = take
+    alpha = await nodes.start("alpha", definition)
+    assert await alpha.run(definition, 1) == [1, [], False, {}]
+    given = await alpha.run(definition, 1, "a", "b", flag=True, x=1.5)
+    assert given == [1, ["a", "b"], True, {"x": 1.5}]
+
+
+async def test_a_flow_without_any_step(nodes: FlowNodes) -> None:
+    @flow
+    async def at_once(flow: Flow, number: int) -> int:
+        return number
+
+    alpha = await nodes.start("alpha", at_once)
+    handle = await alpha.begin(at_once, 7)
+    assert await handle.result(10) == 7
+    assert await alpha.flows.history(handle.id) == []

@@ -1,0 +1,262 @@
+"""Full disks, full outboxes, floods and letters of strangers: flows wait, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from postroad.core.errors import PostroadError, UsageError
+from postroad.durable import MemoryDisk, MemoryStore, Transaction
+from postroad.flows import (
+    Flow,
+    Flows,
+    PeerFailed,
+    Session,
+    SessionEnded,
+    Status,
+    flow,
+    responds_to,
+)
+from postroad.flows.head import parse_id
+from postroad.flows.messages import QUEUE, Data, End, Initial, Letter, SessionKey, encode_letter
+from tests.integration.durable.mail_pairs import QUICK, until_dead, until_empty
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+
+@flow
+async def wait_for_go(flow: Flow) -> int:
+    return await flow.signal("go", int)
+
+
+async def test_a_full_disk_delays_flows_and_changes_nothing(nodes: FlowNodes) -> None:
+    disk = MemoryDisk()
+    is_filled = asyncio.Event()
+
+    async def create(tx: Transaction) -> None:
+        await tx.execute("CREATE TABLE books (step TEXT)")
+
+    async def book(tx: Transaction, step_id: str) -> None:
+        await tx.execute("INSERT INTO books VALUES (?)", (step_id,))
+
+    async def fill_disk() -> None:
+        disk.is_full = not is_filled.is_set()
+        is_filled.set()
+
+    @flow
+    async def work(flow: Flow, peer: str) -> list[int]:
+        await flow.step(create)
+        session = flow.open(peer)
+        numbers = []
+        for number in range(5):
+            if number == 2:
+                await flow.step(fill_disk)
+            await flow.step(book)
+            numbers.append(await session.send_and_receive(number, int))
+        return numbers
+
+    @responds_to(work)
+    async def reply(flow: Flow, session: Session) -> None:
+        for _ in range(5):
+            await session.send(10 * await session.receive(int))
+
+    alpha = await nodes.start("alpha", work, make_store=lambda: MemoryStore(disk))
+    await nodes.start("beta", reply)
+    handle = await alpha.begin(work, "beta")
+    await is_filled.wait()
+    await asyncio.sleep(0.2)
+    disk.is_full = False
+    assert await handle.result(20) == [0, 10, 20, 30, 40]
+    rows = await alpha.rows("SELECT step FROM books")
+    assert len(rows) == len(set(rows)) == 5
+
+
+async def test_what_cannot_be_begun_now_is_told(nodes: FlowNodes) -> None:
+    disk = MemoryDisk()
+    alpha = await nodes.start("alpha", wait_for_go, make_store=lambda: MemoryStore(disk))
+    waiting = await alpha.begin(wait_for_go)
+    disk.is_full = True
+    with pytest.raises(PostroadError):
+        await alpha.begin(wait_for_go)
+    with pytest.raises(PostroadError):
+        await alpha.flows.begin_as("order-7", wait_for_go)
+    with pytest.raises(PostroadError):
+        await alpha.flows.signal(waiting.id, "go", 1)
+    disk.is_full = False
+    handle = await alpha.flows.begin_as("order-7", wait_for_go)
+    await alpha.flows.signal(handle.id, "go", 2)
+    assert await handle.result(10) == 2
+    await alpha.flows.signal(waiting.id, "go", 3)
+    assert await waiting.result(10) == 3
+    assert len(await alpha.flows.list()) == 2
+
+
+async def test_a_full_outbox_delays_flows(nodes: FlowNodes) -> None:
+    @flow
+    async def send_many(flow: Flow, peer: str) -> int:
+        session = flow.open(peer)
+        for number in range(10):
+            await session.send(number)
+            await flow.sleep(0.001)
+        return await session.receive(int)
+
+    @responds_to(send_many)
+    async def add_up(flow: Flow, session: Session) -> None:
+        await session.send(sum([await session.receive(int) for _ in range(10)]))
+
+    small = msgspec.structs.replace(QUICK, outbox_messages_max=4)
+    alpha = await nodes.start("alpha", send_many, mail_config=small)
+    beta = await nodes.start("beta", add_up)
+    await beta.stop()
+    handle = await alpha.begin(send_many, "beta")
+    await alpha.until_steps(handle.id, 7)
+    await asyncio.sleep(0.1)
+    assert (await alpha.flows.show(handle.id)).status in (Status.RUNNING, Status.RETRYING)
+    await beta.start(alpha.station)
+    assert await handle.result(20) == 45
+
+
+async def test_a_flood_of_messages_fails_the_session_and_not_the_node(nodes: FlowNodes) -> None:
+    @flow
+    async def flood(flow: Flow, peer: str) -> str:
+        session = flow.open(peer)
+        for number in range(50):
+            await session.send(number)
+        try:
+            await session.receive(int)
+        except PeerFailed as failed:
+            return f"{failed.kind}: {failed}"
+        return ""
+
+    @responds_to(flood)
+    async def drown(flow: Flow, session: Session) -> list[int]:
+        await flow.signal("go", bool)
+        numbers = []
+        try:
+            while True:
+                numbers.append(await session.receive(int))
+        except (PeerFailed, SessionEnded):
+            return numbers
+
+    alpha, beta = await nodes.pair(flood, drown, heard_max=20)
+    text = await alpha.run(flood, "beta")
+    assert text.startswith("Overflow: ")
+    assert "more than 20 messages wait to be received" in text
+    (drowned,) = await beta.until_listed("drown", Status.RUNNING)
+    await beta.restart_flows()
+    await beta.flows.signal(drowned.id, "go", True)
+    assert await beta.result(drowned.id) == list(range(20))
+
+
+@flow
+async def listen(flow: Flow, peer: str) -> list[str]:
+    session = flow.open(peer)
+    await session.send("begin")
+    heard = []
+    try:
+        while True:
+            heard.append(await session.receive(str))
+    except SessionEnded:
+        return heard
+
+
+@responds_to(listen)
+async def speak(flow: Flow, session: Session) -> list[str]:
+    heard = [await session.receive(str)]
+    await session.send("from beta")
+    await flow.signal("go", bool)
+    await session.close()
+    return heard
+
+
+async def test_nobody_else_can_speak_in_a_session(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(listen, speak)
+    gamma = await nodes.start("gamma", speak)
+    handle = await alpha.begin(listen, "beta")
+    (speaking,) = await beta.until_listed("speak", Status.RUNNING)
+    key = SessionKey(parse_id(handle.id), 1)
+    forged = msgspec.msgpack.encode("from gamma")
+    to_alpha = Letter(key, True, [Data(forged), End()])
+    await gamma.station.mail.post("alpha", QUEUE, encode_letter(to_alpha))
+    for message in (Data(forged), End()):
+        letter = Letter(key, False, [message])
+        await gamma.station.mail.post("beta", QUEUE, encode_letter(letter))
+    await until_empty(gamma.station.mail, "alpha", "beta")
+    await alpha.restart_flows()
+    await beta.restart_flows()
+    await beta.flows.signal(speaking.id, "go", True)
+    assert await alpha.result(handle.id) == ["from beta"]
+    assert await beta.result(speaking.id) == ["begin"]
+    # What is for nobody is gone.
+    for node in (alpha, beta):
+        assert await node.station.mail.dead_letters() == []
+        assert await node.station.mail.browse(QUEUE) == []
+
+
+async def test_letters_that_are_none_are_dead_letters(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(listen, speak)
+    bodies = [
+        b"",
+        b"nonsense",
+        msgspec.msgpack.encode([[1, 1], False, []]),
+        encode_letter(Letter(SessionKey(-1, 1), False, [End()])),
+        encode_letter(Letter(SessionKey(1, 1), True, [Initial("listen", 1, "")])),
+        encode_letter(Letter(SessionKey(1, 1), False, [End(), Initial("listen", 1, "")])),
+    ]
+    for body in bodies:
+        await alpha.station.mail.post("beta", QUEUE, body)
+    await until_dead(beta.station.mail, len(bodies))
+    handle = await alpha.begin(listen, "beta")
+    (speaking,) = await beta.until_listed("speak", Status.RUNNING)
+    await beta.flows.signal(speaking.id, "go", True)
+    assert await handle.result(10) == ["from beta"]
+
+
+async def test_a_session_that_is_opened_twice_has_one_flow(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(listen, speak)
+    payload = msgspec.msgpack.encode("begin")
+    letter = Letter(SessionKey(77, 1), False, [Initial("listen", 1, "", payload)])
+    for _ in range(3):
+        await alpha.station.mail.post("beta", QUEUE, encode_letter(letter))
+        await until_empty(alpha.station.mail, "beta")
+    (speaking,) = await beta.until_listed("speak", Status.RUNNING)
+    await beta.restart_flows()
+    await alpha.station.mail.post("beta", QUEUE, encode_letter(letter))
+    await until_empty(alpha.station.mail, "beta")
+    await beta.flows.signal(speaking.id, "go", True)
+    assert await beta.result(speaking.id) == ["begin"]
+    assert len(await beta.flows.list()) == 1
+
+
+async def test_only_one_program_has_the_flows_of_a_node(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", wait_for_go)
+    handle = await alpha.begin(wait_for_go)
+    second = Flows(alpha.station.mail, [wait_for_go], nodes.config)
+    with pytest.raises(UsageError, match="a node has its flows once"):
+        await second.start()
+    with pytest.raises(UsageError, match="runs already"):
+        await alpha.flows.start()
+    with pytest.raises(UsageError, match="is not running: start"):
+        await second.begin(wait_for_go)
+    await alpha.flows.signal(handle.id, "go", 1)
+    assert await handle.result(10) == 1
+    await alpha.flows.stop()
+    async with second:
+        assert len(await second.list()) == 1
+    await alpha.flows.start()
+
+
+async def test_whoever_stops_waiting_changes_nothing(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", wait_for_go)
+    handle = await alpha.begin(wait_for_go)
+    first, second = [asyncio.ensure_future(handle.result()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await alpha.flows.signal(handle.id, "go", 1)
+    assert await asyncio.wait_for(second, 10) == 1

@@ -1,0 +1,260 @@
+"""Code that does what code should not: the flow suffers, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad.core.errors import ConfigError, UsageError
+from postroad.flows import Flow, FlowError, Session, Status, flow, responds_to
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+
+@flow
+async def fine(flow: Flow) -> str:
+    return await flow.step(str, "fine")
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_code_cannot_end_the_process(nodes: FlowNodes, error: type[BaseException]) -> None:
+    @flow
+    async def exits(flow: Flow) -> None:
+        await flow.step(str, 1)
+        raise error("from the code")
+
+    alpha = await nodes.start("alpha", exits, fine)
+    handle = await alpha.begin(exits)
+    parked = await alpha.until(handle.id, Status.PARKED)
+    assert parked.error == f"{error.__name__}: from the code"
+    assert await alpha.run(fine) == "fine"
+
+
+async def test_a_function_that_is_cancelled_from_within(nodes: FlowNodes) -> None:
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    @flow
+    async def cancelled(flow: Flow) -> None:
+        await flow.step(give_up)
+
+    alpha = await nodes.start("alpha", cancelled, fine)
+    handle = await alpha.begin(cancelled)
+    parked = await alpha.until(handle.id, Status.PARKED)
+    assert "cancelled" in str(parked.error)
+    assert await alpha.run(fine) == "fine"
+
+
+async def test_code_that_catches_everything(nodes: FlowNodes) -> None:
+    @flow
+    async def greedy(flow: Flow) -> str:
+        try:
+            return await flow.signal("go", str)
+        except BaseException as error:
+            # It wants to say something else, whatever happens to it.
+            caught.append(type(error).__name__)
+            return "caught"
+
+    caught: list[str] = []
+    alpha = await nodes.start("alpha", greedy, fine)
+    first, second = await alpha.begin(greedy), await alpha.begin(greedy)
+    await alpha.flows.pause(first.id)
+    await alpha.flows.kill(second.id)
+    await alpha.restart_flows()
+    await alpha.flows.resume(first.id)
+    await alpha.flows.signal(first.id, "go", "went")
+    assert await alpha.result(first.id) == "went"
+    assert set(caught) <= {"GeneratorExit"}
+    assert await alpha.run(fine) == "fine"
+
+
+async def test_two_branches_receive_in_one_session(nodes: FlowNodes) -> None:
+    @flow
+    async def share(flow: Flow, peer: str) -> list[int]:
+        session = flow.open(peer)
+        await session.send(4)
+        return sorted(await flow.gather(*(session.receive(int) for _ in range(4))))
+
+    @responds_to(share)
+    async def count(flow: Flow, session: Session) -> None:
+        for number in range(await session.receive(int)):
+            await session.send(number)
+
+    alpha, _ = await nodes.pair(share, count)
+    assert await alpha.run(share, "beta") == [0, 1, 2, 3]
+
+
+async def test_sessions_opened_by_branches_stay_apart(nodes: FlowNodes) -> None:
+    @flow
+    async def spread(flow: Flow, peer: str) -> list[int]:
+        async def one(number: int) -> int:
+            await flow.step(later, number)
+            session = flow.open(peer)
+            await flow.step(later, -number)
+            doubled = await session.send_and_receive(number, int)
+            await flow.sleep(0.001)
+            return await session.send_and_receive(doubled, int)
+
+        return await flow.gather(*(one(number) for number in range(8)))
+
+    async def later(number: int) -> None:
+        await asyncio.sleep(0.002 * (number % 3))
+
+    @responds_to(spread)
+    async def double(flow: Flow, session: Session) -> None:
+        for _ in range(2):
+            await session.send(2 * await session.receive(int))
+
+    alpha, beta = await nodes.pair(spread, double)
+    handle = await alpha.begin(spread, "beta")
+    await alpha.until_steps(handle.id, 10)
+    await alpha.restart_flows()
+    assert await alpha.result(handle.id) == [4 * number for number in range(8)]
+    await beta.until_listed("double", Status.DONE, 8)
+
+
+async def test_a_subflow_that_calls_itself(nodes: FlowNodes) -> None:
+    @flow
+    async def factorial(flow: Flow, number: int) -> int:
+        if number == 0:
+            return 1
+        below: int = await flow.call(factorial, number - 1)
+        return await flow.step(lambda: number * below, name=f"times {number}")
+
+    alpha = await nodes.start("alpha", factorial)
+    handle = await alpha.begin(factorial, 12)
+    assert await handle.result(10) == 479001600
+    history = await alpha.flows.history(handle.id)
+    assert history[0].place == ".".join("0" * 11 + "1") and history[-1].place == "1"
+
+
+async def test_errors_of_a_subflow_can_be_caught(nodes: FlowNodes) -> None:
+    @flow
+    async def part(flow: Flow, peer: str) -> None:
+        session = flow.open(peer)
+        await session.send("x")
+        await flow.sleep(0.001)
+        raise FlowError("only this part")
+
+    @flow
+    async def whole(flow: Flow, peer: str) -> str:
+        try:
+            await flow.call(part, peer)
+        except FlowError as error:
+            return f"lives on after: {error}"
+        return ""
+
+    @responds_to(part)
+    async def partner(flow: Flow, session: Session) -> str:
+        await session.receive(str)
+        try:
+            await session.receive(str)
+        except FlowError as error:
+            return type(error).__name__
+        return ""
+
+    alpha, beta = await nodes.pair(whole, partner)
+    assert (await alpha.run(whole, "beta")).startswith("lives on after: ")
+    (partnering,) = await beta.until_listed("partner", Status.DONE)
+    # The flow as a whole has finished well.
+    assert await beta.result(partnering.id) == "SessionEnded"
+
+
+async def test_bad_arguments_for_what_a_flow_can_do(nodes: FlowNodes) -> None:
+    @flow
+    async def clumsy(flow: Flow) -> list[str]:
+        async def sleep_back() -> None:
+            await flow.sleep(-1)
+
+        async def open_nobody() -> None:
+            flow.open("")
+
+        async def send_a_file() -> None:
+            await flow.open("beta").send(object())
+
+        seen = []
+        for attempt in (sleep_back, open_nobody, send_a_file):
+            try:
+                await attempt()
+            except (ConfigError, UsageError, TypeError, ValueError) as error:
+                seen.append(str(error))
+        return [*seen, await flow.step(str, "after")]
+
+    alpha = await nodes.start("alpha", clumsy)
+    asleep, nobody, file, after = await alpha.run(clumsy)
+    assert "-1 is no number of seconds from 0 on" in asleep
+    assert nobody
+    assert "what is sent to beta cannot be written down" in file
+    assert after == "after"
+
+
+async def test_a_responder_cannot_begin_anew(nodes: FlowNodes) -> None:
+    @flow
+    async def ask(flow: Flow, peer: str) -> str:
+        return await flow.open(peer).send_and_receive("x", str)
+
+    @responds_to(ask)
+    async def again(flow: Flow, session: Session) -> None:
+        try:
+            flow.continue_as_new(await session.receive(str))
+        except UsageError as error:
+            await session.send(str(error))
+
+    alpha, _ = await nodes.pair(ask, again)
+    text = await alpha.run(ask, "beta")
+    assert "flow again responds to another one, and cannot begin anew" in text
+
+
+async def test_a_step_runs_another_flow_and_waits_for_it(nodes: FlowNodes) -> None:
+    async def run_fine(step_id: str) -> str:
+        # Once, however often this function is called.
+        handle = await alpha.flows.begin_as(step_id, fine)
+        return await handle.result(10)
+
+    @flow
+    async def outer(flow: Flow) -> str:
+        return await flow.step(run_fine)
+
+    alpha = await nodes.start("alpha", fine, outer)
+    assert await alpha.run(outer) == "fine"
+
+
+async def test_a_query_that_raises_concerns_only_who_asked(nodes: FlowNodes) -> None:
+    @flow
+    async def wait(flow: Flow) -> int:
+        flow.answer("bad", lambda: 1 // 0)
+        return await flow.signal("go", int)
+
+    alpha = await nodes.start("alpha", wait)
+    handle = await alpha.begin(wait)
+    with pytest.raises(ZeroDivisionError):
+        await alpha.flows.query(handle.id, "bad")
+    await alpha.flows.signal(handle.id, "go", 1)
+    assert await handle.result(10) == 1
+
+
+async def test_values_and_errors_that_are_hard_to_write_down(nodes: FlowNodes) -> None:
+    def fail_twice() -> None:
+        raise ExceptionGroup("several", [ValueError("a"), KeyError("b")])
+
+    def fail_oddly() -> None:
+        raise ValueError("half of a character: \ud800")
+
+    @flow
+    async def work(flow: Flow) -> list[str]:
+        flow.progress("half of a character: \ud800")
+        seen = []
+        for function in (lambda: "\ud800", lambda: 1 << 70, fail_twice, fail_oddly):
+            try:
+                await flow.step(function, name="odd")
+            except Exception as error:
+                seen.append(type(error).__name__)
+        return seen
+
+    alpha = await nodes.start("alpha", work)
+    seen = await alpha.run(work)
+    assert seen[:3] == ["Unrecordable", "Unrecordable", "StepFailed"]
+    assert seen[3] in ("ValueError", "StepFailed")

@@ -1,0 +1,303 @@
+"""What operators do with flows, and what the flows and their peers make of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.flows import (
+    Flow,
+    FlowKilled,
+    NoSuchFlow,
+    PeerFailed,
+    Session,
+    Status,
+    flow,
+    responds_to,
+)
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+
+@flow
+async def count_down(flow: Flow, peer: str, count: int) -> int:
+    session = flow.open(peer)
+    for number in range(count, 0, -1):
+        await session.send(number)
+        await flow.signal("next", bool)
+    return await session.receive(int)
+
+
+@responds_to(count_down)
+async def add_up(flow: Flow, session: Session) -> int:
+    numbers: list[int] = []
+    while not numbers or numbers[-1] > 1:
+        numbers.append(await session.receive(int))
+    await session.send(sum(numbers))
+    return len(numbers)
+
+
+@flow
+async def wait_for_go(flow: Flow) -> int:
+    return await flow.signal("go", int)
+
+
+async def test_a_killed_flow_tells_its_client_and_its_peer(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(count_down, add_up)
+    handle = await alpha.begin(count_down, "beta", 3)
+    (adding,) = await beta.until_listed("add_up", Status.RUNNING)
+    await alpha.flows.kill(handle.id, "changed my mind")
+    with pytest.raises(FlowKilled, match="changed my mind"):
+        await handle.result(10)
+    failed = await beta.until(adding.id, Status.FAILED)
+    killed = await alpha.flows.show(handle.id)
+    assert (killed.status, killed.error) == (Status.KILLED, "FlowKilled: changed my mind")
+    assert failed.error_id == killed.error_id
+    # What an operator says is nothing for others.
+    assert "changed my mind" not in str(failed.error)
+    with pytest.raises(UsageError, match="has ended: it is killed"):
+        await alpha.flows.kill(handle.id)
+    await alpha.restart()
+    with pytest.raises(FlowKilled, match="changed my mind"):
+        await alpha.result(handle.id)
+
+
+async def test_a_killed_responder_tells_its_initiator(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(count_down, add_up)
+    handle = await alpha.begin(count_down, "beta", 2)
+    (adding,) = await beta.until_listed("add_up", Status.RUNNING)
+    await beta.flows.kill(adding.id)
+    for _ in range(2):
+        await alpha.flows.signal(handle.id, "next", True)
+    with pytest.raises(PeerFailed) as caught:
+        await handle.result(10)
+    assert caught.value.kind is None
+    assert caught.value.error_id == (await beta.flows.show(adding.id)).error_id
+
+
+async def test_killing_stops_functions(nodes: FlowNodes) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    @flow
+    async def stuck(flow: Flow) -> None:
+        await flow.step(hang)
+
+    alpha = await nodes.start("alpha", stuck)
+    handle = await alpha.begin(stuck)
+    async with asyncio.timeout(10):
+        await began.wait()
+        await alpha.flows.kill(handle.id)
+        await ended.wait()
+
+
+async def test_what_is_said_to_a_paused_flow_is_kept_in_order(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(count_down, add_up)
+    handle = await alpha.begin(count_down, "beta", 5)
+    (adding,) = await beta.until_listed("add_up", Status.RUNNING)
+    await beta.flows.pause(adding.id)
+    for _ in range(3):
+        await alpha.flows.signal(handle.id, "next", True)
+    assert (await beta.until(adding.id, Status.PAUSED)).status is Status.PAUSED
+    await beta.restart()
+    assert (await beta.flows.show(adding.id)).status is Status.PAUSED
+    for _ in range(2):
+        await alpha.flows.signal(handle.id, "next", True)
+    with pytest.raises(TimeoutError):
+        await handle.result(0.1)
+    await beta.flows.resume(adding.id)
+    assert await handle.result(10) == 15
+    assert await beta.result(adding.id) == 5
+
+
+async def test_a_paused_flow_sleeps_on(nodes: FlowNodes) -> None:
+    calls: list[str] = []
+
+    @flow
+    async def nap(flow: Flow) -> str:
+        await flow.sleep(0.02)
+        await flow.step(calls.append, "awake")
+        return "rested"
+
+    alpha = await nodes.start("alpha", nap)
+    handle = await alpha.begin(nap)
+    await alpha.flows.pause(handle.id)
+    await asyncio.sleep(0.05)
+    assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
+    assert calls == []
+    await alpha.flows.resume(handle.id)
+    assert await handle.result(10) == "rested"
+
+
+async def test_what_cannot_happen_to_a_flow_now(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", wait_for_go)
+    handle = await alpha.begin(wait_for_go)
+    with pytest.raises(UsageError, match="a flow that is running cannot resume"):
+        await alpha.flows.resume(handle.id)
+    with pytest.raises(UsageError, match="a flow that is running cannot retry"):
+        await alpha.flows.retry(handle.id)
+    await alpha.flows.pause(handle.id)
+    with pytest.raises(UsageError, match="a flow that is paused cannot pause; it can resume, kill"):
+        await alpha.flows.pause(handle.id)
+    with pytest.raises(UsageError, match="is paused: only one that runs answers"):
+        await alpha.flows.query(handle.id, "anything")
+    await alpha.flows.resume(handle.id)
+    await alpha.flows.signal(handle.id, "go", 1)
+    assert await handle.result(10) == 1
+    for operation in (alpha.flows.retry, alpha.flows.pause, alpha.flows.resume):
+        with pytest.raises(UsageError, match="has ended: it is done"):
+            await operation(handle.id)
+    with pytest.raises(NoSuchFlow, match="no flow 0000000000000001 is known here"):
+        await alpha.flows.pause("0000000000000001")
+
+
+async def test_signals_before_and_after_they_are_asked_for(nodes: FlowNodes) -> None:
+    @flow
+    async def listen(flow: Flow) -> list[object]:
+        await flow.signal("begin", bool)
+        seen: list[object] = [await flow.signal("number", int) for _ in range(4)]
+        seen.append(await flow.signal("text", str))
+        try:
+            await flow.signal("number", int, timeout=0.02)
+        except TimeoutError as error:
+            seen.append(type(error).__name__)
+        return seen
+
+    alpha = await nodes.start("alpha", listen)
+    handle = await alpha.begin(listen)
+    await alpha.flows.signal(handle.id, "text", "early")
+    await alpha.flows.signal(handle.id, "number", 1)
+    await alpha.flows.signal(handle.id, "number", 2)
+    await alpha.restart()
+    await alpha.flows.signal(handle.id, "number", 3)
+    await alpha.flows.pause(handle.id)
+    await alpha.flows.signal(handle.id, "begin", True)
+    await alpha.flows.resume(handle.id)
+    await alpha.flows.signal(handle.id, "number", 4)
+    assert await alpha.result(handle.id) == [1, 2, 3, 4, "early", "FlowTimeout"]
+    assert await alpha.rows("SELECT COUNT(*) FROM postroad_flow_mail") == [(0,)]
+
+
+async def test_a_signal_of_another_type(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", wait_for_go)
+    handle = await alpha.begin(wait_for_go)
+    await alpha.flows.signal(handle.id, "go", "away")
+    with pytest.raises(Exception, match=r"signal\(go\) got something else than it wants"):
+        await handle.result(10)
+
+
+async def test_queries_are_answered_by_the_code(nodes: FlowNodes) -> None:
+    @flow
+    async def collect(flow: Flow) -> list[int]:
+        numbers: list[int] = []
+        flow.answer("numbers", lambda: list(numbers))
+        flow.answer("count", lambda: len(numbers))
+        while (number := await flow.signal("number", int)) > 0:
+            numbers.append(number)
+        return numbers
+
+    alpha = await nodes.start("alpha", collect)
+    handle = await alpha.begin(collect)
+    assert await alpha.flows.query(handle.id, "count") == 0
+    for number in (3, 4):
+        await alpha.flows.signal(handle.id, "number", number)
+    assert await alpha.flows.query(handle.id, "numbers") == [3, 4]
+    await alpha.restart()
+    assert await alpha.flows.query(handle.id, "count") == 2
+    with pytest.raises(UsageError, match=r"answers no query 'names'; it answers: count, numbers"):
+        await alpha.flows.query(handle.id, "names")
+    await alpha.flows.signal(handle.id, "number", 0)
+    assert await alpha.result(handle.id) == [3, 4]
+    with pytest.raises(UsageError, match="is done: only one that runs answers"):
+        await alpha.flows.query(handle.id, "count")
+
+
+async def test_a_flow_is_begun_anew_from_one_of_its_steps(nodes: FlowNodes) -> None:
+    calls: list[str] = []
+
+    def call(name: str) -> str:
+        calls.append(name)
+        return f"{name} {len(calls)}"
+
+    @flow
+    async def work(flow: Flow, peer: str) -> list[str]:
+        done = [await flow.step(call, name) for name in ("first", "second", "third")]
+        return [*done, await flow.open(peer).send_and_receive("x", str)]
+
+    @responds_to(work)
+    async def reply(flow: Flow, session: Session) -> None:
+        await session.send(await session.receive(str))
+
+    alpha, beta = await nodes.pair(work, reply)
+    handle = await alpha.begin(work, "beta")
+    assert await handle.result(10) == ["first 1", "second 2", "third 3", "x"]
+    other = await alpha.flows.fork(handle.id, 2)
+    assert other != handle.id
+    assert await alpha.result(other) == ["first 1", "second 2", "third 4", "x"]
+    assert calls == ["first", "second", "third", "third"]
+    assert await handle.result(10) == ["first 1", "second 2", "third 3", "x"]
+    replies = await beta.until_listed("reply", Status.DONE, 2)
+    with pytest.raises(UsageError, match=r"step 3 of flow .* is 3 send\(beta\): a session cannot"):
+        await alpha.flows.fork(handle.id, 4)
+    with pytest.raises(UsageError, match="has steps 0 to 4: there is no 9"):
+        await alpha.flows.fork(handle.id, 9)
+    with pytest.raises(UsageError, match="responds to another one"):
+        await beta.flows.fork(replies[0].id, 0)
+
+
+async def test_a_flow_begins_anew_with_other_arguments(nodes: FlowNodes) -> None:
+    ids: list[str] = []
+
+    def note(step_id: str) -> None:
+        ids.append(step_id)
+
+    @flow
+    async def rounds(flow: Flow, peer: str, left: int, total: int = 0) -> int:
+        await flow.step(note)
+        session = flow.open(peer)
+        total += await session.send_and_receive(left, int)
+        total += await flow.signal("bonus", int)
+        if left:
+            flow.continue_as_new(peer, left - 1, total=total)
+        return total
+
+    @responds_to(rounds)
+    async def reply(flow: Flow, session: Session) -> None:
+        await session.send(10 * await session.receive(int))
+
+    alpha, beta = await nodes.pair(rounds, reply)
+    handle = await alpha.begin(rounds, "beta", 3)
+    for _ in range(4):
+        await alpha.flows.signal(handle.id, "bonus", 1)
+    assert await handle.result(10) == 64
+    shown = await alpha.flows.show(handle.id)
+    assert shown.run == 4
+    assert ids == [f"alpha/{handle.id}/{run}/0" for run in range(1, 5)]
+    assert len(await alpha.flows.history(handle.id)) == 4
+    await beta.until_listed("reply", Status.DONE, 4)
+
+
+async def test_a_flow_that_never_ends_survives_restarts(nodes: FlowNodes) -> None:
+    @flow
+    async def forever(flow: Flow, count: int) -> int:
+        if await flow.signal("tick", bool):
+            flow.continue_as_new(count + 1)
+        return count
+
+    alpha = await nodes.start("alpha", forever)
+    handle = await alpha.begin(forever, 0)
+    for _ in range(3):
+        await alpha.flows.signal(handle.id, "tick", True)
+        await alpha.restart_flows()
+    await alpha.flows.signal(handle.id, "tick", False)
+    assert await alpha.result(handle.id) == 3

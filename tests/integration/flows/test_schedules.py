@@ -1,0 +1,474 @@
+"""Flows that are begun by schedules: once for each time, also when things end in between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import ConfigError, StoreUnavailable, UsageError
+from postroad.durable import PostgresStore
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.units import Work
+from postroad.flows import Flow, Session, Status, flow, responds_to, scheduling
+from postroad.flows import schedule as rows
+from postroad.flows.errors import NoSuchSchedule
+from tests.durable_nodes import once, raising
+from tests.integration.durable.mail_pairs import WAIT_S, eventually
+from tests.servers.postgres import fresh_database
+
+from .flow_nodes import FlowNode, FlowNodes
+
+pytestmark = pytest.mark.integration
+
+EVERY_MINUTE = "* * * * *"
+
+
+@flow
+async def tick(flow: Flow, text: str = "tick") -> str:
+    await flow.sleep(0.001)
+    return text
+
+
+@flow(concurrency=1)
+async def slow(flow: Flow) -> str:
+    return await flow.signal("go", str)
+
+
+@responds_to(tick)
+async def tock(flow: Flow, session: Session) -> None:
+    await session.close()
+
+
+@flow
+async def other(flow: Flow) -> None:
+    await flow.sleep(0.001)
+
+
+class Crash(BaseException):
+    """Ends everything that comes after."""
+
+
+class Clock:
+    """The time that schedules see: it goes on by itself from wherever it was set."""
+
+    def __init__(self) -> None:
+        self._offset_ms = 0.0
+        self.readings = 0
+
+    def set(self, text: str) -> None:
+        moment = datetime.fromisoformat(f"2026-11-16 {text}").replace(tzinfo=UTC)
+        self._offset_ms = moment.timestamp() * 1000 - time.monotonic() * 1000
+
+    def __call__(self) -> int:
+        self.readings += 1
+        return round(self._offset_ms + time.monotonic() * 1000)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """It is shortly after noon, and nobody sleeps so long that a change goes unnoticed."""
+    clock = Clock()
+    clock.set("12:00:10")
+    monkeypatch.setattr(scheduling, "now_ms", clock)
+    monkeypatch.setattr(scheduling, "_LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(scheduling, "_STORE_AWAY_S", 0.01)
+    return clock
+
+
+async def times_of(node: FlowNode, name: str = "tick") -> list[str]:
+    """The times that the flow of a schedule was begun for, in that order."""
+    found = await node.flows.list(limit=1_000)
+    ids = [it.client_id.rpartition("T")[2] for it in reversed(found) if it.client_id is not None]
+    assert all(f"schedule:{name}:" in (it.client_id or "") for it in found)
+    return ids
+
+
+async def until_times(node: FlowNode, *times: str) -> None:
+    """Wait until the flow was begun for these times, and all of it is over."""
+
+    async def are_there() -> bool:
+        found = await node.flows.list()
+        is_over = all(it.status is Status.DONE for it in found)
+        return is_over and await times_of(node) == list(times)
+
+    await eventually(are_there, f"begun for {times}")
+
+
+async def until_looked_at(clock: Clock) -> None:
+    """Wait until the scheduler has looked at everything after this."""
+    # It reads the clock before and perhaps after each look, and may be in the middle of one.
+    enough = clock.readings + 5
+
+    async def is_done() -> bool:
+        return clock.readings >= enough
+
+    await eventually(is_done, "schedules are looked at")
+
+
+class TestTimes:
+    async def test_a_flow_is_begun_at_its_time(
+        self, nodes: FlowNodes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = Clock()
+        monkeypatch.setattr(scheduling, "now_ms", clock)
+        node = await nodes.start("alpha", tick)
+        clock.set("11:59:59.900")
+        made = await node.flows.schedule("tick", EVERY_MINUTE, tick, "hello")
+        assert made.next_at == datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
+        assert (made.arguments, made.last_at, made.problem) == (["hello"], None, None)
+        await until_times(node, "12:00:00Z")
+        handle = await node.flows.attach("schedule:tick:2026-11-16T12:00:00Z")
+        assert await handle.result(WAIT_S) == "hello"
+        (view,) = await node.flows.schedules()
+        assert view.last_at == made.next_at
+        assert view.next_at == made.next_at + 60
+        assert view.last_client_id == handle.client_id
+
+    async def test_it_is_begun_once_for_each_time(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        await until_looked_at(clock)
+        assert await times_of(node) == []
+        clock.set("12:01:00")
+        await until_times(node, "12:01:00Z")
+        clock.set("12:02:30")
+        await until_times(node, "12:01:00Z", "12:02:00Z")
+        await until_looked_at(clock)
+        await node.restart()
+        await until_looked_at(clock)
+        await until_times(node, "12:01:00Z", "12:02:00Z")
+
+    async def test_the_clock_of_a_zone_counts(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", "5 21 * * *", tick, zone="Asia/Tokyo")
+        clock.set("12:05:00")
+        await until_times(node, "12:05:00Z")
+
+    async def test_a_clock_that_is_set_back_brings_nothing_twice(
+        self, nodes: FlowNodes, clock: Clock
+    ) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        clock.set("12:01:00")
+        await until_times(node, "12:01:00Z")
+        clock.set("12:00:30")
+        await until_looked_at(clock)
+        clock.set("12:01:10")
+        await until_looked_at(clock)
+        clock.set("12:02:00")
+        await until_times(node, "12:01:00Z", "12:02:00Z")
+
+    async def test_nor_does_a_schedule_that_is_made_anew(
+        self, nodes: FlowNodes, clock: Clock
+    ) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        clock.set("12:01:00")
+        await until_times(node, "12:01:00Z")
+        await node.flows.unschedule("tick")
+        clock.set("12:00:30")
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        clock.set("12:01:30")
+        await until_looked_at(clock)
+        (view,) = await node.flows.schedules()
+        assert view.next_at == datetime(2026, 11, 16, 12, 2, tzinfo=UTC).timestamp()
+        await until_times(node, "12:01:00Z")
+
+
+class TestMissedTimes:
+    @pytest.mark.parametrize(
+        ("catch_up", "expected"),
+        [
+            ("last", ["12:03:00Z"]),
+            ("all", ["12:01:00Z", "12:02:00Z", "12:03:00Z"]),
+            # That was just now.
+            ("none", ["12:03:00Z"]),
+        ],
+    )
+    async def test_of_a_node_that_was_down(
+        self, nodes: FlowNodes, clock: Clock, catch_up: str, expected: list[str]
+    ) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick, catch_up=catch_up)
+        await node.stop_flows()
+        clock.set("12:03:20")
+        await node.start_flows()
+        await until_times(node, *expected)
+        clock.set("12:04:00")
+        await until_times(node, *expected, "12:04:00Z")
+
+    async def test_none_is_made_up_for_if_nobody_wants_it(
+        self, nodes: FlowNodes, clock: Clock
+    ) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", "*/30 * * * *", tick, catch_up="none")
+        await node.stop_flows()
+        clock.set("12:45:00")
+        await node.start_flows()
+        await until_looked_at(clock)
+        clock.set("13:00:00")
+        await until_times(node, "13:00:00Z")
+
+    async def test_a_node_that_drains_begins_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        assert await node.flows.drain(WAIT_S) == 0
+        clock.set("12:05:30")
+        await until_looked_at(clock)
+        assert await times_of(node) == []
+        await node.flows.undrain()
+        await until_times(node, "12:05:00Z")
+
+
+class TestEndsInBetween:
+    @pytest.mark.parametrize("point", ["flows.schedule.due", "flows.schedule.begun"])
+    @pytest.mark.parametrize("catch_up", ["last", "all"])
+    async def test_a_crash_loses_nothing_and_doubles_nothing(
+        self, nodes: FlowNodes, clock: Clock, point: str, catch_up: str
+    ) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick, catch_up=catch_up)
+        is_reached = asyncio.Event()
+
+        def end(**details: Any) -> None:
+            is_reached.set()
+            raise Crash
+
+        with faults.armed(point, end):
+            clock.set("12:02:30")
+            async with asyncio.timeout(WAIT_S):
+                await is_reached.wait()
+            await node.stop_flows()
+        await node.start_flows()
+        expected = ["12:02:00Z"] if catch_up == "last" else ["12:01:00Z", "12:02:00Z"]
+        await until_times(node, *expected)
+        await until_looked_at(clock)
+        await until_times(node, *expected)
+
+    async def test_nor_does_it_with_postgres(self, nodes: FlowNodes, clock: Clock) -> None:
+        with fresh_database() as dsn:
+            node = await nodes.start("alpha", tick, make_store=lambda: PostgresStore(dsn))
+            await node.flows.schedule("tick", EVERY_MINUTE, tick)
+            await node.restart()
+            clock.set("12:01:10")
+            await until_times(node, "12:01:00Z")
+            await node.restart()
+            (view,) = await node.flows.schedules()
+            assert view.last_client_id == "schedule:tick:2026-11-16T12:01:00Z"
+            await until_looked_at(clock)
+            await until_times(node, "12:01:00Z")
+            await node.stop()
+
+    async def test_a_commit_that_fails_is_made_again(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", slow)
+        await node.flows.schedule("slow", EVERY_MINUTE, slow)
+        lost = StoreUnavailable("the disk is away")
+        with faults.armed("durable.commit.before", once(raising(lost))):
+            clock.set("12:01:00")
+            (begun,) = await node.until_listed("slow", Status.RUNNING)
+        assert begun.client_id == "schedule:slow:2026-11-16T12:01:00Z"
+        await node.flows.signal(begun.id, "go", "done")
+        assert await node.result(begun.id) == "done"
+        assert await node.flows.drain(WAIT_S) == 0
+
+    async def test_one_that_is_changed_meanwhile_begins_nothing(
+        self, nodes: FlowNodes, clock: Clock
+    ) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        store = node.station.mail.store
+
+        def pause(ledger: Ledger) -> None:
+            known = rows.find_schedule(ledger.database, "tick")
+            assert known is not None
+            paused = msgspec.structs.replace(known, is_paused=True)
+            rows.write_schedule(ledger.database, paused)
+
+        with faults.armed("flows.schedule.due", once(lambda: store.submit(Work(pause)))):
+            clock.set("12:01:00")
+
+            async def is_paused() -> bool:
+                return (await node.flows.schedules())[0].is_paused
+
+            await eventually(is_paused, "the schedule is paused")
+            await until_looked_at(clock)
+        assert await times_of(node) == []
+        assert await node.flows.drain(WAIT_S) == 0
+
+
+class TestLimits:
+    async def test_no_more_run_than_may(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", slow)
+        await node.flows.schedule("slow", EVERY_MINUTE, slow, catch_up="all")
+        clock.set("12:03:10")
+        ids = [it.id for it in await node.until_listed("slow", count=3)]
+        await node.until(ids[0], Status.RUNNING)
+        assert [(await node.flows.show(it)).status for it in ids[1:]] == [Status.QUEUED] * 2
+        for id in ids:
+            await node.until(id, Status.RUNNING)
+            assert len(await node.flows.list(Status.RUNNING)) == 1
+            await node.flows.signal(id, "go", "done")
+            assert await node.result(id) == "done"
+
+    async def test_room_that_is_made_before_the_flow_is_there_is_used(
+        self, nodes: FlowNodes, clock: Clock
+    ) -> None:
+        node = await nodes.start("alpha", slow)
+        first = await node.begin(slow)
+        await node.until(first.id, Status.RUNNING)
+        await node.flows.schedule("slow", EVERY_MINUTE, slow)
+        loop = asyncio.get_running_loop()
+        is_committing, may_commit = asyncio.Event(), threading.Event()
+
+        def hold() -> None:
+            loop.call_soon_threadsafe(is_committing.set)
+            may_commit.wait(WAIT_S)
+
+        with faults.armed("durable.commit.before", once(hold)):
+            clock.set("12:01:00")
+            async with asyncio.timeout(WAIT_S):
+                await is_committing.wait()
+            signalling = asyncio.ensure_future(node.flows.signal(first.id, "go", "done"))
+
+            async def has_room() -> bool:
+                return node.flows.engine.admission.slots.free(slow) == 1
+
+            await eventually(has_room, "the first one has ended")
+            # Whoever looked for others has looked when this is answered.
+            assert len(await node.flows.list()) == 1
+            may_commit.set()
+            await signalling
+        (second,) = await node.until_listed("slow", Status.RUNNING)
+        assert second.client_id == "schedule:slow:2026-11-16T12:01:00Z"
+
+
+class TestProblems:
+    async def test_a_flow_that_is_not_known_any_more(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        await node.restart_flows(other)
+        clock.set("12:02:10")
+        await until_looked_at(clock)
+        (view,) = await node.flows.schedules()
+        assert view.problem == "no flow 'tick' is known at this node any more"
+        with pytest.raises(UsageError, match="schedule 'tick': no flow 'tick' is known"):
+            await node.flows.run_schedule_now("tick")
+        await node.flows.schedule("other", EVERY_MINUTE, other)
+        clock.set("12:03:00")
+        await node.until_listed("other", Status.DONE)
+        assert len(await node.flows.list()) == 1
+        await node.restart_flows(other, tick)
+        await node.until_listed("tick", Status.DONE)
+        assert [it.problem for it in await node.flows.schedules()] == [None, None]
+
+    async def test_it_is_not_looked_at_again_and_again(
+        self, nodes: FlowNodes, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        await node.stop_flows()
+        clock.set("12:02:10")
+        monkeypatch.setattr(scheduling, "_LOOK_AGAIN_S", 30.0)
+        readings = clock.readings
+        await node.start_flows(other)
+        for _ in range(100):
+            await node.flows.schedules()
+        assert clock.readings - readings <= 2
+
+    async def test_a_flow_that_only_responds_now(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+
+        @responds_to("another", name="tick")
+        async def responder(flow: Flow, session: Session) -> None:
+            await session.close()
+
+        await node.restart_flows(responder)
+        clock.set("12:02:10")
+        await until_looked_at(clock)
+        (view,) = await node.flows.schedules()
+        assert view.problem is not None and "is begun by another" in view.problem
+        assert await node.flows.list() == []
+
+
+class TestOperations:
+    async def test_a_paused_schedule_begins_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        paused = await node.flows.pause_schedule("tick")
+        assert (paused.is_paused, paused.next_at) == (True, None)
+        clock.set("12:02:10")
+        await until_looked_at(clock)
+        await node.restart_flows()
+        again = await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        assert again.is_paused
+        await until_looked_at(clock)
+        assert await times_of(node) == []
+        resumed = await node.flows.resume_schedule("tick")
+        assert resumed.next_at == datetime(2026, 11, 16, 12, 3, tzinfo=UTC).timestamp()
+        assert await node.flows.resume_schedule("tick") == resumed
+        clock.set("12:03:00")
+        await until_times(node, "12:03:00Z")
+
+    async def test_one_can_be_run_at_once(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick)
+        made = await node.flows.schedule("tick", EVERY_MINUTE, tick, "now")
+        await node.flows.pause_schedule("tick")
+        handle = await node.flows.run_schedule_now("tick")
+        assert await handle.result(WAIT_S) == "now"
+        resumed = await node.flows.resume_schedule("tick")
+        assert resumed == made
+
+    async def test_an_unscheduled_one_is_forgotten(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        await node.flows.unschedule("tick")
+        assert await node.flows.schedules() == []
+        clock.set("12:02:10")
+        await until_looked_at(clock)
+        assert await node.flows.list() == []
+
+    async def test_saying_it_again_changes_it(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick, other)
+        await node.flows.schedule("b", EVERY_MINUTE, tick, "old")
+        await node.flows.schedule("a", "@daily", other)
+        made = await node.flows.schedule("b", "@hourly", tick, "new", catch_up="all")
+        assert (made.cron, made.arguments, made.catch_up) == ("@hourly", ["new"], "all")
+        assert made.next_at == datetime(2026, 11, 16, 13, tzinfo=UTC).timestamp()
+        found = await node.flows.schedules()
+        assert [it.name for it in found] == ["a", "b"]
+        assert found[1] == made
+
+    @pytest.mark.parametrize(
+        "operation", ["unschedule", "pause_schedule", "resume_schedule", "run_schedule_now"]
+    )
+    async def test_there_is_no_such_schedule(self, nodes: FlowNodes, operation: str) -> None:
+        node = await nodes.start("alpha", tick)
+        with pytest.raises(NoSuchSchedule, match="no schedule is called 'tock'"):
+            await getattr(node.flows, operation)("tock")
+
+    async def test_what_makes_no_sense_is_refused(self, nodes: FlowNodes) -> None:
+        node = await nodes.start("alpha", tick, tock)
+        schedule = node.flows.schedule
+        with pytest.raises(ConfigError, match="minute '61' of the cron expression"):
+            await schedule("tick", "61 * * * *", tick)
+        with pytest.raises(ConfigError, match="zone 'Mars' is unknown"):
+            await schedule("tick", EVERY_MINUTE, tick, zone="Mars")
+        with pytest.raises(ConfigError, match="catch_up='some' is unknown; there are: last"):
+            await schedule("tick", EVERY_MINUTE, tick, catch_up="some")
+        with pytest.raises(ConfigError, match="a schedule cannot be called ''"):
+            await schedule("", EVERY_MINUTE, tick)
+        with pytest.raises(UsageError, match="none of the flows this node was given"):
+            await schedule("tick", EVERY_MINUTE, other)
+        with pytest.raises(UsageError, match="is begun by tick, by nobody else"):
+            await schedule("tick", EVERY_MINUTE, tock)
+        with pytest.raises(UsageError, match="flow 'tick': too many positional arguments"):
+            await schedule("tick", EVERY_MINUTE, tick, "one", "two")
+        assert await node.flows.schedules() == []

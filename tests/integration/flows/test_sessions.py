@@ -1,0 +1,328 @@
+"""Flows at two and three nodes talk to each other."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.flows import Flow, PeerInfo, Session, Status, flow, responds_to
+from postroad.flows.errors import SessionEnded
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+
+class Offer(msgspec.Struct):
+    """What flows may send each other."""
+
+    item: str
+    price: int
+
+
+@flow
+async def ping(flow: Flow, peer: str) -> str:
+    return await flow.open(peer).send_and_receive("Ping", str)
+
+
+@responds_to(ping)
+async def pong(flow: Flow, session: Session) -> str:
+    text = await session.receive(str)
+    await session.send("Pong")
+    return text
+
+
+async def test_ping_pong(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(ping, pong)
+    assert await alpha.run(ping, "beta") == "Pong"
+    (answered,) = await beta.until_listed("pong", Status.DONE)
+    assert answered.peer == "alpha"
+    assert await beta.result(answered.id) == "Ping"
+
+
+async def test_both_nodes_can_begin(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(ping, pong)
+    first, second = await alpha.begin(ping, "beta"), await beta.begin(ping, "alpha")
+    assert [await first.result(10), await second.result(10)] == ["Pong", "Pong"]
+    await alpha.until_listed("pong", Status.DONE)
+    await beta.until_listed("pong", Status.DONE)
+
+
+async def test_a_flow_talks_to_its_own_node(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", ping, pong)
+    assert await alpha.run(ping, "alpha") == "Pong"
+    (answered,) = await alpha.until_listed("pong", Status.DONE)
+    assert answered.peer == "alpha"
+
+
+async def test_nothing_is_left_in_the_store_but_the_flows(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(ping, pong)
+    await alpha.run(ping, "beta")
+    await beta.until_listed("pong", Status.DONE)
+    for node in (alpha, beta):
+        assert await node.rows("SELECT COUNT(*) FROM postroad_flow_mail") == [(0,)]
+
+
+@flow
+async def bargain(flow: Flow, peer: str, rounds: int) -> list[Offer]:
+    session = flow.open(peer)
+    return [
+        await session.send_and_receive(Offer("tea", number), Offer) for number in range(rounds)
+    ]
+
+
+@responds_to(bargain)
+async def haggle(flow: Flow, session: Session) -> int:
+    rounds = 0
+    while True:
+        try:
+            offer = await session.receive(Offer)
+        except SessionEnded:
+            return rounds
+        await session.send(Offer(offer.item, offer.price + 100))
+        rounds += 1
+
+
+async def test_a_long_conversation_of_structs(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(bargain, haggle)
+    answers = await alpha.run(bargain, "beta", 20)
+    assert answers == [Offer("tea", 100 + number) for number in range(20)]
+    (haggled,) = await beta.until_listed("haggle", Status.DONE)
+    assert await beta.result(haggled.id) == 20
+
+
+@flow
+async def pour(flow: Flow, peer: str, count: int) -> list[int]:
+    session = flow.open(peer)
+    for number in range(count):
+        await session.send(number)
+    return [await session.receive(int) for _ in range(count)]
+
+
+@responds_to(pour)
+async def pour_back(flow: Flow, session: Session) -> list[int]:
+    count = 60
+    for number in range(count):
+        await session.send(-number)
+    return [await session.receive(int) for _ in range(count)]
+
+
+async def test_messages_arrive_in_order_in_both_directions(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(pour, pour_back)
+    assert await alpha.run(pour, "beta", 60) == [-number for number in range(60)]
+    (poured,) = await beta.until_listed("pour_back", Status.DONE)
+    assert await beta.result(poured.id) == list(range(60))
+
+
+@flow
+async def listen(flow: Flow, peer: str) -> list[str]:
+    return [await (session := flow.open(peer)).receive(str), await session.receive(str)]
+
+
+@responds_to(listen)
+async def speak(flow: Flow, session: Session) -> None:
+    await session.send("one")
+    await session.send("two")
+
+
+async def test_a_session_may_begin_with_receiving_and_data_precede_the_end(
+    nodes: FlowNodes,
+) -> None:
+    alpha, _ = await nodes.pair(listen, speak)
+    assert await alpha.run(listen, "beta") == ["one", "two"]
+
+
+@flow
+async def read_on(flow: Flow, peer: str) -> list[str]:
+    session = flow.open(peer)
+    heard = []
+    try:
+        while True:
+            heard.append(await session.receive(str))
+    except SessionEnded as ended:
+        heard.append(str(ended))
+    return heard
+
+
+@responds_to(read_on)
+async def speak_and_close(flow: Flow, session: Session) -> None:
+    await session.send("one")
+    await session.close()
+    # Once more does no harm.
+    await session.close()
+    await flow.signal("go", bool)
+
+
+async def test_a_session_is_closed_before_its_flow_ends(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(read_on, speak_and_close)
+    first, last = await alpha.run(read_on, "beta")
+    assert first == "one"
+    assert "beta has ended this session" in last
+    (waiting,) = await beta.until_listed("speak_and_close", Status.RUNNING)
+    await beta.flows.signal(waiting.id, "go", True)
+    await beta.until(waiting.id, Status.DONE)
+
+
+@flow(version=3, app="shop")
+async def ask_who(flow: Flow, peer: str) -> PeerInfo:
+    session = flow.open(peer)
+    info = await session.info()
+    await session.send(True)
+    return info
+
+
+@responds_to(ask_who, version=5, app="depot")
+async def tell_who(flow: Flow, session: Session) -> PeerInfo:
+    assert await session.receive(bool)
+    return await session.info()
+
+
+async def test_both_ends_know_the_flow_and_version_of_the_other(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(ask_who, tell_who)
+    assert await alpha.run(ask_who, "beta") == PeerInfo("tell_who", 5, "depot")
+    (told,) = await beta.until_listed("tell_who", Status.DONE)
+    assert await beta.result(told.id) == PeerInfo("ask_who", 3, "shop")
+
+
+@flow
+async def poll(flow: Flow, peers: list[str]) -> list[list[int]]:
+    sessions = [flow.open(peer) for peer in peers]
+    await flow.send_all({session: number for number, session in enumerate(sessions)})
+    first = await flow.receive_all(sessions, int)
+    second = await flow.receive_all(reversed(sessions), int)
+    return [first, second]
+
+
+@responds_to(poll)
+async def vote(flow: Flow, session: Session) -> None:
+    number = await session.receive(int)
+    if number == 0:
+        # So that the first to be asked is the last to answer.
+        await flow.sleep(0.05)
+    await session.send(number + 10)
+    await session.send(number + 20)
+
+
+async def test_all_at_once_keeps_the_order_of_the_sessions(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", poll)
+    await nodes.start("beta", vote)
+    await nodes.start("gamma", vote)
+    answers = await alpha.run(poll, ["beta", "gamma", "beta"])
+    assert answers == [[10, 11, 12], [22, 21, 20]]
+
+
+@flow
+async def listen_to_all(flow: Flow, peers: list[str]) -> list[str]:
+    await flow.send_all({})
+    assert await flow.receive_all([], str) == []
+    return await flow.receive_all([flow.open(peer) for peer in peers], str)
+
+
+@responds_to(listen_to_all)
+async def say_whom(flow: Flow, session: Session) -> None:
+    await session.send(f"to {session.peer}")
+
+
+async def test_all_may_begin_with_receiving(nodes: FlowNodes) -> None:
+    alpha, _ = await nodes.pair(listen_to_all, say_whom)
+    assert await alpha.run(listen_to_all, ["beta", "alpha"]) == ["to alpha", "to alpha"]
+
+
+@flow
+async def hear_double(flow: Flow, peer: str) -> str:
+    session = flow.open(peer)
+    try:
+        await flow.receive_all([session, session], str)
+    except UsageError as error:
+        return str(error)
+    return "heard"
+
+
+async def test_a_session_cannot_be_given_twice(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", hear_double)
+    assert "a session twice" in await alpha.run(hear_double, "beta")
+
+
+@flow
+async def order(flow: Flow, shop: str, depot: str) -> str:
+    session = flow.open(shop)
+    return await session.send_and_receive(depot, str)
+
+
+@responds_to(order)
+async def sell(flow: Flow, session: Session) -> None:
+    depot = flow.open(await session.receive(str))
+    parcel = await depot.send_and_receive(session.peer, str)
+    await session.send(f"{parcel} by {flow.name}")
+
+
+@responds_to(sell)
+async def ship(flow: Flow, session: Session) -> None:
+    await session.send(f"parcel for {await session.receive(str)}")
+
+
+async def test_three_parties(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", order)
+    await nodes.start("beta", sell)
+    await nodes.start("gamma", ship)
+    assert await alpha.run(order, "beta", "gamma") == "parcel for alpha by sell"
+
+
+async def test_a_responder_opens_a_session_back(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", order, ship)
+    await nodes.start("beta", sell)
+    assert await alpha.run(order, "beta", "alpha") == "parcel for alpha by sell"
+    await alpha.until_listed("ship", Status.DONE)
+
+
+@flow(version=2)
+async def visit(flow: Flow, peer: str) -> list[str]:
+    first = await flow.call(ping, peer)
+    second = await flow.call(bargain, peer, 1)
+    return [first, second[0].item, await flow.open(peer).send_and_receive("visit", str)]
+
+
+@responds_to(visit)
+async def receive_visit(flow: Flow, session: Session) -> None:
+    await session.receive(str)
+    info = await session.info()
+    await session.send(f"{info.name} {info.version}")
+
+
+async def test_a_subflow_opens_sessions_in_its_own_name(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", visit)
+    beta = await nodes.start("beta", pong, haggle, receive_visit)
+    assert await alpha.run(visit, "beta") == ["Pong", "tea", "visit 2"]
+    await beta.until_listed("pong", Status.DONE)
+
+
+@flow
+async def keep_open(flow: Flow, peer: str) -> str:
+    session = flow.open(peer)
+
+    async def talk() -> str:
+        return await session.send_and_receive("Ping", str)
+
+    answers = await flow.gather(talk(), flow.call(pass_session, peer))
+    return " ".join(answers)
+
+
+@flow
+async def pass_session(flow: Flow, peer: str) -> str:
+    return await flow.open(peer).send_and_receive("from below", str)
+
+
+@responds_to(keep_open)
+async def answer_above(flow: Flow, session: Session) -> None:
+    await session.send(f"above: {await session.receive(str)}")
+
+
+@responds_to(pass_session)
+async def answer_below(flow: Flow, session: Session) -> None:
+    await session.send(f"below: {await session.receive(str)}")
+
+
+async def test_sessions_of_a_flow_and_its_subflow_at_the_same_time(nodes: FlowNodes) -> None:
+    alpha, _ = await nodes.pair(keep_open, answer_above, answer_below)
+    assert await alpha.run(keep_open, "beta") == "above: Ping below: from below"

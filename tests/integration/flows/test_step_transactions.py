@@ -1,0 +1,284 @@
+"""Steps that work on the store: exactly once, with what they write there and post."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+from postroad.durable import Transaction
+from postroad.flows import Flow, Retry, Session, Status, flow, responds_to
+from tests.integration.durable.mail_pairs import Recorder
+
+from .flow_nodes import FlowNodes
+from .stores import MakeStore
+
+pytestmark = pytest.mark.integration
+
+SOON = Retry(attempts=4, first_s=0.001, max_s=0.004)
+
+
+async def create_books(tx: Transaction) -> None:
+    await tx.execute("CREATE TABLE books (number INTEGER, step TEXT)")
+
+
+async def book(number: int, tx: Transaction, step_id: str) -> int:
+    await tx.execute(f"INSERT INTO books VALUES ({number}, '{step_id}')")
+    return len(await tx.execute("SELECT * FROM books"))
+
+
+async def book_and_fail(number: int, tx: Transaction, step_id: str) -> None:
+    await book(number, tx, step_id)
+    tx.post("alpha", "orders", b"never")
+    raise ValueError("after all that")
+
+
+def book_plainly(number: int, connection: Any, step_id: str) -> int:
+    connection.execute(f"INSERT INTO books VALUES ({number}, '{step_id}')")
+    return len(connection.execute("SELECT * FROM books").fetchall())
+
+
+def book_by_session(number: int, sql_session: Any, step_id: str) -> int:
+    statement = sqlalchemy.text("INSERT INTO books VALUES (:number, :step)")
+    sql_session.execute(statement, {"number": number, "step": step_id})
+    sql_session.commit()
+    return len(sql_session.execute(sqlalchemy.text("SELECT * FROM books")).all())
+
+
+@flow
+async def keep_books(flow: Flow, count: int) -> list[int]:
+    await flow.step(create_books)
+    results = [await flow.step(book, number) for number in range(count)]
+    await flow.signal("go", bool)
+    results += [await flow.step(book_plainly, number) for number in range(count, 2 * count)]
+    results += [await flow.step(book_by_session, number) for number in range(2 * count, 3 * count)]
+    return results
+
+
+async def test_rows_are_written_once_with_the_step(nodes: FlowNodes, make_store: MakeStore) -> None:
+    alpha = await nodes.start("alpha", keep_books, make_store=make_store)
+    handle = await alpha.begin(keep_books, 3)
+    await alpha.until_steps(handle.id, 4)
+    await alpha.restart()
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == list(range(1, 10))
+    rows = await alpha.rows("SELECT number, step FROM books ORDER BY number")
+    # The signal is a step too.
+    places = [1, 2, 3, 5, 6, 7, 8, 9, 10]
+    expected = [f"alpha/{handle.id}/1/{it}" for it in places]
+    assert rows == list(zip(range(9), expected, strict=True))
+
+
+@flow
+async def fail_to_book(flow: Flow) -> list[str]:
+    await flow.step(create_books)
+    seen = []
+    for function in (book_and_fail, fail_plainly, fail_by_session):
+        try:
+            await flow.step(function, 1, retry=SOON)
+        except ValueError as error:
+            seen.append(str(error))
+    await flow.step(book, 2)
+    return seen
+
+
+def fail_plainly(number: int, connection: Any, step_id: str) -> None:
+    book_plainly(number, connection, step_id)
+    raise ValueError("plainly")
+
+
+def fail_by_session(number: int, sql_session: Any, step_id: str) -> None:
+    book_by_session(number, sql_session, step_id)
+    raise ValueError("by session")
+
+
+async def test_a_step_that_raises_leaves_nothing(nodes: FlowNodes, make_store: MakeStore) -> None:
+    alpha = await nodes.start("alpha", fail_to_book, make_store=make_store)
+    recorder = Recorder()
+    await alpha.station.mail.consume("orders", recorder)
+    seen = await alpha.run(fail_to_book)
+    assert seen == ["after all that", "plainly", "by session"]
+    assert [number for number, _ in await alpha.rows("SELECT * FROM books")] == [2]
+    await alpha.station.mail.post("alpha", "orders", b"last")
+    assert await recorder.until(1) == [b"last"]
+
+
+async def test_many_flows_book_at_the_same_time(nodes: FlowNodes, make_store: MakeStore) -> None:
+    @flow
+    async def book_two(flow: Flow, number: int) -> None:
+        await flow.gather(flow.step(book, number), flow.step(book, -number))
+
+    @flow
+    async def open_books(flow: Flow) -> None:
+        await flow.step(create_books)
+
+    alpha = await nodes.start("alpha", open_books, book_two, make_store=make_store)
+    await alpha.run(open_books)
+    handles = [await alpha.begin(book_two, number) for number in range(1, 21)]
+    for handle in handles:
+        await handle.result(20)
+    rows = await alpha.rows("SELECT number, step FROM books ORDER BY number")
+    assert [number for number, _ in rows] == [it for it in range(-20, 21) if it]
+    assert len({step for _, step in rows}) == 40
+
+
+@flow
+async def pay(flow: Flow, peer: str, amount: int) -> int:
+    await flow.step(book, -amount)
+    return await flow.open(peer).send_and_receive(amount, int)
+
+
+@responds_to(pay)
+async def be_paid(flow: Flow, session: Session) -> None:
+    amount = await session.receive(int)
+    await flow.step(book, amount)
+    await session.send(amount)
+
+
+@flow
+async def open_books(flow: Flow) -> None:
+    await flow.step(create_books)
+
+
+async def test_both_nodes_book_what_they_talk_about(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(open_books, pay, be_paid)
+    await alpha.run(open_books)
+    await beta.run(open_books)
+    handles = [await alpha.begin(pay, "beta", amount) for amount in range(1, 11)]
+    await alpha.restart_flows()
+    await beta.restart()
+    assert sorted([await alpha.result(it.id) for it in handles]) == list(range(1, 11))
+    assert await alpha.rows("SELECT SUM(number), COUNT(*) FROM books") == [(-55, 10)]
+    assert await beta.rows("SELECT SUM(number), COUNT(*) FROM books") == [(55, 10)]
+
+
+async def test_what_a_step_posts_is_posted_once(nodes: FlowNodes) -> None:
+    async def post(number: int, tx: Transaction) -> int:
+        return tx.post("alpha", "orders", b"%d" % number)
+
+    @flow
+    async def post_all(flow: Flow) -> int:
+        ids = [await flow.step(post, number) for number in range(5)]
+        await flow.signal("go", bool)
+        return len(set(ids))
+
+    alpha = await nodes.start("alpha", post_all)
+    recorder = Recorder()
+    handle = await alpha.begin(post_all)
+    await alpha.until_steps(handle.id, 5)
+    await alpha.restart_flows()
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == 5
+    await alpha.station.mail.consume("orders", recorder)
+    assert await recorder.until(5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_transaction_that_touches_nothing_is_a_step_like_others(nodes: FlowNodes) -> None:
+    async def idle(tx: Transaction) -> str:
+        return "nothing"
+
+    @flow
+    async def do_nothing(flow: Flow) -> str:
+        return await flow.step(idle)
+
+    alpha = await nodes.start("alpha", do_nothing)
+    assert await alpha.run(do_nothing) == "nothing"
+
+
+async def test_a_withdrawn_transaction_leaves_nothing(nodes: FlowNodes) -> None:
+    async def book_slowly(number: int, tx: Transaction, step_id: str) -> None:
+        await book(number, tx, step_id)
+        await asyncio.Event().wait()
+
+    @flow
+    async def lose(flow: Flow) -> str:
+        await flow.step(create_books)
+        name, _ = await flow.select(
+            slow=flow.step(book_slowly, 1), signal=flow.signal("enough", bool)
+        )
+        await flow.step(book, 2)
+        return name
+
+    alpha = await nodes.start("alpha", lose)
+    handle = await alpha.begin(lose)
+    await alpha.until_steps(handle.id, 1)
+    await alpha.flows.signal(handle.id, "enough", True)
+    assert await handle.result(10) == "signal"
+    assert [number for number, _ in await alpha.rows("SELECT * FROM books")] == [2]
+
+
+async def test_a_time_limit_undoes_a_transaction(nodes: FlowNodes) -> None:
+    async def book_slowly(number: int, tx: Transaction, step_id: str) -> None:
+        await book(number, tx, step_id)
+        await asyncio.Event().wait()
+
+    @flow
+    async def hurry(flow: Flow) -> str:
+        await flow.step(create_books)
+        try:
+            await flow.step(book_slowly, 1, timeout=0.03)
+        except TimeoutError:
+            await flow.step(book, 2)
+        return "done"
+
+    alpha = await nodes.start("alpha", hurry)
+    assert await alpha.run(hurry) == "done"
+    assert [number for number, _ in await alpha.rows("SELECT * FROM books")] == [2]
+
+
+async def test_a_paused_transaction_is_undone_and_done_later(nodes: FlowNodes) -> None:
+    began = asyncio.Event()
+
+    async def book_at_last(number: int, tx: Transaction, step_id: str) -> None:
+        await book(number, tx, step_id)
+        if not began.is_set():
+            began.set()
+            await asyncio.Event().wait()
+
+    @flow
+    async def rest(flow: Flow) -> str:
+        await flow.step(create_books)
+        await flow.step(book_at_last, 1)
+        return "done"
+
+    alpha = await nodes.start("alpha", rest)
+    handle = await alpha.begin(rest)
+    async with asyncio.timeout(10):
+        await began.wait()
+        await alpha.flows.pause(handle.id)
+    assert await alpha.rows("SELECT * FROM books") == []
+    assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
+    await alpha.flows.resume(handle.id)
+    assert await handle.result(10) == "done"
+    assert [number for number, _ in await alpha.rows("SELECT * FROM books")] == [1]
+
+
+async def test_an_open_transaction_is_killed_or_stopped(nodes: FlowNodes) -> None:
+    began = asyncio.Event()
+    calls: list[int] = []
+
+    async def book_first(tx: Transaction) -> None:
+        await create_books(tx)
+        calls.append(1)
+        began.set()
+        if len(calls) < 3:
+            await asyncio.Event().wait()
+
+    @flow
+    async def slow(flow: Flow) -> str:
+        await flow.step(book_first)
+        return "booked"
+
+    alpha = await nodes.start("alpha", slow)
+    async with asyncio.timeout(10):
+        handle = await alpha.begin(slow)
+        await began.wait()
+        await alpha.flows.kill(handle.id)
+        began.clear()
+        handle = await alpha.begin(slow)
+        await began.wait()
+        await alpha.restart()
+    assert await alpha.result(handle.id) == "booked"
+    assert calls == [1, 1, 1]

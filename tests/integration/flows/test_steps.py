@@ -1,0 +1,362 @@
+"""Steps: functions that may do anything, whose results are remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Awaitable
+
+import pytest
+
+from postroad.core.errors import PostroadError
+from postroad.flows import Flow, Retry, Status, flow
+from postroad.flows.errors import StepFailed, Unrecordable
+from tests.integration.durable.mail_pairs import eventually
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+SOON = Retry(attempts=4, first_s=0.001, max_s=0.004)
+
+
+class Sold(PostroadError):
+    """An error of the users' own, with what it was made of."""
+
+    def __init__(self, item: str, left: int) -> None:
+        super().__init__(item, left)
+        self.item = item
+        self.left = left
+
+    def __str__(self) -> str:
+        return f"{self.item} is sold, {self.left} are left"
+
+
+class Stubborn(Exception):
+    """Cannot be made again from its arguments."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
+
+
+@dataclasses.dataclass
+class Point:
+    """A value of the users' own."""
+
+    x: int
+    y: int
+
+
+async def test_a_plain_function_runs_in_a_thread_and_a_coroutine_on_the_loop(
+    nodes: FlowNodes,
+) -> None:
+    def which_thread() -> int:
+        return threading.get_ident()
+
+    async def which_loop() -> int:
+        assert asyncio.get_running_loop() is loop
+        return threading.get_ident()
+
+    def make_awaitable() -> Awaitable[int]:
+        return which_loop()
+
+    @flow
+    async def look(flow: Flow) -> list[int]:
+        return [
+            await flow.step(which_thread),
+            await flow.step(which_loop),
+            await flow.step(make_awaitable),
+        ]
+
+    loop = asyncio.get_running_loop()
+    alpha = await nodes.start("alpha", look)
+    in_thread, *on_loop = await alpha.run(look)
+    assert in_thread != threading.get_ident()
+    assert on_loop == [threading.get_ident()] * 2
+
+
+async def test_a_plain_function_keeps_nobody_waiting(nodes: FlowNodes) -> None:
+    both = threading.Barrier(2)
+
+    @flow
+    async def meet(flow: Flow) -> list[bool]:
+        def wait() -> bool:
+            return both.wait(10) >= 0
+
+        return await flow.gather(flow.step(wait), flow.step(wait))
+
+    alpha = await nodes.start("alpha", meet)
+    assert await alpha.run(meet) == [True, True]
+
+
+async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
+    def move(point: Point, *, by: int = 1) -> Point:
+        return Point(point.x + by, point.y + by)
+
+    def both(x: int, y: int) -> tuple[int, int]:
+        return x, y
+
+    @flow
+    async def work(flow: Flow, start: Point) -> list[object]:
+        first = await flow.step(move, start)
+        second = await flow.step(move, first, by=10, name="a long way")
+        return [second.x, second.y, await flow.step(both, 1, 2) == (1, 2)]
+
+    alpha = await nodes.start("alpha", work)
+    handle = await alpha.begin(work, Point(1, 2))
+    assert await handle.result(10) == [12, 13, True]
+    history = await alpha.flows.history(handle.id)
+    assert history[0].name.endswith("move")
+    assert (history[1].name, history[1].value) == ("a long way", {"x": 12, "y": 13})
+    assert [it.place for it in history] == ["0", "1", "2"]
+    assert [it.number for it in history] == [0, 1, 2]
+
+
+async def test_a_step_that_is_done_is_not_done_again(nodes: FlowNodes) -> None:
+    calls: list[int] = []
+
+    @flow
+    async def count(flow: Flow) -> int:
+        for number in range(10):
+            await flow.step(calls.append, number)
+        await flow.signal("go", bool)
+        for number in range(10, 20):
+            await flow.step(calls.append, number)
+        return len(calls)
+
+    alpha = await nodes.start("alpha", count)
+    handle = await alpha.begin(count)
+    await alpha.until_steps(handle.id, 10)
+    await alpha.restart_flows()
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == 20
+    assert calls == list(range(20))
+
+
+async def test_a_step_is_tried_again_as_often_as_it_may(nodes: FlowNodes) -> None:
+    calls: list[str] = []
+
+    async def flaky(step_id: str, failures: int) -> int:
+        calls.append(step_id)
+        if len(calls) <= failures:
+            raise ValueError(f"call {len(calls)}")
+        return len(calls)
+
+    @flow
+    async def try_hard(flow: Flow, failures: int) -> str:
+        try:
+            return str(await flow.step(flaky, failures=failures, retry=SOON))
+        except ValueError as error:
+            return str(error)
+
+    alpha = await nodes.start("alpha", try_hard)
+    assert await alpha.run(try_hard, 3) == "4"
+    assert len(set(calls)) == 1
+    calls.clear()
+    handle = await alpha.begin(try_hard, 100)
+    assert await handle.result(10) == "call 4"
+    assert len(calls) == 4
+    (failed,) = await alpha.flows.history(handle.id)
+    assert failed.error == "ValueError: call 4"
+
+
+async def test_a_step_without_retry_is_tried_once(nodes: FlowNodes) -> None:
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise KeyError("no")
+
+    @flow
+    async def try_once(flow: Flow) -> str:
+        try:
+            await flow.step(fail)
+        except KeyError as error:
+            return repr(error)
+        return ""
+
+    alpha = await nodes.start("alpha", try_once)
+    assert await alpha.run(try_once) == "KeyError('no')"
+    assert calls == [1]
+
+
+async def test_each_attempt_has_its_time(nodes: FlowNodes) -> None:
+    calls: list[int] = []
+
+    async def slow() -> str:
+        calls.append(1)
+        await asyncio.sleep(0 if len(calls) > 2 else 60)
+        return "in time"
+
+    @flow
+    async def hurry(flow: Flow) -> list[str]:
+        seen = []
+        try:
+            await flow.step(slow, timeout=0.02)
+        except TimeoutError as error:
+            seen.append(type(error).__name__)
+        seen.append(await flow.step(slow, timeout=0.02, retry=SOON))
+        return seen
+
+    alpha = await nodes.start("alpha", hurry)
+    assert await alpha.run(hurry) == ["TimeoutError", "in time"]
+    assert len(calls) == 3
+
+
+async def test_a_result_that_cannot_be_written_down(nodes: FlowNodes) -> None:
+    @flow
+    async def odd(flow: Flow) -> str:
+        try:
+            await flow.step(object)
+        except Unrecordable as error:
+            return str(error)
+        return ""
+
+    @flow
+    async def very_odd(flow: Flow) -> object:
+        return object()
+
+    alpha = await nodes.start("alpha", odd, very_odd)
+    text = await alpha.run(odd)
+    assert "what step 'object' returned cannot be written down" in text
+    handle = await alpha.begin(very_odd)
+    parked = await alpha.until(handle.id, Status.PARKED)
+    assert "the result of very_odd cannot be written down" in str(parked.error)
+
+
+async def test_arguments_of_a_flow_that_cannot_be_written_down(nodes: FlowNodes) -> None:
+    @flow
+    async def take(flow: Flow, thing: object) -> None:
+        await flow.sleep(0)
+
+    alpha = await nodes.start("alpha", take)
+    with pytest.raises(Unrecordable, match="an argument of flow 'take' cannot be written down"):
+        await alpha.begin(take, object())
+    assert await alpha.flows.list() == []
+
+
+async def test_errors_come_back_as_what_they_were(nodes: FlowNodes) -> None:
+    class Local(Exception):
+        """Nobody can find this class later."""
+
+    async def fail(which: int) -> None:
+        raise [Sold("tea", 3), OSError(2, "gone"), Stubborn(reason="so"), Local("here")][which]
+
+    @flow
+    async def fail_in_all_ways(flow: Flow) -> list[str]:
+        seen = []
+        try:
+            await flow.step(fail, 0)
+        except Sold as error:
+            seen.append(f"{error.item} {error.left}")
+        try:
+            await flow.step(fail, 1)
+        except FileNotFoundError as error:
+            seen.append(f"{error.errno} {error.strerror}")
+        for which in (2, 3):
+            try:
+                await flow.step(fail, which)
+            except StepFailed as failed:
+                seen.append(f"{failed.kind.rpartition('.')[2]} {failed.detail}")
+        await flow.signal("go", bool)
+        return seen
+
+    alpha = await nodes.start("alpha", fail_in_all_ways)
+    handle = await alpha.begin(fail_in_all_ways)
+    await alpha.until_steps(handle.id, 4)
+    await alpha.restart_flows()
+    await alpha.flows.signal(handle.id, "go", True)
+    seen = await alpha.result(handle.id)
+    assert seen[:2] == ["tea 3", "2 gone"]
+    assert seen[2].endswith("Stubborn so") and seen[3].endswith("Local here")
+
+
+async def test_the_id_of_a_step_stays_the_same(nodes: FlowNodes) -> None:
+    seen: list[str] = []
+    is_free = asyncio.Event()
+
+    async def note(step_id: str) -> str:
+        seen.append(step_id)
+        if len(seen) < 3:
+            raise ConnectionError("not yet")
+        await is_free.wait()
+        return step_id
+
+    @flow
+    async def identify(flow: Flow) -> list[str]:
+        first = await flow.step(note, retry=SOON)
+        second, third = await flow.gather(flow.step(note), flow.step(note))
+        return [first, second, third]
+
+    alpha = await nodes.start("alpha", identify)
+    handle = await alpha.begin(identify)
+    for count in (3, 4):
+        await until_length(seen, count)
+        await alpha.restart_flows()
+    await alpha.restart()
+    is_free.set()
+    ids = await alpha.result(handle.id)
+    assert ids == [f"alpha/{handle.id}/1/{place}" for place in ("0", "1.0.0", "1.1.0")]
+    assert set(seen) == set(ids)
+
+
+async def until_length(seen: list[str], count: int) -> None:
+    async def is_there() -> bool:
+        return len(seen) >= count
+
+    await eventually(is_there, f"there are {count}")
+
+
+def copy_of(texts: list[str]) -> list[str]:
+    return list(texts)
+
+
+async def test_now_random_and_uuid_are_the_same_when_code_is_run_again(nodes: FlowNodes) -> None:
+    @flow
+    async def chance(flow: Flow) -> list[list[str]]:
+        seen: list[str] = []
+        for _ in range(4):
+            seen += [str(flow.uuid()), flow.now().isoformat(), str(flow.random().random())]
+            await flow.sleep(0.002)
+        noted = await flow.step(copy_of, seen)
+        await flow.signal("go", bool)
+        return [seen, noted]
+
+    alpha = await nodes.start("alpha", chance)
+    first, second = await alpha.begin(chance), await alpha.begin(chance)
+    for handle in (first, second):
+        await alpha.until_steps(handle.id, 5)
+    await alpha.restart()
+    results = []
+    for handle in (first, second):
+        await alpha.flows.signal(handle.id, "go", True)
+        seen, noted = await alpha.result(handle.id)
+        assert seen == noted
+        assert len(set(seen)) == 12
+        assert seen[1::3] == sorted(seen[1::3])
+        results.append(seen)
+    assert not set(results[0][::3]) & set(results[1][::3])
+
+
+async def test_a_step_nobody_can_run_is_explained(nodes: FlowNodes) -> None:
+    def confused(tx: object) -> None:
+        raise AssertionError(tx)
+
+    async def confused_too(connection: object) -> None:
+        raise AssertionError(connection)
+
+    @flow
+    async def run_them(flow: Flow) -> list[str]:
+        seen = []
+        for function in (confused, confused_too):
+            try:
+                await flow.step(function)
+            except PostroadError as error:
+                seen.append(str(error))
+        return seen
+
+    alpha = await nodes.start("alpha", run_them)
+    first, second = await alpha.run(run_them)
+    assert "has a parameter tx, so it must be an `async def`" in first
+    assert "has a parameter connection, so it must not be an `async def`" in second

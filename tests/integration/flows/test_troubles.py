@@ -1,0 +1,375 @@
+"""Flows that meet errors: tried again, parked, and mended."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from postroad.core.errors import StoreUnavailable
+from postroad.durable import MemoryDisk, MemoryStore
+from postroad.flows import (
+    Flow,
+    FlowError,
+    PeerFailed,
+    Session,
+    SessionEnded,
+    Status,
+    flow,
+    responds_to,
+)
+from tests.integration.durable.mail_pairs import eventually, until_empty
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+
+class Shaky:
+    """A function that fails as often as it is told to."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.failures = failures
+        self.error = error
+        self.calls = 0
+
+    def __call__(self) -> int:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return self.calls
+
+
+TRANSIENT = [
+    ConnectionError("no route"),
+    TimeoutError("too slow"),
+    StoreUnavailable("disk full"),
+    sqlite3.OperationalError("database is locked"),
+]
+
+
+@pytest.mark.parametrize("error", TRANSIENT, ids=lambda it: type(it).__name__)
+async def test_an_error_that_may_pass_is_tried_again(nodes: FlowNodes, error: Exception) -> None:
+    before, shaky = Shaky(0, error), Shaky(4, error)
+
+    @flow
+    async def work(flow: Flow) -> list[int]:
+        return [await flow.step(before, name="before"), await flow.step(shaky, name="shaky")]
+
+    alpha = await nodes.start("alpha", work, attempts_max=4)
+    handle = await alpha.begin(work)
+    assert await handle.result(10) == [1, 5]
+    assert before.calls == 1
+    shown = await alpha.flows.show(handle.id)
+    assert (shown.attempts, shown.error) == (0, None)
+    # What went wrong and did not matter in the end is no part of its history.
+    assert [it.error for it in await alpha.flows.history(handle.id)] == [None, None]
+
+
+async def test_after_so_many_attempts_an_operator_must_look(nodes: FlowNodes) -> None:
+    shaky = Shaky(1000, ConnectionError("no route"))
+
+    @flow
+    async def work(flow: Flow) -> int:
+        return await flow.step(shaky, name="shaky")
+
+    alpha = await nodes.start("alpha", work, attempts_max=3)
+    handle = await alpha.begin(work)
+    parked = await alpha.until(handle.id, Status.PARKED)
+    assert parked.error == "ConnectionError: no route"
+    assert "raise self.error" in str(parked.detail)
+    assert shaky.calls == 4
+    await alpha.flows.retry(handle.id)
+    await alpha.until(handle.id, Status.PARKED)
+    assert shaky.calls == 8
+    shaky.failures = 0
+    await alpha.flows.retry(handle.id)
+    assert await handle.result(10) == 9
+
+
+async def test_progress_gives_new_attempts(nodes: FlowNodes) -> None:
+    @flow
+    async def work(flow: Flow) -> list[int]:
+        return [await flow.step(it, name=f"shaky {index}") for index, it in enumerate(all_shaky)]
+
+    all_shaky = [Shaky(3, ConnectionError("no route")) for _ in range(4)]
+    alpha = await nodes.start("alpha", work, attempts_max=3)
+    assert await alpha.run(work) == [4, 4, 4, 4]
+
+
+async def test_while_it_waits_to_be_tried_again(nodes: FlowNodes) -> None:
+    shaky = Shaky(1, ConnectionError("no route"))
+
+    @flow
+    async def work(flow: Flow) -> int:
+        return await flow.step(shaky, name="shaky")
+
+    alpha = await nodes.start("alpha", work, retry_first_s=1000.0, retry_max_s=1000.0)
+    handle = await alpha.begin(work)
+    retrying = await alpha.until(handle.id, Status.RETRYING)
+    assert (retrying.error, retrying.attempts) == ("ConnectionError: no route", 1)
+    assert retrying.wakes_at is not None and retrying.wakes_at > retrying.started_at + 100
+    await alpha.restart()
+    assert (await alpha.flows.show(handle.id)).status is Status.RETRYING
+    assert shaky.calls == 1
+    await alpha.flows.retry(handle.id)
+    assert await alpha.result(handle.id) == 2
+
+
+async def test_an_error_of_the_code_itself_is_tried_again_too(nodes: FlowNodes) -> None:
+    runs: list[int] = []
+    steps: list[int] = []
+
+    @flow
+    async def work(flow: Flow) -> str:
+        await flow.step(steps.append, 1)
+        runs.append(1)
+        if len(runs) < 4:
+            raise ConnectionError("raised between steps")
+        return "through"
+
+    alpha = await nodes.start("alpha", work)
+    assert await alpha.run(work) == "through"
+    assert steps == [1]
+
+
+async def test_a_parked_flow_goes_on_with_mended_code(nodes: FlowNodes) -> None:
+    calls: list[str] = []
+
+    async def divide(number: int) -> float:
+        calls.append("divide")
+        return 1 / number
+
+    @flow(name="work")
+    async def broken(flow: Flow, peer: str) -> float:
+        session = flow.open(peer)
+        number = await session.send_and_receive("a number", int)
+        await flow.step(calls.append, "before")
+        return await flow.step(divide, number)
+
+    @flow(name="work")
+    async def mended(flow: Flow, peer: str) -> float:
+        session = flow.open(peer)
+        number = await session.send_and_receive("a number", int)
+        await flow.step(calls.append, "before")
+        return await flow.step(divide, number + 4)
+
+    @responds_to("work")
+    async def reply(flow: Flow, session: Session) -> str:
+        await session.receive(str)
+        await session.send(0)
+        try:
+            return await session.receive(str)
+        except FlowError as error:
+            return type(error).__name__
+
+    alpha = await nodes.start("alpha", broken)
+    beta = await nodes.start("beta", reply)
+    handle = await alpha.begin(broken, "beta")
+    parked = await alpha.until(handle.id, Status.PARKED)
+    assert parked.error == "ZeroDivisionError: division by zero"
+    assert "in divide" in str(parked.detail)
+    (replying,) = await beta.until_listed("reply", Status.RUNNING)
+    await alpha.flows.retry(handle.id)
+    await alpha.until(handle.id, Status.PARKED)
+    assert calls == ["before", "divide", "divide"]
+    # A new start tries again by itself.
+    await alpha.restart_flows(mended)
+    assert await alpha.result(handle.id) == 0.25
+    assert calls == ["before", "divide", "divide", "divide"]
+    assert await beta.result(replying.id) == "SessionEnded"
+    assert (await alpha.flows.show(handle.id)).error is None
+
+
+async def test_what_is_said_to_a_parked_flow_is_kept(nodes: FlowNodes) -> None:
+    @flow(name="work")
+    async def ask(flow: Flow, peer: str) -> int:
+        session = flow.open(peer)
+        for number in range(5):
+            await session.send(number)
+            await flow.signal("next", bool)
+        return await session.receive(int)
+
+    @responds_to("work", name="reply")
+    async def broken(flow: Flow, session: Session) -> None:
+        await session.receive(int)
+        raise LookupError("where is it?")
+
+    @responds_to("work", name="reply")
+    async def mended(flow: Flow, session: Session) -> None:
+        await session.send(sum([await session.receive(int) for _ in range(5)]))
+
+    alpha = await nodes.start("alpha", ask)
+    beta = await nodes.start("beta", broken)
+    handle = await alpha.begin(ask, "beta")
+    (parked,) = await beta.until_listed("reply", Status.PARKED)
+    for _ in range(5):
+        await alpha.flows.signal(handle.id, "next", True)
+    await beta.restart_flows(mended)
+    assert await handle.result(10) == 10
+    await beta.until(parked.id, Status.DONE)
+
+
+async def test_the_other_end_ends_while_a_flow_is_parked(nodes: FlowNodes) -> None:
+    is_mended: list[bool] = []
+
+    @flow
+    async def say(flow: Flow, peer: str) -> None:
+        session = flow.open(peer)
+        await session.send(1)
+        await flow.signal("end", bool)
+
+    @responds_to(say)
+    async def hear(flow: Flow, session: Session) -> list[str]:
+        await flow.sleep(0.001)
+        if not is_mended:
+            raise ValueError("not yet")
+        heard = [str(await session.receive(int))]
+        try:
+            await session.receive(int)
+        except SessionEnded:
+            heard.append("ended")
+        return heard
+
+    alpha, beta = await nodes.pair(say, hear)
+    handle = await alpha.begin(say, "beta")
+    (parked,) = await beta.until_listed("hear", Status.PARKED)
+    await alpha.flows.signal(handle.id, "end", True)
+    await handle.result(10)
+    await until_empty(alpha.station.mail, "beta")
+    is_mended.append(True)
+    await beta.flows.retry(parked.id)
+    assert await beta.result(parked.id) == ["1", "ended"]
+
+
+async def test_a_failed_step_is_recorded_where_the_flow_lives_on(nodes: FlowNodes) -> None:
+    shaky = Shaky(1, ValueError("first"))
+
+    @flow
+    async def work(flow: Flow) -> int:
+        try:
+            return await flow.step(shaky, name="shaky")
+        except ValueError:
+            await flow.signal("go", bool)
+            return await flow.step(shaky, name="shaky")
+
+    alpha = await nodes.start("alpha", work)
+    handle = await alpha.begin(work)
+    await alpha.until_steps(handle.id, 1)
+    await alpha.restart()
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == 2
+    errors = [it.error for it in await alpha.flows.history(handle.id)]
+    assert errors == ["ValueError: first", None, None]
+
+
+async def test_waiting_for_what_is_not_recorded_is_explained(nodes: FlowNodes) -> None:
+    with pytest.warns(UserWarning, match=r"asyncio\.sleep"):
+
+        @flow
+        async def naps(flow: Flow) -> None:
+            await asyncio.sleep(0.01)
+
+    async def hidden() -> None:
+        await asyncio.sleep(0)
+
+    @flow
+    async def naps_shortly(flow: Flow) -> None:
+        await hidden()
+
+    alpha = await nodes.start("alpha", naps, naps_shortly)
+    for definition, what in ((naps, "Future"), (naps_shortly, "the event loop")):
+        handle = await alpha.begin(definition)
+        parked = await alpha.until(handle.id, Status.PARKED)
+        assert str(parked.error).startswith(f"Nondeterminism: the flow waited for {what}")
+        assert "use flow.sleep, flow.gather and flow.select" in str(parked.error)
+        assert f"in {definition.name}" in str(parked.detail)
+
+
+async def test_a_flow_that_comes_no_further_is_not_taken_up_for_ever(nodes: FlowNodes) -> None:
+    begun: list[int] = []
+
+    async def hang() -> None:
+        begun.append(1)
+        await asyncio.Event().wait()
+
+    @flow
+    async def poison(flow: Flow, peer: str) -> None:
+        session = flow.open(peer)
+        await session.send("x")
+        await flow.step(hang)
+
+    @responds_to(poison)
+    async def reply(flow: Flow, session: Session) -> str:
+        await session.receive(str)
+        try:
+            await session.receive(str)
+        except PeerFailed as failed:
+            return failed.error_id
+        return ""
+
+    @flow
+    async def innocent(flow: Flow) -> int:
+        return await flow.signal("go", int)
+
+    disk = MemoryDisk()
+
+    async def crash_and_start() -> None:
+        # What a process that is killed does not do either: write down that it has stopped.
+        disk.is_read_only = True
+        await alpha.stop_flows()
+        disk.is_read_only = False
+        await alpha.start_flows()
+
+    alpha = await nodes.start(
+        "alpha", poison, innocent, make_store=lambda: MemoryStore(disk), recoveries_max=3
+    )
+    beta = await nodes.start("beta", reply)
+    handle, other = await alpha.begin(poison, "beta"), await alpha.begin(innocent)
+
+    async def has_begun() -> bool:
+        return len(begun) > restarts
+
+    for restarts in range(4):
+        await eventually(has_begun, f"the function ran after {restarts} crashes")
+        await crash_and_start()
+    parked = await alpha.until(handle.id, Status.PARKED)
+    assert "the process ended 4 times while this flow came no further" in str(parked.error)
+    await crash_and_start()
+    assert (await alpha.flows.show(handle.id)).status is Status.PARKED
+    assert len(begun) == 4
+    # A flow that only waits has no part in it.
+    await alpha.flows.signal(other.id, "go", 1)
+    assert await alpha.result(other.id) == 1
+    await alpha.flows.retry(handle.id)
+    restarts = 4
+    await eventually(has_begun, "the function ran when an operator wanted it")
+    await alpha.flows.kill(handle.id)
+    (replied,) = await beta.until_listed("reply", Status.DONE)
+    assert await beta.result(replied.id) == (await alpha.flows.show(handle.id)).error_id
+
+
+async def test_a_node_that_is_stopped_as_it_should_be_blames_nobody(nodes: FlowNodes) -> None:
+    begun: list[int] = []
+    is_free = asyncio.Event()
+
+    async def wait() -> str:
+        begun.append(1)
+        await is_free.wait()
+        return "patient"
+
+    @flow
+    async def slow(flow: Flow) -> str:
+        return await flow.step(wait)
+
+    async def has_begun() -> bool:
+        return len(begun) > restarts
+
+    alpha = await nodes.start("alpha", slow, recoveries_max=1)
+    handle = await alpha.begin(slow)
+    for restarts in range(4):
+        await eventually(has_begun, f"the function ran after {restarts} restarts")
+        await alpha.restart_flows()
+    is_free.set()
+    assert await alpha.result(handle.id) == "patient"

@@ -1,0 +1,131 @@
+"""Flows go on after any crash as if there had been none, and never with code that does not fit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from postroad.flows import Flow, dialogues, log, machine
+from postroad.flows.asks import Ask
+from postroad.flows.code import Code
+from postroad.flows.dialogues import Dialogues
+from postroad.flows.events import KeptSignal
+from postroad.flows.log import Log
+from postroad.flows.records import Record
+from postroad.flows.replay import replay
+from postroad.flows.session import Kept
+from tests.property.flow_programs import Program, programs
+from tests.property.flow_worlds import check_always, check_changed, check_everywhere, check_patched
+
+# The thorough profile has thousands of flows crash everywhere.
+pytestmark = pytest.mark.timeout(600)
+
+Check = Callable[[Program, st.DataObject], None]
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+whatever_happens = settings(
+    suppress_health_check=[HealthCheck.too_slow], report_multiple_bugs=False
+)
+
+
+@given(programs, st.data())
+@whatever_happens
+def test_a_flow_goes_on_from_everywhere_as_if_nothing_had_been(
+    program: Program, draw: st.DataObject
+) -> None:
+    check_everywhere(program, draw)
+
+
+@given(programs, st.data())
+@whatever_happens
+def test_a_flow_may_be_loaded_before_everything_that_happens(
+    program: Program, draw: st.DataObject
+) -> None:
+    check_always(program, draw)
+
+
+@given(programs, st.data())
+@whatever_happens
+def test_a_program_that_does_not_fit_its_record_is_parked(
+    program: Program, draw: st.DataObject
+) -> None:
+    check_changed(program, draw)
+
+
+@given(programs, st.data())
+@whatever_happens
+def test_a_patch_in_between_is_no_difference(program: Program, draw: st.DataObject) -> None:
+    check_patched(program, draw)
+
+
+# The checks find what they are there for.
+
+
+def plant_time_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hurry(code: Code, log: Log, move_time: Callable[[int], None]) -> None:
+        replay(code, log, lambda now_ms: None)
+
+    monkeypatch.setattr(machine, "replay", hurry)
+
+
+def plant_forgotten_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialogues, "_recall_record", lambda end, record: None)
+
+
+def plant_lost_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    recall = Dialogues.recall
+
+    def forget(
+        self: Dialogues,
+        records: Sequence[Record],
+        kept: Iterable[tuple[int, Kept]],
+        signals: Iterable[KeptSignal],
+    ) -> None:
+        recall(self, records, (), ())
+
+    monkeypatch.setattr(Dialogues, "recall", forget)
+
+
+def plant_other_chances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Flow, "random", lambda self: random.Random(id(self)))
+
+
+def plant_blind_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_compare", lambda ask, record: [])
+
+
+def plant_patches_that_are_always_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_next = Log.has_next
+
+    def always(self: Log, ask: Ask) -> bool:
+        return has_next(self, ask) or not self.is_over
+
+    monkeypatch.setattr(Log, "has_next", always)
+
+
+@pytest.mark.parametrize(
+    ("check", "plant"),
+    [
+        (check_everywhere, plant_time_that_stands_still),
+        (check_always, plant_time_that_stands_still),
+        (check_everywhere, plant_forgotten_sessions),
+        (check_always, plant_lost_mail),
+        (check_everywhere, plant_other_chances),
+        (check_changed, plant_blind_comparison),
+        (check_patched, plant_patches_that_are_always_new),
+    ],
+)
+def test_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, check: Check, plant: Plant) -> None:
+    plant(monkeypatch)
+
+    @given(programs, st.data())
+    @settings(whatever_happens, phases=[Phase.generate], max_examples=500)
+    def search(program: Program, draw: st.DataObject) -> None:
+        check(program, draw)
+
+    with pytest.raises(AssertionError):
+        search()
