@@ -21,7 +21,7 @@ CHAOS_SECONDS ?= 120
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.stamp-spark ## requests, mail, cells, services and a job on Spark, with processes killed
+demo: $(VENV)/.stamp-spark ## requests, mail, cells, services, flows and a job on Spark, with processes killed
 	@$(PY) -m examples.demo
 
 # In the order of the files: those that take longest are the chaos tests, and come first.

@@ -9,16 +9,30 @@ from pathlib import Path
 from postroad.cells import AnnouncerConfig, CellsConfig, LearnerConfig
 from postroad.cluster import MembershipConfig
 from postroad.durable import MailConfig, Retry
+from postroad.flows import FlowsConfig
 from postroad.node import GuaranteedConfig
 from postroad.services import BreakerConfig, BrokerConfig, BulkheadConfig, RetryPolicy
 
 from .drawing import draw_states
+from .flow_drawings import draw_life, draw_session
+from .flows import errors_table as errors_of_flows
+from .flows import (
+    fault_points_table,
+    hospital_table,
+    life_table,
+    session_table,
+    statuses_table,
+)
 from .services import errors_table, limits_table
 from .tables import settings_table, transitions_table
 
 DOCS = Path(__file__).resolve().parent.parent
 
-_FILES = {"images/member-states.svg": draw_states}
+_FILES = {
+    "images/flow-life.svg": draw_life,
+    "images/flow-session.svg": draw_session,
+    "images/member-states.svg": draw_states,
+}
 _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
     "cells.md": {
         "announcing settings": partial(settings_table, AnnouncerConfig),
@@ -29,6 +43,15 @@ _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
     "durable.md": {
         "mail settings": partial(settings_table, MailConfig),
         "retry settings": partial(settings_table, Retry),
+    },
+    "flows.md": {
+        "flow errors": errors_of_flows,
+        "flow fault points": fault_points_table,
+        "flow hospital": hospital_table,
+        "flow life": life_table,
+        "flow session": session_table,
+        "flow settings": partial(settings_table, FlowsConfig),
+        "flow statuses": statuses_table,
     },
     "membership.md": {
         "settings": partial(settings_table, MembershipConfig),

@@ -8,7 +8,8 @@ mail_act.py           its second part: durable mail, both nodes killed in turn
 cells_act.py          its third part: cells of five domains, cores killed and restarted
 services_act.py       its fourth part: services on four nodes, one of them killed
 moleculer_act.py      the end of that part: a node of Moleculer over NATS
-clearing_act.py       its fifth part: a job on Spark, whose node is killed
+flows_act.py          its fifth part: payments agreed on by flows, both banks killed in turn
+clearing_act.py       its sixth part: a job on Spark, whose node is killed
 stage.py              the nodes of a story, and what is seen of them
 processes.py          child processes as the story sees them
 node.py               the program of a child process
@@ -26,6 +27,7 @@ services_journal.py   what it writes
 javascript.py         what a node of Moleculer needs
 moleculer_node.js     that node
 moleculer_meeting.py  the node that meets it
+flows_bank.py         the flows of a bank, and the bank
 clearing.toml         the job that clears payments
 clearing.py           its functions, and the payments it is given
 clearing_house.py     the node that runs it
@@ -40,5 +42,6 @@ verdict.py            the reconciliation of requests: what must add up
 mail_verdict.py       the reconciliation of mail
 cells_verdict.py      the reconciliation of cells
 services_verdict.py   the reconciliation of services
+flows_verdict.py      the reconciliation of flows
 clearing_verdict.py   the reconciliation of clearing
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from .books import ClearingCounts, Counts
+from .books import BankCounts, ClearingCounts, Counts
 from .records import Report, Totals
 from .traffic import Latencies
 
@@ -191,6 +191,29 @@ class ServicesRow(Second[ServiceCounts]):
 
 
 @dataclass
+class FlowsRow(Second[BankCounts]):
+    """One second of flows."""
+
+    begun: int = 0
+    credited: int = 0
+    settled: int = 0
+    refused: int = 0
+    under_way: int = 0
+
+    @property
+    def is_eventful(self) -> bool:
+        return bool(self.notes or self.settled or self.refused)
+
+    def add(self, before: BankCounts, now: BankCounts) -> None:
+        super().add(before, now)
+        self.begun += now.begun - before.begun
+        self.credited += now.credited - before.credited
+        self.settled += now.settled - before.settled
+        self.refused += now.refused - before.refused
+        self.under_way = now.under_way
+
+
+@dataclass
 class ClearingRow(Second[ClearingCounts]):
     """One second of clearing."""
 
@@ -284,6 +307,13 @@ class ServicesBoard(Board[ServiceCounts, ServicesRow]):
 
     def __init__(self) -> None:
         super().__init__(ServicesRow)
+
+
+class FlowsBoard(Board[BankCounts, FlowsRow]):
+    """What the tables of banks held, time after time."""
+
+    def __init__(self) -> None:
+        super().__init__(FlowsRow)
 
 
 class ClearingBoard(Board[ClearingCounts, ClearingRow]):

@@ -23,6 +23,22 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     receipts: int = 0
 
 
+class BankCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many payments of banks have come how far."""
+
+    at_s: float
+    """On the clock of `time.monotonic`."""
+    begun: int = 0
+    credited: int = 0
+    settled: int = 0
+    refused: int = 0
+
+    @property
+    def under_way(self) -> int:
+        """Begun, and neither settled nor refused."""
+        return self.begun - self.settled - self.refused
+
+
 class ClearingCounts(msgspec.Struct, frozen=True, kw_only=True):
     """How far the clearing is."""
 
@@ -75,6 +91,30 @@ class Books:
         """Let go of the files."""
         self._payer.close()
         self._booker.close()
+
+
+class BankBooks:
+    """The tables of banks that agree on payments by flows; likewise."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._connections = [_open(path) for path in paths]
+
+    def count(self) -> BankCounts:
+        """How many rows there are now, at all banks together."""
+        # In this order, so that no payment has ended that was not begun.
+        settled, refused = self._count("settlements"), self._count("refunds")
+        credited, begun = self._count("credits"), self._count("debits")
+        return BankCounts(
+            at_s=time.monotonic(), begun=begun, credited=credited, settled=settled, refused=refused
+        )
+
+    def _count(self, table: str) -> int:
+        return sum(_last_row(connection, table) for connection in self._connections)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for connection in self._connections:
+            connection.close()
 
 
 class Posted(NamedTuple):

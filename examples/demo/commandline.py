@@ -65,7 +65,17 @@ their broker try again, which goes to quotes-2 sooner or later. A circuit breake
 quotes-1 alone until its heartbeats are missed. In the end, if Node.js, npm and a NATS server can be
 had, a node of Moleculer and one of Postroad call each other over NATS.
 
-5. Clearing on Spark, if that can be had
+5. Flows
+  alpha, beta  are banks that pay each other: each payment is a flow at one of them, which takes the
+               money, sends the payment and waits for an answer, and a flow at the other, which
+               looks at it, takes the money in and answers; what is too much is given back
+
+Both are killed with SIGKILL in turn, and come back. The flows that were under way go on where they
+were: what a step wrote and that it was done are one commit, and so are the messages that follow
+from it. A teller that does not know whether it has begun a payment begins it again, under the same
+name, and gets the same flow. The tables have no unique keys.
+
+6. Clearing on Spark, if that can be had
   alpha  posts payments, some of them bad, and notes in its database which come back
   beta   runs a job on Spark, clearing.toml, which takes payments out of the queue, checks them and
          posts those that are good to alpha, with totals for each bank
@@ -108,6 +118,13 @@ The columns of services:
   nodes           nodes that gate knows; four of them while nobody is missed
   errors          errors that callers met in this second; what they were stands below
 
+The columns of flows, counted in the databases:
+  begun/s         payments whose money was taken in each second
+  credited/s      payments that the other bank took in
+  settled/s       payments that both banks agree on
+  refused/s       payments that the other bank refused, given back
+  under way       payments that were begun and have not ended
+
 The columns of clearing:
   posted/s        payments posted in each second, counted in alpha's database
   acknowledged/s  payments that the job is done with
@@ -120,11 +137,20 @@ The columns of clearing:
 The reconciliations at the end compare what alpha asked with what was answered, what failed and
 what beta says it handled, the payments in one database with the bookings in the other, what sat-3
 sent with what every satellite was given, what nodes of services asked with what others were asked,
-and the payments posted with those cleared and with the dead letters. The exit status is 0 only if
-it all adds up.
+what one bank settled with what the other credited, and the payments posted with those cleared and
+with the dead letters. The exit status is 0 only if it all adds up.
 
 NO_COLOR=1 turns colours off; into a pipe the demo writes one plain line for each second.
 """
+# How long each part takes: the least, the usual, and what goes on.
+_SECONDS = {
+    "--seconds": (3.0, 10.0, "requests are made"),
+    "--mail-seconds": (3.0, 8.0, "mail is posted"),
+    "--cells-seconds": (3.0, 8.0, "calls are made and prices published"),
+    "--services-seconds": (3.0, 8.0, "orders are made"),
+    "--flows-seconds": (3.0, 5.0, "payments are agreed on"),
+    "--clearing-seconds": (2.0, 5.0, "payments are cleared, besides starting Spark twice"),
+}
 # Nothing is left to read these; ending quietly is all one can do.
 _READER_GONE = (errno.EPIPE, errno.EIO)
 
@@ -192,37 +218,13 @@ def _parse(arguments: Sequence[str]) -> Plan:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--seconds",
-        type=_number(float, 3, 3600),
-        default=10.0,
-        help="how long requests are made, 3 to 3600 (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--mail-seconds",
-        type=_number(float, 3, 3600),
-        default=8.0,
-        help="how long mail is posted, 3 to 3600 (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--cells-seconds",
-        type=_number(float, 3, 3600),
-        default=8.0,
-        help="how long calls are made and prices published, 3 to 3600 (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--services-seconds",
-        type=_number(float, 3, 3600),
-        default=8.0,
-        help="how long orders are made, 3 to 3600 (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--clearing-seconds",
-        type=_number(float, 2, 3600),
-        default=5.0,
-        help="how long payments are cleared, besides starting Spark twice, 2 to 3600"
-        " (default: %(default)g)",
-    )
+    for option, (least, default, what) in _SECONDS.items():
+        parser.add_argument(
+            option,
+            type=_number(float, least, 3600),
+            default=default,
+            help=f"how long {what}, {least:g} to 3600 (default: {default:g})",
+        )
     parser.add_argument(
         "--no-spark",
         dest="has_spark",

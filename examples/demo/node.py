@@ -16,6 +16,7 @@ from postroad import Limits, Message, MessagingService, PostroadError, TlsConfig
 
 from .pipe import Orders, tell
 from .records import (
+    Agreeing,
     Answering,
     Belonging,
     Calling,
@@ -88,6 +89,10 @@ def _prepare(task: NodeTask, orders: Orders) -> Work:
             from .moleculer_meeting import meet
 
             return lambda service: meet(service, task, orders)
+        case Agreeing():
+            from .flows_bank import agree
+
+            return lambda service: agree(service, task, orders)
         case Posting():
             from .clearing_customer import post_payments
 

@@ -37,6 +37,18 @@ class Mailing(msgspec.Struct, frozen=True, kw_only=True, tag="mail"):
     """Whether this is the node that pays, or the one that books."""
 
 
+class Agreeing(msgspec.Struct, frozen=True, kw_only=True, tag="agree"):
+    """Be a bank that agrees on payments with another one, by flows."""
+
+    peer: str
+    """Its name."""
+    address: str
+    store: str
+    """File of this node's flows, and of its own tables; it outlives a killed process."""
+    runs: str
+    """File that counts how often a step was begun, whatever came of it."""
+
+
 class Linking(msgspec.Struct, frozen=True, kw_only=True, tag="link"):
     """Be a core: pass messages on between domains."""
 
@@ -103,7 +115,16 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True, tag="clear"):
 
 
 NodeTask = (
-    Answering | Calling | Mailing | Linking | Belonging | Serving | Meeting | Posting | Clearing
+    Answering
+    | Calling
+    | Mailing
+    | Linking
+    | Belonging
+    | Serving
+    | Meeting
+    | Agreeing
+    | Posting
+    | Clearing
 )
 
 

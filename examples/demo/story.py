@@ -1,4 +1,4 @@
-"""What happens when: certificates, requests, mail, cells, services, a job, and crashes."""
+"""What happens when: certificates, requests, mail, cells, services, flows, a job, and crashes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from postroad.admin import create_root
 
 from .cells_act import DOMAINS, CellsAct
 from .clearing_act import ClearingAct, require_spark
+from .flows_act import FlowsAct
 from .mail_act import MailAct
 from .moleculer_act import TELLER, MoleculerAct
 from .request_act import RequestAct
@@ -29,6 +30,7 @@ class Plan:
     mail_seconds: float
     cells_seconds: float
     services_seconds: float
+    flows_seconds: float
     clearing_seconds: float
     callers: int
     payload_bytes: int
@@ -55,6 +57,7 @@ class Story:
         self._cells = CellsAct(self._domains, plan.cells_seconds)
         moleculer = MoleculerAct(self._abroad) if plan.has_javascript else None
         self._services = ServicesAct(self._brokers, plan.services_seconds, moleculer)
+        self._flows = FlowsAct(self._stage, plan.flows_seconds)
         self._clearing = ClearingAct(self._stage, plan.clearing_seconds)
         self._has_spark = plan.has_spark
 
@@ -77,6 +80,8 @@ class Story:
             cells_add_up = await self._cells.play()
             self._announce("4. Services", self._services.title)
             services_add_up = await self._services.play()
+            self._announce("5. Flows", self._flows.title)
+            flows_add_up = await self._flows.play()
             clearing_adds_up = await self._play_clearing()
         finally:
             for stage in self._stages:
@@ -86,6 +91,7 @@ class Story:
             and mail_adds_up
             and cells_add_up
             and services_add_up
+            and flows_add_up
             and clearing_adds_up
         )
         self._screen.say(verdict_line(adds_up))
@@ -103,9 +109,9 @@ class Story:
         try:
             await require_spark()
         except PostroadError as error:
-            self._announce("5. Clearing on Spark", f"Left out: {error}")
+            self._announce("6. Clearing on Spark", f"Left out: {error}")
             return True
-        self._announce("5. Clearing on Spark", self._clearing.title)
+        self._announce("6. Clearing on Spark", self._clearing.title)
         return await self._clearing.play()
 
     def _announce(self, name: str, title: str) -> None:

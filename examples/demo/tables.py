@@ -10,6 +10,7 @@ from .board import (
     CellsBoard,
     CellsRow,
     ClearingRow,
+    FlowsRow,
     MailRow,
     Row,
     Second,
@@ -30,6 +31,7 @@ SERVICES_HEADING = (
     "  time   orders/s   p50 ms   p99 ms  quotes-1/s  quotes-2/s  heard/s  stream MB/s  nodes"
     "  errors"
 )
+FLOWS_HEADING = "  time  begun/s  credited/s  settled/s  refused/s  under way"
 CLEARING_HEADING = "  time  posted/s  acknowledged/s  cleared/s  waiting  pending  replayed  dead"
 
 
@@ -97,6 +99,16 @@ def services_row(row: ServicesRow) -> TableRow:
         f"  {row.nodes:>5,}  {row.errors.total():>6,}"
     )
     return _row_with_errors(row, text, row.errors)
+
+
+def flows_row(row: FlowsRow) -> TableRow:
+    """One second of flows."""
+    text = (
+        f"{row.second:>4} s  {row.per_second(row.begun):>7,.0f}"
+        f"  {row.per_second(row.credited):>10,.0f}  {row.per_second(row.settled):>9,.0f}"
+        f"  {row.per_second(row.refused):>9,.0f}  {row.under_way:>9,}"
+    )
+    return TableRow([*_note_lines(row), Line(text)])
 
 
 def clearing_row(row: ClearingRow) -> TableRow:

@@ -24,8 +24,8 @@ def programs() -> dict[str, str]:
 
 def printed(page: str) -> dict[str, str]:
     """What each program of a page prints, if that stands below it."""
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    told = dict(_PRINTED.findall(text))
+    (path,) = (it for it in PAGES if it.stem == page)
+    told = dict(_PRINTED.findall(path.read_text(encoding="utf-8")))
     return {name: told[block] for name, block in programs().items() if block in told}
 
 

@@ -6,15 +6,24 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from docs import _generate
-from docs._generate import drawing
+from docs._generate import drawing, flow_drawings
+from docs._generate import flows as flow_tables
 from postroad.cluster import ChangeKind, State
 from postroad.cluster.membership import TRANSITIONS, Cause
 from postroad.cluster.membership.roster import Verdict
+from postroad.core import faults
+from postroad.flows import life, session
 from tests.docs.pages import ROOT
 from tests.source_tree import package_files
 
 MEMBERSHIP = (ROOT / "docs" / "membership.md").read_text(encoding="utf-8")
 REFUSAL = re.compile(r'\brefuse\("([^"]+)"\)')
+
+
+def labels_of(picture: str) -> list[str]:
+    tree = ElementTree.fromstring(picture)
+    texts = [text.text for text in tree.iter() if text.get("class", "").startswith("label")]
+    return sorted(map(str, texts))
 
 
 def test_generated_parts_are_up_to_date() -> None:
@@ -33,11 +42,41 @@ def test_a_way_without_a_place_fails_the_drawing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_drawing_shows_every_change_of_state() -> None:
-    tree = ElementTree.fromstring(drawing.draw_states())
-    texts = [text.text for text in tree.iter() if text.get("class", "").startswith("label")]
-    assert sorted(map(str, texts)) == sorted(
+    assert labels_of(drawing.draw_states()) == sorted(
         cause.value for (before, cause), after in TRANSITIONS.items() if before is not after
     )
+
+
+def test_a_change_of_the_tables_of_flows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = life.TABLE[life.Status.QUEUED, life.Happening.KILL]
+    monkeypatch.setitem(life.TABLE, (life.Status.QUEUED, life.Happening.PAUSE), killed)
+    assert _generate.outdated() == ["flow-life.svg", "flows.md"]
+
+
+def test_a_way_of_flows_without_a_place_fails_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = life.TABLE[life.Status.PAUSED, life.Happening.RESUME]
+    monkeypatch.setitem(life.TABLE, (life.Status.DONE, life.Happening.RETRY), running)
+    with pytest.raises(LookupError, match="no place"):
+        flow_drawings.draw_life()
+    back = session.Move(session.State.OPEN, session.Reaction.KEEP)
+    monkeypatch.setitem(session.TABLE, (session.State.ENDED, session.Cause.CONFIRM), back)
+    with pytest.raises(LookupError, match="no place"):
+        flow_drawings.draw_session()
+
+
+def test_the_drawings_of_flows_show_every_change() -> None:
+    assert labels_of(flow_drawings.draw_life()) == sorted(it.value for _, it in life.TABLE)
+    assert [it.partition(" (")[0] for it in labels_of(flow_drawings.draw_session())] == sorted(
+        cause.value for (before, cause), it in session.TABLE.items() if it.state is not before
+    )
+
+
+def test_a_fault_point_that_is_not_explained_fails_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(faults, "names", lambda: ["flows.new.point", "flows.schedule.due"])
+    with pytest.raises(LookupError, match=r"flows\.new\.point is not explained"):
+        flow_tables.fault_points_table()
 
 
 def test_every_refusal_is_explained() -> None:

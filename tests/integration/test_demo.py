@@ -31,7 +31,8 @@ NODE = re.compile(
 # Spark takes long to start, also on a machine with nothing else to do.
 SPARK_DEADLINE_S = 480.0
 SHORT = ("--seconds", "3", "--mail-seconds", "3", "--cells-seconds", "3")
-WITH_SPARK = (*SHORT, "--services-seconds", "3", "--clearing-seconds", "2")
+FLOWS = ("--services-seconds", "3", "--flows-seconds", "3")
+WITH_SPARK = (*SHORT, *FLOWS, "--clearing-seconds", "2")
 QUICK = (*WITH_SPARK, "--no-spark")
 WITHOUT_PACKAGE = """
 import sys
@@ -125,7 +126,7 @@ def test_the_demo_adds_up_without_spark(start_demo: StartDemo) -> None:
     assert "beta was killed" in output
     assert "ConnectionClosed" in output
     assert "answered after a retry" in output
-    assert re.search(r"\n5\. Clearing on Spark\nLeft out: .*postroad\[spark\].*\n", output)
+    assert re.search(r"\n6\. Clearing on Spark\nLeft out: .*postroad\[spark\].*\n", output)
     assert output.endswith("\nIt all adds up.\n")
     assert "\x1b" not in output
     assert demo.is_cleaned_up()
@@ -248,6 +249,38 @@ def test_a_node_of_moleculer_is_met(kept: Demo) -> None:
         assert (called, emitted) == (right, heard)
 
 
+def test_banks_agree_on_every_payment_although_both_are_killed(kept: Demo) -> None:
+    output, directory = kept.output, kept.directory
+    assert "beta was killed (SIGKILL) in the middle of its payments" in output
+    assert "alpha was killed (SIGKILL) in the middle of its payments" in output
+    begun, settled, refused, *wrong = numbers(
+        r"ok +payments begun (N) = settled (N) \+ refused (N): lost (N), duplicates (N)\n", output
+    )
+    assert (begun, wrong) == (settled + refused, [0, 0])
+    assert settled > refused > 0
+    assert numbers(
+        r"ok +settled by one bank (N) = credited by the other (N): known to one only (N),"
+        r" duplicates (N)\n",
+        output,
+    ) == [settled, settled, 0, 0]
+    assert re.search(r"ok +taken [\d,.]+ = taken in [\d,.]+ \+ given back [\d,.]+\n", output)
+    assert numbers(r"ok +flows (N) = 2 x N payments; .* parked (N)\n", output) == [2 * begun, 0]
+    stores = [directory / f"{name}.bank.db" for name in ("alpha", "beta")]
+    assert sum(count_rows(store, "debits") for store in stores) == begun
+    assert sum(count_rows(store, "credits") for store in stores) == settled
+    assert sum(sum_cents(store) for store in stores) == 0
+
+
+def sum_cents(path: Path) -> int:
+    """What a bank has more than before."""
+    with closing(sqlite3.connect(path)) as connection:
+        sums = [
+            connection.execute(f"SELECT coalesce(sum(cents), 0) FROM {table}").fetchone()[0]
+            for table in ("credits", "refunds", "debits")
+        ]
+    return int(sums[0] + sums[1] - sums[2])
+
+
 def numbers(pattern: str, output: str) -> list[int]:
     """The groups of a pattern in which N stands for a number; fails if it is not there."""
     found = re.search(pattern.replace("N", r"[\d,]+"), output)
@@ -277,6 +310,9 @@ def count_rows(path: Path, table: str) -> int:
         "quotes-1 was killed",
         "quotes-1 listens",
         "prices from it",
+        "5. Flows",
+        "beta was killed (SIGKILL) in the middle of its payments",
+        "alpha is back, and its flows",
         "acknowledged/s",
     ],
 )
@@ -330,6 +366,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(start_demo: StartDemo) -> None:
         ("payments/s", "beta"),
         ("published/s", "core-2"),
         ("orders/s", "quotes-2"),
+        ("begun/s", "alpha"),
     ],
 )
 def test_a_node_that_ends_by_itself_is_a_failure_with_a_reason(
@@ -365,7 +402,8 @@ def test_on_a_terminal_the_table_is_redrawn(tmp_path: Path, has_color: bool) -> 
     assert output.count("payments/s") > 5
     assert output.count("published/s") > 5
     assert output.count("orders/s") > 5
-    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 4
+    assert output.count("begun/s") > 5
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 5
     assert output.index("\x1b[?25l") < output.index("\x1b[?25h") < output.index("Reconciliation")
     assert ("\x1b[32m" in output) is has_color
     assert "It all adds up." in output
@@ -399,6 +437,7 @@ def test_help_explains_the_demo() -> None:
         ("--mail-seconds", "0"),
         ("--cells-seconds", "2"),
         ("--services-seconds", "2"),
+        ("--flows-seconds", "2"),
         ("--clearing-seconds", "1"),
         ("--directory", "examples"),
     ],

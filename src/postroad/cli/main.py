@@ -76,6 +76,9 @@ COMMANDS = {
     "certs": LazyCommand(
         "postroad.cli.certs:certs", "Make and inspect certificates for development clusters."
     ),
+    "flow": LazyCommand(
+        "postroad.cli.flows:flow", "Look at the flows of a node, and help those in need."
+    ),
     "mail": LazyCommand(
         "postroad.cli.mail:mail", "Look into the mail of a node, and decide about dead letters."
     ),

@@ -1,13 +1,23 @@
-"""Tasks that nobody waits for: none is lost sight of, and none fails in silence."""
+"""Tasks that nobody waits for, and reading that nobody need hurry with."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from postroad.core.errors import StoreError
+from postroad.durable import Store
+from postroad.durable.store.database import Database
 
 logger = logging.getLogger("postroad.flows")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_AGAIN_S = 0.05
+_AGAIN_MAX_S = 5.0
 
 
 class Background:
@@ -44,3 +54,20 @@ class Background:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def read_patiently(
+    store: Store,
+    function: Callable[Concatenate[Database, P], T],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Read from a store, however long that is away."""
+    attempt = 0
+    while True:
+        try:
+            return await store.read(function, *args, **kwargs)
+        except StoreError as error:
+            attempt += 1
+            logger.debug("a flow cannot be read: %s", error)
+            await asyncio.sleep(min(_AGAIN_S * 2.0 ** min(attempt, 16), _AGAIN_MAX_S))

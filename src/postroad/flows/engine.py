@@ -14,6 +14,7 @@ import logging
 import random
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 from postroad.core import faults
@@ -33,7 +34,7 @@ from . import tables
 from .admission import Admission
 from .alarm import Alarm, now_ms
 from .assembly import Assembly
-from .background import Background
+from .background import Background, read_patiently
 from .commit import FlowCommit
 from .config import FlowsConfig
 from .definition import Registry
@@ -52,7 +53,7 @@ from .head import Head, show_id
 from .life import Status
 from .machine import Machine
 from .requests import Statement
-from .resident import Resident, fail, resolve
+from .resident import Resident, Wish, fail, resolve
 from .results import Results
 from .slots import ACTIVE
 from .stepping import Stepping
@@ -237,9 +238,7 @@ class Engine:
             show_id(machine.head.id), machine.head.name, _SLOW_S,
         )  # fmt: skip
 
-    def _refuse(
-        self, wishes: list[tuple[Event, asyncio.Future[None] | None]], error: Exception
-    ) -> None:
+    def _refuse(self, wishes: Sequence[Wish], error: Exception) -> None:
         """Events are not taken up after all."""
         for event, done in wishes:
             if isinstance(event, Heard):
@@ -369,7 +368,7 @@ class Engine:
 
     async def _load(self, resident: Resident) -> None:
         """Read a flow, and give it what has happened meanwhile."""
-        found = await self._read(resident.id)
+        found = await read_patiently(self.store, tables.read_flow, resident.id)
         LOADED.reach(flow=resident.id)
         if found is None or found.head.is_over:
             self._on_nobody(resident, found)
@@ -398,16 +397,6 @@ class Engine:
         self.admission.reconsider(head)
         self._look_after(resident)
 
-    async def _read(self, id: int) -> tables.StoredFlow | None:
-        attempt = 0
-        while True:
-            try:
-                return await self.store.read(tables.read_flow, id)
-            except StoreError as error:
-                attempt += 1
-                logger.debug("flow %s cannot be read: %s", show_id(id), error)
-                await asyncio.sleep(min(_BROKEN_FIRST_S * 2.0 ** min(attempt, 16), _BROKEN_MAX_S))
-
     def _observe(self, resident: Resident, machine: Machine, problem: Exception) -> None:
         self._commit(resident, machine, machine.observe(problem, now_ms()), None)
 
@@ -420,7 +409,7 @@ class Engine:
                 self.writing.drop(event.receipt)
             fail(done, UsageError(f"flow {show_id(resident.id)} {state}"))
 
-    def _forget(self, resident: Resident) -> list[tuple[Event, asyncio.Future[None] | None]]:
+    def _forget(self, resident: Resident) -> list[Wish]:
         """Let a flow leave the memory; what waits for it."""
         resident.cancel_timer()
         resident.undo()

@@ -1,0 +1,136 @@
+"""What the page of flows takes from the code: its machines, errors, hospital, fault points."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TypeVar
+
+from postroad import flows
+from postroad.core import faults
+from postroad.core.errors import PostroadError
+from postroad.flows import FlowError, life, scheduling, session
+from postroad.flows.hospital import STAFF, Diagnosis
+from postroad.flows.life import ENDED, Happening, Status
+from postroad.flows.session import Cause, State
+
+from .tables import table
+
+E = TypeVar("E", bound=StrEnum)
+
+# What needs no explanation where it stands in the code.
+_PLAIN_STATUSES = {
+    Status.RUNNING: "It works, or waits for something.",
+    Status.DONE: "It has returned.",
+    Status.FAILED: "It has failed, by a `FlowError` or because it took too long.",
+    Status.KILLED: "An operator ended it.",
+}
+_PLAIN_HAPPENINGS = {
+    Happening.FINISH: "Its code returned.",
+    Happening.RETRY: "The pause is over, an operator wants it, or the node starts.",
+    Happening.PAUSE: "An operator wants it.",
+    Happening.RESUME: "An operator wants it.",
+    Happening.KILL: "An operator wants it.",
+    Happening.CONTINUE: "Its code wants to begin anew.",
+}
+_FAULT_POINTS = {
+    "flows.client.told": "an end is durable, and nobody who waits for it was told",
+    "flows.commit.durable": "a commit of a flow is durable, and nothing was done about that",
+    "flows.event.handled": "an event was taken up by the code, and nothing of it is in the store",
+    "flows.letter.taken": "a letter was taken out of the inbox, and not looked at",
+    "flows.loaded": "a flow was read from the store, and its code has not begun",
+    "flows.recovery.counted": "a node that starts has counted its flows, and taken up none",
+    "flows.schedule.begun": "a flow was begun for a schedule, and not taken up",
+    "flows.schedule.due": "a schedule is due, and nothing was written",
+    "flows.session.rejected": "a session is to be rejected, and nothing of that is in the store",
+    "flows.step.begins": "a function is about to be called",
+    "flows.step.done": "a function has returned, and nothing of that is in the store",
+}
+
+
+def statuses_table() -> str:
+    """Every status of a flow."""
+    meanings = _PLAIN_STATUSES | _docstrings(Status)
+    return table(("status", "meaning"), ((f"`{it}`", meanings[it]) for it in Status))
+
+
+def life_table() -> str:
+    """What becomes of a flow in each status when something happens to it."""
+    live = [it for it in Status if it not in ENDED]
+    meanings = _PLAIN_HAPPENINGS | _docstrings(Happening)
+    rows = ((it.value, meanings[it], *(_after(status, it) for status in live)) for it in Happening)
+    return table(("what happens", "why", *live), rows)
+
+
+def _after(status: Status, happening: Happening) -> str:
+    turn = life.TABLE.get((status, happening))
+    return "-" if turn is None else turn.status.value
+
+
+def session_table() -> str:
+    """What becomes of one end of a session, and what is done."""
+    rows = ((it.value, *(_moved(state, it) for state in State)) for it in Cause)
+    return table(("cause", *State), rows)
+
+
+def _moved(state: State, cause: Cause) -> str:
+    move = session.TABLE.get((state, cause))
+    if move is None:
+        return "-"
+    return move.reaction.value if move.state is state else f"{move.reaction}, then {move.state}"
+
+
+def hospital_table() -> str:
+    """What is done about an error, by the first line that fits."""
+    meanings = _docstrings(Diagnosis)
+    rows = [(error, diagnosis.value, meanings[diagnosis]) for error, _, diagnosis in STAFF]
+    rows.append(("anything else", Diagnosis.OBSERVATION, meanings[Diagnosis.OBSERVATION]))
+    return table(("error", "diagnosis", "what is done"), rows)
+
+
+def errors_table() -> str:
+    """Every error of flows that users may meet."""
+    kinds = [getattr(flows, name) for name in flows.__all__]
+    found = [it for it in kinds if isinstance(it, type) and issubclass(it, PostroadError)]
+    rows = ((f"`{it.__name__}`", _kin(it), _meaning(it)) for it in sorted(found, key=_code))
+    return table(("error", "is also", "what happened"), rows)
+
+
+def _code(kind: type[PostroadError]) -> int:
+    return kind.code
+
+
+def _kin(kind: type[PostroadError]) -> str:
+    """What else it can be caught as."""
+    kin = [it for it in kind.__mro__[1:] if it is FlowError or not issubclass(it, PostroadError)]
+    plain = (Exception, BaseException, object, OSError)
+    return ", ".join(f"`{it.__name__}`" for it in kin if it not in plain)
+
+
+def _meaning(kind: type[PostroadError]) -> str:
+    return (kind.__doc__ or "").partition("\n")[0]
+
+
+def fault_points_table() -> str:
+    """Where a test can stop, fail or kill a node with flows."""
+    assert scheduling.DUE.name in faults.names()
+    names = [it for it in faults.names() if it.startswith("flows.")]
+    for name in names:
+        if name not in _FAULT_POINTS:
+            raise LookupError(f"fault point {name} is not explained: say what it is at")
+    return table(("fault point", "there"), ((f"`{it}`", _FAULT_POINTS[it]) for it in names))
+
+
+def _docstrings(kind: type[E]) -> dict[E, str]:
+    """What stands below each value that has something below it."""
+    return {kind[name]: text for name, text in _texts(kind)}
+
+
+def _texts(kind: type[StrEnum]) -> Iterator[tuple[str, str]]:
+    tree = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    for value, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(value, ast.Assign) and isinstance(text, ast.Expr):
+            yield ast.unparse(value.targets[0]), " ".join(ast.literal_eval(text.value).split())

@@ -1,0 +1,308 @@
+"""The flows of a node, from outside of it: looked at while it runs, changed while it does not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from postroad import MessagingService
+from postroad.admin.flows import Status, changing_flows, reading_flows
+from postroad.core.errors import ConfigError, StoreLocked, StoreMismatch, UsageError
+from postroad.durable import Mail, SqliteStore, StaticDirectory, store_at
+from postroad.flows import (
+    Flow,
+    Flows,
+    NoSuchFlow,
+    PeerFailed,
+    Session,
+    flow,
+    responds_to,
+    tables,
+)
+from tests.integration.durable.mail_pairs import eventually
+from tests.servers.postgres import fresh_database
+
+done: list[str] = []
+is_broken = True
+
+
+@flow
+async def wait_for_word(flow: Flow) -> str:
+    """Does a step, and waits for a signal."""
+    await flow.step(done.append, "began")
+    flow.progress("waits for a word")
+    return await flow.signal("word", str)
+
+
+@flow
+async def break_down(flow: Flow, text: str) -> str:
+    """Fails at its second step, for a reason that only an operator can mend."""
+    await flow.step(done.append, text)
+    return await flow.step(mend)
+
+
+def mend() -> str:
+    if is_broken:
+        raise ValueError("no paper\nin the machine")
+    return "mended"
+
+
+@flow
+async def ask(flow: Flow, peer: str) -> str:
+    return await flow.open(peer).send_and_receive("how long?", str)
+
+
+@responds_to(ask)
+async def answer(flow: Flow, session: Session) -> None:
+    await session.receive(str)
+    await flow.signal("never", str)
+
+
+@asynccontextmanager
+async def running(location: Path | str) -> AsyncIterator[Flows]:
+    """Node alpha with its flows."""
+    async with (
+        MessagingService("demo", "alpha") as service,
+        Mail(service, store_at(str(location)), directory=StaticDirectory()) as mail,
+        Flows(mail, [wait_for_word, break_down, ask, answer]) as flows,
+    ):
+        yield flows
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    global is_broken
+    is_broken = True
+    done.clear()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "alpha.db"
+
+
+async def until(flows: Flows, id: str, status: Status) -> None:
+    """Wait until a flow is of a status, in the store too."""
+
+    async def is_there() -> bool:
+        return id in [it.id for it in await flows.list(status)]
+
+    await eventually(is_there, f"flow {id} is {status}")
+
+
+async def leave_waiting(location: Path | str) -> str:
+    """The id of a flow that waits for a word, at a node that was stopped."""
+    async with running(location) as flows:
+        handle = await flows.begin_as("first", wait_for_word)
+        await eventually(lambda: flows.history(handle.id), "its first step is done")
+    return handle.id
+
+
+async def leave_parked(path: Path) -> str:
+    async with running(path) as flows:
+        handle = await flows.begin(break_down, "once")
+        await until(flows, handle.id, Status.PARKED)
+    return handle.id
+
+
+# Looking.
+
+
+async def test_flows_are_seen_beside_a_running_node(path: Path) -> None:
+    async with running(path) as flows:
+        handle = await flows.begin(break_down, "once")
+        await until(flows, handle.id, Status.PARKED)
+        async with reading_flows(str(path)) as first, reading_flows(str(path)) as second:
+            assert await first.list() == await flows.list()
+            assert await second.show(handle.id) == await flows.show(handle.id)
+            assert await second.history(handle.id) == await flows.history(handle.id)
+            (step,) = await first.history(handle.id)
+            assert (step.kind, step.name) == ("step", "list.append")
+
+
+async def test_what_is_looked_at_is_not_changed(path: Path) -> None:
+    id = await leave_waiting(path)
+    async with reading_flows(str(path)) as flows:
+        before = await flows.show(id)
+        for change in (flows.kill(id), flows.resume(id), flows.fork(id, 0), flows.forget("first")):
+            with pytest.raises(UsageError, match="use changing_flows"):
+                await change
+        assert await flows.list() == [before]
+
+
+async def test_lists_are_narrowed_down(path: Path) -> None:
+    parked = await leave_parked(path)
+    waiting = await leave_waiting(path)
+    async with reading_flows(str(path)) as flows:
+        assert [it.id for it in await flows.list()] == [waiting, parked]
+        assert [it.id for it in await flows.list("parked")] == [parked]
+        assert [it.id for it in await flows.list(name="wait_for_word")] == [waiting]
+        assert [it.id for it in await flows.list(before=waiting)] == [parked]
+        assert await flows.all_of(Status.PARKED) == [parked]
+        with pytest.raises(ConfigError, match="no flow is ever 'odd'"):
+            await flows.list("odd")
+
+
+async def test_a_store_that_never_had_flows(path: Path) -> None:
+    async with (
+        MessagingService("demo", "alpha") as service,
+        Mail(service, SqliteStore(path), directory=StaticDirectory()),
+    ):
+        pass
+    for opening in (reading_flows, changing_flows):
+        async with opening(str(path)) as flows:
+            assert await flows.list() == []
+            with pytest.raises(NoSuchFlow, match="never had any"):
+                await flows.show("1")
+
+
+async def test_a_store_that_never_was(path: Path) -> None:
+    for opening in (reading_flows, changing_flows):
+        with pytest.raises(StoreMismatch, match="never used by a node"):
+            async with opening(str(path)):
+                pytest.fail("it was opened")
+
+
+# Changing.
+
+
+async def test_a_running_node_changes_its_flows_itself(path: Path) -> None:
+    async with running(path) as flows:
+        handle = await flows.begin(wait_for_word)
+        with pytest.raises(StoreLocked, match=r"stop that one first, or have node alpha do this"):
+            async with changing_flows(str(path)) as others:
+                await others.kill(handle.id)
+        assert (await flows.show(handle.id)).status is Status.RUNNING
+
+
+async def test_a_signal_waits_for_the_next_start(path: Path) -> None:
+    id = await leave_waiting(path)
+    async with changing_flows(str(path)) as flows:
+        await flows.signal(id, "word", "hello")
+        assert (await flows.show(id)).status is Status.RUNNING
+    async with running(path) as flows:
+        assert await (await flows.handle(id)).result(timeout=10) == "hello"
+    assert done == ["began"]
+
+
+async def test_a_paused_flow_rests_until_it_is_resumed(path: Path) -> None:
+    id = await leave_waiting(path)
+    async with changing_flows(str(path)) as flows:
+        await flows.pause(id)
+    async with running(path) as flows:
+        assert (await flows.show(id)).status is Status.PAUSED
+        await flows.signal(id, "word", "hello")
+    async with changing_flows(str(path)) as flows:
+        await flows.resume(id)
+    async with running(path) as flows:
+        assert await (await flows.handle(id)).result(timeout=10) == "hello"
+
+
+async def test_a_killed_flow_has_ended(path: Path) -> None:
+    id = await leave_waiting(path)
+    async with changing_flows(str(path)) as flows:
+        await flows.kill(id, "not wanted any more")
+        view = await flows.show(id)
+        assert (view.status, view.error) == (Status.KILLED, "FlowKilled: not wanted any more")
+        assert view.ended_at is not None
+        with pytest.raises(UsageError, match="has ended: it is killed"):
+            await flows.kill(id)
+
+
+async def test_the_peer_of_a_killed_flow_is_told(path: Path) -> None:
+    async with running(path) as flows:
+        asking = await flows.begin(ask, "alpha")
+
+        async def is_asked() -> bool:
+            views = await flows.list(name="answer")
+            return bool(views) and bool(await flows.history(views[0].id))
+
+        await eventually(is_asked, "somebody answers")
+        answering = await flows.list(name="answer")
+    async with changing_flows(str(path)) as others:
+        await others.kill(answering[0].id)
+    async with running(path) as flows:
+        with pytest.raises(PeerFailed):
+            await (await flows.handle(asking.id)).result(timeout=10)
+        failed = await flows.show(asking.id)
+    async with reading_flows(str(path)) as others:
+        killed = await others.show(answering[0].id)
+    assert failed.error_id == killed.error_id
+
+
+async def test_a_parked_flow_is_tried_again_however_often_its_process_died(path: Path) -> None:
+    global is_broken
+    id = await leave_parked(path)
+    async with changing_flows(str(path)) as flows:
+        head = await flows.head_of(id)
+        head.recoveries = flows.config.recoveries_max + 1
+        row = tables.head_row(head)
+        await flows.engine.store.write(
+            lambda ledger: tables.update_head(ledger.database, row, with_arguments=False)
+        )
+    async with running(path) as running_flows:
+        assert (await running_flows.show(id)).status is Status.PARKED
+    async with changing_flows(str(path)) as flows:
+        await flows.retry(id)
+        assert (await flows.show(id)).status is Status.RUNNING
+        with pytest.raises(UsageError, match=f"flow {id}: .* cannot retry"):
+            await flows.retry(id)
+    is_broken = False
+    async with running(path) as flows:
+        assert await (await flows.handle(id)).result(timeout=10) == "mended"
+    assert done == ["once"]
+
+
+async def test_a_fork_goes_on_from_a_step_as_another_flow(path: Path) -> None:
+    global is_broken
+    id = await leave_parked(path)
+    async with changing_flows(str(path)) as flows:
+        copy = await flows.fork(id, 1)
+        assert copy not in (id, "")
+        assert await flows.history(copy) == await flows.history(id)
+        with pytest.raises(UsageError, match="there is no 7"):
+            await flows.fork(id, 7)
+        await flows.kill(id)
+    is_broken = False
+    async with running(path) as flows:
+        assert await (await flows.handle(copy)).result(timeout=10) == "mended"
+        handle = await flows.begin(break_down, "twice")
+        assert handle.id > copy > id
+        assert await handle.result(timeout=10) == "mended"
+    assert done == ["once", "twice"]
+
+
+async def test_the_same_in_a_database_of_a_server() -> None:
+    with fresh_database() as dsn:
+        id = await leave_waiting(dsn)
+        async with running(dsn), reading_flows(dsn) as flows:
+            assert [it.id for it in await flows.list()] == [id]
+            with pytest.raises(StoreLocked, match="or have node alpha do this"):
+                async with changing_flows(dsn):
+                    pytest.fail("it was opened")
+        async with changing_flows(dsn) as flows:
+            await flows.signal(id, "word", "hello")
+        async with running(dsn) as flows_of_node:
+            assert await (await flows_of_node.handle(id)).result(timeout=10) == "hello"
+
+
+async def test_looking_and_changing_count_for_nothing(path: Path) -> None:
+    """Neither is a start of the node: nothing is tried, and nobody seems to have died."""
+    id = await leave_parked(path)
+    async with reading_flows(str(path)) as flows:
+        before = await flows.show(id)
+        heads = await flows.head_of(id)
+    async with changing_flows(str(path)) as flows:
+        assert await flows.show(id) == before
+        assert (await flows.head_of(id)).recoveries == heads.recoveries
+
+
+async def test_an_id_that_is_none(path: Path) -> None:
+    await leave_parked(path)
+    async with reading_flows(str(path)) as flows:
+        for id in ("7", "no id", "7" * 16, "f" * 16, "f" * 40):
+            with pytest.raises(NoSuchFlow):
+                await flows.show(id)

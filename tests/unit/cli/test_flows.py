@@ -1,0 +1,250 @@
+"""`postroad flow` on the store of a node that is stopped, and of one that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from postroad import MessagingService
+from postroad.cli.main import run
+from postroad.durable import Mail, SqliteStore, StaticDirectory
+from postroad.flows import Flow, Flows, flow
+from tests.integration.durable.mail_pairs import eventually
+
+paid: list[str] = []
+
+
+@flow
+async def approve(flow: Flow, order: str) -> str:
+    await flow.step(order.upper, name="register")
+    flow.progress(f"order {order} waits for approval")
+    return await flow.signal("approved", str)
+
+
+@flow
+async def pay(flow: Flow, order: str) -> None:
+    await flow.step(print_check, order)
+
+
+def print_check(order: str) -> None:
+    if order not in paid:
+        raise ValueError("no paper\nin the printer")
+
+
+def use_flows(path: Path, work: Callable[[Flows], Awaitable[None]]) -> None:
+    """Run a node on a store, and stop it."""
+
+    async def main() -> None:
+        async with (
+            MessagingService("demo", "alpha") as service,
+            Mail(service, SqliteStore(path), directory=StaticDirectory()) as mail,
+            Flows(mail, [approve, pay]) as flows,
+        ):
+            await work(flows)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with a flow that waits for approval, and one that is parked."""
+    path = tmp_path / "alpha.db"
+    paid.clear()
+
+    async def fill(flows: Flows) -> None:
+        waiting = await flows.begin_as("order-7", approve, "seven")
+        await flows.begin(pay, "eight")
+
+        async def is_filled() -> bool:
+            steps = await flows.history(waiting.id)
+            return bool(steps) and len(await flows.list("parked")) == 1
+
+        await eventually(is_filled, "one waits and one is parked")
+
+    use_flows(path, fill)
+    return path
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def id_of(path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert run(["flow", "list", "--store", str(path), "--name", name, "--json"]) == 0
+    id: str = json.loads(capsys.readouterr().out)[0]["id"]
+    return id
+
+
+def status_of(path: Path, id: str, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert run(["flow", "show", "--store", str(path), id, "--json"]) == 0
+    status: str = json.loads(capsys.readouterr().out)["status"]
+    return status
+
+
+def result_of(path: Path, id: str) -> object:
+    """What becomes of a flow when the node is started again."""
+    results: list[object] = []
+
+    async def wait(flows: Flows) -> None:
+        results.append(await (await flows.handle(id)).result(timeout=10))
+
+    use_flows(path, wait)
+    return results[0]
+
+
+def test_flows_are_listed_the_newest_first(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["flow", "list", "--store", str(path)]) == 0
+    heading, parked, waiting = told(capsys)
+    assert heading.split() == ["ID", "STATUS", "NAME", "STARTED", "NOTES"]
+    assert parked.split()[1:3] == ["parked", "pay"]
+    assert parked.endswith("  ValueError: no paper")
+    assert waiting.split()[1:3] == ["running", "approve"]
+    assert waiting.endswith("  as order-7, order seven waits for approval")
+
+
+def test_a_list_is_narrowed_down(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["flow", "list", "--store", str(path), "--status", "parked"]) == 0
+    assert [line.split()[2] for line in told(capsys)[1:]] == ["pay"]
+    newest = id_of(path, "pay", capsys)
+    assert run(["flow", "list", "--store", str(path), "--before", newest]) == 0
+    assert [line.split()[2] for line in told(capsys)[1:]] == ["approve"]
+    assert run(["flow", "list", "--store", str(path), "--name", "nobody"]) == 0
+    assert told(capsys) == ["No flows."]
+    assert run(["flow", "list", "--store", str(path), "--status", "odd"]) == 2
+    assert run(["flow", "list", "--store", str(path), "--limit", "0"]) == 1
+
+
+def test_a_flow_is_shown_with_its_trouble(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    id = id_of(path, "pay", capsys)
+    assert run(["flow", "show", "--store", str(path), id]) == 0
+    lines = told(capsys)
+    assert lines[0] == f"flow {id}: pay, version 1"
+    assert "status: parked" in lines
+    assert "error: ValueError: no paper" in lines
+    assert "Traceback (most recent call last):" in lines
+
+
+def test_the_steps_of_a_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    id = id_of(path, "approve", capsys)
+    assert run(["flow", "history", "--store", str(path), id]) == 0
+    heading, step = told(capsys)
+    assert heading.split() == ["STEP", "PLACE", "KIND", "NAME", "AT", "RESULT"]
+    assert step.split()[:4] == ["0", "0", "step", "register"]
+    assert step.endswith("'SEVEN'")
+    assert run(["flow", "history", "--store", str(path), id, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["value"] == "SEVEN"
+    assert run(["flow", "history", "--store", str(path), id_of(path, "pay", capsys)]) == 0
+    assert told(capsys) == ["No steps yet."]
+
+
+def test_a_parked_flow_is_tried_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    id = id_of(path, "pay", capsys)
+    assert run(["flow", "retry", "--store", str(path)]) == 2
+    assert run(["flow", "retry", "--store", str(path), id, "--all"]) == 2
+    assert "either ids of flows, or --all" in capsys.readouterr().err
+    assert run(["flow", "retry", "--store", str(path), "--all"]) == 0
+    assert told(capsys) == ["1 flow will be tried again when the node is started."]
+    assert run(["flow", "retry", "--store", str(path), "--all"]) == 0
+    assert told(capsys) == ["0 flows will be tried again when the node is started."]
+    assert status_of(path, id, capsys) == "running"
+    paid.append("eight")
+    assert result_of(path, id) is None
+
+
+def test_a_killed_flow_has_ended(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [id_of(path, "pay", capsys), id_of(path, "approve", capsys)]
+    why = ["--reason", "paid by hand"]
+    assert run(["flow", "kill", "--store", str(path), *ids, *why, "--yes"]) == 0
+    assert told(capsys) == ["2 flows killed."]
+    assert run(["flow", "show", "--store", str(path), ids[1]]) == 0
+    assert "error: FlowKilled: paid by hand" in told(capsys)
+    assert run(["flow", "kill", "--store", str(path), ids[0], "--yes"]) == 1
+    assert "has ended: it is killed" in capsys.readouterr().err
+
+
+def test_killing_is_asked_about(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = id_of(path, "pay", capsys)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert run(["flow", "kill", "--store", str(path), id]) == 130
+    assert status_of(path, id, capsys) == "parked"
+
+
+def test_a_paused_flow_waits_to_be_resumed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    id = id_of(path, "approve", capsys)
+    assert run(["flow", "pause", "--store", str(path), id]) == 0
+    assert told(capsys) == ["1 flow paused."]
+    assert status_of(path, id, capsys) == "paused"
+    assert run(["flow", "pause", "--store", str(path), id]) == 1
+    assert f"flow {id}: a flow that is paused cannot pause" in capsys.readouterr().err
+    assert run(["flow", "resume", "--store", str(path), id]) == 0
+    assert told(capsys) == ["1 flow will go on when the node is started."]
+    assert status_of(path, id, capsys) == "running"
+
+
+def test_a_signal_reaches_the_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    id = id_of(path, "approve", capsys)
+    assert run(["flow", "signal", "--store", str(path), id, "approved", "yes"]) == 2
+    assert "is not JSON" in capsys.readouterr().err
+    assert run(["flow", "signal", "--store", str(path), id, "approved", '"yes"']) == 0
+    assert told(capsys) == [f"Signal approved waits for flow {id}."]
+    assert result_of(path, id) == "yes"
+
+
+def test_a_fork_is_another_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    id = id_of(path, "approve", capsys)
+    assert run(["flow", "fork", "--store", str(path), id, "1"]) == 0
+    (copy,) = told(capsys)
+    assert copy > id
+    assert run(["flow", "signal", "--store", str(path), copy, "approved", '"fork"']) == 0
+    assert result_of(path, copy) == "fork"
+    assert status_of(path, id, capsys) == "running"
+    assert run(["flow", "fork", "--store", str(path), id, "9"]) == 1
+    assert "there is no 9" in capsys.readouterr().err
+
+
+def test_a_running_node_is_looked_at_and_left_alone(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id = id_of(path, "approve", capsys)
+
+    async def meddle(flows: Flows) -> None:
+        listed = await asyncio.to_thread(run, ["flow", "list", "--store", str(path)])
+        killed = await asyncio.to_thread(run, ["flow", "kill", "--store", str(path), id, "--yes"])
+        assert (listed, killed) == (0, 1)
+        assert (await flows.show(id)).status == "running"
+
+    use_flows(path, meddle)
+    captured = capsys.readouterr()
+    assert id in captured.out
+    assert "stop that one first, or have node alpha do this itself" in captured.err
+
+
+def test_an_id_nobody_has(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = "0" * 14 + "77"
+    assert run(["flow", "show", "--store", str(path), nobody]) == 1
+    assert capsys.readouterr().err == f"postroad: no flow {nobody} is known here\n"
+    assert run(["flow", "kill", "--store", str(path), "no id", "--yes"]) == 1
+    assert "is no id of a flow" in capsys.readouterr().err
+
+
+def test_a_store_that_never_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(tmp_path / "none.db")
+    assert run(["flow", "list", "--store", store]) == 1
+    assert run(["flow", "retry", "--store", store, "--all"]) == 1
+    assert capsys.readouterr().err.count("was never used by a node") == 2
+    assert list(tmp_path.glob("*.db")) == []
+
+
+def test_an_unknown_verb_of_flows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["flows", "list"]) == 2
+    assert "Did you mean 'flow'?" in capsys.readouterr().err
+    assert run(["flow", "lst"]) == 2
