@@ -10,6 +10,7 @@ from tests.simulation.brokers.scenario import run_brokers
 from tests.simulation.cells.scenario import run_cells
 from tests.simulation.cluster.scenario import run_cluster
 from tests.simulation.durable.scenario import run_durable
+from tests.simulation.flows.scenario import run_flows
 from tests.simulation.services.scenario import run_services
 from tests.simulation.wire.scenario import run_wire
 
@@ -19,6 +20,7 @@ SCENARIOS: dict[str, Scenario] = {
     "wire": run_wire,
     "cluster": run_cluster,
     "durable": run_durable,
+    "flows": run_flows,
     "cells": run_cells,
     "services": run_services,
     "brokers": run_brokers,

@@ -35,8 +35,17 @@ class Admission:
     async def open(self) -> None:
         """Count those that run already."""
         for (name, status), number in (await self._engine.store.read(tables.count)).items():
-            if status in ACTIVE:
+            if status not in ACTIVE:
+                continue
+            if self._engine.registry.find(name) is not None:
                 self.slots.add(name, number)
+            else:
+                await self._count_renamed(name, status)
+
+    async def _count_renamed(self, name: str, status: Status) -> None:
+        for head in await self._engine.store.read(tables.list_idle, status, name):
+            definition = self._engine.assembly.definition_of(head)
+            self.slots.add(name if definition is None else definition.name)
 
     async def wake_idle(self) -> None:
         """Take up those that no timer and no message wakes: there may be code for them now."""
@@ -54,6 +63,11 @@ class Admission:
             self._begin(head, Began())
         for definition in self._engine.registry:
             await self._fill(definition)
+        for name, status in await self._engine.store.read(tables.count):
+            if status is Status.QUEUED and self._engine.registry.find(name) is None:
+                # Responders are known by whom they respond to: this one has another name now.
+                for head in await self._engine.store.read(tables.list_idle, status, name):
+                    self._begin(head, Began())
 
     def _begin(self, head: Head, event: Began | Retried) -> None:
         """Begin a flow or go on with it, now or when there is room."""

@@ -21,6 +21,7 @@ class FlowCommit(Unit):
     """Steps, what was consumed for them, and what is sent because of them: all of it or nothing.
 
     Attributes:
+        earlier: those that come before it, where it is committed by a transaction.
         runs: functions to run when it is durable.
         is_duplicate: whether it was found to be the beginning of a flow that exists.
         is_counted: whether the flow is one of those that run, once it is durable.
@@ -33,6 +34,7 @@ class FlowCommit(Unit):
         "_mail",
         "_on_settled",
         "_posts",
+        "earlier",
         "flow",
         "head",
         "is_counted",
@@ -53,6 +55,7 @@ class FlowCommit(Unit):
         on_settled: Callable[[FlowCommit, Exception | None], None],
     ) -> None:
         super().__init__()
+        self.earlier: list[FlowCommit] = []
         self.flow = head.id
         # As it is after this transition; by the time of the commit it may have changed again.
         self.head = head
@@ -75,19 +78,23 @@ class FlowCommit(Unit):
             transition.forgets_mail = has_kept
 
     def apply(self, ledger: Ledger) -> None:
-        if self._lane.is_broken or any(it.is_void for it in self._handlings):
+        units = [*self.earlier, self]
+        handlings = [handling for unit in units for handling in unit._handlings]
+        posts = [post for unit in units for post in unit._posts]
+        if self._lane.is_broken or any(it.is_void for it in handlings):
             self._lane.is_broken = True
             raise TransactionLost("what comes before this step could not be committed")
         try:
-            earlier = check_posts(ledger, self._posts)
+            known = check_posts(ledger, posts)
         except PostroadError:
             self._lane.is_broken = True
             raise
-        for handling in self._handlings:
+        for handling in handlings:
             handling.apply(ledger)
-        self._write(ledger)
+        for unit in units:
+            unit._write(ledger)
         if not self.is_duplicate:
-            append_posts(ledger, self._posts, earlier)
+            append_posts(ledger, posts, known)
 
     def _write(self, ledger: Ledger) -> None:
         database, transition, flow = ledger.database, self.transition, self.flow
@@ -113,6 +120,8 @@ class FlowCommit(Unit):
             tables.delete_mail(database, transition.takes)
 
     def settle(self, error: Exception | None) -> None:
+        for unit in self.earlier:
+            unit.settle(error)
         for handling in self._handlings:
             handling.settle(error)
         self._on_settled(self, error)

@@ -151,6 +151,9 @@ class Engine:
     def _make_machine(self, resident: Resident, head: Head, **known: Any) -> Machine:
         if head.origin is not None:
             self.responders[_origin_key(head)] = head.id
+            # What responds to it may be called otherwise now.
+            if (definition := self.assembly.definition_of(head)) is not None:
+                head.name = definition.name
         resident.is_counted = resident.was_counted = head.status in ACTIVE
         return self.assembly.make_machine(resident, head, **known)
 
@@ -277,10 +280,13 @@ class Engine:
         unit.is_counted = resident.is_counted
         turn = None if tx is None else tx.close()
         if turn is None:
-            self.store.submit(unit)
+            resident.held.append(unit)
+            resident.release(self.store)
         elif turn.is_lost:
+            resident.release(self.store)
             unit.settle(TransactionLost("the transaction took too long and was undone"))
         else:
+            unit.earlier = resident.take_held()
             turn.end(unit)
 
     def _on_settled(
@@ -306,10 +312,8 @@ class Engine:
             self._pass_on(resident)
             self.results.tell(unit.head)
         else:
-            machine = resident.machine
-            assert machine is not None
             # Some may have come to their end meanwhile: a flow that was read again asks for all.
-            self._stepping.start(resident.id, [it for it in unit.runs if machine.waits_for(it)])
+            self._stepping.start(resident.id, resident.still_asked(unit.runs))
             if unit.transition.is_new and unit.head.status is Status.QUEUED:
                 self.admission.fill(unit.head.name)
             self._look_after(resident)
@@ -487,8 +491,8 @@ class Engine:
 
     def _on_timer(self, resident: Resident) -> None:
         resident.timer = None
-        if self.residents.get(resident.id) is resident and resident.can_handle:
-            self.handle(resident, Woke())
+        if self.residents.get(resident.id) is resident:
+            self.tell(resident.id, Woke())
 
 
 def _origin_key(head: Head) -> tuple[str, int, int]:

@@ -419,11 +419,12 @@ class Machine:
         turn = move(head.status, happening)
         was, head.status = head.status, turn.status
         self._transition.is_head_changed = True
-        if trouble is not None:
-            head.trouble = trouble
-        elif happening in (Happening.FINISH, Happening.CONTINUE):
+        head.trouble = trouble or head.trouble
+        if happening in (Happening.FINISH, Happening.CONTINUE):
             head.trouble = None
             head.attempts = head.recoveries = 0
+        elif was in (Status.PARKED, Status.PAUSED):
+            head.recoveries = 0
         for effect in turn.effects:
             self._do(effect, was)
 

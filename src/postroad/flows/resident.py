@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 from postroad.durable.handling import Lane
 
+from .asks import Ask
 from .events import Event
 
 if TYPE_CHECKING:
     from postroad.durable import Transaction
+    from postroad.durable.store import Store
 
     from .commit import FlowCommit
     from .handle import Flow
     from .machine import Machine
+    from .steps import StepTransaction
 
 Wish = tuple[Event, asyncio.Future[None] | None]
 """An event, with whoever wants to know when what follows from it is durable."""
@@ -34,12 +37,15 @@ class Resident:
         pins: how many need it to stay in memory.
         timer: for the time it must be looked at.
         tx: the transaction whose statements run; nothing else happens meanwhile.
+        step_txs: those of steps.
+        held: commits that wait for one of them, which would come before them otherwise.
         is_counted: whether it is one of those that may run at the same time.
         was_counted: the same of what is in the store.
     """
 
     __slots__ = (
         "flow",
+        "held",
         "id",
         "is_counted",
         "is_read",
@@ -48,6 +54,7 @@ class Resident:
         "newest",
         "pending",
         "pins",
+        "step_txs",
         "timer",
         "tx",
         "was_counted",
@@ -67,6 +74,8 @@ class Resident:
         self.pins = 0
         self.timer: asyncio.TimerHandle | None = None
         self.tx: Transaction | None = None
+        self.step_txs: list[StepTransaction] = []
+        self.held: list[FlowCommit] = []
         self.is_counted = False
         self.was_counted = False
 
@@ -77,12 +86,31 @@ class Resident:
         return not is_busy and self.machine is not None
 
     @property
-    def can_handle(self) -> bool:
-        """Whether it can take up events: it was read, and nothing of it is lost or put away."""
+    def is_sound(self) -> bool:
+        """Whether it was read, and nothing of it is lost or put away."""
         machine = self.machine
-        if machine is None or machine.is_spent:
-            return False
-        return self.tx is None and not self.lane.is_broken
+        return machine is not None and not machine.is_spent and not self.lane.is_broken
+
+    @property
+    def can_handle(self) -> bool:
+        """Whether it can take up events."""
+        return self.is_sound and self.tx is None
+
+    def take_held(self) -> list[FlowCommit]:
+        """The commits that were held, in order."""
+        held, self.held = self.held, []
+        return held
+
+    def release(self, store: Store) -> None:
+        """Submit what was held, unless the transaction of a step comes before it."""
+        if not any(it.is_begun for it in self.step_txs):
+            for unit in self.take_held():
+                store.submit(unit)
+
+    def still_asked(self, asks: list[Ask]) -> list[Ask]:
+        """Those of them that the code waits for now."""
+        machine = self.machine
+        return [] if machine is None else [it for it in asks if machine.waits_for(it)]
 
     async def wait_until_read(self) -> None:
         """Wait until it was read, or will not be."""

@@ -17,7 +17,7 @@ from .head import show_id
 from .records import Position
 from .requests import Statement, Step
 from .resident import Resident
-from .steps import Functions, form_of, pause_s
+from .steps import Functions, StepTransaction, form_of, pause_s
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -121,7 +121,8 @@ class Stepping:
         engine = self._engine
         # To read it while its transaction is open could mean to wait for oneself.
         resident = await engine.pin(id)
-        tx = Transaction(engine.store, engine.mail.clerk)
+        tx = StepTransaction(engine.store, engine.mail.clerk)
+        resident.step_txs.append(tx)
         try:
             try:
                 step_id = await self._step_id(id, step)
@@ -131,12 +132,24 @@ class Stepping:
             except BaseException:
                 tx.undo()
                 raise
-            if resident.can_handle:
-                engine.handle(resident, StepDone(step.position, value), None, tx)
-            else:
-                tx.undo()
+            self._conclude(resident, step, value, tx)
         finally:
+            resident.step_txs.remove(tx)
+            if tx.is_begun:
+                tx.undo()
+            resident.release(engine.store)
             engine.unpin(resident)
+
+    def _conclude(self, resident: Resident, step: Step, value: Any, tx: Transaction) -> None:
+        """Give a flow what a step returned, in the commit of what it did."""
+        if not resident.is_sound:
+            # What is read of the flow next asks for the step again.
+            tx.undo()
+        elif resident.tx is None:
+            self._engine.handle(resident, StepDone(step.position, value), None, tx)
+        else:
+            tx.undo()
+            raise TransactionLost("another transaction of the flow has begun")
 
     def run_statement(self, resident: Resident, statement: Statement) -> None:
         """Run a statement of the transaction a flow is in; it begins with the first."""

@@ -6,14 +6,21 @@ import asyncio
 import functools
 import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroad.core.errors import TransactionLost, UsageError
 from postroad.durable import Transaction
+from postroad.durable.posting import Clerk
+from postroad.durable.store import Store
+from postroad.durable.store.database import Row
+from postroad.durable.store.turn import Turn
 
 from .requests import Step
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _INJECTED = ("tx", "connection", "sql_session", "step_id")
 
@@ -60,6 +67,40 @@ def _check(function: Callable[..., Any], form: Form) -> None:
             f"step {function!r} has a parameter {min(blocking)}, so it must not be an `async def`; "
             "one that is can have a parameter `tx` instead"
         )
+
+
+class StepTransaction(Transaction):
+    """The transaction of a step.
+
+    Attributes:
+        is_begun: whether it runs statements, or waits to: what is submitted now comes after it.
+    """
+
+    __slots__ = ("is_begun",)
+
+    def __init__(self, store: Store, clerk: Clerk) -> None:
+        super().__init__(store, clerk)
+        self.is_begun = False
+
+    async def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
+        self.is_begun = True
+        return await super().execute(statement, parameters)
+
+    async def run(
+        self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        self.is_begun = True
+        return await super().run(function, *args, **kwargs)
+
+    async def run_session(
+        self, function: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        self.is_begun = True
+        return await super().run_session(function, *args, **kwargs)
+
+    def close(self) -> Turn | None:
+        self.is_begun = False
+        return super().close()
 
 
 class Functions:

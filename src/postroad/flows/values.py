@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from .errors import StepFailed, Unrecordable
+from .errors import FlowError, StepFailed, Unrecordable
 
 _encoder = msgspec.msgpack.Encoder()
 # The order of a set is another one in every process.
@@ -132,7 +132,10 @@ def clean(text: str) -> str:
 
 
 def make_error(failure: Failure) -> Exception:
-    """The error that was written down, or StepFailed where its class cannot be made again."""
+    """The error that was written down.
+
+    Where its class cannot be made again it is StepFailed, or FlowError if it was one.
+    """
     module, _, name = failure.kind.partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -144,4 +147,7 @@ def make_error(failure: Failure) -> Exception:
             made = None
         if type(made) is found and _text_of(made) == failure.text:
             return made
+    if isinstance(found, type) and issubclass(found, FlowError):
+        # What it means for the flow matters more than its class.
+        return FlowError(failure.text)
     return StepFailed(failure.text, failure.kind)

@@ -317,3 +317,30 @@ async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: 
         parked = await alpha.until(handle.id, Status.PARKED)
         assert difference in str(parked.detail)
     await alpha.flows.kill(handle.id)
+
+
+async def test_a_responder_that_has_another_name_goes_on_with_its_sessions(
+    nodes: FlowNodes,
+) -> None:
+    @flow
+    async def ask(flow: Flow, peer: str) -> int:
+        return await flow.open(peer).send_and_receive(1, int)
+
+    async def reply(flow: Flow, session: Session) -> None:
+        number = await session.receive(int)
+        await session.send(number + await flow.signal("go", int))
+
+    before = responds_to("ask", name="before", concurrency=1)(reply)
+    after = responds_to("ask", name="after", concurrency=1)(reply)
+    alpha = await nodes.start("alpha", ask)
+    beta = await nodes.start("beta", before)
+    handles = [await alpha.begin(ask, "beta") for _ in range(4)]
+    replies = await beta.until_listed("before", None, 4)
+    await beta.restart_flows(after)
+    for view in replies:
+        await beta.until(view.id, Status.RUNNING)
+        assert len(await beta.flows.list(Status.RUNNING)) == 1
+        await beta.flows.signal(view.id, "go", 10)
+    assert [await it.result(10) for it in handles] == [11] * 4
+    assert await beta.flows.drain(timeout=10) == 0
+    await beta.until_listed("after", Status.DONE, 4)

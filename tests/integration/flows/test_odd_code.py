@@ -14,6 +14,13 @@ from .flow_nodes import FlowNodes
 pytestmark = pytest.mark.integration
 
 
+class Fussy(FlowError):
+    """Cannot be made again from its arguments."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(f"because {reason}")
+
+
 @flow
 async def fine(flow: Flow) -> str:
     return await flow.step(str, "fine")
@@ -258,3 +265,24 @@ async def test_values_and_errors_that_are_hard_to_write_down(nodes: FlowNodes) -
     seen = await alpha.run(work)
     assert seen[:3] == ["Unrecordable", "Unrecordable", "StepFailed"]
     assert seen[3] in ("ValueError", "StepFailed")
+
+
+async def test_a_flow_error_that_cannot_be_made_again_is_still_one(nodes: FlowNodes) -> None:
+    def fuss() -> None:
+        raise Fussy(reason="of the step")
+
+    @flow
+    async def fail_in_step(flow: Flow) -> None:
+        await flow.step(fuss)
+
+    @flow
+    async def fail_in_code(flow: Flow) -> None:
+        await flow.step(str, 1)
+        raise Fussy(reason="of the code")
+
+    alpha = await nodes.start("alpha", fail_in_step, fail_in_code)
+    for definition, text in ((fail_in_step, "of the step"), (fail_in_code, "of the code")):
+        handle = await alpha.begin(definition)
+        with pytest.raises(FlowError, match=f"because {text}"):
+            await handle.result(10)
+        assert (await alpha.flows.show(handle.id)).status is Status.FAILED

@@ -67,9 +67,7 @@ async def test_nothing_is_left_in_the_store_but_the_flows(nodes: FlowNodes) -> N
 @flow
 async def bargain(flow: Flow, peer: str, rounds: int) -> list[Offer]:
     session = flow.open(peer)
-    return [
-        await session.send_and_receive(Offer("tea", number), Offer) for number in range(rounds)
-    ]
+    return [await session.send_and_receive(Offer("tea", number), Offer) for number in range(rounds)]
 
 
 @responds_to(bargain)
@@ -113,6 +111,35 @@ async def test_messages_arrive_in_order_in_both_directions(nodes: FlowNodes) -> 
     assert await alpha.run(pour, "beta", 60) == [-number for number in range(60)]
     (poured,) = await beta.until_listed("pour_back", Status.DONE)
     assert await beta.result(poured.id) == list(range(60))
+
+
+@flow
+async def heap_up(flow: Flow, peer: str) -> list[int]:
+    session = flow.open(peer)
+    for number in range(12):
+        await session.send(number)
+    return await session.receive(list[int])
+
+
+@responds_to(heap_up)
+async def work_off(flow: Flow, session: Session) -> None:
+    done = []
+    for _ in range(12):
+        number = await session.receive(int)
+        done.append(await flow.step(abs, number))
+        if number == 5:
+            await flow.signal("go", bool)
+    await session.send(done)
+
+
+async def test_messages_that_wait_are_given_once(nodes: FlowNodes) -> None:
+    alpha, beta = await nodes.pair(heap_up, work_off)
+    handle = await alpha.begin(heap_up, "beta")
+    (working,) = await beta.until_listed("work_off", Status.RUNNING)
+    await beta.until_steps(working.id, 12)
+    await beta.restart()
+    await beta.flows.signal(working.id, "go", True)
+    assert await handle.result(10) == list(range(12))
 
 
 @flow

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy
 
 from postroad.durable import Transaction
-from postroad.flows import Flow, Retry, Session, Status, flow, responds_to
+from postroad.flows import Flow, FlowTimeout, Retry, Session, Status, flow, responds_to
 from tests.integration.durable.mail_pairs import Recorder
 
 from .flow_nodes import FlowNodes
@@ -282,3 +282,38 @@ async def test_an_open_transaction_is_killed_or_stopped(nodes: FlowNodes) -> Non
         await alpha.restart()
     assert await alpha.result(handle.id) == "booked"
     assert calls == [1, 1, 1]
+
+
+async def test_what_is_said_while_a_transaction_is_open_is_read_once(nodes: FlowNodes) -> None:
+    began, is_free = asyncio.Event(), asyncio.Event()
+
+    async def book_slowly(tx: Transaction) -> None:
+        await create_books(tx)
+        began.set()
+        await is_free.wait()
+
+    @flow
+    async def listen(flow: Flow) -> list[str]:
+        await flow.step(book_slowly)
+        seen = [await flow.signal("text", str)]
+        await flow.signal("end", bool)
+        try:
+            seen.append(await flow.signal("text", str, timeout=0.02))
+        except FlowTimeout:
+            seen.append("no more")
+        return seen
+
+    alpha = await nodes.start("alpha", listen)
+    handle = await alpha.begin(listen)
+    async with asyncio.timeout(10):
+        await began.wait()
+        # It cannot be durable before the transaction is over.
+        signalling = asyncio.ensure_future(alpha.flows.signal(handle.id, "text", "once"))
+        await asyncio.sleep(0.02)
+        is_free.set()
+        await signalling
+    await alpha.until_steps(handle.id, 2)
+    assert await alpha.rows("SELECT COUNT(*) FROM postroad_flow_mail") == [(0,)]
+    await alpha.restart_flows()
+    await alpha.flows.signal(handle.id, "end", True)
+    assert await alpha.result(handle.id) == ["once", "no more"]

@@ -90,6 +90,25 @@ async def test_a_plain_function_keeps_nobody_waiting(nodes: FlowNodes) -> None:
     assert await alpha.run(meet) == [True, True]
 
 
+async def test_more_functions_than_threads(nodes: FlowNodes) -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> int:
+        running.append(number)
+        most.append(len(running))
+        running.remove(number)
+        return number
+
+    @flow
+    async def many(flow: Flow) -> list[int]:
+        return await flow.gather(*(flow.step(work, number) for number in range(30)))
+
+    alpha = await nodes.start("alpha", many, threads=2)
+    assert await alpha.run(many) == list(range(30))
+    assert max(most) <= 2
+
+
 async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
     def move(point: Point, *, by: int = 1) -> Point:
         return Point(point.x + by, point.y + by)
@@ -186,7 +205,8 @@ async def test_each_attempt_has_its_time(nodes: FlowNodes) -> None:
 
     async def slow() -> str:
         calls.append(1)
-        await asyncio.sleep(0 if len(calls) > 2 else 60)
+        if len(calls) <= 2:
+            await asyncio.Event().wait()
         return "in time"
 
     @flow

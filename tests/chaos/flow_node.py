@@ -1,0 +1,269 @@
+"""A bank with flows, as a process of its own.
+
+`python -m tests.chaos.flow_node NAME DIRECTORY PORT CODE [POINT WHERE COUNT]`
+
+Its store is in the directory. CODE is one of those of `flow_bank`. Prints its address, then does
+what the lines it reads say, and ends when its input does. With a fault point, it is killed when
+that is reached for that time, even while it starts.
+
+Each line it reads is a list in JSON, and so it answers each but the first two with a line:
+
+peer NAME ADDRESS         says where a peer is; "-" if nobody knows
+arm POINT WHERE COUNT     kill this process when the fault point is reached for that time; WHERE
+                          says which times count, as `key=value` with `&` between, or "-" for all:
+                          `flow` a flow's name, `status` its status, `unit` the kind of a commit,
+                          `has` what a flow's transition has, `event` the kind of an event, `step`
+                          a step's name
+begin CLIENT FLOW ARGS    begin a flow, unless one was begun as that; its id when it is durable
+result CLIENT             wait for what came of it: its value, or kind and text of the error
+list                      all flows, the oldest first
+operate WHAT ID ARGS      have something done to a flow; whether that was possible
+forget CLIENT             let go of a flow that has ended
+post PEER QUEUE TEXT      post a message
+schedule NAME CRON FLOW ARGS
+                          have a flow begun again and again
+disk BYTES                have no file grow beyond that from now on; 0 for as it was
+load PEERS PAUSE          pay to peers at random from now on, with a pause after each payment
+rest                      stop that; answers when nothing is being begun any more
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import resource
+import sys
+import time
+from collections.abc import Awaitable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from postroad import MessagingService, run
+from postroad.core import faults
+from postroad.core.errors import NotRunning, PostroadError, StoreUnavailable
+from postroad.durable import Mail, SqliteStore, StaticDirectory
+from postroad.flows import FlowHandle, Flows, FlowsConfig
+from tests.chaos import flow_bank
+from tests.chaos.mail_node import CLUSTER, CONFIG, LIMITS, UNLIMITED, Executioner
+
+FLOWS = FlowsConfig(retry_first_s=0.05, retry_max_s=0.2, recoveries_max=1_000)
+AT_ONCE = 20
+"""Payments of one bank under load that have not ended."""
+
+
+class FlowExecutioner(Executioner):
+    """Kills this process at the n-th time that a fault point is reached with certain details."""
+
+    def __init__(self, flows: Flows, where: str, count: int) -> None:
+        super().__init__("-", count)
+        self._flows = flows
+        self._where = [] if where == "-" else [it.partition("=")[::2] for it in where.split("&")]
+
+    def __call__(self, units: Sequence[Any] = (), **details: Any) -> None:
+        if not self._where or (any(map(self._fits, units)) if units else self._suits(details)):
+            super().__call__()
+
+    def _fits(self, unit: Any) -> bool:
+        """Whether a commit is of the kind that is waited for."""
+        head = getattr(unit, "head", None)
+        found = {"unit": type(unit).__name__, "flow": "", "status": ""}
+        if head is not None:
+            found |= {"flow": head.name, "status": str(head.status)}
+        for key, value in self._where:
+            if key == "has":
+                if not getattr(getattr(unit, "transition", None), value, None):
+                    return False
+            elif found[key] != value:
+                return False
+        return True
+
+    def _suits(self, details: dict[str, Any]) -> bool:
+        for key, value in self._where:
+            found = details.get(key)
+            if key == "flow" and isinstance(found, int):
+                found = self._name(found)
+            elif key == "event":
+                found = type(found).__name__
+            if found != value:
+                return False
+        return True
+
+    def _name(self, id: int) -> str:
+        resident = self._flows.engine.residents.get(id)
+        if resident is None or resident.machine is None:
+            return ""
+        return resident.machine.head.name
+
+
+class Bank:
+    """What the commands are about."""
+
+    def __init__(self, mail: Mail, flows: Flows, directory: StaticDirectory) -> None:
+        self._mail = mail
+        self._flows = flows
+        self._directory = directory
+        self._armed = ExitStack()
+        self._load: asyncio.Task[None] | None = None
+        self._is_resting = False
+
+    async def obey(self, command: str, *words: Any) -> None:
+        """Do what a line says."""
+        match command, words:
+            case "peer", (name, address):
+                self._directory.set(name, None if address == "-" else address)
+            case "arm", (point, where, count):
+                self.arm(point, where, count)
+            case "disk", (size,):
+                limit = size or UNLIMITED[1]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, UNLIMITED[1]))
+                say("limited")
+            case "load", (peers, pause):
+                loop = asyncio.get_running_loop()
+                self._load = loop.create_task(self._pay_at_random(peers, pause))
+                say("loading")
+            case "rest", ():
+                self._is_resting = True
+                if self._load is not None:
+                    await self._load
+                say("resting")
+            case _:
+                try:
+                    say(await self._answer(command, *words))
+                except StoreUnavailable:
+                    say("refused")
+
+    async def close(self) -> None:
+        """Begin nothing any more."""
+        if self._load is not None:
+            self._load.cancel()
+            await asyncio.gather(self._load, return_exceptions=True)
+
+    def arm(self, point: str, where: str, count: int | str) -> None:
+        action = FlowExecutioner(self._flows, where, int(count))
+        self._armed.enter_context(faults.armed(point, action))
+
+    async def _answer(self, command: str, *words: Any) -> Any:
+        flows = self._flows
+        match command, words:
+            case "begin", (client, flow, args):
+                return (await flows.begin_as(client, self._find(flow), *args)).id
+            case "result", (client,):
+                return await self._result(client)
+            case "list", ():
+                views = await flows.list(limit=1_000)
+                return [msgspec.to_builtins(it) for it in reversed(views)]
+            case "operate", (what, id, args):
+                return await self._operate(what, id, *args)
+            case "forget", (client,):
+                await flows.forget(client)
+            case "post", (peer, queue, text):
+                await self._mail.post(peer, queue, text.encode())
+            case "schedule", (name, cron, flow, args):
+                await flows.schedule(name, cron, self._find(flow), *args)
+            case _:
+                raise ValueError(f"no such command: {command} {words}")
+        return True
+
+    def _find(self, name: str) -> Any:
+        definition = self._flows.registry.find(name)
+        assert definition is not None, f"no flow {name}"
+        return definition
+
+    async def _result(self, client: str) -> dict[str, Any]:
+        handle = await self._flows.attach(client)
+        try:
+            return {"value": await handle.result()}
+        except PostroadError as error:
+            return {"error": type(error).__name__, "text": str(error)}
+
+    async def _operate(self, what: str, id: str, *args: Any) -> bool:
+        try:
+            await getattr(self._flows, what)(id, *args)
+        except PostroadError:
+            return False
+        return True
+
+    async def _pay_at_random(self, peers: list[str], pause_s: float) -> None:
+        """Begin payments, some of them twice, and some of them of too much."""
+        running = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            while not self._is_resting:
+                await running.acquire()
+                group.create_task(self._pay(peers, running))
+                await asyncio.sleep(pause_s)
+
+    async def _pay(self, peers: list[str], running: asyncio.Semaphore) -> None:
+        payment = f"{self._mail.service.name}-{time.time_ns()}"
+        cents = random.randrange(1, flow_bank.CENTS_MAX * 11 // 10)
+        is_shared = random.random() < 0.2
+
+        def begin() -> Awaitable[FlowHandle[Any]]:
+            begin_as = self._flows.begin_as
+            if is_shared:
+                return begin_as(payment, flow_bank.pay_both, peers, payment, cents)
+            return begin_as(payment, flow_bank.pay, random.choice(peers), payment, cents)
+
+        try:
+            handles = await asyncio.gather(*(begin() for _ in range(random.choice((1, 1, 2)))))
+            await handles[0].result()
+        except NotRunning:
+            return
+        except PostroadError:
+            assert cents > flow_bank.CENTS_MAX, f"{payment} of {cents} cents failed"
+        finally:
+            running.release()
+
+
+async def serve(name: str, directory: Path, port: str, code: str, arm: Sequence[str] = ()) -> None:
+    flow_bank.Outside.path = directory / f"{name}.txt"
+    peers = StaticDirectory()
+    service = MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS)
+    mail = Mail(service, SqliteStore(directory / f"{name}.db"), directory=peers, config=CONFIG)
+    flows = Flows(mail, flow_bank.CODE[code], FLOWS)
+    bank = Bank(mail, flows, peers)
+    if arm:
+        point, where, count = arm
+        bank.arm(point, where, count)
+    async with service, mail:
+        async with mail.transaction() as tx:
+            for table in flow_bank.TABLES:
+                await tx.execute(table)
+        async with flows:
+            say(str(service.address))
+            await listen(bank)
+
+
+async def listen(bank: Bank) -> None:
+    """Do what is said, one after the other, until nobody is there any more to say anything."""
+    lines = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    pipe, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer
+    )
+    orders: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def obey() -> None:
+        while True:
+            await bank.obey(*json.loads(await orders.get()))
+
+    async with asyncio.TaskGroup() as group:
+        obeying = group.create_task(obey())
+        # It may wait for something that never comes, and must not outlive whoever waits with it.
+        while line := await lines.readline():
+            orders.put_nowait(line)
+        obeying.cancel()
+    pipe.close()
+    await bank.close()
+
+
+def say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    run(serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:]))

@@ -1,0 +1,93 @@
+"""A process with flows is killed at each fault point, and all comes to the end it must come to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+import postroad.flows  # noqa: F401 - it declares fault points
+from postroad.core import faults
+from tests.chaos import flow_scenarios
+from tests.chaos.flow_plots import PLOTS, Plot, Town
+from tests.chaos.flow_processes import Died, all_ended, flow_nodes, introduce
+from tests.chaos.flow_scenarios import KILLS, PAYEE, PAYER, THIRD, Kill
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+CASES = [
+    pytest.param(plot, kill, id=f"{plot} {kill.victim} {kill.name}".replace(" ", "-"))
+    for plot, kills in KILLS.items()
+    for kill in kills
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lasting_town(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Town]:
+    async with flow_nodes(tmp_path_factory.mktemp("town"), PAYER, PAYEE, THIRD) as banks:
+        yield Town(*banks)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def town(lasting_town: Town) -> Town:
+    """Three banks that run, whatever became of them before."""
+    for bank in lasting_town:
+        if bank.is_dead:
+            await bank.start()
+    introduce([*lasting_town])
+    return lasting_town
+
+
+@pytest.mark.parametrize(("plot", "kill"), CASES)
+async def test_killed(plot: str, kill: Kill, town: Town) -> None:
+    story = PLOTS[plot](town, f"{plot} {kill.victim} {kill.name}".replace(" ", "-"))
+    victim = town.find(kill.victim)
+    victim.tell("arm", kill.point, kill.where, kill.nth)
+    acting = asyncio.get_running_loop().create_task(story.act())
+    try:
+        await live_through(town, story, kill)
+        try:
+            outcome = await acting
+        except Died:
+            outcome = await story.act()
+    finally:
+        acting.cancel()
+        await asyncio.gather(acting, return_exceptions=True)
+    await all_ended(*town, after=str(kill))
+    story.check(outcome)
+    assert [bank.dead for bank in town] == [[]] * len(town)
+
+
+async def live_through(town: Town, story: Plot, kill: Kill) -> None:
+    """Wait until the victim dies, and start it again."""
+    victim = town.find(kill.victim)
+    await victim.dies()
+    story.on_death()
+    if kill.again:
+        await victim.launch("usual", kill.again, "-", "1")
+        await victim.dies()
+    await victim.start()
+    introduce([*town])
+
+
+async def test_every_fault_point_of_flows_kills_somebody() -> None:
+    points = {name for name in faults.names() if name.startswith("flows.")}
+    kills = [kill for kills in KILLS.values() for kill in kills]
+    killing = {it for kill in kills for it in (kill.point, kill.again)}
+    assert points - killing == set(flow_scenarios.SCHEDULED)
+
+
+async def test_every_scenario_is_told_and_played() -> None:
+    played = {id for kills in KILLS.values() for kill in kills for id in kill.ids.split()}
+    expected = flow_scenarios.ALL - flow_scenarios.TROUBLES - flow_scenarios.SIMULATED
+    assert expected <= played <= flow_scenarios.ALL
+    lines = (flow_scenarios.__doc__ or "").splitlines()
+    told = [line.split()[0] for line in lines if line[:1] in "SRFP" and line[1:2].isdigit()]
+    assert sorted(told) == sorted(flow_scenarios.ALL)

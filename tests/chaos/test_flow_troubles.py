@@ -1,0 +1,345 @@
+"""Scenarios of flows with more to them than one death; their ids are those of `flow_scenarios`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from postroad.flows.messages import QUEUE
+from tests.chaos.flow_bank import LINES
+from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes, introduce, until
+from tests.chaos.flow_scenarios import AFTER, LETTER, PAYEE, PAYER, SCHEDULED, TROUBLES
+from tests.chaos.mail_node import LIMITS
+from tests.chaos.mail_processes import WAIT_S
+
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
+
+CENTS = 100
+PAYMENTS = 10
+PAYMENTS_MANY = 50
+"""So many that some are under way whenever one is."""
+DAY_MS = 24 * 3600 * 1000
+DISK_BYTES = 4_096
+"""So small that nothing can be committed."""
+
+
+async def begin_payments(payer: FlowNode, count: int = PAYMENTS) -> list[str]:
+    payments = [f"payment-{number}" for number in range(count)]
+    for payment in payments:
+        await payer.begin(payment, "pay", PAYEE, payment, CENTS)
+    return payments
+
+
+async def check_payments(payer: FlowNode, payee: FlowNode, payments: list[str]) -> None:
+    """Each was made once, and nothing is left of it."""
+    await all_ended(payer, payee)
+    for payment in payments:
+        assert await payer.result(payment) == {"value": f"took {payment}"}
+        assert payer.moves(payment) == [-CENTS]
+        assert payee.moves(payment) == [CENTS]
+    assert payer.dead == payee.dead == []
+
+
+async def all_heard(*banks: FlowNode) -> None:
+    await until(lambda: not any(bank.waiting for bank in banks), "no mail is under way")
+
+
+async def responder_of(payee: FlowNode, id: str) -> str:
+    await until(lambda: bool(payee.responders(id)), "a responder")
+    (responder,) = payee.responders(id)
+    return responder
+
+
+def test_every_scenario_is_played() -> None:
+    tests = [it for name, it in globals().items() if name.startswith("test_")]
+    ids = {id for test in tests for id in re.findall(r"\b[SRFP]\d+\b", test.__doc__ or "")}
+    assert ids == TROUBLES
+
+
+# Receiving.
+
+
+async def test_pause_of_the_receiver(tmp_path: Path) -> None:
+    """R8: the link breaks while it has letters in hand, and they are sent again."""
+    async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
+        payer.lose(payee)
+        payments = await begin_payments(payer, PAYMENTS_MANY)
+        payer.meet(payee)
+        await until(lambda: payee.begun > 0, "a letter was taken")
+        payee.signal(signal.SIGSTOP)
+        # Longer than the other side waits for a sign of life.
+        await asyncio.sleep(LIMITS.heartbeat_timeout_s * 1.5)
+        payee.signal(signal.SIGCONT)
+        await check_payments(payer, payee, payments)
+
+
+@pytest.mark.parametrize("state", ["ended", "unknown"])
+async def test_letter_for_a_flow_that_is_gone(tmp_path: Path, state: str) -> None:
+    """R10."""
+    async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
+        id = await payer.begin("question", "ask", PAYEE, "question")
+        responder = await responder_of(payee, id)
+        await all_heard(payer, payee)
+        payee.lose(payer)
+        assert await payee.operate("signal", responder, "answer", True)
+        await until(lambda: payee.waiting > 0, "the answer is on its way")
+        assert await payer.operate("kill", id)
+        if state == "unknown":
+            assert await payer.do("forget", "question")
+        payer.tell("arm", LETTER, "-", 1)
+        payee.meet(payer)
+        await payer.dies()
+        await payer.start()
+        introduce([payer, payee])
+        await all_ended(payer, payee)
+        assert payer.status(id) == ("killed" if state == "ended" else "unknown")
+        assert payee.notes("question") == ["PeerFailed"]
+        assert payer.dead == payee.dead == []
+
+
+async def test_garbage(tmp_path: Path) -> None:
+    """R11."""
+    async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
+        payee.tell("arm", AFTER, "unit=Handling", 1)
+        assert await payer.do("post", PAYEE, QUEUE, "garbage")
+        await payee.dies()
+        await payee.start()
+        introduce([payer, payee])
+        payments = await begin_payments(payer, 1)
+        await all_ended(payer, payee)
+        assert await payer.result(payments[0]) == {"value": f"took {payments[0]}"}
+        assert payee.dead == [(0, "rejected", 1)]
+
+
+async def test_flow_that_nobody_knows_yet(tmp_path: Path) -> None:
+    """R13: it is held with all that was said to it, until there is code for it."""
+    async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
+        await payee.stop()
+        await payee.start("silent")
+        introduce([payer, payee])
+        payee.tell("arm", AFTER, "flow=dictate&status=held", 1)
+        id = await payer.begin("letter", "dictate", PAYEE, "letter")
+        await payee.dies()
+        await payee.start("silent")
+        introduce([payer, payee])
+        assert await payer.operate("signal", id, "more", True)
+        await all_heard(payer, payee)
+        responder = await responder_of(payee, id)
+        assert payee.status(responder) == "held"
+        await payee.kill()
+        await payee.start()
+        introduce([payer, payee])
+        assert await payee.operate("signal", responder, "listen", True)
+        await all_ended(payer, payee)
+        assert payee.notes("letter") == [*(f"letter {it}" for it in range(LINES)), "end"]
+
+
+async def test_signal_while_a_transaction_is_open(tmp_path: Path) -> None:
+    """S3: it is read after the transaction, and is not there any more then."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        id = await payer.begin("numbers", "heed", "numbers")
+        await until(lambda: bool(payer.done_outside("numbers")), "the transaction is open")
+        signalling = asyncio.get_running_loop().create_task(
+            payer.operate("signal", id, "number", 1)
+        )
+        # Until it has come to the flow, whose commits have to wait.
+        await asyncio.sleep(0.2)
+        (tmp_path / f"{PAYER}.go").touch()
+        assert await signalling
+        await until(lambda: payer.notes("numbers") == ["slowly", "heard"], "it was heard")
+        assert payer.kept == 0
+        await payer.kill()
+        await payer.start()
+        assert await payer.operate("signal", id, "number", 2)
+        assert await payer.result("numbers") == {"value": [1, 2]}
+
+
+# Operators.
+
+
+async def test_pause_of_a_flow(tmp_path: Path) -> None:
+    """F10, R10: what is said to it is kept over a death, in order."""
+    async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
+        id = await payer.begin("letter", "dictate", PAYEE, "letter")
+        responder = await responder_of(payee, id)
+        assert await payee.operate("pause", responder)
+        payee.tell("arm", AFTER, "flow=listen&has=keeps", 1)
+        assert await payer.operate("signal", id, "more", True)
+        await payee.dies()
+        await payee.start()
+        introduce([payer, payee])
+        assert await payer.result("letter") == {"value": LINES}
+        assert await payee.operate("signal", responder, "listen", True)
+        await all_heard(payer, payee)
+        assert payee.status(responder) == "paused"
+        assert payee.notes("letter") == []
+        assert await payee.operate("resume", responder)
+        await all_ended(payer, payee)
+        assert payee.notes("letter") == [*(f"letter {it}" for it in range(LINES)), "end"]
+
+
+async def test_flow_that_is_parked(tmp_path: Path) -> None:
+    """F11: it is tried again when the process is started, and no step is lost."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        payer.tell("arm", AFTER, "flow=doubt&status=parked", 1)
+        id = await payer.begin("doubt", "doubt", "doubt")
+        await payer.dies()
+        await payer.start()
+        view = await payer.show(id)
+        assert "LookupError: nobody knows doubt" in view["error"]
+        await until(lambda: payer.status(id) == "parked", "it is parked again")
+        await payer.kill()
+        await payer.start("mended")
+        assert await payer.result("doubt") == {"value": "known"}
+        assert payer.notes("doubt") == ["before", "after"]
+
+
+async def test_result_that_cannot_be_written_down(tmp_path: Path) -> None:
+    """P8."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        await payer.stop()
+        await payer.start("odd")
+        id = await payer.begin("doubt", "doubt", "doubt")
+        await until(lambda: payer.status(id) == "parked", "it is parked")
+        view = await payer.show(id)
+        assert "what step 'ask' returned cannot be written down" in view["error"]
+        await payer.kill()
+        await payer.start("mended")
+        assert await payer.result("doubt") == {"value": "known"}
+        assert payer.notes("doubt") == ["before", "after"]
+
+
+# Code.
+
+
+@pytest.mark.parametrize(
+    ("code", "difference"),
+    [
+        ("fewer", "1 step(river)"),
+        ("extra", "it was about 'river', and is about 'road'"),
+        ("reordered", "it was about 'home', and is about 'river'"),
+        ("arguments", "its arguments are others"),
+        ("shorter", "the code has ended"),
+    ],
+    ids=["fewer", "extra", "reordered", "arguments", "shorter"],
+)
+async def test_changed_code(tmp_path: Path, code: str, difference: str) -> None:
+    """F13, P7: parked with what differs, and unharmed."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        id = await payer.begin("tour", "journey", "tour")
+        await until(lambda: steps_of(payer) == 2, "two steps are recorded")
+        await payer.kill()
+        await payer.start(code)
+        assert await payer.operate("signal", id, "go", True)
+        await until(lambda: payer.status(id) == "parked", "it is parked")
+        detail = (await payer.show(id))["detail"]
+        assert "the code of this flow does not fit its record" in detail
+        assert difference in detail
+        assert steps_of(payer) == 2
+        await payer.kill()
+        await payer.start()
+        assert await payer.result("tour") == {"value": ["home", "river", "hill"]}
+        done = [what for what, _ in payer.done_outside("tour")]
+        assert done == ["home", "river", "hill"]
+
+
+def steps_of(payer: FlowNode) -> int:
+    return int(payer.query("SELECT COUNT(*) FROM postroad_flow_steps")[0][0])
+
+
+# Schedules.
+
+
+@pytest.mark.parametrize("point", SCHEDULED)
+async def test_time_of_a_schedule(tmp_path: Path, point: str) -> None:
+    """F16: however often it dies at that time, one flow is begun for it."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        assert await payer.do("schedule", "daily", "0 3 * * *", "errand", ["daily"])
+        await payer.kill()
+        with closing(sqlite3.connect(payer.path)) as connection, connection:
+            connection.execute(
+                "UPDATE postroad_flow_schedules SET next_ms = next_ms - ?", (DAY_MS,)
+            )
+        await payer.launch("usual", point, "-", "1")
+        await payer.dies()
+        await payer.start()
+        begun = "SELECT id FROM postroad_flows WHERE client_id LIKE 'schedule:daily:%'"
+        await until(lambda: bool(payer.query(begun)), "it was begun")
+        await all_ended(payer)
+        assert len(payer.query(begun)) == 1
+        done = payer.done_outside("daily")
+        assert [what for what, _ in dict.fromkeys(done)] == ["first", "second", "third"]
+
+
+# Processes and disks.
+
+
+@pytest.mark.parametrize("victim", [PAYER, PAYEE])
+async def test_soft_stop(tmp_path: Path, victim: str) -> None:
+    """F14."""
+    async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
+        payer.lose(payee)
+        payments = await begin_payments(payer, PAYMENTS_MANY)
+        payer.meet(payee)
+        await until(lambda: payee.begun > 0, "a letter was taken")
+        stopped = payer if victim == PAYER else payee
+        await stopped.stop()
+        await stopped.start()
+        introduce([payer, payee])
+        await check_payments(payer, payee, payments)
+
+
+@pytest.mark.parametrize("victim", [PAYER, PAYEE])
+async def test_disk_that_takes_nothing(tmp_path: Path, victim: str) -> None:
+    """F15: flows wait for it, and go on where they were."""
+    async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
+        payer.lose(payee)
+        payments = await begin_payments(payer)
+        await until(lambda: payer.waiting == PAYMENTS, "all are to be sent")
+        poor = payer if victim == PAYER else payee
+        await poor.limit_disk(DISK_BYTES)
+        payer.meet(payee)
+        # Some attempts fail meanwhile; the time of them is what is tested.
+        await asyncio.sleep(0.5)
+        assert payer.unfinished == PAYMENTS
+        await poor.limit_disk(0)
+        await check_payments(payer, payee, payments)
+
+
+async def test_disk_that_takes_nothing_when_a_flow_wakes(tmp_path: Path) -> None:
+    """P6."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        ids = [await payer.begin(f"nap-{it}", "nap", f"nap-{it}", 0.3) for it in range(3)]
+        await payer.limit_disk(DISK_BYTES)
+        # They should wake meanwhile, and cannot.
+        await asyncio.sleep(0.6)
+        assert [payer.status(id) for id in ids] == ["running"] * 3
+        await payer.limit_disk(0)
+        await all_ended(payer)
+        for number in range(3):
+            assert "value" in await payer.result(f"nap-{number}")
+            assert payer.notes(f"nap-{number}") == ["awake"]
+
+
+async def test_two_processes_with_one_store(tmp_path: Path) -> None:
+    """P5: whoever comes second does not start, even while the first one stands still."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        id = await payer.begin("choice", "choose", "choice")
+        await until(lambda: bool(payer.done_outside("choice")), "it waits")
+        payer.signal(signal.SIGSTOP)
+        second = FlowNode(PAYER, tmp_path)
+        await second.launch()
+        try:
+            assert await asyncio.wait_for(second.process.wait(), WAIT_S) == 1
+        finally:
+            await second.kill()
+        payer.signal(signal.SIGCONT)
+        assert await payer.operate("signal", id, "first", True)
+        assert await payer.result("choice") == {"value": "first"}
+        assert len(payer.done_outside("choice")) == 1

@@ -1,0 +1,1 @@
+"""Scenario `flows`: banks pay each other by flows while everything breaks; all ends, once."""

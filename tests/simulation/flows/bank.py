@@ -1,0 +1,262 @@
+"""The flows of the simulated banks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from postroad.flows import (
+    Definition,
+    Flow,
+    FlowError,
+    FlowTimeout,
+    PeerFailed,
+    Session,
+    SessionEnded,
+    flow,
+    responds_to,
+)
+from tests.simulation.flows.orders import Order, Receipt, parts_of
+from tests.simulation.flows.steps import (
+    INSERT,
+    LIMIT_S,
+    PATIENT,
+    Trouble,
+    charge,
+    connect,
+    count,
+    draw_number,
+    fail,
+    look_up,
+    move,
+)
+
+APPROVAL = "approval"
+AMOUNT = "amount"
+FEE = 1
+
+
+class Refused(FlowError):
+    """A payee wants none of it."""
+
+
+class Wrong(Exception):
+    """Something was said or computed that cannot be: a fault of what is tested."""
+
+
+def _expect(given: object, wanted: object) -> None:
+    if given != wanted:
+        raise Wrong(f"got {given!r}, and it is {wanted!r}")
+
+
+# A payment.
+
+
+@flow
+async def pay(flow: Flow, order: Order) -> str:
+    """The payer of two."""
+    await _prepare(flow, order)
+    await _move(flow, order, "debit", -order.amount)
+    session = flow.open(order.payee)
+    return await _conclude(flow, session, order)
+
+
+async def _conclude(flow: Flow, session: Session, order: Order) -> str:
+    """Talk to whoever takes the money, who may not want it."""
+    try:
+        receipt = await _talk(flow, session, order)
+    except PeerFailed:
+        if not order.is_forgiving:
+            raise
+        await _move(flow, order, "refund", order.amount)
+        return "refused"
+    _expect((receipt.order, receipt.lines), (order.name, order.lines))
+    return await _sign(flow, f"paid {receipt.amount}")
+
+
+async def _sign(flow: Flow, text: str) -> str:
+    """Have an ending that no other attempt would have."""
+    return f"{text} #{await flow.step(draw_number)}"
+
+
+async def _talk(flow: Flow, session: Session, order: Order) -> Receipt:
+    await session.send(order)
+    for number in range(order.lines):
+        await session.send(number)
+        if order.is_chatty:
+            # The answer may come while this is written.
+            await _move(flow, order, "note", number)
+            _expect(await session.receive(int), number + 1)
+    return await session.receive(Receipt)
+
+
+@responds_to(pay)
+async def collect(flow: Flow, session: Session) -> str:
+    """The payee of two."""
+    return await _take(flow, session, await session.receive(Order))
+
+
+async def _take(flow: Flow, session: Session, order: Order) -> str:
+    await _listen(session, order)
+    if order.payee_rest_s:
+        await flow.sleep(order.payee_rest_s)
+    if order.is_refused:
+        raise Refused(f"{order.payee} wants none of {order.name}")
+    await _move(flow, order, "credit", order.amount)
+    await session.send(Receipt(order.name, order.amount, order.lines))
+    return f"collected {order.amount}"
+
+
+async def _listen(session: Session, order: Order) -> None:
+    for number in range(order.lines):
+        _expect(await session.receive(int), number)
+        if order.is_chatty:
+            await session.send(number + 1)
+
+
+async def _move(flow: Flow, order: Order, what: str, amount: int) -> None:
+    moved: int = await flow.step(move, order.name, what, amount, order.flaky, retry=PATIENT)
+    _expect(moved, amount)
+
+
+async def _prepare(flow: Flow, order: Order) -> None:
+    """Do what has no effect, in all the ways there are."""
+    if order.rest_s:
+        await flow.sleep(order.rest_s)
+    if not order.is_odd:
+        return
+    flow.progress("prepares")
+    token = str(flow.uuid())
+    looked_up = flow.step(look_up, token, order.flaky, timeout=LIMIT_S, retry=PATIENT)
+    counts = [flow.step(count, number, order.flaky, retry=PATIENT) for number in range(3)]
+    _expect(await flow.gather(looked_up, *counts), [token.upper(), 1, 2, 3])
+    try:
+        await flow.step(fail, token)
+    except Trouble as error:
+        _expect(str(error), token)
+    quick, slow = flow.random().uniform(0.0, 0.2), 1_000.0
+    name, _ = await flow.select(slow=_count_after(flow, slow), quick=_count_after(flow, quick))
+    _expect(name, "quick")
+    await flow.step(connect, order.flaky)
+
+
+async def _count_after(flow: Flow, seconds: float) -> int:
+    before = flow.now()
+    await flow.sleep(seconds)
+    if flow.now() < before:
+        raise Wrong("time went backwards")
+    return await flow.step(count, 1, 0.0)
+
+
+# With a third party.
+
+
+@flow
+async def clear(flow: Flow, order: Order) -> str:
+    """The payer of three."""
+    await _prepare(flow, order)
+    await _move(flow, order, "debit", -order.amount)
+    return await _conclude(flow, flow.open(order.third), order)
+
+
+@responds_to(clear, concurrency=1)
+async def clearing(flow: Flow, session: Session) -> str:
+    """The one in the middle, who does one after the other."""
+    order = await session.receive(Order)
+    await _listen(session, order)
+    onward = flow.open(order.payee)
+    receipt = await _talk(flow, onward, order)
+    await flow.step(charge, order.name, "fee", FEE, order.flaky, retry=PATIENT)
+    await session.send(receipt)
+    return f"cleared {receipt.amount}"
+
+
+@responds_to(clearing)
+async def settle(flow: Flow, session: Session) -> str:
+    """The payee of three."""
+    return await _take(flow, session, await session.receive(Order))
+
+
+# Several payments.
+
+
+@flow
+async def split(flow: Flow, order: Order) -> str:
+    """Pays two at the same time."""
+    return " + ".join(await flow.gather(*(flow.call(pay, part) for part in parts_of(order))))
+
+
+@flow(concurrency=2)
+async def standing(flow: Flow, order: Order) -> str:
+    """Pays again and again, and forgets all about it each time."""
+    if order.left:
+        await flow.call(pay, parts_of(order)[0])
+        flow.continue_as_new(msgspec.structs.replace(order, left=order.left - 1))
+    return await _sign(flow, "paid all")
+
+
+# Waiting for others.
+
+
+@flow
+async def quote(flow: Flow, order: Order) -> str:
+    """Pays whoever answers first."""
+    sessions = [flow.open(order.payee), flow.open(order.third)]
+    await flow.send_all(dict.fromkeys(sessions, order))
+    name, _ = await flow.select(
+        payee=sessions[0].receive(int),
+        third=sessions[1].receive(int),
+        nobody=flow.sleep(order.patience_s or 1_000.0),
+    )
+    chosen = {"payee": sessions[0], "third": sessions[1]}.get(name)
+    if chosen is not None:
+        await _move(flow, order, "debit", -order.amount)
+    for session in sessions:
+        await session.send(session is chosen)
+    if chosen is None:
+        return "bought from nobody"
+    receipt = await chosen.receive(Receipt)
+    _expect(receipt, Receipt(order.name, order.amount, 0))
+    return await _sign(flow, f"bought from {name}")
+
+
+@responds_to(quote)
+async def offer(flow: Flow, session: Session) -> str:
+    """Makes an offer."""
+    order = await session.receive(Order)
+    await flow.sleep(flow.random().uniform(0.0, 2.0) * order.payee_rest_s)
+    price = await flow.step(count, order.amount - 1, order.flaky, retry=PATIENT)
+    try:
+        await session.send(price)
+    except SessionEnded:
+        return "declined"
+    if not await session.receive(bool):
+        return "declined"
+    async with flow.transaction() as tx:
+        await tx.execute(INSERT, (f"{flow.id}/sale", order.name, "credit", price))
+        rows = await tx.execute("SELECT amount FROM moves WHERE part = ?", (order.name,))
+        _expect((price,) in rows, True)
+    await session.send(Receipt(order.name, price, 0))
+    return f"sold for {price}"
+
+
+@flow
+async def approve(flow: Flow, order: Order) -> str:
+    """Pays when somebody says so."""
+    flow.answer(AMOUNT, lambda: order.amount)
+    if order.rest_s:
+        await flow.sleep(order.rest_s)
+    try:
+        is_approved = await flow.signal(APPROVAL, bool, timeout=order.patience_s)
+    except FlowTimeout:
+        return "forgotten"
+    if not is_approved:
+        return "disapproved"
+    return await flow.call(pay, order)
+
+
+INITIATORS = {it.name: it for it in (pay, clear, split, standing, quote, approve)}
+"""By the kind of the orders they are for."""
+RESPONDERS = (collect, clearing, settle, offer)
+ALL: tuple[Definition[Any, Any], ...] = (*INITIATORS.values(), *RESPONDERS)

@@ -1,0 +1,104 @@
+"""The clients of a bank: they give orders, and want to know what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from postroad.core.errors import MailboxFull, PostroadError, StoreError, TransactionLost
+from postroad.flows import Draining, FlowError, FlowHandle, FlowKilled, Flows
+from tests.simulation.flows.bank import APPROVAL, INITIATORS
+from tests.simulation.flows.books import Books, Fate
+from tests.simulation.flows.orders import Job, Kind
+
+# Until something is tried again that could not be done.
+_AGAIN_S = 0.25
+
+FAILED = "failed"
+KILLED = "killed"
+_REFUSALS = (Draining, MailboxFull, StoreError, TransactionLost)
+
+
+class Clerk:
+    """Sees to one order; after a restart it goes on where it was.
+
+    Args:
+        on_told: called whenever the node has told it something.
+    """
+
+    def __init__(self, flows: Flows, job: Job, books: Books, on_told: Callable[[], None]) -> None:
+        self._flows = flows
+        self._job = job
+        self._books = books
+        self._on_told = on_told
+
+    async def work(self) -> None:
+        """Until its flow has ended."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._job.time - loop.time()))
+        while self._books.is_wanted(self._job):
+            await self._begin()
+        if self._books.fates[self._job.name] is not Fate.BEGUN:
+            return
+        if self._job.order.kind is Kind.APPROVE:
+            await self._approve()
+        await self._await_result()
+
+    async def _begin(self) -> None:
+        job, books = self._job, self._books
+        books.begin(job)
+        count = job.repeats if job.is_named else 1
+        begun = await asyncio.gather(*(self._give() for _ in range(count)), return_exceptions=True)
+        for it in begun:
+            if isinstance(it, FlowHandle):
+                books.confirm(job, it.id)
+            elif not isinstance(it, _REFUSALS):
+                raise it
+        if books.fates[job.name] is Fate.BEGUN:
+            self._on_told()
+        else:
+            books.refuse(job)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _give(self) -> FlowHandle[str]:
+        order = self._job.order
+        definition = INITIATORS[order.kind]
+        if self._job.is_named:
+            return await self._flows.begin_as(order.name, definition, order)
+        return await self._flows.begin(definition, order)
+
+    async def _approve(self) -> None:
+        job, books = self._job, self._books
+        while not books.is_signalled.get(job.name):
+            try:
+                await self._flows.signal(books.ids[job.name], APPROVAL, job.order.is_approved)
+            except (StoreError, TransactionLost):
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            except PostroadError:
+                # It has ended without it.
+                books.is_signalled[job.name] = True
+            else:
+                books.is_signalled[job.name] = True
+                self._on_told()
+
+    async def _await_result(self) -> None:
+        while True:
+            try:
+                self._books.tell(self._job, await self._find_ending())
+                self._on_told()
+                return
+            except StoreError:
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _find_ending(self) -> str:
+        if self._job.is_named:
+            handle = await self._flows.attach(self._job.name)
+        else:
+            handle = await self._flows.handle(self._books.ids[self._job.name])
+        try:
+            return str(await handle.result())
+        except FlowKilled:
+            return KILLED
+        except FlowError:
+            return FAILED

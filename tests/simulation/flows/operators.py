@@ -1,0 +1,127 @@
+"""What operators do with the flows of a node meanwhile; none of it may lose or double anything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+from postroad.core.errors import PostroadError
+from postroad.flows import Flows
+from postroad.flows.life import Status
+from postroad.flows.operations import FlowView
+from postroad.testing import require
+from tests.simulation.flows.bank import AMOUNT
+
+logger = logging.getLogger("tests.simulation.flows")
+
+_LOOK_INTERVAL_S = 0.5
+# Why a flow may wait for an operator, if nothing is wrong with it.
+_EXCUSES = ("FlowParked: the process ended", "is known at this node any more")
+
+
+class Wishes:
+    """What shall be done at one node; kept by the test, so that no crash can take it away.
+
+    Attributes:
+        rests: for how long some flow shall rest, each once.
+        kills: how many shall be killed.
+        looks: how often all shall be looked at.
+        strikes: how often the process shall be killed that has just told a client something.
+        is_draining: whether no new ones shall be begun.
+    """
+
+    def __init__(self) -> None:
+        self.rests: list[float] = []
+        self.kills = 0
+        self.looks = 0
+        self.strikes = 0
+        self.is_draining = False
+        # By the id of a flow, until when it rests.
+        self.resting: dict[str, float] = {}
+
+    def clear(self) -> None:
+        """Leave the node alone."""
+        self.rests.clear()
+        self.resting.clear()
+        self.kills = self.looks = self.strikes = 0
+        self.is_draining = False
+
+
+class Operator:
+    """Does what is wished."""
+
+    def __init__(self, flows: Flows, wishes: Wishes, rng: Random) -> None:
+        self._flows = flows
+        self._wishes = wishes
+        self._rng = rng
+        self._is_draining = False
+
+    async def work(self) -> None:
+        """For ever."""
+        while True:
+            for act in (self._help, self._resume, self._pause, self._kill, self._drain, self._look):
+                try:
+                    await act()
+                except PostroadError as error:
+                    # It has ended meanwhile, or the store is away.
+                    logger.debug("operator: %s", error)
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
+    async def _some(self) -> FlowView | None:
+        found = await self._flows.list()
+        living = [it for it in found if it.ended_at is None]
+        return self._rng.choice(living) if living else None
+
+    async def _help(self) -> None:
+        for view in await self._flows.list(Status.PARKED):
+            check_parked(view)
+            if "the process ended" in (view.error or ""):
+                await self._flows.retry(view.id)
+
+    async def _resume(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for view in await self._flows.list(Status.PAUSED):
+            if self._wishes.resting.get(view.id, 0.0) <= now:
+                await self._flows.resume(view.id)
+
+    async def _pause(self) -> None:
+        if self._wishes.rests and (view := await self._some()) is not None:
+            lasting_s = self._wishes.rests.pop()
+            until = asyncio.get_running_loop().time() + lasting_s
+            self._wishes.resting[view.id] = until
+            await self._flows.pause(view.id)
+
+    async def _kill(self) -> None:
+        if self._wishes.kills and (view := await self._some()) is not None:
+            self._wishes.kills -= 1
+            await self._flows.kill(view.id)
+
+    async def _drain(self) -> None:
+        wanted = self._wishes.is_draining
+        if wanted and not self._is_draining:
+            self._is_draining = True
+            await self._flows.drain(timeout=0.1)
+        elif self._is_draining and not wanted:
+            await self._flows.undrain()
+            self._is_draining = False
+
+    async def _look(self) -> None:
+        if not self._wishes.looks:
+            return
+        self._wishes.looks -= 1
+        for view in await self._flows.list():
+            shown = await self._flows.show(view.id)
+            require(shown.name == view.name, f"{view} is shown as {shown}")
+            steps = await self._flows.history(view.id)
+            numbers = [it.number for it in steps]
+            require(numbers == list(range(len(steps))), f"{view.id} has steps {numbers}")
+            if view.name == "approve" and view.status is Status.RUNNING:
+                amount = await self._flows.query(view.id, AMOUNT)
+                require(amount > 0, f"{view.id} answers {amount}")
+
+
+def check_parked(view: FlowView) -> None:
+    """Nothing but what was done to its node may have a flow wait for an operator."""
+    error = view.error or ""
+    require(any(it in error for it in _EXCUSES), f"{view.name} {view.id} is parked: {view.detail}")

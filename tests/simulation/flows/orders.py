@@ -1,0 +1,97 @@
+"""What the simulated banks are asked to do."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Kind(enum.StrEnum):
+    """Which flow an order is for."""
+
+    PAY = "pay"
+    """From one bank to another."""
+    CLEAR = "clear"
+    """The same by way of a third."""
+    SPLIT = "split"
+    """To two banks at the same time."""
+    QUOTE = "quote"
+    """To whichever of two banks answers first."""
+    APPROVE = "approve"
+    """When somebody allows it."""
+    STANDING = "standing"
+    """Again and again."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the flow that is begun for it gets, and tells the others."""
+
+    name: str
+    kind: Kind
+    payer: str
+    payee: str
+    third: str
+    """Who clears it, gets half of it, or makes another offer."""
+    amount: int
+    lines: int = 0
+    """So many things are said before it comes to money."""
+    is_chatty: bool = False
+    """Whether each of them is answered."""
+    is_refused: bool = False
+    """Whether the payee wants none of it."""
+    is_forgiving: bool = False
+    """Whether the payer can live with that."""
+    is_odd: bool = False
+    """Whether the payer does several other things before."""
+    is_approved: bool = True
+    left: int = 0
+    """How often it is still to be paid."""
+    rest_s: float = 0.0
+    payee_rest_s: float = 0.0
+    patience_s: float | None = None
+    """How long somebody else is waited for."""
+    flaky: float = 0.0
+    """Chance that a step fails for once."""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What a payee answers."""
+
+    order: str
+    amount: int
+    lines: int
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """An order, and how it is given."""
+
+    order: Order
+    time: float
+    is_named: bool
+    """Whether it is given under its name, again and again until that is confirmed."""
+    repeats: int
+    """How often an impatient client says it at once."""
+
+    @property
+    def name(self) -> str:
+        return self.order.name
+
+
+def parts_of(order: Order) -> list[Order]:
+    """The payments that an order is made of."""
+    if order.kind is Kind.SPLIT:
+        half = order.amount // 2
+        return [
+            _part(order, 0, order.payee, half),
+            _part(order, 1, order.third, order.amount - half),
+        ]
+    if order.kind is Kind.STANDING:
+        return [_part(order, left, order.payee, order.amount) for left in range(order.left, 0, -1)]
+    return [order]
+
+
+def _part(order: Order, number: int, payee: str, amount: int) -> Order:
+    return msgspec.structs.replace(
+        order, name=f"{order.name}/{number}", kind=Kind.PAY, payee=payee, amount=amount
+    )

@@ -1,0 +1,175 @@
+"""Everything that chance decides about a run before it starts."""
+
+from __future__ import annotations
+
+import enum
+from random import Random
+
+import msgspec
+
+# For the names of its fault points.
+import postroad.flows  # noqa: F401
+from postroad.core import faults
+from postroad.flows import FlowsConfig
+from postroad.flows.messages import QUEUE
+from tests.simulation.durable import plan as mail
+from tests.simulation.flows.orders import Job, Kind, Order
+
+# There are no schedules here.
+POINTS = tuple(
+    it for it in faults.names() if it.startswith("flows.") and not it.startswith("flows.schedule.")
+)
+ORDERS_MIN = 6
+ORDERS_MAX = 18
+ACTS_MAX = 6
+
+
+class Act(enum.Enum):
+    """What operators do with flows meanwhile."""
+
+    REST = "rest"
+    """Pause one, and have it go on later."""
+    END = "end"
+    """Kill one."""
+    DRAIN = "drain"
+    """Begin no new ones for a while."""
+    OLD_CODE = "old code"
+    """Run a node for a while with a program that does not know all flows."""
+    STRIKE = "strike"
+    """Kill a node the moment it has told a client something."""
+    LOOK = "look"
+    """Ask everything that can be asked."""
+
+
+_ACT_WEIGHTS = {
+    Act.REST: 4,
+    Act.END: 2,
+    Act.DRAIN: 1,
+    Act.OLD_CODE: 1,
+    Act.STRIKE: 4,
+    Act.LOOK: 2,
+}
+_KIND_WEIGHTS = {
+    Kind.PAY: 5,
+    Kind.CLEAR: 4,
+    Kind.SPLIT: 3,
+    Kind.QUOTE: 3,
+    Kind.APPROVE: 2,
+    Kind.STANDING: 2,
+}
+
+
+class PlannedAct(msgspec.Struct, frozen=True):
+    """One thing that operators do."""
+
+    kind: Act
+    time: float
+    lasting_s: float
+    node: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """One run."""
+
+    mail: mail.Plan
+    """The nodes, and all that befalls them."""
+    config: FlowsConfig
+    jobs: dict[str, list[Job]]
+    """For each node, what it is asked to do."""
+    acts: list[PlannedAct]
+
+    @property
+    def name(self) -> str:
+        """The run in a few words."""
+        count = sum(map(len, self.jobs.values()))
+        kinds = {it.kind.value for it in self.mail.faults} | {it.kind.value for it in self.acts}
+        config = self.config
+        memory = "reloaded" if config.reload else f"{config.resident_max} in memory"
+        told = ", ".join(sorted(kinds)) or "no fault"
+        return f"{len(self.mail.nodes)} nodes, {count} orders, flows {memory}, {told}"
+
+
+def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
+    """Everything at random."""
+    drawn = mail.draw_plan(rng, has_faults=has_faults)
+    nodes = drawn.nodes
+    flaky = rng.choice((0.0, 0.1, 0.3))
+    jobs: dict[str, list[Job]] = {name: [] for name in nodes}
+    for number in range(rng.randint(ORDERS_MIN, ORDERS_MAX)):
+        job = _draw_job(rng, f"order-{number}", drawn, flaky)
+        jobs[job.order.payer].append(job)
+    acts = [_draw_act(rng, drawn) for _ in range(rng.randint(0, ACTS_MAX)) if has_faults]
+    return Plan(
+        mail=msgspec.structs.replace(
+            drawn,
+            clerks={name: [] for name in nodes},
+            faults=[_aim(rng, fault) for fault in drawn.faults],
+        ),
+        config=_draw_config(rng),
+        jobs=jobs,
+        acts=acts,
+    )
+
+
+def _draw_config(rng: Random) -> FlowsConfig:
+    return FlowsConfig(
+        resident_max=rng.choice((1, 3, 10_000, 10_000)),
+        reload=rng.random() < 0.25,
+        attempts_max=1_000,
+        retry_first_s=0.05,
+        retry_max_s=1.0,
+        recoveries_max=rng.choice((2, 5, 1_000)),
+    )
+
+
+def _draw_job(rng: Random, name: str, drawn: mail.Plan, flaky: float) -> Job:
+    (kind,) = rng.choices(tuple(_KIND_WEIGHTS), weights=tuple(_KIND_WEIGHTS.values()))
+    payer, payee, third = rng.sample(drawn.nodes, 3)
+    if rng.random() < 0.1:
+        # Whoever talks to itself.
+        payee = payer
+    is_single = kind in (Kind.PAY, Kind.CLEAR, Kind.APPROVE)
+    is_refused = kind in (Kind.PAY, Kind.CLEAR, Kind.SPLIT, Kind.APPROVE) and rng.random() < 0.2
+    has_limit = kind is Kind.QUOTE or (kind is Kind.APPROVE and rng.random() < 0.3)
+    order = Order(
+        name=name,
+        kind=kind,
+        payer=payer,
+        payee=payee,
+        third=third,
+        amount=rng.randint(2, 1_000),
+        lines=rng.choice((0, 0, 2, 5)),
+        is_chatty=rng.random() < 0.5,
+        is_refused=is_refused,
+        # Of two payments that are made at the same time each must end by itself.
+        is_forgiving=not is_single or rng.random() < 0.5,
+        is_odd=rng.random() < 0.4,
+        is_approved=rng.random() < 0.8,
+        left=rng.randint(1, 3) if kind is Kind.STANDING else 0,
+        rest_s=rng.choice((0.0, 0.0, 0.1, 3.0)),
+        payee_rest_s=rng.choice((0.0, 0.0, 0.1, 3.0)),
+        patience_s=rng.choice((1.0, 5.0)) if has_limit else None,
+        flaky=flaky,
+    )
+    return Job(
+        order=order,
+        time=rng.uniform(0.0, 0.9 * drawn.healed_s),
+        is_named=rng.random() < 0.8,
+        repeats=rng.choice((1, 1, 3)),
+    )
+
+
+def _draw_act(rng: Random, drawn: mail.Plan) -> PlannedAct:
+    (kind,) = rng.choices(tuple(_ACT_WEIGHTS), weights=tuple(_ACT_WEIGHTS.values()))
+    return PlannedAct(
+        kind=kind,
+        time=rng.uniform(mail.FIRST_FAULT_S, drawn.healed_s),
+        lasting_s=rng.choice((0.1, 1.0, 5.0)),
+        node=rng.choice(drawn.nodes),
+    )
+
+
+def _aim(rng: Random, fault: mail.PlannedFault) -> mail.PlannedFault:
+    """Have a fault hit flows."""
+    point = rng.choice(POINTS) if rng.random() < 0.6 else fault.point
+    return msgspec.structs.replace(fault, point=point, queue=QUEUE)

@@ -1,0 +1,38 @@
+"""Puts a run together: orders, faults, healing, and the books at the end."""
+
+from __future__ import annotations
+
+from postroad.testing import SimCluster, Simulation
+from tests.simulation.flows.plan import Plan, draw_plan
+from tests.simulation.flows.verdict import (
+    await_quiet,
+    check_all,
+    check_in_between,
+    check_stays_quiet,
+)
+from tests.simulation.flows.world import World
+
+
+def run_flows(simulation: Simulation) -> None:
+    """Faults, then healing, then every flow must have ended as if there had been none."""
+    run_plan(simulation, draw_plan(simulation.rng))
+
+
+def run_plan(simulation: Simulation, plan: Plan) -> None:
+    """One run."""
+    with SimCluster(simulation) as sim:
+        sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
+        world = World(sim, plan)
+        with world.traps.armed():
+            world.run()
+            world.heal()
+            finish(world)
+
+
+def finish(world: World) -> None:
+    """Wait for the end, and check everything."""
+    count = check_in_between(world)
+    took_s = await_quiet(world)
+    check_all(world)
+    check_stays_quiet(world)
+    world.sim.log.add("test", "complete", f"{took_s:.1f} s after healing, {count} flows were left")

@@ -1,0 +1,296 @@
+"""Scenario `flows`: it passes with many seeds, and finds bugs that are planted."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from postroad.durable import Transaction
+from postroad.durable.posting import Post, append_posts, check_posts
+from postroad.durable.store.database import Database, Row
+from postroad.durable.store.ledger import Ledger
+from postroad.durable.store.turn import Turn
+from postroad.durable.store.units import Unit, Work
+from postroad.flows import Flow, Status, tables
+from postroad.flows.alarm import Alarm
+from postroad.flows.commit import FlowCommit
+from postroad.flows.dialogues import Dialogues
+from postroad.flows.engine import Engine
+from postroad.flows.events import Admitted, Heard, Transition
+from postroad.flows.head import Head, Trouble
+from postroad.flows.log import Log
+from postroad.flows.machine import Machine
+from postroad.flows.records import Kind, Record
+from postroad.flows.resident import Resident
+from postroad.flows.stepping import Stepping
+from postroad.flows.writing import OnSettled, Writing
+from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
+from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
+
+SEEDS = 100
+# A planted bug must show within so many.
+PLANTED_SEEDS = 60
+
+
+def run(seed: int) -> Outcome:
+    return run_seed("flows", SCENARIOS["flows"], seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_seed(seed: int) -> None:
+    outcome = run(seed)
+    assert outcome.exit_code == 0, outcome.describe()
+
+
+def test_a_seed_gives_the_same_run_again() -> None:
+    assert run(SEEDS).log == run(SEEDS).log
+
+
+def find(exit_code: int) -> Iterator[Outcome]:
+    """Runs that fail, up to the first with that exit code."""
+    for outcome in map(run, range(PLANTED_SEEDS)):
+        if outcome.exit_code:
+            yield outcome
+        if outcome.exit_code == exit_code:
+            return
+
+
+# The simulation finds what it is there for.
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def plant_forgotten_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def apply(self: FlowCommit, ledger: Ledger) -> None:
+        self._write(ledger)
+        append_posts(ledger, self._posts, check_posts(ledger, self._posts))
+
+    monkeypatch.setattr(FlowCommit, "apply", apply)
+
+
+def plant_letters_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_unit = Writing.make_unit
+    submit: dict[Writing, Callable[[Unit], None]] = {}
+    init = Engine.__init__
+
+    def init_and_remember(self: Engine, *args: Any) -> None:
+        init(self, *args)
+        submit[self.writing] = self.store.submit
+
+    def post(posts: Sequence[Post], ledger: Ledger) -> None:
+        append_posts(ledger, posts, check_posts(ledger, posts))
+
+    def make_and_post(
+        self: Writing,
+        resident: Resident,
+        machine: Machine,
+        transition: Transition,
+        tx: Transaction | None,
+        on_settled: OnSettled,
+    ) -> FlowCommit:
+        unit = make_unit(self, resident, machine, transition, tx, on_settled)
+        if unit._posts and tx is None:
+            submit[self](Work(partial(post, unit._posts)))
+            unit._posts = ()
+        return unit
+
+    monkeypatch.setattr(Engine, "__init__", init_and_remember)
+    monkeypatch.setattr(Writing, "make_unit", make_and_post)
+
+
+def plant_records_that_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = Log.__init__
+
+    def init_with_less(self: Log, records: Sequence[Record]) -> None:
+        is_skipped = bool(records) and records[-1].kind is Kind.STEP
+        init(self, records[:-1] if is_skipped else records)
+
+    monkeypatch.setattr(Log, "__init__", init_with_less)
+
+
+def plant_begun_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    admit = Engine.admit
+
+    def admit_and_tell(self: Engine, head: Head, event: Admitted) -> asyncio.Future[None]:
+        admit(self, head, event).add_done_callback(lambda done: done.exception())
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        told.set_result(None)
+        return told
+
+    monkeypatch.setattr(Engine, "admit", admit_and_tell)
+
+
+def plant_result_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_unit = Writing.make_unit
+    engines: dict[Writing, Engine] = {}
+    init = Engine.__init__
+
+    def init_and_remember(self: Engine, *args: Any) -> None:
+        init(self, *args)
+        engines[self.writing] = self
+
+    def make_and_tell(
+        self: Writing,
+        resident: Resident,
+        machine: Machine,
+        transition: Transition,
+        tx: Transaction | None,
+        on_settled: OnSettled,
+    ) -> FlowCommit:
+        if transition.is_over:
+            engines[self].results.tell(machine.head)
+        return make_unit(self, resident, machine, transition, tx, on_settled)
+
+    monkeypatch.setattr(Engine, "__init__", init_and_remember)
+    monkeypatch.setattr(Writing, "make_unit", make_and_tell)
+
+
+class Nothing(Unit):
+    """Has the statements of a transaction kept, and nothing else done."""
+
+    def apply(self, ledger: Ledger) -> None:
+        """Change nothing."""
+
+    def settle(self, error: Exception | None) -> None:
+        """Tell nobody."""
+
+
+def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, commit = Turn.end, Engine._commit
+    stores: list[Any] = []
+
+    def commit_and_remember(self: Engine, *args: Any) -> None:
+        stores.append(self.store)
+        try:
+            commit(self, *args)
+        finally:
+            stores.pop()
+
+    def end_apart(self: Turn, unit: Unit | None) -> None:
+        if isinstance(unit, FlowCommit):
+            end(self, Nothing())
+            asyncio.get_running_loop().call_later(0.01, stores[-1].submit, unit)
+        else:
+            end(self, unit)
+
+    monkeypatch.setattr(Engine, "_commit", commit_and_remember)
+    monkeypatch.setattr(Turn, "end", end_apart)
+
+
+def plant_mail_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = FlowCommit._write
+
+    def forget_nothing(self: FlowCommit, ledger: Ledger) -> None:
+        self.transition.forgets_mail = False
+        write(self, ledger)
+
+    monkeypatch.setattr(FlowCommit, "_write", forget_nothing)
+
+
+def _keep_only(monkeypatch: pytest.MonkeyPatch, is_kept: Callable[[Row], bool]) -> None:
+    insert = tables.insert_mail
+
+    def insert_some(database: Database, rows: Sequence[Row]) -> None:
+        insert(database, [row for row in rows if is_kept(row)])
+
+    monkeypatch.setattr(tables, "insert_mail", insert_some)
+
+
+def plant_signals_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    _keep_only(monkeypatch, lambda row: row[2] is not None)
+
+
+def plant_messages_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    _keep_only(monkeypatch, lambda row: row[2] is None)
+
+
+def plant_alarm_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stay_silent(self: Alarm, due_ms: int) -> None:
+        """Wake nobody."""
+
+    monkeypatch.setattr(Alarm, "set", stay_silent)
+
+
+def plant_commits_that_fail_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def go_on(self: Engine, *args: Any, **kwargs: Any) -> None:
+        """Take it for done."""
+
+    monkeypatch.setattr(Engine, "_on_lost", go_on)
+
+
+def plant_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw_anew(self: Flow) -> random.Random:
+        return random.Random(random.random())
+
+    monkeypatch.setattr(Flow, "random", draw_anew)
+
+
+def plant_failures_that_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep_silent(self: Dialogues, trouble: Trouble, was: Status, transition: Transition) -> None:
+        """Say nothing."""
+
+    monkeypatch.setattr(Dialogues, "fail_all", keep_silent)
+
+
+def plant_paused_flows_do_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    hear = Dialogues.hear
+
+    def hear_if_running(self: Dialogues, event: Heard, transition: Transition) -> None:
+        if self._head.status is Status.PAUSED:
+            transition.receipts.append(event.receipt)
+        else:
+            hear(self, event, transition)
+
+    monkeypatch.setattr(Dialogues, "hear", hear_if_running)
+
+
+def plant_steps_that_are_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Stepping.start
+
+    def start_half(self: Stepping, id: int, asks: list[Any]) -> None:
+        start(self, id, asks[:1])
+
+    monkeypatch.setattr(Stepping, "start", start_half)
+
+
+def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_timer = Engine._set_timer
+
+    def fragile(self: Engine, resident: Resident, machine: Machine) -> None:
+        if machine.head.status is Status.RETRYING:
+            raise IndexError("too many")
+        set_timer(self, resident, machine)
+
+    monkeypatch.setattr(Engine, "_set_timer", fragile)
+
+
+@pytest.mark.parametrize(
+    ("plant", "exit_code"),
+    [
+        (plant_forgotten_receipts, LivenessFailure.exit_code),
+        (plant_letters_before_commit, CorrectnessFailure.exit_code),
+        (plant_records_that_are_skipped, CorrectnessFailure.exit_code),
+        (plant_begun_before_commit, CorrectnessFailure.exit_code),
+        (plant_result_before_commit, CorrectnessFailure.exit_code),
+        (plant_rows_apart_from_step, CorrectnessFailure.exit_code),
+        (plant_mail_that_stays, LivenessFailure.exit_code),
+        (plant_signals_in_memory, LivenessFailure.exit_code),
+        (plant_messages_in_memory, LivenessFailure.exit_code),
+        (plant_alarm_that_is_not_set, LivenessFailure.exit_code),
+        (plant_commits_that_fail_unheard, LivenessFailure.exit_code),
+        (plant_other_random_numbers, CorrectnessFailure.exit_code),
+        (plant_failures_that_nobody_is_told, LivenessFailure.exit_code),
+        (plant_paused_flows_do_not_listen, LivenessFailure.exit_code),
+        (plant_steps_that_are_not_resumed, LivenessFailure.exit_code),
+        (plant_exception, CRASH),
+    ],
+)
+def test_planted_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
+) -> None:
+    plant(monkeypatch)
+    found = [outcome.exit_code for outcome in find(exit_code)]
+    assert exit_code in found, f"no seed found it; what they found: {found}"
