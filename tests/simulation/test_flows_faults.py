@@ -1,0 +1,50 @@
+"""A bank is killed at every fault point of flows and of the mail below them; the books agree.
+
+What must happen at each of them is in the table of `tests/chaos/flow_scenarios.py`, where processes
+are killed for real. Here all banks of a run are killed there, each after so many visits.
+"""
+
+from functools import partial
+from random import Random
+
+import pytest
+
+from postroad.testing import SimCluster, Simulation, require
+from tests.simulation.durable.plan import POINTS as MAIL_POINTS
+from tests.simulation.flows.plan import POINTS, draw_plan
+from tests.simulation.flows.scenario import finish
+from tests.simulation.flows.world import World
+from tests.simulation.scenarios import run_seed
+
+RESTART_S = 1.0
+VISITS = (0, 2, 7)
+# No flow of a bank is rejected: versions fit. What the others do about it needs a session that is.
+UNREACHED = {"flows.session.rejected"}
+# Nobody comes there often.
+RARE = {"flows.client.told", "flows.loaded", "flows.recovery.counted"}
+CASES = [
+    (point, visits)
+    for point in sorted({*POINTS, *MAIL_POINTS} - UNREACHED)
+    for visits in (VISITS if point not in RARE else VISITS[:1])
+]
+
+
+def run_with_traps(point: str, visits: int, simulation: Simulation) -> None:
+    """Have a trap for each node and no other fault, then check everything."""
+    plan = draw_plan(Random(f"{point} {visits}"), has_faults=False)
+    with SimCluster(simulation) as sim:
+        world = World(sim, plan)
+        with world.traps.armed():
+            traps = [world.traps.kill(it, point, visits) for it in world.machines.values()]
+            while sim.now < plan.mail.healed_s:
+                world.start_all()
+                sim.run_for(RESTART_S)
+            world.heal()
+            finish(world)
+    require(any(it.has_fired for it in traps), f"nobody came to {point} {visits + 1} times")
+
+
+@pytest.mark.parametrize(("point", "visits"), CASES)
+def test_killed_at(point: str, visits: int) -> None:
+    outcome = run_seed(point, partial(run_with_traps, point, visits), seed=visits)
+    assert outcome.exit_code == 0, f"{outcome.log}\n\n{outcome.reason}"
