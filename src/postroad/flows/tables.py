@@ -37,7 +37,7 @@ _TABLES = (
         WHERE status IN ('queued', 'held', 'parked', 'paused')""",
     """CREATE TABLE postroad_flow_steps (
         flow BIGINT NOT NULL, number BIGINT NOT NULL, record {blob} NOT NULL,
-        PRIMARY KEY (flow, number))""",
+        PRIMARY KEY (flow, number)) {clustered}""",
     # What was said to a flow and it has not read; a signal has no session.
     """CREATE TABLE postroad_flow_mail (
         id {id}, flow BIGINT NOT NULL, session BIGINT, name TEXT, message {blob} NOT NULL)""",

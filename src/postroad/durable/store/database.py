@@ -90,7 +90,7 @@ class Backend(Protocol):
     """Where a store keeps its data, and how one gets connections to it."""
 
     types: dict[str, str]
-    """What a migration calls `{id}`, `{serial}` and `{blob}`."""
+    """What a migration calls `{id}`, `{serial}`, `{blob}` and, after a table, `{clustered}`."""
 
     @property
     def sync_s(self) -> float:

@@ -25,6 +25,7 @@ _TYPES = {
     "id": "BIGINT PRIMARY KEY",
     "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     "blob": "BYTEA",
+    "clustered": "",
 }
 _CONNECT_S = 10
 # No statement of Postroad takes long; a server that hangs must not hang a node for ever.

@@ -30,6 +30,8 @@ TYPES = {
     "id": "INTEGER PRIMARY KEY",
     "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "blob": "BLOB",
+    # One tree instead of two, so that a commit writes fewer pages.
+    "clustered": "WITHOUT ROWID",
 }
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _UNAVAILABLE = (

@@ -218,7 +218,7 @@ class Store:
 
     @property
     def types(self) -> Mapping[str, str]:
-        """What `{id}`, `{serial}` and `{blob}` are called here, for tables of other layers."""
+        """What words like `{id}` and `{blob}` are called here, for tables of other layers."""
         return self._backend.types
 
     @property
