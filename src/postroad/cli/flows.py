@@ -224,7 +224,11 @@ def retry(store: str, ids: tuple[str, ...], all_of_them: bool) -> None:
 @flow.command()
 @_store
 @_ids
-@click.option("--reason", default="killed by an operator", help="Why; kept here. The other ends are told its error id only.")
+@click.option(
+    "--reason",
+    default="killed by an operator",
+    help="Why; kept here. The other ends are told its error id only.",
+)
 @_yes
 def kill(store: str, ids: tuple[str, ...], reason: str, yes: bool) -> None:
     """End flows for good; everybody they talk to is told that they have failed.
