@@ -1,14 +1,30 @@
-"""Where what a node has is put together: messages to cells, and events, that are mail."""
+"""A node: what its configuration asks for, put together, and what its user's program gives it."""
 
+from .app import App, Consuming, app_of, consumes, load_app
 from .config import GuaranteedConfig
 from .content import ID_HEADER, KEY_HEADER
 from .durable_events import DurableEvents
 from .guaranteed import GuaranteedQueues
+from .health import Part, Readiness, State
+from .node import Node, current_node
+from .settings import Layer, NodeConfig
 
 __all__ = [
     "ID_HEADER",
     "KEY_HEADER",
+    "App",
+    "Consuming",
     "DurableEvents",
     "GuaranteedConfig",
     "GuaranteedQueues",
+    "Layer",
+    "Node",
+    "NodeConfig",
+    "Part",
+    "Readiness",
+    "State",
+    "app_of",
+    "consumes",
+    "current_node",
+    "load_app",
 ]

@@ -1,0 +1,339 @@
+"""A node: everything its configuration asks for, started in order and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from typing import TypeVar
+
+from postroad.cells import CellDomain, MembershipLocations
+from postroad.cluster import (
+    Agent,
+    Communication,
+    Discovery,
+    DnsDiscovery,
+    StaticDiscovery,
+    ZooKeeperDiscovery,
+)
+from postroad.core import Lifecycle
+from postroad.core.errors import ConfigError, UsageError
+from postroad.durable import Mail, MemoryStore, Store, store_at
+from postroad.flows import Flows
+from postroad.net import MessagingService
+from postroad.services import Broker, Transporter
+from postroad.services.transporters.cells import CellsTransporter
+
+from .app import App, Consuming, load_app
+from .durable_events import DurableEvents
+from .guaranteed import GuaranteedQueues
+from .health import Part, Readiness
+from .settings import Layer, NodeConfig
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MEMORY = "memory"
+
+_current: ContextVar[Node] = ContextVar("node")
+
+
+def current_node() -> Node:
+    """The node that runs this code: for services, consumers, cells and flows.
+
+    Raises:
+        UsageError: no node does.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise UsageError("no node runs this code") from None
+
+
+class Node(Lifecycle):
+    """A node of a cluster, with the layers its configuration names.
+
+        async with Node(NodeConfig(), App(services=[Greeter()])) as node:
+            print(await node.broker.call("greeter.hello", {"name": "Ann"}))
+
+    What a node was not asked to have raises UsageError when it is used.
+
+    Args:
+        config: by default a node that needs no others.
+        app: what it runs; by default what `config.node.app` names.
+    """
+
+    def __init__(self, config: NodeConfig | None = None, app: App | None = None) -> None:
+        self.config = config or NodeConfig()
+        self._app = app
+        self._parts: dict[str, object] = {}
+        self._stack: AsyncExitStack | None = None
+        self._consuming: list[Consuming] = []
+        self._stopping: asyncio.Task[None] | None = None
+        self.readiness = Readiness()
+        self.started_at: float | None = None
+        """Seconds since 1970; set when everything runs."""
+
+    # Life.
+
+    async def start(self) -> None:
+        """Start every part, from the lowest up; if one fails, stop those before it again."""
+        if self._stack is not None:
+            raise UsageError(f"{self!r} was started already; make a new one")
+        if self._app is None:
+            target = self.config.node.app
+            self._app = App() if target is None else load_app(target)
+        self._check_app(self._app)
+        self._stack = AsyncExitStack()
+        # Whatever the parts run from now on belongs to this node.
+        _current.set(self)
+        try:
+            await self._start(self._app)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self.started_at = time.time()
+        logger.info("%s runs at %s, in cluster %r", self.name, self.service.address, self.cluster)
+
+    def _check_app(self, app: App) -> None:
+        needs = (
+            (app.services, Layer.SERVICES, "services"),
+            (app.flows, Layer.FLOWS, "flows"),
+            (app.consumers, Layer.MAIL, "consumers"),
+            (app.cells, Layer.CELLS, "cells"),
+        )
+        for given, layer, what in needs:
+            if given and not self.config.has(layer):
+                raise ConfigError(
+                    f"the program has {what}, but node.layers does not list {layer.value!r}"
+                )
+
+    async def _start(self, app: App) -> None:
+        config = self.config
+        settings = config.node
+        service = MessagingService(
+            settings.cluster,
+            settings.name,
+            settings.bind,
+            settings.advertise,
+            config.tls,
+            config.limits,
+        )
+        await self._enter(Part.NETWORK, service)
+        if config.has(Layer.CLUSTER):
+            await self._start_cluster(service)
+        if config.has(Layer.CELLS):
+            await self._start_cells(service)
+        if config.has(Layer.MAIL):
+            await self._start_mail()
+        if config.has(Layer.CELLS) and config.has(Layer.MAIL):
+            await self._start_guarantees()
+        if config.has(Layer.SERVICES):
+            await self._start_services(app)
+        if config.has(Layer.FLOWS):
+            flows = Flows(self.mail, app.flows, config.flows.tuning)
+            await self._enter(Part.FLOWS, flows)
+        await self._run(app)
+
+    async def _enter(self, part: Part, thing: Lifecycle) -> None:
+        """Start a part, and have it stopped in its turn."""
+        assert self._stack is not None
+        self.readiness.starts(part)
+        await self._stack.enter_async_context(thing)
+        self._parts[type(thing).__name__] = thing
+        self.readiness.runs(part)
+
+    async def _start_cluster(self, service: MessagingService) -> None:
+        settings = self.config.cluster
+        agent = Agent(
+            service,
+            self._discovery(),
+            properties=settings.properties,
+            config=settings.tuning,
+        )
+        await self._enter(Part.CLUSTER, agent)
+        self._parts[Communication.__name__] = Communication(agent)
+
+    def _discovery(self) -> Discovery:
+        settings = self.config.cluster
+        if settings.dns is not None:
+            return DnsDiscovery([settings.dns])
+        if settings.zookeeper is not None:
+            return ZooKeeperDiscovery(settings.zookeeper, self.cluster)
+        return StaticDiscovery(settings.contacts)
+
+    async def _start_cells(self, service: MessagingService) -> None:
+        settings = self.config.cells
+        domain = CellDomain(
+            service,
+            role=settings.role,
+            zone=settings.zone,
+            locations=MembershipLocations(self.agent),
+            config=settings.tuning,
+        )
+        await self._enter(Part.CELLS, domain)
+
+    async def _start_mail(self) -> None:
+        settings = self.config.mail
+        mail = Mail(
+            self.agent,
+            self._make_store(),
+            config=settings.tuning,
+            accept=settings.accept,
+            bridge=settings.bridge,
+        )
+        await self._enter(Part.MAIL, mail)
+
+    def _make_store(self) -> Store:
+        location = self.config.store
+        if location == _MEMORY:
+            return MemoryStore()
+        if "://" not in location and self.config.mail.store is None:
+            self.config.data.mkdir(parents=True, exist_ok=True)
+        return store_at(location)
+
+    async def _start_guarantees(self) -> None:
+        settings = self.config.cells
+        queues = GuaranteedQueues(self.domain, self.mail, config=settings.guarantees)
+        await self._enter(Part.GUARANTEES, queues)
+        for queue in settings.guaranteed:
+            await queues.declare(queue)
+
+    async def _start_services(self, app: App) -> None:
+        settings = self.config.services
+        broker = Broker(
+            self.name,
+            transporter=self._transporter(),
+            config=settings.tuning,
+            caching=settings.cache,
+        )
+        broker.add(*app.services)
+        # It listens before services start, and they may emit as soon as they do.
+        is_durable = settings.durable_events and self.config.has(Layer.MAIL)
+        events = DurableEvents(broker, self.mail) if is_durable else None
+        await self._enter(Part.SERVICES, broker)
+        if events is not None:
+            await self._enter(Part.EVENTS, events)
+
+    def _transporter(self) -> Transporter | str | None:
+        named = self.config.services.transporter
+        if named is None and self.config.has(Layer.CELLS):
+            return CellsTransporter(self.domain)
+        return named
+
+    async def _run(self, app: App) -> None:
+        """Run what the user wrote, now that all it may use is there."""
+        assert self._stack is not None
+        self.readiness.starts(Part.APP)
+        for cell in app.cells:
+            await self.domain.add(cell)
+        if app.lifespan is not None:
+            await self._stack.enter_async_context(app.lifespan(self))
+        for it in app.consumers:
+            await self.mail.consume(
+                it.queue,
+                it.handler,
+                concurrency=it.concurrency,
+                ordered_by_key=it.ordered_by_key,
+                retry=it.retry,
+            )
+            self._consuming.append(it)
+        self.readiness.runs(Part.APP)
+
+    async def drain(self, timeout: float = 30.0) -> int:
+        """Take nothing new, and let what runs end; how much still runs when the time is over.
+
+        Durable messages wait in their queues, flows that others begin are held; services are called
+        on until the node stops. Nothing but a new start takes it back.
+        """
+        self.readiness.drains()
+        for it in self._consuming:
+            await self.mail.stop_consuming(it.queue, timeout)
+        self._consuming.clear()
+        return await self.flows.drain(timeout) if self.config.has(Layer.FLOWS) else 0
+
+    async def stop(self) -> None:
+        """Stop every part, from the highest down."""
+        if self._stack is None:
+            return
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(), name=f"stop {self.name}")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        assert self._stack is not None
+        self.readiness.drains()
+        await self._stack.aclose()
+        self.readiness.ends()
+
+    # What it has.
+
+    @property
+    def name(self) -> str:
+        """What the others call it."""
+        return self.config.node.name
+
+    @property
+    def cluster(self) -> str:
+        """The cluster it belongs to."""
+        return self.config.node.cluster
+
+    @property
+    def is_running(self) -> bool:
+        """Whether everything was started and nothing was stopped."""
+        return self.started_at is not None and self._stopping is None
+
+    @property
+    def service(self) -> MessagingService:
+        """Messages between nodes."""
+        return self._part(MessagingService)
+
+    @property
+    def agent(self) -> Agent:
+        """Who is alive."""
+        return self._part(Agent)
+
+    @property
+    def communication(self) -> Communication:
+        """Messages to members by name."""
+        return self._part(Communication)
+
+    @property
+    def domain(self) -> CellDomain:
+        """Messages to cells."""
+        return self._part(CellDomain)
+
+    @property
+    def mail(self) -> Mail:
+        """Durable messages."""
+        return self._part(Mail)
+
+    @property
+    def guaranteed(self) -> GuaranteedQueues:
+        """Queues of cells that are carried by mail."""
+        return self._part(GuaranteedQueues)
+
+    @property
+    def broker(self) -> Broker:
+        """Services."""
+        return self._part(Broker)
+
+    @property
+    def flows(self) -> Flows:
+        """Conversations that survive every crash."""
+        return self._part(Flows)
+
+    def _part(self, kind: type[T]) -> T:
+        part = self._parts.get(kind.__name__)
+        if part is None:
+            had = ", ".join(it.value for it in self.config.node.layers)
+            why = f"its layers are {had}" if self._stack is not None else "start it first"
+            raise UsageError(f"node {self.name!r} has no {kind.__name__} now: {why}")
+        assert isinstance(part, kind)
+        return part
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name!r} of cluster {self.cluster!r}>"

@@ -1,0 +1,247 @@
+"""Everything that can be configured of a node, as one tree of structs: `postroad.toml` as types.
+
+What a layer itself can be told is its `tuning`; what is beside it says how the layer takes part.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from postroad.cells import CellsConfig, Role
+from postroad.cluster import MembershipConfig
+from postroad.core import Address, Limits
+from postroad.core.address import to_address
+from postroad.core.errors import ConfigError
+from postroad.core.names import validate_cluster_name, validate_node_name
+from postroad.durable import MailConfig
+from postroad.flows import FlowsConfig
+from postroad.net import TlsConfig
+from postroad.services import BrokerConfig
+
+from .config import GuaranteedConfig
+
+
+class Layer(enum.Enum):
+    """A part that a node may have, besides messages between nodes, which it always has."""
+
+    CLUSTER = "cluster"
+    CELLS = "cells"
+    MAIL = "mail"
+    SERVICES = "services"
+    FLOWS = "flows"
+
+
+_BELOW = {
+    Layer.CLUSTER: (),
+    Layer.CELLS: (Layer.CLUSTER,),
+    Layer.MAIL: (Layer.CLUSTER,),
+    Layer.SERVICES: (),
+    Layer.FLOWS: (Layer.MAIL,),
+}
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The node itself."""
+
+    cluster: str = "postroad"
+    """Nodes of other clusters are refused."""
+    name: str = msgspec.field(default_factory=lambda: default_name())
+    """What the others call it; by default the name of the host."""
+    bind: str = "127.0.0.1:0"
+    """Where it listens for other nodes; port 0 lets the system choose."""
+    advertise: str | None = None
+    """The address others reach it at; the bound one by default."""
+    data: str = ".postroad"
+    """The directory of its store and of what it tells the `postroad` command."""
+    app: str | None = None
+    """The program: a file such as `app.py`, or a module."""
+    layers: tuple[Layer, ...] = tuple(Layer)
+    """What it has besides messages between nodes."""
+
+    def __post_init__(self) -> None:
+        validate_cluster_name(self.cluster)
+        validate_node_name(self.name)
+        to_address(self.bind)
+        if self.advertise is not None:
+            to_address(self.advertise)
+        for layer in self.layers:
+            for below in _BELOW[layer]:
+                if below not in self.layers:
+                    raise ConfigError(
+                        f"layers: {layer.value!r} needs {below.value!r}, which is not listed"
+                    )
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How it finds the others, and what they know of it. At most one way to find them is given."""
+
+    contacts: tuple[str, ...] = ()
+    """Addresses, `host:port`, of some nodes of the cluster."""
+    dns: str | None = None
+    """A name whose addresses are nodes, `name:port`."""
+    zookeeper: str | None = None
+    """Servers of ZooKeeper, `host:port,host:port`, where nodes are registered."""
+    properties: dict[str, str] = {}
+    """What others shall know of this node."""
+    tuning: MembershipConfig = MembershipConfig()
+
+    def __post_init__(self) -> None:
+        given = [it for it in ("contacts", "dns", "zookeeper") if getattr(self, it)]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)}: give one way to find other nodes")
+        for contact in self.contacts:
+            to_address(contact)
+        if self.dns is not None:
+            to_address(self.dns)
+
+
+class CellsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The domain of cells that this node is."""
+
+    role: Role = Role.CORE
+    """Cores are connected to all other cores; satellites only to cores."""
+    zone: str | None = None
+    """Cores and consumers of the same zone are preferred."""
+    guaranteed: tuple[str, ...] = ()
+    """Queues of cells whose messages are carried by mail."""
+    guarantees: GuaranteedConfig = GuaranteedConfig()
+    tuning: CellsConfig = CellsConfig()
+
+
+class MailSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Durable messages."""
+
+    store: str | None = None
+    """A path, `postgresql://...`, or `memory`, which forgets; by default in the data directory."""
+    accept: tuple[str, ...] = ("*",)
+    """Patterns of queues that other nodes may open here by sending to them."""
+    bridge: bool = True
+    """False if a `postroad bridge` carries this node's mail."""
+    tuning: MailConfig = MailConfig()
+
+
+class ServicesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Services, and how they reach those of other nodes."""
+
+    transporter: str | None = None
+    """By default the cells of this node; or a URL such as `nats://127.0.0.1:4222`."""
+    cache: str | None = None
+    """Keeps results of actions: `memory`, or the URL of a Redis server."""
+    durable_events: bool = True
+    """Whether events can be durable; needs `mail`."""
+    tuning: BrokerConfig = BrokerConfig()
+
+
+class FlowsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Conversations that survive every crash."""
+
+    tuning: FlowsConfig = FlowsConfig()
+
+
+class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that operators look at through this node."""
+
+    jobs: tuple[str, ...] = ()
+    """Job files."""
+
+
+class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What operators see: the HTTP API and the dashboard."""
+
+    enabled: bool = True
+    bind: str = "127.0.0.1:8222"
+    """Where the API and the dashboard are served."""
+    token: str | None = None
+    """Allows everything; made at the first start, and kept in the data directory, if not given."""
+    read_token: str | None = None
+    """Allows to look, and not to change anything."""
+    certificate: str | None = None
+    """Serves HTTPS with this certificate."""
+    key: str | None = None
+    """The private key of the certificate."""
+    client_trust: str | None = None
+    """Who shows a certificate signed by one of these needs no token."""
+    remote: Literal["off", "read", "change"] = "read"
+    """What operators of other nodes may do here, through their own."""
+    body_bytes_max: int = 1024 * 1024
+    """Largest body of a request."""
+    clients_max: int = 1_000
+    """Connections at the same time; more are closed at once."""
+    request_timeout_s: float = 30.0
+    """Time for a client to send a request, and for an action to be done."""
+
+    def __post_init__(self) -> None:
+        to_address(self.bind)
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("certificate and key: give both or neither")
+        if self.client_trust is not None and self.certificate is None:
+            raise ConfigError("client_trust needs HTTPS: give certificate and key")
+        for field in ("token", "read_token"):
+            value = getattr(self, field)
+            if value is not None and len(value) < _TOKEN_CHARACTERS_MIN:
+                raise ConfigError(
+                    f"{field} is shorter than {_TOKEN_CHARACTERS_MIN} characters: "
+                    "`openssl rand -hex 16` makes a good one"
+                )
+        for field in ("body_bytes_max", "clients_max", "request_timeout_s"):
+            if getattr(self, field) <= 0:
+                raise ConfigError(f"{field}={getattr(self, field)!r} must be above 0")
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the node says of itself."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node. Every setting has a default that needs no other machine and no server."""
+
+    node: NodeSettings = msgspec.field(default_factory=NodeSettings)
+    tls: TlsConfig | None = None
+    """Certificates; without them everything between nodes travels in the clear."""
+    limits: Limits = Limits()
+    """Every maximum and timeout of messages between nodes."""
+    cluster: ClusterSettings = msgspec.field(default_factory=ClusterSettings)
+    cells: CellsSettings = CellsSettings()
+    mail: MailSettings = MailSettings()
+    services: ServicesSettings = msgspec.field(default_factory=ServicesSettings)
+    flows: FlowsSettings = FlowsSettings()
+    pipeline: PipelineSettings = PipelineSettings()
+    admin: AdminSettings = AdminSettings()
+    log: LogSettings = LogSettings()
+
+    def has(self, layer: Layer) -> bool:
+        """Whether the node has a part."""
+        return layer in self.node.layers
+
+    @property
+    def data(self) -> Path:
+        """The directory of the node's files."""
+        return Path(self.node.data)
+
+    @property
+    def store(self) -> str:
+        """Where its mail is kept."""
+        return self.mail.store or str(self.data / f"{self.node.name}.db")
+
+    @property
+    def admin_address(self) -> Address:
+        """Where operators reach it."""
+        return to_address(self.admin.bind)
+
+
+_TOKEN_CHARACTERS_MIN = 16
+
+
+def default_name() -> str:
+    """The name of this host, as far as it can be the name of a node."""
+    host = socket.gethostname().partition(".")[0].lower()
+    kept = "".join(it if it.isascii() and (it.isalnum() or it in "-_") else "-" for it in host)
+    return kept.strip("-_") or "node"
