@@ -6,6 +6,7 @@ What a layer itself can be told is its `tuning`; what is beside it says how the 
 from __future__ import annotations
 
 import enum
+import math
 import socket
 from pathlib import Path
 from typing import Literal
@@ -75,6 +76,24 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     raise ConfigError(
                         f"layers: {layer.value!r} needs {below.value!r}, which is not listed"
                     )
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Certificates between nodes, in PEM; `postroad certs` makes them for development."""
+
+    certificate: str
+    """The node's certificate chain; its subject alternative name is the node's name."""
+    key: str
+    """The private key of the certificate."""
+    trust: str
+    """Certificates of those who sign the nodes of this cluster."""
+    is_mutual: bool = True
+    """Whether this node demands a certificate of whoever connects to it."""
+
+    @property
+    def config(self) -> TlsConfig:
+        """The same for the network."""
+        return TlsConfig(**msgspec.structs.asdict(self))
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,6 +173,7 @@ class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What operators see: the HTTP API and the dashboard."""
 
     enabled: bool = True
+    """Whether they are served at all."""
     bind: str = "127.0.0.1:8222"
     """Where the API and the dashboard are served."""
     token: str | None = None
@@ -189,22 +209,25 @@ class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                     "`openssl rand -hex 16` makes a good one"
                 )
         for field in ("body_bytes_max", "clients_max", "request_timeout_s"):
-            if getattr(self, field) <= 0:
-                raise ConfigError(f"{field}={getattr(self, field)!r} must be above 0")
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{field}={value!r} must be a finite number above 0")
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the node says of itself."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is less important is left out."""
     format: Literal["text", "json"] = "text"
+    """Lines for people, or one JSON object per line for programs."""
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node. Every setting has a default that needs no other machine and no server."""
 
     node: NodeSettings = msgspec.field(default_factory=NodeSettings)
-    tls: TlsConfig | None = None
+    tls: TlsSettings | None = None
     """Certificates; without them everything between nodes travels in the clear."""
     limits: Limits = Limits()
     """Every maximum and timeout of messages between nodes."""
@@ -244,4 +267,5 @@ def default_name() -> str:
     """The name of this host, as far as it can be the name of a node."""
     host = socket.gethostname().partition(".")[0].lower()
     kept = "".join(it if it.isascii() and (it.isalnum() or it in "-_") else "-" for it in host)
-    return kept.strip("-_") or "node"
+    # A node may not be called `local`, but a host may.
+    return "node" if kept == "local" else kept.strip("-_") or "node"

@@ -1,0 +1,111 @@
+"""Lines that a node writes of itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from postroad.node.logs import set_up_logs
+from postroad.node.settings import LogSettings
+
+logger = logging.getLogger("postroad.probe")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    before, level = [*root.handlers], root.level
+    yield
+    for handler in [it for it in root.handlers if it not in before]:
+        root.removeHandler(handler)
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+def fail() -> None:
+    try:
+        raise ValueError("no")
+    except ValueError:
+        logger.exception("it failed")
+
+
+def test_text() -> None:
+    stream = io.StringIO()
+    set_up_logs(LogSettings(), stream)
+    logger.info("%d letters", 3)
+    logger.debug("hidden")
+    (line,) = stream.getvalue().splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} INFO    postroad\.probe: 3 letters", line)
+
+
+def test_text_of_a_failure_has_its_traceback() -> None:
+    stream = io.StringIO()
+    set_up_logs(LogSettings(), stream)
+    fail()
+    first, second, *_, last = stream.getvalue().splitlines()
+    assert first.endswith("ERROR   postroad.probe: it failed")
+    assert second == "Traceback (most recent call last):"
+    assert last == "ValueError: no"
+
+
+def test_colours_are_for_terminals() -> None:
+    stream = Terminal()
+    set_up_logs(LogSettings(), stream, {})
+    logger.warning("careful")
+    assert "\x1b[33mWARNING\x1b[0m" in stream.getvalue()
+
+
+@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colours_can_be_turned_off(environ: dict[str, str]) -> None:
+    stream = Terminal()
+    set_up_logs(LogSettings(), stream, environ)
+    logger.warning("careful")
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_json() -> None:
+    stream = Terminal()
+    set_up_logs(LogSettings(format="json"), stream)
+    logger.info("two\nlines", extra={"flow": "f1", "at": object})
+    fail()
+    first, second = (json.loads(it) for it in stream.getvalue().splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first == {
+        "at": str(object),
+        "flow": "f1",
+        "level": "info",
+        "logger": "postroad.probe",
+        "message": "two\nlines",
+    }
+    assert second["level"] == "error"
+    assert second["error"].endswith("ValueError: no")
+
+
+def test_the_level_is_that_of_the_settings() -> None:
+    stream = io.StringIO()
+    set_up_logs(LogSettings(level="error"), stream)
+    logger.warning("hidden")
+    set_up_logs(LogSettings(level="debug"), stream)
+    logger.debug("shown")
+    assert [it.rpartition(": ")[2] for it in stream.getvalue().splitlines()] == ["shown"]
+
+
+def test_warnings_are_logged() -> None:
+    stream = io.StringIO()
+    set_up_logs(LogSettings(), stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old ways", stacklevel=1)
+    assert "py.warnings:" in stream.getvalue()
+    assert "old ways" in stream.getvalue()

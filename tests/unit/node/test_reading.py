@@ -1,0 +1,307 @@
+"""The configuration of a node: from a file, the environment and flags."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from postroad.cells import Role
+from postroad.core.errors import ConfigError
+from postroad.node.keys import HIDDEN, settings_keys
+from postroad.node.reading import RESERVED_VARIABLES, Loaded, format_value, load_config, nearest
+from postroad.node.settings import Layer, NodeConfig
+
+TOKEN = "correct-horse-battery"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "postroad.toml"
+
+
+def read(file: Path, text: str, **environ: str) -> Loaded:
+    file.write_text(text)
+    return load_config(environ=environ)
+
+
+def mistake(file: Path, text: str = "", flags: dict[str, str] | None = None, **env: str) -> str:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(environ=env, flags=flags)
+    return str(caught.value)
+
+
+def test_nothing_given_is_the_default(file: Path) -> None:
+    loaded = load_config(environ={})
+    assert loaded.config == NodeConfig()
+    assert loaded.path is None
+    assert set(loaded.origins) == set(settings_keys())
+    assert set(loaded.origins.values()) == {"default"}
+
+
+def test_the_environment_wins_over_the_file_and_flags_over_both(file: Path) -> None:
+    file.write_text('[node]\nname = "a"\ncluster = "a"\nbind = "127.0.0.1:1"\n')
+    environ = {"POSTROAD_NODE_NAME": "b", "POSTROAD_NODE_CLUSTER": "b"}
+    loaded = load_config(environ=environ, flags={"node.name": "c"})
+    node = loaded.config.node
+    assert (node.name, node.cluster, node.bind) == ("c", "b", "127.0.0.1:1")
+    assert loaded.origins["node.name"] == "--set node.name"
+    assert loaded.origins["node.cluster"] == "POSTROAD_NODE_CLUSTER"
+    assert loaded.origins["node.bind"] == "postroad.toml:4"
+    assert loaded.origins["node.data"] == "default"
+
+
+def test_a_flag_of_its_own_is_told_as_the_user_wrote_it(file: Path) -> None:
+    loaded = load_config(environ={}, flags={"node.name": "c"}, flag_names={"node.name": "--name"})
+    assert loaded.origins["node.name"] == "--name"
+
+
+def test_tables_within_tables(file: Path) -> None:
+    loaded = read(
+        file,
+        """
+        cluster.properties = { rack = "7" }
+        [cells]
+        role = "satellite"
+        [cells.tuning.learning]
+        default_delay_s = 1
+        [mail.tuning]
+        handler_s = 2.5
+        """,
+    )
+    config = loaded.config
+    assert config.cluster.properties == {"rack": "7"}
+    assert config.cells.role is Role.SATELLITE
+    assert config.cells.tuning.learning.default_delay_s == 1.0
+    assert config.mail.tuning.handler_s == 2.5
+    assert config.mail.tuning.lease_s == NodeConfig().mail.tuning.lease_s
+    assert loaded.origins["cluster.properties"] == "postroad.toml:2"
+    assert loaded.origins["mail.tuning.handler_s"] == "postroad.toml:8"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("POSTROAD_NODE_NAME", "b", "node.name", "b"),
+        ("POSTROAD_MAIL_TUNING_HANDLER_S", "2.5", "mail.tuning.handler_s", 2.5),
+        ("POSTROAD_LIMITS_ACCEPTED_MAX", "7", "limits.accepted_max", 7),
+        ("POSTROAD_ADMIN_ENABLED", "no", "admin.enabled", False),
+        ("POSTROAD_SERVICES_TUNING_RETRY_IS_ENABLED", "On", "services.tuning.retry.is_enabled", 1),
+        ("POSTROAD_CLUSTER_CONTACTS", "a:1, b:2", "cluster.contacts", ("a:1", "b:2")),
+        ("POSTROAD_CLUSTER_CONTACTS", '["a:1"]', "cluster.contacts", ("a:1",)),
+        ("POSTROAD_CLUSTER_CONTACTS", "", "cluster.contacts", ()),
+        ("POSTROAD_NODE_LAYERS", "cluster,mail", "node.layers", (Layer.CLUSTER, Layer.MAIL)),
+        ("POSTROAD_CLUSTER_PROPERTIES", '{"rack": "7"}', "cluster.properties", {"rack": "7"}),
+        ("POSTROAD_ADMIN_REMOTE", "off", "admin.remote", "off"),
+        ("POSTROAD_CELLS_ROLE", "core", "cells.role", Role.CORE),
+        ("POSTROAD_MAIL_STORE", "", "mail.store", None),
+    ],
+)
+def test_variables_are_read_by_the_type_of_the_setting(
+    file: Path, variable: str, text: str, name: str, value: object
+) -> None:
+    loaded = load_config(environ={variable: text})
+    assert loaded.value(name) == value
+    assert loaded.origins[name] == variable
+
+
+def test_every_default_can_be_written_down_and_read_again(file: Path) -> None:
+    written = [
+        (key, f"{key.name} = {text}")
+        for key in settings_keys().values()
+        if (text := format_value(key, key.default)) and key.section != "tls"
+    ]
+    loaded = read(file, "\n".join(line for _, line in written))
+    assert loaded.config == NodeConfig()
+    for number, (key, _) in enumerate(written, 1):
+        assert loaded.value(key.name) == key.default
+        assert loaded.origins[key.name] == f"postroad.toml:{number}"
+
+
+def test_certificates(file: Path) -> None:
+    text = '[tls]\ncertificate = "a.pem"\nkey = "a.key"\ntrust = "ca.pem"\nis_mutual = false\n'
+    tls = read(file, text).config.tls
+    assert tls is not None
+    assert (tls.certificate, tls.key, tls.trust, tls.is_mutual) == (
+        *("a.pem", "a.key", "ca.pem"),
+        False,
+    )
+
+
+def test_half_of_the_certificates_is_a_mistake(file: Path) -> None:
+    assert mistake(file, '[tls]\ncertificate = "a.pem"\nkey = "a.key"\n') == (
+        "tls.trust is missing; tls needs it"
+    )
+
+
+@pytest.mark.parametrize("variable", [it.replace("*", "ANY") for it in RESERVED_VARIABLES])
+def test_variables_of_others_are_left_alone(file: Path, variable: str) -> None:
+    environ = {variable: str(file)}
+    file.write_text("")
+    assert load_config(environ=environ).config == NodeConfig()
+
+
+def test_no_setting_has_the_name_of_a_reserved_variable() -> None:
+    prefixes = tuple(it.rstrip("*") for it in RESERVED_VARIABLES if it.endswith("*"))
+    for key in settings_keys().values():
+        assert key.variable not in RESERVED_VARIABLES
+        assert not key.variable.startswith(prefixes)
+
+
+def test_a_file_by_its_name_or_by_a_variable(file: Path) -> None:
+    other = file.with_name("other.toml")
+    other.write_text('node.name = "other"')
+    file.write_text('node.name = "first"')
+    assert load_config(other, {}).config.node.name == "other"
+    assert load_config(environ={"POSTROAD_CONFIG": str(other)}).path == other
+    assert load_config(environ={}).config.node.name == "first"
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "[mail.tuning]\nhandler_s = 'abc'",
+            "postroad.toml:2: mail.tuning.handler_s: expected a number, got 'abc'",
+        ),
+        (
+            "[mail.tuning]\nhandlers_s = 1",
+            "postroad.toml:2: there is no setting mail.tuning.handlers_s; "
+            "did you mean mail.tuning.handler_s?",
+        ),
+        ("[mial]\nstore = 'a'", "postroad.toml:1: there is no setting mial; did you mean mail?"),
+        ("name = 'a'", "postroad.toml:1: there is no setting name; did you mean node.name?"),
+        (
+            "zzzzzz = 1",
+            "postroad.toml:1: there is no setting zzzzzz; `postroad config keys` lists all",
+        ),
+        ("mail = 3", "postroad.toml:1: mail: expected a table, got 3"),
+        ("node.name = { a = 1 }", "postroad.toml:1: node.name: expected a text, got a table"),
+        ("node.name = true", "postroad.toml:1: node.name: expected a text, got True"),
+        (
+            "limits.accepted_max = 1.5",
+            "postroad.toml:1: limits.accepted_max: expected a whole number, got 1.5",
+        ),
+        (
+            "admin.remote = 'all'",
+            "postroad.toml:1: admin.remote: expected one of off, read, change, got 'all'",
+        ),
+        (
+            "node.layers = ['mail', 'male']",
+            "postroad.toml:1: node.layers: expected a list of cluster, cells, mail, services, "
+            "flows, got the list ['mail', 'male']",
+        ),
+        (
+            "[mail.tuning]\nlease_s = 1\nhandler_s = -1",
+            "postroad.toml:3: mail.tuning: handler_s=-1.0 must be a finite number above 0",
+        ),
+        (
+            "node.layers = ['flows']",
+            "postroad.toml:1: node: layers: 'flows' needs 'mail', which is not listed",
+        ),
+    ],
+)
+def test_mistakes_in_the_file(file: Path, text: str, told: str) -> None:
+    assert mistake(file, text) == told
+
+
+def test_mistakes_in_the_environment_and_in_flags(file: Path) -> None:
+    assert mistake(file, POSTROAD_MAIL_TUNING_HANDLER_S="abc") == (
+        "POSTROAD_MAIL_TUNING_HANDLER_S: mail.tuning.handler_s: expected a number, got 'abc'"
+    )
+    assert mistake(file, POSTROAD_NODE_NAMES="a") == (
+        "POSTROAD_NODE_NAMES: there is no such setting; did you mean POSTROAD_NODE_NAME?"
+    )
+    assert mistake(file, flags={"mail.bridge": "maybe"}) == (
+        "--set mail.bridge: expected true or false, got 'maybe'"
+    )
+    assert mistake(file, flags={"mail": "a"}) == (
+        "--set mail: mail is a table; give one of its settings"
+    )
+    assert "did you mean mail.bridge?" in mistake(file, flags={"mail.bridges": "no"})
+    assert mistake(file, flags={"cluster.properties": "a"}) == (
+        "--set cluster.properties: expected a table, got 'a'"
+    )
+
+
+def test_every_mistake_is_told(file: Path) -> None:
+    text = mistake(file, "node.nam = 'a'\nmail.bridge = 3", POSTROAD_NODE_BIND="nowhere")
+    assert text.splitlines() == [
+        "3 settings are wrong:",
+        "  postroad.toml:1: there is no setting node.nam; did you mean node.name?",
+        "  postroad.toml:2: mail.bridge: expected true or false, got 3",
+        "  POSTROAD_NODE_BIND: node: address 'nowhere' is not of the form host:port",
+    ]
+
+
+def test_one_mistake_is_not_told_twice(file: Path) -> None:
+    """A certificate of a wrong type is there, but a table of only a key would be wrong too."""
+    text = mistake(file, "[admin]\ncertificate = 3\nkey = 'a.key'")
+    assert text == "postroad.toml:2: admin.certificate: expected a text, got 3"
+
+
+def test_what_is_not_toml(file: Path) -> None:
+    assert mistake(file, "[node]\nname = \n") == (
+        "postroad.toml is not TOML: Invalid value (at line 2, column 8)"
+    )
+    file.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is not a text in UTF-8"):
+        load_config(environ={})
+
+
+def test_files_that_cannot_be_read(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no file none\.toml; `postroad new`"):
+        load_config(Path("none.toml"), {})
+    file.mkdir()
+    with pytest.raises(ConfigError, match=r"postroad\.toml cannot be read: Is a directory"):
+        load_config(environ={})
+
+
+def test_secrets_are_in_no_error(file: Path) -> None:
+    store = "postgresql://ann:sesame@db/x"
+    told = mistake(file, f"[admin]\ntoken = ['{TOKEN}']\n[mail]\nbridge = '{store}'")
+    assert TOKEN not in told
+    assert "sesame" not in told
+    assert f"postgresql://ann:{HIDDEN}@db/x" in told
+    assert "sesame" not in mistake(file, f"node.bind = '{store}'")
+    assert "'short'" not in mistake(file, POSTROAD_ADMIN_TOKEN="short")
+
+
+def test_secrets_are_not_shown(file: Path) -> None:
+    loaded = load_config(
+        environ={"POSTROAD_ADMIN_TOKEN": TOKEN, "POSTROAD_MAIL_STORE": "postgresql://a:b@c/d"}
+    )
+    assert loaded.config.admin.token == TOKEN
+    assert loaded.shown("admin.token") == HIDDEN
+    assert loaded.shown("mail.store") == f"postgresql://a:{HIDDEN}@c/d"
+    assert loaded.shown("tls.key") is None
+
+
+def test_values_are_written_as_toml(file: Path) -> None:
+    key = settings_keys()["services.tuning.metadata"]
+    value = {"a b": [1, True, 'say "x"'], "c": {"d": 1.5}}
+    assert tomllib.loads(f"it = {format_value(key, value)}")["it"] == value
+
+
+def test_the_nearest_name() -> None:
+    known = ["mail.store", "mail.tuning.handler_s", "node.name"]
+    assert nearest("mail.stor", known) == "mail.store"
+    assert nearest("handler_s", known) == "mail.tuning.handler_s"
+    assert nearest("nodename", known) == "node.name"
+    assert nearest("zzz", known) is None
+
+
+def test_the_environment_of_this_process_is_the_default(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [it for it in os.environ if it.startswith("POSTROAD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("POSTROAD_NODE_NAME", "here")
+    assert load_config().config.node.name == "here"
