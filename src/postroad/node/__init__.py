@@ -3,10 +3,11 @@
 from .app import App, Consuming, app_of, consumes, load_app
 from .config import GuaranteedConfig
 from .content import ID_HEADER, KEY_HEADER
+from .current import current_node
 from .durable_events import DurableEvents
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness, State
-from .node import Node, current_node
+from .node import Node
 from .settings import Layer, NodeConfig
 
 __all__ = [

@@ -19,7 +19,7 @@ from postroad.cells import Cell
 from postroad.core.errors import ConfigError
 from postroad.durable import Handler, Retry
 from postroad.flows import Definition
-from postroad.services import Service
+from postroad.services import Middleware, Service
 
 if TYPE_CHECKING:
     from .node import Node
@@ -78,6 +78,7 @@ class App(msgspec.Struct, kw_only=True):
     flows: Sequence[Definition[Any, Any]] = ()
     consumers: Sequence[Consuming] = ()
     cells: Sequence[Cell] = ()
+    middlewares: Sequence[Middleware] = ()
     lifespan: Lifespan | None = None
 
     @property
@@ -89,8 +90,8 @@ class App(msgspec.Struct, kw_only=True):
 def app_of(module: ModuleType) -> App:
     """All that is in a module: classes of services and cells made there, flows, and consumers.
 
-    Services and cells that the module has made already are taken as they are. An async context
-    manager called `lifespan` runs around everything.
+    Services and cells that the module has made already are taken as they are, and so are its
+    middlewares. An async context manager called `lifespan` runs around everything.
     """
     values = [*vars(module).values()]
     services = [it for it in values if isinstance(it, Service)]
@@ -104,6 +105,7 @@ def app_of(module: ModuleType) -> App:
         flows=_unique([it] for it in values if isinstance(it, Definition)),
         consumers=marked,
         cells=cells,
+        middlewares=[it for it in values if isinstance(it, Middleware)],
         lifespan=getattr(module, "lifespan", None),
     )
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from contextlib import AsyncExitStack
-from contextvars import ContextVar
 from typing import TypeVar
 
 from postroad.cells import CellDomain, MembershipLocations
@@ -27,6 +26,7 @@ from postroad.services import Broker, Transporter
 from postroad.services.transporters.cells import CellsTransporter
 
 from .app import App, Consuming, load_app
+from .current import Belonging, set_current_node
 from .durable_events import DurableEvents
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness
@@ -37,20 +37,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MEMORY = "memory"
-
-_current: ContextVar[Node] = ContextVar("node")
-
-
-def current_node() -> Node:
-    """The node that runs this code: for services, consumers, cells and flows.
-
-    Raises:
-        UsageError: no node does.
-    """
-    try:
-        return _current.get()
-    except LookupError:
-        raise UsageError("no node runs this code") from None
 
 
 class Node(Lifecycle):
@@ -89,7 +75,7 @@ class Node(Lifecycle):
         self._check_app(self._app)
         self._stack = AsyncExitStack()
         # Whatever the parts run from now on belongs to this node.
-        _current.set(self)
+        set_current_node(self)
         try:
             await self._start(self._app)
         except BaseException:
@@ -119,7 +105,7 @@ class Node(Lifecycle):
             settings.name,
             settings.bind,
             settings.advertise,
-            config.tls,
+            None if config.tls is None else config.tls.config,
             config.limits,
         )
         await self._enter(Part.NETWORK, service)
@@ -209,6 +195,7 @@ class Node(Lifecycle):
             transporter=self._transporter(),
             config=settings.tuning,
             caching=settings.cache,
+            middlewares=[Belonging(self), *app.middlewares],
         )
         broker.add(*app.services)
         # It listens before services start, and they may emit as soon as they do.

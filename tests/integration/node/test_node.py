@@ -1,0 +1,240 @@
+"""Whole nodes: everything a configuration asks for, started, used together, drained and stopped."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.cells import Cell, CellMessage
+from postroad.core.errors import ConfigError, StoreLocked, UsageError
+from postroad.durable import Message, Transaction
+from postroad.flows import Flow, flow
+from postroad.node import App, Consuming, Layer, Node, NodeConfig, current_node
+from postroad.services import Context, Service, action
+
+pytestmark = pytest.mark.integration
+
+
+class Greeter(Service):
+    name = "greeter"
+
+    @action
+    async def hello(self, ctx: Context, name: str) -> str:
+        return f"Hello {name}!"
+
+    @action
+    async def order(self, ctx: Context, item: str) -> None:
+        node = current_node()
+        await node.mail.post(node.name, "orders", item.encode())
+
+
+class Echo(Cell):
+    def __init__(self) -> None:
+        super().__init__("echo")
+
+    def received(self, message: CellMessage) -> Any:
+        return message.body
+
+
+@flow
+async def pack(flow: Flow, item: str) -> str:
+    return f"packed {item}"
+
+
+def config_of(directory: Path, name: str = "alpha", **more: Any) -> NodeConfig:
+    node = {"name": name, "data": str(directory), **more.pop("node", {})}
+    return msgspec.convert({"node": node, **more}, NodeConfig)
+
+
+async def test_layers_work_together(tmp_path: Path) -> None:
+    packed: asyncio.Queue[str] = asyncio.Queue()
+
+    async def take(message: Message, tx: Transaction) -> None:
+        begun = await current_node().flows.begin(pack, message.body.decode())
+        packed.put_nowait(await begun.result(5.0))
+
+    app = App(
+        services=[Greeter()],
+        flows=[pack],
+        consumers=[Consuming(queue="orders", handler=take)],
+        cells=[Echo()],
+    )
+    async with Node(config_of(tmp_path), app) as node:
+        assert node.is_running
+        assert node.readiness.reasons() == []
+        assert await node.broker.call("greeter.hello", {"name": "Ann"}) == "Hello Ann!"
+        assert await node.domain.call("echo", "hi") == "hi"
+        await node.broker.call("greeter.order", {"item": "tea"})
+        assert await asyncio.wait_for(packed.get(), 10.0) == "packed tea"
+    assert node.readiness.reasons() == ["the node is stopped"]
+    assert not node.is_running
+
+
+async def test_nodes_find_each_other(tmp_path: Path) -> None:
+    async with Node(config_of(tmp_path, "alpha"), App(services=[Greeter()])) as alpha:
+        contacts = {"contacts": [str(alpha.service.address)]}
+        beta = Node(config_of(tmp_path, "beta", cluster=contacts), App())
+        async with beta:
+            await beta.broker.wait_for_services(["greeter"], timeout_s=10.0)
+            assert await beta.broker.call("greeter.hello", {"name": "Bob"}) == "Hello Bob!"
+            pulled = asyncio.Event()
+
+            async def take(message: Message, tx: Transaction) -> None:
+                pulled.set()
+
+            await alpha.mail.consume("inbox", take)
+            await beta.mail.post("alpha", "inbox", b"letter")
+            await asyncio.wait_for(pulled.wait(), 10.0)
+
+
+async def test_code_of_two_nodes_in_a_process_knows_its_own(tmp_path: Path) -> None:
+    seen: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    def consumer_of(name: str) -> Consuming:
+        async def take(message: Message, tx: Transaction) -> None:
+            seen.put_nowait((name, current_node().name))
+
+        return Consuming(queue="orders", handler=take)
+
+    class Where(Service):
+        name = "where"
+
+        @action
+        async def am_i(self, ctx: Context) -> str:
+            return current_node().name
+
+    def app_of(name: str) -> App:
+        return App(services=[Where()], consumers=[consumer_of(name)])
+
+    alpha, beta = (Node(config_of(tmp_path, it), app_of(it)) for it in ("alpha", "beta"))
+    async with alpha, beta:
+        for node in (alpha, beta):
+            await node.mail.post(node.name, "orders", b"")
+            name, found = await asyncio.wait_for(seen.get(), 10.0)
+            assert name == found == node.name
+            assert await node.broker.call("where.am_i") == node.name
+
+
+async def test_has_exactly_what_it_was_asked_for(tmp_path: Path) -> None:
+    config = config_of(tmp_path, node={"layers": ["cluster", "services"]})
+    async with Node(config, App(services=[Greeter()])) as node:
+        assert await node.broker.call("greeter.hello", {"name": "Ann"}) == "Hello Ann!"
+        with pytest.raises(UsageError, match="has no Mail now: its layers are cluster, services"):
+            _ = node.mail
+    assert not os.listdir(tmp_path)
+
+
+async def test_a_program_that_needs_more_is_refused(tmp_path: Path) -> None:
+    config = config_of(tmp_path, node={"layers": ["cluster"]})
+    with pytest.raises(
+        ConfigError, match=r"has services, but node.layers does not list 'services'"
+    ):
+        await Node(config, App(services=[Greeter()])).start()
+
+
+async def test_before_its_start_it_has_nothing() -> None:
+    with pytest.raises(UsageError, match="start it first"):
+        _ = Node().mail
+    with pytest.raises(UsageError, match="no node runs this code"):
+        current_node()
+
+
+async def test_is_started_once(tmp_path: Path) -> None:
+    async with Node(config_of(tmp_path, mail={"store": "memory"})) as node:
+        with pytest.raises(UsageError, match="was started already"):
+            await node.start()
+    await node.stop()
+
+
+async def test_what_was_started_is_stopped_when_the_rest_cannot_be(tmp_path: Path) -> None:
+    async with Node(config_of(tmp_path)) as first:
+        second = Node(config_of(tmp_path, cluster={"contacts": []}))
+        with pytest.raises(StoreLocked):
+            await second.start()
+        # Its name and its port are free again.
+        assert second.readiness.reasons() == ["the mail part is being started"]
+        await second.stop()
+        assert first.is_running
+    async with Node(config_of(tmp_path)) as again:
+        assert again.is_running
+
+
+async def test_a_lifespan_that_fails_stops_everything(tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def lifespan(node: Node) -> AsyncIterator[None]:
+        raise RuntimeError("no coffee")
+        yield
+
+    with pytest.raises(RuntimeError, match="no coffee"):
+        await Node(config_of(tmp_path), App(lifespan=lifespan)).start()
+    async with Node(config_of(tmp_path)) as node:
+        assert node.is_running
+
+
+async def test_a_lifespan_surrounds_the_program(tmp_path: Path) -> None:
+    happened = []
+
+    @asynccontextmanager
+    async def lifespan(node: Node) -> AsyncIterator[None]:
+        happened.append("in")
+        yield
+        # Everything it may use is still there.
+        await node.mail.post(node.name, "last-words", b"bye")
+        happened.append("out")
+
+    async with Node(config_of(tmp_path), App(lifespan=lifespan)):
+        happened.append("runs")
+    assert happened == ["in", "runs", "out"]
+
+
+async def test_draining_takes_nothing_new_and_loses_nothing(tmp_path: Path) -> None:
+    handled: list[bytes] = []
+    began = asyncio.Event()
+    may_end = asyncio.Event()
+
+    async def take(message: Message, tx: Transaction) -> None:
+        began.set()
+        await may_end.wait()
+        handled.append(message.body)
+
+    app = App(consumers=[Consuming(queue="orders", handler=take)])
+    async with Node(config_of(tmp_path), app) as node:
+        await node.mail.post("alpha", "orders", b"one")
+        await began.wait()
+        draining = asyncio.ensure_future(node.drain(10.0))
+        await asyncio.sleep(0)
+        assert node.readiness.reasons() == ["the node is draining"]
+        may_end.set()
+        assert await draining == 0
+        await node.mail.post("alpha", "orders", b"two")
+        assert handled == [b"one"]
+    async with Node(config_of(tmp_path), app) as node:
+        while len(handled) < 2:  # noqa: ASYNC110  # The handler is told of it before its commit.
+            await asyncio.sleep(0.01)
+    assert handled == [b"one", b"two"]
+
+
+async def test_guaranteed_queues_are_declared(tmp_path: Path) -> None:
+    config = config_of(tmp_path, cells={"guaranteed": ["payments"]})
+    got: asyncio.Queue[Any] = asyncio.Queue()
+    async with Node(config) as node:
+        node.domain.add_function("till", lambda it: got.put_nowait(it.body), consume=["payments"])
+        await node.domain.send("payments", {"amount": 100})
+        assert await asyncio.wait_for(got.get(), 10.0) == {"amount": 100}
+
+
+async def test_tells_of_its_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "postroad.node"):
+        async with Node(config_of(tmp_path, mail={"store": "memory"})) as node:
+            expected = f"alpha runs at {node.service.address}, in cluster 'postroad'"
+    assert expected in caplog.messages
+
+
+def test_layers_are_named_as_in_the_file() -> None:
+    assert [it.value for it in Layer] == ["cluster", "cells", "mail", "services", "flows"]
