@@ -116,6 +116,12 @@ class FlowsAtRest(FlowOperations):
             return []
         return await super().list(status, name, before=before, limit=limit)
 
+    async def counts(self) -> dict[Status, int]:
+        return await super().counts() if self._has_tables else {}
+
+    async def resolve(self, id: str) -> str:
+        return await super().resolve(id) if self._has_tables else id
+
     async def all_of(self, status: Status) -> _Ids:
         """The ids of all flows of a status, the newest first."""
         ids: _Ids = []

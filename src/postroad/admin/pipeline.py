@@ -7,11 +7,13 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from postroad.core.errors import ConfigError, StoreLocked
 from postroad.durable import SqliteStore, Store, store_at
+from postroad.durable.store.database import Database
 from postroad.pipeline import (
     Job,
     Pen,
@@ -27,6 +29,7 @@ from postroad.pipeline import (
 __all__ = [
     "DeadSegment",
     "Job",
+    "account_of",
     "count_dead",
     "dead_segments",
     "drop_dead",
@@ -49,7 +52,7 @@ class DeadSegment(msgspec.Struct, frozen=True):
     id: str
     task: str
     """The task it came in by."""
-    segment: object
+    segment: Any
     attempts: int
     failed_task: str
     error: str
@@ -59,8 +62,17 @@ class DeadSegment(msgspec.Struct, frozen=True):
 def store_of(path: Path, job: Job, location: str | None) -> Store:
     """Where the account of a job is kept."""
     if location is None:
-        return SqliteStore(path.with_name(f"{job.name}.db"))
+        return SqliteStore(_account(path, job))
     return store_at(location)
+
+
+def account_of(path: Path) -> Path:
+    """The file that the account of a job is kept in, unless another place is named."""
+    return _account(path, read_job(path))
+
+
+def _account(path: Path, job: Job) -> Path:
+    return path.with_name(f"{job.name}.db")
 
 
 @asynccontextmanager
@@ -110,10 +122,19 @@ async def look(path: Path, store: str | None) -> Standing:
         return await opened.read(lambda it: look_at(Pen(it, job.name), now_ms))
 
 
-async def count_dead(path: Path, store: str | None) -> int:
-    """How many died."""
+async def count_dead(path: Path, store: str | None, id: str | None = None) -> int:
+    """How many died, or whether one did."""
+    root = _to_root(id)
+
+    def count(database: Database) -> int:
+        pen = Pen(database, job.name)
+        if root is None:
+            return pen.count(State.DEAD)
+        found = pen.find(root)
+        return int(found is not None and found.state is State.DEAD)
+
     async with _opened(path, store) as (opened, job):
-        return await opened.read(lambda it: Pen(it, job.name).count(State.DEAD))
+        return await opened.read(count)
 
 
 async def replay_dead(path: Path, store: str | None, id: str | None) -> int:

@@ -33,6 +33,7 @@ from .pipeline_metrics import to_metrics
 __all__ = [
     "EXIT_DEAD",
     "PROGRESS_S",
+    "PROGRESS_SUFFIX",
     "Progress",
     "SparkChoice",
     "find_progress",
@@ -40,14 +41,19 @@ __all__ = [
     "stop_job",
     "submit_job",
     "tell_metrics",
+    "was_killed",
 ]
 
 PROGRESS_S = 1.0
+PROGRESS_SUFFIX = ".progress.json"
 EXIT_DEAD = 3
 """What a process ends with that ran a job of which segments died."""
 _STALE_S = 10.0
 _STOP_S = 60.0
 _POLL_S = 0.1
+
+# Processes that were started here and may run.
+_started: dict[int, None] = {}
 
 OnProgress = Callable[[Progress], None]
 
@@ -138,7 +144,7 @@ async def _measure(path: Path, job: Job, runner: _Runner, on_progress: OnProgres
 
 
 def _progress_path(path: Path, job: Job) -> Path:
-    return path.with_name(f"{job.name}.progress.json")
+    return path.with_name(job.name + PROGRESS_SUFFIX)
 
 
 # In the background.
@@ -165,6 +171,7 @@ def submit_job(path: Path, arguments: Sequence[str]) -> tuple[int, Path]:
     deadline_s = time.monotonic() + _STOP_S
     while time.monotonic() < deadline_s:
         if find_progress(path) is not None:
+            _started[pid] = None
             return pid, log
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended and os.waitstatus_to_exitcode(status) in (0, EXIT_DEAD):
@@ -189,14 +196,47 @@ def _spawn(command: Sequence[str], log: Path) -> int:
 
 def find_progress(path: Path) -> Progress | None:
     """How a running job is doing; None if it does not run."""
+    progress = _read_progress(path)
+    return progress if progress is not None and _is_alive(progress) else None
+
+
+def was_killed(path: Path) -> bool:
+    """Whether the process of a job is gone that did not stop, but was ended."""
+    progress = _read_progress(path)
+    return progress is not None and not _has_process(progress)
+
+
+def _read_progress(path: Path) -> Progress | None:
     try:
         content = _progress_path(path, read_job(path)).read_bytes()
-        progress = msgspec.json.decode(content, type=Progress)
-        os.kill(progress.pid, 0)
+        return msgspec.json.decode(content, type=Progress)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def _is_alive(progress: Progress) -> bool:
     # Numbers of processes are used again.
-    return progress if time.time() - progress.at < _STALE_S else None
+    return _has_process(progress) and time.time() - progress.at < _STALE_S
+
+
+def _has_process(progress: Progress) -> bool:
+    _forget_ended()
+    try:
+        os.kill(progress.pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _forget_ended() -> None:
+    """Have the system forget processes started here that have ended: until then they look alive."""
+    for pid in [*_started]:
+        try:
+            has_ended = os.waitpid(pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            has_ended = True
+        if has_ended:
+            _started.pop(pid, None)
 
 
 def tell_metrics(path: Path, store: str | None) -> str:

@@ -72,8 +72,8 @@ def describe_cell(cell: Cell) -> str:
             ("class", view.kind),
             ("what", view.what),
             ("state", view.state),
-            ("queues", names(_taken(cell, RouteType.QUEUE), 50)),
-            ("topics", names(_taken(cell, RouteType.TOPIC), 50)),
+            ("queues", names(taken_by(domain, cell.name, RouteType.QUEUE), 50)),
+            ("topics", names(taken_by(domain, cell.name, RouteType.TOPIC), 50)),
             ("waiting", f"{view.waiting} messages, {view.waiting_bytes} bytes"),
             ("running", f"{view.running} of {cell.concurrency} at a time"),
             ("handled", view.handled),
@@ -81,7 +81,7 @@ def describe_cell(cell: Cell) -> str:
     )
 
 
-def _taken(cell: Cell, type: RouteType) -> list[str]:
-    """The queues or topics whose messages it gets now."""
-    routes = cell.domain.table
-    return sorted(it.cell for it in routes if it.type is type and it.target == cell.address)
+def taken_by(domain: CellDomain, name: str, type: RouteType) -> list[str]:
+    """The queues or topics whose messages a cell gets now."""
+    address = domain.identity.cell(name)
+    return sorted(it.cell for it in domain.table if it.type is type and it.target == address)

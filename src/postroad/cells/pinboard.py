@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import deque
+from typing import NamedTuple
 
 from postroad.core.errors import ConfigError
 
@@ -24,13 +25,23 @@ _LEVELS = ("debug", "info", "warning", "error", "critical")
 _times = logging.Formatter()
 
 
+class LogRecord(NamedTuple):
+    """A line of the log."""
+
+    at: float
+    """Seconds since 1970."""
+    level: str
+    logger: str
+    text: str
+
+
 class Pinboard(logging.Handler):
     """Keeps the last lines of a logger and those below it, while it is attached."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self._logger = logger
-        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._records: deque[LogRecord] = deque(maxlen=LINES_MAX)
         # Weak: what is killed in a simulation never says goodbye.
         self._users: weakref.WeakSet[object] = weakref.WeakSet()
         # What the level was before an operator set it.
@@ -47,12 +58,12 @@ class Pinboard(logging.Handler):
         self._users.discard(user)
         if not self._users:
             self._logger.removeHandler(self)
-            self._lines.clear()
+            self._records.clear()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line. Where nobody set up logging, warnings are still seen as without this."""
         try:
-            self._lines.append(_line_of(record))
+            self._records.append(_kept(record))
         except Exception:
             self.handleError(record)
         last_resort = logging.lastResort
@@ -72,10 +83,14 @@ class Pinboard(logging.Handler):
 
     def lines(self, count: int) -> list[str]:
         """The last lines, oldest first."""
+        return [_line_of(it) for it in self.records(count)]
+
+    def records(self, count: int) -> list[LogRecord]:
+        """The same, taken apart."""
         # Other threads log, too.
         self.acquire()
         try:
-            return list(self._lines)[-count:]
+            return list(self._records)[-count:]
         finally:
             self.release()
 
@@ -99,11 +114,18 @@ class Pinboard(logging.Handler):
             self._level_before = None
 
 
-def _line_of(record: logging.LogRecord) -> str:
-    time = _times.formatTime(record)
-    text = f"{time} {record.levelname} {record.name}: {record.getMessage()}"
+def _kept(record: logging.LogRecord) -> LogRecord:
+    text = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         text += f" ({record.exc_info[1]!r})"
+    text = one_line(text, _LINE_CHARACTERS_MAX)
+    return LogRecord(record.created, record.levelname.lower(), record.name, text)
+
+
+def _line_of(record: LogRecord) -> str:
+    created = {"created": record.at, "msecs": record.at % 1 * 1000}
+    time = _times.formatTime(logging.makeLogRecord(created))
+    text = f"{time} {record.level.upper()} {record.logger}: {record.text}"
     return one_line(text, _LINE_CHARACTERS_MAX)
 
 

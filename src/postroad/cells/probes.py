@@ -50,6 +50,14 @@ async def ping(domain: CellDomain, destination: CellPath, payload: bytes, timeou
     return Trip(clock() - started, read_pong(answer.payload), answer.way)
 
 
+def domains_of(trip: Trip, here: str) -> tuple[list[str], list[str]]:
+    """The domains of the way out and of the way back, both ends included."""
+    end = here if trip.back.first is None else trip.back.first.domain
+    out = _each_once((*(hop.domain for hop in trip.out.hops), end))
+    back = _each_once((end, *(hop.domain for hop in trip.back.hops), here))
+    return out, back
+
+
 class ProbeCommands:
     """`ping` and `traceroute`."""
 
@@ -95,7 +103,7 @@ class ProbeCommands:
         trip = await self._ping(destination, b"", timeout)
         if not isinstance(trip, Trip):
             return f"no answer from {path}: {trip}"
-        out, back = self._domains_of(trip)
+        out, back = domains_of(trip, self._cell.domain.name)
         passed = list(dict.fromkeys((*out, *back)))
         trips = await asyncio.gather(*(self._measure(name, timeout) for name in passed))
         return "\n".join(
@@ -121,14 +129,6 @@ class ProbeCommands:
             return one_line(error.detail)
         except PostroadError as error:
             return one_line(error)
-
-    def _domains_of(self, trip: Trip) -> tuple[list[str], list[str]]:
-        """The domains of the way out and of the way back, both ends included."""
-        here = self._cell.domain.name
-        end = here if trip.back.first is None else trip.back.first.domain
-        out = _each_once((*(hop.domain for hop in trip.out.hops), end))
-        back = _each_once((end, *(hop.domain for hop in trip.back.hops), here))
-        return out, back
 
 
 def _each_once(domains: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from .posting import Draft
 from .pulling import Pulled
 from .statistics import MailStatistics, PeerStatistics, QueueStatistics
 from .store import (
+    DeadGroup,
     DeadLetter,
     MemoryDisk,
     MemoryStore,
@@ -29,6 +30,7 @@ __all__ = [
     "BridgeHealth",
     "BridgeManager",
     "Consumer",
+    "DeadGroup",
     "DeadLetter",
     "Directory",
     "Draft",

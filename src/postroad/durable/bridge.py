@@ -53,6 +53,7 @@ class Phase(enum.StrEnum):
     SENDING = "sending"
     WAITING = "waiting"
     REFUSED = "refused"
+    PAUSED = "paused"
 
 
 class Bridge:
@@ -85,6 +86,7 @@ class Bridge:
         self._wake.set()
         self._hurry = asyncio.Event()
         self._is_stale = False
+        self._is_paused = False
         # Whether several pages together are too much for the peer's connections.
         self._is_one_by_one = False
         self._on_fenced = on_fenced
@@ -140,7 +142,7 @@ class Bridge:
 
     async def _run(self) -> None:
         while True:
-            self.phase = Phase.RESTING
+            self.phase = Phase.PAUSED if self._is_paused else Phase.RESTING
             await self._wake.wait()
             self._wake.clear()
             self._hurry.clear()
@@ -206,7 +208,8 @@ class Bridge:
         """
         self._is_stale = False
         peer = await self._store.read(query.find_peer, self.peer)
-        if peer is None or peer.head == peer.settled:
+        self._is_paused = peer is not None and peer.is_paused
+        if peer is None or self._is_paused or peer.head == peer.settled:
             return False
         self.phase = Phase.OFFERING
         course = Course(peer=self.peer, store=self._store.id, epoch=peer.epoch, token=self._token)

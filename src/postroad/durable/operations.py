@@ -8,7 +8,8 @@ from functools import partial
 
 import msgspec
 
-from postroad.core.errors import NoSuchDeadLetter
+from postroad.core import validate_node_name
+from postroad.core.errors import ConfigError, NoSuchDeadLetter, UsageError
 
 from .bridges import BridgeManager
 from .consumption import Consumption
@@ -19,9 +20,14 @@ from .store import DeadLetter, Store
 from .store import queries as query
 from .store.database import Database
 from .store.ledger import Ledger
+from .store.moving import move_letters
+from .store.rows import RETRIED_HEADER, DeadGroup
 
 # Dead letters that are retried or dropped in one commit.
 _DEAD_AT_ONCE = 500
+_SEARCHED_MAX = 100_000
+# Messages that are moved in one commit.
+_MOVED_AT_ONCE = 1_000
 
 
 class StoreOperations:
@@ -44,6 +50,18 @@ class StoreOperations:
         """The first messages of a queue of this node, without consuming them."""
         return await self.store.read(query.browse_queue, queue, limit)
 
+    async def find_letters(self, queue: str, id: int) -> list[Letter]:
+        """The messages of that id in a queue, among the first hundred thousand of it.
+
+        Several senders may have given the same id.
+        """
+
+        def find(database: Database) -> list[Letter]:
+            letters = query.browse_queue(database, queue, _SEARCHED_MAX)
+            return [it for it in letters if it.id == id]
+
+        return await self.store.read(find)
+
     async def browse_outbox(self, peer: str, *, limit: int = 100) -> list[Letter]:
         """The first messages that wait for a peer."""
         return await self.store.read(query.browse_outbox, peer, limit)
@@ -64,6 +82,45 @@ class StoreOperations:
         count = await self.store.write(lambda ledger: ledger.outbox.purge(peer))
         self._forget(peer)
         return count
+
+    async def move(self, queue: str, to: str, *, limit: int | None = None) -> int:
+        """Put the messages of a queue into another one of this node, as if new; how many.
+
+        They keep their order and what they say, and their failures count no more.
+
+        Raises:
+            UsageError: some of them may be handled meanwhile; `pause` the queue first.
+        """
+        validate_queue_name(queue)
+        if validate_queue_name(to) == queue:
+            raise ConfigError(f"queue {queue!r} cannot be moved into itself")
+        # Those that come meanwhile stay.
+        left = await self.store.read(_depth, queue) if limit is None else limit
+        count = 0
+        while left > count:
+            self._check_rests(queue)
+            wanted = min(left - count, _MOVED_AT_ONCE)
+            moved = await self.store.write(partial(move_letters, queue=queue, to=to, limit=wanted))
+            if queue in self.consumptions:
+                self.consumptions[queue].reload()
+            if moved == 0:
+                break
+            count += moved
+        return count
+
+    def _check_rests(self, queue: str) -> None:
+        """Raise UsageError if messages of a queue may be in somebody's hands."""
+        consumption = self.consumptions.get(queue)
+        if consumption is None:
+            is_busy = queue in self.store.claims
+        else:
+            is_busy = not consumption.is_paused or bool(
+                consumption.in_hand or consumption.uncommitted
+            )
+        if is_busy:
+            raise UsageError(
+                f"queue {queue!r} is being consumed: pause it, and wait until nothing is in hand"
+            )
 
     async def pause(self, queue: str) -> None:
         """Have nothing of a queue handled until `resume`, also after a restart."""
@@ -92,6 +149,22 @@ class StoreOperations:
         self._forget(peer)
         return count
 
+    async def pause_bridge(self, peer: str) -> None:
+        """Send a peer nothing until `resume_bridge`, also after a restart; its mail waits.
+
+        What is on its way at the moment may still arrive.
+        """
+        await self._pause_bridge(peer, True)
+
+    async def resume_bridge(self, peer: str) -> None:
+        """Go on sending."""
+        await self._pause_bridge(peer, False)
+
+    async def _pause_bridge(self, peer: str, is_paused: bool) -> None:
+        validate_node_name(peer)
+        await self.store.write(lambda ledger: ledger.outbox.pause(peer, is_paused))
+        self._forget(peer)
+
     def _forget(self, peer: str) -> None:
         """What waits for a peer was changed in the store: whoever carries it must know."""
         if self.manager is not None:
@@ -100,10 +173,23 @@ class StoreOperations:
     # Dead letters.
 
     async def dead_letters(
-        self, queue: str | None = None, *, after: int = 0, limit: int = 100
+        self,
+        queue: str | None = None,
+        *,
+        reason: str | None = None,
+        after: int = 0,
+        limit: int = 100,
     ) -> list[DeadLetter]:
         """Dead letters in the order they died; `after` continues a list."""
-        return await self.store.read(query.list_dead, queue, after, limit)
+        return await self.store.read(query.list_dead, queue, reason, after, limit)
+
+    async def dead_groups(self) -> list[DeadGroup]:
+        """Dead letters by queue and by what they died of, those that are many first."""
+        return await self.store.read(query.group_dead)
+
+    async def count_dead(self, queue: str | None = None, *, reason: str | None = None) -> int:
+        """How many dead letters there are."""
+        return await self.store.read(query.count_dead, queue, reason)
 
     async def dead_letter(self, id: int) -> DeadLetter:
         """One dead letter."""
@@ -112,24 +198,39 @@ class StoreOperations:
             raise NoSuchDeadLetter(f"there is no dead letter {id}")
         return dead
 
+    async def find_dead(self, id: int) -> list[DeadLetter]:
+        """The dead letter of that number, and those whose message has it as its id.
+
+        Of those, the hundred thousand that died last are looked at.
+        """
+
+        def find(database: Database) -> list[DeadLetter]:
+            after = query.last_dead(database) - _SEARCHED_MAX
+            letters = query.list_dead(database, None, None, after, _SEARCHED_MAX)
+            named = query.find_dead(database, id)
+            found = [it for it in letters if it.letter.id == id and it.id != id]
+            return found if named is None else [named, *found]
+
+        return await self.store.read(find)
+
     async def retry_dead(self, id: int) -> None:
         """Have a dead letter delivered or handled once more, as if it were new."""
         await self.store.write(lambda ledger: _revive(ledger, _remove(ledger, id)))
 
-    async def retry_all_dead(self, queue: str | None = None) -> int:
-        """Do that with all of them, or all of one queue; returns how many."""
-        return await self._each_dead(queue, _revive)
+    async def retry_all_dead(self, queue: str | None = None, *, reason: str | None = None) -> int:
+        """Do that with all of them, or all of one queue or reason; returns how many."""
+        return await self._each_dead(queue, reason, _revive)
 
     async def drop_dead(self, id: int) -> None:
         """Forget a dead letter."""
         await self.store.write(lambda ledger: _remove(ledger, id))
 
-    async def drop_all_dead(self, queue: str | None = None) -> int:
-        """Forget all of them, or all of one queue; returns how many."""
-        return await self._each_dead(queue, lambda ledger, dead: None)
+    async def drop_all_dead(self, queue: str | None = None, *, reason: str | None = None) -> int:
+        """Forget all of them, or all of one queue or reason; returns how many."""
+        return await self._each_dead(queue, reason, lambda ledger, dead: None)
 
     async def _each_dead(
-        self, queue: str | None, action: Callable[[Ledger, DeadLetter], None]
+        self, queue: str | None, reason: str | None, action: Callable[[Ledger, DeadLetter], None]
     ) -> int:
         def act(ledger: Ledger, ids: list[int]) -> int:
             # Some may have been retried or dropped meanwhile.
@@ -141,7 +242,9 @@ class StoreOperations:
         # Those that die meanwhile are left for the next time.
         last = await self.store.read(query.last_dead)
         count = after = 0
-        while dead := await self.dead_letters(queue, after=after, limit=_DEAD_AT_ONCE):
+        while dead := await self.dead_letters(
+            queue, reason=reason, after=after, limit=_DEAD_AT_ONCE
+        ):
             ids = [it.id for it in dead if it.id <= last]
             count += await self.store.write(partial(act, ids=ids))
             after = dead[-1].id
@@ -167,6 +270,7 @@ class StoreOperations:
                     oldest_s=_age_s(oldest_ms, now_ms),
                     posted=peer.head,
                     epoch=peer.epoch,
+                    is_paused=peer.is_paused,
                     bridge=health.get(peer.name),
                 )
                 for peer, oldest_ms in peers
@@ -206,6 +310,11 @@ def _count_all(database: Database) -> tuple[list, list, int]:  # type: ignore[ty
     return queues, peers, query.count_dead(database)
 
 
+def _depth(database: Database, queue: str) -> int:
+    id, _ = query.list_queues(database).get(queue, (0, False))
+    return query.count_pending(database, id)
+
+
 def _remove(ledger: Ledger, id: int) -> DeadLetter:
     dead = ledger.dead.remove(id)
     if dead is None:
@@ -215,7 +324,8 @@ def _remove(ledger: Ledger, id: int) -> DeadLetter:
 
 def _revive(ledger: Ledger, dead: DeadLetter) -> None:
     # Its times are over.
-    letter = msgspec.structs.replace(dead.letter, due_ms=0, expires_ms=0)
+    headers = {**(dead.letter.headers or {}), RETRIED_HEADER: str(dead.retried + 1)}
+    letter = msgspec.structs.replace(dead.letter, due_ms=0, expires_ms=0, headers=headers)
     if dead.is_outbound:
         ledger.append_letter(dead.peer, letter)
     else:

@@ -36,6 +36,8 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     posted: int
     """In this epoch."""
     epoch: int
+    is_paused: bool
+    """Whether an operator wants nothing to be sent for now."""
     bridge: BridgeHealth | None
     """None if there is no bridge in this process."""
 
@@ -53,6 +55,12 @@ class MailStatistics(msgspec.Struct, frozen=True, kw_only=True):
     posted_per_s: float
     """Over about the last ten seconds."""
     handled_per_s: float
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait, in queues or for peers."""
+        in_queues = sum(it.depth for it in self.queues.values())
+        return in_queues + sum(it.depth for it in self.peers.values())
 
 
 class Meter:

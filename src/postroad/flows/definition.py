@@ -35,6 +35,13 @@ R_co = TypeVar("R_co", covariant=True)
 Code = Callable[Concatenate["Flow", P], Coroutine[Any, Any, R]]
 
 
+_SEVERAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+)
+
+
 class NondeterministicFlow(UserWarning):
     """The code of a flow calls something that gives another result when it is run again."""
 
@@ -102,6 +109,13 @@ class Definition(Generic[P, R_co]):
         """Run it as a part of another flow, which waits for it."""
         return self.function(flow, *args, **kwargs)
 
+    def refusal_of(self, initiator: str, version: int) -> str | None:
+        """Why it does not respond to a flow of that version; None if it does."""
+        if self.versions is None or version in self.versions:
+            return None
+        known = ", ".join(map(str, sorted(self.versions)))
+        return f"{self.name} talks to versions {known} of {initiator}, not to {version}"
+
     def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Arguments as they are written down; raises UsageError if they do not fit."""
         if kwargs or not self._fits(len(args)):
@@ -144,6 +158,30 @@ class Definition(Generic[P, R_co]):
                 # Annotations may name what exists for type checkers only.
                 self._types = {}
         return self._types
+
+    @property
+    def description(self) -> str:
+        """What its author says of it."""
+        return inspect.getdoc(self.function) or ""
+
+    def arguments_schema(self) -> dict[str, Any] | None:
+        """JSON Schema of what it is begun with, by name; None if that has no such form."""
+        parameters = [*self._signature.parameters.values()][1:]
+        if self.responds_to is not None or any(it.kind in _SEVERAL for it in parameters):
+            return None
+        types = self._find_types()
+        fields = [
+            (it.name, types.get(it.name, Any))
+            if it.default is it.empty
+            else (it.name, types.get(it.name, Any), it.default)
+            for it in parameters
+        ]
+        try:
+            form = msgspec.defstruct("Arguments", fields, kw_only=True)
+            (schema,), components = msgspec.json.schema_components([form])
+        except (TypeError, ValueError):
+            return None
+        return {**components.pop("Arguments"), "$defs": components} if schema else None
 
     @property
     def result_type(self) -> Any:

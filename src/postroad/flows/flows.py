@@ -27,6 +27,7 @@ from .intake import Intake
 from .life import Status
 from .operations import FlowOperations
 from .scheduling import ScheduleOperations, Scheduler
+from .traces import beginning, keep
 
 logger = logging.getLogger("postroad.flows")
 
@@ -237,8 +238,10 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         engine = self.engine
         arguments = definition.encode_arguments(args, kwargs)
         await engine.store.writer.wait_for_room()
-        head = self.new_head(definition, arguments, client_id)
-        await engine.admit(head, Admitted())
+        with beginning(self.mail.service.name, definition.name) as span:
+            head = self.new_head(definition, arguments, client_id)
+            keep(head, span)
+            await engine.admit(head, Admitted())
         return FlowHandle(self, head.id, head.name, client_id, definition.result_type)
 
     def new_head(
@@ -287,6 +290,11 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         return FlowHandle(self, head.id, head.name, head.client_id, type)
 
     # Draining.
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether no new flows are begun now."""
+        return self._is_draining
 
     async def drain(self, timeout: float | None = None) -> int:
         """Begin no new flows, here or for others; how many still run when the time is over.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from .life import ENDED, Status
 from .messages import SessionKey
@@ -64,6 +65,8 @@ class Head(msgspec.Struct, kw_only=True):
     result: bytes | None = None
     progress: str | None = None
     ended_ms: int | None = None
+    trace: dict[str, str] | UnsetType = UNSET
+    """The span of its beginning, as headers tell it; not there if nobody traced that."""
 
     @property
     def is_over(self) -> bool:
@@ -78,8 +81,13 @@ def show_id(id: int) -> str:
     return f"{id:016x}"
 
 
+def is_id(text: str) -> bool:
+    """Whether a flow may be called that."""
+    return _ID.fullmatch(text) is not None
+
+
 def parse_id(text: str) -> int:
     """The id that people see as that; raises ValueError if it is none."""
-    if _ID.fullmatch(text) is None:
+    if not is_id(text):
         raise ValueError(f"{text!r} is no id of a flow")
     return int(text, 16)

@@ -18,7 +18,7 @@ from .config import FlowsConfig
 from .engine import Engine
 from .errors import NoSuchFlow
 from .events import Event, Killed, Paused, Resumed, Retried, Signalled
-from .head import Head, parse_id, show_id
+from .head import Head, is_id, parse_id, show_id
 from .life import Status
 from .messages import is_name
 from .records import Kind, Record
@@ -157,6 +157,18 @@ class FlowOperations(ABC):
         last = None if before is None else _parse(before)
         heads = await self.engine.store.read(tables.list_heads, wanted, name, last, limit)
         return [view(it) for it in heads]
+
+    async def counts(self) -> dict[Status, int]:
+        """How many flows there are of each status that occurs."""
+        return await self.engine.store.read(tables.count_statuses)
+
+    async def resolve(self, id: str) -> str:
+        """The id of a flow, of which its id or its client id is given."""
+        if not is_id(id):
+            head = await self.engine.store.read(tables.find_client, id)
+            if head is not None:
+                return show_id(head.id)
+        return id
 
     async def show(self, id: str) -> FlowView:
         """One flow."""

@@ -45,6 +45,10 @@ class Slots:
         limit = definition.concurrency
         return _UNLIMITED if limit is None else max(limit - self._running[definition.name], 0)
 
+    def count(self, name: str) -> int:
+        """How many of a kind run."""
+        return self._running[name]
+
     @property
     def total(self) -> int:
         """How many run."""

@@ -322,6 +322,12 @@ def count(database: Database) -> dict[tuple[str, Status], int]:
     return {(name, Status(status)): number for name, status, number in rows}
 
 
+def count_statuses(database: Database) -> dict[Status, int]:
+    """How many flows there are of each status."""
+    rows = database.execute("SELECT status, COUNT(*) FROM postroad_flows GROUP BY status")
+    return {Status(status): int(number) for status, number in rows}
+
+
 def list_heads(
     database: Database, status: Status | None, name: str | None, before: int | None, limit: int
 ) -> list[Head]:

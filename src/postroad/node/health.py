@@ -8,6 +8,7 @@ import enum
 class Part(enum.Enum):
     """What a node is made of, in the order it is started."""
 
+    TRACES = "traces"
     NETWORK = "network"
     CLUSTER = "cluster"
     CELLS = "cells"

@@ -31,6 +31,7 @@ from .durable_events import DurableEvents
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness
 from .settings import Layer, NodeConfig
+from .tracing import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,12 @@ class Node(Lifecycle):
         self.readiness = Readiness()
         self.started_at: float | None = None
         """Seconds since 1970; set when everything runs."""
+        self.stop_asked = asyncio.Event()
+        """Set when somebody wants the process of the node to end; whoever runs it listens."""
+        self.origins: dict[str, str] = {}
+        """Where settings come from, by their dotted names; empty if nobody knows."""
+        self.recorder: Recorder | None = None
+        """Remembers traces, if the configuration asks for that."""
 
     # Life.
 
@@ -100,6 +107,10 @@ class Node(Lifecycle):
     async def _start(self, app: App) -> None:
         config = self.config
         settings = config.node
+        if config.tracing.enabled:
+            # Connections say from the first byte on whether this node takes part in traces.
+            self.recorder = Recorder(settings.name, config.tracing.tuning)
+            await self._enter(Part.TRACES, self.recorder)
         service = MessagingService(
             settings.cluster,
             settings.name,
@@ -241,6 +252,10 @@ class Node(Lifecycle):
             await self.mail.stop_consuming(it.queue, timeout)
         self._consuming.clear()
         return await self.flows.drain(timeout) if self.config.has(Layer.FLOWS) else 0
+
+    def ask_to_stop(self) -> None:
+        """Have whoever runs this node as a process stop it, as at SIGTERM."""
+        self.stop_asked.set()
 
     async def stop(self) -> None:
         """Stop every part, from the highest down."""

@@ -25,6 +25,7 @@ from postroad.net import TlsConfig
 from postroad.services import BrokerConfig
 
 from .config import GuaranteedConfig
+from .tracing import TracingConfig
 
 
 class Layer(enum.Enum):
@@ -214,6 +215,14 @@ class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 raise ConfigError(f"{field}={value!r} must be a finite number above 0")
 
 
+class TracingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Traces: what one wish led to, over several nodes."""
+
+    enabled: bool = False
+    """Whether this node remembers its part of them."""
+    tuning: TracingConfig = TracingConfig()
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the node says of itself."""
 
@@ -238,6 +247,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     flows: FlowsSettings = FlowsSettings()
     pipeline: PipelineSettings = PipelineSettings()
     admin: AdminSettings = AdminSettings()
+    tracing: TracingSettings = TracingSettings()
     log: LogSettings = LogSettings()
 
     def has(self, layer: Layer) -> bool:

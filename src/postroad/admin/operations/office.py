@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
 
 from postroad.core.errors import UsageError
 from postroad.durable import StoreOperations
 from postroad.flows.operations import FlowOperations
 from postroad.node import Node
+
+
+class Ask(Protocol):
+    """Has another node do an operation."""
+
+    def __call__(
+        self, member: str, operation: str, params: Mapping[str, Any], /
+    ) -> Awaitable[Any]: ...
 
 
 class Office(Protocol):
@@ -22,6 +31,10 @@ class Office(Protocol):
         """The running node; raises UsageError if it does not run."""
 
     @property
+    def is_running(self) -> bool:
+        """Whether it runs."""
+
+    @property
     def mail(self) -> StoreOperations:
         """Its mail."""
 
@@ -29,12 +42,23 @@ class Office(Protocol):
     def flows(self) -> FlowOperations:
         """Its flows."""
 
+    async def ask(self, member: str, operation: str, params: Mapping[str, Any]) -> Any:
+        """Have another member do an operation, and give what it says."""
+
 
 class NodeOffice:
-    """The office of a node that runs."""
+    """The office of a node that runs.
 
-    def __init__(self, node: Node) -> None:
+    Args:
+        node: the node.
+        ask: has other nodes do something; without it none is asked.
+    """
+
+    is_running = True
+
+    def __init__(self, node: Node, ask: Ask | None = None) -> None:
         self.node = node
+        self._ask = ask
 
     @property
     def name(self) -> str:
@@ -51,6 +75,12 @@ class NodeOffice:
         """Its flows."""
         return self.node.flows
 
+    async def ask(self, member: str, operation: str, params: Mapping[str, Any]) -> Any:
+        """Have another member do an operation, and give what it says."""
+        if self._ask is None:
+            raise UsageError(f"node {self.name} asks no others: its admin server does not run")
+        return await self._ask(member, operation, params)
+
 
 class StoreOffice:
     """The office of a node that does not run: its store, open already.
@@ -59,6 +89,8 @@ class StoreOffice:
         mail: what the store holds.
         flows: likewise; None if they are not to be worked on.
     """
+
+    is_running = False
 
     def __init__(self, mail: StoreOperations, flows: FlowOperations | None = None) -> None:
         self.mail = mail
@@ -82,3 +114,7 @@ class StoreOffice:
         if self._flows is None:
             raise UsageError("the flows of this store are not open")
         return self._flows
+
+    async def ask(self, member: str, operation: str, params: Mapping[str, Any]) -> Any:
+        """There is nobody to ask."""
+        return self.node

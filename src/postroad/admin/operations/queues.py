@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Any
 
 import msgspec
 
+from postroad.admin.bodies import show_body, write_body
 from postroad.admin.errors import NotFound, nearest
-from postroad.durable import QueueStatistics
+from postroad.durable import Letter, QueueStatistics
 
+from .limits import Count, CountView, Limit
 from .office import Office
 from .table import Effect, operation
-
-Limit = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +51,15 @@ class LetterView(msgspec.Struct, frozen=True, kw_only=True):
     """`json`, `text`, `msgpack` or `hex`."""
 
 
+class PostView(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that cannot be lost any more."""
+
+    id: str
+    queue: str
+    peer: str
+    """The node it is for."""
+
+
 @operation("queue.ls")
 async def list_queues(office: Office) -> list[QueueView]:
     """Queues of the node: how much waits, since when, and who handles it."""
@@ -64,12 +73,71 @@ async def show_queue(office: Office, queue: str) -> QueueView:
     return _view(queue, await _find(office, queue))
 
 
+@operation("queue.peek")
+async def peek_queue(
+    office: Office, queue: str, limit: Limit = 20, id: str | None = None
+) -> list[LetterView]:
+    """Messages that wait in a queue, the first ones first; they stay there.
+
+    With an id only the one that is called so, wherever it waits.
+    """
+    await _find(office, queue)
+    if id is not None:
+        return [view_letter(it) for it in await office.mail.find_letters(queue, to_number(id))]
+    return [view_letter(it) for it in await office.mail.browse(queue, limit=limit)]
+
+
 @operation("queue.pause", Effect.CHANGE)
 async def pause_queue(office: Office, queue: str) -> QueueView:
     """Hand out no more messages of a queue; they are taken in and wait."""
     await _find(office, queue)
     await office.mail.pause(queue)
     return await show_queue(office, queue)
+
+
+@operation("queue.resume", Effect.CHANGE)
+async def resume_queue(office: Office, queue: str) -> QueueView:
+    """Hand out the messages of a queue again."""
+    await _find(office, queue)
+    await office.mail.resume(queue)
+    return await show_queue(office, queue)
+
+
+@operation("queue.purge", Effect.DANGER, scope="queue.show")
+async def purge_queue(office: Office, queue: str) -> CountView:
+    """Throw away all messages of a queue."""
+    await _find(office, queue)
+    return CountView(count=await office.mail.purge(queue))
+
+
+@operation("queue.move", Effect.DANGER, scope="queue.show")
+async def move_queue(office: Office, queue: str, to: str, limit: Count | None = None) -> CountView:
+    """Put the messages of a queue into another one, as if they were new.
+
+    A queue that is being consumed has to be paused before.
+    """
+    await _find(office, queue)
+    await _find(office, to)
+    return CountView(count=await office.mail.move(queue, to, limit=limit))
+
+
+@operation("queue.post", Effect.CHANGE)
+async def post(
+    office: Office,
+    queue: str,
+    body: Any,
+    peer: str | None = None,
+    key: str | None = None,
+    headers: dict[str, str] = {},  # noqa: B006
+) -> PostView:
+    """Post a message, to a queue of this node or of a peer.
+
+    A text is sent as it is, everything else as JSON.
+    """
+    mail = office.node.mail
+    target = peer or office.name
+    id = await mail.post(target, queue, write_body(body), key=key, headers=headers or None)
+    return PostView(id=str(id), queue=queue, peer=target)
 
 
 async def _find(office: Office, queue: str) -> QueueStatistics:
@@ -82,3 +150,28 @@ async def _find(office: Office, queue: str) -> QueueStatistics:
 
 def _view(name: str, it: QueueStatistics) -> QueueView:
     return QueueView(name=name, **msgspec.structs.asdict(it))
+
+
+def view_letter(letter: Letter) -> LetterView:
+    """A message, as people see it."""
+    body = show_body(letter.body)
+    return LetterView(
+        id=str(letter.id),
+        queue=letter.queue,
+        key=letter.key,
+        headers=letter.headers or {},
+        posted_at=letter.posted_ms / 1000,
+        due_at=letter.due_ms / 1000 if letter.due_ms else None,
+        expires_at=letter.expires_ms / 1000 if letter.expires_ms else None,
+        priority=letter.priority,
+        size=len(letter.body),
+        body=body.text,
+        encoding=body.encoding,
+    )
+
+
+def to_number(id: str) -> int:
+    """The number of a message; raises NotFound if none is ever called so."""
+    if not (id.isascii() and id.isdecimal() and len(id) < 20):
+        raise NotFound(f"{id!r} is no id of a message: those are numbers")
+    return int(id)

@@ -3,12 +3,13 @@
 from .locations import store_at
 from .memory import MemoryDisk, MemoryStore
 from .postgres import PostgresStore
-from .rows import DeadLetter
+from .rows import DeadGroup, DeadLetter
 from .sqlite import SqliteStore
 from .store import Store
 from .units import Unit
 
 __all__ = [
+    "DeadGroup",
     "DeadLetter",
     "MemoryDisk",
     "MemoryStore",

@@ -259,6 +259,14 @@ class Outbox:
         )
         return peer.head
 
+    def pause(self, name: str, is_paused: bool) -> None:
+        """Write down whether what waits for a peer shall wait on."""
+        peer = self.peer(name)
+        peer.is_paused = is_paused
+        self.database.execute(
+            "UPDATE postroad_peers SET is_paused = ? WHERE id = ?", (int(is_paused), peer.id)
+        )
+
     def purge(self, name: str) -> int:
         """Empty the pages that wait for a peer; returns how many messages that were."""
         peer = self.peer(name)

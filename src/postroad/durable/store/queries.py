@@ -6,7 +6,7 @@ from postroad.durable.exchange import Refusal
 from postroad.durable.letters import NEVER_MS, Letter, decode_letter, decode_page
 
 from .database import Database, Row
-from .rows import AsideLetter, DeadLetter, InPage, OutPage, Peer, Stream
+from .rows import AsideLetter, DeadGroup, DeadLetter, InPage, OutPage, Peer, Stream
 
 _PAGES_AT_ONCE = 8
 
@@ -15,7 +15,8 @@ PAGE_SPAN = 2**40
 _PAGES_OF_PEER = f"BETWEEN peers.id * {PAGE_SPAN} AND peers.id * {PAGE_SPAN} + {PAGE_SPAN - 1}"
 _PEER_COLUMNS = (
     "peers.id, peers.name, peers.epoch, COALESCE(newest.last, peers.settled),"
-    " COALESCE(newest.chain, peers.settled_chain), peers.settled, peers.settled_chain"
+    " COALESCE(newest.chain, peers.settled_chain), peers.settled, peers.settled_chain,"
+    " peers.is_paused"
 )
 _PEERS = (
     "postroad_peers AS peers LEFT JOIN postroad_outbox AS newest ON newest.id ="
@@ -38,8 +39,17 @@ def list_peers(database: Database) -> list[Peer]:
 
 
 def _to_peer(row: Row) -> Peer:
-    id, name, epoch, head, head_chain, settled, settled_chain = row
-    return Peer(id, name, epoch, head, bytes(head_chain), settled, bytes(settled_chain))
+    id, name, epoch, head, head_chain, settled, settled_chain, is_paused = row
+    return Peer(
+        id,
+        name,
+        epoch,
+        head,
+        bytes(head_chain),
+        settled,
+        bytes(settled_chain),
+        is_paused=bool(is_paused),
+    )
 
 
 def page_id(peer: int, first: int) -> int:
@@ -63,18 +73,21 @@ def read_pages(database: Database, peer: int, after: int, limit: int) -> list[Ou
 
 def read_pages_of_epoch(
     database: Database, peer: int, after: int, limit: int
-) -> tuple[int, list[OutPage]]:
+) -> tuple[int | None, list[OutPage]]:
     """The next pages that wait for a peer, and the epoch their numbers are of.
 
-    In one statement, so that both are of the same moment.
+    While the peer is paused there is neither. In one statement, so that both are of one moment.
     """
     rows = database.execute(
-        "SELECT peers.epoch, outbox.id, outbox.last, outbox.chain, outbox.letters"
+        "SELECT CASE peers.is_paused WHEN 0 THEN peers.epoch END,"
+        " outbox.id, outbox.last, outbox.chain, outbox.letters"
         " FROM postroad_peers AS peers LEFT JOIN postroad_outbox AS outbox"
         " ON outbox.id > ? AND outbox.id < ? WHERE peers.id = ?"
         " ORDER BY outbox.id LIMIT ?",
         (page_id(peer, after), page_id(peer + 1, 0), peer, limit),
     )
+    if rows[0][0] is None:
+        return None, []
     return int(rows[0][0]), [_to_page(row[1:]) for row in rows if row[1] is not None]
 
 
@@ -294,9 +307,11 @@ def find_dead(database: Database, id: int) -> DeadLetter | None:
     return _to_dead(rows[0]) if rows else None
 
 
-def list_dead(database: Database, queue: str | None, after: int, limit: int) -> list[DeadLetter]:
+def list_dead(
+    database: Database, queue: str | None, reason: str | None, after: int, limit: int
+) -> list[DeadLetter]:
     """Dead letters in the order they died, those after a number."""
-    where, parameters = ("", ()) if queue is None else (" AND queue = ?", (queue,))
+    where, parameters = _only(queue, reason)
     rows = database.execute(
         f"SELECT {_DEAD} FROM postroad_dead WHERE id > ?{where} ORDER BY id LIMIT ?",
         (after, *parameters, limit),
@@ -304,14 +319,42 @@ def list_dead(database: Database, queue: str | None, after: int, limit: int) -> 
     return [_to_dead(row) for row in rows]
 
 
+def _only(queue: str | None, reason: str | None) -> tuple[str, list[str]]:
+    """What dead letters of a queue and a reason have to fulfil besides."""
+    given = [(name, it) for name, it in (("queue", queue), ("reason", reason)) if it is not None]
+    return "".join(f" AND {name} = ?" for name, _ in given), [it for _, it in given]
+
+
+def group_dead(database: Database) -> list[DeadGroup]:
+    """Dead letters by what they have in common, those that are many first."""
+    rows = database.execute(
+        "SELECT queue, reason, detail, COUNT(*) AS number, MIN(died_ms), MAX(died_ms)"
+        " FROM postroad_dead GROUP BY queue, reason, detail"
+        " ORDER BY number DESC, queue, reason, detail"
+    )
+    return [
+        DeadGroup(
+            queue=queue,
+            reason=reason,
+            detail=detail,
+            count=int(count),
+            oldest_ms=oldest_ms,
+            newest_ms=newest_ms,
+        )
+        for queue, reason, detail, count, oldest_ms, newest_ms in rows
+    ]
+
+
 def last_dead(database: Database) -> int:
     """The number of the newest dead letter; 0 if there is none."""
     return int(database.execute("SELECT COALESCE(MAX(id), 0) FROM postroad_dead")[0][0])
 
 
-def count_dead(database: Database) -> int:
+def count_dead(database: Database, queue: str | None = None, reason: str | None = None) -> int:
     """How many there are."""
-    return int(database.execute("SELECT COUNT(*) FROM postroad_dead")[0][0])
+    where, parameters = _only(queue, reason)
+    rows = database.execute(f"SELECT COUNT(*) FROM postroad_dead WHERE 1 = 1{where}", parameters)
+    return int(rows[0][0])
 
 
 def _to_dead(row: Row) -> DeadLetter:

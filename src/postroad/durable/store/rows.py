@@ -7,6 +7,9 @@ import msgspec
 from postroad.durable.exchange import Refusal
 from postroad.durable.letters import Letter
 
+RETRIED_HEADER = "postroad-retried"
+"""How often a message was a dead letter and was tried again; unless it never was."""
+
 
 class Peer(msgspec.Struct):
     """How far things are with one peer."""
@@ -20,6 +23,8 @@ class Peer(msgspec.Struct):
     settled: int
     """Number of the last message the peer is known to have."""
     settled_chain: bytes
+    is_paused: bool = False
+    """Whether an operator wants nothing to be sent for now."""
 
 
 class OutPage(msgspec.Struct, frozen=True):
@@ -96,3 +101,20 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     died_ms: int
     letter: Letter
+
+    @property
+    def retried(self) -> int:
+        """How often it was a dead letter before, and was tried again."""
+        text = (self.letter.headers or {}).get(RETRIED_HEADER, "0")
+        return int(text) if text.isdecimal() else 0
+
+
+class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters of one queue that died of the same."""
+
+    queue: str
+    reason: str
+    detail: str
+    count: int
+    oldest_ms: int
+    newest_ms: int

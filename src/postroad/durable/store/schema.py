@@ -50,6 +50,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             reason TEXT NOT NULL, detail TEXT NOT NULL, failures BIGINT NOT NULL,
             died_ms BIGINT NOT NULL, letter {blob} NOT NULL)""",
     ),
+    (
+        # Operators have bridges rest, and look at dead letters by what they have in common.
+        "ALTER TABLE postroad_peers ADD COLUMN is_paused BIGINT NOT NULL DEFAULT 0",
+        "CREATE INDEX postroad_dead_kind ON postroad_dead (queue, reason)",
+    ),
 )
 
 

@@ -1,0 +1,156 @@
+"""Jobs of pipelines that operators look at through a node: which there are, and how each is."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from postroad.core.errors import PostroadError
+from postroad.node import Node
+from postroad.pipeline import Progress, Standing
+
+from .errors import NotFound, nearest
+from .pipeline import account_of, look, read_job
+from .pipeline_runs import PROGRESS_SUFFIX, find_progress, was_killed
+from .readings import Reading
+
+JobState = Literal["running", "stopped", "failed"]
+
+_JOB_FILES = (".toml", ".json")
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of a pipeline."""
+
+    name: str
+    path: str
+    """Its file."""
+    state: JobState
+    """`failed` if its process is gone without having stopped."""
+    progress: Progress | None
+    """What it did since it was started; None if it does not run."""
+    dead: int
+    """Segments that could not be done."""
+    waiting: int
+    """Segments that come again later."""
+    pending: int
+    """Segments that are delivered and not settled."""
+    oldest_s: float
+    """Age of the oldest delivery that is not settled."""
+    problem: str | None = None
+    """Why no more is known of it."""
+
+
+class Jobs:
+    """The jobs of a node: those its configuration names, and those whose files lie by its store."""
+
+    def __init__(self, node: Node) -> None:
+        self._files = [Path(it) for it in node.config.pipeline.jobs]
+        self._directory = node.config.data
+        # What jobs that do not run have in their stores.
+        self._standings: dict[Path, Reading[Standing]] = {}
+        self.all = Reading(self._look_at_all)
+
+    async def _look_at_all(self) -> list[JobView]:
+        paths = await asyncio.to_thread(lambda: [*self._paths()])
+        return [await self._look_at(path) for path in paths]
+
+    def _paths(self) -> Iterator[Path]:
+        yield from self._files
+        known = {it.resolve() for it in self._files}
+        running = {
+            it.name.removesuffix(PROGRESS_SUFFIX)
+            for it in self._directory.glob(f"*{PROGRESS_SUFFIX}")
+        }
+        if not running:
+            return
+        for path in sorted(self._directory.iterdir()):
+            is_new = path.suffix in _JOB_FILES and path.resolve() not in known
+            if is_new and _name_of(path) in running:
+                yield path
+
+    async def _look_at(self, path: Path) -> JobView:
+        try:
+            job = await asyncio.to_thread(read_job, path)
+            progress = await asyncio.to_thread(find_progress, path)
+            if progress is not None:
+                return _running(path, progress)
+            killed = await asyncio.to_thread(was_killed, path)
+            standing = await self._standing(path)
+        except PostroadError as error:
+            return _view(path.stem, path, "stopped", _NOTHING, problem=str(error))
+        return _view(job.name, path, "failed" if killed else "stopped", standing)
+
+    async def _standing(self, path: Path) -> Standing:
+        account = await asyncio.to_thread(account_of, path)
+        if not account.exists():
+            # It never ran, and a look must not make it look otherwise.
+            return _NOTHING
+        reading = self._standings.get(path)
+        if reading is None:
+            reading = self._standings[path] = Reading(lambda: look(path, None))
+        return await reading.take()
+
+
+_NOTHING = Standing(0, 0, 0, 0, 0.0)
+
+
+def _running(path: Path, it: Progress) -> JobView:
+    standing = Standing(it.pending, it.waiting, it.dead, it.unpublished, it.oldest_s)
+    return _view(it.job, path, "running", standing, progress=it)
+
+
+def _view(
+    name: str,
+    path: Path,
+    state: JobState,
+    standing: Standing,
+    *,
+    progress: Progress | None = None,
+    problem: str | None = None,
+) -> JobView:
+    return JobView(
+        name=name,
+        path=str(path),
+        state=state,
+        progress=progress,
+        dead=standing.dead,
+        waiting=standing.waiting,
+        pending=standing.pending,
+        oldest_s=standing.oldest_s,
+        problem=problem,
+    )
+
+
+def _name_of(path: Path) -> str | None:
+    try:
+        return read_job(path).name
+    except PostroadError:
+        return None
+
+
+_jobs: weakref.WeakKeyDictionary[Node, Jobs] = weakref.WeakKeyDictionary()
+
+
+async def jobs_of(node: Node, *, now: bool = False) -> list[JobView]:
+    """The jobs of a node, as they were a moment ago, or as they are now."""
+    found = _jobs.get(node)
+    if found is None or now:
+        found = _jobs[node] = Jobs(node)
+    return await found.all.take()
+
+
+async def find_job(node: Node, name: str) -> JobView:
+    """One of them, as it is now; raises NotFound if there is none."""
+    found = {it.name: it for it in await jobs_of(node, now=True)}
+    if name not in found:
+        raise NotFound(
+            f"node {node.name} has no job {name!r}{nearest(name, found)}; "
+            "jobs are named by pipeline.jobs of its configuration"
+        )
+    return found[name]

@@ -1,0 +1,164 @@
+"""Dead letters: messages that nobody could deliver or handle, and what becomes of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from postroad.admin.bodies import show_body
+from postroad.core.errors import NoSuchDeadLetter
+from postroad.durable import DeadLetter
+from postroad.durable.store.rows import RETRIED_HEADER
+
+from .limits import CountView, Limit
+from .office import Office
+from .queues import to_number
+from .table import Effect, operation
+
+
+class DeadView(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that nobody could deliver or handle."""
+
+    id: str
+    message: str
+    """The id it was posted with."""
+    queue: str
+    peer: str
+    """Whom it was for, or whom it came from."""
+    is_outbound: bool
+    """Whether this node wanted to send it; otherwise it was received."""
+    reason: str
+    detail: str
+    failures: int
+    """How often its handler failed."""
+    died_at: float
+    retried: int
+    """How often it had died before, and was tried again."""
+    body: str
+    encoding: str
+    size: int
+    headers: dict[str, str]
+    key: str | None
+
+
+class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters of one queue that died of the same."""
+
+    queue: str
+    reason: str
+    detail: str
+    count: int
+    oldest_at: float
+    newest_at: float
+
+
+@operation("dlq.ls")
+async def list_dead(
+    office: Office,
+    queue: str | None = None,
+    reason: str | None = None,
+    after: int = 0,
+    limit: Limit = 100,
+) -> list[DeadView]:
+    """Dead letters in the order they died; `after` is the id of the last one seen."""
+    found = await office.mail.dead_letters(queue, reason=reason, after=after, limit=limit)
+    return [_view(it) for it in found]
+
+
+@operation("dlq.groups")
+async def group_dead(office: Office) -> list[DeadGroup]:
+    """Dead letters by queue and by what they died of, those that are many first."""
+    return [
+        DeadGroup(
+            queue=it.queue,
+            reason=it.reason,
+            detail=it.detail,
+            count=it.count,
+            oldest_at=it.oldest_ms / 1000,
+            newest_at=it.newest_ms / 1000,
+        )
+        for it in await office.mail.dead_groups()
+    ]
+
+
+@operation("dlq.show")
+async def show_dead(office: Office, id: str) -> DeadView:
+    """One dead letter."""
+    return _view(await office.mail.dead_letter(to_number(id)))
+
+
+@operation("dlq.count")
+async def count_dead(
+    office: Office,
+    ids: list[str] | None = None,
+    queue: str | None = None,
+    reason: str | None = None,
+) -> CountView:
+    """How many dead letters there are, or would be retried or dropped."""
+    if ids is None:
+        return CountView(count=await office.mail.count_dead(queue, reason=reason))
+    count = 0
+    for id in dict.fromkeys(map(to_number, ids)):
+        try:
+            await office.mail.dead_letter(id)
+        except NoSuchDeadLetter:
+            continue
+        count += 1
+    return CountView(count=count)
+
+
+@operation("dlq.retry", Effect.CHANGE, scope="dlq.count")
+async def retry_dead(
+    office: Office,
+    ids: list[str] | None = None,
+    queue: str | None = None,
+    reason: str | None = None,
+) -> CountView:
+    """Have dead letters delivered or handled once more, as if they were new.
+
+    Those of the ids, or all of a queue, of a reason, or all there are.
+    """
+    if ids is None:
+        return CountView(count=await office.mail.retry_all_dead(queue, reason=reason))
+    numbers = [to_number(it) for it in ids]
+    for number in numbers:
+        await office.mail.retry_dead(number)
+    return CountView(count=len(numbers))
+
+
+@operation("dlq.drop", Effect.DANGER, scope="dlq.count")
+async def drop_dead(
+    office: Office,
+    ids: list[str] | None = None,
+    queue: str | None = None,
+    reason: str | None = None,
+) -> CountView:
+    """Forget dead letters: those of the ids, or all of a queue, of a reason, or all there are."""
+    if ids is None:
+        return CountView(count=await office.mail.drop_all_dead(queue, reason=reason))
+    numbers = [to_number(it) for it in ids]
+    for number in numbers:
+        await office.mail.drop_dead(number)
+    return CountView(count=len(numbers))
+
+
+def _view(dead: DeadLetter) -> DeadView:
+    letter = dead.letter
+    body = show_body(letter.body)
+    headers = {name: it for name, it in (letter.headers or {}).items() if name != RETRIED_HEADER}
+    return DeadView(
+        id=str(dead.id),
+        message=str(letter.id),
+        queue=dead.queue,
+        peer=dead.peer,
+        is_outbound=dead.is_outbound,
+        reason=dead.reason,
+        detail=dead.detail,
+        failures=dead.failures,
+        died_at=dead.died_ms / 1000,
+        retried=dead.retried,
+        body=body.text,
+        encoding=body.encoding,
+        size=len(letter.body),
+        headers=headers,
+        key=letter.key,
+    )

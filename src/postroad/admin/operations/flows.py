@@ -1,0 +1,236 @@
+"""Flows: where each is in its life, what it did, and help for those that need it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from postroad.admin.errors import NotFound, nearest
+from postroad.flows import Definition, FlowView, ScheduleView, Status, StepView
+
+from .limits import Limit, Seconds
+from .office import Office
+from .table import Effect, operation
+
+
+class DefinitionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow that this node can begin, or that responds to others."""
+
+    name: str
+    version: int
+    app: str
+    responds_to: str | None
+    """The flow that opens sessions with it; it can be begun here if there is none."""
+    description: str
+    parameters: dict[str, Any] | None
+    """JSON Schema of its arguments; None if they have no such form."""
+    concurrency: int | None
+    """How many run at the same time; None for as many as are begun."""
+    timeout_s: float | None
+    running: int
+    """How many run now."""
+
+
+class FlowCountView(msgspec.Struct, frozen=True, kw_only=True):
+    """How many flows there are."""
+
+    statuses: dict[str, int]
+    """By status; only those that occur."""
+    is_draining: bool
+    """Whether no new ones are begun."""
+
+
+class DrainView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of a node that takes nothing new."""
+
+    left: int
+    """Flows that still run."""
+
+
+class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a flow answers."""
+
+    value: Any
+
+
+# Looking.
+
+
+@operation("flow.ls")
+async def list_flows(
+    office: Office,
+    status: Status | None = None,
+    name: str | None = None,
+    before: str | None = None,
+    limit: Limit = 100,
+) -> list[FlowView]:
+    """Flows, the newest first; `before` is the id of the last one seen."""
+    return await office.flows.list(status, name, before=before, limit=limit)
+
+
+@operation("flow.counts")
+async def count_flows(office: Office) -> FlowCountView:
+    """How many flows there are of each status."""
+    counts = await office.flows.counts()
+    is_draining = office.is_running and office.node.flows.is_draining
+    return FlowCountView(
+        statuses={status.value: count for status, count in counts.items()},
+        is_draining=is_draining,
+    )
+
+
+@operation("flow.show")
+async def show_flow(office: Office, id: str) -> FlowView:
+    """One flow, by its id or by what it was begun as."""
+    return await office.flows.show(await office.flows.resolve(id))
+
+
+@operation("flow.history")
+async def show_history(office: Office, id: str) -> list[StepView]:
+    """The steps of a flow, in the order they were done."""
+    return await office.flows.history(await office.flows.resolve(id))
+
+
+@operation("flow.query")
+async def query_flow(office: Office, id: str, name: str) -> AnswerView:
+    """Ask the code of a flow that runs; it answers what `flow.answer` was given for the name."""
+    answer = await office.node.flows.query(id, name)
+    return AnswerView(value=msgspec.to_builtins(answer, enc_hook=repr))
+
+
+@operation("flow.definitions")
+async def list_definitions(office: Office) -> list[DefinitionView]:
+    """Flows that this node can begin, and those that respond to others."""
+    flows = office.node.flows
+    return [
+        _view(it, flows.engine.admission.slots.count(it.name))
+        for it in sorted(flows.registry, key=lambda it: it.name)
+    ]
+
+
+def _view(it: Definition[Any, Any], running: int) -> DefinitionView:
+    return DefinitionView(
+        name=it.name,
+        version=it.version,
+        app=it.app,
+        responds_to=it.responds_to,
+        description=it.description,
+        parameters=it.arguments_schema(),
+        concurrency=it.concurrency,
+        timeout_s=it.timeout_s,
+        running=running,
+    )
+
+
+# Changing.
+
+
+@operation("flow.begin", Effect.CHANGE)
+async def begin_flow(
+    office: Office,
+    flow: str,
+    arguments: dict[str, Any] = {},  # noqa: B006
+    client_id: str | None = None,
+) -> FlowView:
+    """Begin a flow; with a client id, unless one was begun as that already."""
+    flows = office.node.flows
+    definition = flows.registry.find(flow)
+    if definition is None:
+        known = [it.name for it in flows.registry]
+        raise NotFound(f"node {office.name} has no flow {flow!r}{nearest(flow, known)}")
+    if client_id is None:
+        begun = await flows.begin(definition, **arguments)
+    else:
+        begun = await flows.begin_as(client_id, definition, **arguments)
+    return await flows.show(begun.id)
+
+
+@operation("flow.retry", Effect.CHANGE)
+async def retry_flow(office: Office, id: str) -> FlowView:
+    """Try a flow again that is parked, or waits to be tried again."""
+    await office.flows.retry(id)
+    return await office.flows.show(id)
+
+
+@operation("flow.pause", Effect.CHANGE)
+async def pause_flow(office: Office, id: str) -> FlowView:
+    """Have a flow rest; what is said to it is kept."""
+    await office.flows.pause(id)
+    return await office.flows.show(id)
+
+
+@operation("flow.resume", Effect.CHANGE)
+async def resume_flow(office: Office, id: str) -> FlowView:
+    """Have a flow go on that was paused."""
+    await office.flows.resume(id)
+    return await office.flows.show(id)
+
+
+@operation("flow.kill", Effect.DANGER, scope="flow.show")
+async def kill_flow(office: Office, id: str, reason: str = "killed by an operator") -> FlowView:
+    """End a flow; everybody it talks to is told that it has failed."""
+    await office.flows.kill(id, reason)
+    return await office.flows.show(id)
+
+
+@operation("flow.fork", Effect.CHANGE)
+async def fork_flow(office: Office, id: str, step: int) -> FlowView:
+    """Begin a flow anew from one of its steps, as another flow; those before count as done."""
+    return await office.flows.show(await office.flows.fork(id, step))
+
+
+@operation("flow.signal", Effect.CHANGE)
+async def signal_flow(office: Office, id: str, name: str, value: Any = None) -> FlowView:
+    """Send a signal to a flow; it waits there until the code asks for it."""
+    await office.flows.signal(id, name, value)
+    return await office.flows.show(id)
+
+
+@operation("flow.drain", Effect.CHANGE)
+async def drain_flows(office: Office, timeout_s: Seconds = 30.0) -> DrainView:
+    """Begin no new flows, here or for others, and wait for those that run."""
+    return DrainView(left=await office.node.flows.drain(timeout_s))
+
+
+@operation("flow.undrain", Effect.CHANGE)
+async def undrain_flows(office: Office) -> FlowCountView:
+    """Begin new flows again: those that were held, and what schedules have missed."""
+    await office.node.flows.undrain()
+    return await count_flows(office)
+
+
+# Schedules.
+
+
+@operation("flow.schedules")
+async def list_schedules(office: Office) -> list[ScheduleView]:
+    """Schedules: which flow each begins, and when next."""
+    return await office.node.flows.schedules()
+
+
+@operation("flow.pause-schedule", Effect.CHANGE)
+async def pause_schedule(office: Office, name: str) -> ScheduleView:
+    """Begin nothing for a schedule until it is resumed."""
+    return await office.node.flows.pause_schedule(name)
+
+
+@operation("flow.resume-schedule", Effect.CHANGE)
+async def resume_schedule(office: Office, name: str) -> ScheduleView:
+    """Go on with a schedule; what was due while it was paused is left out."""
+    return await office.node.flows.resume_schedule(name)
+
+
+@operation("flow.run-schedule", Effect.CHANGE)
+async def run_schedule(office: Office, name: str) -> FlowView:
+    """Begin the flow of a schedule at once, besides its times and even if it is paused."""
+    flows = office.node.flows
+    begun = await flows.run_schedule_now(name)
+    return await flows.show(begun.id)
+
+
+@operation("flow.unschedule", Effect.DANGER)
+async def unschedule(office: Office, name: str) -> list[ScheduleView]:
+    """Forget a schedule, and show those that are left; flows that it has begun go on."""
+    await office.node.flows.unschedule(name)
+    return await office.node.flows.schedules()

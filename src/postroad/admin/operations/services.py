@@ -1,0 +1,228 @@
+"""Services of all nodes: their actions and events, and calls to them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, Iterator
+from typing import Any
+
+import msgspec
+
+from postroad.admin.errors import NotFound, nearest
+from postroad.core.errors import ConfigError
+from postroad.services.endpoints import EndpointList
+from postroad.services.params_json import json_schema_of
+from postroad.services.schema import ActionInfo, Visibility
+
+from .limits import Seconds
+from .office import Office
+from .table import Effect, operation
+
+# Of a result that is a stream, so much is shown.
+_STREAM_ITEMS_MAX = 1_000
+
+
+class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
+    """A service, and the nodes that have it."""
+
+    name: str
+    """With its version, as in `v2.posts`."""
+    version: str | None
+    nodes: list[str]
+    is_local: bool
+    """Whether this node has it."""
+    actions: list[str]
+    events: list[str]
+    """Names and patterns of events that it listens to."""
+
+
+class ActionView(msgspec.Struct, frozen=True, kw_only=True):
+    """An action, and the nodes that it can be called at."""
+
+    name: str
+    service: str
+    nodes: list[str]
+    available: int
+    """How many of them take calls now."""
+    schema: dict[str, Any] | None
+    """JSON Schema of its params; None if nobody says what they are."""
+    description: str
+    is_cached: bool
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of a name or pattern, and who listens to them."""
+
+    name: str
+    groups: list[str]
+    """One node of each gets an event."""
+    nodes: list[str]
+
+
+class CallView(msgspec.Struct, frozen=True, kw_only=True):
+    """What an action returned."""
+
+    result: Any
+    elapsed_ms: float
+    node_id: str | None
+    """The node that was asked for; None if any might answer."""
+    is_cut: bool
+    """Whether it is a stream of which only the first items are here."""
+
+
+class EmitView(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that was sent."""
+
+    event: str
+    groups: list[str]
+    """Who was known to listen."""
+    is_durable: bool
+    is_broadcast: bool
+
+
+@operation("service.ls")
+async def list_services(office: Office, internal: bool = False) -> list[ServiceView]:
+    """Services of all nodes; those that every node has only if they are asked for."""
+    registry = office.node.broker.registry
+    found: dict[str, ServiceView] = {}
+    for node, service in registry.services():
+        if service.is_internal and not internal:
+            continue
+        known = found.get(service.full_name)
+        if known is not None:
+            known.nodes.append(node.id)
+            known = msgspec.structs.replace(known, is_local=known.is_local or node.is_local)
+        else:
+            known = ServiceView(
+                name=service.full_name,
+                version=None if service.version is None else str(service.version),
+                nodes=[node.id],
+                is_local=node.is_local,
+                actions=[it.name for it in service.actions if _is_shown(it)],
+                events=[it.name for it in service.events],
+            )
+        found[service.full_name] = known
+    return [found[name] for name in sorted(found)]
+
+
+@operation("service.show")
+async def show_service(office: Office, service: str) -> ServiceView:
+    """One service."""
+    found = {it.name: it for it in await list_services(office, internal=True)}
+    if service not in found:
+        raise NotFound(f"there is no service {service!r}{nearest(service, found)}")
+    return found[service]
+
+
+@operation("service.actions")
+async def list_actions(office: Office, service: str | None = None) -> list[ActionView]:
+    """Actions that can be called, of all services or of one, with the schema of their params."""
+    if service is not None:
+        await show_service(office, service)
+    return [
+        view
+        for it in sorted(office.node.broker.registry.actions, key=lambda it: it.name)
+        for view in _actions(it, service)
+    ]
+
+
+def _actions(found: EndpointList[ActionInfo], service: str | None) -> Iterator[ActionView]:
+    endpoints = [it for it in found if service in (None, it.service) and _is_shown(it.info)]
+    if not endpoints or (service is None and found.name.startswith("$")):
+        return
+    first = endpoints[0]
+    definition = first.info.definition
+    yield ActionView(
+        name=found.name,
+        service=first.service,
+        nodes=[it.node_id for it in endpoints],
+        available=sum(it.is_accepting for it in endpoints),
+        schema=_schema(definition.get("params")),
+        description=str(definition.get("description", "")),
+        is_cached=bool(definition.get("cache")),
+    )
+
+
+def _is_shown(action: ActionInfo) -> bool:
+    return action.visibility is not Visibility.PRIVATE
+
+
+def _schema(params: Any) -> dict[str, Any] | None:
+    if not isinstance(params, dict | list):
+        return None
+    try:
+        return json_schema_of(params)
+    except ConfigError:
+        # It was written for a validator of its own.
+        return None
+
+
+@operation("service.events")
+async def list_events(office: Office) -> list[EventView]:
+    """Events that somebody listens to."""
+    found: dict[str, EventView] = {}
+    for it in office.node.broker.registry.events:
+        if it.name.startswith("$"):
+            continue
+        view = found.setdefault(it.name, EventView(name=it.name, groups=[], nodes=[]))
+        view.groups.append(it.group)
+        view.nodes.extend(at.node_id for at in it if at.node_id not in view.nodes)
+    return [found[name] for name in sorted(found)]
+
+
+@operation("service.call", Effect.CHANGE)
+async def call(
+    office: Office,
+    action: str,
+    params: Any = None,
+    node_id: str | None = None,
+    timeout_s: Seconds = 30.0,
+) -> CallView:
+    """Call an action of any node, or of one, and show its result."""
+    broker = office.node.broker
+    known = [it.name for it in broker.registry.actions]
+    if action not in known:
+        raise NotFound(f"there is no action {action!r}{nearest(action, known)}")
+    started = time.perf_counter()
+    result = await broker.call(action, params, timeout_s=timeout_s, node_id=node_id)
+    is_cut = False
+    if isinstance(result, AsyncIterable):
+        async with asyncio.timeout(timeout_s):
+            result, is_cut = await _collect(result)
+    elapsed_ms = (time.perf_counter() - started) * 1000
+    return CallView(
+        result=msgspec.to_builtins(result, enc_hook=repr),
+        elapsed_ms=elapsed_ms,
+        node_id=node_id,
+        is_cut=is_cut,
+    )
+
+
+async def _collect(stream: AsyncIterable[Any]) -> tuple[list[Any], bool]:
+    items: list[Any] = []
+    async for item in stream:
+        if len(items) == _STREAM_ITEMS_MAX:
+            return items, True
+        items.append(item)
+    return items, False
+
+
+@operation("service.emit", Effect.CHANGE)
+async def emit(
+    office: Office,
+    event: str,
+    data: Any = None,
+    durable: bool = False,
+    broadcast: bool = False,
+) -> EmitView:
+    """Send an event to one node of each group, or to all of them; durably if that is wished."""
+    broker = office.node.broker
+    if durable and broadcast:
+        raise ConfigError("an event is either durable or broadcast: durable ones go to groups")
+    groups = sorted(broker.registry.events.groups_of(event))
+    if broadcast:
+        await broker.broadcast(event, data)
+    else:
+        await broker.emit(event, data, durable=durable)
+    return EmitView(event=event, groups=groups, is_durable=durable, is_broadcast=broadcast)
