@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import enum
 import inspect
-import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -64,7 +63,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         """A value of it as plain data, without what is secret."""
         if self.is_secret and value is not None:
             return HIDDEN
-        return _without_passwords(msgspec.to_builtins(value, enc_hook=str))
+        return _without_passwords(msgspec.to_builtins(value))
 
 
 @cache
@@ -129,13 +128,8 @@ def is_optional(kind: Any) -> bool:
 
 
 def essence(kind: Any) -> Any:
-    """The type that somebody writes: no None, and a text for what is a path."""
-    kinds = [it for it in alternatives(kind) if it is not NoneType and not _is_path(it)]
-    return kinds[0]
-
-
-def _is_path(kind: Any) -> bool:
-    return (get_origin(kind) or kind) is os.PathLike
+    """The type of what somebody gives: there is no None to write."""
+    return next(it for it in alternatives(kind) if it is not NoneType)
 
 
 def describe(kind: Any) -> str:

@@ -50,6 +50,9 @@ def set_up_logs(
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(settings.level.upper())
+    if settings.level == "info":
+        # It tells of its own starts and stops what the node has told already.
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.captureWarnings(True)
     return handler
 

@@ -1,0 +1,99 @@
+"""The node of `postroad dev`, in the process that runs the program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from postroad.node import App, Node
+from postroad.node.inventory import inventory
+from postroad.node.reading import Loaded
+
+from .running import run
+from .settings import load
+
+if TYPE_CHECKING:
+    from postroad.admin.serving import AdminServer
+
+_LOOK_S = 0.5
+_LABEL_CELLS = 11
+
+
+def run_dev_node(
+    app: str | None,
+    config: Path | None,
+    settings: Mapping[str, str],
+    *,
+    is_debugging: bool,
+    spare_port: int | None,
+) -> None:
+    """Run the program once.
+
+    Args:
+        app, config, settings, is_debugging: what the user gave.
+        spare_port: for the dashboard if its own port is taken. Also says that another process
+            watches the files: this one ends when that one does, and leaves Ctrl-C to it.
+    """
+    signals = [signal.SIGTERM, signal.SIGINT]
+    if spare_port is not None:
+        signal.signal(signals.pop(), signal.SIG_IGN)
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    loaded = load(config, settings, node__app=("FILE", app))
+    if loaded.config.admin.enabled and not _is_free(loaded):
+        loaded = _elsewhere(loaded, config, settings, app, spare_port or 0)
+    # What is durable goes on after the next save, so nothing needs to be waited for.
+    run(loaded, _tell, is_debugging=is_debugging, drain_s=0, signals=signals)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_free(loaded: Loaded) -> bool:
+    try:
+        socket.create_server(loaded.config.admin_address).close()
+    except OSError:
+        return False
+    return True
+
+
+def _elsewhere(
+    loaded: Loaded,
+    config: Path | None,
+    settings: Mapping[str, str],
+    app: str | None,
+    spare_port: int,
+) -> Loaded:
+    taken = loaded.config.admin_address
+    bind = f"{taken.host}:{spare_port}"
+    click.secho(f"{taken} is taken; the dashboard is at another port.", fg="yellow", err=True)
+    return load(config, {**settings, "admin.bind": bind}, node__app=("FILE", app))
+
+
+def _tell(node: Node, app: App, admin: AdminServer | None) -> None:
+    title = click.style(node.name, bold=True)
+    click.echo(f"\nnode {title} of cluster {node.cluster} runs at {node.service.address}")
+    if admin is not None:
+        _line("dashboard", click.style(f"{admin.url}/#token={admin.token}", fg="cyan"))
+    _line("state", node.config.node.data)
+    found = inventory(app)
+    for kind, lines in found.items():
+        for number, line in enumerate(lines):
+            _line("" if number else kind, line)
+    if not found:
+        _line("program", "none; `postroad new shop` writes a first one")
+    click.echo()
+
+
+def _line(label: str, text: str) -> None:
+    click.echo(f"  {label:<{_LABEL_CELLS}}{text}")

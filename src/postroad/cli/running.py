@@ -1,0 +1,88 @@
+"""Runs a node in this process, and tells people what went wrong in one sentence."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from postroad.admin import PostroadError
+from postroad.node import App, Node
+from postroad.node.logs import set_up_logs
+from postroad.node.reading import Loaded
+from postroad.node.running import DRAIN_S, SIGNALS, load_program, run_node, tell_failure
+
+if TYPE_CHECKING:
+    from postroad.admin.serving import AdminServer
+
+Started = Callable[[Node, App, "AdminServer | None"], None]
+
+
+def run(
+    loaded: Loaded,
+    on_start: Started,
+    *,
+    is_debugging: bool = False,
+    drain_s: float = DRAIN_S,
+    signals: Sequence[signal.Signals] = SIGNALS,
+) -> None:
+    """Run a node until it is told to stop.
+
+    Raises:
+        click.ClickException: it cannot be started, and what can be done about it.
+    """
+    config = loaded.config
+    set_up_logs(config.log)
+    target = config.node.app
+    try:
+        app = load_program(target)
+        node = Node(config, app)
+        run_node(node, _serve, lambda it: on_start(node, app, it), drain_s=drain_s, signals=signals)
+    except (PostroadError, OSError) as error:
+        raise _told(error, explain(error), is_debugging) from error
+    except Exception as error:
+        directory = Path.cwd() if target is None else Path(target).parent
+        text = f"{tell_failure(error, directory)} (--debug shows more)"
+        raise _told(error, text, is_debugging) from error
+
+
+def _serve(node: Node) -> AdminServer | None:
+    if not node.config.admin.enabled:
+        return None
+    from postroad.admin.serving import AdminServer
+
+    return AdminServer(node)
+
+
+def _told(error: BaseException, text: str, is_debugging: bool) -> click.ClickException:
+    if is_debugging:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    return Failed(text)
+
+
+class Failed(click.ClickException):
+    """Shown as all errors of Postroad are."""
+
+    def show(self, file: object = None) -> None:
+        click.echo(f"postroad: {self.message}", err=True)
+
+
+def explain(error: BaseException) -> str:
+    """What went wrong, and the next step."""
+    cause = error.__cause__ or error
+    if not isinstance(cause, OSError):
+        return str(error)
+    what = str(error).partition(": ")[0]
+    other = "choose another with --set node.bind=HOST:PORT, or admin.bind for the dashboard"
+    if cause.errno == errno.EADDRINUSE:
+        return f"{what}: another process has that port; stop it, or {other}"
+    if cause.errno == errno.EADDRNOTAVAIL:
+        return f"{what}: this machine has no such address; {other}"
+    if cause.errno == errno.EACCES and "listen" in what:
+        return f"{what}: that port needs more rights; {other}"
+    return str(error)

@@ -1,0 +1,65 @@
+"""Options of commands that read the configuration of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from postroad.node.reading import Loaded, load_config
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def settings_options(command: Command) -> Command:
+    """Give a command `--config` and `--set`, which it hands to `load`."""
+    options = (
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="The configuration; POSTROAD_CONFIG or postroad.toml by default.",
+        ),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=_read_settings,
+            help="One setting, over the file and the environment. Can be given several times.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _read_settings(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    read = {}
+    for it in values:
+        key, equals, value = it.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{it!r} is not of the form KEY=VALUE, as in node.name=alpha")
+        read[key.strip()] = value
+    return read
+
+
+def load(
+    config: Path | None, settings: Mapping[str, str], **named: tuple[str, str | None]
+) -> Loaded:
+    """Read the configuration.
+
+    Args:
+        config, settings: the values of the options.
+        named: settings that have options of their own, `node__name=("--name", value)`.
+    """
+    flags, names = dict(settings), {}
+    for field, (option, value) in named.items():
+        if value is not None:
+            key = field.replace("__", ".")
+            flags[key], names[key] = value, option
+    return load_config(config, flags=flags, flag_names=names)

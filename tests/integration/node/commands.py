@@ -1,0 +1,82 @@
+"""`postroad` commands that run until they are told to stop, with what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+WAIT_S = 50.0
+_LOOK_S = 0.02
+
+
+class Command:
+    """A command that runs; its output is a file, so that nothing is lost and nothing blocks."""
+
+    def __init__(self, directory: Path, *arguments: str, **environ: str) -> None:
+        self.directory = directory
+        self._log = directory / f"{'-'.join(arguments[:2])}.{time.monotonic_ns()}.log"
+        kept = {name: it for name, it in os.environ.items() if not name.startswith("POSTROAD_")}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-m", "postroad", *arguments],
+                cwd=directory,
+                env={**kept, **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(WAIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    def wait_for(self, pattern: str, count: int = 1) -> re.Match[str]:
+        """The occurrence of a pattern in what is printed, the first or a later one."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            has_ended = self.process.poll() is not None
+            found = [*re.finditer(pattern, self.output)]
+            if len(found) >= count:
+                return found[count - 1]
+            if has_ended or time.monotonic() > deadline:
+                raise AssertionError(f"no {pattern!r} in:\n{self.output}")
+            time.sleep(_LOOK_S)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.end()
+
+    def end(self) -> int:
+        """Wait for it; the exit code."""
+        return self.process.wait(WAIT_S)
+
+
+def run(directory: Path, *arguments: str, **environ: str) -> tuple[int, str]:
+    """Run a command to its end; the exit code, and what it printed."""
+    with Command(directory, *arguments, **environ) as command:
+        return command.end(), command.output

@@ -1,0 +1,124 @@
+"""`postroad dev` as a process: it starts again when a file is saved, and keeps what is durable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.node.commands import Command, run
+
+pytestmark = pytest.mark.integration
+
+APP = """
+from postroad.services import Context, Service, action
+
+class Greeter(Service):
+    name = "greeter"
+
+    @action
+    async def hello(self, ctx: Context, name: str = "you") -> str:
+        return f"hello {name}"
+"""
+BANNER = r"node \S+ of cluster postroad runs at"
+QUIET = ("--set", "admin.bind=127.0.0.1:0")
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    return path
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_what_is_found_is_told(app: Path) -> None:
+    with Command(app.parent, "dev", *QUIET) as dev:
+        dev.wait_for(BANNER)
+        dev.wait_for(r"dashboard  http://127\.0\.0\.1:\d+/#token=\S{20,}")
+        dev.wait_for(r"actions    greeter\.hello\(name: str = 'you'\) -> str")
+        assert dev.stop(signal.SIGINT) == 0
+        assert dev.output.endswith("Stopped.\n")
+        assert "Traceback" not in dev.output
+
+
+def test_it_starts_again_when_a_file_is_saved(app: Path) -> None:
+    with Command(app.parent, "dev", "app.py", *QUIET) as dev:
+        dev.wait_for(r"greeter\.hello")
+        app.write_text(APP.replace("hello(", "hallo("))
+        dev.wait_for(r"app\.py saved: starting again\.")
+        dev.wait_for(r"greeter\.hallo")
+        dev.wait_for(BANNER, 2)
+        (app.parent / "postroad.toml").write_text('node.cluster = "other"')
+        dev.wait_for("of cluster other runs at")
+        assert dev.stop() == 0
+
+
+def test_a_mistake_waits_for_the_next_save(app: Path) -> None:
+    app.write_text("def f(:\n")
+    with Command(app.parent, "dev", *QUIET) as dev:
+        dev.wait_for(r"postroad: app\.py:1: SyntaxError: invalid syntax")
+        dev.wait_for("It waits for the next save")
+        app.write_text(APP)
+        dev.wait_for(BANNER)
+        (app.parent / "postroad.toml").write_text("node.nam = 1")
+        dev.wait_for(r"there is no setting node\.nam; did you mean node\.name\?")
+        dev.wait_for("It waits for the next save", 2)
+        assert dev.stop() == 0
+
+
+def test_without_a_program_there_is_a_hint(tmp_path: Path) -> None:
+    with Command(tmp_path, "dev", *QUIET) as dev:
+        dev.wait_for("program    none; `postroad new shop` writes a first one")
+        assert dev.stop() == 0
+
+
+def test_a_taken_port_is_told_and_another_one_chosen(app: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = f"127.0.0.1:{server.getsockname()[1]}"
+        with Command(app.parent, "dev", "--set", f"admin.bind={taken}") as dev:
+            dev.wait_for(f"{taken} is taken; the dashboard is at another port")
+            first = dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)/")[1]
+            app.write_text(APP + "\n")
+            assert dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)/", 2)[1] == first
+            assert dev.stop() == 0
+
+
+def test_the_program_ends_with_the_process_that_watches(app: Path) -> None:
+    app.write_text(APP + "\nimport os\nprint('pid', os.getpid(), flush=True)\n")
+    with Command(app.parent, "dev", *QUIET) as dev:
+        child = int(dev.wait_for(r"pid (\d+)\n")[1])
+        dev.wait_for(BANNER)
+        dev.process.kill()
+        dev.process.wait()
+        for _ in range(1000):
+            if not is_alive(child):
+                break
+            time.sleep(0.05)
+        assert not is_alive(child)
+
+
+def test_once(app: Path) -> None:
+    with Command(app.parent, "dev", "--no-reload", *QUIET) as dev:
+        dev.wait_for(BANNER)
+        app.write_text("def f(:\n")
+        assert dev.stop(signal.SIGINT) == 0
+        assert "saved" not in dev.output
+
+
+def test_a_mistake_ends_a_program_that_runs_once(app: Path) -> None:
+    app.write_text("def f(:\n")
+    status, output = run(app.parent, "dev", "--no-reload", *QUIET)
+    assert status == 1
+    assert output == "postroad: app.py:1: SyntaxError: invalid syntax\n"

@@ -1,0 +1,67 @@
+"""Files that were saved are noticed, and others are not looked at."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from postroad.cli import watching
+from postroad.cli.watching import changed, take_snapshot
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(str(it.relative_to(directory)) for it in take_snapshot(directory))
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_sources_are_looked_at(tmp_path: Path) -> None:
+    for name in ("app.py", "postroad.toml", "deep/er/job.toml", "data.db", "notes.txt"):
+        write(tmp_path / name)
+    assert names(tmp_path) == ["app.py", "deep/er/job.toml", "postroad.toml"]
+
+
+def test_other_directories_are_not(tmp_path: Path) -> None:
+    for name in (".postroad", ".git", "__pycache__", "node_modules", "env"):
+        write(tmp_path / name / "a.py")
+    write(tmp_path / "env" / "pyvenv.cfg")
+    assert names(tmp_path) == []
+
+
+def test_what_was_saved_added_and_removed_is_told(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py", "c.py"):
+        write(tmp_path / name)
+    before = take_snapshot(tmp_path)
+    assert changed(before, take_snapshot(tmp_path)) == []
+    write(tmp_path / "a.py", "x = 1")
+    (tmp_path / "b.py").unlink()
+    write(tmp_path / "d.py")
+    after = take_snapshot(tmp_path)
+    assert [it.name for it in changed(before, after)] == ["a.py", "b.py", "d.py"]
+
+
+def test_a_save_of_the_same_size_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path / "a.py", "x = 1")
+    before = take_snapshot(tmp_path)
+    os.utime(tmp_path / "a.py", ns=(1, 1))
+    assert [it.name for it in changed(before, take_snapshot(tmp_path))] == ["a.py"]
+
+
+def test_a_file_from_elsewhere(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / "config.toml")
+    write(tmp_path / "project" / "app.py")
+    more = [tmp_path / "elsewhere" / "config.toml", tmp_path / "none.toml"]
+    found = take_snapshot(tmp_path / "project", more)
+    assert sorted(it.name for it in found) == ["app.py", "config.toml"]
+
+
+def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "FILES_MAX", 3)
+    for number in range(5):
+        write(tmp_path / f"{number}.py")
+    assert len(take_snapshot(tmp_path)) == 3

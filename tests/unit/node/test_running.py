@@ -1,0 +1,194 @@
+"""Programs that cannot be loaded are told of in one line; signals end a node in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from postroad.core import Lifecycle
+from postroad.core.errors import ConfigError
+from postroad.flows import Flow, flow
+from postroad.node import App, Node, NodeConfig
+from postroad.node.running import load_program, run_until_told
+from postroad.node.settings import MailSettings, NodeSettings
+
+CONFIG = NodeConfig(node=NodeSettings(name="alpha"), mail=MailSettings(store="memory"))
+
+
+# Programs.
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return lambda text, name="probe_app.py": (tmp_path / name).write_text(text) and None
+
+
+def mistake(target: str = "probe_app.py") -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_program(target)
+    return str(caught.value)
+
+
+def test_no_program_is_an_empty_one() -> None:
+    assert load_program(None).is_empty
+
+
+def test_a_syntax_error_has_file_and_line(write: Callable[..., None]) -> None:
+    write("x = 1\ndef f(:\n")
+    assert mistake() == "probe_app.py:2: SyntaxError: invalid syntax"
+
+
+def test_an_error_is_told_where_it_is_in_the_users_code(write: Callable[..., None]) -> None:
+    write("import probe_part\n")
+    write("import json\n\njson.loads('{')\n", "probe_part.py")
+    assert mistake().startswith("probe_part.py:3: JSONDecodeError: Expecting property name")
+
+
+def test_a_syntax_error_in_a_part(write: Callable[..., None]) -> None:
+    write("import probe_broken\n")
+    write("def f(:\n", "probe_broken.py")
+    assert mistake() == "probe_broken.py:1: SyntaxError: invalid syntax"
+
+
+def test_a_program_that_ends_the_process(write: Callable[..., None]) -> None:
+    write("import sys\nsys.exit(3)\n")
+    assert mistake().startswith("probe_app.py ends the process when it is imported; put what runs")
+
+
+def test_a_program_that_has_nothing_to_run(write: Callable[..., None]) -> None:
+    write("x = 1\n")
+    assert mistake() == (
+        "probe_app.py has nothing to run: no Service, no @flow, no @consumes, no Cell"
+    )
+
+
+# Signals.
+
+
+class Beside(Lifecycle):
+    def __init__(self, node: Node, log: list[str]) -> None:
+        self._node = node
+        self._log = log
+
+    async def start(self) -> None:
+        assert self._node.is_running
+        self._log.append("beside starts")
+
+    async def stop(self) -> None:
+        assert self._node.is_running
+        self._log.append("beside stops")
+
+
+def tell(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_a_node_in_good_order(number: int) -> None:
+    node = Node(CONFIG, App())
+    log: list[str] = []
+
+    def started(beside: Beside | None) -> None:
+        assert beside is not None
+        log.append("started")
+        tell(number)
+
+    await run_until_told(node, lambda it: Beside(it, log), started, drain_s=5)
+    assert log == ["beside starts", "started", "beside stops"]
+    assert not node.is_running
+
+
+async def test_a_signal_during_the_start_stops_what_was_started() -> None:
+    log: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(node: Node) -> AsyncIterator[None]:
+        tell(signal.SIGTERM)
+        await asyncio.Event().wait()
+        yield
+
+    node = Node(CONFIG, App(lifespan=lifespan))
+    await run_until_told(node, lambda it: Beside(it, log), lambda it: log.append("no"), drain_s=5)
+    assert log == []
+    assert not node.is_running
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@flow
+async def wait(flow: Flow) -> None:
+    await flow.sleep(1000)
+
+
+async def test_a_second_signal_does_not_wait_for_what_runs() -> None:
+    node = Node(CONFIG, App(flows=[wait]))
+    loop = asyncio.get_running_loop()
+
+    async def begin() -> None:
+        await node.flows.begin(wait)
+        tell(signal.SIGTERM)
+        loop.call_later(0.2, tell, signal.SIGINT)
+
+    tasks = []
+    async with asyncio.timeout(30):
+        await run_until_told(
+            node,
+            lambda it: None,
+            lambda it: tasks.append(asyncio.create_task(begin())),
+            drain_s=1000,
+        )
+    assert not node.is_running
+
+
+async def test_flows_that_take_longer_go_on_with_the_next_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    node = Node(CONFIG, App(flows=[wait]))
+
+    async def begin() -> None:
+        await node.flows.begin(wait)
+        tell(signal.SIGTERM)
+
+    tasks = []
+    await run_until_told(
+        node,
+        lambda it: None,
+        lambda it: tasks.append(asyncio.create_task(begin())),
+        drain_s=0.1,
+    )
+    assert "flows that go on with the next start: 1" in caplog.text
+
+
+async def test_a_failed_start_is_raised() -> None:
+    @asynccontextmanager
+    async def lifespan(node: Node) -> AsyncIterator[None]:
+        raise ValueError("no")
+        yield
+
+    node = Node(CONFIG, App(lifespan=lifespan))
+    with pytest.raises(ValueError, match="no"):
+        await run_until_told(node, lambda it: None, lambda it: None, drain_s=5)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+async def test_another_cancellation_is_not_swallowed() -> None:
+    node = Node(CONFIG, App())
+    started = asyncio.Event()
+    task = asyncio.create_task(
+        run_until_told(node, lambda it: None, lambda it: started.set(), drain_s=5)
+    )
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not node.is_running
