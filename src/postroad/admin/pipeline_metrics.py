@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from postroad.pipeline.desk import Standing
 from postroad.pipeline.progress import Progress
+
+from .exposition import Exposition
 
 _COUNTERS = {
     "delivered": "Segments that were delivered for the first time.",
@@ -26,20 +26,20 @@ _GAUGES = {
 
 def to_metrics(job: str, found: Progress | Standing) -> str:
     """What is known of a job: of one that runs, what its process has done too."""
+    metrics = Exposition()
+    add_job(metrics, job, found)
+    return metrics.render()
+
+
+def add_job(metrics: Exposition, job: str, found: Progress | Standing | None) -> None:
+    """Likewise, among other metrics; None if nothing is known but that it does not run."""
     is_running = isinstance(found, Progress)
-    lines = [*_metric(job, "up", "gauge", "Whether it runs.", int(is_running))]
+    metrics.gauge("pipeline_up", "Whether it runs.", int(is_running), job=job)
+    if found is None:
+        return
     for name, text in _GAUGES.items():
         unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
-        lines += _metric(job, unit, "gauge", text, getattr(found, name))
+        metrics.gauge(f"pipeline_{unit}", text, getattr(found, name), job=job)
     if is_running:
         for name, text in _COUNTERS.items():
-            lines += _metric(job, f"{name}_total", "counter", text, getattr(found, name))
-    return "\n".join(lines) + "\n"
-
-
-def _metric(job: str, name: str, type_: str, text: str, value: float) -> Iterator[str]:
-    full = f"postroad_pipeline_{name}"
-    label = job.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    yield f"# HELP {full} {text}"
-    yield f"# TYPE {full} {type_}"
-    yield f'{full}{{job="{label}"}} {value}'
+            metrics.counter(f"pipeline_{name}", text, getattr(found, name), job=job)

@@ -1,0 +1,1 @@
+"""Operations over HTTP: an API made from their table, live changes, metrics, and the dashboard."""

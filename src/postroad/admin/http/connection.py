@@ -1,0 +1,161 @@
+"""One connection of a client, which gets as much time and room as was configured, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from postroad.admin.problems import CONTENT_TYPE, make_problem
+
+from .guard import STATE_CERTIFICATE
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What clients are given."""
+
+    clients_max: int
+    request_timeout_s: float
+    """For a request to arrive, and for an answer to be taken."""
+
+
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 that ends clients who send or read too slowly, and those above the limit.
+
+    uvicorn waits for ever for the rest of a request.
+    """
+
+    bounds: Bounds
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        # Runs while a part of a request is missing.
+        self._arriving: asyncio.TimerHandle | None = None
+        # Runs while the client does not read.
+        self._reading: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has come."""
+        super().connection_made(transport)
+        if len(self.connections) > self.bounds.clients_max:
+            transport.abort()
+            return
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.app_state = {**self.app_state, STATE_CERTIFICATE: _name_in(certificate)}
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        self._end_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Something of a request has come."""
+        self._expect_request()
+        super().data_received(data)
+        if self._has_whole_request():
+            self._stop_arriving()
+
+    def on_response_complete(self) -> None:
+        """An answer was given; requests that came meanwhile are begun."""
+        super().on_response_complete()
+        if not self._has_whole_request():
+            self._expect_request()
+
+    def pause_writing(self) -> None:
+        """The client does not read what it was sent."""
+        super().pause_writing()
+        if self._reading is None:
+            timeout_s = self.bounds.request_timeout_s
+            self._reading = self.loop.call_later(timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        self._stop_reading()
+
+    def _expect_request(self) -> None:
+        if self._arriving is None and not self.transport.is_closing():
+            timeout_s = self.bounds.request_timeout_s
+            self._arriving = self.loop.call_later(timeout_s, self._on_too_slow)
+
+    def _has_whole_request(self) -> bool:
+        """Whether nothing of a request that has begun is missing."""
+        if self.conn.their_state is h11.IDLE:
+            return not self.conn.trailing_data[0]
+        return self.conn.their_state is not h11.SEND_BODY
+
+    def _on_too_slow(self) -> None:
+        self._arriving = None
+        if self.transport.is_closing():
+            return
+        # None until the first request; uvicorn's own annotation does not say so.
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if cycle.response_started:
+                self.transport.abort()
+                return
+            # Whatever the application answers later is dropped.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        elif not self.conn.trailing_data[0]:
+            # Nothing was asked, so there is nothing to answer.
+            self.transport.close()
+            return
+        self._answer_too_slow()
+
+    def _answer_too_slow(self) -> None:
+        problem = make_problem(
+            408, f"the request did not arrive within {self.bounds.request_timeout_s:g} s"
+        )
+        body = msgspec.json.encode(problem)
+        headers = [
+            ("content-type", CONTENT_TYPE),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
+        response = h11.Response(status_code=408, headers=headers, reason=b"Request Timeout")
+        try:
+            parts = [self.conn.send(it) for it in (response, h11.Data(body), h11.EndOfMessage())]
+        except h11.LocalProtocolError:
+            self.transport.abort()
+            return
+        self.transport.write(b"".join(it for it in parts if it))
+        self.transport.close()
+
+    def _stop_arriving(self) -> None:
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def _end_timers(self) -> None:
+        self._stop_arriving()
+        self._stop_reading()
+
+
+def bounded(bounds: Bounds) -> type[BoundedProtocol]:
+    """The protocol for one server: uvicorn makes connections without saying more."""
+    return type("BoundedProtocol", (BoundedProtocol,), {"bounds": bounds})
+
+
+def _name_in(certificate: dict[str, Any]) -> str:
+    names = [str(value) for _kind, value in certificate.get("subjectAltName", ())]
+    parts = [str(value) for part in certificate.get("subject", ()) for _key, value in part]
+    return (names or parts or ["without a name"])[0]

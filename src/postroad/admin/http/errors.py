@@ -1,0 +1,50 @@
+"""What only a server of HTTP refuses."""
+
+from __future__ import annotations
+
+from postroad.admin.errors import Forbidden, NotFound
+from postroad.admin.problems import Refused, make_problem
+
+
+class NoSuchOperation(NotFound):
+    """The table has no such operation."""
+
+
+class Unauthorized(Refused):
+    """Nobody knows who asks."""
+
+    def __init__(self, detail: str, where: str) -> None:
+        super().__init__(
+            make_problem(
+                401,
+                detail,
+                code=Forbidden.code,
+                next=f"send `Authorization: Bearer TOKEN`; the token is in {where}",
+            )
+        )
+
+
+class TooLarge(Refused):
+    """A body that is larger than allowed."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(
+            make_problem(
+                413,
+                f"the body is larger than {bytes_max} bytes",
+                next="send less, or raise admin.body_bytes_max",
+            )
+        )
+
+
+class UnknownForm(Refused):
+    """A body that is not JSON."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            make_problem(
+                415,
+                f"a body of type {kind[:100]!r} is not understood",
+                next="send JSON, with `Content-Type: application/json`",
+            )
+        )

@@ -1,0 +1,177 @@
+"""A server of HTTP inside a loop that belongs to somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from postroad.core import Address, Lifecycle
+from postroad.core.errors import ConfigError
+from postroad.node.settings import AdminSettings
+
+from .connection import Bounds, bounded
+
+_HANDSHAKE_S_MAX = 10.0
+_GRACE_S = 2
+_BACKLOG = 512
+
+
+class HttpServer(Lifecycle):
+    """Serves an application until it is stopped.
+
+    Args:
+        application: what is served.
+        bind: where; port 0 lets the system choose.
+        settings: certificates and bounds.
+    """
+
+    def __init__(self, application: ASGIApp, bind: Address, settings: AdminSettings) -> None:
+        self._bind = bind
+        self._settings = settings
+        self._application = application
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self.address = bind
+        """Where it listens; known when it was started."""
+
+    async def start(self) -> None:
+        """Listen; raises ConfigError if that is not possible at this address."""
+        context = make_tls_context(self._settings)
+        listener = _listen(self._bind)
+        self.address = Address(self._bind.host, listener.getsockname()[1])
+        bounds = Bounds(
+            clients_max=self._settings.clients_max,
+            request_timeout_s=self._settings.request_timeout_s,
+        )
+        config = uvicorn.Config(
+            self._application,
+            http=bounded(bounds),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        self._server = _Server(config, context, self._settings.request_timeout_s)
+        self._serving = asyncio.create_task(self._server.serve([listener]), name="postroad admin")
+        await self._server.wait_started(self._serving)
+
+    async def stop(self) -> None:
+        """Listen no more, and let answers that were begun end."""
+        if self._server is None or self._serving is None:
+            return
+        self._server.end()
+        await self._serving
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which leaves the signals of the process alone."""
+
+    def __init__(
+        self, config: uvicorn.Config, context: ssl.SSLContext | None, timeout_s: float
+    ) -> None:
+        super().__init__(config)
+        self._context = context
+        self._handshake_s = min(_HANDSHAKE_S_MAX, timeout_s)
+        self._listening = asyncio.Event()
+        self._ending = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """They belong to whoever runs the loop."""
+        yield
+
+    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        """Listen at one socket."""
+        assert sockets is not None
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                self._make_protocol,
+                sock=it,
+                ssl=self._context,
+                ssl_handshake_timeout=None if self._context is None else self._handshake_s,
+                backlog=_BACKLOG,
+            )
+            for it in sockets
+        ]
+        self.started = True
+        self._listening.set()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        kind = self.config.http_protocol_class
+        return kind(self.config, self.server_state, self.lifespan.state)  # type: ignore[call-arg]
+
+    async def main_loop(self) -> None:
+        """Renew what every answer says of the time, until the end."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._ending.wait()
+
+    async def wait_started(self, serving: asyncio.Task[None]) -> None:
+        """Wait until it listens; raises what prevented it."""
+        listening = asyncio.create_task(self._listening.wait())
+        await asyncio.wait({listening, serving}, return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        if serving.done():
+            await serving
+
+    def end(self) -> None:
+        """Begin to stop."""
+        self.should_exit = True
+        self._ending.set()
+
+
+def _listen(bind: Address) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(
+            bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"admin.bind {str(bind)!r} cannot be used: {error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"admin.bind {str(bind)!r} cannot be used: {error.strerror}; "
+            "stop whoever has the port, or choose another: port 0 is any that is free"
+        ) from None
+    return listener
+
+
+def make_tls_context(settings: AdminSettings) -> ssl.SSLContext | None:
+    """HTTPS as configured; None if it is not."""
+    if settings.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"admin.certificate {settings.certificate} with key {settings.key} "
+            f"cannot be used: {error}"
+        ) from None
+    if settings.client_trust is not None:
+        try:
+            context.load_verify_locations(settings.client_trust)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"admin.client_trust {settings.client_trust} cannot be used: {error}"
+            ) from None
+        # Others still can show a token.
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context

@@ -1,0 +1,142 @@
+"""Operations of other members: an operator comes to one node, and works on any of them.
+
+They travel as messages between nodes, so that other nodes need no way to their HTTP, and know who
+asks by the connection it came over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from postroad.cluster import Member
+from postroad.node import Node
+
+from .errors import Forbidden
+from .operations.office import Office
+from .operations.table import OPERATIONS
+from .problems import Problem, problem_of, to_error
+
+SUBJECT = "postroad.admin"
+
+logger = logging.getLogger("postroad.admin")
+
+
+class Ask(msgspec.Struct, array_like=True, frozen=True):
+    """What one node asks of another."""
+
+    operation: str
+    params: dict[str, Any]
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """What the other says."""
+
+    result: msgspec.Raw
+    problem: Problem | None = None
+
+
+class RemoteOffice:
+    """Asks other members, and answers them.
+
+    Args:
+        node: asks through its messages; what others may do here is `admin.remote` of its settings.
+        office: where the wishes of others are fulfilled.
+    """
+
+    def __init__(self, node: Node, office: Office | None = None) -> None:
+        self._node = node
+        self._office = office
+        self._settings = node.config.admin
+        self._is_open = False
+
+    def open(self, office: Office) -> None:
+        """Answer others from now on."""
+        self._office = office
+        self._node.communication.reply_to(
+            SUBJECT, self._answer, decoder=_decode_ask, encoder=_encode_answer
+        )
+        self._is_open = True
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._is_open:
+            self._is_open = False
+            self._node.communication.unsubscribe(SUBJECT)
+
+    async def ask(self, member: str, operation: str, params: Mapping[str, Any]) -> Any:
+        """Have another member do something, and return what the operation returns.
+
+        Raises:
+            NoSuchMember: nobody is called so.
+            MessagingError: it cannot be reached.
+            PostroadError: what the operation raised there.
+        """
+        result = await self.forward(member, operation, params)
+        return msgspec.convert(result, OPERATIONS.find(operation).result, strict=False)
+
+    async def forward(
+        self,
+        member: str,
+        operation: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Likewise, but the result is plain: also of members of other versions."""
+        allowed_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        answer = await self._node.communication.send(
+            member,
+            SUBJECT,
+            Ask(operation, dict(params)),
+            encoder=_encode_ask,
+            decoder=_decode_answer,
+            timeout=allowed_s,
+        )
+        if answer.problem is not None:
+            raise to_error(answer.problem)
+        return msgspec.msgpack.decode(answer.result)
+
+    async def _answer(self, ask: Ask, member: Member) -> Answer:
+        try:
+            result = await self._do(ask, member)
+            return Answer(msgspec.Raw(_encode(result)))
+        except Exception as error:
+            return Answer(msgspec.Raw(_encode(None)), problem_of(error))
+
+    async def _do(self, ask: Ask, member: Member) -> Any:
+        operation = OPERATIONS.find(ask.operation)
+        allowed = self._settings.remote
+        if allowed == "off" or (allowed == "read" and not operation.is_read):
+            raise Forbidden(
+                f"node {self._node.name} lets operators of other nodes "
+                f"{'do nothing' if allowed == 'off' else 'only look'}: "
+                f"ask it directly, or set admin.remote of it"
+            )
+        params = operation.read_params(ask.params)
+        if not operation.is_read:
+            logger.info("%s by operators of member %s", operation.name, member.name)
+        assert self._office is not None
+        limit = self._settings.request_timeout_s + (getattr(params, "timeout_s", None) or 0.0)
+        async with asyncio.timeout(limit):
+            return await operation(self._office, params)
+
+
+def _encode(value: Any) -> bytes:
+    return msgspec.msgpack.encode(value, enc_hook=repr)
+
+
+def _encode_ask(ask: Ask) -> bytes:
+    return _encode(ask)
+
+
+def _encode_answer(answer: Answer) -> bytes:
+    return _encode(answer)
+
+
+_decode_ask = msgspec.msgpack.Decoder(Ask).decode
+_decode_answer = msgspec.msgpack.Decoder(Answer).decode

@@ -1,0 +1,196 @@
+"""Who may do what: tokens, certificates, names of the server, and pages of others."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from postroad import admin
+from postroad.admin import NodeCertificate
+from postroad.admin.client import Client, Tls, find_nodes
+from postroad.admin.errors import Forbidden
+from postroad.core.errors import ConfigError, ConnectionClosed, TlsFailed
+from tests.integration.admin.admin_nodes import READ_TOKEN, TOKEN, Served, served
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+LOOK = ("GET", "/api/v1/queue/ls")
+CHANGE = ("POST", "/api/v1/queue/pause")
+ALL, READ, WRONG, NONE = TOKEN, READ_TOKEN, "x" * 20, None
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["127.0.0.1:0", "0.0.0.0:0"])
+async def node(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Served]:
+    directory = tmp_path_factory.mktemp("alpha")
+    async with served(directory, admin={"bind": request.param}) as found:
+        await found.node.mail.declare("orders")
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("wish", "statuses"),
+    [
+        # With the token, with the read token, with a wrong one, and with none.
+        (LOOK, (200, 200, 401, 401)),
+        (CHANGE, (200, 403, 401, 401)),
+        (("GET", "/api/v1/watch"), (400, 400, 401, 401)),
+        (("GET", "/api/v1/no/such"), (404, 404, 401, 401)),
+        (("GET", "/livez"), (200, 200, 200, 200)),
+    ],
+)
+async def test_tokens(
+    node: Served, wish: tuple[str, str], statuses: tuple[int, int, int, int]
+) -> None:
+    method, path = wish
+    data = {"queue": "orders"} if method == "POST" else None
+    found = [
+        await node.ask(path, method=method, token=token, data=data)
+        for token in (ALL, READ, WRONG, NONE)
+    ]
+    assert tuple(it.status for it in found) == statuses
+    for reply in found:
+        assert ("www-authenticate" in reply.headers) == (reply.status == 401)
+        assert ("postroad-role" in reply.headers) <= (reply.status != 401)
+
+
+async def test_probes_need_a_token_where_others_can_connect(node: Served) -> None:
+    is_local = node.node.config.admin.bind.startswith("127.")
+    for path in ("/readyz", "/metrics", "/api/v1/openapi.json"):
+        assert (await node.ask(path, token=None)).status == (200 if is_local else 401)
+        assert (await node.ask(path, token=READ)).status == 200
+
+
+@pytest.mark.parametrize(
+    "said", ["", "Bearer", "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer ÿÿ"]
+)
+async def test_other_authorizations(node: Served, said: str) -> None:
+    reply = await node.ask(LOOK[1], token=None, headers={"Authorization": said})
+    assert reply.status == 401
+    assert TOKEN.encode() not in reply.body
+
+
+async def test_token_in_the_query_is_none(node: Served) -> None:
+    reply = await node.ask(f"{LOOK[1]}?token={TOKEN}", token=None)
+    assert reply.status == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local_name"),
+    [
+        ("127.0.0.1", True),
+        ("localhost:1", True),
+        ("LOCALHOST", True),
+        ("[::1]:8222", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example:8222", False),
+        ("", False),
+        ("[::1", False),
+    ],
+)
+async def test_names_of_the_server(node: Served, host: str, is_local_name: bool) -> None:
+    is_local = node.node.config.admin.bind.startswith("127.")
+    for path in ("/", LOOK[1], "/livez"):
+        reply = await node.ask(path, headers={"Host": host})
+        assert (reply.status == 421) == (is_local and not is_local_name)
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+async def test_pages_of_others_change_nothing(node: Served, origin: str) -> None:
+    data = {"queue": "orders"}
+    reply = await node.ask(CHANGE[1], method="POST", data=data, headers={"Origin": origin})
+    assert reply.status == 403
+    own = await node.ask(CHANGE[1], method="POST", data=data, headers={"Origin": node.admin.url})
+    assert own.status == 200
+
+
+# HTTPS.
+
+
+class Certificates(NamedTuple):
+    """Files of two roots: ours signed the server and Ann, the other signed Eve."""
+
+    trust: str
+    server: NodeCertificate
+    ann: NodeCertificate
+    eve: NodeCertificate
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "certificate": str(self.server.certificate),
+            "key": str(self.server.key),
+            "client_trust": self.trust,
+        }
+
+    def shown(self, who: NodeCertificate | None) -> Tls:
+        if who is None:
+            return Tls(trust=self.trust)
+        return Tls(trust=self.trust, certificate=str(who.certificate), key=str(who.key))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    ours, others = tmp_path_factory.mktemp("ours"), tmp_path_factory.mktemp("others")
+    trust = admin.create_root(ours).certificate
+    admin.create_root(others)
+    server = admin.issue(ours, "server", hosts=["127.0.0.1"])
+    return Certificates(str(trust), server, admin.issue(ours, "ann"), admin.issue(others, "eve"))
+
+
+async def test_a_certificate_allows_everything(tmp_path: Path, certificates: Certificates) -> None:
+    async with served(tmp_path, admin=certificates.settings()) as node:
+        await node.node.mail.declare("orders")
+        assert node.admin.url.startswith("https://127.0.0.1:")
+        client = Client(node.admin.url, tls=certificates.shown(certificates.ann))
+        paused = await asyncio.to_thread(client.call, "queue.pause", {"queue": "orders"})
+        assert paused["is_paused"] is True
+
+
+async def test_without_a_certificate_a_token_is_needed(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    async with served(tmp_path, admin=certificates.settings()) as node:
+        tls = certificates.shown(None)
+        listed = await asyncio.to_thread(Client(node.admin.url, TOKEN, tls=tls).call, "queue.ls")
+        assert listed
+        with pytest.raises(Forbidden, match="a token is needed"):
+            await asyncio.to_thread(Client(node.admin.url, tls=tls).call, "queue.ls")
+
+
+async def test_a_certificate_of_strangers_is_refused(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    async with served(tmp_path, admin=certificates.settings()) as node:
+        client = Client(node.admin.url, TOKEN, tls=certificates.shown(certificates.eve))
+        with pytest.raises(ConnectionClosed):
+            await asyncio.to_thread(client.call, "queue.ls")
+
+
+async def test_a_server_that_is_not_trusted(tmp_path: Path, certificates: Certificates) -> None:
+    async with served(tmp_path, admin=certificates.settings()) as node:
+        with pytest.raises(TlsFailed, match="cannot be trusted"):
+            await asyncio.to_thread(Client(node.admin.url, TOKEN).call, "queue.ls")
+
+
+async def test_the_card_tells_which_certificate_to_trust(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    async with served(tmp_path, admin=certificates.settings()):
+        [card] = find_nodes(tmp_path)
+        client = Client.of(card, tmp_path, token=TOKEN)
+        assert await asyncio.to_thread(client.call, "queue.ls")
+
+
+@pytest.mark.parametrize("broken", ["certificate", "key", "client_trust"])
+async def test_certificates_that_cannot_be_used(
+    tmp_path: Path, certificates: Certificates, broken: str
+) -> None:
+    settings = {**certificates.settings(), broken: str(tmp_path / "missing.pem")}
+    with pytest.raises(ConfigError, match=r"admin\.(certificate|client_trust) .*cannot be used"):
+        async with served(tmp_path, admin=settings):
+            pytest.fail("it was started")

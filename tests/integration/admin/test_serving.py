@@ -1,0 +1,138 @@
+"""The server beside its node: where it listens, its token, and the card it leaves."""
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from postroad.admin.cards import Card, find_cards, leave_card, read_token, token_path
+from postroad.admin.client import find_nodes
+from postroad.admin.serving import AdminServer
+from postroad.core.errors import ConfigError, MissingExtra, UsageError
+from postroad.node import Node
+from tests.integration.admin.admin_nodes import Served, config_of, served
+
+pytestmark = pytest.mark.integration
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_token_is_made_once_and_kept(tmp_path: Path) -> None:
+    async with served(tmp_path, admin={"token": None}) as node:
+        token = node.admin.token
+        assert len(token) >= 32
+        assert read_token(tmp_path, "alpha") == token
+        assert mode_of(token_path(tmp_path, "alpha")) == 0o600
+        assert await node.call("queue.ls")
+    async with served(tmp_path, admin={"token": None}) as node:
+        assert node.admin.token == token
+
+
+async def test_token_of_a_crash_is_made_again(tmp_path: Path) -> None:
+    token_path(tmp_path, "alpha").touch(0o600)
+    async with served(tmp_path, admin={"token": None}) as node:
+        assert read_token(tmp_path, "alpha") == node.admin.token
+
+
+async def test_configured_token_is_not_written_down(tmp_path: Path) -> None:
+    async with served(tmp_path):
+        assert not token_path(tmp_path, "alpha").exists()
+
+
+async def test_card_is_there_while_it_runs(tmp_path: Path) -> None:
+    async with served(tmp_path) as node:
+        [card] = find_nodes(tmp_path)
+        assert (card.name, card.cluster, card.pid) == ("alpha", "postroad", os.getpid())
+        assert card.url == node.admin.url
+        assert mode_of(tmp_path / "alpha.node.json") == 0o600
+    assert not (tmp_path / "alpha.node.json").exists()
+
+
+async def test_cards_of_the_dead_are_ignored(tmp_path: Path) -> None:
+    gone = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await gone.wait()
+    card = Card(name="old", cluster="c", pid=gone.pid, url="http://127.0.0.1:1", version="0")
+    leave_card(tmp_path, card)
+    (tmp_path / "broken.node.json").write_text("{")
+    assert find_cards(tmp_path) == []
+    assert find_cards(tmp_path / "missing") == []
+
+
+async def test_card_of_a_successor_stays(tmp_path: Path) -> None:
+    async with served(tmp_path):
+        [card] = find_nodes(tmp_path)
+        other = Card(**{**_fields(card), "url": "http://127.0.0.1:1"})
+        leave_card(tmp_path, other)
+    assert find_nodes(tmp_path) == [other]
+
+
+def _fields(card: Card) -> dict[str, object]:
+    return {it: getattr(card, it) for it in card.__struct_fields__}
+
+
+async def test_port_that_is_taken(tmp_path: Path) -> None:
+    async with served(tmp_path) as node:
+        bind = node.admin.url.removeprefix("http://")
+        with pytest.raises(ConfigError, match=r"admin\.bind .* cannot be used: .*port 0"):
+            async with served(tmp_path, "beta", admin={"bind": bind}):
+                pytest.fail("it was started")
+        # The first goes on.
+        assert await node.call("queue.ls")
+
+
+async def test_host_that_is_not_of_this_machine(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        async with served(tmp_path, admin={"bind": "192.0.2.1:0"}):
+            pytest.fail("it was started")
+
+
+async def test_disabled_is_nothing(tmp_path: Path) -> None:
+    async with served(tmp_path, admin={"enabled": False}) as node:
+        assert find_nodes(tmp_path) == []
+        with pytest.raises(UsageError, match=r"admin\.enabled"):
+            _ = node.admin.url
+        with pytest.raises(UsageError, match=r"admin\.enabled"):
+            _ = node.admin.token
+
+
+async def test_it_leaves_signals_alone(tmp_path: Path) -> None:
+    before = [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)]
+    async with served(tmp_path):
+        assert [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+async def test_stop_twice_and_without_a_start(tmp_path: Path) -> None:
+    async with Node(config_of(tmp_path)) as node:
+        server = AdminServer(node)
+        await server.stop()
+        await server.start()
+        with pytest.raises(UsageError, match="started already"):
+            await server.start()
+        await server.stop()
+        await server.stop()
+
+
+async def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "postroad.admin.http.application", None)
+    async with Node(config_of(tmp_path)) as node:
+        with pytest.raises(MissingExtra, match=r'pip install "postroad\[dashboard\]"'):
+            await AdminServer(node).start()
+
+
+async def test_before_the_node_it_tells_how_far_the_start_is(tmp_path: Path) -> None:
+    node = Node(config_of(tmp_path))
+    async with AdminServer(node) as server:
+        found = Served(node, server)
+        reply = await found.ask("/readyz")
+        assert (reply.status, reply.body) == (503, b"the node is new\n")
+        assert (await found.ask("/livez")).status == 200
+        async with node:
+            server.answer_members()
+            assert (await found.ask("/readyz")).status == 200
