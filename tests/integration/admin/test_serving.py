@@ -7,6 +7,7 @@ import stat
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from postroad.admin.cards import Card, find_cards, leave_card, read_token, token_path
@@ -67,13 +68,9 @@ async def test_cards_of_the_dead_are_ignored(tmp_path: Path) -> None:
 async def test_card_of_a_successor_stays(tmp_path: Path) -> None:
     async with served(tmp_path):
         [card] = find_nodes(tmp_path)
-        other = Card(**{**_fields(card), "url": "http://127.0.0.1:1"})
+        other = msgspec.structs.replace(card, url="http://127.0.0.1:1")
         leave_card(tmp_path, other)
     assert find_nodes(tmp_path) == [other]
-
-
-def _fields(card: Card) -> dict[str, object]:
-    return {it: getattr(card, it) for it in card.__struct_fields__}
 
 
 async def test_port_that_is_taken(tmp_path: Path) -> None:
