@@ -1,0 +1,96 @@
+// Buttons that do something at the node. Each asks first where that is due, says what came of it,
+// and can be copied as a command.
+
+import { effectOf, labelOf } from "./actions.js";
+import { asCommand, asCurl, call } from "./api.js";
+import { ask } from "./dialog.js";
+import { h } from "./dom.js";
+import { copy, menuButton } from "./menu.js";
+import { mayChange } from "./session.js";
+import { tell, tellProblem } from "./toast.js";
+
+export const READ_ONLY = "Your token may look, but not change anything";
+
+/**
+ * @typedef {object} Doing
+ * @property {string} operation
+ * @property {object} [params] what is known already
+ * @property {string} [label]
+ * @property {string} [title] the question, if there is one
+ * @property {string} [text] what it would touch, with the count
+ * @property {string} [confirm] what the button of the question says
+ * @property {object} [schema] what must be said besides
+ * @property {object} [initial]
+ * @property {string} [reason] why it cannot be done now
+ * @property {string} [kind] `primary` or `quiet`
+ * @property {(result: any, params: object) => void} [done] told what came of it
+ * @property {(result: any) => string} [says] what came of it in words
+ */
+
+/** The copies of an operation, for a menu. */
+export function copies(operation, params, node) {
+  return [
+    { label: "Copy as CLI", run: () => copy(asCommand(operation, params, node)) },
+    { label: "Copy as curl", run: () => copy(asCurl(operation, params, node)) },
+  ];
+}
+
+/**
+ * A button for an operation, with its menu of copies.
+ * @param {import("./main.js").View} view
+ * @param {Doing} doing
+ */
+export function actionButton(view, doing) {
+  const label = doing.label || labelOf(doing.operation);
+  const isDanger = effectOf(doing.operation) === "danger";
+  const isForbidden = effectOf(doing.operation) !== "read" && !mayChange();
+  const reason = isForbidden ? READ_ONLY : doing.reason;
+  const kind = isDanger ? "danger" : doing.kind || "plain";
+  return h(
+    "span.split",
+    { key: `${doing.operation} ${JSON.stringify(doing.params || {})}` },
+    h(
+      `button.${kind}`,
+      {
+        type: "button",
+        disabled: Boolean(reason),
+        title: reason || null,
+        "data-operation": doing.operation,
+        onclick: () => perform(view, doing),
+      },
+      label,
+    ),
+    menuButton(`Copy “${label}” as a command`, () =>
+      copies(doing.operation, doing.params || {}, view.node),
+    ),
+  );
+}
+
+/** Do it: ask if it is dangerous or if something must be said, then say what came of it. */
+export async function perform(view, doing) {
+  const { operation } = doing;
+  const isDanger = effectOf(operation) === "danger";
+  let params = doing.params || {};
+  if (isDanger || doing.schema) {
+    const values = await ask({
+      title: doing.title || `${labelOf(operation)}?`,
+      text: doing.text,
+      schema: doing.schema,
+      initial: doing.initial,
+      confirm: doing.confirm || labelOf(operation),
+      isDanger,
+      copies: (said) => copies(operation, { ...params, ...said }, view.node),
+    });
+    if (values === null) return;
+    params = { ...params, ...values };
+  }
+  try {
+    const result = await call(operation, params, { node: view.node });
+    const said = doing.says ? doing.says(result) : "";
+    tell(`${doing.title?.replace(/\?$/, "") || doing.label || labelOf(operation)}: done`, said);
+    doing.done?.(result, params);
+  } catch (error) {
+    tellProblem(error);
+  }
+  view.update();
+}

@@ -1,0 +1,141 @@
+// The HTTP API of the node: one address per operation, see `actions.js`.
+
+import { effectOf, requiredOf } from "./actions.js";
+import { getToken, setRole } from "./session.js";
+
+const ROOT = "/api/v1";
+
+/** What the node has against a request, in its own words. */
+export class Problem extends Error {
+  constructor(status, said) {
+    super(said.detail || said.title || `the node answered ${status}`);
+    this.status = status;
+    this.title = said.title || "It did not work";
+    this.code = said.code;
+    this.next = said.next;
+  }
+}
+
+/** The node did not answer at all. */
+export class Unreachable extends Problem {
+  constructor(cause) {
+    super(0, { title: "No answer from the node", detail: String(cause?.message || cause) });
+  }
+}
+
+const listeners = { unauthorized: () => {}, role: () => {} };
+
+/** Have somebody told when the token is refused, or when the node says what it allows. */
+export function onAuthority(told) {
+  Object.assign(listeners, told);
+}
+
+/**
+ * Do an operation.
+ * @param {string} operation its name, `queue.pause`
+ * @param {object} params
+ * @param {{node?: string, signal?: AbortSignal}} [options]
+ */
+export async function call(operation, params = {}, { node, signal } = {}) {
+  const { url, ...request } = requestOf(operation, params, node);
+  const response = await send(url, { ...request, signal });
+  const text = await response.text();
+  return text === "" ? null : JSON.parse(text);
+}
+
+/** The stream of changes of some operations; resolves to a response whose body goes on. */
+export function openWatch(operations, node, signal) {
+  const query = new URLSearchParams();
+  for (const [operation] of operations) query.append("operation", operation);
+  for (const [operation, params] of operations) {
+    for (const [name, value] of said(params)) query.append(`${operation}.${name}`, asText(value));
+  }
+  if (node) query.append("node", node);
+  return send(`${ROOT}/watch?${query}`, { headers: { Accept: "text/event-stream" }, signal });
+}
+
+async function send(url, request) {
+  const headers = { ...request.headers };
+  if (getToken() !== null) headers.Authorization = `Bearer ${getToken()}`;
+  let response;
+  try {
+    response = await fetch(url, { ...request, headers, cache: "no-store", redirect: "error" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Unreachable(error);
+  }
+  const role = response.headers.get("Postroad-Role");
+  if (role !== null && setRole(role)) listeners.role();
+  if (response.ok) return response;
+  const problem = new Problem(response.status, await problemOf(response));
+  if (problem.status === 401) listeners.unauthorized();
+  throw problem;
+}
+
+async function problemOf(response) {
+  try {
+    return await response.json();
+  } catch {
+    return { title: response.statusText };
+  }
+}
+
+function said(params) {
+  return Object.entries(params).filter(([, value]) => value !== undefined && value !== null);
+}
+
+function asText(value) {
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+function requestOf(operation, params, node) {
+  const path = `${ROOT}/${operation.replace(".", "/")}`;
+  const where = node ? [["node", node]] : [];
+  if (effectOf(operation) === "read") {
+    const pairs = said(params).flatMap(([name, value]) =>
+      (Array.isArray(value) ? value : [value]).map((it) => [name, asText(it)]),
+    );
+    const query = new URLSearchParams([...pairs, ...where]).toString();
+    return { url: `${path}${query ? `?${query}` : ""}`, method: "GET" };
+  }
+  const query = new URLSearchParams(where).toString();
+  return {
+    url: `${path}${query ? `?${query}` : ""}`,
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(Object.fromEntries(said(params))),
+  };
+}
+
+/** The same operation for a shell with curl; the token is the reader's own. */
+export function asCurl(operation, params, node) {
+  const { url, method, body } = requestOf(operation, params, node);
+  const words = ["curl", "-H", '"Authorization: Bearer $POSTROAD_TOKEN"'];
+  if (method === "POST") {
+    words.push("-H", "'Content-Type: application/json'", "-d", quote(body));
+  }
+  return [...words, quote(`${location.origin}${url}`)].join(" ");
+}
+
+/** The same operation for the `postroad` command. */
+export function asCommand(operation, params, node) {
+  const words = ["postroad", ...operation.split(".")];
+  const required = requiredOf(operation);
+  for (const name of required) {
+    if (params[name] !== undefined && params[name] !== null) words.push(quote(asText(params[name])));
+  }
+  for (const [name, value] of said(params)) {
+    if (required.includes(name)) continue;
+    const option = `--${name.replaceAll("_", "-")}`;
+    for (const it of Array.isArray(value) ? value : [value]) {
+      if (it === true) words.push(option);
+      else if (it !== false) words.push(option, quote(asText(it)));
+    }
+  }
+  if (node) words.push("--node", quote(node));
+  return words.join(" ");
+}
+
+function quote(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}

@@ -1,0 +1,254 @@
+// Cells: domains and the tunnels to them, the cells here, their routes, and commands.
+
+import { actionButton, copies, READ_ONLY } from "../act.js";
+import { call } from "../api.js";
+import { h } from "../dom.js";
+import { bytes, count, milliseconds, span } from "../format.js";
+import { menuButton } from "../menu.js";
+import { badge, code, empty, heading, panel, shown, tabs, trouble } from "../pieces.js";
+import { link } from "../router.js";
+import { mayChange } from "../session.js";
+import { tableOf } from "../table.js";
+
+const KIND_OF_STATE = { idle: "ok", busy: "ok", draining: "warning" };
+
+export default {
+  path: "cells",
+  title: "Cells",
+  watches: (view) => {
+    const tab = view.route.query.tab;
+    if (view.route.args.length > 0) return [["cells.ps", {}]];
+    if (tab === "routes") return [["cells.routes", {}]];
+    if (tab === "domains") return [["cells.domains", {}]];
+    return [["cells.ps", {}]];
+  },
+  draw: (view) => {
+    const [name] = view.route.args;
+    return name === undefined ? listPage(view) : cellPage(view, name);
+  },
+};
+
+function listPage(view) {
+  const tab = view.route.query.tab || "cells";
+  const tabLink = (it) => ({
+    label: it[0].toUpperCase() + it.slice(1),
+    href: link("cells", [], it === "cells" ? {} : { tab: it }),
+    isHere: it === tab,
+  });
+  return [
+    heading("Cells"),
+    tabs(["cells", "domains", "routes", "tools"].map(tabLink)),
+    tab === "domains"
+      ? domains(view)
+      : tab === "routes"
+        ? routes(view)
+        : tab === "tools"
+          ? tools(view, "")
+          : cells(view),
+  ];
+}
+
+function cells(view) {
+  return shown(view, "cells.ps", {}, (rows) =>
+    tableOf(view, {
+      name: "cells",
+      operation: "cells.ps",
+      rows,
+      key: (row) => `${row.name}@${row.domain}`,
+      columns: [
+        {
+          label: "Cell",
+          value: (row) => row.name,
+          show: (row) => h("a", { href: link("cells", [row.name]) }, row.name),
+        },
+        { label: "State", value: (row) => row.state, show: (row) => badge(row.state, KIND_OF_STATE[row.state]) },
+        { label: "Waiting", value: (row) => row.waiting, show: (row) => count(row.waiting), isNumber: true },
+        { label: "Oldest", value: (row) => row.oldest_wait_s, show: (row) => span(row.oldest_wait_s), isNumber: true, isWide: true },
+        { label: "Handled", value: (row) => row.handled, show: (row) => count(row.handled), isNumber: true },
+        { label: "Kind", value: (row) => row.kind, isWide: true },
+        { label: "Takes", value: (row) => [...(row.consumes || []), ...(row.subscribes || [])].join(" "), isWide: true },
+        { label: "Description", value: (row) => row.description, isWide: true },
+      ],
+      empty: empty("No cells.", "A class that derives from postroad.cells.Cell is one.", "postroad cells ps"),
+    }),
+  );
+}
+
+function domains(view) {
+  return shown(view, "cells.domains", {}, (rows) =>
+    tableOf(view, {
+      name: "domains",
+      operation: "cells.domains",
+      rows,
+      key: (row) => row.name,
+      columns: [
+        {
+          label: "Domain",
+          value: (row) => row.name,
+          show: (row) => [row.name, row.is_local && h("span.muted", null, " this one")],
+        },
+        { label: "Role", value: (row) => row.role },
+        { label: "Zone", value: (row) => row.zone, isWide: true },
+        { label: "Gateway", value: (row) => row.gateway, isWide: true },
+        { label: "Round trip", value: (row) => row.round_trip_ms, show: (row) => milliseconds(row.round_trip_ms), isNumber: true },
+        { label: "Sent", value: (row) => row.sent, show: (row) => count(row.sent), isNumber: true },
+        { label: "Received", value: (row) => row.received, show: (row) => count(row.received), isNumber: true },
+        { label: "Waiting", value: (row) => row.waiting, show: (row) => count(row.waiting), isNumber: true },
+      ],
+      empty: empty("No domains."),
+    }),
+  );
+}
+
+function routes(view) {
+  return shown(view, "cells.routes", {}, (rows) =>
+    tableOf(view, {
+      name: "routes",
+      operation: "cells.routes",
+      rows,
+      key: (row) => `${row.type} ${row.destination} ${row.target}`,
+      columns: [
+        { label: "Type", value: (row) => row.type },
+        { label: "Destination", value: (row) => row.destination, show: (row) => h("code", null, row.destination) },
+        { label: "Target", value: (row) => row.target, show: (row) => h("code", null, row.target) },
+        { label: "Zone", value: (row) => row.zone },
+      ],
+      empty: empty("No routes.", "Routes are made as cells and tunnels come."),
+    }),
+  );
+}
+
+function cellPage(view, name) {
+  return [
+    heading(name, h("a", { href: link("cells") }, "all cells")),
+    shown(view, "cells.ps", {}, (rows) => {
+      const cell = rows.find((it) => it.name === name || `${it.name}@${it.domain}` === name);
+      if (cell === undefined) return empty(`No cell of this node is called “${name}”.`);
+      return panel("Cell", cellFacts(cell), h("div.buttons", null, cellButtons(view, cell)));
+    }),
+    tools(view, name),
+  ];
+}
+
+function cellFacts(cell) {
+  const pairs = [
+    ["State", badge(cell.state, KIND_OF_STATE[cell.state])],
+    ["Kind", cell.kind],
+    ["Description", cell.description],
+    ["Waiting", `${count(cell.waiting)}, ${bytes(cell.waiting_bytes)}`],
+    ["Running", count(cell.running)],
+    ["Handled", count(cell.handled)],
+    ["Consumes", (cell.consumes || []).join(", ")],
+    ["Subscribes", (cell.subscribes || []).join(", ")],
+  ];
+  return h("dl.facts", null, pairs.map(([name, value]) => [h("dt", null, name), h("dd", null, value || "–")]));
+}
+
+function cellButtons(view, cell) {
+  const params = { cell: `${cell.name}@${cell.domain}` };
+  return [
+    actionButton(view, {
+      operation: "cells.drain",
+      params,
+      says: (result) => result.text,
+    }),
+    actionButton(view, {
+      operation: "cells.kill",
+      label: "Kill…",
+      params,
+      title: `Kill ${params.cell}?`,
+      text: `1 cell is stopped; ${count(cell.waiting)} messages wait for it.`,
+      confirm: "Kill 1 cell",
+      says: (result) => result.text,
+    }),
+  ];
+}
+
+/** Ping, traceroute, and commands, for any cell that can be reached. */
+function tools(view, name) {
+  const { state } = view;
+  state.path ??= name || "System";
+  state.command ??= "help";
+  const set = (field) => (event) => {
+    state[field] = event.target.value;
+    view.update();
+  };
+  const run = (operation, params) => async () => {
+    state.asked = operation;
+    try {
+      state.answer = await call(operation, params, { node: view.node });
+      state.failure = null;
+    } catch (error) {
+      state.failure = error;
+    }
+    view.update();
+  };
+  const path = { path: state.path };
+  const command = { cell: state.path, command: state.command };
+  return panel(
+    "Tools",
+    h(
+      "form.inline",
+      {
+        onsubmit: (event) => {
+          event.preventDefault();
+          if (mayChange()) run("cells.run", command)();
+        },
+      },
+      h("label", { for: "cell-path" }, "Cell"),
+      h("input", { id: "cell-path", value: state.path, oninput: set("path"), placeholder: "cell@domain" }),
+      toolButton(view, "cells.ping", "Ping", { ...path, count: 3 }, run),
+      toolButton(view, "cells.traceroute", "Traceroute", path, run),
+      h("label", { for: "cell-command" }, "Command"),
+      h("input", { id: "cell-command", value: state.command, oninput: set("command") }),
+      toolButton(view, "cells.run", "Run", command, run),
+    ),
+    state.failure ? trouble(state.failure) : state.answer && answer(state),
+  );
+}
+
+function toolButton(view, operation, label, params, run) {
+  const isForbidden = operation === "cells.run" && !mayChange();
+  return h(
+    "span.split",
+    null,
+    h(
+      "button",
+      {
+        type: "button",
+        "data-operation": operation,
+        disabled: isForbidden,
+        title: isForbidden ? READ_ONLY : null,
+        onclick: run(operation, params),
+      },
+      label,
+    ),
+    menuButton(`Copy “${label}” as a command`, () => copies(operation, params, view.node)),
+  );
+}
+
+function answer({ asked, answer: told }) {
+  if (asked === "cells.run") return code(told.text || "(it said nothing)");
+  if (asked === "cells.ping") {
+    return h(
+      "ul.plain",
+      null,
+      told.map((it) =>
+        h("li", null, `${it.number}: `, it.error ? h("span.wrong", null, it.error) : milliseconds(it.round_trip_ms)),
+      ),
+    );
+  }
+  return h(
+    "ol.plain",
+    null,
+    told.map((it) =>
+      h(
+        "li",
+        null,
+        h("strong", null, it.domain),
+        ` ${it.is_out ? "out " : ""}${it.is_back ? "back " : ""}`,
+        it.error ? h("span.wrong", null, it.error) : milliseconds(it.round_trip_ms),
+      ),
+    ),
+  );
+}
