@@ -55,6 +55,7 @@ PARTS = (
 # Importer and what it may not import.
 PLANTED = [
     ("core", "asyncio"),
+    ("net", "opentelemetry"),
     ("core", "postroad.wire"),
     ("wire", "random"),
     ("wire", "socket"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.core import PostroadError, ThrottledLog
+from postroad.core import PostroadError, ThrottledLog, tracing
 from postroad.core.errors import LocalProtocolError, MalformedPayload
 
 from .answers import Answer
@@ -29,6 +29,7 @@ from .path import CellPath
 from .routing import SOURCE_HOPS_MAX
 from .runner import CellRunner
 from .statistics import CellStatistics
+from .traces import passing
 
 _WARN_INTERVAL_S = 5.0
 _IDS_AT_ONCE = 256
@@ -70,6 +71,11 @@ class Exchange(Directory):
         """Take a message out of a tunnel."""
         if envelope.kind is not Kind.MESSAGE and self._settle(envelope):
             return
+        if tracing.tracer is not None and envelope.headers:
+            forwards = self._switch.decide(envelope, origin).forwards
+            if forwards:
+                onward = ", ".join(forward.gateway for forward in forwards)
+                envelope = passing(self.domain.name, envelope, onward)
         failure = self.dispatch(envelope, origin, arrived=arrived)
         if failure is not None:
             self._tell(envelope, failure)

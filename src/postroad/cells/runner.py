@@ -11,6 +11,9 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from postroad.core import tracing
+from postroad.core.tracing import NO_SPAN, AnySpan
+
 from .answers import NOTHING
 from .cell import Cell
 from .content import COMMAND, PING
@@ -21,6 +24,7 @@ from .fair_queue import FairQueue
 from .message import CellMessage
 from .pings import answer_ping
 from .routing import SOURCE_HOPS_MAX
+from .traces import delivering
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -168,13 +172,17 @@ class CellRunner:
         envelope = delivery.envelope
         message = _message_of(delivery, arrived, transaction)
         self.handled += 1
+        span: AnySpan = NO_SPAN
+        if tracing.tracer is not None and envelope.headers:
+            span = delivering(self._exchange.domain.name, self.name, envelope)
         try:
             if not envelope.destination.was_walked:
                 lain_s = self._exchange.loop.time() - arrived
                 self._relay(envelope.aged(int(lain_s * 1000)), message)
                 return
-            result = self._react(message)
+            result = self._react(message) if span is NO_SPAN else self._react_in(span, message)
         except BaseException as error:
+            span.end(error)
             raise_if_fatal(error)
             self._fail(envelope, error, transaction)
             return
@@ -232,6 +240,17 @@ class CellRunner:
         if message.content == COMMAND:
             return self.cell.commanded(message.body)
         return self.call_now(message)
+
+    def _react_in(self, span: AnySpan, message: CellMessage) -> Any:
+        """The same inside of a span, which ends with what the handler does."""
+        with span.inside:
+            result = self._react(message)
+            if not isinstance(result, Awaitable):
+                span.end()
+                return result
+            task = asyncio.ensure_future(result)
+        task.add_done_callback(lambda it: span.end(None if it.cancelled() else it.exception()))
+        return task
 
     def _relay(self, envelope: Envelope, message: CellMessage) -> None:
         """Send on what has further hops to go."""

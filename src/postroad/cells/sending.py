@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from postroad.core import tracing
 from postroad.core.errors import (
     ConfigError,
     MessageTooLarge,
@@ -18,6 +19,7 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.core.limits import KIB
+from postroad.core.tracing import NO_SPAN, AnySpan, Kind
 from postroad.net.attempt import check_timeout
 
 from .address import LOCAL, CellAddress
@@ -36,6 +38,7 @@ from .message import CellMessage
 from .path import CellPath
 from .runner import CellRunner, raise_if_fatal
 from .short_ways import Departure
+from .traces import sending, tell
 
 Destination: TypeAlias = str | CellAddress | CellPath
 """`cell@domain`, the name of a cell or queue, or several of them with `:` in between."""
@@ -121,8 +124,10 @@ class CellSender:
                 destination, body, sender=sender, timeout=timeout, session=session, headers=headers
             )
             return
-        draft = self._draft(destination, body, sender, session=session, headers=headers)
-        await guarantee(draft(_to_ms(timeout)))
+        # What carries it tells the span, so that the message is the same when it is sent again.
+        with sending(self.name, "send", destination, headers, Kind.PRODUCER):
+            draft = self._draft(destination, body, sender, session=session, headers=headers)
+            await guarantee(draft(_to_ms(timeout)))
 
     def tell(
         self,
@@ -135,11 +140,17 @@ class CellSender:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send a message that nobody answers, without waiting for anything."""
-        draft = self._draft(destination, body, sender, session=session, headers=headers)
-        envelope = draft(_to_ms(timeout))
-        if envelope.destination in self._guarantees:
-            raise UsageError(f"queue {destination} is guaranteed here: use send, and wait for it")
-        self._calls.send(envelope)
+        span: AnySpan = NO_SPAN
+        if tracing.tracer is not None:
+            span = sending(self.name, "send", destination, headers, Kind.PRODUCER)
+            headers = tell(headers, span.context)
+        with span:
+            draft = self._draft(destination, body, sender, session=session, headers=headers)
+            envelope = draft(_to_ms(timeout))
+            if envelope.destination in self._guarantees:
+                text = f"queue {destination} is guaranteed here: use send, and wait for it"
+                raise UsageError(text)
+            self._calls.send(envelope)
 
     def guarantee(self, queue: str, carrier: Carrier | None) -> None:
         """Have messages that are sent to a queue from here carried by something that loses none."""
@@ -160,10 +171,15 @@ class CellSender:
     ) -> None:
         """Send a copy to every subscriber of a topic; it is no error if there is none."""
         destination = CellAddress(topic)
-        draft = self._draft(
-            destination, body, sender, session=session, headers=headers, is_quiet=True
-        )
-        self._calls.send(draft(None))
+        span: AnySpan = NO_SPAN
+        if tracing.tracer is not None:
+            span = sending(self.name, "publish", topic, headers, Kind.PRODUCER)
+            headers = tell(headers, span.context)
+        with span:
+            draft = self._draft(
+                destination, body, sender, session=session, headers=headers, is_quiet=True
+            )
+            self._calls.send(draft(None))
 
     async def call(
         self,
@@ -195,6 +211,10 @@ class CellSender:
             RemoteProtocolFailure: the cell could not decode the request.
         """
         timeout_s = self.config.call_timeout_s if timeout is None else check_timeout(timeout)
+        if tracing.tracer is not None:
+            return await self._call_traced(
+                destination, body, timeout_s, wait, sender, session, headers
+            )
         first: Answer | Unanswered | None = None
         is_small = type(body) is bytes and len(body) <= self._payload_bytes_max
         if is_small and session is None and headers is None:
@@ -213,6 +233,24 @@ class CellSender:
         if type(destination) is str and destination not in self._departures:
             self._remember_departure(destination, sender, draft)
         return decode_body(answer.content, answer.payload)
+
+    async def _call_traced(
+        self,
+        destination: Destination,
+        body: Any,
+        timeout_s: float,
+        wait: bool,
+        sender: CellAddress | None,
+        session: str | None,
+        headers: Mapping[str, str] | None,
+    ) -> Any:
+        with sending(self.name, "call", destination, headers, Kind.CLIENT) as span:
+            told = tell(headers, span.context)
+            draft = self._draft(
+                destination, body, sender, session=session, headers=told, wants_reply=True
+            )
+            answer = await self._calls.call(draft, timeout_s, wait=wait)
+            return decode_body(answer.content, answer.payload)
 
     def _remember_departure(
         self, destination: str, sender: CellAddress | None, draft: Callable[[int | None], Envelope]
@@ -257,6 +295,7 @@ class CellSender:
             id=self._exchange.new_id(),
             destination=CellPath((self.identity.cell(cell),)).advanced(),
             wants_reply=True,
+            headers=tell(message.headers, tracing.current_context()),
         )
         await self._calls.hand_over(Delivery(cell, envelope, name), timeout, transaction)
 

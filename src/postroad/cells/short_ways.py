@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from postroad.core import tracing
 from postroad.core.errors import ConfigError, ConnectionClosed, MessageTooLarge
 
 from .address import CellAddress
@@ -21,6 +22,7 @@ from .envelope_form import decode_envelope, encode_plain, encode_route, is_over,
 from .message import CellMessage
 from .path import CellPath
 from .runner import CellRunner, raise_if_fatal
+from .traces import is_told
 
 if TYPE_CHECKING:
     from .decision import Delivery, Forward
@@ -55,6 +57,8 @@ class Onward:
 
     def take(self, data: bytes, at: int, now: float) -> bool:
         if not self._link.is_clear or is_over(data, at):
+            return False
+        if tracing.tracer is not None and is_told(data):
             return False
         try:
             self._link.post(self._begin + data[at:])

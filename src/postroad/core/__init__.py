@@ -1,6 +1,6 @@
-"""Errors, limits, names, addresses, life cycles and fault points: what every layer shares. Pure."""
+"""Errors, limits, names, addresses, life cycles, fault points, traces: for every layer. Pure."""
 
-from . import errors, faults
+from . import errors, faults, tracing
 from .address import Address, to_address
 from .errors import Outcome, PostroadError
 from .lifecycle import Lifecycle
@@ -19,6 +19,7 @@ __all__ = [
     "errors",
     "faults",
     "to_address",
+    "tracing",
     "validate_cluster_name",
     "validate_node_name",
 ]

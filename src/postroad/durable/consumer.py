@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+from postroad.core import tracing
 from postroad.core.errors import TransactionLost
 
 from .consumption import Consumption
@@ -14,6 +15,7 @@ from .message import Message
 from .posting import Clerk
 from .shelf import Entry
 from .store import Store
+from .traces import handling
 from .transaction import Transaction
 
 logger = logging.getLogger("postroad.durable")
@@ -64,9 +66,12 @@ class Worker:
             self.is_busy = True
             tx = Transaction(consumer.store, consumer.clerk)
             try:
-                result = consumer.handler(Message(entry), tx)
-                if result is not None and hasattr(result, "__await__"):
-                    await result
+                if tracing.tracer is not None:
+                    await consumer.handle_traced(entry, tx)
+                else:
+                    result = consumer.handler(Message(entry), tx)
+                    if result is not None and hasattr(result, "__await__"):
+                        await result
             except BaseException as error:
                 consumer.on_error(entry, tx, self, error)
             else:
@@ -142,6 +147,13 @@ class Consumer:
         for worker in self._workers:
             worker.check(now, self._handler_s)
         self._watch = self._loop.call_later(_WATCH_S, self._look_at_watch)
+
+    async def handle_traced(self, entry: Entry, tx: Transaction) -> None:
+        """Have a message handled inside of a span."""
+        with handling(self.clerk.node, entry):
+            result = self.handler(Message(entry), tx)
+            if result is not None and hasattr(result, "__await__"):
+                await result
 
     def on_success(self, entry: Entry, tx: Transaction) -> None:
         """A handler returned: hand over what it wants committed; nobody waits for that here."""

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 
 from postroad.cluster import Agent
-from postroad.core import Lifecycle
+from postroad.core import Lifecycle, tracing
 from postroad.core.errors import ConfigError, RequestTimeout, StoreError, UsageError
 from postroad.net import MessagingService
 
@@ -34,6 +34,7 @@ from .store.ledger import Ledger, News
 from .store.rows import InPage
 from .store.store import BRIDGE
 from .store.turn import OPEN, check_not_inside
+from .traces import posting
 from .transaction import Transaction
 
 logger = logging.getLogger("postroad.durable")
@@ -80,7 +81,7 @@ class Mail(StoreOperations, Lifecycle):
         self.config = config or MailConfig()
         self._accept = tuple(accept)
         self.directory = directory
-        self.clerk = Clerk(self.config)
+        self.clerk = Clerk(self.config, service.name)
         self._intake = Intake(service, store, self.config)
         self._liaison = Liaison(service, store, directory, is_external=not bridge)
         self._has_bridge = bridge
@@ -210,6 +211,10 @@ class Mail(StoreOperations, Lifecycle):
             reply_to: queue of this node that takes a reply.
             tx: post only if this transaction succeeds, and with it.
         """
+        if tracing.tracer is not None and tx is None:
+            return await self._post_traced(
+                peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
+            )
         if (
             key is None
             and tx is None
@@ -247,6 +252,33 @@ class Mail(StoreOperations, Lifecycle):
             await writer.wait_for_room()
         await gather(writer, post)
         return post.id
+
+    async def _post_traced(
+        self,
+        peer: str,
+        queue: str,
+        body: bytes,
+        key: str | None,
+        idempotency_key: str | None,
+        delay: float | None,
+        ttl: float | None,
+        priority: int,
+        headers: Mapping[str, str] | None,
+        reply_to: str | None,
+    ) -> int:
+        with posting(self.service.name, peer, queue, headers) as span:
+            told = tracing.inject(headers, span.context)
+            post = self.clerk.post(
+                peer, queue, body, key, idempotency_key, delay, ttl, priority, told, reply_to
+            )
+            if idempotency_key is not None:
+                return (await self._post((post,)))[0]
+            check_not_inside()
+            writer = self.store.writer
+            if not writer.has_room:
+                await writer.wait_for_room()
+            await gather(writer, post)
+            return post.id
 
     async def post_all(self, drafts: Iterable[Draft]) -> list[int]:
         """Post several messages, all of them or none."""
@@ -410,6 +442,7 @@ class Mail(StoreOperations, Lifecycle):
         this process dies, post with `reply_to` and consume that queue.
         """
         await self._listen_to_replies()
+        headers = self.clerk.traced(peer, queue, headers)
         post = self.clerk.post(peer, queue, body, key, None, None, None, 0, headers, REPLIES)
         with self._replies.awaited(post.id, peer) as reply:
             try:

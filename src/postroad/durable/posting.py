@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from postroad.core import validate_node_name
+from postroad.core import tracing, validate_node_name
 from postroad.core.errors import ConfigError, MailboxFull, MessageTooLarge, UsageError
 
 from .config import MailConfig
@@ -21,6 +21,7 @@ from .store.ledger import Ledger
 from .store.outbox import Idempotence
 from .store.units import Unit, tell
 from .store.writer import Writer
+from .traces import posting
 
 # Names that were found valid; forgetting them all at this size keeps the table bounded.
 _NAMES_MAX = 4_096
@@ -56,7 +57,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 class Clerk:
     """Makes letters: checks what is posted, and gives it an id."""
 
-    def __init__(self, config: MailConfig) -> None:
+    def __init__(self, config: MailConfig, node: str = "") -> None:
+        self.node = node
         self._bytes_max = config.message_bytes_max
         # Unlike those of any other process, also of this node.
         self._next_id = itertools.count(secrets.randbits(31) << 32).__next__
@@ -104,6 +106,11 @@ class Clerk:
             encoded = encode_letter(letter)
         except UnicodeEncodeError as error:
             raise UsageError(f"a header cannot be encoded as UTF-8: {error}") from None
+        if len(encoded) > self._bytes_max and tracing.tracer is not None:
+            # Better untraced than not at all.
+            encoded = encode_letter(
+                msgspec.structs.replace(letter, headers=tracing.strip(letter.headers))
+            )
         if len(encoded) > self._bytes_max:
             raise self._too_large(encoded)
         if idempotency_key is None:
@@ -131,7 +138,19 @@ class Clerk:
     def draft(self, draft: Draft) -> Post:
         """The letter of a draft."""
         fields = {name: getattr(draft, name) for name in draft.__struct_fields__}
+        if tracing.tracer is not None:
+            fields["headers"] = self.traced(draft.peer, draft.queue, draft.headers)
         return self.post(**fields)
+
+    def traced(
+        self, peer: str, queue: str, headers: Mapping[str, str] | None
+    ) -> Mapping[str, str] | None:
+        """Headers of a message that is posted with something else, and so is a span of its own."""
+        if tracing.tracer is None:
+            return headers
+        span = posting(self.node, peer, queue, headers)
+        span.end()
+        return tracing.inject(headers, span.context)
 
     def _check_names(self, peer: str, queue: str) -> None:
         validate_node_name(peer)
@@ -170,8 +189,12 @@ def _to_ms(name: str, seconds: float) -> int:
 
 
 def _identify(key: str, letter: Letter) -> Idempotence:
-    """What makes another message under the same key another one: all but when it was posted."""
-    fixed = (letter.queue, letter.body, letter.key, letter.headers, letter.priority)
+    """What makes another message under the same key another one: all but when it was posted.
+
+    Who posts it again does so in another span.
+    """
+    headers = letter.headers and tracing.strip(letter.headers)
+    fixed = (letter.queue, letter.body, letter.key, headers, letter.priority)
     digest = hashlib.blake2b(msgspec.msgpack.encode(fixed), digest_size=16).digest()
     return Idempotence(validate_key(key), digest)
 

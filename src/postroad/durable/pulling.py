@@ -13,6 +13,7 @@ from .posting import Clerk
 from .shelf import Entry
 from .store import Store
 from .store.units import tell
+from .traces import handling
 from .transaction import Transaction
 
 
@@ -27,7 +28,7 @@ class Pulled(Message):
         await message.ack()
     """
 
-    __slots__ = ("_clerk", "_consumption", "_lease", "_store", "_tx")
+    __slots__ = ("_clerk", "_consumption", "_lease", "_span", "_store", "_tx")
 
     def __init__(
         self, entry: Entry, consumption: Consumption, store: Store, clerk: Clerk, lease_s: float
@@ -37,13 +38,19 @@ class Pulled(Message):
         self._store = store
         self._clerk = clerk
         self._tx: Transaction | None = None
+        # From the pulling to the end of the lease, however that comes.
+        self._span = handling(clerk.node, entry)
         loop = asyncio.get_running_loop()
         self._lease: asyncio.TimerHandle | None = loop.call_later(lease_s, self._expire)
 
     def _expire(self) -> None:
         self._lease = None
         self._undo()
-        self._consumption.fail(self._entry, TimeoutError("it was pulled and not acknowledged"))
+        self._fail(TimeoutError("it was pulled and not acknowledged"))
+
+    def _fail(self, error: Exception, pause_s: float | None = None) -> None:
+        self._span.end(error)
+        self._consumption.fail(self._entry, error, pause_s)
 
     def _end_lease(self) -> None:
         if self._lease is None:
@@ -69,7 +76,7 @@ class Pulled(Message):
         turn = None if tx is None else tx.close()
         if turn is not None and turn.is_lost:
             lost = TransactionLost("the transaction took too long and was undone")
-            self._consumption.fail(self._entry, lost)
+            self._fail(lost)
             raise lost
         unit = self._consumption.finish(self._entry, () if tx is None else tx.posts)
         if unit is not None:
@@ -83,12 +90,13 @@ class Pulled(Message):
         if unit is None:
             raise TransactionLost("the queue is read again; the message comes once more")
         await done
+        self._span.end()
 
     def nack(self, reason: str = "", *, delay: float | None = None) -> None:
         """It could not be handled: it comes again later, or is a dead letter after too often."""
         self._end_lease()
         self._undo()
-        self._consumption.fail(self._entry, Nacked(reason or "not acknowledged"), delay)
+        self._fail(Nacked(reason or "not acknowledged"), delay)
 
     def release(self) -> None:
         """Give it back at once, as if it had not been pulled."""

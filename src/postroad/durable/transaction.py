@@ -103,6 +103,7 @@ class Transaction:
     ) -> int:
         """Post a message if the transaction succeeds; returns its id."""
         self._check()
+        headers = self._clerk.traced(peer, queue, headers)
         post = self._clerk.post(
             peer, queue, body, key, idempotency_key, delay, ttl, priority, headers, reply_to
         )
@@ -120,6 +121,7 @@ class Transaction:
         self._check()
         if message.reply_to is None:
             raise UsageError(f"{message!r} wants no reply")
+        headers = self._clerk.traced(message.sender, message.reply_to, headers)
         post = self._clerk.post(
             message.sender, message.reply_to, body, headers=headers, answers=message.id
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from postroad.core import tracing
 from postroad.core.errors import PostroadError, TransactionLost
+from postroad.core.tracing import AnySpan
 from postroad.durable.handling import Handling, Lane
 from postroad.durable.posting import Post, append_posts, check_posts
 from postroad.durable.store.database import Row
@@ -15,6 +17,7 @@ from . import tables
 from .asks import Ask
 from .events import Transition
 from .head import Head
+from .traces import record_commit
 
 
 class FlowCommit(Unit):
@@ -32,8 +35,10 @@ class FlowCommit(Unit):
         "_head",
         "_lane",
         "_mail",
+        "_node",
         "_on_settled",
         "_posts",
+        "_spans",
         "earlier",
         "flow",
         "head",
@@ -53,6 +58,8 @@ class FlowCommit(Unit):
         posts: Sequence[Post],
         handlings: Sequence[Handling],
         on_settled: Callable[[FlowCommit, Exception | None], None],
+        node: str = "",
+        spans: Sequence[AnySpan] = (),
     ) -> None:
         super().__init__()
         self.earlier: list[FlowCommit] = []
@@ -71,6 +78,9 @@ class FlowCommit(Unit):
         self._posts = posts
         self._handlings = handlings
         self._on_settled = on_settled
+        # Whose spans it records, once it is durable, and those of what is sent.
+        self._node = node
+        self._spans = spans
         self.runs: list[Ask] = transition.runs
         self.is_duplicate = False
         self.is_counted = False
@@ -124,4 +134,12 @@ class FlowCommit(Unit):
             unit.settle(error)
         for handling in self._handlings:
             handling.settle(error)
+        if error is None and tracing.tracer is not None and not self.is_duplicate:
+            self._record_spans()
         self._on_settled(self, error)
+
+    def _record_spans(self) -> None:
+        for span in self._spans:
+            span.end()
+        heard = [entry for handling in self._handlings for entry in handling.finished]
+        record_commit(self._node, self.head, self.transition, heard)

@@ -190,7 +190,7 @@ class Engine:
         # Not the time on the wall: others may have had the processor meanwhile.
         began = time.thread_time()
         try:
-            transition = machine.handle(event, now_ms())
+            transition = self._stepping.context.copy().run(machine.handle, event, now_ms())
         except UsageError as error:
             # What an operator wants cannot happen to it now.
             self.admission.release(resident.id)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from functools import partial
 
 from postroad.core import faults
 from postroad.core.errors import Reject, StoreError
+from postroad.core.tracing import AnySpan
 from postroad.durable.consumption import Consumption
 from postroad.durable.shelf import Entry
 
@@ -19,6 +21,7 @@ from .events import Admitted, Heard
 from .head import Head, Origin
 from .life import Status
 from .messages import QUEUE, Initial, Letter, Rejection, decode_letter, encode_letter
+from .traces import keep, responding
 from .values import digest
 
 logger = logging.getLogger("postroad.flows")
@@ -153,9 +156,11 @@ class Intake:
                 "%s opens a session of flow %r, and nothing here responds to it: it is kept",
                 peer, initial.flow,
             )  # fmt: skip
+        span = responding(engine.store.owner, head.name, entry)
+        keep(head, span)
         done = engine.admit(head, Admitted(letter.messages, entry))
         # What came of it is known to the engine; nobody waits here.
-        done.add_done_callback(_ignore)
+        done.add_done_callback(partial(_end, span))
 
     def _status(self, definition: Definition[..., object] | None) -> Status:
         if definition is None or self._engine.admission.is_draining:
@@ -175,6 +180,7 @@ class Intake:
             consumption.submit(unit)
 
 
-def _ignore(done: asyncio.Future[None]) -> None:
-    if not done.cancelled():
-        done.exception()
+def _end(span: AnySpan, done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        # Otherwise the letter comes again.
+        span.end()

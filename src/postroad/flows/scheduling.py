@@ -30,6 +30,7 @@ from .events import Admitted
 from .head import Head
 from .life import Status
 from .schedule import CatchUp, Move, Schedule, client_id, plan, show_time
+from .traces import beginning, keep, scheduled
 
 if TYPE_CHECKING:
     from .flows import FlowHandle
@@ -183,8 +184,10 @@ class ScheduleOperations(ABC):
         definition = self.registry.find(schedule.flow)
         if definition is None:
             raise UsageError(f"schedule {name!r}: {self.problem_of(schedule)}")
-        head = self.new_head(definition, schedule.arguments, None)
-        await engine.admit(head, Admitted())
+        with beginning(engine.store.owner, definition.name) as span:
+            head = self.new_head(definition, schedule.arguments, None)
+            keep(head, span)
+            await engine.admit(head, Admitted())
         return self._handle_of(head)
 
     async def _change(self, write: Callable[[Ledger], Schedule]) -> ScheduleView:
@@ -327,8 +330,10 @@ class Scheduler:
         else:
             moved = msgspec.structs.replace(schedule, next_ms=move.next_ms, last_ms=move.due_ms)
             begun_as = client_id(schedule.name, move.due_ms)
-            head = self._flows.new_head(definition, schedule.arguments, begun_as)
-            is_begun = await self._begin(schedule, moved, head)
+            with scheduled(self._store.owner, definition.name) as span:
+                head = self._flows.new_head(definition, schedule.arguments, begun_as)
+                keep(head, span)
+                is_begun = await self._begin(schedule, moved, head)
             BEGUN.reach(schedule=schedule.name, due_ms=move.due_ms, flow=head.id)
             if head.status is Status.RUNNING and is_begun:
                 self._engine.take_up(head.id)

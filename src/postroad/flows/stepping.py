@@ -6,18 +6,20 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from postroad.core import faults
+from postroad.core import faults, tracing
 from postroad.core.errors import StoreError, TransactionLost
+from postroad.core.tracing import AnySpan, Kind
 from postroad.durable import Transaction
 
 from . import tables
 from .asks import Ask
 from .events import StatementDone, StepDone, StepRaised
-from .head import show_id
+from .head import Head, show_id
 from .records import Position
 from .requests import Statement, Step
 from .resident import Resident
 from .steps import Functions, StepTransaction, form_of, pause_s
+from .traces import part_of
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -37,6 +39,8 @@ class Stepping:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[int, dict[Position, asyncio.Task[None]]] = {}
         self._is_closed = False
+        # What code of users runs in: what was so when flows were started, not when one was begun.
+        self.context = tracing.fresh_context()
 
     def start(self, id: int, asks: list[Ask]) -> None:
         """Run functions whose turn it is: nothing before them can be undone any more."""
@@ -46,7 +50,9 @@ class Stepping:
             # It may run already, although its flow has left the memory and come back since.
             if ask.position not in tasks and not self._is_closed:
                 tasks[ask.position] = self._loop.create_task(
-                    self._run(id, ask), name=f"postroad step {ask.name}"
+                    self._run(id, ask, self._head(id)),
+                    name=f"postroad step {ask.name}",
+                    context=self.context.copy(),
                 )
 
     def has_any(self, id: int) -> bool:
@@ -82,11 +88,16 @@ class Stepping:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._functions.close()
 
-    async def _run(self, id: int, step: Step) -> None:
+    def _head(self, id: int) -> Head | None:
+        resident = self._engine.residents.get(id)
+        machine = None if resident is None else resident.machine
+        return None if machine is None else machine.head
+
+    async def _run(self, id: int, step: Step, head: Head | None) -> None:
         failures = 0
         while True:
             try:
-                await self._try(id, step)
+                await self._try(id, step, head)
                 return
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -105,7 +116,14 @@ class Stepping:
             logger.debug("step %s failed and is tried again: %r", step.name, error)
             await asyncio.sleep(pause)
 
-    async def _try(self, id: int, step: Step) -> None:
+    async def _try(self, id: int, step: Step, head: Head | None) -> None:
+        with self._span(head, f"step {step.name}"):
+            await self._try_once(id, step)
+
+    def _span(self, head: Head | None, name: str) -> AnySpan:
+        return part_of(self._engine.store.owner, head, name, Kind.INTERNAL)
+
+    async def _try_once(self, id: int, step: Step) -> None:
         form = form_of(step.function)
         if form.is_transaction:
             await self._try_transaction(id, step)
@@ -158,7 +176,9 @@ class Stepping:
         if tx is None:
             tx = resident.tx = Transaction(engine.store, engine.mail.clerk)
         self._tasks.setdefault(resident.id, {})[statement.position] = self._loop.create_task(
-            self._run_statement(resident, tx, statement), name=f"postroad {statement.label}"
+            self._run_statement(resident, tx, statement),
+            name=f"postroad {statement.label}",
+            context=self.context.copy(),
         )
 
     async def _run_statement(
@@ -167,7 +187,8 @@ class Stepping:
         value: Any = None
         error: BaseException | None = None
         try:
-            value = await getattr(tx, statement.method)(*statement.args, **statement.kwargs)
+            with self._span(self._head(resident.id), statement.label):
+                value = await getattr(tx, statement.method)(*statement.args, **statement.kwargs)
         except (StoreError, TransactionLost) as lost:
             self.forget(resident.id, statement.position)
             self._engine.lose(resident, lost)

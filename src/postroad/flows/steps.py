@@ -8,6 +8,7 @@ import inspect
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroad.core.errors import TransactionLost, UsageError
@@ -125,7 +126,7 @@ class Functions:
     async def _call(self, step: Step, form: Form, kwargs: dict[str, Any]) -> Any:
         if form.is_async:
             return await step.function(*step.args, **kwargs)
-        call = functools.partial(step.function, *step.args, **kwargs)
+        call = functools.partial(copy_context().run, step.function, *step.args, **kwargs)
         result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
         return await result if inspect.isawaitable(result) else result
 
@@ -136,9 +137,12 @@ class Functions:
         async with asyncio.timeout(step.timeout_s):
             if "tx" in form.wants:
                 return await step.function(*step.args, tx=tx, **kwargs)
+            context = copy_context()
             if "connection" in form.wants:
-                return await tx.run(functools.partial(_with, step, "connection", kwargs))
-            return await tx.run_session(functools.partial(_with, step, "sql_session", kwargs))
+                return await tx.run(lambda it: context.run(_with, step, "connection", kwargs, it))
+            return await tx.run_session(
+                lambda it: context.run(_with, step, "sql_session", kwargs, it)
+            )
 
 
 def _with(step: Step, name: str, kwargs: dict[str, Any], given: Any) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from postroad.core.errors import PostroadError
+from postroad.core.tracing import AnySpan, Kind
 from postroad.durable import Mail, Transaction
 from postroad.durable.consumption import Consumption
 from postroad.durable.handling import Handling
@@ -18,6 +19,7 @@ from .machine import Machine
 from .messages import QUEUE, Letter, Message, encode_letter
 from .resident import Resident
 from .session import SessionEnd
+from .traces import headers_of, part_of
 
 # Room for what a letter has besides what is sent.
 _LETTER_BYTES = 1_024
@@ -58,8 +60,13 @@ class Writing:
         for signal in transition.signals:
             signal.id = self._next_mail_id()
         posts = [] if tx is None else list(tx.posts)
+        spans: list[AnySpan] = []
         for number, messages in transition.says.items():
-            posts += self._letters(machine.dialogues.sessions[number], messages)
+            end = machine.dialogues.sessions[number]
+            name = f"say {machine.head.name}"
+            span = part_of(self._clerk.node, machine.head, name, Kind.PRODUCER, peer=end.peer)
+            spans.append(span)
+            posts += self._letters(end, messages, headers_of(span))
         handlings = self._finish(transition)
         if handlings is None:
             # What was consumed comes again: this must not be committed.
@@ -72,6 +79,8 @@ class Writing:
             posts=posts,
             handlings=handlings or (),
             on_settled=on_settled,
+            node=self._clerk.node,
+            spans=spans,
         )
 
     def _finish(self, transition: Transition) -> list[Handling] | None:
@@ -87,7 +96,9 @@ class Writing:
                 handlings.append(handling)
         return handlings
 
-    def _letters(self, end: SessionEnd, messages: list[Message]) -> list[Post]:
+    def _letters(
+        self, end: SessionEnd, messages: list[Message], headers: Mapping[str, str] | None
+    ) -> list[Post]:
         """What is said in one session, in as few letters as it fits into."""
         batches: list[list[Message]] = [[]]
         size = 0
@@ -98,12 +109,14 @@ class Writing:
                 size = 0
             batches[-1].append(message)
             size += more
-        return [self._letter(end, batch) for batch in batches]
+        return [self._letter(end, batch, headers) for batch in batches]
 
-    def _letter(self, end: SessionEnd, batch: list[Message]) -> Post:
+    def _letter(
+        self, end: SessionEnd, batch: list[Message], headers: Mapping[str, str] | None
+    ) -> Post:
         key = f"{end.key.flow:x}.{end.key.number:x}"
         letter = Letter(end.key, not end.is_initiator, batch)
-        return self._clerk.post(end.peer, QUEUE, encode_letter(letter), key)
+        return self._clerk.post(end.peer, QUEUE, encode_letter(letter), key, headers=headers)
 
     def put_back(self, receipt: object, error: Exception) -> None:
         """An inbox row is not consumed after all; it comes again, after a fault not for ever."""

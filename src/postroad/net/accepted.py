@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
-from postroad.core import Address
+from postroad.core import Address, tracing
 from postroad.core.errors import PeerSilent, RemoteProtocolError, SameNameRefused
 from postroad.wire import (
     Cancel,
@@ -45,6 +45,7 @@ from .handlers import HandlerRuns, Run
 from .link import FRAME_BYTES, LARGE_BYTES, LINGER_S, QUEUED_BYTES_MAX, Link
 from .message import Message, Result, Subscription
 from .stall import StallWatch
+from .traces import react_traced
 from .tunnel import Tunnel
 
 Registry: TypeAlias = "dict[AcceptedLink | Tunnel, None]"
@@ -200,8 +201,8 @@ class AcceptedLink(Link):
         timeout_ms = request.timeout_ms
         deadline = arrived + timeout_ms / 1000 if timeout_ms else None
         message = Message(request.payload, subject, sender, self._peer_name, deadline)
-        if request.one_way or subscription.one_way:
-            self._consume(request, subscription, message, arrived)
+        if request.one_way or subscription.one_way or tracing.tracer is not None:
+            self._handle_carefully(request, subscription, message, arrived)
             return
         try:
             result = subscription.handler(message)
@@ -217,15 +218,19 @@ class AcceptedLink(Link):
         else:
             self._conclude(request, subscription, to_reaction(result, subscription), arrived)
 
-    def _consume(
+    def _handle_carefully(
         self, request: Request, subscription: Subscription, message: Message, now: float
     ) -> None:
-        """Handle a message that wants no reply, or whose handler gives none."""
-        if not request.one_way and self.machine.version >= 3:
+        """Handle a message that wants no reply, whose handler gives none, or that is traced."""
+        if subscription.one_way and not request.one_way and self.machine.version >= 3:
             self._context.counters.no_handler += 1
             self._reply(request.id, consumer_answer(request.subject))
-        else:
+        elif tracing.tracer is None:
             self._conclude(request, subscription, react(subscription, message), now)
+        else:
+            node = self._context.config.hello.name
+            reaction = react_traced(subscription, message, request.trace, node=node)
+            self._conclude(request, subscription, reaction, now)
 
     def _conclude(
         self, request: Request, subscription: Subscription, reaction: Reaction, now: float

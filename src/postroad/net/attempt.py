@@ -16,6 +16,7 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.core.limits import SUBJECT_BYTES_MAX
+from postroad.core.tracing import SpanContext
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 
@@ -26,7 +27,7 @@ _TIMEOUT_S_MAX = 1e6
 class Attempt:
     """Whom a message is for, when it began and how long it may take."""
 
-    __slots__ = ("_now", "_started", "peer", "subject", "target", "timeout")
+    __slots__ = ("_now", "_started", "peer", "subject", "target", "timeout", "trace")
 
     def __init__(
         self, target: Address, subject: str, timeout: float, now: Callable[[], float]
@@ -36,6 +37,8 @@ class Attempt:
         self.timeout = timeout
         # The peer for texts; its name is added once it is known.
         self.peer = str(target)
+        # The span it is told to belong to, if any.
+        self.trace: SpanContext | None = None
         self._now = now
         self._started = now()
 

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from postroad.core import Address, Limits, ThrottledLog
+import msgspec
+
+from postroad.core import Address, Limits, ThrottledLog, tracing
 from postroad.core.errors import RemoteProtocolError
 from postroad.wire import WireConfig
 
@@ -37,6 +39,13 @@ class LinkContext:
         self.on_namesake: Callable[[Address, int], None] | None = None
         # Gives the users of tunnels that peers open; None refuses them.
         self.accept_tunnel: Accept | None = None
+
+    def wire_config(self) -> WireConfig:
+        """What a new connection is made of; peers are told of traces only by who records them."""
+        if tracing.tracer is None:
+            return self.config
+        hello = msgspec.structs.replace(self.config.hello, reads_traces=True)
+        return msgspec.structs.replace(self.config, hello=hello)
 
     def count_protocol_error(self, error: RemoteProtocolError) -> None:
         """Add to the counters of the given kind of error."""

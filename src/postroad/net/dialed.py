@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from postroad.core import Address
 from postroad.core.errors import WrongPeer
+from postroad.core.tracing import SpanContext
 from postroad.wire import NEVER, Event, FrameIgnored, Goodbye, Opened, Pending, Phase, Reply, Role
 
 from .context import LinkContext
@@ -75,11 +76,20 @@ class DialedLink(Link):
     # Sending.
 
     def request(
-        self, subject: str, payload: bytes, now: float, timeout: float
+        self,
+        subject: str,
+        payload: bytes,
+        now: float,
+        timeout: float,
+        trace: SpanContext | None = None,
     ) -> tuple[int, asyncio.Future[Result]]:
         """Write a request; the caller has checked `can_send` and awaits the future."""
         id = self._next_id()
-        self._encode_request(self._out, id, subject, payload, int(timeout * 1000) or 1, False)
+        timeout_ms = int(timeout * 1000) or 1
+        if trace is None:
+            self._encode_request(self._out, id, subject, payload, timeout_ms, False)
+        else:
+            self.machine.request(id, subject, payload, timeout_ms, False, trace)
         pending = self.pending
         entries = pending.entries
         self._queued_bytes += len(payload) + FRAME_BYTES
@@ -101,9 +111,11 @@ class DialedLink(Link):
             self.can_send = False
         return id, future
 
-    def post(self, subject: str, payload: bytes, now: float) -> None:
+    def post(
+        self, subject: str, payload: bytes, now: float, trace: SpanContext | None = None
+    ) -> None:
         """Write a one-way message; the caller has checked `can_send`."""
-        self.machine.request(self._next_id(), subject, payload, 0, True)
+        self.machine.request(self._next_id(), subject, payload, 0, True, trace)
         self.last_used = now
         self._context.counters.messages_sent += 1
         self._queued_bytes += len(payload) + FRAME_BYTES

@@ -171,7 +171,7 @@ class Link(asyncio.Protocol):
 
     def _wire_config(self) -> WireConfig:
         """What the machine is made of."""
-        return self._context.config
+        return self._context.wire_config()
 
     def _count_bytes(self) -> None:
         """Add what went through the link to the totals."""

@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Awaitable
 from functools import partial
 
-from postroad.core import Address
+from postroad.core import Address, tracing
 from postroad.core.errors import NotRunning, RequestTimeout
 from postroad.wire import Reply
 
 from .context import LinkContext
 from .dispatch import (
     Answer,
+    Reaction,
     Subscriptions,
     answer_of,
     consumer_answer,
@@ -26,6 +27,7 @@ from .dispatch import (
 )
 from .message import Message, Result, Subscription
 from .results import error_of, stopped_while_in_flight
+from .traces import react_traced
 
 
 class LocalDelivery:
@@ -66,7 +68,7 @@ class LocalDelivery:
         self, subscription: Subscription, payload: bytes, deadline: float
     ) -> bytes | Answer:
         message = Message(payload, subscription.subject, self._address, self._name, deadline)
-        answer = react(subscription, message)
+        answer = self._react(subscription, message)
         if not isinstance(answer, bytes | Answer):
             answer = await self._await_handler(self._begin(answer), subscription, deadline)
         if isinstance(answer, Answer):
@@ -74,6 +76,12 @@ class LocalDelivery:
         elif len(answer) > self._context.limits.frame_bytes_max:
             return reply_too_large_answer(len(answer), self._context.limits.frame_bytes_max)
         return answer
+
+    def _react(self, subscription: Subscription, message: Message) -> Reaction:
+        if tracing.tracer is None:
+            return react(subscription, message)
+        parent = tracing.current_context()
+        return react_traced(subscription, message, parent, node=self._name)
 
     async def _await_handler(
         self, run: asyncio.Future[Result], subscription: Subscription, deadline: float
@@ -105,7 +113,8 @@ class LocalDelivery:
         if self._is_closed:
             self._capacity.release()
             raise NotRunning("the service stopped before the message could be handled")
-        reaction = react(subscription, Message(payload, subject, self._address, self._name))
+        message = Message(payload, subject, self._address, self._name)
+        reaction = self._react(subscription, message)
         if isinstance(reaction, bytes | Answer):
             self._capacity.release()
             self._report(subject, reaction)

@@ -11,6 +11,7 @@ from postroad.core import (
     Address,
     Limits,
     to_address,
+    tracing,
     validate_cluster_name,
     validate_node_name,
 )
@@ -35,6 +36,7 @@ from .pool import Pool
 from .reception import Reception
 from .results import error_of
 from .tls import TlsConfig
+from .traces import departing
 from .tunnel import Tunnel
 from .tunnel_calls import TunnelCalls
 from .tunnel_dialer import TunnelDialer
@@ -247,6 +249,7 @@ class MessagingService(TunnelCalls):
             or len(payload) + 4 * len(subject) > link.send_bytes_max
             or not keep_alive
             or (peer is not None and not link.is_peer(peer))
+            or tracing.tracer is not None
         ):
             return await self._request_thoroughly(
                 address, subject, payload, timeout, keep_alive, wait, peer
@@ -283,7 +286,9 @@ class MessagingService(TunnelCalls):
         Waits while the peer is slow to read. The arguments are those of `request`.
         """
         attempt, data = self._begin(address, subject, payload, timeout)
-        with attempt.explaining(self._pool.last_failure):
+        span = departing(subject, node=self.name, peer=peer or attempt.peer, one_way=True)
+        attempt.trace = span.context
+        with span, attempt.explaining(self._pool.last_failure):
             async with asyncio.timeout_at(attempt.deadline):
                 if attempt.target == self._address:
                     self._check_local(attempt, data, peer)
@@ -291,7 +296,7 @@ class MessagingService(TunnelCalls):
                     return
                 link = await self._find_link(address, attempt, wait=wait, peer=peer)
                 check_size(subject, data, link.send_bytes_max)
-                link.post(subject, data, self._now())
+                link.post(subject, data, self._now(), attempt.trace)
                 if not link.is_flush_due:
                     # So much was queued that it was written at once: let others have a turn.
                     await asyncio.sleep(0)
@@ -308,7 +313,9 @@ class MessagingService(TunnelCalls):
     ) -> bytes:
         """The request as it goes when anything has to be found, opened, checked or awaited."""
         attempt, data = self._begin(address, subject, payload, timeout)
-        with attempt.explaining(self._pool.last_failure):
+        span = departing(subject, node=self.name, peer=peer or attempt.peer)
+        attempt.trace = span.context
+        with span, attempt.explaining(self._pool.last_failure):
             if attempt.target == self._address:
                 self._check_local(attempt, data, peer)
                 return await self._local.request(subject, data, attempt.deadline)
@@ -339,7 +346,7 @@ class MessagingService(TunnelCalls):
         check_size(attempt.subject, data, link.send_bytes_max)
         now = self._now()
         left_s = max(attempt.deadline - now, 0.001)
-        id, future = link.request(attempt.subject, data, now, left_s)
+        id, future = link.request(attempt.subject, data, now, left_s, attempt.trace)
         try:
             result = await future
         except asyncio.CancelledError:

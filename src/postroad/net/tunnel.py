@@ -190,7 +190,7 @@ class Tunnel(Link):
     # The beginning.
 
     def _wire_config(self) -> WireConfig:
-        config = self._context.config
+        config = self._context.wire_config()
         if self.role is Role.SERVER:
             return config
         hello = msgspec.structs.replace(config.hello, is_tunnel=True)

@@ -28,7 +28,7 @@ from postroad.cells import (
     rank_by,
     validate_domain_name,
 )
-from postroad.core import faults
+from postroad.core import faults, tracing
 from postroad.core.backoff import backoff
 from postroad.core.errors import ConfigError, MalformedPayload, MessagingError
 
@@ -165,7 +165,9 @@ class Directions:
     async def _ask_core(self, core: str, queue: str) -> Consumers:
         timeout_s = self._config.ask_timeout_s
         try:
-            answer = await self._domain.call(f"{CELL}@{core}", queue, timeout=timeout_s, wait=False)
+            cell = f"{CELL}@{core}"
+            with tracing.Untraced():
+                answer = await self._domain.call(cell, queue, timeout=timeout_s, wait=False)
             return read_consumers(answer)
         except (MessagingError, MalformedPayload) as error:
             logger.debug("core %s does not tell who consumes %r: %s", core, queue, error)

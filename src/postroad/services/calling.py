@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 import msgspec
 
+from postroad.core import tracing
 from postroad.core.errors import UsageError
 
 from .actions import ActionCatalog
@@ -30,6 +31,7 @@ from .running import within_time
 from .schema import ActionInfo
 from .stream_calls import as_stream, call_with_stream
 from .stream_sources import Source
+from .traces import calling
 from .ways import AT_ONCE, Handler, Way, is_awaitable
 
 if TYPE_CHECKING:
@@ -109,6 +111,9 @@ class Calling:
 
     async def call(self, action: str, params: Any, options: CallOptions) -> Any:
         """Make a call, with everything that was asked for around it."""
+        if tracing.tracer is not None:
+            with calling(self._node_id, action, options):
+                return await self._call_as_asked(action, params, options)
         if not options:
             ctx = Context(
                 self._broker,
@@ -122,6 +127,9 @@ class Calling:
                 result = await way.run(ctx) if way.plain is None else way.plain(ctx)
                 return result if type(result) in AT_ONCE else await _whole(ctx, way, result)
             return await self._make_carefully(ctx, way, NO_OPTIONS)
+        return await self._call_as_asked(action, params, options)
+
+    async def _call_as_asked(self, action: str, params: Any, options: CallOptions) -> Any:
         if not options.keys() <= _KNOWN_OPTIONS:
             _refuse_options(options)
         stream = options.get("stream")
@@ -148,7 +156,7 @@ class Calling:
     ) -> Any:
         """Make a call whose stream is closed in the end, whether anybody read it or not."""
         try:
-            return await self.call(action, params, {**options, "stream": source})
+            return await self._call_as_asked(action, params, {**options, "stream": source})
         finally:
             if not source.is_taken:
                 await source.aclose()

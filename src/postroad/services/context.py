@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from postroad.core.errors import UsageError
+from postroad.core.tracing import AnySpan
 
 from .policies import NO_LIMIT, TimeBudget
 
@@ -57,6 +58,7 @@ class Context:
         "parent_id",
         "response_headers",
         "service",
+        "span",
         "started_at",
         "stream",
         "timeout_s",
@@ -105,6 +107,8 @@ class Context:
         self.endpoint: Endpoint[Any] | None = None
         self.locals: dict[str, Any] = {}
         self.response_headers: dict[str, Any] = {}
+        # Of a call that another node makes, if it is traced.
+        self.span: AnySpan | None = None
 
     @property
     def id(self) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLog, tracing
 from postroad.core.errors import PostroadError
+from postroad.core.tracing import NO_SPAN
 
 from .context import Context
 from .errors import BrokerDisconnectedError, QueueIsFullError, ServiceNotAvailableError
@@ -19,6 +20,8 @@ from .kinds import VERSION
 from .local_services import LocalEvent
 from .packets import Event
 from .running import finish
+from .traces import emitting, handling
+from .traces import told as told_in
 from .transit import Done, Transit, logger
 from .ways import is_awaitable
 
@@ -81,21 +84,24 @@ class Eventing:
 
     async def emit(self, ctx: Context, groups: Collection[str]) -> None:
         """Give an event to one handler of each group."""
-        if self._is_balanced:
-            self._emit_balanced(ctx, groups)
-        else:
-            self._give(ctx, self._events.plan_emit(ctx.event, groups, ctx.params, ctx.meta))
-        await self._room()
+        with emitting(self._node_id, ctx):
+            if self._is_balanced:
+                self._emit_balanced(ctx, groups)
+            else:
+                self._give(ctx, self._events.plan_emit(ctx.event, groups, ctx.params, ctx.meta))
+            await self._room()
 
     async def emit_acked(self, ctx: Context, groups: Collection[str]) -> None:
         """Give an event to one handler of each group, and wait for all of them."""
-        await self.acks.emit(ctx, groups)
+        with emitting(self._node_id, ctx):
+            await self.acks.emit(ctx, groups)
 
     async def broadcast(self, ctx: Context, groups: Collection[str]) -> None:
         """Give an event to all handlers everywhere."""
         ctx.is_broadcast = True
-        self._give(ctx, self._events.plan_broadcast(ctx.event, groups))
-        await self._room()
+        with emitting(self._node_id, ctx):
+            self._give(ctx, self._events.plan_broadcast(ctx.event, groups))
+            await self._room()
 
     def announce(self, ctx: Context) -> None:
         """Give an event to all handlers everywhere, as far as they can be reached."""
@@ -113,7 +119,8 @@ class Eventing:
     async def broadcast_local(self, ctx: Context, groups: Collection[str]) -> None:
         """Give an event to all handlers of this node."""
         ctx.groups = (*groups,)
-        self.run_local(ctx)
+        with emitting(self._node_id, ctx):
+            self.run_local(ctx)
 
     async def _room(self) -> None:
         if self._transit is not None and self._transit.is_connected:
@@ -154,7 +161,7 @@ class Eventing:
             groups=told,
             broadcast=ctx.is_broadcast,
             meta=ctx.meta,
-            headers=ctx.headers,
+            headers=told_in(ctx),
             level=ctx.level,
             tracing=ctx.tracing,
             parent_id=ctx.parent_id,
@@ -231,22 +238,31 @@ class Eventing:
 
     def _run_plain(self, handler: LocalEvent, ctx: Context) -> Awaitable[Any] | None:
         """Run a handler that is through at once; if it is not, what is to be waited for."""
+        span = NO_SPAN if tracing.tracer is None else handling(self._node_id, ctx)
         try:
             assert handler.plain is not None
-            result = handler.plain(ctx)
+            with span.inside:
+                result = handler.plain(ctx)
         except _ENDING:
             raise
-        except BaseException:
+        except BaseException as error:
+            span.end(error)
             self._tell_failure(handler, ctx)
             return None
-        return result if is_awaitable(result) else None
+        if is_awaitable(result):
+            # Who waits for it records it.
+            waited_for: Awaitable[Any] = result
+            return waited_for
+        span.end()
+        return None
 
     async def _run(
         self, handler: LocalEvent, ctx: Context, running: Awaitable[Any] | None = None
     ) -> BaseException | None:
         """Run a handler, or wait for one that runs already; gives what it raised."""
         try:
-            await (handler.run(ctx) if running is None else running)
+            with handling(self._node_id, ctx):
+                await (handler.run(ctx) if running is None else running)
         except _ENDING:
             raise
         except BaseException as error:
@@ -283,7 +299,8 @@ class Eventing:
             if handler is not None:
                 own = _own_context(ctx, handler.service)
                 own.locals.update(ctx.locals)
-                await handler.run(own)
+                with handling(self._node_id, own, is_mail=True):
+                    await handler.run(own)
 
     async def idle(self) -> None:
         """Wait until no handler runs."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from msgspec import UNSET
 
+from postroad.core import tracing
+
 from .calls import Added, PendingCalls
 from .context import Context
 from .errors import (
@@ -26,6 +28,7 @@ from .response_streams import ResponseStreams
 from .stream_sources import Source
 from .streaming import Streaming
 from .streams import is_stream
+from .traces import told
 from .transit import Transit
 from .waiting import Waiting
 
@@ -104,7 +107,7 @@ class RemoteCalls:
         if deadline < self._timer_at:
             self._set_timer(deadline)
         try:
-            send(self._request(ctx))
+            send(self._request(ctx, node_id))
             return await future
         except BaseException:
             # Cancelled, or not sent; after a response it is not there any more.
@@ -131,13 +134,13 @@ class RemoteCalls:
                 outgoing.break_off(_reason(error))
             raise
 
-    def _request(self, ctx: Context) -> Request:
+    def _request(self, ctx: Context, node_id: str | None) -> Request:
         return Request(
             id=ctx.id,
             action=ctx.action,
             params=ctx.params,
             meta=ctx.meta,
-            headers=ctx.headers,
+            headers=ctx.headers if tracing.tracer is None else told(ctx, node_id),
             timeout=math.ceil(ctx.timeout_s * _MILLISECONDS),
             level=ctx.level,
             tracing=ctx.tracing,

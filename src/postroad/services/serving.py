@@ -7,7 +7,7 @@ import traceback
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from postroad.core import ThrottledLog
+from postroad.core import ThrottledLog, tracing
 
 from .context import Context
 from .error_form import error_to_wire
@@ -27,6 +27,7 @@ from .running import finish, within_time
 from .stream_sources import Source, is_async_iterable
 from .streaming import Streaming
 from .streams import REPORTED
+from .traces import serving
 from .transit import Done, Transit, logger
 from .ways import Handler, Way, is_awaitable
 
@@ -87,6 +88,16 @@ class Serving:
             return
         service, way = found
         ctx = self._context(request, service, way)
+        if tracing.tracer is None:
+            self._begin(request, ctx, way, flow, done)
+            return
+        ctx.span = serving(self._node_id, request)
+        with ctx.span.inside:
+            self._begin(request, ctx, way, flow, done)
+
+    def _begin(
+        self, request: Request, ctx: Context, way: Way, flow: Inflow | None, done: Done | None
+    ) -> None:
         if flow is not None:
             # At once: some transporters bring only so much of what nobody is done with.
             _call(done)
@@ -201,11 +212,13 @@ class Serving:
                 await source.aclose()
             return
         await stream.run()
+        _end(ctx)
 
     # Responses.
 
     def _respond_failure(self, request: Request, ctx: Context, error: BaseException) -> None:
         """An action raised something, or was ended: that is the answer, whatever it is."""
+        _end(ctx, error)
         if isinstance(error, asyncio.CancelledError):
             told = {"action": request.action, "nodeID": self._node_id}
             self._respond_error(request, ctx, RequestRejectedError(data=told))
@@ -226,6 +239,7 @@ class Serving:
         )
 
     def _respond(self, request: Request, ctx: Context, result: Any) -> None:
+        _end(ctx)
         try:
             self._transit.send(self._response(request, ctx, result), request.sender)
         except Exception as error:
@@ -260,6 +274,11 @@ class Serving:
                 "no response to %s for %s: %s",
                 *(request.sender, request.action, failure),
             )
+
+
+def _end(ctx: Context, error: BaseException | None = None) -> None:
+    if ctx.span is not None:
+        ctx.span.end(error)
 
 
 async def _given(result: Any) -> Any:

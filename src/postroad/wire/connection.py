@@ -12,8 +12,9 @@ from __future__ import annotations
 from postroad.core.address import Address
 from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, RemoteProtocolError
 from postroad.core.limits import KIB
+from postroad.core.tracing import SpanContext
 
-from .codecs import Version3Codec
+from .codecs import TRACE_BYTES_MAX, Version3Codec
 from .compression import choose_compression
 from .config import WireConfig, make_codec, make_heartbeats
 from .events import Event, FrameIgnored, Opened
@@ -289,10 +290,25 @@ class Connection:
     # What leaves.
 
     def request(
-        self, id: int, subject: str, payload: bytes, timeout_ms: int, one_way: bool = False
+        self,
+        id: int,
+        subject: str,
+        payload: bytes,
+        timeout_ms: int,
+        one_way: bool = False,
+        trace: SpanContext | None = None,
     ) -> None:
-        """Queue a request."""
-        self.codec.encode_request(self.out, id, subject, payload, timeout_ms, one_way)
+        """Queue a request; the span it belongs to is told if the peer can read it."""
+        if trace is not None and self._can_tell_trace(subject, payload):
+            codec: Version3Codec = self.codec  # type: ignore[assignment]
+            codec.encode_request(self.out, id, subject, payload, timeout_ms, one_way, trace)
+        else:
+            self.codec.encode_request(self.out, id, subject, payload, timeout_ms, one_way)
+
+    def _can_tell_trace(self, subject: str, payload: bytes) -> bool:
+        if self.peer is None or not self.peer.reads_traces:
+            return False
+        return 4 * len(subject) + len(payload) + TRACE_BYTES_MAX <= self.send_bytes_max
 
     def reply(
         self, id: int, status: int, payload: bytes, code: int = 0, retryable: bool = False

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from postroad.core.address import Address
+from postroad.core.tracing import SpanContext
 
 
 class Role(enum.Enum):
@@ -46,6 +47,8 @@ class Request(msgspec.Struct, gc=False):
     payload: bytes
     timeout_ms: int = 0
     one_way: bool = False
+    trace: SpanContext | None = None
+    """Version 3: the span it belongs to, where the sender told."""
 
 
 class Reply(msgspec.Struct, gc=False):
@@ -76,6 +79,8 @@ class Hello(msgspec.Struct, frozen=True):
     zone: str = ""
     is_tunnel: bool = False
     """Whether the client wants this connection to be a tunnel; servers never say so."""
+    reads_traces: bool = False
+    """Whether requests to it may tell the span they belong to."""
 
 
 class Cancel(msgspec.Struct, gc=False):

@@ -40,6 +40,7 @@ class Tag(enum.IntEnum):
     ROLE = 11
     ZONE = 12
     TUNNEL = 13
+    TRACES = 14
 
 
 # Bytes of a role or a zone.
@@ -69,6 +70,8 @@ def encode_hello(hello: Hello) -> bytes:
         fields[Tag.ZONE] = hello.zone.encode()
     if hello.is_tunnel:
         fields[Tag.TUNNEL] = _U8.pack(1)
+    if hello.reads_traces:
+        fields[Tag.TRACES] = _U8.pack(1)
     return b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in fields.items())
 
 
@@ -98,6 +101,7 @@ def decode_hello(body: bytes) -> Hello:
         role=_part(fields, Tag.ROLE),
         zone=_part(fields, Tag.ZONE),
         is_tunnel=_number(fields, Tag.TUNNEL, _U8) != 0,
+        reads_traces=_number(fields, Tag.TRACES, _U8) != 0,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 
 from postroad.cells import CellAddress, CellDomain, CellPath
+from postroad.core import tracing
 from postroad.core.limits import KIB, MIB
 
 LETTER_BYTES = 64 * KIB
@@ -20,9 +21,11 @@ PACKET_BYTES = 150
 class Letter:
     """Packets that go together."""
 
-    __slots__ = ("packets", "size", "turn")
+    __slots__ = ("packets", "size", "span", "turn")
 
     def __init__(self, turn: int) -> None:
+        # Of whoever published the first of them.
+        self.span = tracing.current() if tracing.tracer is not None else None
         self.packets: list[tuple[str, bytes]] = []
         self.size = 0
         # Later packets belong to a later one.

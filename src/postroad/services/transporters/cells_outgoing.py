@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from postroad.cells import CellAddress, CellBusy, CellDomain, NoRoute
 from postroad.cells.content import PING
-from postroad.core import PostroadError, ThrottledLog
+from postroad.core import PostroadError, ThrottledLog, tracing
 from postroad.core.limits import MIB
 from postroad.services.errors import QueueIsFullError
 
@@ -117,7 +117,11 @@ class Outgoing:
         letter = lane.take_first()
         self._waiting -= letter.size
         try:
-            lane.send(self._domain, self._sender, encode_letter(letter.packets))
+            if tracing.tracer is None:
+                lane.send(self._domain, self._sender, encode_letter(letter.packets))
+            else:
+                with tracing.inside(letter.span):
+                    lane.send(self._domain, self._sender, encode_letter(letter.packets))
         except CellBusy:
             self._put_back(lane, letter)
         except PostroadError as error:

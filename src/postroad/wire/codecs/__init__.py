@@ -2,7 +2,8 @@
 
 from .codec import Codec
 from .documented import DocumentedCodec
+from .trace_form import TRACE_BYTES_MAX
 from .version3 import Version3Codec
 from .zeebe import ZeebeCodec
 
-__all__ = ["Codec", "DocumentedCodec", "Version3Codec", "ZeebeCodec"]
+__all__ = ["TRACE_BYTES_MAX", "Codec", "DocumentedCodec", "Version3Codec", "ZeebeCodec"]

@@ -49,6 +49,7 @@ class Codec(Protocol):
 def encode_application_frame(codec: Codec, out: list[bytes], frame: Frame) -> bool:
     """Encode a request or reply given as a struct; False if it is neither."""
     if isinstance(frame, Request):
+        # Only machines tell traces, and they know whether the peer reads them.
         codec.encode_request(
             out, frame.id, frame.subject, frame.payload, frame.timeout_ms, frame.one_way
         )

@@ -2,10 +2,12 @@
 
 u32 length      bytes that follow this field
 u8  type        see FrameType
-u8  flags       1 one-way, 2 compressed payload, 4 retryable failure
+u8  flags       1 one-way, 2 compressed payload, 4 retryable failure, 8 with a trace
 u16 short       request: subject length; reply: status; goodbye: 0
 u32 word        request: time left in ms, 0 = none told; reply and goodbye: error code
 u64 id          request, reply, cancel, ping, pong
+
+A request with a trace has it between subject and payload; see `trace_form`.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import struct
 from postroad.core.address import Address
 from postroad.core.errors import LocalProtocolError, MalformedFrame
 from postroad.core.limits import HELLO_BYTES_MAX, SUBJECT_BYTES_MAX
+from postroad.core.tracing import SpanContext
 from postroad.wire.checks import Bytes, check_frame_size, decode_text
 from postroad.wire.compression import Algorithm, compress_payload, decompress_payload
 from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Reply, Request, Status
 from postroad.wire.hello import decode_hello, encode_hello
 
 from .codec import JOIN_BYTES_MAX, Codec, encode_application_frame
+from .trace_form import encode_trace, split_trace
 
 HEADER = struct.Struct(">IIIQ")
 _HEADER_BYTES = HEADER.size
@@ -33,6 +37,7 @@ _EMPTY_LENGTH = _HEADER_BYTES - _LENGTH_BYTES
 ONE_WAY = 1
 COMPRESSED = 2
 RETRYABLE = 4
+TRACED = 8
 
 GOODBYE_BYTES_MAX = 1_024
 
@@ -145,9 +150,10 @@ class Version3Codec(Codec):
             if short > min(len(body), SUBJECT_BYTES_MAX):
                 raise MalformedFrame(f"request {id} has a subject of {short} bytes", id)
             subject = decode_text(body[:short], "subject", id)
-            payload = self._open_payload(body[short:], flags, id)
+            trace, rest = split_trace(body[short:], id) if flags & TRACED else (None, body[short:])
+            payload = self._open_payload(rest, flags, id)
             check_frame_size(short + len(payload), self.frame_bytes_max)
-            return Request(id, subject, payload, word, flags & ONE_WAY != 0)
+            return Request(id, subject, payload, word, flags & ONE_WAY != 0, trace)
         if type == FrameType.REPLY:
             if short > _STATUS_MAX:
                 raise MalformedFrame(f"reply {id} has unknown status {short}")
@@ -163,15 +169,18 @@ class Version3Codec(Codec):
         payload: bytes,
         timeout_ms: int,
         one_way: bool,
+        trace: SpanContext | None = None,
     ) -> None:
         encoded = subject.encode()
+        size = len(encoded)
         flags = ONE_WAY if one_way else 0
         if self.compression is not None:
             packed = compress_payload(self.compression, payload)
             if packed is not None:
                 payload, flags = packed, flags | COMPRESSED
-        size = len(encoded)
-        length = _EMPTY_LENGTH + size + len(payload)
+        if trace is not None:
+            encoded, flags = encoded + encode_trace(trace), flags | TRACED
+        length = _EMPTY_LENGTH + len(encoded) + len(payload)
         header = HEADER.pack(length, _PLAIN_REQUEST | flags << 16 | size, timeout_ms, id)
         if length < JOIN_BYTES_MAX:
             out.append(header + encoded + payload)

@@ -1,0 +1,38 @@
+"""How a request of version 3 says which span it belongs to.
+
+16  trace
+8   span
+u8  flags, as W3C Trace Context has them
+u16 length of the tracestate, which follows in ASCII
+"""
+
+from __future__ import annotations
+
+import struct
+
+from postroad.core.errors import MalformedFrame
+from postroad.core.tracing import TRACESTATE_CHARS_MAX, SpanContext, parse_context
+
+_TRACE = struct.Struct(">16s8sBH")
+
+TRACE_BYTES_MAX = _TRACE.size + TRACESTATE_CHARS_MAX
+
+
+def encode_trace(context: SpanContext) -> bytes:
+    """The bytes that stand before the payload."""
+    state = context.tracestate.encode("ascii", "ignore")[:TRACESTATE_CHARS_MAX]
+    trace_id, span_id = bytes.fromhex(context.trace_id), bytes.fromhex(context.span_id)
+    return _TRACE.pack(trace_id, span_id, context.flags, len(state)) + state
+
+
+def split_trace(body: bytes, request_id: int) -> tuple[SpanContext | None, bytes]:
+    """The context and what follows it; None if the peer wrote one that is not valid."""
+    if len(body) < _TRACE.size:
+        raise MalformedFrame(f"request {request_id} is shorter than its trace", request_id)
+    trace_id, span_id, flags, size = _TRACE.unpack_from(body)
+    stop = _TRACE.size + size
+    if stop > len(body):
+        raise MalformedFrame(f"request {request_id} is shorter than its trace", request_id)
+    state = body[_TRACE.size : stop].decode("ascii", "replace")
+    context = parse_context(f"00-{trace_id.hex()}-{span_id.hex()}-{flags:02x}", state)
+    return context, body[stop:]

@@ -1,0 +1,161 @@
+"""Spans of messages between nodes, and what of them is in the frames."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad import Limits, Message, MessagingService
+from postroad.core import tracing
+from postroad.core.errors import RemoteHandlerFailure
+from postroad.core.tracing import Kind
+from postroad.net import Protocol
+
+from .traces import begun, recording, trace_ids
+
+pytestmark = pytest.mark.integration
+
+SUBJECT = "price"
+
+
+async def test_a_request_is_a_span_at_either_node() -> None:
+    async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
+        beta.subscribe(SUBJECT, lambda message: b"7")
+        assert await alpha.request(beta.address, SUBJECT, b"tea") == b"7"
+        sent, served = traces.line("net: request price @alpha", "net: handle price @beta")
+        assert (sent.kind, served.kind) == (Kind.CLIENT, Kind.SERVER)
+        assert (sent.peer, served.peer) == (str(beta.address), "alpha")
+        assert sent.start_ns <= served.start_ns and sent.parent_id is None
+        assert len(traces.all()) == 2
+
+
+async def test_what_a_handler_sends_is_part_of_it() -> None:
+    async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
+        heard = asyncio.Event()
+
+        async def price(message: Message) -> bytes:
+            await asyncio.sleep(0)
+            await beta.send(alpha.address, "asked", b"")
+            return b"7"
+
+        beta.subscribe(SUBJECT, price)
+        alpha.subscribe("asked", lambda message: heard.set(), one_way=True)
+        await alpha.request(beta.address, SUBJECT)
+        await asyncio.wait_for(heard.wait(), 10)
+        spans = traces.line(
+            "net: request price @alpha",
+            "net: handle price @beta",
+            "net: send asked @beta",
+            "net: handle asked @alpha",
+        )
+        assert [it.kind for it in spans[2:]] == [Kind.PRODUCER, Kind.CONSUMER]
+
+
+async def test_requests_at_the_same_time_are_traces_of_their_own() -> None:
+    async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
+
+        async def price(message: Message) -> bytes:
+            await asyncio.sleep(0)
+            return (tracing.current_context() or pytest.fail("no span")).trace_id.encode()
+
+        beta.subscribe(SUBJECT, price)
+        asked = [alpha.request(beta.address, SUBJECT) for _ in range(50)]
+        assert len({*await asyncio.gather(*asked)}) == 50
+        assert len(trace_ids(traces.all())) == 50
+
+
+async def test_a_failure_is_seen_at_either_node() -> None:
+    async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
+
+        async def fail(message: Message) -> bytes:
+            raise ValueError("no tea")
+
+        def fail_at_once(message: Message) -> bytes:
+            raise ValueError("no tea")
+
+        beta.subscribe(SUBJECT, fail)
+        beta.subscribe("other", fail_at_once)
+        for subject in (SUBJECT, "other"):
+            with pytest.raises(RemoteHandlerFailure):
+                await alpha.request(beta.address, subject)
+            asked, served = traces.line(
+                f"net: request {subject} @alpha", f"net: handle {subject} @beta"
+            )
+            assert asked.code == RemoteHandlerFailure.code
+            assert asked.error is not None and "no tea" in asked.error
+            assert served.error is not None and "no tea" in served.error
+
+
+async def test_a_message_to_oneself() -> None:
+    async with recording("alpha") as traces, pair() as (alpha, _):
+        heard = asyncio.Event()
+        alpha.subscribe(SUBJECT, lambda message: b"7")
+        alpha.subscribe("asked", lambda message: heard.set(), one_way=True)
+        await alpha.request(alpha.address, SUBJECT)
+        await alpha.send(alpha.address, "asked")
+        await asyncio.wait_for(heard.wait(), 10)
+        traces.line("net: request price @alpha", "net: handle price @alpha")
+        traces.line("net: send asked @alpha", "net: handle asked @alpha")
+
+
+async def test_what_nodes_tell_each_other_by_themselves_is_not_traced() -> None:
+    async with recording("alpha", "beta") as traces, pair() as (alpha, beta):
+        beta.subscribe("cluster.something", lambda message: b"")
+        await alpha.request(beta.address, "cluster.something")
+        assert traces.all() == []
+
+
+async def test_a_message_as_large_as_can_be_is_carried_without_a_context() -> None:
+    limits = Limits(frame_bytes_max=4096)
+    async with recording("alpha", "beta") as traces, pair(limits=limits) as (alpha, beta):
+        beta.subscribe(SUBJECT, lambda message: message.payload)
+        payload = bytes(4096 - len(SUBJECT))
+        assert await alpha.request(beta.address, SUBJECT, payload) == payload
+        assert traces.find("net: handle price @beta").parent_id is None
+
+
+@pytest.mark.parametrize(
+    "protocol", [Protocol(version_max=2), Protocol(profile="zeebe")], ids=["documented", "zeebe"]
+)
+async def test_older_peers_are_told_nothing(protocol: Protocol) -> None:
+    async with recording("alpha", "beta") as traces, pair(protocol=protocol) as (alpha, beta):
+        beta.subscribe(SUBJECT, lambda message: message.payload)
+        assert await alpha.request(beta.address, SUBJECT, b"tea") == b"tea"
+        asked = traces.find("net: request price @alpha")
+        served = traces.find("net: handle price @beta")
+        assert served.parent_id is None and served.trace_id != asked.trace_id
+
+
+async def test_a_node_that_records_nothing_is_told_nothing() -> None:
+    """And what it answers is right, although the other one traces."""
+    async with pair() as (alpha, beta):
+        beta.subscribe(SUBJECT, lambda message: message.payload)
+        # They know each other before anybody records.
+        assert await alpha.request(beta.address, SUBJECT, b"tea") == b"tea"
+        async with recording("alpha") as traces:
+            with begun("alpha"):
+                assert await alpha.request(beta.address, SUBJECT, b"tea") == b"tea"
+            traces.line("test: begin @alpha", "net: request price @alpha")
+
+
+def pair(**options: Any) -> _Pair:
+    return _Pair(**options)
+
+
+class _Pair:
+    """Two services."""
+
+    def __init__(self, **options: Any) -> None:
+        self._services = [MessagingService("test", it, **options) for it in ("alpha", "beta")]
+
+    async def __aenter__(self) -> tuple[MessagingService, MessagingService]:
+        for service in self._services:
+            await service.start()
+        alpha, beta = self._services
+        return alpha, beta
+
+    async def __aexit__(self, *_: object) -> None:
+        for service in self._services:
+            await service.stop()

@@ -1,0 +1,279 @@
+"""Contexts as W3C writes them, and what is current where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.core import tracing
+from postroad.core.errors import UsageError
+from postroad.core.tracing import NO_SPAN, AnySpan, Kind, Span, SpanContext
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SPAN = "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+
+hex_digits = st.text("0123456789abcdef", min_size=1)
+trace_ids = st.integers(1, (1 << 128) - 1).map(lambda it: f"{it:032x}")
+span_ids = st.integers(1, (1 << 64) - 1).map(lambda it: f"{it:016x}")
+keys = st.from_regex(r"\A[a-z][a-z0-9_\-*/]{0,10}\Z")
+values = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters=",="))
+states = st.dictionaries(keys, values.filter(bool), max_size=8).map(
+    lambda them: ",".join(f"{key}={value}" for key, value in them.items())
+)
+contexts = st.builds(SpanContext, trace_ids, span_ids, st.sampled_from([0, 1]), states)
+
+
+class Ledger:
+    """A tracer that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.ended: list[Span] = []
+        self.begun = 0
+
+    def begin(
+        self,
+        name: str,
+        kind: Kind,
+        layer: str,
+        *,
+        node: str,
+        peer: str,
+        parent: SpanContext | None,
+        is_incoming: bool,
+        links: Sequence[SpanContext],
+    ) -> AnySpan:
+        self.begun += 1
+        trace_id = TRACE if parent is None else parent.trace_id
+        context = SpanContext(trace_id, f"{self.begun:016x}")
+        return Span(self, context, parent, name=name, kind=kind, layer=layer, links=links)
+
+    def end(self, span: Span) -> None:
+        span.end_ns = 1
+        self.ended.append(span)
+
+    def enter(self, span: Span) -> object:
+        return None
+
+    def leave(self, entered: object) -> None:
+        return None
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    ledger = Ledger()
+    tracing.switch(ledger)
+    try:
+        yield ledger
+    finally:
+        tracing.switch(None)
+
+
+# Contexts.
+
+
+@given(contexts)
+def test_what_is_written_is_read(context: SpanContext) -> None:
+    if len(context.tracestate) <= tracing.TRACESTATE_CHARS_MAX:
+        assert tracing.parse_context(context.traceparent, context.tracestate) == context
+        assert tracing.extract(tracing.inject({"other": "x"}, context)) == context
+
+
+@given(st.text())
+def test_nothing_fails_because_of_a_bad_context(text: str) -> None:
+    found = tracing.parse_context(text, text)
+    assert found is None or found.traceparent[:2] == "00"
+    assert tracing.extract({tracing.TRACEPARENT: PARENT, tracing.TRACESTATE: text}) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "00",
+        PARENT.upper(),
+        PARENT + "-00",
+        PARENT + "\n",
+        " " + PARENT,
+        f"ff-{TRACE}-{SPAN}-01",
+        f"0-{TRACE}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE[:-1]}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}g-01",
+        f"00-{TRACE}-{SPAN}-1",
+        f"00-{TRACE}-{SPAN}-0x",
+        f"00_{TRACE}_{SPAN}_01",
+        f"cc-{TRACE}-{SPAN}-01.what",
+    ],
+)
+def test_what_is_no_context(text: str) -> None:
+    assert tracing.parse_context(text) is None
+
+
+def test_later_versions_may_say_more() -> None:
+    found = tracing.parse_context(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings")
+    assert found == SpanContext(TRACE, SPAN, 1)
+
+
+def test_flags_without_a_meaning_are_not_passed_on() -> None:
+    found = tracing.parse_context(f"00-{TRACE}-{SPAN}-ff")
+    assert found is not None and found.traceparent == PARENT
+    unsampled = tracing.parse_context(f"00-{TRACE}-{SPAN}-fe")
+    assert unsampled is not None and not unsampled.is_sampled
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "congo=t61rcWkgMzE",
+        "a=1,b=2",
+        "a=1 , b=2",
+        "tenant@vendor=x",
+        "0a@v=1",
+        "a=1,,b=2",
+        "a= x",
+        "a=1;b",
+    ],
+)
+def test_a_tracestate_is_passed_on_as_it_came(state: str) -> None:
+    found = tracing.parse_context(PARENT, state)
+    assert found is not None and found.tracestate == state
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "a",
+        "A=1",
+        "a=1,a=2",
+        "a=b=c",
+        "a=\x01",
+        "=1",
+        "a=",
+        "a=ü",
+        "x" * 513,
+        ",".join(f"k{number}=1" for number in range(33)),
+    ],
+)
+def test_a_bad_tracestate_is_dropped_alone(state: str) -> None:
+    assert tracing.parse_context(PARENT, state) == SpanContext(TRACE, SPAN)
+
+
+def test_headers_of_others_may_hold_anything() -> None:
+    assert tracing.extract(None) is None
+    assert tracing.extract({}) is None
+    assert tracing.extract({"traceparent": 5}) is None
+    assert tracing.extract({"traceparent": PARENT, "tracestate": b"a=1"}) == SpanContext(
+        TRACE, SPAN
+    )
+
+
+def test_headers_are_copied() -> None:
+    headers = {"a": "1", "tracestate": "old=1"}
+    told = tracing.inject(headers, SpanContext(TRACE, SPAN))
+    assert told == {"a": "1", "traceparent": PARENT}
+    assert headers == {"a": "1", "tracestate": "old=1"}
+    assert tracing.inject(headers, None) is headers
+    assert tracing.inject(None, None) is None
+
+
+def test_a_context_can_be_taken_out_again() -> None:
+    told = tracing.inject({"a": "1"}, SpanContext(TRACE, SPAN, 1, "b=2"))
+    assert tracing.strip(told) == {"a": "1"}
+    assert tracing.strip(tracing.inject(None, SpanContext(TRACE, SPAN))) is None
+    assert tracing.strip(None) is None
+
+
+# Spans.
+
+
+def test_nothing_happens_while_nobody_records() -> None:
+    assert tracing.outgoing("net", "x", node="alpha") is NO_SPAN
+    assert tracing.incoming("net", "x", SpanContext(TRACE, SPAN), node="alpha") is NO_SPAN
+    with NO_SPAN as span, span.inside:
+        span.set("a", 1)
+        span.end()
+        span.fail("no")
+        assert span.context is None
+        assert tracing.current() is None
+        assert tracing.current_context() is None
+
+
+def test_what_is_begun_within_a_span_is_its_child(ledger: Ledger) -> None:
+    with tracing.outgoing("net", "outer", node="alpha") as outer:
+        with tracing.outgoing("net", "inner", node="alpha") as inner:
+            assert tracing.current() is inner
+        assert tracing.current() is outer
+    assert tracing.current() is None
+    assert [span.name for span in ledger.ended] == ["inner", "outer"]
+    assert [span.parent for span in ledger.ended] == [outer.context, None]
+
+
+def test_what_comes_in_belongs_to_what_came_with_it_alone(ledger: Ledger) -> None:
+    context = SpanContext(TRACE, SPAN)
+    with tracing.outgoing("net", "outer", node="alpha"):
+        tracing.incoming("net", "told", context, node="alpha").end()
+        tracing.incoming("net", "silent", None, node="alpha").end()
+    assert [span.parent for span in ledger.ended[:2]] == [context, None]
+
+
+def test_headers_of_the_user_count_outside_of_all_spans(ledger: Ledger) -> None:
+    headers = {"traceparent": PARENT}
+    tracing.outgoing("cells", "first", node="alpha", headers=headers).end()
+    with tracing.outgoing("net", "outer", node="alpha") as outer:
+        tracing.outgoing("cells", "second", node="alpha", headers=headers).end()
+    assert [it.parent for it in ledger.ended[:2]] == [SpanContext(TRACE, SPAN), outer.context]
+
+
+def test_an_error_is_noted_with_its_code(ledger: Ledger) -> None:
+    with pytest.raises(UsageError), tracing.outgoing("net", "x", node="alpha"):
+        raise UsageError("it broke")
+    (span,) = ledger.ended
+    assert (span.error, span.code) == ("UsageError: it broke", UsageError.code)
+
+
+def test_a_span_ends_once(ledger: Ledger) -> None:
+    span = tracing.outgoing("net", "x", node="alpha")
+    span.end()
+    span.end(ValueError("too late"))
+    span.fail("too late")
+    assert [it.error for it in ledger.ended] == [None]
+
+
+def test_a_span_goes_on_after_a_block_inside_of_it(ledger: Ledger) -> None:
+    span = tracing.outgoing("net", "x", node="alpha")
+    with span.inside:
+        assert tracing.current() is span
+    assert tracing.current() is None
+    assert ledger.ended == []
+    span.fail("later", 5)
+    assert [(it.error, it.code) for it in ledger.ended] == [("later", 5)]
+
+
+def test_a_node_can_do_things_for_itself(ledger: Ledger) -> None:
+    with tracing.outgoing("net", "outer", node="alpha") as outer:
+        with tracing.Untraced():
+            assert tracing.outgoing("net", "x", node="alpha") is NO_SPAN
+            assert tracing.current() is None
+        with tracing.inside(None):
+            assert tracing.outgoing("net", "x", node="alpha") is NO_SPAN
+    assert isinstance(outer, Span)
+    with tracing.inside(outer):
+        assert tracing.current() is outer
+    assert [span.name for span in ledger.ended] == ["outer"]
+
+
+def test_work_that_outlives_a_span_is_outside_of_it(ledger: Ledger) -> None:
+    with tracing.outgoing("net", "outer", node="alpha"):
+        assert tracing.fresh_context().run(tracing.current) is None
+        assert tracing.current() is not None
+
+
+def test_what_was_current_counts_no_more_when_nobody_records(ledger: Ledger) -> None:
+    with tracing.outgoing("net", "outer", node="alpha"):
+        tracing.switch(None)
+        assert tracing.current_context() is None
