@@ -15,7 +15,7 @@ import click
 
 from postroad.node import App, Node
 from postroad.node.inventory import inventory
-from postroad.node.reading import Loaded
+from postroad.node.reading import DEFAULT, Loaded
 
 from .running import run
 from .settings import load
@@ -46,9 +46,7 @@ def run_dev_node(
     if spare_port is not None:
         signal.signal(signals.pop(), signal.SIG_IGN)
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    loaded = load(config, settings, node__app=("FILE", app))
-    if loaded.config.admin.enabled and not _is_free(loaded):
-        loaded = _elsewhere(loaded, config, settings, app, spare_port or 0)
+    loaded = _load(app, config, settings, spare_port or 0)
     # What is durable goes on after the next save, so nothing needs to be waited for.
     run(loaded, _tell, is_debugging=is_debugging, drain_s=0, signals=signals)
 
@@ -59,25 +57,27 @@ def _end_with(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _load(
+    app: str | None, config: Path | None, settings: Mapping[str, str], spare_port: int
+) -> Loaded:
+    """The configuration, with what is better for people who try things out."""
+    loaded = load(config, settings, node__app=("FILE", app))
+    better = {}
+    if loaded.origins["tracing.enabled"] == DEFAULT:
+        better["tracing.enabled"] = "yes"
+    if loaded.config.admin.enabled and not _is_free(loaded):
+        taken = loaded.config.admin_address
+        click.secho(f"{taken} is taken; the dashboard is at another port.", fg="yellow", err=True)
+        better["admin.bind"] = f"{taken.host}:{spare_port}"
+    return load(config, {**settings, **better}, node__app=("FILE", app))
+
+
 def _is_free(loaded: Loaded) -> bool:
     try:
         socket.create_server(loaded.config.admin_address).close()
     except OSError:
         return False
     return True
-
-
-def _elsewhere(
-    loaded: Loaded,
-    config: Path | None,
-    settings: Mapping[str, str],
-    app: str | None,
-    spare_port: int,
-) -> Loaded:
-    taken = loaded.config.admin_address
-    bind = f"{taken.host}:{spare_port}"
-    click.secho(f"{taken} is taken; the dashboard is at another port.", fg="yellow", err=True)
-    return load(config, {**settings, "admin.bind": bind}, node__app=("FILE", app))
 
 
 def _tell(node: Node, app: App, admin: AdminServer | None) -> None:

@@ -42,6 +42,7 @@ def run(
     try:
         app = load_program(target)
         node = Node(config, app)
+        node.origins = loaded.origins
         run_node(node, _serve, lambda it: on_start(node, app, it), drain_s=drain_s, signals=signals)
     except (PostroadError, OSError) as error:
         raise _told(error, explain(error), is_debugging) from error

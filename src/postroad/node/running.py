@@ -34,7 +34,7 @@ def run_node(
     drain_s: float = DRAIN_S,
     signals: Sequence[signal.Signals] = SIGNALS,
 ) -> None:
-    """Run a node until SIGTERM or Ctrl-C, then let what runs end, and stop it.
+    """Run a node until SIGTERM, Ctrl-C or an operator, then let what runs end, and stop it.
 
     A second signal does not wait for what runs; a third ends the process at once.
 
@@ -68,10 +68,9 @@ async def run_until_told(
                 other = beside(node)
                 if other is not None:
                     await stack.enter_async_context(other)
-                told = asyncio.Event()
-                ear.react = told.set
+                ear.react = node.ask_to_stop
                 on_start(other)
-                await told.wait()
+                await node.stop_asked.wait()
                 if drain_s:
                     await _drain(node, ear, drain_s)
         except asyncio.CancelledError:

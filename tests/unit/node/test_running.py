@@ -106,6 +106,12 @@ async def test_a_signal_ends_a_node_in_good_order(number: int) -> None:
     assert not node.is_running
 
 
+async def test_an_operator_ends_a_node_in_good_order() -> None:
+    node = Node(CONFIG, App())
+    await run_until_told(node, lambda it: None, lambda it: node.ask_to_stop(), drain_s=5)
+    assert not node.is_running
+
+
 async def test_a_signal_during_the_start_stops_what_was_started() -> None:
     log: list[str] = []
 
