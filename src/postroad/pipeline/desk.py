@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from postroad.core import tracing
 from postroad.core.errors import UsageError
+from postroad.core.tracing import SpanContext
 from postroad.durable.store import Store
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
@@ -24,6 +26,7 @@ from .program import Program
 from .publishing import Publisher
 from .records import Delivery, FailedRoot, PenRoot, State
 from .staging import stage_prefix
+from .traces import BatchSpans
 from .window_keeper import WindowKeeper
 from .windows import Delta
 
@@ -123,6 +126,7 @@ class Desk:
         self._settling = asyncio.Lock()
         # What was said last about inputs and outputs that do not work.
         self._complaints: dict[str, str | None] = {}
+        self._spans = BatchSpans(self._job)
         # What was delivered again since the last admission.
         self._again: list[Delivery] = []
         self.is_open = False
@@ -181,10 +185,23 @@ class Desk:
         if await asyncio.to_thread(self._has_room):
             for name, medium in self._inputs.items():
                 deliveries += await self._admit_new(self._tasks[name], medium)
-        new = sum(it.segments for it in deliveries if it.generation == 0 and it.place is not None)
-        self.counts.delivered += new
-        self.counts.replayed += sum(it.segments for it in deliveries) - new
+        for it in deliveries:
+            if it.generation > 0:
+                self.counts.replayed += it.segments
+            elif it.place is not None:
+                self.counts.delivered += it.segments
+            elif it.task not in self._program.windowed:
+                # What windows emit comes that way too, for the first time.
+                self.counts.replayed += it.segments
+        if deliveries and tracing.tracer is not None:
+            self._spans.begin(self._store.owner, self._contexts(deliveries))
         return deliveries
+
+    def _contexts(self, deliveries: Iterable[Delivery]) -> Iterator[SpanContext]:
+        """The spans that what was delivered belongs to, as far as inputs know."""
+        for it in deliveries:
+            if it.place is not None:
+                yield from self._inputs[it.task].contexts(it.place)
 
     def _has_room(self) -> bool:
         for name, target in self._outputs.items():
@@ -311,6 +328,13 @@ class Desk:
         else:
             await self.discard(outcome.staged)
         await self._publisher.publish()
+        self._spans.end(
+            self._store.owner,
+            batch,
+            segments=sum(it.segments for it in outcome.deliveries),
+            failed=len(outcome.failed),
+            result=settled.name.lower(),
+        )
         return settled
 
     async def _tell_settled(self, task: str, place: Place) -> None:

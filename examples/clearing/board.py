@@ -1,0 +1,98 @@
+"""How things stand, second by second, as the table shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HEADING = (
+    f"{'time':>6} {'calls/s':>9} {'begun/s':>9} {'settled/s':>10} {'refused/s':>10}"
+    f" {'cleared/s':>10} {'on the way':>11} {'in the job':>11} {'replayed':>9} {'dead':>6}"
+)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Sums over all nodes; of those that are away, what they told last."""
+
+    answered: int = 0
+    begun: int = 0
+    settled: int = 0
+    refused: int = 0
+    cleared: int = 0
+    pending: int = 0
+    replayed: int = 0
+    dead: int = 0
+
+
+@dataclass
+class Second:
+    """One row of the table."""
+
+    at_s: float
+    before: Standing
+    now: Standing
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        was, now = self.before, self.now
+        on_the_way = now.settled - now.cleared - now.dead
+        return (
+            f"{self.at_s:>4.0f} s {now.answered - was.answered:>9,} {now.begun - was.begun:>9,}"
+            f" {now.settled - was.settled:>10,} {now.refused - was.refused:>10,}"
+            f" {now.cleared - was.cleared:>10,} {on_the_way:>11,} {now.pending:>11,}"
+            f" {now.replayed:>9,} {now.dead:>6,}"
+        )
+
+
+class Board:
+    """Gathers what nodes tell."""
+
+    # What a process counts itself, and a killed one takes along.
+    _SINCE_START = ("asked", "answered", "unanswered", "wrong", "replayed")
+
+    def __init__(self) -> None:
+        self.seconds: list[Second] = []
+        # What each node told last, and what it had told when its process was killed.
+        self._told: dict[str, Mapping[str, int]] = {}
+        self._before: dict[str, dict[str, int]] = {}
+
+    def tell(self, name: str, counts: Mapping[str, int]) -> None:
+        """Take what a node tells of itself."""
+        self._told[name] = counts
+
+    def forget(self, name: str) -> None:
+        """A node was killed: what its process counted is kept, and it begins anew."""
+        told, before = self._told.get(name, {}), self._before.setdefault(name, {})
+        for key in self._SINCE_START:
+            before[key] = before.get(key, 0) + told.get(key, 0)
+        gone = (*self._SINCE_START, "pending")
+        self._told[name] = {key: count for key, count in told.items() if key not in gone}
+
+    def sum(self, key: str) -> int:
+        """Of all nodes, in all their lives."""
+        return sum(it.get(key, 0) for it in (*self._told.values(), *self._before.values()))
+
+    def standing(self) -> Standing:
+        """How things stand now."""
+        return Standing(
+            answered=self.sum("answered"),
+            begun=self.sum("debits"),
+            settled=self.sum("settlements"),
+            refused=self.sum("refunds"),
+            cleared=self.sum("receipts"),
+            pending=self.sum("pending"),
+            replayed=self.sum("replayed"),
+            dead=self.sum("dead"),
+        )
+
+    def tick(self, at_s: float) -> None:
+        """A second is over."""
+        before = self.seconds[-1].now if self.seconds else Standing()
+        self.seconds.append(Second(at_s, before, self.standing()))
+
+    def note(self, text: str) -> None:
+        """Something happened, after the last second."""
+        if not self.seconds:
+            self.seconds.append(Second(0.0, Standing(), Standing()))
+        self.seconds[-1].notes.append(text)

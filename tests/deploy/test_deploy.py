@@ -1,0 +1,157 @@
+"""What is in deploy/, checked by the tools it is for."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from postroad import __version__
+from postroad.node.reading import load_config
+from tests.source_tree import ROOT
+
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "postroad"
+
+# Every branch of the templates is taken by one of these.
+VARIANTS: dict[str, list[str]] = {
+    "default": [],
+    "no-volume": ["persistence.enabled=false", "podDisruptionBudget.enabled=false"],
+    "tls": ["tls.existingSecret=certs", "admin.existingSecret=tokens"],
+    "program": ["app.configMap=shop", "app.path=/app/shop.py", "config.mail.tuning.handler_s=60"],
+    "postgres": ["store.existingSecret=database", "persistence.storageClass=fast"],
+    "store": ["store.url=postgresql://db/mail", "imagePullSecrets[0].name=pull"],
+    "operator": ["serviceMonitor.enabled=true", "nodeSelector.disk=ssd", "podAnnotations.a=b"],
+}
+
+
+def tool(name: str) -> str:
+    """A program of the test extra."""
+    path = Path(sys.executable).with_name(name)
+    found = str(path) if path.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def render(*settings: str) -> str:
+    flags = [part for it in settings for part in ("--set", it)]
+    return run(tool("helm"), "template", "shop", str(CHART), *flags)
+
+
+def resources(text: str) -> list[dict[str, Any]]:
+    return [it for it in yaml.safe_load_all(text) if it]
+
+
+def test_the_image_is_well_made() -> None:
+    run(tool("hadolint"), str(DEPLOY / "Dockerfile"))
+
+
+def test_the_image_has_extras_that_exist() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    (named,) = re.findall(r"^ARG EXTRAS=(\S+)$", text, re.M)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(named.split(",")) <= set(project["optional-dependencies"])
+
+
+def test_the_image_gets_what_the_build_needs() -> None:
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.M)
+    for name in " ".join(copied).split():
+        assert f"!{name}" in ignored, f"{name} is copied, and ignored"
+        assert (ROOT / name).exists()
+
+
+def test_the_chart_is_well_made() -> None:
+    run(tool("helm"), "lint", "--strict", str(CHART))
+
+
+def test_the_chart_is_of_the_version_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_chart_makes_valid_resources(variant: str, tmp_path: Path) -> None:
+    known = [it for it in resources(render(*VARIANTS[variant])) if "coreos" not in it["apiVersion"]]
+    path = tmp_path / "resources.yaml"
+    path.write_text(yaml.safe_dump_all(known))
+    told = run(tool("kubernetes-validate"), "--strict", str(path))
+    assert len(known) >= 4, told
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_path: Path) -> None:
+    found = {it["kind"]: it for it in resources(render(*VARIANTS[variant]))}
+    (node,) = found["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    environ = {
+        it["name"]: it.get("value", "a-value-that-fits").replace("$(POD_IP)", "10.0.0.7")
+        for it in node["env"]
+    }
+    file = tmp_path / "postroad.toml"
+    file.write_text(found["ConfigMap"]["data"]["postroad.toml"])
+    config = load_config(file, environ=environ).config
+    assert config.node.advertise == "10.0.0.7:26502"
+    assert config.node.cluster == "shop"
+    assert (config.tls is not None) == (variant == "tls")
+    if variant == "program":
+        assert (config.node.app, config.mail.tuning.handler_s) == ("/app/shop.py", 60)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["replicas=0", "replica=3", "admin.remote=all", "image.pullPolicy=Sometimes"]
+)
+def test_wrong_values_of_the_chart_are_refused(wrong: str) -> None:
+    command = [tool("helm"), "template", "shop", str(CHART), "--set", wrong]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode != 0
+    assert "don't meet the specifications of the schema" in done.stderr
+
+
+def test_compose_is_well_made() -> None:
+    schema = ("--builtin-schema", "vendor.compose-spec")
+    run(tool("check-jsonschema"), *schema, str(DEPLOY / "compose.yaml"))
+
+
+def test_nodes_of_compose_understand_their_configuration() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    nodes = {name: it for name, it in compose["services"].items() if it["image"] == "postroad"}
+    assert len(nodes) == 3
+    for name, service in nodes.items():
+        environ: Mapping[str, str] = service["environment"] | {"POSTROAD_ADMIN_TOKEN": "0" * 32}
+        config = load_config(None, environ=environ).config
+        assert config.node.name == name
+        assert f"{name}:26502" in config.cluster.contacts
+
+
+def test_what_compose_mounts_exists() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for service in compose["services"].values():
+        for volume in service["volumes"]:
+            if volume.startswith("./"):
+                assert (DEPLOY / volume.partition(":")[0]).exists(), volume
+
+
+def test_the_unit_is_well_made(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / "postroad@.service").read_text()
+    # What it starts must exist when it is verified.
+    unit = tmp_path / "postroad@alpha.service"
+    unit.write_text(text.replace("/opt/postroad/bin/postroad", "/bin/true"))
+    done = subprocess.run(
+        [tool("systemd-analyze"), "verify", "--man=no", "--recursive-errors=no", str(unit)],
+        capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "postroad@alpha" not in done.stderr
