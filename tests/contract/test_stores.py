@@ -15,6 +15,7 @@ from tests.contract.store_early_behaviour import EarlyBehaviour
 from tests.contract.store_handling_behaviour import HeldBehaviour, LaneBehaviour
 from tests.contract.store_inbox_behaviour import RefusalBehaviour, StreamBehaviour
 from tests.contract.store_lending_behaviour import LendingBehaviour
+from tests.contract.store_operator_behaviour import OperatorBehaviour
 from tests.contract.store_outbox_behaviour import (
     IdempotencyBehaviour,
     OutboxBehaviour,
@@ -46,6 +47,7 @@ class StoreBehaviour(
     StreamBehaviour,
     RefusalBehaviour,
     QueueBehaviour,
+    OperatorBehaviour,
     StretchBehaviour,
     BoundPagesBehaviour,
     BesideBehaviour,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -181,7 +181,7 @@ class StoreOperations:
         limit: int = 100,
     ) -> list[DeadLetter]:
         """Dead letters in the order they died; `after` continues a list."""
-        return await self.store.read(query.list_dead, queue, reason, after, limit)
+        return await self.store.read(query.list_dead, queue, after, limit, reason)
 
     async def dead_groups(self) -> list[DeadGroup]:
         """Dead letters by queue and by what they died of, those that are many first."""
@@ -206,7 +206,7 @@ class StoreOperations:
 
         def find(database: Database) -> list[DeadLetter]:
             after = query.last_dead(database) - _SEARCHED_MAX
-            letters = query.list_dead(database, None, None, after, _SEARCHED_MAX)
+            letters = query.list_dead(database, None, after, _SEARCHED_MAX)
             named = query.find_dead(database, id)
             found = [it for it in letters if it.letter.id == id and it.id != id]
             return found if named is None else [named, *found]
@@ -217,6 +217,10 @@ class StoreOperations:
         """Have a dead letter delivered or handled once more, as if it were new."""
         await self.store.write(lambda ledger: _revive(ledger, _remove(ledger, id)))
 
+    async def retry_some_dead(self, ids: Iterable[int]) -> int:
+        """Do that with those of them that are there, all at once; returns how many."""
+        return await self.store.write(partial(_act, ids=[*dict.fromkeys(ids)], action=_revive))
+
     async def retry_all_dead(self, queue: str | None = None, *, reason: str | None = None) -> int:
         """Do that with all of them, or all of one queue or reason; returns how many."""
         return await self._each_dead(queue, reason, _revive)
@@ -225,20 +229,17 @@ class StoreOperations:
         """Forget a dead letter."""
         await self.store.write(lambda ledger: _remove(ledger, id))
 
+    async def drop_some_dead(self, ids: Iterable[int]) -> int:
+        """Forget those of them that are there, all at once; returns how many."""
+        return await self.store.write(partial(_act, ids=[*dict.fromkeys(ids)], action=_leave))
+
     async def drop_all_dead(self, queue: str | None = None, *, reason: str | None = None) -> int:
         """Forget all of them, or all of one queue or reason; returns how many."""
-        return await self._each_dead(queue, reason, lambda ledger, dead: None)
+        return await self._each_dead(queue, reason, _leave)
 
     async def _each_dead(
         self, queue: str | None, reason: str | None, action: Callable[[Ledger, DeadLetter], None]
     ) -> int:
-        def act(ledger: Ledger, ids: list[int]) -> int:
-            # Some may have been retried or dropped meanwhile.
-            found = [dead for id in ids if (dead := ledger.dead.remove(id)) is not None]
-            for dead in found:
-                action(ledger, dead)
-            return len(found)
-
         # Those that die meanwhile are left for the next time.
         last = await self.store.read(query.last_dead)
         count = after = 0
@@ -246,7 +247,7 @@ class StoreOperations:
             queue, reason=reason, after=after, limit=_DEAD_AT_ONCE
         ):
             ids = [it.id for it in dead if it.id <= last]
-            count += await self.store.write(partial(act, ids=ids))
+            count += await self.store.write(partial(_act, ids=ids, action=action))
             after = dead[-1].id
             if after >= last:
                 break
@@ -313,6 +314,18 @@ def _count_all(database: Database) -> tuple[list, list, int]:  # type: ignore[ty
 def _depth(database: Database, queue: str) -> int:
     id, _ = query.list_queues(database).get(queue, (0, False))
     return query.count_pending(database, id)
+
+
+def _act(ledger: Ledger, ids: list[int], action: Callable[[Ledger, DeadLetter], None]) -> int:
+    # Some may have been retried or dropped meanwhile.
+    found = [dead for id in ids if (dead := ledger.dead.remove(id)) is not None]
+    for dead in found:
+        action(ledger, dead)
+    return len(found)
+
+
+def _leave(ledger: Ledger, dead: DeadLetter) -> None:
+    """Do nothing with a dead letter: it is removed already."""
 
 
 def _remove(ledger: Ledger, id: int) -> DeadLetter:

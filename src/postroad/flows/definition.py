@@ -20,6 +20,7 @@ from typing import (
 import msgspec
 
 from postroad.core.errors import ConfigError, UsageError
+from postroad.core.json_schemas import json_schema
 
 from . import values
 from .messages import is_name
@@ -176,12 +177,7 @@ class Definition(Generic[P, R_co]):
             else (it.name, types.get(it.name, Any), it.default)
             for it in parameters
         ]
-        try:
-            form = msgspec.defstruct("Arguments", fields, kw_only=True)
-            (schema,), components = msgspec.json.schema_components([form])
-        except (TypeError, ValueError):
-            return None
-        return {**components.pop("Arguments"), "$defs": components} if schema else None
+        return json_schema(msgspec.defstruct("Arguments", fields, kw_only=True))
 
     @property
     def result_type(self) -> Any:

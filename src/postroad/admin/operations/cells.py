@@ -7,11 +7,25 @@ from typing import Annotated
 
 import msgspec
 
-from postroad.cells import CellAddress, CellDomain, CellPath, RouteType, select_routes
+from postroad.admin.errors import NotFound
+from postroad.cells import (
+    CellAddress,
+    CellDomain,
+    CellPath,
+    NoSuchCell,
+    RouteType,
+    select_routes,
+)
 from postroad.cells.cell_views import taken_by, view_cell
 from postroad.cells.probes import domains_of
 from postroad.cells.probes import ping as send_ping
-from postroad.core.errors import ConfigError, MessagingError, PostroadError
+from postroad.core.errors import (
+    ConfigError,
+    MessagingError,
+    PostroadError,
+    RemoteHandlerFailure,
+    UsageError,
+)
 
 from .limits import Seconds
 from .office import Office
@@ -234,7 +248,14 @@ async def _tell_system(office: Office, command: str, cell: str) -> CommandView:
     if address.is_domain:
         raise ConfigError(f"{cell!r} is no cell: say which of its cells")
     system = f"{_SYSTEM}@{address.domain}"
-    return CommandView(text=await domain.command(system, f"{command} {address.cell}"))
+    try:
+        return CommandView(text=await domain.command(system, f"{command} {address.cell}"))
+    except RemoteHandlerFailure as error:
+        if error.remote_code == NoSuchCell.code:
+            raise NotFound(error.detail) from None
+        if error.remote_code == ConfigError.code:
+            raise UsageError(error.detail) from None
+        raise
 
 
 async def _ping(

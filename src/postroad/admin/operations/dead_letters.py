@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from postroad.admin.bodies import show_body
@@ -97,12 +99,10 @@ async def count_dead(
     if ids is None:
         return CountView(count=await office.mail.count_dead(queue, reason=reason))
     count = 0
-    for id in dict.fromkeys(map(to_number, ids)):
-        try:
+    for id in _numbers(ids):
+        with suppress(NoSuchDeadLetter):
             await office.mail.dead_letter(id)
-        except NoSuchDeadLetter:
-            continue
-        count += 1
+            count += 1
     return CountView(count=count)
 
 
@@ -119,10 +119,7 @@ async def retry_dead(
     """
     if ids is None:
         return CountView(count=await office.mail.retry_all_dead(queue, reason=reason))
-    numbers = [to_number(it) for it in ids]
-    for number in numbers:
-        await office.mail.retry_dead(number)
-    return CountView(count=len(numbers))
+    return _counted(await office.mail.retry_some_dead(_numbers(ids)), ids)
 
 
 @operation("dlq.drop", Effect.DANGER, scope="dlq.count")
@@ -135,10 +132,17 @@ async def drop_dead(
     """Forget dead letters: those of the ids, or all of a queue, of a reason, or all there are."""
     if ids is None:
         return CountView(count=await office.mail.drop_all_dead(queue, reason=reason))
-    numbers = [to_number(it) for it in ids]
-    for number in numbers:
-        await office.mail.drop_dead(number)
-    return CountView(count=len(numbers))
+    return _counted(await office.mail.drop_some_dead(_numbers(ids)), ids)
+
+
+def _counted(count: int, ids: list[str]) -> CountView:
+    if ids and not count:
+        raise NoSuchDeadLetter(f"there is no dead letter {' or '.join(ids[:5])}")
+    return CountView(count=count)
+
+
+def _numbers(ids: list[str]) -> list[int]:
+    return [*dict.fromkeys(map(to_number, ids))]
 
 
 def _view(dead: DeadLetter) -> DeadView:

@@ -6,13 +6,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from postroad.admin.errors import NotFound, nearest
 from postroad.core.errors import ConfigError
+from postroad.services import Service
+from postroad.services.action_schemas import action_schemas, described
 from postroad.services.endpoints import EndpointList
-from postroad.services.params_json import json_schema_of
 from postroad.services.schema import ActionInfo, Visibility
 
 from .limits import Seconds
@@ -120,14 +122,31 @@ async def list_actions(office: Office, service: str | None = None) -> list[Actio
     """Actions that can be called, of all services or of one, with the schema of their params."""
     if service is not None:
         await show_service(office, service)
+    broker = office.node.broker
+    schemas: dict[str, Any] = {}
+    for it in broker.services():
+        schemas |= _own_schemas(it)
     return [
         view
-        for it in sorted(office.node.broker.registry.actions, key=lambda it: it.name)
-        for view in _actions(it, service)
+        for it in sorted(broker.registry.actions, key=lambda it: it.name)
+        for view in _actions(it, service, schemas.get(it.name))
     ]
 
 
-def _actions(found: EndpointList[ActionInfo], service: str | None) -> Iterator[ActionView]:
+def _own_schemas(service: Service) -> dict[str, Any]:
+    """What the methods of a service of this node say they take; found out once."""
+    found = _schemas.get(service)
+    if found is None:
+        found = _schemas[service] = action_schemas(service)
+    return found
+
+
+_schemas: WeakKeyDictionary[Service, dict[str, Any]] = WeakKeyDictionary()
+
+
+def _actions(
+    found: EndpointList[ActionInfo], service: str | None, schema: dict[str, Any] | None
+) -> Iterator[ActionView]:
     endpoints = [it for it in found if service in (None, it.service) and _is_shown(it.info)]
     if not endpoints or (service is None and found.name.startswith("$")):
         return
@@ -138,7 +157,7 @@ def _actions(found: EndpointList[ActionInfo], service: str | None) -> Iterator[A
         service=first.service,
         nodes=[it.node_id for it in endpoints],
         available=sum(it.is_accepting for it in endpoints),
-        schema=_schema(definition.get("params")),
+        schema=schema or described(definition.get("params")),
         description=str(definition.get("description", "")),
         is_cached=bool(definition.get("cache")),
     )
@@ -146,16 +165,6 @@ def _actions(found: EndpointList[ActionInfo], service: str | None) -> Iterator[A
 
 def _is_shown(action: ActionInfo) -> bool:
     return action.visibility is not Visibility.PRIVATE
-
-
-def _schema(params: Any) -> dict[str, Any] | None:
-    if not isinstance(params, dict | list):
-        return None
-    try:
-        return json_schema_of(params)
-    except ConfigError:
-        # It was written for a validator of its own.
-        return None
 
 
 @operation("service.events")

@@ -308,7 +308,7 @@ def find_dead(database: Database, id: int) -> DeadLetter | None:
 
 
 def list_dead(
-    database: Database, queue: str | None, reason: str | None, after: int, limit: int
+    database: Database, queue: str | None, after: int, limit: int, reason: str | None = None
 ) -> list[DeadLetter]:
     """Dead letters in the order they died, those after a number."""
     where, parameters = _only(queue, reason)

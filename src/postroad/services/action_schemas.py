@@ -1,0 +1,41 @@
+"""What the actions of a service take, as JSON Schema: from their schemas, or from type hints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postroad.core.errors import ConfigError
+from postroad.core.json_schemas import json_schema
+
+from .describing import NO_SERVICE_NAME_PREFIX
+from .method_params import MethodHandler
+from .params_json import JsonSchema, json_schema_of
+from .schema import action_name_of
+from .service import Service, actions_of
+
+
+def action_schemas(service: Service) -> dict[str, JsonSchema]:
+    """The schemas of the params of a service that runs, by the full names of its actions.
+
+    Actions that take no params, or say nothing of them, are not in it.
+    """
+    found: dict[str, JsonSchema] = {}
+    has_prefix = service.settings.get(NO_SERVICE_NAME_PREFIX) is not True
+    for raw_name, method, options in actions_of(service):
+        name = action_name_of(service.full_name, raw_name, has_prefix=has_prefix)
+        type = MethodHandler(method, options.params, place=name).type
+        schema = described(options.params) if type is None else json_schema(type)
+        if schema is not None:
+            found[name] = schema
+    return found
+
+
+def described(params: Any) -> JsonSchema | None:
+    """The schema of params in the notation of the original system; None if it is none."""
+    if not isinstance(params, dict | list):
+        return None
+    try:
+        return json_schema_of(params)
+    except ConfigError:
+        # It was written for a validator of its own.
+        return None

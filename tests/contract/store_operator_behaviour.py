@@ -1,0 +1,267 @@
+"""What every store does for operators: mail that is moved, paused, counted and tried again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from postroad.core.errors import ConfigError, NoSuchDeadLetter, UsageError
+from postroad.durable import DeadGroup, Letter, Reason, Store, StoreOperations
+from postroad.durable.store import queries as query
+from postroad.durable.store.ledger import Ledger, News
+from postroad.durable.store.rows import RETRIED_HEADER
+from postroad.durable.store.schema import MIGRATIONS
+from tests.contract.store_behaviour import Place
+from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered, queue_id
+from tests.contract.store_queue_behaviour import finish
+from tests.durable_nodes import (
+    NOW_MS,
+    PEER,
+    QUEUE,
+    SENDER,
+    make_aside,
+    make_letter,
+    opened,
+    post,
+    put,
+)
+
+OTHER = "other"
+
+
+async def bury(store: Store, *kinds: tuple[str, str, str]) -> None:
+    """Make dead letters of these queues, reasons and details, one after the other."""
+
+    def write(ledger: Ledger) -> None:
+        for place, (queue, reason, detail) in enumerate(kinds):
+            letter = make_letter(place + 1, queue=queue)
+            ledger.dead.add_inbound(SENDER, letter, reason, detail, 1, NOW_MS + place)
+
+    await store.write(write)
+
+
+async def die(store: Store, letter: Letter) -> None:
+    await store.write(
+        lambda ledger: ledger.dead.add_inbound(SENDER, letter, Reason.FAILED, "", 1, NOW_MS)
+    )
+
+
+class OperatorBehaviour:
+    """What operators do."""
+
+    async def test_messages_are_moved_in_order_to_another_queue(self, store: Store) -> None:
+        await put(store, *numbered(3))
+        await put(store, *numbered(2, 4), sender="somebody")
+        await put(store, make_letter(6, queue=OTHER))
+        (page, _) = await inbox(store)
+        await finish(store, page, 1)
+        assert await StoreOperations(store).move(QUEUE, OTHER) == 4
+        assert (await ids(store), await ids(store, OTHER)) == ([], [6, 1, 3, 4, 5])
+        moved = await store.read(query.browse_queue, OTHER, 10)
+        assert {it.queue for it in moved} == {OTHER}
+        senders = [it.sender for it in await inbox(store, OTHER)]
+        assert senders == [SENDER, SENDER, "somebody"]
+
+    async def test_some_are_moved_and_the_others_stay(self, store: Store) -> None:
+        await put(store, *numbered(5))
+        held: list[dict[str, int]] = []
+        operations = StoreOperations(store)
+        assert await operations.move(QUEUE, OTHER, limit=2) == 2
+        assert (await ids(store), await ids(store, OTHER)) == ([3, 4, 5], [1, 2])
+        store.audience.add(lambda news: held.append(dict(news.held)))
+        assert await operations.move(QUEUE, OTHER, limit=10) == 3
+        assert (await ids(store), await ids(store, OTHER)) == ([], [1, 2, 3, 4, 5])
+        # What a sender has here is counted: it leaves one queue and comes into the other.
+        assert list(held[0]) == [SENDER]
+        assert await store.read(query.sizes_by_sender) == {
+            SENDER: sum(page.size for page in await inbox(store, OTHER))
+        }
+
+    async def test_what_waited_for_a_retry_is_moved_as_if_new(self, store: Store) -> None:
+        letter = make_letter(1, key="k")
+        later = make_letter(3, due_ms=NOW_MS + 60_000)
+
+        def write(ledger: Ledger) -> None:
+            ledger.queues.set_aside(make_aside(letter, failures=2, holds_key=True))
+
+        await store.write(write)
+        await put(store, make_letter(2, key="k"), later)
+        assert await StoreOperations(store).move(QUEUE, OTHER) == 3
+        assert (await ids(store), await asides(store)) == ([], [])
+        # It is the first of its key again, and what is not due is not.
+        assert await ids(store, OTHER) == [1, 2, 3]
+        id = await queue_id(store, OTHER)
+        (waiting,) = await store.read(query.read_aside, OTHER, id, NOW_MS * 2, NOW_MS * 2, 9)
+        assert (waiting.letter.id, waiting.failures) == (3, 0)
+        assert await store.read(query.held_keys, id) == {}
+
+    async def test_many_large_messages_are_moved_page_by_page(self, store: Store) -> None:
+        body = bytes(400_000)
+        await put(store, *(make_letter(number, body=body) for number in range(1, 8)))
+        assert await StoreOperations(store).move(QUEUE, OTHER) == 7
+        assert await ids(store, OTHER) == [1, 2, 3, 4, 5, 6, 7]
+        assert all(page.size < 2_000_000 for page in await inbox(store, OTHER))
+
+    async def test_nothing_is_moved_into_itself_or_while_it_is_consumed(self, store: Store) -> None:
+        await put(store, *numbered(1))
+        operations = StoreOperations(store)
+        with pytest.raises(ConfigError, match="into itself"):
+            await operations.move(QUEUE, QUEUE)
+        store.claim(QUEUE, "a consumer")
+        with pytest.raises(UsageError, match="pause it"):
+            await operations.move(QUEUE, OTHER)
+        store.release(QUEUE)
+        assert await operations.move("nobody", OTHER) == 0
+        assert await ids(store) == [1]
+
+    async def test_a_message_is_found_by_its_id(self, store: Store) -> None:
+        await put(store, *numbered(3))
+        operations = StoreOperations(store)
+        assert [it.id for it in await operations.find_letters(QUEUE, 2)] == [2]
+        assert await operations.find_letters(QUEUE, 9) == []
+        assert await operations.find_letters(OTHER, 2) == []
+
+    async def test_a_paused_bridge_is_remembered(self, place: Place) -> None:
+        async with opened(place.store()) as store:
+            await post(store, PEER, b"1")
+            operations = StoreOperations(store)
+            assert not (await operations.statistics()).peers[PEER].is_paused
+            await operations.pause_bridge(PEER)
+            await operations.pause_bridge("never-heard-of")
+        async with opened(place.store()) as store:
+            operations = StoreOperations(store)
+            peers = (await operations.statistics()).peers
+            assert {name: it.is_paused for name, it in peers.items()} == {
+                PEER: True,
+                "never-heard-of": True,
+            }
+            peer = await store.read(query.find_peer, PEER)
+            assert peer is not None
+            assert await store.read(query.read_pages_of_epoch, peer.id, 0, 9) == (None, [])
+            await operations.resume_bridge(PEER)
+            epoch, pages = await store.read(query.read_pages_of_epoch, peer.id, 0, 9)
+            assert (epoch, len(pages)) == (1, 1)
+
+    async def test_a_peer_that_is_paused_can_be_posted_to(self, store: Store) -> None:
+        operations = StoreOperations(store)
+        await operations.pause_bridge(PEER)
+        await post(store, PEER, b"1", b"2")
+        statistics = (await operations.statistics()).peers[PEER]
+        assert (statistics.depth, statistics.is_paused) == (2, True)
+
+    async def test_dead_letters_by_what_they_died_of(self, store: Store) -> None:
+        await bury(
+            store,
+            (QUEUE, Reason.FAILED, "ValueError"),
+            (QUEUE, Reason.FAILED, "KeyError"),
+            (OTHER, Reason.FAILED, "ValueError"),
+            (QUEUE, Reason.EXPIRED, ""),
+            (QUEUE, Reason.FAILED, "ValueError"),
+        )
+        operations = StoreOperations(store)
+        assert await operations.dead_groups() == [
+            _group(QUEUE, Reason.FAILED, "ValueError", 2, 0, 4),
+            _group(QUEUE, Reason.EXPIRED, "", 1, 3, 3),
+            _group(QUEUE, Reason.FAILED, "KeyError", 1, 1, 1),
+            _group(OTHER, Reason.FAILED, "ValueError", 1, 2, 2),
+        ]
+        assert await operations.count_dead() == 5
+        assert await operations.count_dead(QUEUE) == 4
+        assert await operations.count_dead(reason=Reason.FAILED) == 4
+        assert await operations.count_dead(OTHER, reason=Reason.EXPIRED) == 0
+        expired = await operations.dead_letters(QUEUE, reason=Reason.EXPIRED)
+        assert [it.letter.id for it in expired] == [4]
+
+    async def test_dead_letters_of_a_reason_are_tried_again_or_dropped(self, store: Store) -> None:
+        kinds = [(QUEUE, reason, "") for reason in (Reason.FAILED, Reason.EXPIRED, Reason.FAILED)]
+        await bury(store, *kinds)
+        operations = StoreOperations(store)
+        assert await operations.retry_all_dead(reason=Reason.FAILED) == 2
+        assert await ids(store) == [1, 3]
+        assert await operations.drop_all_dead(OTHER, reason=Reason.EXPIRED) == 0
+        assert await operations.drop_all_dead(QUEUE, reason=Reason.EXPIRED) == 1
+        assert await operations.count_dead() == 0
+
+    async def test_some_dead_letters_are_tried_again_or_dropped(self, store: Store) -> None:
+        await bury(store, *([(QUEUE, Reason.FAILED, "")] * 4))
+        operations = StoreOperations(store)
+        first, second, third, _ = [it.id for it in await operations.dead_letters()]
+        assert await operations.retry_some_dead([first, third, first, 99]) == 2
+        assert await operations.drop_some_dead([first, second]) == 1
+        assert await operations.count_dead() == 1
+        assert await ids(store) == [1, 3]
+
+    async def test_a_dead_letter_knows_how_often_it_was_tried_again(self, store: Store) -> None:
+        await bury(store, (QUEUE, Reason.FAILED, ""))
+        operations = StoreOperations(store)
+        for retried in range(3):
+            (dead,) = await operations.dead_letters()
+            assert dead.retried == retried
+            await operations.retry_dead(dead.id)
+            (letter,) = await store.read(query.browse_queue, QUEUE, 9)
+            assert letter.headers == {RETRIED_HEADER: str(retried + 1)}
+            await store.write(lambda ledger: ledger.queues.purge(QUEUE))
+            await die(store, letter)
+        with pytest.raises(NoSuchDeadLetter):
+            await operations.dead_letter(99)
+
+    async def test_nonsense_of_a_sender_counts_for_nothing(self, store: Store) -> None:
+        letter = make_letter(1, headers={RETRIED_HEADER: "²", "colour": "red"})
+
+        await die(store, letter)
+        operations = StoreOperations(store)
+        (dead,) = await operations.dead_letters()
+        assert dead.retried == 0
+        await operations.retry_dead(dead.id)
+        (again,) = await store.read(query.browse_queue, QUEUE, 9)
+        assert again == msgspec.structs.replace(
+            letter, headers={"colour": "red", RETRIED_HEADER: "1"}
+        )
+
+    async def test_a_dead_letter_is_found_by_its_message(self, store: Store) -> None:
+        await bury(store, *([(QUEUE, Reason.FAILED, "")] * 3))
+        operations = StoreOperations(store)
+        await operations.drop_dead((await operations.dead_letters())[0].id)
+        # The second dead letter is about the second message.
+        assert [it.id for it in await operations.find_dead(2)] == [2]
+        assert await operations.find_dead(1) == []
+        await die(store, make_letter(1))
+        (found,) = await operations.find_dead(1)
+        assert found.letter.id == 1
+
+    async def test_a_store_of_an_earlier_version_is_brought_up_to_date(self, place: Place) -> None:
+        async with opened(place.store()) as store:
+            await post(store, PEER, b"1")
+            assert len(MIGRATIONS) >= 2
+
+            def go_back(ledger: Ledger) -> None:
+                ledger.database.execute("ALTER TABLE postroad_peers DROP COLUMN is_paused")
+                ledger.database.execute("DROP INDEX postroad_dead_kind")
+                ledger.database.execute(
+                    "UPDATE postroad_meta SET value = '1' WHERE name = 'schema'"
+                )
+
+            await store.write(go_back)
+        async with opened(place.store()) as store:
+            operations = StoreOperations(store)
+            assert (await operations.statistics()).peers[PEER].depth == 1
+            await operations.pause_bridge(PEER)
+            assert (await operations.statistics()).peers[PEER].is_paused
+
+    async def test_others_hear_of_what_was_moved(self, store: Store) -> None:
+        await put(store, *numbered(2))
+        news: list[News] = []
+        store.audience.add(news.append)
+        await StoreOperations(store).move(QUEUE, OTHER)
+        assert [page.queue for it in news for page in it.arrived] == [OTHER]
+
+
+def _group(queue: str, reason: str, detail: str, count: int, oldest: int, newest: int) -> DeadGroup:
+    return DeadGroup(
+        queue=queue,
+        reason=reason,
+        detail=detail,
+        count=count,
+        oldest_ms=NOW_MS + oldest,
+        newest_ms=NOW_MS + newest,
+    )

@@ -1,0 +1,180 @@
+"""What operators do to the mail of nodes that run: bridges that rest, queues that are moved."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from postroad.core.errors import UsageError
+from postroad.durable import Message, Transaction
+from postroad.durable.bridge import Phase
+
+from .mail_pairs import (
+    AT_ONCE,
+    Recorder,
+    Station,
+    eventually,
+    numbers_of,
+    post_numbers,
+    running_pair,
+    running_station,
+    until_dead,
+    until_empty,
+    until_waiting,
+)
+from .test_external_bridge import BridgeProcess
+
+pytestmark = pytest.mark.integration
+
+
+async def until_paused(station: Station, peer: str = "beta") -> None:
+    async def is_paused() -> bool:
+        health = {it.peer: it.phase for it in (await station.mail.bridges()).bridges}
+        return health.get(peer) == Phase.PAUSED
+
+    await eventually(is_paused, "the bridge rests")
+
+
+async def waiting_for(station: Station, peer: str = "beta") -> int:
+    return (await station.mail.statistics()).peers[peer].depth
+
+
+async def test_nothing_is_sent_while_a_bridge_is_paused(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        await post_numbers(alpha, "beta", range(3))
+        assert numbers_of(await recorder.until(3)) == [0, 1, 2]
+        await until_empty(alpha.mail, "beta")
+        await alpha.mail.pause_bridge("beta")
+        await until_paused(alpha)
+        await post_numbers(alpha, "beta", range(3, 6))
+        await until_paused(alpha)
+        assert (await waiting_for(alpha), len(recorder.messages)) == (3, 3)
+        await alpha.mail.resume_bridge("beta")
+        assert numbers_of(await recorder.until(6)) == [0, 1, 2, 3, 4, 5]
+        await until_empty(alpha.mail, "beta")
+
+
+async def test_a_bridge_is_paused_in_the_midst_of_sending(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        posting = asyncio.create_task(post_numbers(alpha, "beta", range(2_000)))
+        await recorder.until(1)
+        await alpha.mail.pause_bridge("beta")
+        await posting
+        await until_paused(alpha)
+        await alpha.mail.resume_bridge("beta")
+        assert numbers_of(await recorder.until(2_000)) == [*range(2_000)]
+
+
+async def test_a_bridge_stays_paused_after_a_restart(tmp_path: Path) -> None:
+    async with running_station("beta", tmp_path) as beta:
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        async with running_station("alpha", tmp_path, beta) as alpha:
+            beta.meet(alpha)
+            await alpha.mail.pause_bridge("beta")
+            await post_numbers(alpha, "beta", range(2))
+        async with running_station("alpha", tmp_path, beta) as alpha:
+            await until_paused(alpha)
+            assert (await waiting_for(alpha), recorder.messages) == (2, [])
+            await alpha.mail.resume_bridge("beta")
+            assert numbers_of(await recorder.until(2)) == [0, 1]
+
+
+async def test_a_bridge_process_of_its_own_rests_too(tmp_path: Path) -> None:
+    async with (
+        running_station("beta", tmp_path) as beta,
+        running_station("alpha", tmp_path, beta, bridge=False) as alpha,
+    ):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        bridge = await BridgeProcess.start(tmp_path, alpha)
+        try:
+            assert "Carrying the mail" in await bridge.line()
+            await post_numbers(alpha, "beta", range(2))
+            await recorder.until(2)
+            await until_empty(alpha.mail, "beta")
+            await alpha.mail.pause_bridge("beta")
+            await post_numbers(alpha, "beta", range(2, 4))
+            await until_paused(alpha)
+            assert (await waiting_for(alpha), len(recorder.messages)) == (2, 2)
+            await alpha.mail.resume_bridge("beta")
+            assert numbers_of(await recorder.until(4)) == [0, 1, 2, 3]
+        finally:
+            await bridge.kill()
+
+
+async def test_a_queue_in_use_is_moved_only_while_it_rests(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(message: Message, tx: Transaction) -> None:
+            begun.set()
+            await go_on.wait()
+
+        await alpha.mail.consume("orders", work)
+        await post_numbers(alpha, "alpha", range(5))
+        await begun.wait()
+        with pytest.raises(UsageError, match="pause it"):
+            await alpha.mail.move("orders", "elsewhere")
+        await alpha.mail.pause("orders")
+        # One is still being handled, and must not come a second time.
+        with pytest.raises(UsageError, match="in hand"):
+            await alpha.mail.move("orders", "elsewhere")
+        go_on.set()
+        await until_waiting(alpha.mail, "orders", 4)
+
+        async def moved() -> bool:
+            try:
+                return await alpha.mail.move("orders", "elsewhere") == 4
+            except UsageError:
+                return False
+
+        await eventually(moved, "nothing is in hand any more")
+        recorder = Recorder()
+        await alpha.mail.consume("elsewhere", recorder)
+        assert numbers_of(await recorder.until(4)) == [1, 2, 3, 4]
+        # The queue that was emptied goes on with what comes from now on.
+        begun.clear()
+        await alpha.mail.resume("orders")
+        await post_numbers(alpha, "alpha", [9])
+        async with asyncio.timeout(10):
+            await begun.wait()
+
+
+async def test_a_message_that_dies_again_says_so(tmp_path: Path) -> None:
+    async with running_pair(tmp_path) as (alpha, beta):
+        recorder = Recorder(failures=6)
+        await beta.mail.consume("orders", recorder, retry=AT_ONCE)
+        await alpha.mail.post("beta", "orders", b"tea", headers={"colour": "green"})
+        await until_dead(beta.mail, 1)
+        (dead,) = await beta.mail.dead_letters()
+        assert dead.retried == 0
+        await beta.mail.retry_dead(dead.id)
+        await eventually(lambda: _has_died_again(beta), "it dies again")
+        await beta.mail.retry_all_dead()
+        await recorder.until(1)
+        headers = recorder.messages[0].headers
+        assert headers == {"colour": "green", "postroad-retried": "2"}
+
+
+async def _has_died_again(station: Station) -> bool:
+    dead = await station.mail.dead_letters()
+    return [it.retried for it in dead] == [1]
+
+
+async def test_what_a_peer_refused_says_how_often_it_was_tried_again(tmp_path: Path) -> None:
+    async with running_pair(tmp_path, accept=("open",)) as (alpha, _):
+        await alpha.mail.post("beta", "closed", b"tea")
+        for retried in range(3):
+
+            async def is_dead(expected: int = retried) -> bool:
+                return [it.retried for it in await alpha.mail.dead_letters()] == [expected]
+
+            await eventually(is_dead, f"it has died {retried + 1} times")
+            await alpha.mail.retry_all_dead()
