@@ -27,6 +27,7 @@ BENCHMARKS = {
     "durable": "benchmarks.durable",
     "flows": "benchmarks.flows",
     "messaging": "benchmarks.messaging",
+    "node": "benchmarks.node",
     "pipeline": "benchmarks.pipeline",
     "services": "benchmarks.services",
 }
