@@ -1,6 +1,6 @@
 """What operators do and see: each action once, for the command line, the dashboard and programs."""
 
-from postroad.core.errors import PostroadError
+from postroad.core.errors import MissingExtra, PostroadError
 
 from .certificates import (
     NODE_DAYS,
@@ -19,6 +19,7 @@ __all__ = [
     "ROOT_DAYS",
     "ROOT_NAME",
     "CertificateStatus",
+    "MissingExtra",
     "NodeCertificate",
     "PostroadError",
     "TrustRoot",

@@ -1,4 +1,4 @@
-"""`postroad bridge`: the bridges of a node as a process of their own."""
+"""`postroad bridge run`: the bridges of a node as a process of their own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from postroad.admin.mail import BridgeSettings, TlsConfig, run, run_bridge
+from postroad.admin import mail
 
 
-@click.command()
+@click.command("run")
 @click.option("--cluster", required=True, help="Name of the cluster.")
 @click.option("--node", required=True, help="Name of the node whose mail is carried.")
 @click.option("--node-address", required=True, metavar="HOST:PORT", help="Where the node is.")
@@ -17,7 +17,7 @@ from postroad.admin.mail import BridgeSettings, TlsConfig, run, run_bridge
 @click.option("--bind", default="127.0.0.1:0", show_default=True, help="Where to listen.")
 @click.option("--certs", type=click.Path(path_type=Path), help="Directory with certificates.")
 @click.option("--take-over", is_flag=True, help="Go on although another bridge has the store.")
-def bridge(
+def run(
     cluster: str,
     node: str,
     node_address: str,
@@ -34,15 +34,15 @@ def bridge(
 
     \b
     Example:
-      postroad bridge --cluster demo --node alpha --node-address 10.0.0.1:26502 --store alpha.db
+      postroad bridge run --cluster demo --node alpha --node-address 10.0.0.1:26502 --store alpha.db
     """
     tls = None
     if certs is not None:
         name = f"{node}.bridge"
-        tls = TlsConfig(
+        tls = mail.TlsConfig(
             certificate=certs / f"{name}.pem", key=certs / f"{name}.key", trust=certs / "ca.pem"
         )
-    settings = BridgeSettings(
+    settings = mail.BridgeSettings(
         cluster=cluster,
         node=node,
         node_address=node_address,
@@ -51,8 +51,8 @@ def bridge(
         tls=tls,
         take_over=take_over,
     )
-    run(
-        run_bridge(
+    mail.run(
+        mail.run_bridge(
             settings,
             lambda address, token: click.echo(
                 f"Carrying the mail of {node} from {address}, token {token}; Ctrl-C stops."

@@ -6,6 +6,7 @@ runs or its own help is asked for, so ``postroad --help`` stays fast however man
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from postroad._version import __version__
-from postroad.admin import PostroadError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 EXIT_OK = 0
 EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_UNHEALTHY = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, what shells report for a program stopped by Ctrl-C.
 
 
@@ -28,6 +31,7 @@ class LazyCommand(NamedTuple):
 
     target: str
     summary: str
+    section: str = "Commands"
 
     def load(self) -> click.Command:
         """Import the module and return the command."""
@@ -51,8 +55,17 @@ class LazyGroup(click.Group):
         return None if entry is None else entry.load()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.table[name].summary) for name in sorted(self.table)])
+        # As wide in every section, so that all summaries stand below one another.
+        longest = max(map(len, self.table), default=0)
+        for section in dict.fromkeys(it.section for it in self.table.values()):
+            with formatter.section(section):
+                formatter.write_dl(
+                    [
+                        (name.ljust(longest), entry.summary)
+                        for name, entry in sorted(self.table.items())
+                        if entry.section == section
+                    ]
+                )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -69,23 +82,70 @@ class LazyGroup(click.Group):
         return f" Did you mean {close[0]!r}?" if close else ""
 
 
+_NODES, _WORK, _LOOK, _TOOLS = "Nodes", "What nodes do", "Looking", "Tools"
+
+
+def _noun(name: str, summary: str, section: str) -> LazyCommand:
+    """A group made of the operations on one thing."""
+    return LazyCommand(f"postroad.cli.nouns:{name}", summary, section)
+
+
 COMMANDS = {
-    "bridge": LazyCommand(
-        "postroad.cli.bridge:bridge", "Carry the mail of a node, as a process of its own."
-    ),
+    "cluster": _noun("cluster", "Members of the cluster, and how they see one another.", _NODES),
     "certs": LazyCommand(
-        "postroad.cli.certs:certs", "Make and inspect certificates for development clusters."
+        "postroad.cli.certs:certs",
+        "Make and inspect certificates for development clusters.",
+        _NODES,
     ),
-    "flow": LazyCommand(
-        "postroad.cli.flows:flow", "Look at the flows of a node, and help those in need."
+    "context": LazyCommand(
+        "postroad.cli.contexts:context",
+        "Save where nodes are, and choose one for all commands.",
+        _NODES,
     ),
-    "mail": LazyCommand(
-        "postroad.cli.mail:mail", "Look into the mail of a node, and decide about dead letters."
+    "config": LazyCommand(
+        "postroad.cli.config:config", "Show, check and explain the configuration of a node.", _NODES
     ),
-    "pipeline": LazyCommand(
-        "postroad.cli.pipeline:pipeline", "Run pipelines whose every segment is accounted for."
+    "dev": LazyCommand(
+        "postroad.cli.dev:dev", "Run a program here, and again whenever it is saved.", _NODES
     ),
-    "services": LazyCommand("postroad.cli.services:services", "Look at the services of a program."),
+    "new": LazyCommand("postroad.cli.new:new", "Write a small project that works.", _NODES),
+    "node": _noun("node", "Run a node; look at it, drain it, stop it.", _NODES),
+    "bridge": _noun("bridge", "What carries durable messages to other nodes.", _WORK),
+    "call": LazyCommand("postroad.cli.calling:call", "Call an action of a service.", _WORK),
+    "cells": _noun("cells", "Cells, their domains, and the ways between them.", _WORK),
+    "dlq": _noun("dlq", "Dead letters: look at them, try them again, drop them.", _WORK),
+    "emit": LazyCommand("postroad.cli.calling:emit", "Emit an event.", _WORK),
+    "flow": _noun("flow", "Flows: look at them, and help those in need.", _WORK),
+    "pipeline": _noun("pipeline", "Run pipelines whose every segment is accounted for.", _WORK),
+    "queue": _noun("queue", "Queues of durable messages.", _WORK),
+    "service": _noun("service", "Services, their actions and events.", _WORK),
+    "check": LazyCommand(
+        "postroad.cli.checking:check", "Tell monitors in one line whether a node is well.", _LOOK
+    ),
+    "events": LazyCommand("postroad.cli.events:events", "Follow what changes.", _LOOK),
+    "graph": LazyCommand(
+        "postroad.cli.graph:graph", "Draw everything and what it talks to.", _LOOK
+    ),
+    "logs": LazyCommand("postroad.cli.events:logs", "Show what a node says of itself.", _LOOK),
+    "search": _noun("search", "Find anything by its id or name.", _LOOK),
+    "top": LazyCommand("postroad.cli.top:top", "Watch a node at work.", _LOOK),
+    "trace": _noun("trace", "Follow a request from hop to hop.", _LOOK),
+    "bench": LazyCommand("postroad.cli.bench:bench", "Measure how fast nodes are here.", _TOOLS),
+    "completion": LazyCommand(
+        "postroad.cli.completion:completion", "Print what makes a shell complete words.", _TOOLS
+    ),
+    "doctor": LazyCommand(
+        "postroad.cli.doctor:doctor", "Look for what is wrong on this machine.", _TOOLS
+    ),
+    "errors": LazyCommand(
+        "postroad.cli.errors:errors", "Explain an error, or list all of them.", _TOOLS
+    ),
+    "export": LazyCommand(
+        "postroad.cli.export:export", "Describe services and operations for other programs.", _TOOLS
+    ),
+    "shell": LazyCommand(
+        "postroad.cli.shell:shell", "Work with a node by typing, with completion.", _TOOLS
+    ),
 }
 
 
@@ -97,9 +157,9 @@ def postroad() -> None:
     Every command explains itself, with an example: postroad COMMAND --help
 
     \b
-    Example: certificates for two nodes
-      postroad certs init
-      postroad certs issue n1 n2
+    Example: a node to play with, and a look at it
+      postroad dev
+      postroad top
     """
 
 
@@ -111,19 +171,30 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code.
 
-    0 done, 1 failed, 2 wrong usage, 3 done but for dead letters, 130 Ctrl-C.
+    0 done, 1 failed, 2 wrong usage, 3 not found, 4 unhealthy, 130 Ctrl-C.
     """
     try:
         result = postroad.main(list(arguments), prog_name="postroad", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except PostroadError as error:
-        click.echo(f"postroad: {error}", err=True)
-        return EXIT_FAILED
     except click.Abort as error:
         # click turns an end of input at a prompt into the same exception.
         return EXIT_FAILED if isinstance(error.__cause__, EOFError) else EXIT_INTERRUPTED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return _leave_pipe()
+    except Exception as error:
+        # Imported late: whoever only asks for help needs no node.
+        from .failures import tell_failure
+
+        return tell_failure(error)
     return result if isinstance(result, int) else EXIT_OK
+
+
+def _leave_pipe() -> int:
+    """Whoever reads the output has seen enough, as `head` does."""
+    # What is still in the buffer would raise again when Python ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_OK

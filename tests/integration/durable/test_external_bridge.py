@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 
 class BridgeProcess:
-    """`postroad bridge` for node alpha."""
+    """`postroad bridge run` for node alpha."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -37,7 +37,7 @@ class BridgeProcess:
     async def start(cls, directory: Path, alpha: Station, *options: str) -> BridgeProcess:
         paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "postroad", "bridge"),
+            *(sys.executable, "-m", "postroad", "bridge", "run"),
             *("--cluster", CLUSTER, "--node", "alpha", "--node-address", str(alpha.address)),
             *("--store", str(directory / "alpha.db"), *options),
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},

@@ -76,7 +76,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def id_of(path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
-    assert run(["flow", "list", "--store", str(path), "--name", name, "--json"]) == 0
+    assert run(["flow", "ls", "--store", str(path), "--name", name, "--json"]) == 0
     id: str = json.loads(capsys.readouterr().out)[0]["id"]
     return id
 
@@ -100,34 +100,43 @@ def result_of(path: Path, id: str) -> object:
 
 
 def test_flows_are_listed_the_newest_first(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["flow", "list", "--store", str(path)]) == 0
+    assert run(["flow", "ls", "--store", str(path)]) == 0
     heading, parked, waiting = told(capsys)
-    assert heading.split() == ["ID", "STATUS", "NAME", "STARTED", "NOTES"]
+    assert heading.split() == [
+        "ID",
+        "STATUS",
+        "NAME",
+        "STARTED",
+        "CLIENT",
+        "ID",
+        "PROGRESS",
+        "ERROR",
+    ]
     assert parked.split()[1:3] == ["parked", "pay"]
     assert parked.endswith("  ValueError: no paper")
     assert waiting.split()[1:3] == ["running", "approve"]
-    assert waiting.endswith("  as order-7, order seven waits for approval")
+    assert waiting.endswith("  order-7    order seven waits for approval")
 
 
 def test_a_list_is_narrowed_down(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["flow", "list", "--store", str(path), "--status", "parked"]) == 0
+    assert run(["flow", "ls", "--store", str(path), "--status", "parked"]) == 0
     assert [line.split()[2] for line in told(capsys)[1:]] == ["pay"]
     newest = id_of(path, "pay", capsys)
-    assert run(["flow", "list", "--store", str(path), "--before", newest]) == 0
+    assert run(["flow", "ls", "--store", str(path), "--before", newest]) == 0
     assert [line.split()[2] for line in told(capsys)[1:]] == ["approve"]
-    assert run(["flow", "list", "--store", str(path), "--name", "nobody"]) == 0
-    assert told(capsys) == ["No flows."]
-    assert run(["flow", "list", "--store", str(path), "--status", "odd"]) == 2
-    assert run(["flow", "list", "--store", str(path), "--limit", "0"]) == 1
+    assert run(["flow", "ls", "--store", str(path), "--name", "nobody"]) == 0
+    assert told(capsys) == ["None."]
+    assert run(["flow", "ls", "--store", str(path), "--status", "odd"]) == 2
+    assert run(["flow", "ls", "--store", str(path), "--limit", "0"]) == 2
 
 
 def test_a_flow_is_shown_with_its_trouble(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = id_of(path, "pay", capsys)
     assert run(["flow", "show", "--store", str(path), id]) == 0
     lines = told(capsys)
-    assert lines[0] == f"flow {id}: pay, version 1"
+    assert lines[:3] == [f"id: {id}", "name: pay", "version: 1"]
     assert "status: parked" in lines
-    assert "error: ValueError: no paper" in lines
+    assert lines[lines.index("error:") + 1] == "ValueError: no paper"
     assert "Traceback (most recent call last):" in lines
 
 
@@ -135,20 +144,20 @@ def test_the_steps_of_a_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     id = id_of(path, "approve", capsys)
     assert run(["flow", "history", "--store", str(path), id]) == 0
     heading, step = told(capsys)
-    assert heading.split() == ["STEP", "PLACE", "KIND", "NAME", "AT", "RESULT"]
+    assert heading.split() == ["NUMBER", "PLACE", "KIND", "NAME", "AT", "VALUE", "ERROR"]
     assert step.split()[:4] == ["0", "0", "step", "register"]
-    assert step.endswith("'SEVEN'")
+    assert step.endswith("  SEVEN")
     assert run(["flow", "history", "--store", str(path), id, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["value"] == "SEVEN"
     assert run(["flow", "history", "--store", str(path), id_of(path, "pay", capsys)]) == 0
-    assert told(capsys) == ["No steps yet."]
+    assert told(capsys) == ["None."]
 
 
 def test_a_parked_flow_is_tried_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = id_of(path, "pay", capsys)
     assert run(["flow", "retry", "--store", str(path)]) == 2
     assert run(["flow", "retry", "--store", str(path), id, "--all"]) == 2
-    assert "either ids of flows, or --all" in capsys.readouterr().err
+    assert "Say id, or --all." in capsys.readouterr().err
     assert run(["flow", "retry", "--store", str(path), "--all"]) == 0
     assert told(capsys) == ["1 flow will be tried again when the node is started."]
     assert run(["flow", "retry", "--store", str(path), "--all"]) == 0
@@ -174,7 +183,17 @@ def test_killing_is_asked_about(
 ) -> None:
     id = id_of(path, "pay", capsys)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    assert run(["flow", "kill", "--store", str(path), id]) == 130
+    assert run(["flow", "kill", "--store", str(path), id]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("A flow that is killed never goes on. It touches 1 flow.\nGo on? [y/N]")
+    assert told.endswith("Nothing is done.\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert run(["flow", "kill", "--store", str(path), id]) == 2
+    assert "say --yes" in capsys.readouterr().err
+    assert run(["flow", "kill", "--store", str(path), id, "--dry-run"]) == 0
+    assert capsys.readouterr().out == (
+        "Nothing is done. A flow that is killed never goes on. It touches 1 flow.\n"
+    )
     assert status_of(path, id, capsys) == "parked"
 
 
@@ -192,17 +211,15 @@ def test_a_paused_flow_waits_to_be_resumed(path: Path, capsys: pytest.CaptureFix
 
 def test_a_signal_reaches_the_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = id_of(path, "approve", capsys)
-    assert run(["flow", "signal", "--store", str(path), id, "approved", "yes"]) == 2
-    assert "is not JSON" in capsys.readouterr().err
-    assert run(["flow", "signal", "--store", str(path), id, "approved", '"yes"']) == 0
-    assert told(capsys) == [f"Signal approved waits for flow {id}."]
+    assert run(["flow", "signal", "--store", str(path), id, "approved", "yes"]) == 0
+    assert f"id: {id}" in told(capsys)
     assert result_of(path, id) == "yes"
 
 
 def test_a_fork_is_another_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = id_of(path, "approve", capsys)
-    assert run(["flow", "fork", "--store", str(path), id, "1"]) == 0
-    (copy,) = told(capsys)
+    assert run(["flow", "fork", "--store", str(path), id, "1", "--json"]) == 0
+    copy = json.loads(capsys.readouterr().out)["id"]
     assert copy > id
     assert run(["flow", "signal", "--store", str(path), copy, "approved", '"fork"']) == 0
     assert result_of(path, copy) == "fork"
@@ -217,7 +234,7 @@ def test_a_running_node_is_looked_at_and_left_alone(
     id = id_of(path, "approve", capsys)
 
     async def meddle(flows: Flows) -> None:
-        listed = await asyncio.to_thread(run, ["flow", "list", "--store", str(path)])
+        listed = await asyncio.to_thread(run, ["flow", "ls", "--store", str(path)])
         killed = await asyncio.to_thread(run, ["flow", "kill", "--store", str(path), id, "--yes"])
         assert (listed, killed) == (0, 1)
         assert (await flows.show(id)).status == "running"
@@ -230,15 +247,17 @@ def test_a_running_node_is_looked_at_and_left_alone(
 
 def test_an_id_nobody_has(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nobody = "0" * 14 + "77"
-    assert run(["flow", "show", "--store", str(path), nobody]) == 1
-    assert capsys.readouterr().err == f"postroad: no flow {nobody} is known here\n"
-    assert run(["flow", "kill", "--store", str(path), "no id", "--yes"]) == 1
+    assert run(["flow", "show", "--store", str(path), nobody]) == 3
+    assert capsys.readouterr().err == (
+        f"postroad: no flow {nobody} is known here\nTry: postroad flow ls\n"
+    )
+    assert run(["flow", "kill", "--store", str(path), "no id", "--yes"]) == 3
     assert "is no id of a flow" in capsys.readouterr().err
 
 
 def test_a_store_that_never_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = str(tmp_path / "none.db")
-    assert run(["flow", "list", "--store", store]) == 1
+    assert run(["flow", "ls", "--store", store]) == 1
     assert run(["flow", "retry", "--store", store, "--all"]) == 1
     assert capsys.readouterr().err.count("was never used by a node") == 2
     assert list(tmp_path.glob("*.db")) == []

@@ -86,7 +86,7 @@ def test_an_unknown_option_is_wrong_usage(capsys: pytest.CaptureFixture[str]) ->
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 2
-    assert "Commands:" in capsys.readouterr().err
+    assert "Tools:" in capsys.readouterr().err
 
 
 def test_a_postroad_error_is_one_sentence(

@@ -1,4 +1,4 @@
-"""`postroad services`."""
+"""`postroad export`: documents of what is not running."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def asyncapi(*arguments: str) -> Result:
-    return CliRunner().invoke(postroad, ["services", "asyncapi", *arguments])
+    return CliRunner().invoke(postroad, ["export", "asyncapi", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_services_of_all_sorts(program: str, name: str, operations: list[str]) -
 def test_what_is_wrong_is_said(
     program: str, target: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["services", "asyncapi", target.format(program)]) == 1
+    assert run(["export", "asyncapi", target.format(program)]) == 1
     assert told in capsys.readouterr().err

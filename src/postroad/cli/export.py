@@ -1,0 +1,84 @@
+"""`postroad export`: what services and operations take and give, for other programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from .places import PlacedCommand, open_desk, take_place
+
+
+@click.group()
+def export() -> None:
+    """Describe services and operations for other programs.
+
+    \b
+    Example: documents of a program, without running it, and of a node that runs
+      postroad export asyncapi shop:Orders > orders.json
+      postroad export openapi > operations.json
+    """
+
+
+@export.command()
+@click.argument("target", metavar="MODULE[:NAME]")
+@click.option("--title", default="Services", show_default=True, help="Of the document.")
+@click.option("--version", default="1.0.0", show_default=True, help="Of what it describes.")
+def asyncapi(target: str, title: str, version: str) -> None:
+    """Print the AsyncAPI document of services: actions, events, and what they take and give.
+
+    MODULE:NAME is a service, its class, a broker, or a list of them; MODULE alone stands for all
+    classes of services in it. The module is imported, and runs as it does when it is imported.
+
+    \b
+    Example:
+      postroad export asyncapi shop:broker --title Shop --version 2.1.0
+    """
+    from postroad.admin.services import describe_services
+
+    click.echo(describe_services(target, title=title, version=version))
+
+
+@export.command()
+def openapi() -> None:
+    """Print the OpenAPI document of the HTTP API that every node has.
+
+    \b
+    Example:
+      postroad export openapi > operations.json
+    """
+    from postroad.admin.http.openapi import make_document
+
+    click.echo(json.dumps(make_document(), indent=2, ensure_ascii=False))
+
+
+@export.command(cls=PlacedCommand)
+@click.argument("service", required=False)
+def jsonschema(service: str | None, **given: Any) -> None:
+    """Print what the actions of a running node take, as JSON Schema by name.
+
+    \b
+    Example:
+      postroad export jsonschema orders
+    """
+    said = {} if service is None else {"service": service}
+    with open_desk(take_place(given)) as desk:
+        actions = desk.do("service.actions", said)
+    schemas = {it["name"]: it["schema"] for it in actions}
+    click.echo(json.dumps(schemas, indent=2, ensure_ascii=False))
+
+
+@export.command(cls=PlacedCommand)
+def mermaid(**given: Any) -> None:
+    """Print the map of a running cluster for Mermaid.
+
+    \b
+    Example:
+      postroad export mermaid > cluster.mmd
+    """
+    from .drawing import draw_mermaid
+
+    with open_desk(take_place(given)) as desk:
+        drawn = desk.do("cluster.map", {})
+    click.echo(draw_mermaid(drawn))

@@ -1,0 +1,165 @@
+"""Which node a command is for: what was said, what is saved, or the only one that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from postroad.admin.client import Client, Tls, find_nodes
+from postroad.admin.errors import NotFound
+
+from .completion import complete_live
+from .contexts import Contexts
+from .desks import ApiDesk, Desk, StoreDesk
+
+DATA = ".postroad"
+"""Where nodes leave their cards unless they are told otherwise."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said about where."""
+
+    url: str | None = None
+    token: str | None = None
+    node: str | None = None
+    data: str | None = None
+    store: str | None = None
+    context: str | None = None
+    ca: str | None = None
+
+
+_PREFIX = "place_"
+"""Of the names of these options: operations have parameters called `node` and `data` too."""
+
+
+def _option(name: str, **told: Any) -> click.Option:
+    return click.Option([f"--{name}", f"{_PREFIX}{name}"], **told)
+
+
+_OPTIONS = (
+    _option("url", envvar="POSTROAD_URL", help="The API of a node; or POSTROAD_URL."),
+    _option("token", envvar="POSTROAD_TOKEN", help="What the API asks for; or POSTROAD_TOKEN."),
+    _option("ca", envvar="POSTROAD_CA", help="Certificates to trust, for https; or POSTROAD_CA."),
+    _option(
+        "node",
+        metavar="NAME",
+        help="A running node, or one it can reach.",
+        shell_complete=complete_live,
+    ),
+    _option("data", metavar="DIR", help=f"Where running nodes are looked for; {DATA} by default."),
+    _option("store", metavar="PATH|URL", help="The store of a node that is stopped."),
+    _option(
+        "context",
+        metavar="NAME",
+        envvar="POSTROAD_CONTEXT",
+        help="A place saved by postroad context; or POSTROAD_CONTEXT.",
+    ),
+)
+OPTION_NAMES = tuple(it.name for it in _OPTIONS)
+
+
+def place_options() -> list[click.Parameter]:
+    """The options that say where."""
+    return [*_OPTIONS]
+
+
+def take_place(given: dict[str, Any]) -> Place:
+    """What was said about where, taken out of all that was said."""
+    names = Place.__struct_fields__
+    return Place(**{name: given.pop(f"{_PREFIX}{name}", None) for name in names})
+
+
+_usual: ContextVar[Place | None] = ContextVar("usual place", default=None)
+
+
+@contextmanager
+def placed(place: Place) -> Iterator[None]:
+    """Have commands be for a place unless they say another."""
+    token = _usual.set(place)
+    try:
+        yield
+    finally:
+        _usual.reset(token)
+
+
+class PlacedCommand(click.Command):
+    """A command that is for a node; its help tells the options that say which apart."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.params = [*self.params, *place_options()]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own: list[tuple[str, str]] = []
+        where: list[tuple[str, str]] = []
+        for parameter in self.get_params(ctx):
+            told = parameter.get_help_record(ctx)
+            if told is not None:
+                (where if parameter.name in OPTION_NAMES else own).append(told)
+        with formatter.section("Options"):
+            formatter.write_dl(own)
+        with formatter.section("Where"):
+            formatter.write_dl(where)
+
+
+def open_desk(place: Place) -> Desk:
+    """Find who answers.
+
+    Raises:
+        NotFound: nobody runs there.
+        click.UsageError: it is not clear who is meant.
+    """
+    if place == Place():
+        place = _usual.get() or place
+    if place.store is not None:
+        if place.url is not None or place.node is not None:
+            raise click.UsageError("--store is of a stopped node: leave out --url and --node.")
+        return StoreDesk(place.store)
+    if place.context is not None:
+        return _open_saved(place, place.context)
+    if place.url is not None:
+        return _open_url(place, place.url)
+    current = Contexts.load().current
+    if current is not None and place.data is None:
+        return _open_saved(place, current)
+    return _open_found(place)
+
+
+def _open_url(place: Place, url: str) -> Desk:
+    return ApiDesk(Client(url, place.token, tls=Tls(trust=place.ca)), url, place.node)
+
+
+def _open_saved(place: Place, name: str) -> Desk:
+    saved = Contexts.load().find(name)
+    merged = msgspec.structs.replace(
+        place,
+        token=place.token or saved.token,
+        ca=place.ca or saved.ca,
+        node=place.node or saved.node,
+    )
+    return _open_url(merged, saved.url)
+
+
+def _open_found(place: Place) -> Desk:
+    data = Path(place.data or DATA)
+    cards = find_nodes(data)
+    if not cards:
+        raise NotFound(
+            f"no node runs in {data}: start one with `postroad dev`, or say where it is with --url,"
+            " --data or --store"
+        )
+    named = [it for it in cards if it.name == place.node]
+    chosen = named or cards
+    if len(chosen) > 1:
+        listed = ", ".join(f"{it.name} ({it.url})" for it in chosen)
+        raise click.UsageError(f"Several nodes run in {data}: {listed}. Say which with --node.")
+    card = chosen[0]
+    # Whom no card tells of may be another member, which this one can reach.
+    member = None if named else place.node
+    return ApiDesk(Client.of(card, data, token=place.token), f"node {card.name}", member)

@@ -1,0 +1,67 @@
+"""How operations are said on the command line, where that is not plain from their signatures.
+
+Invariant, kept by a test: every operation has an example, and every example can be parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """How many things a dangerous operation would touch, and where that is read.
+
+    Without an operation it is as many as were named.
+    """
+
+    noun: str
+    """One of them."""
+    operation: str | None = None
+    """A read operation that takes some of the same parameters."""
+    field: str | None = None
+    """The field of its result that counts; None = as many as it lists."""
+
+
+class Every(msgspec.Struct, frozen=True, kw_only=True):
+    """Where all those are listed that `--all` stands for."""
+
+    operation: str
+    said: Mapping[str, Any]
+    field: str
+    """Of each row: what the operation is told."""
+    page: str
+    """The parameter that continues the list behind one of them."""
+
+
+class Spelling(msgspec.Struct, frozen=True, kw_only=True):
+    """How one operation is said."""
+
+    example: str
+    """Behind `postroad`."""
+    positional: tuple[str, ...] = ()
+    """Optional parameters that are arguments nevertheless."""
+    each: str | None = None
+    """The parameter that may be said several times: the operation is done for each."""
+    every: Every | None = None
+    """What `--all` stands for, of those."""
+    pairs: tuple[str, ...] = ()
+    """Parameters of any type that are said as `name=value`."""
+    options: Mapping[str, str] = {}
+    """Other names of options."""
+    left_out: tuple[str, ...] = ()
+    """Parameters that only programs need."""
+    help: Mapping[str, str] = {}
+    """What options mean."""
+    scope: Scope | None = None
+    """What it touches; for those that are dangerous."""
+    warning: str = ""
+    """What people are told before they are asked; for those that are dangerous."""
+    done: str = ""
+    """What is told when it was done; `{count}`, `{when}` and what was said are known in it."""
+    whole: tuple[str, ...] = ()
+    """Of these parameters one must be said, or `--all`, which stands for no choice at all."""
+    chunk: int | None = None
+    """Done in parts of this many, by its parameter `limit`, where somebody watches it."""

@@ -1,0 +1,272 @@
+"""Commands made of operations: `queue.purge` is `postroad queue purge`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from postroad.admin import PostroadError
+from postroad.admin.operations import OPERATIONS, Effect, Operation
+
+from .desks import Desk
+from .main import EXIT_OK, EXIT_UNHEALTHY
+from .parameters import make_parameters, read_said
+from .places import PlacedCommand, open_desk, take_place
+from .rendering import print_json, render_result
+from .screen import full_screen, is_terminal, progress, redraw
+from .spelling import Scope, Spelling
+from .spellings import SPELLINGS
+from .values import tell_count
+
+_JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for programs.")
+_WATCH = click.Option(["--watch"], is_flag=True, help="Show it anew whenever it changes.")
+_DRY_RUN = click.Option(
+    ["--dry-run", "dry_run"], is_flag=True, help="Only tell what would be touched."
+)
+_YES = click.Option(["--yes"], is_flag=True, help="Do not ask.")
+_ALL = click.Option(["--all", "is_all"], is_flag=True, help="All of them.")
+
+
+def make_verb(operation: Operation) -> click.Command:
+    """The command of an operation."""
+    spelling = SPELLINGS[operation.name]
+
+    def callback(**given: Any) -> int:
+        place = take_place(given)
+        with open_desk(place) as desk:
+            try:
+                return Doing(operation, spelling, desk, given).do()
+            except LookupError as error:
+                raise _with_next(error, operation) from None
+
+    return PlacedCommand(
+        operation.verb,
+        callback=callback,
+        params=[*make_parameters(operation.parameters, spelling), *_manners(operation, spelling)],
+        help=_help(operation, spelling),
+        short_help=operation.summary,
+    )
+
+
+def _with_next(error: LookupError, operation: Operation) -> LookupError:
+    """What was not found may be in the list of what there is."""
+    listing = f"{operation.noun}.ls"
+    is_ours = isinstance(error, PostroadError) and not getattr(error, "__notes__", None)
+    if is_ours and listing in OPERATIONS and listing != operation.name:
+        error.add_note(f"postroad {operation.noun} ls")
+    return error
+
+
+def _manners(operation: Operation, spelling: Spelling) -> Iterator[click.Parameter]:
+    if spelling.whole or spelling.every is not None:
+        yield _ALL
+    if operation.effect is Effect.DANGER:
+        yield from (_DRY_RUN, _YES)
+    if operation.is_read:
+        yield _WATCH
+    yield _JSON
+
+
+def _help(operation: Operation, spelling: Spelling) -> str:
+    said = operation.help.partition("\nArgs:")[0].partition("\nRaises:")[0].strip()
+    examples = "\n".join(f"  postroad {it}" for it in spelling.example.splitlines())
+    return f"{said}\n\n\b\nExample:\n{examples}"
+
+
+class Doing:
+    """One operation that is being done for somebody.
+
+    Args:
+        given: what click has read.
+    """
+
+    def __init__(
+        self, operation: Operation, spelling: Spelling, desk: Desk, given: dict[str, Any]
+    ) -> None:
+        self.operation = operation
+        self.spelling = spelling
+        self.desk = desk
+        self._as_json = bool(given.pop("as_json", False))
+        self._is_watching = bool(given.pop("watch", False))
+        self._is_dry = bool(given.pop("dry_run", False))
+        self._is_sure = bool(given.pop("yes", False))
+        self._is_all = bool(given.pop("is_all", False))
+        each = given.pop(spelling.each, ()) if spelling.each else ()
+        self._each = self._every(each)
+        self.said = read_said(operation.parameters, given)
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse here what the operation would refuse anyway, as wrong usage."""
+        whole = self.spelling.whole
+        if whole and any(self.said.get(it) for it in whole) == self._is_all:
+            named = " or ".join(whole)
+            raise click.UsageError(f"Say {named}, or --all.")
+        for said in self._sayings():
+            try:
+                self.operation.read_params(said)
+            except ValueError as error:
+                raise click.UsageError(f"{error}.") from None
+
+    def _every(self, named: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that are meant: the named ones, or all that are listed."""
+        every = self.spelling.every
+        if every is None:
+            return named
+        if bool(named) == self._is_all:
+            raise click.UsageError(f"Say {self.spelling.each}, or --all.")
+        if named:
+            return named
+        found: list[str] = []
+        page: dict[str, Any] = {}
+        while rows := self.desk.do(every.operation, {**every.said, **page}):
+            found += [str(it[every.field]) for it in rows]
+            page = {every.page: found[-1]}
+        return tuple(found)
+
+    def _sayings(self) -> Iterator[dict[str, Any]]:
+        each = self.spelling.each
+        if each is None:
+            yield self.said
+            return
+        for it in self._each:
+            yield {**self.said, each: it}
+
+    def do(self) -> int:
+        """Do it, and tell what came of it."""
+        if self._is_watching:
+            return self._watch()
+        if self.operation.effect is Effect.DANGER and not self._may_go_on():
+            return EXIT_OK
+        results = [*self._results()]
+        self._tell(results)
+        return exit_code(self.operation.name, results[-1]) if results else EXIT_OK
+
+    def _results(self) -> Iterator[Any]:
+        chunk = self.spelling.chunk
+        if chunk is not None and "limit" not in self.said and sys.stderr.isatty():
+            yield self._do_in_parts(chunk)
+            return
+        sayings = [*self._sayings()]
+        for said in progress(sayings, len(sayings), self.operation.verb):
+            yield self.desk.do(self.operation.name, said)
+
+    def _do_in_parts(self, chunk: int) -> dict[str, int]:
+        """Do it to a part of all at a time, so that somebody sees how far it is."""
+        total = self._count()
+        parts = -(-total // chunk)
+        done = 0
+        for _ in progress(range(parts), parts, f"{self.operation.verb}, parts of {chunk:,}"):
+            done += _count_of(self.desk.do(self.operation.name, {**self.said, "limit": chunk}))
+        return {"count": done}
+
+    def _tell(self, results: list[Any]) -> None:
+        if self._as_json:
+            print_json(results[0] if self.spelling.each is None else results)
+        elif self.spelling.done:
+            count = sum(_count_of(it) for it in results)
+            click.echo(f"{self._done(count)}.")
+        else:
+            for it in results:
+                click.echo(render_result(self.operation, it))
+
+    def _done(self, count: int) -> str:
+        scope = self.spelling.scope
+        noun = scope.noun if scope is not None else self.operation.noun
+        said = {name: value for name, value in self.said.items() if isinstance(value, str)}
+        when = "" if self.desk.is_running else " when the node is started"
+        return self.spelling.done.format(count=tell_count(count, noun), when=when, **said)
+
+    # Watching.
+
+    def _watch(self) -> int:
+        changes = self.desk.watch([(self.operation.name, self.said)])
+        if self._as_json:
+            for _, value in changes:
+                click.echo(msgspec.json.encode(value))
+                sys.stdout.flush()
+            return EXIT_OK
+        with full_screen():
+            for _, value in changes:
+                text = render_result(self.operation, value)
+                if is_terminal():
+                    redraw(f"{self.desk.label}: {self.operation.name}; Ctrl-C ends\n\n{text}")
+                else:
+                    click.echo(f"{text}\n")
+                    sys.stdout.flush()
+        return EXIT_OK
+
+    # Asking first.
+
+    def _may_go_on(self) -> bool:
+        """Whether a dangerous operation is wanted; tells what it touches."""
+        told = self._told()
+        if self._is_dry:
+            if self._as_json:
+                print_json({"operation": self.operation.name, "touches": self._count()})
+            else:
+                click.echo(f"Nothing is done. {told}")
+            return False
+        if self._is_sure:
+            return True
+        click.echo(told, err=True)
+        return ask("Go on?")
+
+    def _told(self) -> str:
+        scope, warning = self.spelling.scope, self.spelling.warning
+        if scope is None:
+            return warning
+        count = self._count()
+        said = {name: value for name, value in self.said.items() if isinstance(value, str)}
+        return f"{warning.format(**said)} It touches {tell_count(count, scope.noun)}."
+
+    def _count(self) -> int:
+        scope = self.spelling.scope
+        if scope is None:
+            return 1
+        return sum(self._touched(scope, said) for said in self._sayings())
+
+    def _touched(self, scope: Scope, said: dict[str, Any]) -> int:
+        if scope.operation is None:
+            return 1
+        asked = OPERATIONS.find(scope.operation)
+        known = {it.name for it in asked.parameters}
+        found = self.desk.do(
+            asked.name, {name: value for name, value in said.items() if name in known}
+        )
+        if scope.field is None:
+            return len(found) if isinstance(found, list) else 1
+        return int(found[scope.field])
+
+
+def ask(question: str) -> bool:
+    """Whether somebody says yes.
+
+    Raises:
+        click.UsageError: nobody is there.
+    """
+    click.echo(f"{question} [y/N] ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        click.echo(err=True)
+        raise click.UsageError("Nobody answered: say --yes to go on without being asked.")
+    if answer.strip().lower() in ("y", "yes"):
+        return True
+    click.echo("Nothing is done.", err=True)
+    raise click.exceptions.Exit(1)
+
+
+def _count_of(result: Any) -> int:
+    count = result.get("count") if isinstance(result, dict) else None
+    return count if isinstance(count, int) else 1
+
+
+def exit_code(operation: str, result: Any) -> int:
+    """What the result of an operation means to scripts."""
+    if operation == "node.health" and not result["is_ready"]:
+        return EXIT_UNHEALTHY
+    return EXIT_OK

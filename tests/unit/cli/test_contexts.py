@@ -1,0 +1,92 @@
+"""`postroad context`: places with names."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from postroad.cli.contexts import path_of_contexts
+from postroad.cli.main import run
+
+
+def add(name: str, *options: str) -> int:
+    return run(["context", "add", name, "--url", f"http://{name}:8222", *options])
+
+
+def used(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    capsys.readouterr()
+    assert run(["context", "ls", "--json"]) == 0
+    return [it["name"] for it in json.loads(capsys.readouterr().out) if it["used"]]
+
+
+def test_the_first_one_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["context", "ls"]) == 0
+    assert capsys.readouterr().out.startswith("None. Save one with: postroad context add")
+    assert add("prod", "--token", "secret-0123456789") == 0
+    assert add("test") == 0
+    assert capsys.readouterr().out == "prod is saved and used.\ntest is saved.\n"
+    assert run(["context", "ls"]) == 0
+    assert capsys.readouterr().out == (
+        "USED  NAME  URL               NODE\n"
+        "yes   prod  http://prod:8222\n"
+        "      test  http://test:8222\n"
+    )
+
+
+def test_tokens_are_for_their_owner_alone(home: Path) -> None:
+    assert add("prod", "--token", "secret-0123456789") == 0
+    path = path_of_contexts()
+    assert home in path.parents
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "secret-0123456789" in path.read_text()
+
+
+def test_back_to_the_one_before(capsys: pytest.CaptureFixture[str]) -> None:
+    add("prod")
+    add("test")
+    assert run(["context", "use", "-"]) == 2
+    assert run(["context", "use", "test"]) == 0
+    assert used(capsys) == ["test"]
+    assert run(["context", "use", "-"]) == 0
+    assert used(capsys) == ["prod"]
+    assert run(["context", "use", "-"]) == 0
+    assert used(capsys) == ["test"]
+
+
+def test_a_forgotten_one_is_not_used(capsys: pytest.CaptureFixture[str]) -> None:
+    add("prod")
+    assert run(["context", "rm", "prod"]) == 0
+    assert used(capsys) == []
+    assert run(["context", "rm", "prod"]) == 3
+
+
+def test_names_that_do_not_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert add("-") == 2
+    add("prod")
+    assert run(["context", "use", "prd"]) == 3
+    assert "no context is called 'prd'; did you mean 'prod'?" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    add("prod")
+    path_of_contexts().write_text("{")
+    assert run(["context", "ls"]) == 1
+    assert "contexts.json is damaged" in capsys.readouterr().err
+
+
+def test_commands_go_to_the_one_that_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["context", "add", "gone", "--url", "http://127.0.0.1:1"]) == 0
+    assert run(["queue", "ls"]) == 1
+    assert "nobody answers at http://127.0.0.1:1" in capsys.readouterr().err
+    assert run(["queue", "ls", "--context", "gon"]) == 3
+
+
+def test_no_node_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["queue", "ls"]) == 3
+    assert "no node runs in .postroad: start one with `postroad dev`" in capsys.readouterr().err

@@ -1,0 +1,99 @@
+"""Every operation can be said on the command line, and says how."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from postroad.admin.operations import OPERATIONS, Effect
+from postroad.cli.main import COMMANDS, postroad
+from postroad.cli.nouns import make_group
+from postroad.cli.spellings import GROUPS, SPELLINGS
+
+NOUNS = sorted({it.noun for it in OPERATIONS.values()})
+BY_HAND = [f"pipeline.{it}" for it in ("dead", "drop", "replay", "stop", "submit")]
+"""They work on the file of a job, with or without a node."""
+EXAMPLES = [
+    (name, line) for name, spelling in SPELLINGS.items() for line in spelling.example.splitlines()
+]
+
+
+def parse(words: list[str]) -> tuple[click.Context, click.Command]:
+    """Read a command without running it."""
+    command: click.Command = postroad
+    context = click.Context(command, info_name="postroad")
+    while isinstance(command, click.Group):
+        context = command.make_context(str(command.name), words, parent=context)
+        _, found, words = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+        assert found is not None
+        command = found
+    return command.make_context(str(command.name), words, parent=context), command
+
+
+def test_the_static_tables_are_those_of_the_operations() -> None:
+    assert sorted(SPELLINGS) == sorted(OPERATIONS)
+    assert sorted(GROUPS) == NOUNS
+    made = [name for name, it in COMMANDS.items() if it.target.startswith("postroad.cli.nouns:")]
+    assert sorted(made) == NOUNS
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+def test_every_operation_is_a_verb_of_its_noun(noun: str) -> None:
+    group = make_group(noun)
+    verbs = {it.verb for it in OPERATIONS.values() if it.noun == noun}
+    assert verbs <= {*group.list_commands(click.Context(group))}
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[it[1] for it in EXAMPLES])
+def test_every_example_can_be_said(
+    name: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("clearing.toml").touch()
+    words = shlex.split(example)
+    noun, _, verb = name.partition(".")
+    assert words[0] == noun
+    _, command = parse(words)
+    assert command.name == verb
+
+
+@pytest.mark.parametrize("name", [it for it in OPERATIONS if it not in BY_HAND])
+def test_manners(name: str) -> None:
+    operation = OPERATIONS[name]
+    command = make_group(operation.noun).get_command(click.Context(postroad), operation.verb)
+    assert command is not None
+    options = {option for it in command.params for option in it.opts}
+    assert "Example:" in (command.help or "")
+    assert "--json" in options
+    assert ("--watch" in options) == operation.is_read
+    assert ({"--dry-run", "--yes"} <= options) == (operation.effect is Effect.DANGER)
+    assert {"--url", "--token", "--node", "--data", "--store", "--context"} <= options
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, it in OPERATIONS.items() if it.effect is Effect.DANGER]
+)
+def test_whoever_is_asked_is_told_what_it_touches(name: str) -> None:
+    spelling = SPELLINGS[name]
+    assert spelling.scope is not None
+    assert spelling.warning
+    if spelling.scope.operation is not None:
+        asked = OPERATIONS[spelling.scope.operation]
+        assert asked.is_read
+        if spelling.scope.field is not None:
+            assert spelling.scope.field in asked.result.__struct_fields__
+
+
+def test_names_of_options_and_places_do_not_collide() -> None:
+    for noun in NOUNS:
+        group = make_group(noun)
+        for verb in group.list_commands(click.Context(group)):
+            command = group.get_command(click.Context(group), verb)
+            assert command is not None
+            names = [it.name for it in command.params]
+            assert len(names) == len({*names}), f"{noun} {verb}"
