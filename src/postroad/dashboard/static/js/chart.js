@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { count } from "./format.js";
 
 const SPARK = { width: 120, height: 28 };
-const CHART = { width: 640, height: 180, left: 48, bottom: 20, top: 8, right: 8 };
+const CHART = { width: 900, height: 190, left: 48, bottom: 20, top: 8, right: 8 };
 const SECONDS = 120;
 
 /** A line as wide as a word: how a number went in the last two minutes. */

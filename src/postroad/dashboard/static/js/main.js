@@ -238,6 +238,7 @@ async function start() {
     } else {
       window.scrollTo(0, 0);
       update();
+      queueMicrotask(showPageLink);
     }
   });
   document.addEventListener("keydown", focusSearch);
@@ -257,6 +258,12 @@ async function begin() {
     setConnection("lost");
     setTimeout(begin, PATIENCE_MS);
   }
+}
+
+/** Where pages are in a row that scrolls, have the current one in sight. */
+function showPageLink() {
+  const here = document.querySelector("nav.pages [aria-current]");
+  here?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 function focusSearch(event) {

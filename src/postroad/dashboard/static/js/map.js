@@ -2,7 +2,9 @@
 
 import { h } from "./dom.js";
 
-const BOX = { width: 168, height: 30, gapX: 84, gapY: 12 };
+const BOX = { width: 158, height: 28, gapX: 60, gapY: 10, roomyY: 22 };
+const ROOM = 420;
+const LETTER = { label: 6.3, kind: 5.6 };
 const ARC = 26;
 
 /**
@@ -67,14 +69,17 @@ function middle(id, neighbours, rank) {
 
 function place(columns) {
   const tallest = Math.max(1, ...columns.map((it) => it.length));
-  const height = tallest * (BOX.height + BOX.gapY) + BOX.gapY;
+  // A few boxes stand further apart than many.
+  const roomy = Math.floor(ROOM / tallest) - BOX.height;
+  const gapY = Math.max(BOX.gapY, Math.min(BOX.roomyY, roomy));
+  const height = tallest * (BOX.height + gapY) + gapY;
   const placed = columns.flatMap((column, index) => {
-    const used = column.length * (BOX.height + BOX.gapY) - BOX.gapY;
+    const used = column.length * (BOX.height + gapY) - gapY;
     const top = (height - used) / 2;
     return column.map((box, row) => ({
       ...box,
       x: BOX.gapY + index * (BOX.width + BOX.gapX),
-      y: top + row * (BOX.height + BOX.gapY),
+      y: top + row * (BOX.height + gapY),
     }));
   });
   const width = columns.length * (BOX.width + BOX.gapX) - BOX.gapX + 2 * BOX.gapY + ARC;
@@ -164,6 +169,6 @@ function boxShape(box, { selected, near, onSelect }) {
 }
 
 function shorten(label, kind) {
-  const room = 21 - kind.length;
+  const room = Math.floor((BOX.width - 44 - kind.length * LETTER.kind) / LETTER.label);
   return label.length > room ? `${label.slice(0, room - 1)}…` : label;
 }

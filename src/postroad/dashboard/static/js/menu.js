@@ -1,6 +1,7 @@
 // A small menu beside a button: copies, downloads. One is open at a time.
 
 import { h, render } from "./dom.js";
+import { icon } from "./icons.js";
 import { tell } from "./toast.js";
 
 let opener = null;
@@ -10,7 +11,7 @@ let opener = null;
  */
 
 /** A button that opens a menu. */
-export function menuButton(label, items, text = "⋯") {
+export function menuButton(label, items) {
   return h(
     "button.icon",
     {
@@ -20,7 +21,7 @@ export function menuButton(label, items, text = "⋯") {
       title: label,
       onclick: (event) => open(event.currentTarget, items()),
     },
-    text,
+    icon("more"),
   );
 }
 

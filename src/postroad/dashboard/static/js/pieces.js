@@ -2,7 +2,8 @@
 
 import { h } from "./dom.js";
 import { brief, pretty } from "./format.js";
-import { copy, menuButton } from "./menu.js";
+import { icon } from "./icons.js";
+import { copy } from "./menu.js";
 
 const KIND_OF_STATUS = {
   ok: "ok",
@@ -71,7 +72,7 @@ export function codeLine(text) {
     "div.codeline",
     null,
     h("code", null, text),
-    h("button.icon", { type: "button", "aria-label": "Copy the command", onclick: () => copy(text) }, "⧉"),
+    h("button.icon", { type: "button", "aria-label": "Copy the command", onclick: () => copy(text) }, icon("copy")),
   );
 }
 
@@ -105,7 +106,7 @@ function copyMark(text) {
   return h(
     "button.icon.faint",
     { type: "button", "aria-label": `Copy ${text}`, title: "Copy", onclick: () => copy(text) },
-    "⧉",
+    icon("copy"),
   );
 }
 
@@ -142,5 +143,3 @@ export function shown(view, operation, params, draw) {
   const result = view.get(operation, params);
   return result === undefined ? loading() : draw(result);
 }
-
-export { menuButton };

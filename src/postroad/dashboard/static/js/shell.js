@@ -2,6 +2,7 @@
 
 import { Problem } from "./api.js";
 import { h } from "./dom.js";
+import { icon } from "./icons.js";
 import { addressOf, link } from "./router.js";
 import { getTheme, mayChange, setTheme, setToken } from "./session.js";
 
@@ -11,7 +12,6 @@ const STATES = {
   lost: ["lost", "Connection lost"],
 };
 const THEMES = { system: "dark", dark: "light", light: "system" };
-const THEME_MARK = { system: "◐", dark: "☾", light: "☀" };
 
 /**
  * @param {import("./main.js").View} view
@@ -44,7 +44,7 @@ export function shell(view, pages) {
             location.reload();
           },
         },
-        "⏻",
+        icon("leave"),
       ),
     ),
     h(
@@ -131,7 +131,7 @@ function themeButton(view) {
         view.update();
       },
     },
-    THEME_MARK[theme],
+    icon(theme),
   );
 }
 

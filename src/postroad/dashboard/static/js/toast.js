@@ -1,6 +1,7 @@
 // Short words about what was done, at the edge of the window; what went wrong stays until read.
 
 import { h, render } from "./dom.js";
+import { icon } from "./icons.js";
 
 const SHOWN_MS = 6_000;
 let toasts = [];
@@ -45,7 +46,7 @@ function show() {
           it.next && h("p.next", null, "Next: ", it.next),
           it.link && h("p", null, h("a", { href: it.link.href }, it.link.label)),
         ),
-        h("button.icon", { "aria-label": "Dismiss", onclick: () => dismiss(it.key) }, "×"),
+        h("button.icon", { "aria-label": "Dismiss", onclick: () => dismiss(it.key) }, icon("close")),
       ),
     ),
   );

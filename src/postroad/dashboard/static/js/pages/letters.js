@@ -20,8 +20,9 @@ export function letterTable(view, { rows, operation, params, nothing }) {
       {
         label: "Body",
         value: (row) => row.body,
-        show: (row) => [folded(row.body), h("span.muted.encoding", null, row.encoding)],
+        show: (row) => folded(row.body),
       },
+      { label: "Read as", value: (row) => row.encoding, isWide: true },
       { label: "Headers", value: (row) => row.headers, show: (row) => headersOf(row), isWide: true },
       {
         label: "Due",
@@ -38,5 +39,5 @@ export function letterTable(view, { rows, operation, params, nothing }) {
 /** Headers in one line that opens. */
 export function headersOf(row) {
   const headers = row.headers || {};
-  return Object.keys(headers).length === 0 ? h("span.muted", null, "–") : folded(headers, 40);
+  return Object.keys(headers).length === 0 ? h("span.muted", null, "–") : folded(headers, 28);
 }

@@ -7,8 +7,8 @@ import { menuButton } from "../menu.js";
 import { badge, empty, facts, heading, panel, shown } from "../pieces.js";
 import { linkTo } from "../router.js";
 
-/** Left to right: what comes in, what waits, who is there, what they offer. */
-const COLUMNS = { peer: 0, pipeline: 0, queue: 1, node: 2, service: 3, flow: 3, domain: 4, cell: 5 };
+/** Left to right: what comes and waits, who is there, what they offer, and where cells live. */
+const COLUMNS = { peer: 0, pipeline: 0, queue: 0, node: 1, service: 2, flow: 2, domain: 3, cell: 3 };
 const KINDS = ["node", "service", "flow", "queue", "peer", "pipeline", "domain", "cell"];
 
 export default {

@@ -70,12 +70,17 @@ function troubles(all) {
           null,
           h("strong", null, it.title),
           h("span.muted", null, it.detail),
-          it.command && codeLine(it.command),
         ),
-        h("a.button", { href: linkTo(it.noun, it.id) }, "Go there"),
+        it.command && codeLine(it.command),
+        h("a.button", { href: whereTo(it) }, "Go there"),
       ),
     ),
   );
+}
+
+function whereTo(it) {
+  const status = /--status (\w+)/.exec(it.command)?.[1];
+  return it.noun === "flow" && status ? link("flows", [], { status }) : linkTo(it.noun, it.id);
 }
 
 function rateTile(view, overview, [field, label, page]) {
@@ -118,7 +123,7 @@ function depthTiles(view, overview) {
       { href: link("pipelines") },
       h("span.name", null, "Pipelines"),
       h("b", null, count(overview.jobs)),
-      h("small.muted", null, "jobs known"),
+      h("small.muted", null, "jobs running"),
     ),
   ];
 }

@@ -26,14 +26,27 @@ export default {
 
 function listPage(view) {
   const params = { limit: SHOWN };
+  const { state } = view;
+  const hold = () => {
+    state.held = state.held ? null : view.get("trace.ls", params);
+    view.update();
+  };
   return [
-    heading("Traces"),
-    shown(view, "trace.ls", params, (rows) =>
+    heading(
+      "Traces",
+      h("span.space"),
+      h(
+        "button",
+        { type: "button", "aria-pressed": String(Boolean(state.held)), onclick: hold },
+        state.held ? "Go on" : "Hold the list",
+      ),
+    ),
+    shown(view, "trace.ls", params, (newest) =>
       tableOf(view, {
         name: "traces",
         operation: "trace.ls",
         params,
-        rows,
+        rows: state.held || newest,
         key: (row) => row.id,
         columns: [
           { label: "Id", value: (row) => row.id, show: (row) => identity(row.id, link("traces", [row.id])) },
