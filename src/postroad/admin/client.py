@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -147,7 +147,7 @@ class Client:
         wishes: Iterable[tuple[str, Mapping[str, Any]]],
         *,
         node: str | None = None,
-    ) -> Iterator[tuple[str, Any]]:
+    ) -> Generator[tuple[str, Any]]:
         """Results of read operations, each time they change; the first ones come at once.
 
         Raises:
@@ -168,6 +168,7 @@ class Client:
                 if event == "problem":
                     raise to_error(msgspec.convert(data, Problem, strict=False))
                 yield event, data
+            raise ConnectionClosed(f"{self.url} has stopped")
         finally:
             self._watching.discard(connection)
             connection.close()

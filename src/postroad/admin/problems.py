@@ -77,6 +77,11 @@ _STATUSES: tuple[tuple[type[BaseException], http.HTTPStatus], ...] = (
     (ConnectionError, http.HTTPStatus.SERVICE_UNAVAILABLE),
     (RemoteHandlerFailure, http.HTTPStatus.BAD_GATEWAY),
 )
+# Those of layers that are not imported here, by code.
+_STATUSES_BY_CODE = {
+    7210: http.HTTPStatus.NOT_FOUND,  # NoRoute: nobody has that cell.
+    8214: http.HTTPStatus.NOT_FOUND,  # ServiceNotAvailableError.
+}
 
 
 def make_problem(
@@ -130,6 +135,8 @@ def problem_of(error: Exception) -> Problem:
 
 
 def _status_of(error: PostroadError) -> int:
+    if error.code in _STATUSES_BY_CODE:
+        return _STATUSES_BY_CODE[error.code]
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return status

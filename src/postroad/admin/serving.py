@@ -42,7 +42,8 @@ class AdminServer(Lifecycle):
         self._remote = RemoteOffice(node)
         self._office = NodeOffice(node, self._remote.ask)
         self._server: HttpServer | None = None
-        self._watch: Watch | None = None
+        self.watch: Watch | None = None
+        """What is being watched; set while it is served."""
         self._token: str | None = None
         self._card: tuple[Path, Card] | None = None
 
@@ -58,7 +59,7 @@ class AdminServer(Lifecycle):
         if self._server is not None:
             raise UsageError(f"{self!r} was started already; make a new one")
         self._token = self._settings.token or keep_token(self.node.config.data, self.node.name)
-        server, self._watch = self._make_server()
+        server, self.watch = self._make_server()
         await server.start()
         self._server = server
         try:
@@ -106,8 +107,8 @@ class AdminServer(Lifecycle):
             self._card = None
         if self.node.is_running:
             self._remote.close()
-        if self._watch is not None:
-            self._watch.close()
+        if self.watch is not None:
+            self.watch.close()
         if self._server is not None:
             await self._server.stop()
 

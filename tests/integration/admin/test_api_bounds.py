@@ -1,0 +1,230 @@
+"""Clients that are slow, many or large take nothing from the node: messages go on meanwhile."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.admin.admin_nodes import TOKEN, Served, connect, hang_up, served
+
+pytestmark = pytest.mark.integration
+
+logger = logging.getLogger(__name__)
+
+MEGABYTE = 1024 * 1024
+
+
+class Traffic:
+    """Requests of the node to itself, over a socket as others would."""
+
+    def __init__(self) -> None:
+        self.times_s: list[float] = []
+
+    def __str__(self) -> str:
+        times = sorted(self.times_s)
+        share = [times[int(len(times) * it)] * 1000 for it in (0.5, 0.99)]
+        return f"{len(times)} requests, p50 {share[0]:.2f} ms, p99 {share[1]:.2f} ms"
+
+
+@asynccontextmanager
+async def traffic(node: Served, other: Served) -> AsyncIterator[Traffic]:
+    """Send requests all the time; one that fails fails the test."""
+    counted = Traffic()
+    node.node.service.subscribe("echo", lambda message: message.payload)
+    is_over = False
+
+    async def run() -> None:
+        while not is_over:
+            begun = time.perf_counter()
+            reply = await other.node.service.request(
+                node.node.service.address, "echo", b"hello", timeout=20.0
+            )
+            assert reply == b"hello"
+            counted.times_s.append(time.perf_counter() - begun)
+            await asyncio.sleep(0.001)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(run())
+        yield counted
+        is_over = True
+    assert counted.times_s
+
+
+@asynccontextmanager
+async def pair(directory: Path, **admin: object) -> AsyncIterator[tuple[Served, Served]]:
+    async with (
+        served(directory, admin=admin) as node,
+        served(directory, "beta", cluster={"contacts": [str(node.node.service.address)]}) as other,
+    ):
+        yield node, other
+
+
+async def test_500_slow_clients(tmp_path: Path) -> None:
+    async with pair(tmp_path, request_timeout_s=3.0) as (node, other), traffic(node, other) as went:
+        heads = [
+            b"",
+            b"GET /api/v1/queue/ls HTT",
+            b"GET /api/v1/queue/ls HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+            b"POST /api/v1/queue/pause HTTP/1.1\r\nHost: localhost\r\n"
+            b"Authorization: Bearer " + TOKEN.encode() + b"\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100\r\n\r\n{",
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx",
+        ]
+        clients = [await connect(node.admin.url) for _ in range(500)]
+        for number, (_, writer) in enumerate(clients):
+            writer.write(heads[number % len(heads)])
+        # Others are served meanwhile.
+        assert (await node.ask("/api/v1/queue/ls")).status == 200
+        async with asyncio.timeout(30.0):
+            answers = [await _rest(reader) for reader, _ in clients]
+        for number, answer in enumerate(answers):
+            kind = number % len(heads)
+            if kind == 0:
+                assert answer == b""
+            elif kind == 4:
+                assert answer.startswith(b"HTTP/1.1 200 OK")
+            else:
+                assert answer.startswith(b"HTTP/1.1 408 Request Timeout")
+                assert b"did not arrive within 3 s" in answer
+        for _, writer in clients:
+            await hang_up(writer)
+    logger.info("messages meanwhile: %s", went)
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+async def test_a_client_that_sends_byte_by_byte(tmp_path: Path) -> None:
+    async with served(tmp_path, admin={"request_timeout_s": 0.5}) as node:
+        reader, writer = await connect(node.admin.url)
+        answer = asyncio.create_task(_rest(reader))
+        async with asyncio.timeout(10.0):
+            while not answer.done():
+                writer.write(b"GET / HTTP/1.1\r\n" if not writer.is_closing() else b"")
+                writer.write(b"X: 1\r\n")
+                await asyncio.wait({answer}, timeout=0.05)
+        await hang_up(writer)
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+async def test_a_body_of_100_megabytes(tmp_path: Path, has_length: bool) -> None:
+    async with pair(tmp_path) as (node, other), traffic(node, other) as went:
+        reader, writer = await connect(node.admin.url)
+        length = f"Content-Length: {100 * MEGABYTE}" if has_length else "Transfer-Encoding: chunked"
+        writer.write(
+            f"POST /api/v1/queue/pause HTTP/1.1\r\nHost: localhost\r\n{length}\r\n"
+            f"Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n\r\n".encode()
+        )
+        answering = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
+        sent = await _send_until_answered(writer, answering, has_length)
+        assert (await answering).startswith(b"HTTP/1.1 413 ")
+        # Refused early: not after all of it.
+        assert sent < 100 * MEGABYTE
+        await hang_up(writer)
+    logger.info("messages meanwhile: %s", went)
+
+
+async def _send_until_answered(
+    writer: asyncio.StreamWriter, answering: asyncio.Task[bytes], has_length: bool
+) -> int:
+    part = b" " * 65_536
+    chunk = part if has_length else b"%x\r\n%b\r\n" % (len(part), part)
+    sent = 0
+    while not answering.done() and sent < 100 * MEGABYTE:
+        try:
+            writer.write(chunk)
+            await writer.drain()
+        except ConnectionError:
+            break
+        sent += len(part)
+        await asyncio.sleep(0)
+    return sent
+
+
+async def test_clients_above_the_limit_are_closed_at_once(tmp_path: Path) -> None:
+    async with served(tmp_path, admin={"clients_max": 5}) as node:
+        clients = [await connect(node.admin.url) for _ in range(5)]
+        for _, writer in clients:
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for reader, _ in clients:
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        reader, writer = await connect(node.admin.url)
+        async with asyncio.timeout(10.0):
+            assert await _rest(reader) == b""
+        await hang_up(writer)
+        await hang_up(clients.pop()[1])
+        await _until_served(node)
+        for _, writer in clients:
+            await hang_up(writer)
+
+
+async def _until_served(node: Served) -> None:
+    async with asyncio.timeout(10.0):
+        while True:
+            try:
+                assert (await node.ask("/livez")).status == 200
+            except ConnectionError:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+
+async def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
+    async with served(tmp_path, admin={"request_timeout_s": 0.5}) as node:
+        reader, writer = await connect(node.admin.url)
+        # More answers than buffers hold, of which none is read.
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        async with asyncio.timeout(30.0):
+            with pytest.raises(ConnectionError):
+                while True:
+                    writer.write(request * 100)
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+        await hang_up(writer)
+        assert (await node.ask("/livez")).status == 200
+        assert reader is not None
+
+
+async def test_pipelined_requests_are_all_answered(tmp_path: Path) -> None:
+    async with served(tmp_path, admin={"request_timeout_s": 5.0}) as node:
+        reader, writer = await connect(node.admin.url)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(20.0):
+            answers = await reader.read()
+        assert answers.count(b"HTTP/1.1 200 OK") == 51
+        await hang_up(writer)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1_000_000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /api/v1/queue/ls HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+        b"\0" * 1000,
+    ],
+)
+async def test_what_is_no_http(tmp_path: Path, said: bytes) -> None:
+    async with served(tmp_path, admin={"request_timeout_s": 1.0}) as node:
+        reader, writer = await connect(node.admin.url)
+        writer.write(said)
+        try:
+            async with asyncio.timeout(10.0):
+                answer = await _rest(reader)
+        finally:
+            await hang_up(writer)
+        assert not answer.startswith(b"HTTP/1.1 200")
+        assert (await node.ask("/livez")).status == 200

@@ -1,0 +1,125 @@
+"""Operations of other members, through the node that an operator came to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad.admin.errors import Forbidden, NotFound
+from postroad.admin.operations.queues import QueueView
+from postroad.admin.remote import SUBJECT, RemoteOffice
+from postroad.admin.serving import AdminServer
+from postroad.core.errors import ConfigError, NoSuchMember, RemoteProtocolFailure, UsageError
+from postroad.node import App, Node
+from tests.integration.admin.admin_nodes import READ_TOKEN, Served, config_of, served
+from tests.raw_peers import eventually
+
+pytestmark = pytest.mark.integration
+
+
+@asynccontextmanager
+async def pair(directory: Path, **admin: Any) -> AsyncIterator[tuple[Served, Served]]:
+    """Alpha, and beta with these settings; they know each other."""
+    async with served(directory) as alpha:
+        contacts = [str(alpha.node.service.address)]
+        async with served(directory, "beta", admin=admin, cluster={"contacts": contacts}) as beta:
+            await beta.node.mail.declare("bills")
+            await eventually(lambda: alpha.node.agent.member("beta"), "alpha knows beta")
+            yield alpha, beta
+
+
+async def test_look_at_another(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (alpha, beta):
+        here = await alpha.ask("/api/v1/queue/show?queue=bills")
+        there = await alpha.ask("/api/v1/queue/show?queue=bills&node=beta", token=READ_TOKEN)
+        assert here.status == 404
+        assert there.status == 200
+        assert there.data == await beta.call("queue.show", queue="bills")
+        # A node can be asked for itself.
+        own = await beta.ask("/api/v1/queue/show?queue=bills&node=beta")
+        assert own.data == there.data
+
+
+async def test_errors_keep_what_they_are(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (alpha, beta):
+        for path in ("/api/v1/queue/show?queue=bils", "/api/v1/queue/peek?queue=none"):
+            there = await alpha.ask(f"{path}&node=beta")
+            direct = await beta.ask(path)
+            assert there.status == direct.status
+            assert there.data == direct.data
+        remote = RemoteOffice(alpha.node)
+        with pytest.raises(NotFound, match="did you mean 'bills'"):
+            await remote.ask("beta", "queue.show", {"queue": "bils"})
+        with pytest.raises(ConfigError, match="no parameter"):
+            await remote.ask("beta", "queue.show", {"quee": "bills"})
+        with pytest.raises(NoSuchMember):
+            await remote.ask("gamma", "queue.ls", {})
+
+
+async def test_results_are_what_the_operation_returns(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (alpha, _beta):
+        found = await RemoteOffice(alpha.node).ask("beta", "queue.show", {"queue": "bills"})
+        assert isinstance(found, QueueView)
+        assert found.name == "bills"
+
+
+async def test_changes_only_if_the_other_allows(tmp_path: Path) -> None:
+    data = {"queue": "bills"}
+    async with pair(tmp_path) as (alpha, beta):
+        reply = await alpha.ask("/api/v1/queue/pause?node=beta", method="POST", data=data)
+        assert reply.status == 403
+        assert "admin.remote" in reply.data["detail"]
+        assert (await beta.call("queue.show", queue="bills"))["is_paused"] is False
+    async with pair(tmp_path, remote="change") as (alpha, beta):
+        reply = await alpha.ask(
+            "/api/v1/queue/pause?node=beta", method="POST", data=data, token=READ_TOKEN
+        )
+        assert reply.status == 403
+        reply = await alpha.ask("/api/v1/queue/pause?node=beta", method="POST", data=data)
+        assert reply.status == 200
+        assert (await beta.call("queue.show", queue="bills"))["is_paused"] is True
+
+
+async def test_off_refuses_everything(tmp_path: Path) -> None:
+    async with pair(tmp_path, remote="off") as (alpha, _beta):
+        with pytest.raises(Forbidden, match="do nothing"):
+            await RemoteOffice(alpha.node).ask("beta", "queue.ls", {})
+
+
+async def test_watch_another(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (alpha, beta):
+        changes = alpha.client.watch([("queue.show", {"queue": "bills"})], node="beta")
+        assert (await asyncio.to_thread(next, changes))[1]["depth"] == 0
+        await beta.node.mail.post("beta", "bills", b"1")
+        found = await asyncio.to_thread(next, changes)
+        while found[1]["depth"] == 0:
+            found = await asyncio.to_thread(next, changes)
+        assert found[1]["depth"] == 1
+        changes.close()
+
+
+async def test_a_node_that_has_no_others(tmp_path: Path) -> None:
+    config = config_of(tmp_path, node={"layers": ["services"]})
+    async with Node(config, App()) as node, AdminServer(node) as admin:
+        reply = await Served(node, admin).ask("/api/v1/queue/ls?node=beta")
+        assert reply.status == 409
+        with pytest.raises(UsageError):
+            await RemoteOffice(node).ask("beta", "queue.ls", {})
+
+
+async def test_garbage_of_a_member_is_refused(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (alpha, beta):
+        for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", b"[" * 100):
+            with pytest.raises(RemoteProtocolFailure):
+                await alpha.node.communication.send("beta", SUBJECT, garbage)
+        assert await beta.call("queue.ls")
+
+
+async def test_it_answers_no_more_when_it_is_stopped(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (alpha, beta):
+        await beta.admin.stop()
+        reply = await alpha.ask("/api/v1/queue/ls?node=beta")
+        assert reply.status == 503
