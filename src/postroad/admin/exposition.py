@@ -19,11 +19,11 @@ class Exposition:
     def __init__(self) -> None:
         self._families: dict[str, list[str]] = {}
 
-    def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
+    def gauge(self, name: str, text: str, value: float, /, **labels: str) -> None:
         """Add something that goes up and down."""
         self._add(f"postroad_{name}", "gauge", text, value, labels)
 
-    def counter(self, name: str, text: str, value: float, **labels: str) -> None:
+    def counter(self, name: str, text: str, value: float, /, **labels: str) -> None:
         """Add something that only goes up, until the process ends."""
         self._add(f"postroad_{name}_total", "counter", text, value, labels)
 

@@ -1,0 +1,117 @@
+"""Errors as problems, and back."""
+
+import logging
+
+import msgspec
+import pytest
+
+from postroad.admin.errors import Forbidden, NotFound
+from postroad.admin.problems import (
+    Problem,
+    Refused,
+    make_problem,
+    problem_of,
+    to_error,
+    to_problem,
+)
+from postroad.cells.errors import NoRoute
+from postroad.core.errors import (
+    ConfigError,
+    ConnectFailed,
+    IdempotencyConflict,
+    MessageTooLarge,
+    MissingExtra,
+    NameTaken,
+    NoSuchDeadLetter,
+    NoSuchMember,
+    PostroadError,
+    RemoteHandlerFailure,
+    RequestTimeout,
+    StoreUnavailable,
+    UsageError,
+)
+from postroad.services.errors import ServiceNotFoundError, ValidationError
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigError("limit=0"), 400),
+        (Forbidden("no"), 403),
+        (NotFound("nothing"), 404),
+        (NoSuchDeadLetter("7"), 404),
+        (NoSuchMember("omega"), 404),
+        (NoRoute("cell@beta"), 404),
+        (ServiceNotFoundError(data={"action": "a.b"}), 404),
+        (UsageError("not now"), 409),
+        (IdempotencyConflict("same key"), 409),
+        (MissingExtra("certs", "this"), 409),
+        (MessageTooLarge("1 GB"), 413),
+        (ValidationError("wrong"), 422),
+        (RemoteHandlerFailure("it raised"), 502),
+        (RequestTimeout("2 s"), 503),
+        (ConnectFailed("nobody"), 503),
+        (StoreUnavailable("disk full"), 503),
+        (TimeoutError(), 503),
+    ],
+)
+def test_statuses(error: PostroadError | TimeoutError, status: int) -> None:
+    problem = to_problem(error)
+    assert problem.status == status
+    assert problem.detail
+    assert problem.next
+    if isinstance(error, PostroadError):
+        assert problem.code == error.code
+        assert problem.retryable == error.retryable
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("limit=0 must be above 0"),
+        NotFound("no queue 'x'"),
+        Forbidden("only look"),
+        NoSuchDeadLetter("7"),
+        UsageError("not now"),
+        StoreUnavailable("disk full"),
+        RequestTimeout("no reply", peer="beta", subject="a", elapsed_s=1.0),
+    ],
+)
+def test_errors_come_back_as_they_were(error: PostroadError) -> None:
+    encoded = msgspec.msgpack.encode(to_problem(error))
+    again = to_error(msgspec.msgpack.decode(encoded, type=Problem))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.retryable == error.retryable
+    assert again.__notes__ == [f"postroad errors {error.code}"]
+
+
+def test_errors_that_cannot_be_made_of_a_text() -> None:
+    problem = to_problem(NameTaken("alpha", "127.0.0.1:1"))
+    again = to_error(problem)
+    assert isinstance(again, Refused)
+    assert again.problem == problem
+    assert to_problem(again) == problem
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, Forbidden), (403, Forbidden), (404, NotFound), (418, Refused)]
+)
+def test_problems_without_a_code(status: int, kind: type[PostroadError]) -> None:
+    error = to_error(make_problem(status, "so it is"))
+    assert type(error) is kind
+    assert str(error) == "so it is"
+
+
+def test_codes_of_unknown_layers_are_told_by_status() -> None:
+    assert type(to_error(make_problem(404, "gone", code=99_999))) is NotFound
+
+
+def test_what_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        problem = problem_of(ZeroDivisionError("secret"))
+    assert problem.status == 500
+    assert "secret" not in msgspec.json.encode(problem).decode()
+    assert problem.id is not None
+    assert problem.id in caplog.text
+    assert "ZeroDivisionError" in caplog.text
