@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from postroad.node import App, Node
 from postroad.node.inventory import inventory
 from postroad.node.reading import DEFAULT, Loaded
 
-from .running import run
+from .running import run, stop_after
 from .settings import load
 
 if TYPE_CHECKING:
@@ -45,16 +44,17 @@ def run_dev_node(
     signals = [signal.SIGTERM, signal.SIGINT]
     if spare_port is not None:
         signal.signal(signals.pop(), signal.SIG_IGN)
-        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        parent = os.getppid()
+        stop_after(lambda: _outlive(parent))
     loaded = _load(app, config, settings, spare_port or 0)
     # What is durable goes on after the next save, so nothing needs to be waited for.
     run(loaded, _tell, is_debugging=is_debugging, drain_s=0, signals=signals)
 
 
-def _end_with(parent: int) -> None:
+def _outlive(parent: int) -> None:
+    """Return when the parent of this process has ended."""
     while os.getppid() == parent:
         time.sleep(_LOOK_S)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import click
 from postroad.node import App, Node
 from postroad.node.running import DRAIN_S
 
-from .running import run
+from .running import run, stop_after
 from .settings import load, settings_options
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long what runs may take to end when the node is told to stop.",
 )
+@click.option("--until-eof", is_flag=True, help="Stop also when the standard input ends.")
 @click.option("--debug", is_flag=True, help="Show where errors were raised.")
 def start(
     config: Path | None,
@@ -36,6 +38,7 @@ def start(
     app: str | None,
     name: str | None,
     drain_s: float,
+    until_eof: bool,
     debug: bool,
 ) -> None:
     """Run a node until it is told to stop.
@@ -50,7 +53,16 @@ def start(
         --set admin.bind=127.0.0.1:8223
     """
     loaded = load(config, settings, node__app=("--app", app), node__name=("--name", name))
+    if until_eof:
+        stop_after(_read_to_end)
     run(loaded, _tell, is_debugging=debug, drain_s=drain_s)
+
+
+def _read_to_end() -> None:
+    """Return when nobody holds the other end of the standard input any more."""
+    # Not by sys.stdin: a thread that waits there keeps the interpreter from ending.
+    while os.read(0, 4096):
+        continue
 
 
 def _tell(node: Node, app: App, admin: AdminServer | None) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,6 +52,16 @@ def run(
         directory = Path.cwd() if target is None else Path(target).parent
         text = f"{tell_failure(error, directory)} (--debug shows more)"
         raise _told(error, text, is_debugging) from error
+
+
+def stop_after(wait: Callable[[], None]) -> None:
+    """Have this process told to stop when a function has returned, which may block."""
+
+    def watch() -> None:
+        wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _serve(node: Node) -> AdminServer | None:

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 WAIT_S = 50.0
 _LOOK_S = 0.02
@@ -19,7 +19,9 @@ _LOOK_S = 0.02
 class Command:
     """A command that runs; its output is a file, so that nothing is lost and nothing blocks."""
 
-    def __init__(self, directory: Path, *arguments: str, **environ: str) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, stdin: IO[bytes] | None = None, **environ: str
+    ) -> None:
         self.directory = directory
         self._log = directory / f"{'-'.join(arguments[:2])}.{time.monotonic_ns()}.log"
         kept = {name: it for name, it in os.environ.items() if not name.startswith("POSTROAD_")}
@@ -28,7 +30,7 @@ class Command:
                 [sys.executable, "-W", "error", "-m", "postroad", *arguments],
                 cwd=directory,
                 env={**kept, **environ},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
                 stdout=log,
                 stderr=log,
             )
@@ -78,5 +80,5 @@ class Command:
 
 def run(directory: Path, *arguments: str, **environ: str) -> tuple[int, str]:
     """Run a command to its end; the exit code, and what it printed."""
-    with Command(directory, *arguments, **environ) as command:
+    with Command(directory, *arguments, stdin=None, **environ) as command:
         return command.end(), command.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sqlite3
@@ -66,6 +67,21 @@ def test_a_node_without_a_program(tmp_path: Path) -> None:
     with Command(tmp_path, *START) as node:
         node.wait_for("of cluster postroad runs at")
         assert node.stop() == 0
+
+
+def test_it_ends_with_its_input(directory: Path) -> None:
+    reading, writing = os.pipe()
+    arguments = (*START, "--app", "app.py", "--until-eof")
+    with (
+        open(reading, "rb") as stdin,
+        open(writing, "wb") as other_end,
+        Command(directory, *arguments, stdin=stdin) as node,
+    ):
+        node.wait_for("heard tea")
+        node.wait_for("runs at")
+        other_end.close()
+        assert node.end() == 0
+        assert "lifespan ends" in node.output
 
 
 def failure(directory: Path, *arguments: str) -> str:
