@@ -18,6 +18,7 @@ CONFIG = ROOT / "importlinter.ini"
 
 # Parts of layers that have rules of their own. Here each is a package, whatever it is otherwise.
 PARTS = (
+    "admin/http",
     "cells/address", "cells/altering", "cells/announcing", "cells/choice", "cells/content",
     "cells/decision", "cells/domain", "cells/envelope", "cells/envelope_form", "cells/errors",
     "cells/failure", "cells/fair_queue", "cells/learning", "cells/message", "cells/path",
@@ -133,6 +134,7 @@ PLANTED = [
     ("net", "click"),
     ("net", "kazoo"),
     ("net", "psycopg"),
+    ("net", "starlette"),
     ("net", "postroad"),
     ("net", "postroad.cluster"),
     ("net", "postroad.testing"),
@@ -178,6 +180,7 @@ ALLOWED = [
 ]
 # Modules that alone may import something.
 EXEMPT = [
+    ("admin.http.server", "uvicorn"),
     ("cluster.discovery.zookeeper", "kazoo"),
     ("durable.store.orm", "sqlalchemy"),
     ("durable.store.postgres", "psycopg"),
