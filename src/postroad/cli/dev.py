@@ -22,7 +22,6 @@ from .watching import Snapshot, changed, take_snapshot
 
 _LOOK_S = 0.3
 _STOP_S = 15.0
-_APP = "app.py"
 
 
 @click.command()
@@ -41,8 +40,9 @@ def dev(
 ) -> None:
     """Run a program here, and again whenever it is saved.
 
-    FILE is app.py by default. Everything it needs is in one process; what is durable is kept in
-    .postroad, and is there after each start. The address of the dashboard is printed.
+    FILE is node.app of the configuration, or else app.py. Everything it needs is in one process; what
+    is durable is kept in .postroad, and is there after each start. The address of the dashboard is
+    printed.
 
     \b
     Example: a first project
@@ -50,8 +50,6 @@ def dev(
       cd shop
       postroad dev
     """
-    if app is None and Path(_APP).exists():
-        app = _APP
     if not reload:
         run_dev_node(app, config, settings, is_debugging=debug, spare_port=spare_port)
         return

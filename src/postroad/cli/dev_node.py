@@ -22,6 +22,7 @@ from .settings import load
 if TYPE_CHECKING:
     from postroad.admin.serving import AdminServer
 
+_APP = "app.py"
 _LOOK_S = 0.5
 _LABEL_CELLS = 11
 
@@ -63,6 +64,8 @@ def _load(
     """The configuration, with what is better for people who try things out."""
     loaded = load(config, settings, node__app=("FILE", app))
     better = {}
+    if loaded.config.node.app is None and Path(_APP).exists():
+        better["node.app"] = _APP
     if loaded.origins["tracing.enabled"] == DEFAULT:
         better["tracing.enabled"] = "yes"
     if loaded.config.admin.enabled and not _is_free(loaded):

@@ -66,7 +66,8 @@ def _read_to_end() -> None:
 
 
 def _tell(node: Node, app: App, admin: AdminServer | None) -> None:
+    if node.config.log.format == "json":
+        # The log has it, and whoever reads that expects nothing else.
+        return
     served = "" if admin is None else f"; the dashboard is at {admin.url}"
-    click.echo(
-        f"{node.name} of cluster {node.cluster} runs at {node.service.address}{served}", err=True
-    )
+    click.echo(f"{node.name} of cluster {node.cluster} runs at {node.service.address}{served}")

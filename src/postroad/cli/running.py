@@ -98,4 +98,6 @@ def explain(error: BaseException) -> str:
         return f"{what}: this machine has no such address; {other}"
     if cause.errno == errno.EACCES and "listen" in what:
         return f"{what}: that port needs more rights; {other}"
+    if error is cause and cause.filename is not None:
+        return f"{cause.filename}: {cause.strerror}; node.data says where a node keeps its files"
     return str(error)

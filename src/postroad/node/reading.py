@@ -51,6 +51,12 @@ RESERVED_VARIABLES = (
 )
 """Variables that are no settings."""
 
+# What it sets in every container for a service, such as one called `postroad`.
+_KUBERNETES = re.compile(
+    r"\w+_SERVICE_(HOST|PORT(_\w+)?)|\w+_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"
+)
+_KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://.+")
+
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _HEADER = re.compile(r"^\s*\[+\s*([\w.\-\s]+?)\s*\]+")
 _ASSIGNMENT = re.compile(r"^\s*([\w.\-]+)\s*=")
@@ -199,7 +205,7 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
     variables = {it.variable: it.name for it in settings_keys().values()}
     given = {}
     for variable in sorted(environ):
-        if not variable.startswith(PREFIX) or is_reserved(variable):
+        if not variable.startswith(PREFIX) or is_reserved(variable, environ[variable]):
             continue
         if variable in variables:
             given[variables[variable]] = _Given(environ[variable], variable, True)
@@ -210,8 +216,13 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
     return given
 
 
-def is_reserved(variable: str) -> bool:
+def is_reserved(variable: str, value: str = "") -> bool:
     """Whether a variable is used for something else than a setting."""
+    if _KUBERNETES.fullmatch(variable):
+        return True
+    # A port alone could be somebody's mistake, but not with such a value.
+    if variable.endswith("_PORT") and _KUBERNETES_PORT.fullmatch(value):
+        return True
     return any(fnmatchcase(variable, it) for it in RESERVED_VARIABLES)
 
 

@@ -78,6 +78,15 @@ def test_a_mistake_waits_for_the_next_save(app: Path) -> None:
         assert dev.stop() == 0
 
 
+def test_the_program_of_the_configuration_comes_before_app_py(app: Path) -> None:
+    app.rename(app.with_name("shop.py"))
+    app.write_text("def f(:\n")
+    (app.parent / "postroad.toml").write_text('node.app = "shop.py"')
+    with Command(app.parent, "dev", *QUIET) as dev:
+        dev.wait_for(r"greeter\.hello")
+        assert dev.stop() == 0
+
+
 def test_without_a_program_there_is_a_hint(tmp_path: Path) -> None:
     with Command(tmp_path, "dev", *QUIET) as dev:
         dev.wait_for("program    none; `postroad new shop` writes a first one")

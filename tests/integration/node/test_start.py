@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -58,9 +59,11 @@ def test_a_file_the_environment_and_flags(directory: Path) -> None:
         '[node]\nname = "a"\ncluster = "b"\napp = "app.py"\n[log]\nformat = "json"\n'
     )
     with Command(directory, *START, "--name", "c", POSTROAD_NODE_CLUSTER="d") as node:
-        node.wait_for("c of cluster d runs at")
-        node.wait_for(r'"logger":"postroad\.node\.node","message":"c runs at')
+        node.wait_for(r'"logger":"postroad\.node\.node","message":"c runs at [^"]* cluster \'d\'"')
+        node.wait_for("heard tea")
         assert node.stop() == 0
+        lines = [it for it in node.output.splitlines() if it not in ("heard tea", "lifespan ends")]
+        assert all(json.loads(it)["level"] for it in lines)
 
 
 def test_a_node_without_a_program(tmp_path: Path) -> None:
@@ -113,6 +116,11 @@ def test_a_store_that_another_process_has(directory: Path) -> None:
 def test_certificates_that_cannot_be_used(directory: Path) -> None:
     tls = [f"--set=tls.{name}=none.pem" for name in ("certificate", "key", "trust")]
     assert "TLS certificate none.pem with key none.pem cannot be used" in failure(directory, *tls)
+
+
+def test_a_directory_that_cannot_be_made(directory: Path) -> None:
+    told = failure(directory, "--set", "node.data=app.py/data")
+    assert told.startswith("postroad: app.py/data: Not a directory; node.data says where")
 
 
 def test_a_wrong_configuration(directory: Path) -> None:
