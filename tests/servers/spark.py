@@ -15,6 +15,7 @@ from pathlib import Path
 
 from postroad.pipeline.spark import find_java_home
 from tests.servers.process import ServerProcess, free_port, send_signal
+from tests.servers.spark_classes import CLASSES
 
 START_S = 90.0
 POLL_S = 0.05
@@ -23,11 +24,15 @@ _HOST = "127.0.0.1"
 _PACKAGE = "org.apache.spark.deploy"
 _LOG_LINES = 20
 
-QUICK_JAVA = (
+ANY_QUICK_JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """Options for a JVM that lives for seconds: to start is most of what it does."""
+# Silent where the file is of no use: what a JVM prints is looked at.
+_SHARE = f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr"
+QUICK_JAVA = ANY_QUICK_JAVA + (_SHARE if CLASSES.exists() else "")
+"""The same for the Java of this machine."""
 
 
 class SparkCluster:
