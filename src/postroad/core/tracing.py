@@ -219,11 +219,14 @@ class Span:
         # What it failed with, and the code of that error; None and 0 if it did not.
         self.error: str | None = None
         self.code = 0
-        self.attributes: dict[str, Attribute] = {}
+        # Made when it is needed: most spans have none.
+        self.attributes: dict[str, Attribute] | None = None
         self._inside: Inside | None = None
 
     def set(self, name: str, value: Attribute) -> None:
         """Note something about the work."""
+        if self.attributes is None:
+            self.attributes = {}
         self.attributes[name] = value
 
     def end(self, error: BaseException | None = None) -> None:

@@ -107,10 +107,7 @@ class Clerk:
         except UnicodeEncodeError as error:
             raise UsageError(f"a header cannot be encoded as UTF-8: {error}") from None
         if len(encoded) > self._bytes_max and tracing.tracer is not None:
-            # Better untraced than not at all.
-            encoded = encode_letter(
-                msgspec.structs.replace(letter, headers=tracing.strip(letter.headers))
-            )
+            encoded = _encode_untraced(letter)
         if len(encoded) > self._bytes_max:
             raise self._too_large(encoded)
         if idempotency_key is None:
@@ -164,6 +161,18 @@ def to_bytes(body: object) -> bytes:
     if isinstance(body, bytearray | memoryview):
         return bytes(body)
     raise UsageError(f"a body is bytes, not {type(body).__name__}; encode it first")
+
+
+def _encode_untraced(letter: Letter) -> bytes:
+    """A letter without its span, as short as can be: nothing is too large for being traced."""
+    bare = msgspec.structs.replace(letter, headers=tracing.strip(letter.headers))
+    fields = [*msgspec.structs.astuple(bare)]
+    for default in reversed(Letter.__struct_defaults__):
+        if fields[-1] != default:
+            break
+        # What is left out has its default.
+        fields.pop()
+    return _encode(fields)
 
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:

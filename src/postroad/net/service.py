@@ -17,6 +17,7 @@ from postroad.core import (
 )
 from postroad.core.errors import (
     ConnectionClosed,
+    MessagingError,
     NotRunning,
     Outcome,
     UsageError,
@@ -34,7 +35,7 @@ from .local import LocalDelivery
 from .message import Handler
 from .pool import Pool
 from .reception import Reception
-from .results import error_of
+from .results import Result, error_of
 from .tls import TlsConfig
 from .traces import departing
 from .tunnel import Tunnel
@@ -249,12 +250,13 @@ class MessagingService(TunnelCalls):
             or len(payload) + 4 * len(subject) > link.send_bytes_max
             or not keep_alive
             or (peer is not None and not link.is_peer(peer))
-            or tracing.tracer is not None
         ):
             return await self._request_thoroughly(
                 address, subject, payload, timeout, keep_alive, wait, peer
             )
         timeout = self._timeout_s if timeout is None else check_timeout(timeout)
+        if tracing.tracer is not None:
+            return await self._request_traced(link, subject, payload, timeout)
         started = self._now()
         id, future = link.request(subject, payload, started, timeout)
         try:
@@ -264,7 +266,27 @@ class MessagingService(TunnelCalls):
             raise
         if result.status == 0:
             return result.payload  # type: ignore[union-attr]
-        raise error_of(result, subject).about(
+        raise self._failure(link, result, subject, started, timeout)
+
+    async def _request_traced(
+        self, link: DialedLink, subject: str, payload: bytes, timeout: float
+    ) -> bytes:
+        with departing(subject, node=self.name, peer=str(link.address)) as span:
+            started = self._now()
+            id, future = link.request(subject, payload, started, timeout, span.context)
+            try:
+                result = await future
+            except asyncio.CancelledError:
+                link.abandon(id)
+                raise
+            if result.status == 0:
+                return result.payload  # type: ignore[union-attr]
+            raise self._failure(link, result, subject, started, timeout)
+
+    def _failure(
+        self, link: DialedLink, result: Result, subject: str, started: float, timeout: float
+    ) -> MessagingError:
+        return error_of(result, subject).about(
             peer=link.describe_peer(link.address),
             subject=subject,
             elapsed_s=self._now() - started,

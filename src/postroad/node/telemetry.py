@@ -73,8 +73,8 @@ class Telemetry:
 
     def close(self, timeout_s: float) -> None:
         """Send what waits, as far as the time allows, and end."""
-        if self._exporter is not None:
-            _within(timeout_s, self._exporter.close)
+        if self._exporter is not None and not _within(timeout_s, self._exporter.close):
+            self._exporter.give_up()
 
 
 class _Exporter:
@@ -91,8 +91,9 @@ class _Exporter:
             raise MissingExtra("telemetry", f"otlp={otlp!r}") from error
         is_base = urlsplit(otlp).path in ("", "/")
         endpoint = otlp.rstrip("/") + _TRACES_PATH if is_base else otlp
+        self._sender = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S)
         self._processor = BatchSpanProcessor(
-            OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S),
+            self._sender,
             max_queue_size=_QUEUED_SPANS_MAX,
             schedule_delay_millis=_BATCH_DELAY_MS,
             max_export_batch_size=_BATCH_SPANS_MAX,
@@ -107,7 +108,7 @@ class _Exporter:
         attributes: dict[str, Any] = {
             "postroad.layer": span.layer,
             "postroad.node": span.node,
-            **span.attributes,
+            **(span.attributes or {}),
         }
         if span.peer:
             attributes["postroad.peer"] = span.peer
@@ -137,6 +138,10 @@ class _Exporter:
 
     def close(self) -> None:
         self._processor.shutdown()  # type: ignore[no-untyped-call]
+
+    def give_up(self) -> None:
+        """Have what is still being sent fail at once."""
+        self._sender.shutdown()  # type: ignore[no-untyped-call]
 
 
 def _within(timeout_s: float, work: Callable[[], None]) -> bool:

@@ -24,6 +24,8 @@ _STOP_GRACE_S = 5.0
 _TEXT_CHARS_MAX = 256
 _ATTRIBUTES_MAX = 16
 _LINKS_MAX = 32
+_IDS_AT_ONCE = 256
+_NO_ID = "0" * 16
 # What a trace id is compared with: its lower half.
 _CHANCES = 1 << 64
 
@@ -166,13 +168,11 @@ class Recorder(Lifecycle):
             # The span of the user's own code, or the one that is current here.
             parent = self._telemetry.current() or parent
         if parent is None:
-            trace_id = os.urandom(16).hex()
+            trace_id = _new_id() + _new_id()
             is_sampled = int(trace_id[16:], 16) < self._below
-            context = SpanContext(trace_id, os.urandom(8).hex(), SAMPLED if is_sampled else 0)
+            context = SpanContext(trace_id, _new_id(), SAMPLED if is_sampled else 0)
         else:
-            context = SpanContext(
-                parent.trace_id, os.urandom(8).hex(), parent.flags, parent.tracestate
-            )
+            context = SpanContext(parent.trace_id, _new_id(), parent.flags, parent.tracestate)
         return Span(
             self,
             context,
@@ -270,6 +270,28 @@ class _Recorders:
 _recorders = _Recorders()
 
 
+# Ids that nobody has yet. Threads share them, and taking one is a single step.
+_ids: list[str] = []
+
+
+def _new_id() -> str:
+    """The id of a span, 16 hexadecimal digits; two of them are that of a trace."""
+    while True:
+        try:
+            id = _ids.pop()
+        except IndexError:
+            # Many at a time: the system is asked once for all of them.
+            chance = os.urandom(8 * _IDS_AT_ONCE).hex()
+            _ids.extend(chance[it : it + 16] for it in range(0, len(chance), 16))
+            continue
+        if id != _NO_ID:
+            return id
+
+
+# A process that was forked must not give the same ids as this one.
+os.register_at_fork(after_in_child=_ids.clear)
+
+
 def _find_telemetry(config: TracingConfig, node: str) -> Telemetry | None:
     """OpenTelemetry, if spans are to be sent or the user's own code has it."""
     if config.otlp is None and "opentelemetry.trace" not in sys.modules:
@@ -310,6 +332,6 @@ def _to_record(span: Span) -> SpanRecord:
         end_ns=span.end_ns,
         error=span.error,
         code=span.code,
-        attributes=dict(span.attributes),
+        attributes=dict(span.attributes or {}),
         links=[SpanLink(link.trace_id, link.span_id) for link in span.links],
     )

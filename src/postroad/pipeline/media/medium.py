@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from postroad.core.tracing import SpanContext
 from postroad.durable.store.ledger import Ledger
 from postroad.pipeline.job import Segment
 
@@ -106,6 +107,10 @@ class InputMedium(Protocol):
     def decode(self) -> Callable[[bytes], Segment]:
         """What makes a segment of something raw; whatever it raises says that there is none."""
         return decode_segment
+
+    def contexts(self, place: Place) -> Sequence[SpanContext]:
+        """Some of the spans that a slice belongs to, where that is known without looking for it."""
+        return ()
 
     def settle(self, ledger: Ledger, place: Place) -> None:
         """A slice is done with: say so in the transaction that does away with it."""

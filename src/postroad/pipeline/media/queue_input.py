@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
+from postroad.core import tracing
 from postroad.core.errors import UsageError
+from postroad.core.tracing import SpanContext
 from postroad.durable import Mail, Store
 from postroad.durable.names import validate_queue_name
 from postroad.durable.store.ledger import Ledger, News
@@ -26,6 +28,8 @@ from .queue_slices import Cutter, Frontier, Piece, bury, find_expired, find_fron
 _SLICE_SEGMENTS = 10_000
 # So much of what was cut stays in memory until it is settled, so that it need not be read again.
 _KEPT_BYTES_MAX = 64 * 1024 * 1024
+# Of a slice so many letters at most are asked for their spans.
+_TRACED_LETTERS = 32
 
 
 class QueueInput(InputMedium):
@@ -75,6 +79,8 @@ class QueueInput(InputMedium):
         # What slices have, by their numbers.
         self._kept: dict[int, _Kept] = {}
         self._kept_bytes = 0
+        # Spans that the first letters of slices belong to, if anybody traces them.
+        self._contexts: dict[int, list[SpanContext]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # For other processes, where nothing is done with it but decoding.
@@ -157,6 +163,8 @@ class QueueInput(InputMedium):
         if self._kept_bytes + piece.size <= _KEPT_BYTES_MAX:
             self._kept_bytes += piece.size
             self._kept[number] = _Kept(_to_chunks(piece.bundles), piece.size)
+        if tracing.tracer is not None:
+            self._contexts[number] = _contexts_of(piece.bundles)
         place = {"slice": number, **msgspec.to_builtins(piece.stretch)}
         return Slice(place, piece.segments, {"slice": number})
 
@@ -171,6 +179,7 @@ class QueueInput(InputMedium):
 
     def _let_go(self, number: int, stretch: Stretch) -> None:
         self._asides.difference_update(_asides_of(stretch))
+        self._contexts.pop(number, None)
         if (kept := self._kept.pop(number, None)) is not None:
             self._kept_bytes -= kept.size
 
@@ -195,6 +204,9 @@ class QueueInput(InputMedium):
     @property
     def decode(self) -> Callable[[bytes], Segment]:
         return CODECS[self._codec]
+
+    def contexts(self, place: Place) -> Sequence[SpanContext]:
+        return self._contexts.get(place["slice"], ())
 
     def settle(self, ledger: Ledger, place: Place) -> None:
         check_account(self._store, ledger)
@@ -226,6 +238,12 @@ def _stretch_at(place: Place) -> Stretch:
 
 def _asides_of(stretch: Stretch) -> Sequence[int]:
     return stretch.ids if isinstance(stretch, AsideStretch) else ()
+
+
+def _contexts_of(bundles: Iterable[Bundle]) -> list[SpanContext]:
+    letters = (letter for _, letters in bundles for letter in letters)
+    found = (tracing.extract(it.headers) for it in islice(letters, _TRACED_LETTERS))
+    return [it for it in found if it is not None]
 
 
 def _to_chunks(bundles: Iterable[Bundle]) -> list[Chunk]:

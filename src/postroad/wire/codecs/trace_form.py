@@ -11,9 +11,11 @@ from __future__ import annotations
 import struct
 
 from postroad.core.errors import MalformedFrame
-from postroad.core.tracing import TRACESTATE_CHARS_MAX, SpanContext, parse_context
+from postroad.core.tracing import SAMPLED, TRACESTATE_CHARS_MAX, SpanContext, parse_context
 
 _TRACE = struct.Struct(">16s8sBH")
+
+_NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
 
 TRACE_BYTES_MAX = _TRACE.size + TRACESTATE_CHARS_MAX
 
@@ -33,6 +35,11 @@ def split_trace(body: bytes, request_id: int) -> tuple[SpanContext | None, bytes
     stop = _TRACE.size + size
     if stop > len(body):
         raise MalformedFrame(f"request {request_id} is shorter than its trace", request_id)
-    state = body[_TRACE.size : stop].decode("ascii", "replace")
-    context = parse_context(f"00-{trace_id.hex()}-{span_id.hex()}-{flags:02x}", state)
+    if size:
+        state = body[_TRACE.size : stop].decode("ascii", "replace")
+        context = parse_context(f"00-{trace_id.hex()}-{span_id.hex()}-{flags:02x}", state)
+    elif trace_id == _NO_TRACE or span_id == _NO_SPAN:
+        context = None
+    else:
+        context = SpanContext(trace_id.hex(), span_id.hex(), flags & SAMPLED)
     return context, body[stop:]
