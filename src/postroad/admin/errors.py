@@ -26,6 +26,17 @@ class Forbidden(AdminError, PermissionError):
     code = 10_200
 
 
+class ProgramFailed(AdminError):
+    """Code of the program that the node runs raised an error; the node's log tells where."""
+
+    code = 10_300
+
+    @classmethod
+    def of(cls, what: str, error: Exception) -> ProgramFailed:
+        """Say what was asked of it, and what it raised."""
+        return cls(f"{what} raised {type(error).__name__}: {error}")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'orders'?`, if anything is near."""
     near = get_close_matches(name, [*known], 1)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
 
-from postroad.admin.errors import NotFound, nearest
+from postroad.admin.errors import NotFound, ProgramFailed, nearest
+from postroad.core.errors import PostroadError
 from postroad.flows import Definition, FlowView, ScheduleView, Status, StepView
 
 from .limits import Limit, Seconds
 from .office import Office
 from .table import Effect, operation
+
+
+logger = logging.getLogger("postroad.admin")
 
 
 class DefinitionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +100,13 @@ async def show_history(office: Office, id: str) -> list[StepView]:
 @operation("flow.query")
 async def query_flow(office: Office, id: str, name: str) -> AnswerView:
     """Ask the code of a flow that runs; it answers what `flow.answer` was given for the name."""
-    answer = await office.node.flows.query(id, name)
+    try:
+        answer = await office.node.flows.query(id, name)
+    except PostroadError:
+        raise
+    except Exception as error:
+        logger.warning("query %r of flow %s failed", name, id, exc_info=True)
+        raise ProgramFailed.of(f"query {name!r} of flow {id}", error) from error
     return AnswerView(value=msgspec.to_builtins(answer, enc_hook=repr))
 
 

@@ -28,6 +28,8 @@ class HitView(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     noun: str
     """What shows more of it."""
+    within: str | None = None
+    """Of a message: the queue it waits in."""
 
 
 @operation("search.find")
@@ -107,7 +109,8 @@ async def _of_mail(office: Office, text: str) -> AsyncIterator[HitView]:
     for queue in statistics.queues:
         for letter in await office.mail.find_letters(queue, number):
             title = f"message {letter.id} in queue {queue}"
-            yield HitView(kind="message", id=str(letter.id), title=title, noun="queue")
+            id = str(letter.id)
+            yield HitView(kind="message", id=id, title=title, noun="queue", within=queue)
 
 
 def _dead_hit(dead: DeadLetter) -> HitView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterable, Iterator
 from typing import Any
@@ -10,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from postroad.admin.errors import NotFound, nearest
-from postroad.core.errors import ConfigError
+from postroad.admin.errors import NotFound, ProgramFailed, nearest
+from postroad.core.errors import ConfigError, PostroadError
 from postroad.services import Service
 from postroad.services.action_schemas import action_schemas, described
 from postroad.services.endpoints import EndpointList
@@ -20,6 +21,8 @@ from postroad.services.schema import ActionInfo, Visibility
 from .limits import Seconds
 from .office import Office
 from .table import Effect, operation
+
+logger = logging.getLogger("postroad.admin")
 
 # Of a result that is a stream, so much is shown.
 _STREAM_ITEMS_MAX = 1_000
@@ -194,11 +197,18 @@ async def call(
     if action not in known:
         raise NotFound(f"there is no action {action!r}{nearest(action, known)}")
     started = time.perf_counter()
-    result = await broker.call(action, params, timeout_s=timeout_s, node_id=node_id)
     is_cut = False
-    if isinstance(result, AsyncIterable):
-        async with asyncio.timeout(timeout_s):
-            result, is_cut = await _collect(result)
+    try:
+        result = await broker.call(action, params, timeout_s=timeout_s, node_id=node_id)
+        if isinstance(result, AsyncIterable):
+            async with asyncio.timeout(timeout_s):
+                result, is_cut = await _collect(result)
+    except (PostroadError, TimeoutError):
+        raise
+    except Exception as error:
+        # Of an action of this node: others send theirs as errors of services.
+        logger.warning("action %s failed", action, exc_info=True)
+        raise ProgramFailed.of(f"action {action}", error) from error
     elapsed_ms = (time.perf_counter() - started) * 1000
     return CallView(
         result=msgspec.to_builtins(result, enc_hook=repr),
