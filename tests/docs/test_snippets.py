@@ -9,7 +9,7 @@ import pytest
 from tests.docs.pages import printed, programs
 
 PROGRAMS = programs()
-PRINTED = printed("services") | printed("flows") | printed("README")
+PRINTED = printed("services") | printed("flows") | printed("README") | printed("tracing")
 
 
 @pytest.mark.parametrize(

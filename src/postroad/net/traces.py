@@ -13,7 +13,7 @@ from .message import Message, Result, Subscription
 
 # What nodes tell each other all the time by themselves would bury everything else.
 _OWN_SUBJECTS = frozenset({"desk"})
-_OWN_PREFIXES = ("cluster.", "durable.", "internal.")
+_OWN_PREFIXES = ("cluster.", "durable.", "internal.", "postroad.")
 
 
 def is_own(subject: str) -> bool:
