@@ -40,9 +40,9 @@ def dev(
 ) -> None:
     """Run a program here, and again whenever it is saved.
 
-    FILE is node.app of the configuration, or else app.py. Everything it needs is in one process; what
-    is durable is kept in .postroad, and is there after each start. The address of the dashboard is
-    printed.
+    FILE is node.app of the configuration, or else app.py. Everything it needs is in one process;
+    what is durable is kept in .postroad, and is there after each start. The address of the
+    dashboard is printed.
 
     \b
     Example: a first project

@@ -57,6 +57,8 @@ _KUBERNETES = re.compile(
 )
 _KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://.+")
 
+_NUMBER_MAX = 2**63
+_TOLD_CHARACTERS_MAX = 80
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _HEADER = re.compile(r"^\s*\[+\s*([\w.\-\s]+?)\s*\]+")
 _ASSIGNMENT = re.compile(r"^\s*([\w.\-]+)\s*=")
@@ -152,7 +154,7 @@ def _from_file(path: Path, problems: list[str]) -> dict[str, _Given]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     lines = _lines_of(text)
     given = {}
@@ -271,7 +273,7 @@ def _convert_all(given: Mapping[str, _Given], problems: list[str]) -> dict[str, 
         try:
             value = _parse(it.value, key.kind) if it.is_text else it.value
             values[name] = _convert(value, key.kind)
-        except ValueError:
+        except (ValueError, OverflowError, RecursionError):
             got = "something else" if key.is_secret else _told(it.value)
             where = it.origin if name in it.origin else f"{it.origin}: {name}"
             problems.append(f"{where}: expected {describe(key.kind)}, got {got}")
@@ -279,9 +281,11 @@ def _convert_all(given: Mapping[str, _Given], problems: list[str]) -> dict[str, 
 
 
 def _told(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return "a table" if isinstance(value, dict) else f"the list {without_passwords(str(value))}"
-    return without_passwords(repr(value))
+    if isinstance(value, dict):
+        return "a table"
+    told = without_passwords(repr(value))
+    told = told if len(told) <= _TOLD_CHARACTERS_MAX else f"{told[:_TOLD_CHARACTERS_MAX]}…"
+    return f"the list {told}" if isinstance(value, list) else told
 
 
 def _parse(text: str, kind: Any) -> Any:
@@ -307,6 +311,10 @@ def _parse(text: str, kind: Any) -> Any:
 def _convert(value: Any, kind: Any) -> Any:
     if value is None and is_optional(kind):
         return None
+    if isinstance(value, int) and abs(value) > _NUMBER_MAX:
+        raise ValueError(value)
+    # What cannot be written cannot be shown either: a text that is no Unicode.
+    msgspec.json.encode(value)
     return msgspec.convert(value, essence(kind))
 
 
