@@ -218,7 +218,8 @@ async def _gather_flows(node: Node, metrics: Exposition) -> None:
 async def _gather_pipelines(node: Node, metrics: Exposition) -> None:
     for file in node.config.pipeline.jobs:
         path = Path(file)
-        add_job(metrics, read_job(path).name, await asyncio.to_thread(find_progress, path))
+        job = await asyncio.to_thread(read_job, path)
+        add_job(metrics, job.name, await asyncio.to_thread(find_progress, path))
 
 
 _PARTS: tuple[tuple[str, Layer | None, Gather], ...] = (

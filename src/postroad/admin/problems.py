@@ -9,6 +9,7 @@ from __future__ import annotations
 import http
 import logging
 import uuid
+from typing import Any
 
 import msgspec
 
@@ -51,6 +52,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the same can help later."""
     id: str | None = None
     """Of the entry in the node's log that tells more."""
+    data: Any = None
+    """What else the error tells, such as the fields that are wrong."""
 
 
 class Refused(AdminError):
@@ -92,11 +95,19 @@ def make_problem(
     next: str | None = None,
     retryable: bool = False,
     id: str | None = None,
+    data: Any = None,
 ) -> Problem:
     """A problem that needs no error."""
     title = http.HTTPStatus(status).phrase
     return Problem(
-        title=title, status=status, detail=detail, code=code, next=next, retryable=retryable, id=id
+        title=title,
+        status=status,
+        detail=detail,
+        code=code,
+        next=next,
+        retryable=retryable,
+        id=id,
+        data=data,
     )
 
 
@@ -111,13 +122,23 @@ def to_problem(error: PostroadError | TimeoutError) -> Problem:
             next="try again, or raise admin.request_timeout_s",
             retryable=True,
         )
+    data = getattr(error, "data", None)
+    words = [str(error) or type(error).__doc__ or type(error).__name__, *_messages(data)]
     return make_problem(
         _status_of(error),
-        str(error) or type(error).__doc__ or type(error).__name__,
+        " ".join(words),
         code=error.code,
         next=f"postroad errors {error.code}",
         retryable=error.retryable,
+        data=data,
     )
+
+
+def _messages(data: Any) -> list[str]:
+    """What is said of each field, by errors of services."""
+    if not isinstance(data, list):
+        return []
+    return [str(it["message"]) for it in data if isinstance(it, dict) and "message" in it]
 
 
 def problem_of(error: Exception) -> Problem:

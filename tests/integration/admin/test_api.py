@@ -176,6 +176,14 @@ async def test_an_operation_that_takes_too_long(
         assert reply.data["retryable"] is True
 
 
+async def test_errors_of_services_tell_each_field(node: Served) -> None:
+    data = {"action": "greeter.hello", "params": {}}
+    reply = await node.ask("/api/v1/service/call", method="POST", data=data)
+    assert reply.status == 422
+    assert [it["field"] for it in reply.data["data"]] == ["name"]
+    assert "'name'" in reply.data["detail"]
+
+
 async def test_changes_by_the_read_token(node: Served) -> None:
     reply = await node.ask(
         "/api/v1/queue/pause", method="POST", data={"queue": "orders"}, token=READ_TOKEN

@@ -26,7 +26,7 @@ def refusal(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
     said = {**_NO_STORE, **(headers or {})}
     if problem.status == 503:
         said["retry-after"] = "1"
-    return Response(msgspec.json.encode(problem), problem.status, said, CONTENT_TYPE)
+    return Response(encode(problem), problem.status, said, CONTENT_TYPE)
 
 
 def failure(error: Exception) -> Response:

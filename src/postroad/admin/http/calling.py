@@ -80,7 +80,8 @@ class OperationsEndpoint:
                 self._guard.check_change(caller, request, operation.name)
                 body = await read_body(request, self._desk.settings.body_bytes_max)
                 wish = wish_from_body(operation, body, pairs)
-                logger.info("%s by %s, for %s", operation.name, caller.name, wish.node or "itself")
+                where = wish.node or self._desk.office.name
+                logger.info("%s at %s, by %s", operation.name, where, caller.name)
             return answer(await self._desk.fulfil(wish))
         except Exception as error:
             return failure(error)

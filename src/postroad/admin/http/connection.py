@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import h11
@@ -11,9 +12,13 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from postroad.admin.problems import CONTENT_TYPE, make_problem
+from postroad.admin.problems import CONTENT_TYPE, Problem, make_problem
 
 from .guard import STATE_CERTIFICATE
+
+# What clients do wrong is told to them, and not to whoever reads the log.
+logger = logging.getLogger("postroad.admin.http")
+logger.setLevel(logging.ERROR)
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +45,7 @@ class BoundedProtocol(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.logger = logger
         # Runs while a part of a request is missing.
         self._arriving: asyncio.TimerHandle | None = None
         # Runs while the client does not read.
@@ -114,19 +120,24 @@ class BoundedProtocol(H11Protocol):
             # Nothing was asked, so there is nothing to answer.
             self.transport.close()
             return
-        self._answer_too_slow()
+        timeout_s = self.bounds.request_timeout_s
+        self._refuse(make_problem(408, f"the request did not arrive within {timeout_s:g} s"))
 
-    def _answer_too_slow(self) -> None:
-        problem = make_problem(
-            408, f"the request did not arrive within {self.bounds.request_timeout_s:g} s"
-        )
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP."""
+        self._refuse(make_problem(400, msg))
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer without the application, and close the connection."""
         body = msgspec.json.encode(problem)
         headers = [
             ("content-type", CONTENT_TYPE),
             ("content-length", str(len(body))),
             ("connection", "close"),
         ]
-        response = h11.Response(status_code=408, headers=headers, reason=b"Request Timeout")
+        response = h11.Response(
+            status_code=problem.status, headers=headers, reason=problem.title.encode()
+        )
         try:
             parts = [self.conn.send(it) for it in (response, h11.Data(body), h11.EndOfMessage())]
         except h11.LocalProtocolError:

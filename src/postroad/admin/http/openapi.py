@@ -10,7 +10,7 @@ import msgspec
 
 from postroad._version import __version__
 from postroad.admin.operations.table import OPERATIONS, Operation
-from postroad.admin.problems import CONTENT_TYPE, Problem
+from postroad.admin.problems import CONTENT_TYPE, Problem, make_problem
 
 from .wishes import NODE
 
@@ -133,9 +133,10 @@ def _failures(statuses: Iterable[int]) -> dict[str, Any]:
 
 
 def _problem(status: int, schema: dict[str, Any]) -> dict[str, Any]:
+    example = msgspec.to_builtins(make_problem(status, _TITLES[status]))
     told: dict[str, Any] = {
         "description": _TITLES[status],
-        "content": {CONTENT_TYPE: {"schema": schema}},
+        "content": {CONTENT_TYPE: {"schema": schema, "example": example}},
     }
     if status == 401:
         told["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}

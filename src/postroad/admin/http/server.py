@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,7 @@ class HttpServer(Lifecycle):
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE_S,
         )
+        _quieten(logging.getLogger("uvicorn.error"))
         self._server = _Server(config, context, self._settings.request_timeout_s)
         self._serving = asyncio.create_task(self._server.serve([listener]), name="postroad admin")
         await self._server.wait_started(self._serving)
@@ -128,6 +130,12 @@ class _Server(uvicorn.Server):
         """Begin to stop."""
         self.should_exit = True
         self._ending.set()
+
+
+def _quieten(log: logging.Logger) -> None:
+    """That it starts and stops is told by the node, unless somebody wants to know more."""
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.WARNING)
 
 
 def _listen(bind: Address) -> socket.socket:

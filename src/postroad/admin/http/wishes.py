@@ -47,7 +47,7 @@ def find_operation(name: str) -> Operation:
 
 def read_query(request: Request) -> list[tuple[str, str]]:
     """What the query string says, in order; raises ConfigError if it cannot be read."""
-    text = request.url.query
+    text = request.scope["query_string"].decode("latin-1")
     try:
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
     except ValueError as error:
