@@ -16,7 +16,6 @@ from typing import NoReturn
 
 import click
 
-from .dev_node import run_dev_node
 from .settings import settings_options
 from .watching import Snapshot, changed, take_snapshot
 
@@ -51,6 +50,9 @@ def dev(
       postroad dev
     """
     if not reload:
+        # The process that watches has no need of all that a node is made of.
+        from .dev_node import run_dev_node
+
         run_dev_node(app, config, settings, is_debugging=debug, spare_port=spare_port)
         return
     directory = Path.cwd() if app is None else Path(app).resolve().parent

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from postroad.node.reading import Loaded, load_config
+if TYPE_CHECKING:
+    from postroad.node.reading import Loaded
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -57,6 +58,8 @@ def load(
         config, settings: the values of the options.
         named: settings that have options of their own, `node__name=("--name", value)`.
     """
+    from postroad.node.reading import load_config
+
     flags, names = dict(settings), {}
     for field, (option, value) in named.items():
         if value is not None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.node.commands import Command, run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 APP = """
 from postroad.services import Context, Service, action

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.node.commands import Command, run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 APP = """
 from postroad.durable import Message, Transaction
