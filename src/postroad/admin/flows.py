@@ -10,9 +10,7 @@ from typing import TypeAlias
 
 from postroad.core.errors import StoreLocked, UsageError
 from postroad.durable import Mail, StaticDirectory, Store, store_at
-from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
-from postroad.durable.store.schema import read_meta
 from postroad.flows import FlowsConfig, FlowView, NoSuchFlow, Status, StepView, tables
 from postroad.flows.alarm import now_ms
 from postroad.flows.code import Code
@@ -37,7 +35,6 @@ __all__ = [
 ]
 
 _OPERATOR = "operator"
-_SCHEMA = "flows.schema"
 _PAGE = 500
 _Views: TypeAlias = list[FlowView]
 _Ids: TypeAlias = list[str]
@@ -89,7 +86,7 @@ class FlowsAtRest(FlowOperations):
 
     async def start(self) -> None:
         """See what is there, and make ready to change it."""
-        self._has_tables = await self.engine.store.read(_has_tables)
+        self._has_tables = await self.engine.store.read(tables.has_tables)
         if self._has_tables and self._can_change:
             await self._engine.open()
 
@@ -184,14 +181,6 @@ class FlowsAtRest(FlowOperations):
             engine.writing.make_unit(resident, machine, transition, None, on_settled)
         )
         await settled
-
-
-def _has_tables(database: Database) -> bool:
-    if read_meta(database, _SCHEMA) is None:
-        return False
-    # They exist, so this only refuses those of another version.
-    tables.create_tables({}, database)
-    return True
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from .records import Record, decode_record, encode_record
 from .session import Kept
 
 _SCHEMA = "flows.schema"
-_VERSION = "1"
+_VERSION = "2"
 _TABLES = (
     # What is asked for has a column; the rest of the head is one blob.
     """CREATE TABLE postroad_flows (
@@ -32,9 +32,8 @@ _TABLES = (
         ON postroad_flows (origin_flow, origin_number, origin_peer)
         WHERE origin_flow IS NOT NULL""",
     "CREATE INDEX postroad_flows_wake ON postroad_flows (wake_ms) WHERE wake_ms IS NOT NULL",
-    # Those that wait for something no timer and no message brings.
-    """CREATE INDEX postroad_flows_idle ON postroad_flows (status, name)
-        WHERE status IN ('queued', 'held', 'parked', 'paused')""",
+    # For those who count them, or look for the few of a status among all that have ended.
+    "CREATE INDEX postroad_flows_status ON postroad_flows (status)",
     """CREATE TABLE postroad_flow_steps (
         flow BIGINT NOT NULL, number BIGINT NOT NULL, record {blob} NOT NULL,
         PRIMARY KEY (flow, number)) {clustered}""",
@@ -47,6 +46,14 @@ _TABLES = (
         arguments {blob} NOT NULL, catch_up TEXT NOT NULL, is_paused BIGINT NOT NULL,
         next_ms BIGINT NOT NULL, last_ms BIGINT)""",
 )
+
+_UPGRADES = {
+    # No database used that index for what is looked for.
+    "1": (
+        "DROP INDEX postroad_flows_idle",
+        "CREATE INDEX postroad_flows_status ON postroad_flows (status)",
+    ),
+}
 
 _HEAD = "id, arguments, head"
 _FIRST_ID = "flows.first_id"
@@ -62,17 +69,28 @@ _decoder = msgspec.msgpack.Decoder(Head)
 
 
 def create_tables(types: Mapping[str, str], database: Database) -> None:
-    """Make the tables, if they are not there."""
+    """Make the tables, if they are not there, or bring them up to date."""
+    version = _check_version(database)
+    if version == _VERSION:
+        return
+    for statement in _TABLES if version is None else _UPGRADES[version]:
+        database.execute(statement.format_map(types))
+    write_meta(database, _SCHEMA, _VERSION)
+
+
+def has_tables(database: Database) -> bool:
+    """Whether there are tables to read from; raises StoreMismatch if nobody here can."""
+    return _check_version(database) is not None
+
+
+def _check_version(database: Database) -> str | None:
     version = read_meta(database, _SCHEMA)
-    if version is None:
-        for statement in _TABLES:
-            database.execute(statement.format_map(types))
-        write_meta(database, _SCHEMA, _VERSION)
-    elif version != _VERSION:
+    if version not in (None, _VERSION, *_UPGRADES):
         raise StoreMismatch(
             f"the store has flows of schema {version} and this version of Postroad knows "
             f"{_VERSION}: it was written by a newer one"
         )
+    return version
 
 
 # Writing.

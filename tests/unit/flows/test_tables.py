@@ -74,6 +74,44 @@ async def test_tables_of_another_version_are_refused(desk: Desk) -> None:
         await desk.create()
 
 
+async def test_tables_of_an_earlier_version_are_brought_up_to_date(desk: Desk) -> None:
+    def go_back(database: Database) -> None:
+        database.execute("DROP INDEX postroad_flows_status")
+        database.execute(
+            "CREATE INDEX postroad_flows_idle ON postroad_flows (status, name)"
+            " WHERE status IN ('queued', 'held', 'parked', 'paused')"
+        )
+        write_meta(database, "flows.schema", "1")
+
+    await desk.add(make_head())
+    await desk.do(go_back)
+    assert await desk.do(tables.has_tables)
+    await desk.create()
+    await desk.create()
+    assert await desk.do(tables.count_statuses) == {Status.RUNNING: 1}
+    (plan,) = await desk.do(_plan, "SELECT status, COUNT(*) FROM postroad_flows GROUP BY status")
+    assert "COVERING INDEX postroad_flows_status" in plan
+
+
+@pytest.mark.parametrize("status", ["parked", "killed", "done"])
+async def test_flows_of_a_status_are_found_without_looking_at_all(desk: Desk, status: str) -> None:
+    statement = "SELECT id FROM postroad_flows WHERE status = ? ORDER BY id DESC LIMIT 9"
+    (plan,) = await desk.do(_plan, statement, status)
+    assert "postroad_flows_status" in plan
+
+
+def _plan(database: Database, statement: str, *parameters: str) -> list[str]:
+    """How SQLite goes about a statement."""
+    rows = database.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+    return [str(row[3]) for row in rows]
+
+
+async def test_flows_are_counted_by_status(desk: Desk) -> None:
+    assert await desk.do(tables.count_statuses) == {}
+    await desk.add(make_head(1), make_head(2), make_head(3, status=Status.PARKED))
+    assert await desk.do(tables.count_statuses) == {Status.RUNNING: 2, Status.PARKED: 1}
+
+
 # Heads.
 
 

@@ -15,7 +15,6 @@ from .limits import Limit, Seconds
 from .office import Office
 from .table import Effect, operation
 
-
 logger = logging.getLogger("postroad.admin")
 
 
