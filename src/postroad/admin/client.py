@@ -32,6 +32,7 @@ _TIMEOUT_S = 35.0
 _SILENCE_S_MAX = 45.0
 _METHOD_NOT_ALLOWED = 405
 _ERRORS = 400
+_BAD_GATEWAY = 502
 
 
 class Tls(NamedTuple):
@@ -185,7 +186,7 @@ class Client:
         self.close()
 
     def _answer(self, method: str, path: str, body: bytes | None, timeout_s: float) -> Any:
-        return json.loads(self._exchange(method, path, body, timeout_s) or "null")
+        return _parse(self._exchange(method, path, body, timeout_s))
 
     def _exchange(self, method: str, path: str, body: bytes | None, timeout_s: float) -> bytes:
         connection = self._connect(timeout_s)
@@ -269,6 +270,14 @@ def _error_in(response: http.client.HTTPResponse, content: bytes) -> Exception:
     return to_error(make_problem(response.status, text or response.reason))
 
 
+def _parse(content: bytes | str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        # Also what is no UTF-8.
+        raise to_error(make_problem(_BAD_GATEWAY, "this server does not answer in JSON")) from None
+
+
 def _extra_time(said: Mapping[str, Any]) -> float:
     """The time that the operation itself is given, if it is."""
     given = said.get("timeout_s")
@@ -291,7 +300,7 @@ def _events(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
     event, data = "message", ""
     for line in lines:
         if not line and data:
-            yield event, json.loads(data)
+            yield event, _parse(data)
             event, data = "message", ""
         elif line.startswith("event:"):
             event = line[6:].strip()
