@@ -2,3 +2,5 @@
 
 There is nothing to build and nothing to import here: `static/` is served as it is.
 """
+
+__all__: list[str] = []

@@ -2,7 +2,8 @@
 // and can be copied as a command.
 
 import { effectOf, labelOf } from "./actions.js";
-import { asCommand, asCurl, call } from "./api.js";
+import { call } from "./api.js";
+import { asCommand, asCurl } from "./commands.js";
 import { ask } from "./dialog.js";
 import { h } from "./dom.js";
 import { copy, menuButton } from "./menu.js";
@@ -15,6 +16,7 @@ export const READ_ONLY = "Your token may look, but not change anything";
  * @typedef {object} Doing
  * @property {string} operation
  * @property {object} [params] what is known already
+ * @property {object} [commandParams] what the command line is told instead of those
  * @property {string} [label]
  * @property {string} [title] the question, if there is one
  * @property {string} [text] what it would touch, with the count
@@ -27,10 +29,13 @@ export const READ_ONLY = "Your token may look, but not change anything";
  * @property {(result: any) => string} [says] what came of it in words
  */
 
-/** The copies of an operation, for a menu. */
-export function copies(operation, params, node) {
+/**
+ * The copies of an operation, for a menu.
+ * @param {object} [commandParams] what the command is told instead, if that is something else
+ */
+export function copies(operation, params, node, commandParams = params) {
   return [
-    { label: "Copy as CLI", run: () => copy(asCommand(operation, params, node)) },
+    { label: "Copy as CLI", run: () => copy(asCommand(operation, commandParams, node)) },
     { label: "Copy as curl", run: () => copy(asCurl(operation, params, node)) },
   ];
 }
@@ -61,7 +66,7 @@ export function actionButton(view, doing) {
       label,
     ),
     menuButton(`Copy “${label}” as a command`, () =>
-      copies(doing.operation, doing.params || {}, view.node),
+      copies(doing.operation, doing.params || {}, view.node, doing.commandParams),
     ),
   );
 }
@@ -79,7 +84,11 @@ export async function perform(view, doing) {
       initial: doing.initial,
       confirm: doing.confirm || labelOf(operation),
       isDanger,
-      copies: (said) => copies(operation, { ...params, ...said }, view.node),
+      copies: (said) =>
+        copies(operation, { ...doing.params, ...said }, view.node, {
+          ...(doing.commandParams || doing.params),
+          ...said,
+        }),
     });
     if (values === null) return;
     params = { ...params, ...values };

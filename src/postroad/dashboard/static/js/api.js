@@ -1,6 +1,6 @@
 // The HTTP API of the node: one address per operation, see `actions.js`.
 
-import { effectOf, requiredOf } from "./actions.js";
+import { effectOf } from "./actions.js";
 import { getToken, setRole } from "./session.js";
 
 const ROOT = "/api/v1";
@@ -88,7 +88,8 @@ function asText(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-function requestOf(operation, params, node) {
+/** How an operation is asked for over HTTP. */
+export function requestOf(operation, params, node) {
   const path = `${ROOT}/${operation.replace(".", "/")}`;
   const where = node ? [["node", node]] : [];
   if (effectOf(operation) === "read") {
@@ -105,37 +106,4 @@ function requestOf(operation, params, node) {
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(Object.fromEntries(said(params))),
   };
-}
-
-/** The same operation for a shell with curl; the token is the reader's own. */
-export function asCurl(operation, params, node) {
-  const { url, method, body } = requestOf(operation, params, node);
-  const words = ["curl", "-H", '"Authorization: Bearer $POSTROAD_TOKEN"'];
-  if (method === "POST") {
-    words.push("-H", "'Content-Type: application/json'", "-d", quote(body));
-  }
-  return [...words, quote(`${location.origin}${url}`)].join(" ");
-}
-
-/** The same operation for the `postroad` command. */
-export function asCommand(operation, params, node) {
-  const words = ["postroad", ...operation.split(".")];
-  const required = requiredOf(operation);
-  for (const name of required) {
-    if (params[name] !== undefined && params[name] !== null) words.push(quote(asText(params[name])));
-  }
-  for (const [name, value] of said(params)) {
-    if (required.includes(name)) continue;
-    const option = `--${name.replaceAll("_", "-")}`;
-    for (const it of Array.isArray(value) ? value : [value]) {
-      if (it === true) words.push(option);
-      else if (it !== false) words.push(option, quote(asText(it)));
-    }
-  }
-  if (node) words.push("--node", quote(node));
-  return words.join(" ");
-}
-
-function quote(text) {
-  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

@@ -7,7 +7,7 @@ const AS_PROPERTY = new Set(["checked", "disabled", "indeterminate", "open", "se
 /**
  * @typedef {object} Element_ What an element should be.
  * @property {string} tag
- * @property {Record<string, any>} props attributes, `on…` listeners, `style` as an object, `ref`
+ * @property {Record<string, any>} props attributes, `on…` listeners, `style` as an object
  * @property {any[]} children
  * @property {string | number | undefined} key who it is among its siblings
  * @property {Node} [node] what stands for it in the document
@@ -73,7 +73,6 @@ function patchChildren(parent, before, after, isSvg) {
     }
     if (vnode.node === cursor) cursor = cursor.nextSibling;
     else parent.insertBefore(vnode.node, cursor);
-    vnode.props?.ref?.(vnode.node);
   }
   for (const old of [...loose, ...keyed.values()]) remove(old, null);
 }
@@ -116,12 +115,11 @@ function patch(old, vnode, isSvg) {
 }
 
 function setProp(element, name, value, before) {
-  if (name === "ref") return;
   if (name.startsWith("on")) {
     element[name] = value ?? null;
   } else if (name === "style") {
     setStyle(element, value || {}, before || {});
-  } else if (AS_PROPERTY.has(name) && !(element instanceof SVGElement)) {
+  } else if (AS_PROPERTY.has(name) && element.tagName !== "OPTION") {
     if (element[name] !== value) element[name] = value ?? (name === "value" ? "" : false);
   } else if (value === undefined || value === null || value === false) {
     element.removeAttribute(name);

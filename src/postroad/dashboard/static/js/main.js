@@ -190,7 +190,7 @@ function titleOf(view, page) {
   const node = view.node || home?.name || "…";
   const troubles = view.overview?.troubles.length || 0;
   const mark = troubles > 0 ? `(${troubles}) ` : "";
-  return `${mark}${home?.cluster ?? "…"}/${node} – ${page?.title ?? "Not found"} – Postroad`;
+  return `${mark}${home?.cluster ?? "…"}/${node} - ${page?.title ?? "Not found"} - Postroad`;
 }
 
 function lostPage(route) {
@@ -211,9 +211,10 @@ function askForToken() {
 }
 
 function drawLogin() {
-  document.title = "Sign in – Postroad";
+  document.title = "Sign in - Postroad";
   render(document.getElementById("shell"));
   render(document.getElementById("main"), login(entry, enter));
+  if (entry.isFirst) document.getElementById("token").focus();
   entry.isFirst = false;
 }
 

@@ -176,7 +176,6 @@ export function login(state, enter) {
       type: "password",
       autocomplete: "off",
       required: true,
-      ref: (input) => state.isFirst && input.focus(),
     }),
     state.problem && h("p.wrong", { role: "alert" }, state.problem),
     h("button.primary", { type: "submit" }, "Open"),

@@ -25,6 +25,7 @@ const PAGE_ROWS = 200;
  * @property {any} empty what is shown if there are no rows
  * @property {string} [operation] what it shows
  * @property {object} [params]
+ * @property {object} [commandParams] what the command line is told instead of those
  * @property {boolean} [canSelect]
  * @property {(row: any) => string} [rowClass]
  */
@@ -109,7 +110,7 @@ function toolbar(view, table, state, rows) {
     ),
     h("span.space"),
     menuButton(`Copy or download ${table.name}`, () => [
-      ...(table.operation ? copies(table.operation, table.params || {}, view.node) : []),
+      ...(table.operation ? copies(table.operation, table.params || {}, view.node, table.commandParams) : []),
       { label: "Download JSON", run: () => download(`${fileName(table)}.json`, asJson(rows)) },
       { label: "Download CSV", run: () => download(`${fileName(table)}.csv`, asCsv(table, rows)) },
     ]),

@@ -155,7 +155,7 @@ function letterTable(rows, params) {
 }
 
 function retriedMark(row) {
-  return row.retried > 0 ? badge(`retried ${row.retried}×`, "warning") : h("span.muted", null, "–");
+  return row.retried > 0 ? badge(`retried ${row.retried === 1 ? "once" : `${row.retried} times`}`, "warning") : h("span.muted", null, "–");
 }
 
 function letterPage(view, id) {

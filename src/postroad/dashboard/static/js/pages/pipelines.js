@@ -80,6 +80,7 @@ function runButton(view, job) {
       operation: "pipeline.stop",
       label: "Stop…",
       params: { job: job.name },
+      commandParams: { job: job.path },
       title: `Stop ${job.name}?`,
       text: `${plural(job.pending ?? 0, "segment")} in work are done again when it is started the next time.`,
       confirm: `Stop ${job.name}`,
@@ -88,6 +89,7 @@ function runButton(view, job) {
   return actionButton(view, {
     operation: "pipeline.submit",
     params: { job: job.name },
+    commandParams: { job: job.path },
     kind: "primary",
     says: (result) => `it is ${result.state}`,
   });
@@ -145,12 +147,14 @@ function rates(view, name) {
 
 function deadButtons(view, job) {
   const params = { job: job.name };
+  const commandParams = { job: job.path };
   const none = job.dead > 0 ? "" : "There is none";
   return [
     actionButton(view, {
       operation: "pipeline.replay",
       label: "Replay all dead",
       params,
+      commandParams,
       reason: none,
       says: (result) => `${plural(result.count, "segment")} put back`,
     }),
@@ -158,6 +162,7 @@ function deadButtons(view, job) {
       operation: "pipeline.drop",
       label: "Drop all dead…",
       params,
+      commandParams,
       reason: none,
       title: `Drop the dead segments of ${job.name}?`,
       text: `${plural(job.dead, "segment")} are forgotten for good.`,
@@ -172,6 +177,7 @@ function deadTable(view, job, rows) {
     name: "dead segments",
     operation: "pipeline.dead",
     params: { job, limit: DEAD_SHOWN },
+    commandParams: { job: view.get("pipeline.show", { job })?.path, limit: DEAD_SHOWN },
     rows,
     key: (row) => row.id,
     columns: [
@@ -199,18 +205,22 @@ function diedAt(row) {
 
 function segmentButtons(view, job, row) {
   const params = { job, id: row.id };
+  const path = view.get("pipeline.show", { job })?.path;
+  const commandParams = { job: path, id: row.id };
   return h(
     "div.buttons",
     null,
     actionButton(view, {
       operation: "pipeline.replay",
       params,
+      commandParams,
       says: (result) => `${plural(result.count, "segment")} put back`,
     }),
     actionButton(view, {
       operation: "pipeline.drop",
       label: "Drop…",
       params,
+      commandParams,
       title: `Drop segment ${row.id}?`,
       text: "1 segment is forgotten for good.",
       confirm: "Drop 1 segment",

@@ -1,0 +1,196 @@
+"""The program of the nodes that the browser looks at: `postroad node start` runs it.
+
+There is something of everything: services, a queue whose handler fails until it is told not to,
+flows that go well, fail and wait, a cell, a schedule, and names that want to be markup.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import ClassVar, Literal
+
+import msgspec
+
+from postroad.cells import Cell, CellMessage
+from postroad.durable import Message, Retry, Transaction
+from postroad.flows import Flow, FlowError, flow
+from postroad.node import Node, consumes, current_node
+from postroad.services import Context, Service, action, event
+
+MARKUP = "<img src=x onerror=\"document.title='broken in'\">"
+
+
+class Order(msgspec.Struct):
+    """What somebody wants."""
+
+    item: str
+    count: int
+    customer: str = "ann"
+
+
+class Shelves:
+    """What has come in; orders of anything else fail."""
+
+    items: ClassVar[set[str]] = set()
+
+
+# Services.
+
+
+class Greeter(Service):
+    """Greets."""
+
+    name = "greeter"
+
+    @action
+    async def hello(
+        self,
+        ctx: Context,
+        name: str,
+        times: int = 1,
+        tone: Literal["kind", "loud"] = "kind",
+    ) -> str:
+        """Greet somebody, once or more often."""
+        text = " ".join([f"Hello {name}!"] * times)
+        return text.upper() if tone == "loud" else text
+
+    @action(description=f"Breaks {MARKUP}")
+    async def broken(self, ctx: Context) -> str:
+        raise RuntimeError("this greeting never works")
+
+
+class Shop(Service):
+    """Sells."""
+
+    name = "shop"
+
+    @action
+    async def order(self, ctx: Context, order: Order) -> str:
+        """Take an order; from then on it cannot be lost."""
+        node = current_node()
+        id = await node.mail.post(node.name, "orders", msgspec.json.encode(order))
+        return f"order {id}"
+
+    @action
+    async def restock(self, ctx: Context, item: str) -> bool:
+        """From now on orders of this can be handled."""
+        Shelves.items.add(item)
+        return True
+
+    @event("shop.opened")
+    async def on_opened(self, ctx: Context) -> None:
+        """Somebody opened the shop."""
+
+
+# Durable messages.
+
+
+@consumes("orders", retry=Retry(attempts=1))
+async def sell(message: Message, tx: Transaction) -> None:
+    """Fails until there is some of it."""
+    order = msgspec.json.decode(message.body, type=Order)
+    if order.item not in Shelves.items:
+        raise RuntimeError(f"no {order.item} today")
+    await tx.execute("INSERT INTO sold VALUES (?, ?)", (order.item, order.count))
+
+
+@consumes("receipts")
+async def file(message: Message, tx: Transaction) -> None:
+    """Always works."""
+
+
+# Flows.
+
+
+def reserve(item: str, count: int) -> dict[str, object]:
+    return {"item": item, "count": count, "shelf": "B4"}
+
+
+def charge(customer: str, cents: int) -> str:
+    return f"{customer} paid {cents} cents"
+
+
+def print_label(item: str) -> str:
+    return f"label {MARKUP}" if item == "lamp oil" else f"label for {item}"
+
+
+def fail(item: str) -> None:
+    raise RuntimeError(f"the truck with {item} has a flat tyre")
+
+
+def refuse(item: str) -> None:
+    raise FlowError(f"{item} is not taken back")
+
+
+@flow
+async def buy(flow: Flow, item: str, count: int = 1) -> str:
+    """Reserve, charge, pack and send."""
+    flow.progress("reserving")
+    await flow.step(reserve, item, count)
+    paid = await flow.step(charge, "ann", 250 * count)
+    await flow.sleep(0.05)
+    flow.progress("packing")
+    label = await flow.step(print_label, item)
+    return f"{paid}, {label}"
+
+
+@flow
+async def deliver(flow: Flow, item: str) -> None:
+    """Fails with an error that nobody expected."""
+    await flow.step(reserve, item, 1)
+    await flow.step(fail, item)
+
+
+@flow
+async def take_back(flow: Flow, item: str) -> None:
+    """Refuses."""
+    await flow.step(refuse, item)
+
+
+@flow
+async def approve(flow: Flow, order: Order) -> str:
+    """Wait for somebody who says yes."""
+    flow.answer("order", lambda: order.item)
+    flow.progress("waiting for somebody")
+    await flow.step(reserve, order.item, order.count)
+    answer = await flow.signal("approved", str)
+    await flow.step(charge, order.customer, 100)
+    return answer
+
+
+# Cells.
+
+
+class Relay(Cell):
+    """Says what it was told."""
+
+    def received(self, message: CellMessage) -> object:
+        return message.body
+
+
+relay = Relay("relay", consume=["parrots"])
+
+
+# Around everything.
+
+
+@asynccontextmanager
+async def lifespan(node: Node) -> AsyncIterator[None]:
+    """Keep a little going on while the node runs."""
+    async with node.mail.transaction() as tx:
+        await tx.execute("CREATE TABLE IF NOT EXISTS sold (item TEXT, count INTEGER)")
+    await node.flows.schedule("nightly", "30 2 * * *", buy, "paper")
+    trading = asyncio.create_task(_trade(node))
+    yield
+    trading.cancel()
+    with suppress(asyncio.CancelledError):
+        await trading
+
+
+async def _trade(node: Node) -> None:
+    for number in itertools.count():
+        receipt = msgspec.json.encode({"receipt": number})
+        await node.mail.post(node.name, "receipts", receipt, key=str(number % 3))
+        await node.broker.call("greeter.hello", {"name": "Ann"})
+        await asyncio.sleep(0.05)
