@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from postroad.admin.serving import AdminServer
-from postroad.cells import Cell, CellMessage
+from postroad.cells import Cell, CellMessage, command
 from postroad.core.errors import Reject
 from postroad.durable import Message, Transaction
 from postroad.flows import Flow, flow
@@ -44,7 +44,8 @@ class Printer(Cell):
     def received(self, message: CellMessage) -> str:
         return "printed"
 
-    def command_ink(self) -> str:
+    @command("ink", help="How much ink is left.")
+    def tell_ink(self) -> str:
         """How much ink is left."""
         return "half a bottle"
 
@@ -55,11 +56,6 @@ async def take_order(message: Message, tx: Transaction) -> None:
         raise Reject("no such article")
 
 
-async def fail(reason: str) -> None:
-    """A step that never works."""
-    raise RuntimeError(reason)
-
-
 @flow
 async def pay(flow: Flow, amount: int) -> str:
     """Pay an amount when somebody approves of it."""
@@ -67,12 +63,14 @@ async def pay(flow: Flow, amount: int) -> str:
     return f"paid {amount}"
 
 
-APP = App(
-    services=[Greeter()],
-    flows=[pay],
-    consumers=[Consuming(queue="orders", handler=take_order)],
-    cells=[Printer("printer")],
-)
+def make_app() -> App:
+    """What the node runs."""
+    return App(
+        services=[Greeter()],
+        flows=[pay],
+        consumers=[Consuming(queue="orders", handler=take_order)],
+        cells=[Printer("printer")],
+    )
 
 
 class RunningNode:
@@ -113,7 +111,10 @@ def running_node(
     async def live() -> None:
         stop = asyncio.Event()
         stopping.append(stop)
-        async with Node(config, app or APP) as node, AdminServer(node) as admin:
+        async with (
+            Node(config, make_app() if app is None else app) as node,
+            AdminServer(node) as admin,
+        ):
             started.append(RunningNode(node, admin, asyncio.get_running_loop()))
             is_up.set()
             await stop.wait()

@@ -38,7 +38,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int
     """How many were on their way at the same time."""
     count: int
-    per_s: float
+    rate_per_s: float
     p50_ms: float
     p99_ms: float
 
@@ -206,7 +206,7 @@ async def _repeat(name: str, once: Once, at_once: int, seconds: float) -> Speed:
         name=name,
         at_once=at_once,
         count=len(times),
-        per_s=len(times) / elapsed_s,
+        rate_per_s=len(times) / elapsed_s,
         p50_ms=times[len(times) // 2] * 1000,
         p99_ms=times[min(len(times) - 1, len(times) * 99 // 100)] * 1000,
     )

@@ -9,13 +9,14 @@ import msgspec
 
 from postroad.admin.operations import OPERATIONS
 
+from .completion import complete_live
 from .parameters import PAIRS
 from .places import PlacedCommand, open_desk, take_place
 from .rendering import print_json, render_result
 
 
 @click.command(cls=PlacedCommand)
-@click.argument("action")
+@click.argument("action", shell_complete=complete_live)
 @click.argument("params", nargs=-1, type=PAIRS, metavar="[NAME=VALUE]...")
 @click.option("--params", "document", metavar="JSON", help="All parameters, in place of these.")
 @click.option("--on", "node_id", metavar="NODE", help="The node that is to do it.")
@@ -51,7 +52,7 @@ def call(
 
 
 @click.command(cls=PlacedCommand)
-@click.argument("event")
+@click.argument("event", shell_complete=complete_live)
 @click.argument("data", nargs=-1, type=PAIRS, metavar="[NAME=VALUE]...")
 @click.option("--data-json", "document", metavar="JSON", help="All data, in place of these.")
 @click.option("--durable", is_flag=True, help="Keep it until every group has handled it.")

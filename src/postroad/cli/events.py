@@ -32,6 +32,7 @@ def events(as_json: bool, **given: Any) -> None:
       postroad events
     """
     known: dict[str, dict[str, Mapping[str, Any]]] = {}
+    is_told = False
     with open_desk(take_place(given)) as desk:
         for operation, value in desk.watch([(it, {}) for it in _WATCHED]):
             rows = by_key(value)
@@ -39,6 +40,9 @@ def events(as_json: bool, **given: Any) -> None:
                 for change in changes(operation, known[operation], rows):
                     _tell(change, as_json)
             known[operation] = rows
+            if len(known) == len(_WATCHED) and not is_told:
+                is_told = True
+                click.echo(f"Following {desk.label}; Ctrl-C ends.", err=True)
 
 
 def by_key(rows: list[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

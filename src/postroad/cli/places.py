@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -75,17 +74,18 @@ def take_place(given: dict[str, Any]) -> Place:
     return Place(**{name: given.pop(f"{_PREFIX}{name}", None) for name in names})
 
 
-_usual: ContextVar[Place | None] = ContextVar("usual place", default=None)
+# The last one is meant. No context variable: names are completed in other threads.
+_usual: list[Place] = []
 
 
 @contextmanager
 def placed(place: Place) -> Iterator[None]:
     """Have commands be for a place unless they say another."""
-    token = _usual.set(place)
+    _usual.append(place)
     try:
         yield
     finally:
-        _usual.reset(token)
+        _usual.pop()
 
 
 class PlacedCommand(click.Command):
@@ -115,8 +115,8 @@ def open_desk(place: Place) -> Desk:
         NotFound: nobody runs there.
         click.UsageError: it is not clear who is meant.
     """
-    if place == Place():
-        place = _usual.get() or place
+    if place == Place() and _usual:
+        place = _usual[-1]
     if place.store is not None:
         if place.url is not None or place.node is not None:
             raise click.UsageError("--store is of a stopped node: leave out --url and --node.")

@@ -143,9 +143,9 @@ def table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [[_cell(column, row.get(column.field)) for column in columns] for row in rows]
     titles = [column.title for column in columns]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
-    _narrow(widths, columns)
-    lines = [strong(_line(titles, columns, widths))]
-    lines += [_line(row, columns, widths, colours=True) for row in cells]
+    shown = columns[: _narrow(widths, columns)]
+    lines = [strong(_line(titles, shown, widths))]
+    lines += [_line(row, shown, widths, colours=True) for row in cells]
     return "\n".join(lines)
 
 
@@ -156,24 +156,37 @@ def _cell(column: Column, value: Any) -> str:
     return lines[0] if lines else ""
 
 
-def _narrow(widths: list[int], columns: Sequence[Column]) -> None:
-    """Take cells from the widest texts until a line fits on the terminal."""
+def _narrow(widths: list[int], columns: Sequence[Column]) -> int:
+    """Take cells from the widest texts until a line fits on the terminal, then whole columns.
+
+    Returns:
+        how many columns are left.
+    """
     room = width()
     if room is None:
-        return
+        return len(columns)
     texts = [index for index, column in enumerate(columns) if not column.is_number]
-    while texts and sum(widths) + len(_GAP) * (len(widths) - 1) > room:
+    while texts and _length(widths) > room:
         widest = max(texts, key=lambda index: widths[index])
         if widths[widest] <= _COLUMN_CELLS_MIN:
-            return
+            break
         widths[widest] -= 1
+    count = len(widths)
+    while count > 1 and _length(widths[:count]) > room:
+        count -= 1
+    return count
+
+
+def _length(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _line(
     cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], *, colours: bool = False
 ) -> str:
     parts = []
-    for text, column, cell_width in zip(cells, columns, widths, strict=True):
+    # Columns that do not fit are missing at the end.
+    for text, column, cell_width in zip(cells, columns, widths, strict=False):
         short = cut(text, cell_width)
         shown = short.rjust(cell_width) if column.is_number else short.ljust(cell_width)
         parts.append(paint(text, shown) if colours else shown)

@@ -8,11 +8,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-_PLAIN = frozenset({"attempt", "epoch", "incarnation", "number", "pid", "place", "port", "run"})
+_PLAIN = frozenset({"code", "epoch", "number", "pid", "port", "run", "version"})
 """Numbers that are names, so that nothing stands between their digits."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
+_EXACT_MS = 10
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
 
@@ -43,7 +44,7 @@ def _tell_number(name: str, value: float) -> str:
     if name.endswith("_s"):
         return tell_seconds(value)
     if name.endswith("_ms"):
-        return f"{value:,.1f} ms"
+        return f"{value:,.1f} ms" if value >= _EXACT_MS else f"{value:.2f} ms"
     if name.endswith("_bytes") or name == "size":
         return tell_bytes(value)
     if name.endswith("_share"):

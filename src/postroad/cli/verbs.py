@@ -55,7 +55,9 @@ def make_verb(operation: Operation) -> click.Command:
 def _with_next(error: LookupError, operation: Operation) -> LookupError:
     """What was not found may be in the list of what there is."""
     listing = f"{operation.noun}.ls"
-    is_ours = isinstance(error, PostroadError) and not getattr(error, "__notes__", None)
+    # What a server adds to every error helps less than a list.
+    said = [it for it in getattr(error, "__notes__", ()) if not it.startswith("postroad errors ")]
+    is_ours = isinstance(error, PostroadError) and not said
     if is_ours and listing in OPERATIONS and listing != operation.name:
         error.add_note(f"postroad {operation.noun} ls")
     return error

@@ -1,0 +1,244 @@
+"""Commands on a node that runs: what they show, what they do, and how they end."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad.cli.main import run
+from tests.cli_nodes import DEADLINE_S, RunningNode, running_node
+
+pytestmark = pytest.mark.integration
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(alpha: RunningNode, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run a command on the node; returns its exit code and what it wrote."""
+
+    def run_there(*words: str) -> tuple[int, str, str]:
+        code = run([*words, *alpha.place])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_there
+
+
+def read(say: Say, *words: str) -> Any:
+    code, out, err = say(*words, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def eventually(look: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not look():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
+
+
+def test_the_node_is_shown(say: Say) -> None:
+    code, out, _ = say("node", "show")
+    assert code == 0
+    assert out.startswith("name: alpha\ncluster: shop\n")
+    assert "state: running\n" in out
+
+
+def test_members_and_the_picture(say: Say) -> None:
+    (member,) = read(say, "cluster", "ls")
+    assert (member["name"], member["state"]) == ("alpha", "alive")
+    code, out, _ = say("graph")
+    assert code == 0
+    assert out.startswith("node alpha (alive at ")
+    assert " service greeter (greeter.hello) [serves]" in out
+    assert say("graph", "--mermaid")[1].startswith("flowchart LR\n")
+    assert say("graph", "--dot")[1].startswith("digraph postroad {\n")
+    assert say("export", "mermaid")[1].startswith("flowchart LR\n")
+
+
+def test_an_action_is_called(say: Say) -> None:
+    assert say("call", "greeter.hello", "name=Ann") == (0, "Hello Ann!\n", "")
+    assert say("call", "greeter.hello", "--params", '{"name": "Bob"}')[1] == "Hello Bob!\n"
+    assert read(say, "call", "greeter.hello", "name=Ann")["result"] == "Hello Ann!"
+    assert say("service", "call", "greeter.hello", "name=Eve")[1] == "Hello Eve!\n"
+
+
+def test_what_cannot_be_called(say: Say) -> None:
+    code, _, err = say("call", "greeter.helo", "name=Ann")
+    assert code == 3
+    assert "greeter.helo" in err
+    assert say("call", "greeter.hello", "name")[0] == 2
+    assert say("call", "greeter.hello", "name=Ann", "--params", "{}")[0] == 2
+    assert say("call", "greeter.hello", "--params", "{")[0] == 2
+
+
+def test_an_event_is_emitted(say: Say) -> None:
+    assert read(say, "emit", "order.created", "id=17")["groups"] == ["greeter"]
+
+
+def test_what_actions_take(say: Say) -> None:
+    code, out, _ = say("export", "jsonschema")
+    assert code == 0
+    assert json.loads(out)["greeter.hello"]["properties"]["name"]["type"] == "string"
+
+
+def test_a_queue_is_filled_looked_at_moved_and_emptied(say: Say, alpha: RunningNode) -> None:
+    for queue in ("waiting", "parking"):
+        assert say("queue", "post", queue, '{"number": 1}', "--key", "ann")[0] == 0
+        eventually(partial(has_one, say, queue), f"{queue} has its message")
+    (letter,) = read(say, "queue", "peek", "waiting")
+    assert (letter["key"], letter["encoding"]) == ("ann", "json")
+    code, out, _ = say("queue", "move", "waiting", "parking", "--dry-run")
+    assert (code, out) == (
+        0,
+        "Nothing is done. What waits in waiting is moved to parking. It touches 1 message.\n",
+    )
+    assert say("queue", "move", "waiting", "parking", "--yes")[1] == "1 message moved to parking.\n"
+    assert (depth(say, "waiting"), depth(say, "parking")) == (0, 2)
+    assert say("queue", "purge", "parking", "--yes")[1] == "2 messages removed from parking.\n"
+    assert say("queue", "pause", "parking")[1].count("paused: yes") == 1
+    assert say("queue", "resume", "parking")[1].count("paused: no") == 1
+
+
+def has_one(say: Say, queue: str) -> bool:
+    return depth(say, queue) == 1
+
+
+def depth(say: Say, queue: str) -> int:
+    return sum(it["depth"] for it in read(say, "queue", "ls") if it["name"] == queue)
+
+
+def test_dangerous_verbs_ask_first(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert say("queue", "post", "asked", "x")[0] == 0
+    eventually(lambda: depth(say, "asked") == 1, "it waits")
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
+    code, out, err = say("queue", "purge", "asked")
+    assert (code, out) == (1, "")
+    assert err.startswith("What waits in asked is removed for good. It touches 1 message.\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert say("queue", "purge", "asked")[0] == 2
+    assert depth(say, "asked") == 1
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert say("queue", "purge", "asked")[1] == "1 message removed from asked.\n"
+
+
+def test_dead_letters_are_grouped_retried_and_dropped(say: Say) -> None:
+    assert say("queue", "post", "orders", "a bad one")[0] == 0
+    eventually(lambda: bool(read(say, "dlq", "ls")), "it died")
+    (group,) = read(say, "dlq", "groups")
+    assert (group["queue"], group["reason"]) == ("orders", "rejected")
+    (dead,) = read(say, "dlq", "ls", "--reason", "rejected")
+    assert dead["retried"] == 0
+    assert say("dlq", "retry", dead["id"])[1] == "1 dead letter will be tried again.\n"
+    eventually(lambda: [it["retried"] for it in read(say, "dlq", "ls")] == [1], "it died again")
+    assert say("dlq", "drop", "--all", "--yes")[1] == "1 dead letter dropped.\n"
+    assert say("dlq", "ls")[1] == "None.\n"
+
+
+def test_a_flow_from_its_beginning_to_its_end(say: Say) -> None:
+    begun = read(say, "flow", "begin", "pay", "amount=5", "--client-id", "order-9")
+    id = begun["id"]
+    assert say("search", id)[1].splitlines()[1].split()[:2] == ["flow", id]
+    assert say("flow", "signal", id, "approved", "true")[0] == 0
+    eventually(lambda: read(say, "flow", "show", id)["status"] == "done", "it is paid")
+    assert [it["kind"] for it in read(say, "flow", "history", id)][:1] == ["signal"]
+    code, _, err = say("flow", "kill", id, "--yes")
+    assert code == 1
+    assert "has ended" in err
+    code, _, err = say("flow", "begin", "pai")
+    assert code == 3
+    assert err == (
+        "postroad: node alpha has no flow 'pai'; did you mean 'pay'?\nTry: postroad flow ls\n"
+    )
+
+
+def test_cells_answer(say: Say) -> None:
+    assert say("cells", "run", "printer@alpha", "ink") == (0, "half a bottle\n", "")
+    (pinged,) = read(say, "cells", "ping", "printer@alpha")
+    assert pinged["error"] is None
+    names = [it["name"] for it in read(say, "cells", "ps", "--pattern", "print*")]
+    assert names == ["printer"]
+
+
+def test_the_page_of_top_is_printed_into_a_pipe(say: Say) -> None:
+    code, out, _ = say("top")
+    assert code == 0
+    assert out.startswith("shop / alpha  running  version ")
+    assert "\x1b" not in out
+
+
+def test_logs_and_errors(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    assert say("logs")[0] == 0
+    assert run(["errors", "StoreLocked"]) == 0
+    assert capsys.readouterr().out.startswith("StoreLocked, error 5110\n")
+
+
+def test_wrong_words(say: Say) -> None:
+    code, _, err = say("queue", "shw")
+    assert code == 2
+    assert "No such command 'shw'. Did you mean 'show'?" in err
+    code, _, err = say("queue", "show", "oders")
+    assert code == 3
+    assert "did you mean 'orders'?\nTry: postroad queue ls\n" in err
+    assert say("queue", "peek", "orders", "--limit", "0")[0] == 2
+
+
+def test_where_it_is(
+    alpha: RunningNode, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["node", "show", "--url", alpha.url, "--token", alpha.token]) == 0
+    assert run(["node", "show", "--url", alpha.url, "--token", "wrong-0123456789"]) == 1
+    assert "Try: " in capsys.readouterr().err
+    monkeypatch.setenv("POSTROAD_URL", alpha.url)
+    monkeypatch.setenv("POSTROAD_TOKEN", alpha.token)
+    assert run(["node", "show"]) == 0
+    monkeypatch.delenv("POSTROAD_URL")
+    assert run(["context", "add", "shop", "--url", alpha.url, "--token", alpha.token]) == 0
+    assert run(["node", "show"]) == 0
+    monkeypatch.delenv("POSTROAD_TOKEN")
+    assert run(["node", "show"]) == 0
+    assert run(["node", "show", "--context", "shop"]) == 0
+
+
+def test_several_nodes_have_to_be_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_node(tmp_path, "one") as one:
+        contact = (str(one.node.service.address),)
+        with running_node(tmp_path, "two", contacts=contact) as two:
+            assert run(["node", "show", "--data", str(tmp_path)]) == 2
+            err = capsys.readouterr().err
+            assert f"one ({one.url}), two ({two.url}). Say which with --node." in err
+            assert run(["node", "show", "--data", str(tmp_path), "--node", "two"]) == 0
+            assert capsys.readouterr().out.startswith("name: two\n")
+
+            def reaches_the_other() -> bool:
+                place = ["--url", one.url, "--token", one.token, "--node", "two"]
+                code = run(["node", "show", *place])
+                return code == 0 and capsys.readouterr().out.startswith("name: two\n")
+
+            eventually(reaches_the_other, "one knows two")
+
+
+def test_monitors_are_told_of_a_node_that_drains_and_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_node(tmp_path, "gamma") as gamma:
+        assert run(["check", *gamma.place]) == 0
+        assert capsys.readouterr().out.startswith("POSTROAD OK - node gamma is ready | members=1 ")
+        assert run(["check", "--format", "json", *gamma.place]) == 0
+        assert json.loads(capsys.readouterr().out)["status"] == "ok"
+        assert run(["node", "drain", *gamma.place]) == 0
+        capsys.readouterr()
+        assert run(["check", *gamma.place]) == 4
+        assert capsys.readouterr().out.startswith("POSTROAD CRITICAL - ")
+        assert run(["node", "health", *gamma.place]) == 4
+        assert run(["node", "stop", "--yes", *gamma.place]) == 0

@@ -1,0 +1,44 @@
+"""`postroad errors`: every error explained."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from postroad.cli.errors import known_errors
+from postroad.cli.failures import NEXT
+from postroad.cli.main import run
+
+
+def test_every_error_of_every_layer_is_explained() -> None:
+    known = {it.name: it for it in known_errors()}
+    assert {"ConfigError", "StoreLocked", "NoSuchFlow", "NoRoute", "NotFound"} <= {*known}
+    assert [it.name for it in known.values() if not it.meaning] == []
+    assert {*NEXT} <= {*known}
+
+
+def test_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["errors", "5110"]) == 0
+    by_code = capsys.readouterr().out
+    assert by_code == (
+        "StoreLocked, error 5110\n\n"
+        "Another process works on the store; one at a time may.\n\n"
+        "Trying again later can help.\n"
+        "Try: postroad node show\n"
+    )
+    assert run(["errors", "StoreLocked"]) == 0
+    assert capsys.readouterr().out == by_code
+
+
+def test_all_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["errors", "--json"]) == 0
+    codes = [it["code"] for it in json.loads(capsys.readouterr().out)]
+    assert codes == sorted(codes)
+    assert run(["errors"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(codes) + 1
+
+
+def test_an_error_that_never_was(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["errors", "StoreLoked"]) == 3
+    assert "did you mean 'StoreLocked'?" in capsys.readouterr().err

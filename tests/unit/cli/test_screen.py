@@ -1,0 +1,53 @@
+"""The terminal: bars, cuts and colours."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from postroad.cli import screen
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_is_shown_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [*screen.progress(range(3), 3, "move")] == [0, 1, 2]
+    assert capsys.readouterr().err == ""
+    terminal = FakeTerminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert [*screen.progress(range(3), 3, "move")] == [0, 1, 2]
+    assert f"move [{'#' * 30}] 3/3 " in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "cells", "shown"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("abc", 0, "…")]
+)
+def test_cut(text: str, cells: int, shown: str) -> None:
+    assert screen.cut(text, cells) == shown
+
+
+def test_colours_are_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert screen.paint("failing") == "failing"
+    monkeypatch.setattr(screen, "is_terminal", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert screen.paint("failing", "failing  ") == "\x1b[31mfailing  \x1b[0m"
+    assert screen.paint("whatever") == "whatever"
+    monkeypatch.setenv("TERM", "dumb")
+    assert screen.paint("failing") == "failing"
+
+
+def test_what_is_longer_than_the_terminal_is_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LINES", "5")
+    monkeypatch.setenv("COLUMNS", "80")
+    screen.redraw("\n".join(str(it) for it in range(10)))
+    out = capsys.readouterr().out
+    assert "… 7 more lines" in out
+    assert "3" not in out.replace("\x1b[H", "")
