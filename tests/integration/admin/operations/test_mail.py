@@ -1,0 +1,154 @@
+"""Operations on queues, dead letters and bridges, of a node that runs and of one at rest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from postroad.admin.errors import NotFound
+from postroad.admin.operations import at_rest
+from postroad.core.errors import NoSuchDeadLetter, StoreLocked, UsageError
+
+from .operating import Operator, make_app, operated, two_operated
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
+    async with operated(tmp_path) as it:
+        yield it
+
+
+async def test_queues_are_listed_and_shown(operator: Operator) -> None:
+    await operator.do("queue.post", queue="letters", body="hi")
+    queues = {it.name: it for it in await operator.do("queue.ls")}
+    assert queues["orders"].has_consumer
+    letters = await operator.do("queue.show", queue="letters")
+    assert (letters.depth, letters.has_consumer, letters.is_paused) == (1, False, False)
+    assert queues["letters"].depth == 1
+    with pytest.raises(NotFound, match="no queue 'lettres'; did you mean 'letters'"):
+        await operator.do("queue.show", queue="lettres")
+
+
+async def test_messages_are_posted_and_peeked_at(operator: Operator) -> None:
+    said = {"queue": "letters", "key": "k", "headers": {"colour": "red"}}
+    posted = await operator.do("queue.post", body={"a": [1]}, **said)
+    await operator.do("queue.post", queue="letters", body="plain text")
+    first, second = await operator.do("queue.peek", queue="letters")
+    assert (first.id, first.key, first.headers) == (posted.id, "k", {"colour": "red"})
+    assert (first.body, first.encoding, first.size) == ('{"a":[1]}', "json", 9)
+    assert (second.body, second.encoding) == ("plain text", "text")
+    (found,) = await operator.do("queue.peek", queue="letters", id=second.id)
+    assert found == second
+    assert await operator.do("queue.peek", queue="letters", id="1") == []
+    assert await operator.do("queue.peek", queue="letters", limit=1) == [first]
+    with pytest.raises(NotFound, match="no id of a message"):
+        await operator.do("queue.peek", queue="letters", id="x1")
+
+
+async def test_a_queue_is_paused_moved_and_purged(operator: Operator) -> None:
+    assert (await operator.do("queue.pause", queue="orders")).is_paused
+    for number in range(3):
+        await operator.do("queue.post", queue="orders", body=number)
+    await operator.do("queue.post", queue="letters", body="hi")
+    with pytest.raises(NotFound, match="no queue 'nowhere'"):
+        await operator.do("queue.move", queue="orders", to="nowhere")
+    assert (await operator.do("queue.move", queue="orders", to="letters", limit=2)).count == 2
+    assert (await operator.do("queue.show", queue="orders")).depth == 1
+    assert (await operator.do("queue.purge", queue="letters")).count == 3
+    assert not (await operator.do("queue.resume", queue="orders")).is_paused
+    await operator.until(lambda it: it.handled == 1, "queue.show", queue="orders")
+
+
+async def test_dead_letters_are_looked_at_retried_and_dropped(operator: Operator) -> None:
+    for _ in range(2):
+        await operator.do("queue.post", queue="orders", body="bad", headers={"colour": "red"})
+    dead = await operator.until(lambda it: len(it) == 2, "dlq.ls")
+    assert {it.reason for it in dead} == {"rejected"}
+    assert (dead[0].body, dead[0].headers, dead[0].retried) == ("bad", {"colour": "red"}, 0)
+    (group,) = await operator.do("dlq.groups")
+    assert (group.queue, group.reason, group.count) == ("orders", "rejected", 2)
+    assert await operator.do("dlq.show", id=dead[0].id) == dead[0]
+    assert await operator.do("dlq.ls", after=int(dead[0].id)) == dead[1:]
+    assert await operator.do("dlq.ls", queue="letters") == []
+    assert await operator.do("dlq.ls", reason="expired") == []
+    assert (await operator.do("dlq.count", queue="orders")).count == 2
+    assert (await operator.do("dlq.count", ids=[dead[0].id, "99"])).count == 1
+
+    assert (await operator.do("dlq.retry", ids=[dead[0].id])).count == 1
+    died = await operator.until(lambda it: it and it[-1].retried, "dlq.ls")
+    assert (died[-1].retried, died[-1].headers) == (1, {"colour": "red"})
+    assert died[-1].message == dead[0].message
+    assert (await operator.do("dlq.drop", ids=[died[-1].id])).count == 1
+    assert (await operator.do("dlq.drop", queue="letters")).count == 0
+    assert (await operator.do("dlq.drop")).count == 1
+    with pytest.raises(NoSuchDeadLetter):
+        await operator.do("dlq.show", id=dead[0].id)
+    with pytest.raises(NoSuchDeadLetter):
+        await operator.do("dlq.retry", ids=["98", "99"])
+    assert (await operator.do("dlq.retry", ids=[])).count == 0
+
+
+async def test_bridges_to_peers_that_are_away(operator: Operator) -> None:
+    await operator.do("queue.post", queue="letters", peer="gamma", body="hi")
+    (bridge,) = await operator.do("bridge.ls")
+    assert (bridge.peer, bridge.phase, bridge.depth, bridge.target) == ("gamma", "away", 1, None)
+    assert (await operator.do("bridge.peek", peer="gamma"))[0].body == "hi"
+    assert (await operator.do("bridge.pause", peer="gamma")).phase == "paused"
+    assert not (await operator.do("bridge.resume", peer="gamma")).is_paused
+    assert (await operator.do("bridge.reset", peer="gamma")).epoch == 2
+    assert (await operator.do("bridge.purge", peer="gamma")).count == 1
+    assert await operator.do("bridge.peek", peer="gamma") == []
+    with pytest.raises(NotFound, match="never posted to 'gama'; did you mean 'gamma'"):
+        await operator.do("bridge.show", peer="gama")
+
+
+async def test_bridges_between_nodes_that_run(tmp_path: Path) -> None:
+    async with two_operated(tmp_path) as (alpha, beta):
+        await alpha.do("queue.post", queue="letters", peer="beta", body="hi")
+        await beta.until(lambda it: any(q.name == "letters" for q in it), "queue.ls")
+        bridge = await alpha.until(lambda it: it.depth == 0, "bridge.show", peer="beta")
+        assert (bridge.sent, bridge.posted, bridge.trouble) == (1, 1, None)
+        assert bridge.target == str(beta.office.node.service.address)
+
+
+async def test_the_mail_of_a_node_at_rest(tmp_path: Path) -> None:
+    app = make_app(consumers=[])
+    async with operated(tmp_path, app=app) as operator:
+        await operator.do("queue.post", queue="orders", body="bad")
+        await operator.do("queue.post", queue="letters", body="hi")
+        await operator.do("queue.post", queue="letters", peer="gamma", body="hi")
+        store = str(tmp_path / "alpha.db")
+        with pytest.raises(StoreLocked, match="alpha"):
+            async with at_rest(store, can_change=True):
+                raise AssertionError("a node works on it")
+        async with at_rest(store, can_change=False) as beside:
+            assert {it.name for it in await Operator(beside).do("queue.ls")} >= {"orders"}
+    async with at_rest(store, can_change=True) as office:
+        resting = Operator(office)
+        assert office.name == "alpha"
+        assert (await resting.do("queue.pause", queue="orders")).is_paused
+        assert (await resting.do("queue.move", queue="letters", to="orders")).count == 1
+        assert (await resting.do("bridge.show", peer="gamma")).phase == "at rest"
+        assert (await resting.do("bridge.pause", peer="gamma")).phase == "paused"
+        assert await resting.do("dlq.groups") == []
+        hits = await resting.do("search.find", text="orders")
+        assert [(it.kind, it.id) for it in hits] == [("queue", "orders")]
+        for operation in ("queue.post", "node.show", "cluster.ls", "cells.ps", "service.ls"):
+            said = {"queue": "orders", "body": 1} if operation == "queue.post" else {}
+            with pytest.raises(UsageError, match="needs a running node"):
+                await resting.do(operation, **said)
+    async with operated(tmp_path) as operator:
+        orders = await operator.do("queue.show", queue="orders")
+        assert (orders.depth, orders.is_paused) == (2, True)
+        assert (await operator.do("bridge.show", peer="gamma")).is_paused
+        await operator.do("queue.resume", queue="orders")
+        (dead,) = await operator.until(lambda it: len(it) == 1, "dlq.ls")
+    async with at_rest(store, can_change=True) as office:
+        resting = Operator(office)
+        assert (await resting.do("dlq.show", id=dead.id)).reason == "rejected"
+        assert (await resting.do("dlq.retry", queue="orders")).count == 1
+        assert (await resting.do("queue.purge", queue="orders")).count == 1
