@@ -22,7 +22,7 @@ from postroad.core.errors import (
     UsageError,
 )
 
-from .errors import AdminError, Forbidden, NotFound
+from .errors import AdminError, Forbidden, NotFound, ProgramFailed
 
 logger = logging.getLogger("postroad.admin")
 
@@ -79,6 +79,7 @@ _STATUSES: tuple[tuple[type[BaseException], http.HTTPStatus], ...] = (
     (UsageError, http.HTTPStatus.CONFLICT),
     (ConnectionError, http.HTTPStatus.SERVICE_UNAVAILABLE),
     (RemoteHandlerFailure, http.HTTPStatus.BAD_GATEWAY),
+    (ProgramFailed, http.HTTPStatus.BAD_GATEWAY),
 )
 # Those of layers that are not imported here, by code.
 _STATUSES_BY_CODE = {

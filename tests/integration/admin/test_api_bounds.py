@@ -179,7 +179,7 @@ async def _until_served(node: Served) -> None:
 
 async def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
     async with served(tmp_path, admin={"request_timeout_s": 0.5}) as node:
-        reader, writer = await connect(node.admin.url)
+        _reader, writer = await connect(node.admin.url)
         # More answers than buffers hold, of which none is read.
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -191,7 +191,6 @@ async def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
                     await asyncio.sleep(0.01)
         await hang_up(writer)
         assert (await node.ask("/livez")).status == 200
-        assert reader is not None
 
 
 async def test_pipelined_requests_are_all_answered(tmp_path: Path) -> None:

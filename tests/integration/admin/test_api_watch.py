@@ -137,6 +137,22 @@ async def test_a_hundred_watchers_are_told_the_same(node: Served) -> None:
     assert all(it.done() for it in tasks)
 
 
+async def test_a_watcher_that_does_not_read_is_dropped(tmp_path: Path) -> None:
+    async with served(tmp_path, admin={"request_timeout_s": 0.5}) as node:
+        for _ in range(600):
+            await node.node.mail.post("alpha", "large", b"x" * 16_000)
+        _reader, writer = await connect(node.admin.url)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(
+            b"GET /api/v1/watch?operation=queue.peek&queue.peek.queue=large&queue.peek.limit=1000"
+            b" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
+        )
+        watch = watch_of(node)
+        await eventually(lambda: watch.watchers == 1, "it watches")
+        await eventually(lambda: watch.watchers == 0, "it is dropped", 20.0)
+        await hang_up(writer)
+
+
 async def test_stop_ends_streams(tmp_path: Path) -> None:
     async with served(tmp_path) as node, watching(node, "operation=queue.ls") as stream:
         await stream.next_event()

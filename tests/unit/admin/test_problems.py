@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from postroad.admin.errors import Forbidden, NotFound
+from postroad.admin.errors import Forbidden, NotFound, ProgramFailed
 from postroad.admin.problems import (
     Problem,
     Refused,
@@ -49,6 +49,7 @@ from postroad.services.errors import ServiceNotFoundError, ValidationError
         (MessageTooLarge("1 GB"), 413),
         (ValidationError("wrong"), 422),
         (RemoteHandlerFailure("it raised"), 502),
+        (ProgramFailed("it raised"), 502),
         (RequestTimeout("2 s"), 503),
         (ConnectFailed("nobody"), 503),
         (StoreUnavailable("disk full"), 503),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -94,7 +97,12 @@ async def _reasons(node: Node, desk: Desk) -> list[str]:
 
 
 async def _tell_document() -> Response:
-    return answer(make_document())
+    return answer(_document())
+
+
+@functools.cache
+def _document() -> dict[str, Any]:
+    return make_document()
 
 
 def _on_http_error(_request: Request, error: Exception) -> Response:

@@ -52,6 +52,8 @@ class Caller(NamedTuple):
     role: Role
     name: str
     """As the log tells it."""
+    has_certificate: bool = False
+    """Whether it is known by a certificate, and not by a token."""
 
 
 class Guard:
@@ -76,7 +78,7 @@ class Guard:
         """Who asks; raises Unauthorized if that cannot be told."""
         certificate = request.scope.get("state", {}).get(STATE_CERTIFICATE)
         if certificate is not None:
-            return Caller(Role.CHANGE, f"certificate {certificate}")
+            return Caller(Role.CHANGE, f"certificate {certificate}", has_certificate=True)
         scheme, _, said = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not said.strip():
             raise Unauthorized("a token is needed", self._where)
@@ -95,7 +97,8 @@ class Guard:
         if caller.role is not Role.CHANGE:
             raise Forbidden(f"the read token allows to look, and {operation} changes something")
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+        if caller.has_certificate and not is_own:
             # A browser shows a certificate by itself, for pages of others too.
             raise Forbidden(f"a page of {origin} may change nothing here")
 
