@@ -169,13 +169,15 @@ class NodeProcess:
         if status != 0:
             raise DemoFailed(f"{self.name} stopped with status {status}{self._tail()}")
 
-    def clear(self) -> None:
+    async def clear(self) -> None:
         """End it and all that it has started, at once."""
-        if self._process is not None:
-            try:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        await self._process.wait()
 
     def _tail(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -236,10 +238,9 @@ class Stage:
         for name in names:
             await self.nodes[name].stop()
 
-    def clear(self) -> None:
+    async def clear(self) -> None:
         """End whatever is left."""
-        for node in self.nodes.values():
-            node.clear()
+        await asyncio.gather(*(node.clear() for node in self.nodes.values()))
 
     def check(self) -> None:
         """Raise DemoFailed if a node has ended by itself."""

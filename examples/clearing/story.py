@@ -25,9 +25,9 @@ KILLS = (
     (HOUSE, 0.65, 0.75, "with its job at work"),
 )
 # What has not come to an end after so long never will.
-END_TIMEOUT_S = 90.0
+END_TIMEOUT_S = 300.0
 # Spark has to start before anything is cleared.
-FIRST_TIMEOUT_S = 120.0
+FIRST_TIMEOUT_S = 300.0
 _LOOK_S = 0.25
 _BOOKS = {**dict.fromkeys(BANKS, "bank.books"), HOUSE: "house.books"}
 
@@ -61,8 +61,8 @@ class Story:
             self._screen.finish(self._table())
             return await self._reconcile()
         finally:
-            self._stage.clear()
             self._screen.close()
+            await self._stage.clear()
 
     async def _begin(self) -> None:
         stage, screen = self._stage, self._screen
@@ -77,7 +77,7 @@ class Story:
             ),
             Line(""),
         )
-        await asyncio.to_thread(stage.prepare)
+        stage.prepare()
         await stage.start(*CORES)
         await stage.start(*BANKS, HOUSE)
         watched = stage.nodes[CORES[1]]
