@@ -55,7 +55,7 @@ def test_the_commands(directory: Path) -> None:
 
 def test_the_mistakes(directory: Path) -> None:
     path = directory / "postroad.toml"
-    path.write_text(path.read_text().replace("name =", "nmae ="))
+    path.write_text(path.read_text().replace("name =", "names ="))
     check = ("-m", "postroad", "config", "check")
     done = run(directory, *check, POSTROAD_MAIL_TUNING_HANDLER_S="abc")
     assert done.returncode != 0

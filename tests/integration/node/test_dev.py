@@ -72,8 +72,8 @@ def test_a_mistake_waits_for_the_next_save(app: Path) -> None:
         dev.wait_for("It waits for the next save")
         app.write_text(APP)
         dev.wait_for(BANNER)
-        (app.parent / "postroad.toml").write_text("node.nam = 1")
-        dev.wait_for(r"there is no setting node\.nam; did you mean node\.name\?")
+        (app.parent / "postroad.toml").write_text("node.names = 1")
+        dev.wait_for(r"there is no setting node\.names; did you mean node\.name\?")
         dev.wait_for("It waits for the next save", 2)
         assert dev.stop() == 0
 

@@ -124,7 +124,7 @@ def test_a_directory_that_cannot_be_made(directory: Path) -> None:
 
 
 def test_a_wrong_configuration(directory: Path) -> None:
-    assert "did you mean node.name?" in failure(directory, "--set", "node.nam=a")
+    assert "did you mean node.name?" in failure(directory, "--set", "node.names=a")
     (directory / "postroad.toml").write_text("[node]\nname = \n")
     assert "postroad.toml is not TOML" in failure(directory)
 

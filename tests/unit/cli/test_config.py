@@ -95,8 +95,8 @@ def test_another_file(capsys: pytest.CaptureFixture[str], directory: Path) -> No
 
 
 def test_mistakes_are_told(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
-    (directory / "postroad.toml").write_text("node.nam = 1")
-    assert "postroad.toml:1: there is no setting node.nam; did you mean node.name?" in failed(
+    (directory / "postroad.toml").write_text("node.names = 1")
+    assert "postroad.toml:1: there is no setting node.names; did you mean node.name?" in failed(
         capsys, "check"
     )
     assert "'a' is not of the form KEY=VALUE" in failed(capsys, "check", "--set", "a")

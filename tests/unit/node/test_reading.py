@@ -194,7 +194,7 @@ def test_a_file_by_its_name_or_by_a_variable(file: Path) -> None:
             "postroad.toml:2: there is no setting mail.tuning.handlers_s; "
             "did you mean mail.tuning.handler_s?",
         ),
-        ("[mial]\nstore = 'a'", "postroad.toml:1: there is no setting mial; did you mean mail?"),
+        ("[mails]\nstore = 'a'", "postroad.toml:1: there is no setting mails; did you mean mail?"),
         ("name = 'a'", "postroad.toml:1: there is no setting name; did you mean node.name?"),
         (
             "zzzzzz = 1",
@@ -250,10 +250,10 @@ def test_mistakes_in_the_environment_and_in_flags(file: Path) -> None:
 
 
 def test_every_mistake_is_told(file: Path) -> None:
-    text = mistake(file, "node.nam = 'a'\nmail.bridge = 3", POSTROAD_NODE_BIND="nowhere")
+    text = mistake(file, "node.names = 'a'\nmail.bridge = 3", POSTROAD_NODE_BIND="nowhere")
     assert text.splitlines() == [
         "3 settings are wrong:",
-        "  postroad.toml:1: there is no setting node.nam; did you mean node.name?",
+        "  postroad.toml:1: there is no setting node.names; did you mean node.name?",
         "  postroad.toml:2: mail.bridge: expected true or false, got 3",
         "  POSTROAD_NODE_BIND: node: address 'nowhere' is not of the form host:port",
     ]
