@@ -6,7 +6,7 @@ Its store is in the directory. CODE is one of those of `flow_bank`. Prints its a
 what the lines it reads say, and ends when its input does. With a fault point, it is killed when
 that is reached for that time, even while it starts.
 
-Each line it reads is a list in JSON, and so it answers each but the first two with a line:
+Each line it reads is a list in JSON, and so it answers each but the first three with a line:
 
 peer NAME ADDRESS         says where a peer is; "-" if nobody knows
 arm POINT WHERE COUNT     kill this process when the fault point is reached for that time; WHERE
@@ -14,6 +14,7 @@ arm POINT WHERE COUNT     kill this process when the fault point is reached for 
                           `flow` a flow's name, `status` its status, `unit` the kind of a commit,
                           `has` what a flow's transition has, `event` the kind of an event, `step`
                           a step's name
+halt POINT WHERE COUNT    like `arm`, but ask this process to end, as SIGTERM does
 begin CLIENT FLOW ARGS    begin a flow, unless one was begun as that; its id when it is durable
 result CLIENT             wait for what came of it: its value, or kind and text of the error
 list                      all flows, the oldest first
@@ -22,6 +23,7 @@ forget CLIENT             let go of a flow that has ended
 post PEER QUEUE TEXT      post a message
 schedule NAME CRON FLOW ARGS
                           have a flow begun again and again
+clock SECONDS             have the clock of this process show another time from now on
 disk BYTES                have no file grow beyond that from now on; 0 for as it was
 load PEERS PAUSE          pay to peers at random from now on, with a pause after each payment
 rest                      stop that; answers when nothing is being begun any more
@@ -31,8 +33,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import resource
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Sequence
@@ -48,24 +52,27 @@ from postroad.core.errors import NotRunning, PostroadError, StoreUnavailable
 from postroad.durable import Mail, SqliteStore, StaticDirectory
 from postroad.flows import FlowHandle, Flows, FlowsConfig
 from tests.chaos import flow_bank
-from tests.chaos.mail_node import CLUSTER, CONFIG, LIMITS, UNLIMITED, Executioner
+from tests.chaos.mail_node import CLUSTER, CONFIG, LIMITS, UNLIMITED
 
 FLOWS = FlowsConfig(retry_first_s=0.05, retry_max_s=0.2, recoveries_max=1_000)
 AT_ONCE = 20
 """Payments of one bank under load that have not ended."""
 
 
-class FlowExecutioner(Executioner):
-    """Kills this process at the n-th time that a fault point is reached with certain details."""
+class FlowExecutioner:
+    """Sends this process a signal when a fault point is reached for the n-th time as it should."""
 
-    def __init__(self, flows: Flows, where: str, count: int) -> None:
-        super().__init__("-", count)
+    def __init__(self, flows: Flows, where: str, count: int, number: int) -> None:
+        self._left = count
+        self._number = number
         self._flows = flows
         self._where = [] if where == "-" else [it.partition("=")[::2] for it in where.split("&")]
 
     def __call__(self, units: Sequence[Any] = (), **details: Any) -> None:
         if not self._where or (any(map(self._fits, units)) if units else self._suits(details)):
-            super().__call__()
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), self._number)
 
     def _fits(self, unit: Any) -> bool:
         """Whether a commit is of the kind that is waited for."""
@@ -117,6 +124,11 @@ class Bank:
                 self._directory.set(name, None if address == "-" else address)
             case "arm", (point, where, count):
                 self.arm(point, where, count)
+            case "halt", (point, where, count):
+                self.arm(point, where, count, signal.SIGTERM)
+            case "clock", (seconds,):
+                shift_clock(seconds)
+                say("shifted")
             case "disk", (size,):
                 limit = size or UNLIMITED[1]
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, UNLIMITED[1]))
@@ -142,8 +154,8 @@ class Bank:
             self._load.cancel()
             await asyncio.gather(self._load, return_exceptions=True)
 
-    def arm(self, point: str, where: str, count: int | str) -> None:
-        action = FlowExecutioner(self._flows, where, int(count))
+    def arm(self, point: str, where: str, count: int | str, number: int = signal.SIGKILL) -> None:
+        action = FlowExecutioner(self._flows, where, int(count), number)
         self._armed.enter_context(faults.armed(point, action))
 
     async def _answer(self, command: str, *words: Any) -> Any:
@@ -258,6 +270,13 @@ async def listen(bank: Bank) -> None:
         obeying.cancel()
     pipe.close()
     await bank.close()
+
+
+def shift_clock(seconds: float) -> None:
+    """Have the clock show a time that is so much later; earlier, if that is negative."""
+    shown, shown_ns, shift_ns = time.time, time.time_ns, round(seconds * 1e9)
+    time.time = lambda: shown() + seconds
+    time.time_ns = lambda: shown_ns() + shift_ns
 
 
 def say(answer: Any) -> None:

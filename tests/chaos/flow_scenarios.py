@@ -1,6 +1,7 @@
 """Where processes with flows die, and what must come of it.
 
 S is of a flow that sends, R of one that receives, F of the engine, P of code that is run again.
+What covers them in the simulator is in `tests/simulation/flows/coverage.py`.
 The points of a commit are `durable.commit.*`: before it, after it, and after everybody was told.
 
 ===  ===========================================  ==================================================
@@ -42,8 +43,8 @@ F9   event.handled, commit.* of an operator's     stays killed; the other end he
 F10  commit.after for one that is paused          stays paused, and then reads all in order
 F11  commit.after of one that is parked           tried again when the process starts
 F12  step.*, commit.after inside of a subflow     what the flow did before is not done again
-F13  none: started with changed code              parked; goes on with the code it began with
-F14  none: a soft stop with payments under way    all of them end
+F13  commit.after of changed code being parked    parked; goes on with the code it began with
+F14  event.handled and others: a soft stop there  all payments under way end
 F15  none: a disk that takes nothing for a while  all of them end when there is room
 F16  schedule.due, .begun                         one flow for each time
 P1   step.begins, step.done                       done again, under the same id
@@ -52,11 +53,12 @@ P3   step.done, commit.after among branches       those that are not recorded ar
 P4   commit.* of the first of several             it stays the first
 P5   none: two processes with one store           the second does not start
 P6   recovery.counted, loaded while it starts     the next start goes on with all of them
-P7   none: fewer, more, other steps or arguments  parked with what differs
-P8   none: a result that cannot be written down   parked, and says why
+P7   commit.after of fewer, more, other steps     parked with what differs
+P8   commit.after of a result that cannot be      parked, and says why
+     written down
 P9   commit.* of what ends another branch         that one is not done again
-P10  none: a clock that is set back               in the simulator only: a process has no clock of
-                                                  its own
+P10  commit.after; then the clock is set back     one flow for each time; no id is used again;
+                                                  who sleeps sleeps on
 ===  ===========================================  ==================================================
 """
 
@@ -267,12 +269,12 @@ TROUBLES = frozenset(
         "P6",
         "P7",
         "P8",
+        "P10",
     }
 )
 """Those that are tests of their own, because there is more to them than one death."""
 SCHEDULED = ("flows.schedule.due", "flows.schedule.begun")
 """Where a process dies when the time of a schedule has come: F16."""
-SIMULATED = frozenset({"P10"})
 ALL = frozenset(
     [
         *(f"S{number}" for number in range(1, 12) if number != 10),

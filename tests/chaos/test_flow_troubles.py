@@ -11,10 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from postroad.flows.head import parse_id
 from postroad.flows.messages import QUEUE
 from tests.chaos.flow_bank import LINES
 from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes, introduce, until
-from tests.chaos.flow_scenarios import AFTER, LETTER, PAYEE, PAYER, SCHEDULED, TROUBLES
+from tests.chaos.flow_scenarios import (
+    AFTER,
+    BEGINS,
+    DONE,
+    HANDLED,
+    LETTER,
+    PAYEE,
+    PAYER,
+    SCHEDULED,
+    TROUBLES,
+)
 from tests.chaos.mail_node import LIMITS
 from tests.chaos.mail_processes import WAIT_S
 
@@ -24,6 +35,7 @@ CENTS = 100
 PAYMENTS = 10
 PAYMENTS_MANY = 50
 """So many that some are under way whenever one is."""
+TERMINATED = 128 + signal.SIGTERM
 DAY_MS = 24 * 3600 * 1000
 DISK_BYTES = 4_096
 """So small that nothing can be committed."""
@@ -205,7 +217,10 @@ async def test_result_that_cannot_be_written_down(tmp_path: Path) -> None:
     async with flow_nodes(tmp_path, PAYER) as (payer,):
         await payer.stop()
         await payer.start("odd")
+        payer.tell("arm", AFTER, "flow=doubt&status=parked", 1)
         id = await payer.begin("doubt", "doubt", "doubt")
+        await payer.dies()
+        await payer.start("odd")
         await until(lambda: payer.status(id) == "parked", "it is parked")
         view = await payer.show(id)
         assert "what step 'ask' returned cannot be written down" in view["error"]
@@ -235,6 +250,10 @@ async def test_changed_code(tmp_path: Path, code: str, difference: str) -> None:
         id = await payer.begin("tour", "journey", "tour")
         await until(lambda: steps_of(payer) == 2, "two steps are recorded")
         await payer.kill()
+        await payer.start(code)
+        payer.tell("arm", AFTER, "flow=journey&status=parked", 1)
+        payer.tell("operate", "signal", id, ["go", True])
+        await payer.dies()
         await payer.start(code)
         assert await payer.operate("signal", id, "go", True)
         await until(lambda: payer.status(id) == "parked", "it is parked")
@@ -277,7 +296,81 @@ async def test_time_of_a_schedule(tmp_path: Path, point: str) -> None:
         assert [what for what, _ in dict.fromkeys(done)] == ["first", "second", "third"]
 
 
+# Clocks.
+
+
+async def test_clock_that_is_set_back(tmp_path: Path) -> None:
+    """P10: the first process is a day ahead of the second, which it ends before."""
+    daily = ("schedule", "daily", "0 3 * * *", "errand", ["daily"])
+    begun = "SELECT id FROM postroad_flows WHERE client_id LIKE 'schedule:daily:%'"
+    wakes = "SELECT wake_ms FROM postroad_flows WHERE client_id = 'long'"
+    newest = "SELECT MAX(id) FROM postroad_flows"
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        assert await payer.do(*daily)
+        assert await payer.do("clock", DAY_MS / 1000) == "shifted"
+        # Whoever says it again has it looked at.
+        assert await payer.do(*daily)
+        await until(lambda: len(payer.query(begun)) == 1, "it was begun")
+        long = await payer.begin("long", "nap", "long", 3600)
+        payer.tell("arm", AFTER, "flow=errand&has=is_over", 1)
+        first = await payer.begin("first", "errand", "first")
+        await payer.dies()
+        (asleep,), (last,) = payer.query(wakes)[0], payer.query(newest)[0]
+
+        await payer.start()
+        assert await payer.do(*daily)
+        assert await payer.begin("first", "errand", "first") == first
+        assert parse_id(await payer.begin("second", "errand", "second")) > last
+        for client in ("first", "second"):
+            assert await payer.result(client) == {"value": ["first", "second", "third"]}
+            assert len(set(payer.done_outside(client))) == 3
+        assert len(payer.query(begun)) == 1
+        assert payer.status(long) == "running"
+        assert payer.query(wakes) == [(asleep,)]
+        assert await payer.operate("kill", long)
+        await all_ended(payer)
+
+
+async def test_clock_that_is_set_back_while_a_flow_sleeps(tmp_path: Path) -> None:
+    """P10: it sleeps until the time it is to wake at, and time does not go back for it."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        id = await payer.begin("nap", "nap", "nap", 0.5)
+        (wakes_ms,) = payer.query("SELECT wake_ms FROM postroad_flows")[0]
+        assert await payer.do("clock", -1.0) == "shifted"
+        assert (await payer.result("nap"))["value"] >= 0.5
+        view = await payer.show(id)
+        assert view["ended_at"] * 1000 >= wakes_ms
+        assert payer.notes("nap") == ["awake"]
+
+
 # Processes and disks.
+
+
+@pytest.mark.parametrize(
+    ("victim", "point", "where", "nth"),
+    [
+        (PAYER, HANDLED, "flow=pay&event=StepDone", 5),
+        (PAYER, DONE, "step=move", 5),
+        (PAYER, "flows.commit.durable", "flow=pay", 5),
+        (PAYER, AFTER, "flow=pay&has=is_over", 1),
+        (PAYEE, LETTER, "-", 5),
+        (PAYEE, HANDLED, "flow=credit&event=Admitted", 5),
+        (PAYEE, BEGINS, "step=move", 5),
+    ],
+)
+async def test_soft_stop_at(tmp_path: Path, victim: str, point: str, where: str, nth: int) -> None:
+    """F14: in the midst of a transition."""
+    async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
+        stopped = payer if victim == PAYER else payee
+        stopped.tell("halt", point, where, nth)
+        payments = [f"payment-{number}" for number in range(PAYMENTS)]
+        beginning = asyncio.get_running_loop().create_task(begin_payments(payer))
+        assert await asyncio.wait_for(stopped.process.wait(), WAIT_S) == TERMINATED
+        await asyncio.gather(beginning, return_exceptions=True)
+        await stopped.start()
+        introduce([payer, payee])
+        assert await begin_payments(payer) == payments
+        await check_payments(payer, payee, payments)
 
 
 @pytest.mark.parametrize("victim", [PAYER, PAYEE])

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from postroad.durable import Transaction
+from postroad.core.errors import NotRunning, Reject
+from postroad.durable import Store, Transaction
+from postroad.durable.consumption import Consumption
 from postroad.durable.posting import Post, append_posts, check_posts
+from postroad.durable.shelf import Entry
 from postroad.durable.store.database import Database, Row
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.turn import Turn
@@ -21,10 +24,14 @@ from postroad.flows.dialogues import Dialogues
 from postroad.flows.engine import Engine
 from postroad.flows.events import Admitted, Heard, Transition
 from postroad.flows.head import Head, Trouble
+from postroad.flows.intake import Intake
 from postroad.flows.log import Log
 from postroad.flows.machine import Machine
+from postroad.flows.messages import QUEUE, Letter, Rejection, encode_letter
 from postroad.flows.records import Kind, Record
 from postroad.flows.resident import Resident
+from postroad.flows.schedule import Schedule
+from postroad.flows.scheduling import Scheduler, _advance
 from postroad.flows.stepping import Stepping
 from postroad.flows.writing import OnSettled, Writing
 from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
@@ -49,9 +56,9 @@ def test_a_seed_gives_the_same_run_again() -> None:
     assert run(SEEDS).log == run(SEEDS).log
 
 
-def find(exit_code: int) -> Iterator[Outcome]:
+def find(exit_code: int, first: int) -> Iterator[Outcome]:
     """Runs that fail, up to the first with that exit code."""
-    for outcome in map(run, range(PLANTED_SEEDS)):
+    for outcome in map(run, range(first, first + PLANTED_SEEDS)):
         if outcome.exit_code:
             yield outcome
         if outcome.exit_code == exit_code:
@@ -72,33 +79,27 @@ def plant_forgotten_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_letters_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_unit = Writing.make_unit
-    submit: dict[Writing, Callable[[Unit], None]] = {}
-    init = Engine.__init__
-
-    def init_and_remember(self: Engine, *args: Any) -> None:
-        init(self, *args)
-        submit[self.writing] = self.store.submit
-
     def post(posts: Sequence[Post], ledger: Ledger) -> None:
         append_posts(ledger, posts, check_posts(ledger, posts))
 
-    def make_and_post(
-        self: Writing,
-        resident: Resident,
-        machine: Machine,
-        transition: Transition,
-        tx: Transaction | None,
-        on_settled: OnSettled,
-    ) -> FlowCommit:
-        unit = make_unit(self, resident, machine, transition, tx, on_settled)
-        if unit._posts and tx is None:
-            submit[self](Work(partial(post, unit._posts)))
-            unit._posts = ()
-        return unit
+    def submit(store: Store, unit: FlowCommit) -> None:
+        try:
+            store.submit(unit)
+        except NotRunning as error:
+            unit.settle(error)
 
-    monkeypatch.setattr(Engine, "__init__", init_and_remember)
-    monkeypatch.setattr(Writing, "make_unit", make_and_post)
+    def post_and_release(self: Resident, store: Store) -> None:
+        if any(it.is_begun for it in self.step_txs):
+            return
+        for unit in self.take_held():
+            if unit._posts:
+                work = Work(partial(post, unit._posts))
+                work.done.add_done_callback(lambda done: done.exception())
+                store.submit(work)
+                unit._posts = ()
+            asyncio.get_running_loop().call_later(0.01, submit, store, unit)
+
+    monkeypatch.setattr(Resident, "release", post_and_release)
 
 
 def plant_records_that_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,6 +257,62 @@ def plant_steps_that_are_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stepping, "start", start_half)
 
 
+def plant_commits_overtaken_by_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hold_nothing(self: Resident, store: Store) -> None:
+        for unit in self.take_held():
+            store.submit(unit)
+
+    monkeypatch.setattr(Resident, "release", hold_nothing)
+
+
+def plant_schedules_apart_from_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Scheduler._begin
+
+    async def move_on_and_begin(
+        self: Scheduler, schedule: Schedule, moved: Schedule, head: Head
+    ) -> bool | None:
+        await self._store.write(lambda ledger: _advance(ledger, schedule, moved))
+        return await begin(self, moved, moved, head)
+
+    monkeypatch.setattr(Scheduler, "_begin", move_on_and_begin)
+
+
+def plant_rejections_apart_from_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def acknowledge_and_reject(
+        self: Intake, consumption: Consumption, entry: Entry, letter: Letter, text: str
+    ) -> None:
+        answer = Letter(letter.key, True, [Rejection(text, "planted")])
+        peer, engine = entry.home.sender, self._engine
+
+        async def reject() -> None:
+            await asyncio.sleep(0.5)
+            await engine.mail.post(peer, QUEUE, encode_letter(answer))
+
+        consumption.acknowledge(entry)
+        engine.background.spawn(reject(), "rejection")
+
+    monkeypatch.setattr(Intake, "_reject", acknowledge_and_reject)
+
+
+def plant_garbage_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Intake._take
+
+    def take_or_drop(self: Intake, consumption: Consumption, entry: Entry) -> None:
+        try:
+            take(self, consumption, entry)
+        except Reject:
+            consumption.acknowledge(entry)
+
+    monkeypatch.setattr(Intake, "_take", take_or_drop)
+
+
+def plant_time_that_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_any(self: Machine, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    monkeypatch.setattr(Machine, "_move_time", take_any)
+
+
 def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     set_timer = Engine._set_timer
 
@@ -265,6 +322,10 @@ def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
         set_timer(self, resident, machine)
 
     monkeypatch.setattr(Engine, "_set_timer", fragile)
+
+
+# It takes a clock that is set back in the midst of a payment, which few of the first seeds have.
+FIRST_SEEDS: dict[Plant, int] = {plant_time_that_goes_back: 30}
 
 
 @pytest.mark.parametrize(
@@ -277,14 +338,19 @@ def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
         (plant_result_before_commit, CorrectnessFailure.exit_code),
         (plant_rows_apart_from_step, CorrectnessFailure.exit_code),
         (plant_mail_that_stays, LivenessFailure.exit_code),
-        (plant_signals_in_memory, LivenessFailure.exit_code),
-        (plant_messages_in_memory, LivenessFailure.exit_code),
+        (plant_signals_in_memory, CorrectnessFailure.exit_code),
+        (plant_messages_in_memory, CorrectnessFailure.exit_code),
         (plant_alarm_that_is_not_set, LivenessFailure.exit_code),
         (plant_commits_that_fail_unheard, LivenessFailure.exit_code),
         (plant_other_random_numbers, CorrectnessFailure.exit_code),
         (plant_failures_that_nobody_is_told, LivenessFailure.exit_code),
         (plant_paused_flows_do_not_listen, LivenessFailure.exit_code),
         (plant_steps_that_are_not_resumed, LivenessFailure.exit_code),
+        (plant_commits_overtaken_by_a_step, CorrectnessFailure.exit_code),
+        (plant_schedules_apart_from_flows, CorrectnessFailure.exit_code),
+        (plant_rejections_apart_from_letters, LivenessFailure.exit_code),
+        (plant_garbage_in_silence, CorrectnessFailure.exit_code),
+        (plant_time_that_goes_back, CorrectnessFailure.exit_code),
         (plant_exception, CRASH),
     ],
 )
@@ -292,5 +358,5 @@ def test_planted_bug_is_found(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
 ) -> None:
     plant(monkeypatch)
-    found = [outcome.exit_code for outcome in find(exit_code)]
+    found = [outcome.exit_code for outcome in find(exit_code, FIRST_SEEDS.get(plant, 0))]
     assert exit_code in found, f"no seed found it; what they found: {found}"

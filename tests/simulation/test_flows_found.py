@@ -1,40 +1,16 @@
 """What scenario `flows` has found once, as small as it can be told."""
 
-from random import Random
-
 import msgspec
 import pytest
 
-from postroad.flows import FlowsConfig
+from postroad.flows import Status
 from postroad.testing import SimCluster
-from tests.simulation.flows.orders import Job, Kind, Order
-from tests.simulation.flows.plan import Plan, draw_plan
+from tests.simulation.flows.bank import INITIATORS
+from tests.simulation.flows.findings import heads_of
+from tests.simulation.flows.orders import Kind
 from tests.simulation.flows.scenario import finish
+from tests.simulation.flows.stories import ORDER, RELOADED, plan_of, run_orders
 from tests.simulation.flows.world import World
-
-ORDER = Order(name="order", kind=Kind.PAY, payer="n0", payee="n1", third="n2", amount=100)
-RELOADED = FlowsConfig(reload=True, retry_first_s=0.05)
-
-
-def plan_of(*orders: Order, config: FlowsConfig | None = None) -> Plan:
-    """A quiet world with these orders, all given at once."""
-    drawn = draw_plan(Random(0), has_faults=False)
-    jobs = [Job(order=it, time=0.0, is_named=True, repeats=1) for it in orders]
-    return msgspec.structs.replace(
-        drawn,
-        config=config or FlowsConfig(),
-        jobs={name: [it for it in jobs if it.order.payer == name] for name in drawn.mail.nodes},
-    )
-
-
-def run_orders(seed: int, plan: Plan, sync_s: float = 0.0) -> World:
-    """Let them all come to their end; commits of the first node take so long."""
-    with SimCluster(seed) as sim:
-        world = World(sim, plan)
-        world.machines["n0"].disk.sync_s = sync_s
-        world.start_all()
-        finish(world)
-    return world
 
 
 def test_what_is_heard_together_with_the_end_does_not_outlive_a_flow_that_begins_anew() -> None:
@@ -82,4 +58,33 @@ def test_a_flow_that_an_operator_tries_again_is_not_parked_when_it_is_read_again
                 world.start_all()
                 sim.run_for(1.0)
                 assert trap.has_fired
+            finish(world)
+
+
+def test_a_session_that_was_kept_for_code_to_come_is_rejected_if_the_code_is_not_for_it() -> None:
+    order = msgspec.structs.replace(ORDER, kind=Kind.LEASE, lines=2)
+    with SimCluster(5) as sim:
+        world = World(sim, plan_of(order))
+        world.code["n1"] = tuple(INITIATORS.values())
+        world.start_all()
+        sim.run_for(3.0)
+        (kept,) = heads_of(world.machines["n1"])
+        assert kept.status is Status.HELD
+        del world.code["n1"]
+        world.machines["n1"].kill()
+        finish(world)
+        (rejected,) = heads_of(world.machines["n1"])
+    assert world.orders.endings["order"].startswith("rejected")
+    assert rejected.trouble is not None
+    assert rejected.trouble.failure.text == "let talks to versions 1 of lease, not to 2"
+
+
+def test_a_process_that_ends_while_it_waits_for_a_flow_leaves_nothing_behind() -> None:
+    with SimCluster(6) as sim:
+        world = World(sim, plan_of(ORDER, config=RELOADED))
+        with world.traps.armed():
+            trap = world.traps.stop(world.machines["n0"], "flows.commit.durable")
+            world.start_all()
+            sim.run_for(3.0)
+            assert trap.has_fired
             finish(world)

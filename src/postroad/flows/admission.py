@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import tables
 from .definition import Definition
-from .events import Began, Event, Retried
+from .events import Began, Event, Killed, Retried
 from .head import Head
 from .life import Status
 from .machine import Machine
@@ -72,7 +72,7 @@ class Admission:
     def _begin(self, head: Head, event: Began | Retried) -> None:
         """Begin a flow or go on with it, now or when there is room."""
         definition = self._engine.assembly.definition_of(head)
-        if definition is None:
+        if definition is None or self._refuse(head, definition):
             return
         if not self.slots.free(definition):
             self._waiting.setdefault(definition.name, {})[head.id] = event
@@ -80,6 +80,17 @@ class Admission:
         if definition.concurrency is not None:
             self.slots.reserve(definition.name, head.id)
         self._engine.tell(head.id, event)
+
+    def _refuse(self, head: Head, definition: Definition[Any, Any]) -> bool:
+        """Reject a session that was kept until there was code, if the code is not for it."""
+        origin = head.origin
+        if origin is None or head.status not in (Status.HELD, Status.QUEUED):
+            return False
+        refusal = definition.refusal_of(origin.flow, origin.version)
+        if refusal is None:
+            return False
+        self._engine.tell(head.id, Killed(refusal))
+        return True
 
     def count(self, resident: Resident, machine: Machine) -> None:
         """Note whether a flow runs now."""
@@ -135,6 +146,6 @@ class Admission:
             return
         store = self._engine.store
         for head in await store.read(tables.list_idle, Status.QUEUED, name, free):
-            if self.slots.free(definition):
+            if not self._refuse(head, definition) and self.slots.free(definition):
                 self.slots.reserve(name, head.id)
                 self._engine.tell(head.id, Began())

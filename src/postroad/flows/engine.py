@@ -53,7 +53,7 @@ from .head import Head, show_id
 from .life import Status
 from .machine import Machine
 from .requests import Statement
-from .resident import Resident, Wish, fail, resolve
+from .resident import Resident, Wish, fail, heed, resolve
 from .results import Results
 from .slots import ACTIVE
 from .stepping import Stepping
@@ -449,10 +449,10 @@ class Engine:
             is_known: asyncio.Future[None] | None = None
             if id not in self.residents:
                 is_known = self._loop.create_future()
+                is_known.add_done_callback(heed)
                 self.tell(id, Loaded(), is_known)
             resident = self.residents[id]
-            resident.pins += 1
-            await resident.wait_until_read()
+            await resident.pin()
             if self.residents.get(id) is resident and resident.can_handle:
                 return resident
             resident.pins -= 1

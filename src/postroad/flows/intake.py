@@ -131,13 +131,9 @@ class Intake:
         """Somebody opens a session: have a flow respond to it, or tell why not."""
         engine, peer = self._engine, entry.home.sender
         definition = engine.registry.responder(initial.flow)
-        versions = None if definition is None else definition.versions
-        if definition is not None and versions is not None and initial.version not in versions:
-            text = (
-                f"{definition.name} talks to versions {', '.join(map(str, sorted(versions)))} "
-                f"of {initial.flow}, not to {initial.version}"
-            )
-            self._reject(consumption, entry, letter, text)
+        refusal = definition and definition.refusal_of(initial.flow, initial.version)
+        if refusal:
+            self._reject(consumption, entry, letter, refusal)
             return
         now = now_ms()
         head = Head(

@@ -119,6 +119,15 @@ class Resident:
                 self.is_read = asyncio.get_running_loop().create_future()
             await asyncio.shield(self.is_read)
 
+    async def pin(self) -> None:
+        """Stay in memory, and wait until it was read, or will not be."""
+        self.pins += 1
+        try:
+            await self.wait_until_read()
+        except asyncio.CancelledError:
+            self.pins -= 1
+            raise
+
     def on_read(self) -> None:
         """It was read, or will not be."""
         if self.is_read is not None and not self.is_read.done():
@@ -138,6 +147,12 @@ class Resident:
     def __repr__(self) -> str:
         what = "being read" if self.machine is None else self.machine.head.status
         return f"<Resident {self.id:x} {what}, {self.pending} commits under way>"
+
+
+def heed(done: asyncio.Future[None]) -> None:
+    """Look at what came of something, which whoever asked may have given up to wait for."""
+    if not done.cancelled():
+        done.exception()
 
 
 def resolve(done: asyncio.Future[None] | None) -> None:

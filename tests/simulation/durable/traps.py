@@ -73,6 +73,10 @@ class Traps:
 
         return self._set(machine, Trap(point, visits, act))
 
+    def stop(self, machine: Machine, point: str, visits: int = 0) -> Trap:
+        """Ask a process to end when it is at a fault point; it goes on from there until it has."""
+        return self._set(machine, Trap(point, visits, machine.stop))
+
     def _set(self, machine: Machine, trap: Trap) -> Trap:
         self._waiting.setdefault(machine.name, []).append(trap)
         return trap

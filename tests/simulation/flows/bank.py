@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -14,10 +15,12 @@ from postroad.flows import (
     PeerFailed,
     Session,
     SessionEnded,
+    SessionRejected,
+    StepFailed,
     flow,
     responds_to,
 )
-from tests.simulation.flows.orders import Order, Receipt, parts_of
+from tests.simulation.flows.orders import Order, Receipt, parts_of, payment_of
 from tests.simulation.flows.steps import (
     INSERT,
     LIMIT_S,
@@ -28,8 +31,11 @@ from tests.simulation.flows.steps import (
     count,
     draw_number,
     fail,
+    fail_oddly,
     look_up,
     move,
+    reserve,
+    scribble,
 )
 
 APPROVAL = "approval"
@@ -56,10 +62,13 @@ def _expect(given: object, wanted: object) -> None:
 @flow
 async def pay(flow: Flow, order: Order) -> str:
     """The payer of two."""
+    began = flow.now()
     await _prepare(flow, order)
     await _move(flow, order, "debit", -order.amount)
     session = flow.open(order.payee)
-    return await _conclude(flow, session, order)
+    ending = await _conclude(flow, session, order)
+    _check_time(flow, began)
+    return ending
 
 
 async def _conclude(flow: Flow, session: Session, order: Order) -> str:
@@ -135,18 +144,28 @@ async def _prepare(flow: Flow, order: Order) -> None:
         await flow.step(fail, token)
     except Trouble as error:
         _expect(str(error), token)
+    try:
+        await flow.step(fail_oddly, token)
+    except StepFailed as error:
+        _expect(error.kind.rpartition(":")[2], "Odd")
     quick, slow = flow.random().uniform(0.0, 0.2), 1_000.0
     name, _ = await flow.select(slow=_count_after(flow, slow), quick=_count_after(flow, quick))
     _expect(name, "quick")
     await flow.step(connect, order.flaky)
+    _expect(await flow.step(scribble, order.flaky), "legible")
 
 
 async def _count_after(flow: Flow, seconds: float) -> int:
     before = flow.now()
     await flow.sleep(seconds)
+    _check_time(flow, before)
+    return await flow.step(count, 1, 0.0)
+
+
+def _check_time(flow: Flow, before: datetime) -> None:
+    """Whatever becomes of the clock, time goes on for a flow."""
     if flow.now() < before:
         raise Wrong("time went backwards")
-    return await flow.step(count, 1, 0.0)
 
 
 # With a third party.
@@ -247,6 +266,7 @@ async def approve(flow: Flow, order: Order) -> str:
     flow.answer(AMOUNT, lambda: order.amount)
     if order.rest_s:
         await flow.sleep(order.rest_s)
+    await flow.step(reserve, order.name)
     try:
         is_approved = await flow.signal(APPROVAL, bool, timeout=order.patience_s)
     except FlowTimeout:
@@ -256,7 +276,35 @@ async def approve(flow: Flow, order: Order) -> str:
     return await flow.call(pay, order)
 
 
-INITIATORS = {it.name: it for it in (pay, clear, split, standing, quote, approve)}
+# What comes to nothing, and what nobody orders.
+
+
+@flow(version=2)
+async def lease(flow: Flow, order: Order) -> str:
+    """Pays somebody who cannot talk about it."""
+    await _move(flow, order, "debit", -order.amount)
+    session = flow.open(order.payee)
+    try:
+        await _talk(flow, session, order)
+    except SessionRejected:
+        await _move(flow, order, "refund", order.amount)
+        return await _sign(flow, "rejected")
+    raise Wrong(f"{order.payee} talks about {order.name}")
+
+
+@responds_to(lease, versions=[1])
+async def let(flow: Flow, session: Session) -> None:
+    """Never begins."""
+    raise Wrong("it talks to a version that it does not know")
+
+
+@flow(concurrency=1)
+async def salary(flow: Flow, order: Order) -> str:
+    """Pays whenever it is time."""
+    return await flow.call(pay, payment_of(order, flow.id))
+
+
+INITIATORS = {it.name: it for it in (pay, clear, split, standing, quote, approve, lease)}
 """By the kind of the orders they are for."""
-RESPONDERS = (collect, clearing, settle, offer)
-ALL: tuple[Definition[Any, Any], ...] = (*INITIATORS.values(), *RESPONDERS)
+RESPONDERS = (collect, clearing, settle, offer, let)
+ALL: tuple[Definition[Any, Any], ...] = (*INITIATORS.values(), salary, *RESPONDERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
 from postroad.testing import require
 from tests.simulation.flows.orders import Job
@@ -19,6 +20,14 @@ class Fate(enum.Enum):
     """It was said that no flow was begun."""
 
 
+class Garbage(NamedTuple):
+    """Something in the mail that no flow can make sense of."""
+
+    sender: str
+    receiver: str
+    body: bytes
+
+
 class Books:
     """Where all orders are.
 
@@ -26,6 +35,8 @@ class Books:
         ids: of the flows that were begun for them.
         endings: what clients were told came of them.
         is_signalled: those whose signal was sent for sure.
+        first_ms: the first times of schedules, as far as somebody was told.
+        garbage: what was posted that is no letter of a flow, and whether it was for sure.
     """
 
     def __init__(self, jobs: list[Job]) -> None:
@@ -34,6 +45,8 @@ class Books:
         self.ids: dict[str, str] = {}
         self.endings: dict[str, str] = {}
         self.is_signalled: dict[str, bool] = {}
+        self.first_ms: dict[str, int] = {}
+        self.garbage: dict[Garbage, bool] = {}
 
     def is_wanted(self, job: Job) -> bool:
         """Whether it is to be given, or given again."""
@@ -59,6 +72,10 @@ class Books:
         """What came of it, the same as ever."""
         known = self.endings.setdefault(job.name, ending)
         require(known == ending, f"{job.name} ended with {ending!r}, and with {known!r} before")
+
+    def expect(self, name: str, next_ms: int) -> None:
+        """A schedule is known to be in the store."""
+        self.first_ms.setdefault(name, next_ms)
 
     def is_over(self, job: Job) -> bool:
         """Whether its client has nothing more to do or to wait for."""

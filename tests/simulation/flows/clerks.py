@@ -41,6 +41,7 @@ class Clerk:
         if self._books.fates[self._job.name] is not Fate.BEGUN:
             return
         if self._job.order.kind is Kind.APPROVE:
+            await asyncio.sleep(self._job.pause_s)
             await self._approve()
         await self._await_result()
 

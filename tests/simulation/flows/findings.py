@@ -12,10 +12,10 @@ from postroad.flows.head import Head, show_id
 from postroad.flows.life import Status
 from postroad.testing import require
 from tests.simulation.durable.process import Machine
-from tests.simulation.flows.bank import INITIATORS
+from tests.simulation.flows.bank import INITIATORS, salary
 from tests.simulation.flows.clerks import FAILED, KILLED
 from tests.simulation.flows.model import Move, Response
-from tests.simulation.flows.orders import Order
+from tests.simulation.flows.orders import Order, payment_of
 from tests.simulation.flows.world import World
 
 _ALL = 1_000_000
@@ -97,8 +97,11 @@ class Findings:
             self._read_moves(machine)
 
     def _add(self, node: str, head: Head) -> None:
-        args, _ = INITIATORS[head.name].decode_arguments(head.arguments)
+        definition = INITIATORS.get(head.name, salary)
+        args, _ = definition.decode_arguments(head.arguments)
         order: Order = args[0]
+        if definition is salary:
+            order = payment_of(order, show_id(head.id))
         require(order.name not in self.cases, f"{order.name} was begun twice")
         self.cases[order.name] = self._roots[node, head.id] = Case(order, node, head)
 
@@ -117,7 +120,7 @@ class Findings:
         for step_id, part, what, amount in rows:
             require(step_id not in seen, f"{machine.name} did step {step_id} twice: {what} {part}")
             seen.add(step_id)
-            case = self.cases.get(part.partition("/")[0])
+            case = self.cases.get(part) or self.cases.get(part.partition("/")[0])
             require(case is not None, f"{machine.name} has moved {part}, and nobody ordered that")
             assert case is not None
             case.moves[Move(machine.name, part, what, amount)] += 1

@@ -98,12 +98,27 @@ def _together(payments: list[Course], ending: str) -> Course:
 
 
 def _approve(order: Order) -> Iterator[Course]:
-    if order.is_approved:
-        yield from _pay(order)
-    else:
-        yield Course("disapproved", Counter(), Counter())
+    courses = [*_pay(order)] if order.is_approved else [_idle("disapproved")]
     if order.patience_s is not None:
-        yield Course("forgotten", Counter(), Counter())
+        courses.append(_idle("forgotten"))
+    for course in courses:
+        course.moves[Move(order.payer, order.name, "reserve", 0)] += 1
+        yield course
+
+
+def _idle(ending: str) -> Course:
+    return Course(ending, Counter(), Counter())
+
+
+def _lease(order: Order) -> Iterator[Course]:
+    name, amount = order.name, order.amount
+    moves = [
+        Move(order.payer, name, "debit", -amount),
+        # The first answer it waits for does not come.
+        *_notes(order, order.payer)[:1],
+        Move(order.payer, name, "refund", amount),
+    ]
+    yield Course("rejected", Counter(moves), Counter())
 
 
 def _quote(order: Order) -> Iterator[Course]:
@@ -127,6 +142,8 @@ _COURSES = {
     Kind.STANDING: _standing,
     Kind.APPROVE: _approve,
     Kind.QUOTE: _quote,
+    Kind.LEASE: _lease,
+    Kind.SALARY: _pay,
 }
 
 

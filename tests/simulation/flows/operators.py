@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from random import Random
 
 from postroad.core.errors import PostroadError
 from postroad.flows import Flows
 from postroad.flows.life import Status
+from postroad.flows.messages import QUEUE
 from postroad.flows.operations import FlowView
 from postroad.testing import require
 from tests.simulation.flows.bank import AMOUNT
+from tests.simulation.flows.books import Books, Garbage
 
 logger = logging.getLogger("tests.simulation.flows")
 
 _LOOK_INTERVAL_S = 0.5
-# Why a flow may wait for an operator, if nothing is wrong with it.
-_EXCUSES = ("FlowParked: the process ended", "is known at this node any more")
+EXCUSES = (
+    "FlowParked: the process ended",
+    "Unrecordable: what step 'scribble' returned cannot be written down",
+    "is known at this node any more",
+)
+"""Why a flow may wait for an operator, if nothing is wrong with it."""
+# Those of them that are gone when the flow is tried again.
+_PASSING = EXCUSES[:2]
 
 
 class Wishes:
@@ -29,6 +38,8 @@ class Wishes:
         looks: how often all shall be looked at.
         strikes: how often the process shall be killed that has just told a client something.
         is_draining: whether no new ones shall be begun.
+        garbage: what shall be posted, each once.
+        excuses: why flows may be parked.
     """
 
     def __init__(self) -> None:
@@ -37,12 +48,15 @@ class Wishes:
         self.looks = 0
         self.strikes = 0
         self.is_draining = False
+        self.garbage: list[Garbage] = []
+        self.excuses: Sequence[str] = EXCUSES
         # By the id of a flow, until when it rests.
         self.resting: dict[str, float] = {}
 
     def clear(self) -> None:
         """Leave the node alone."""
         self.rests.clear()
+        self.garbage.clear()
         self.resting.clear()
         self.kills = self.looks = self.strikes = 0
         self.is_draining = False
@@ -51,16 +65,21 @@ class Wishes:
 class Operator:
     """Does what is wished."""
 
-    def __init__(self, flows: Flows, wishes: Wishes, rng: Random) -> None:
+    def __init__(self, flows: Flows, wishes: Wishes, books: Books, rng: Random) -> None:
         self._flows = flows
+        self._books = books
         self._wishes = wishes
         self._rng = rng
         self._is_draining = False
+        self._acts = (
+            *(self._help, self._resume, self._pause, self._kill, self._drain, self._look),
+            self._litter,
+        )
 
     async def work(self) -> None:
         """For ever."""
         while True:
-            for act in (self._help, self._resume, self._pause, self._kill, self._drain, self._look):
+            for act in self._acts:
                 try:
                     await act()
                 except PostroadError as error:
@@ -75,8 +94,8 @@ class Operator:
 
     async def _help(self) -> None:
         for view in await self._flows.list(Status.PARKED):
-            check_parked(view)
-            if "the process ended" in (view.error or ""):
+            check_parked(view, self._wishes.excuses)
+            if any(it in (view.error or "") for it in _PASSING):
                 await self._flows.retry(view.id)
 
     async def _resume(self) -> None:
@@ -120,8 +139,15 @@ class Operator:
                 amount = await self._flows.query(view.id, AMOUNT)
                 require(amount > 0, f"{view.id} answers {amount}")
 
+    async def _litter(self) -> None:
+        while self._wishes.garbage:
+            garbage = self._wishes.garbage.pop()
+            self._books.garbage[garbage] = False
+            await self._flows.mail.post(garbage.receiver, QUEUE, garbage.body)
+            self._books.garbage[garbage] = True
 
-def check_parked(view: FlowView) -> None:
+
+def check_parked(view: FlowView, excuses: Sequence[str] = EXCUSES) -> None:
     """Nothing but what was done to its node may have a flow wait for an operator."""
     error = view.error or ""
-    require(any(it in error for it in _EXCUSES), f"{view.name} {view.id} is parked: {view.detail}")
+    require(any(it in error for it in excuses), f"{view.name} {view.id} is parked: {view.detail}")

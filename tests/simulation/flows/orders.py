@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from postroad.flows import CatchUp
+
 
 class Kind(enum.StrEnum):
     """Which flow an order is for."""
@@ -22,6 +24,10 @@ class Kind(enum.StrEnum):
     """When somebody allows it."""
     STANDING = "standing"
     """Again and again."""
+    LEASE = "lease"
+    """To a bank whose code is too old to take it."""
+    SALARY = "salary"
+    """Whenever a schedule says so."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -72,10 +78,34 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is given under its name, again and again until that is confirmed."""
     repeats: int
     """How often an impatient client says it at once."""
+    pause_s: float = 0.0
+    """How long the client waits before it says more about it."""
 
     @property
     def name(self) -> str:
         return self.order.name
+
+
+class Timetable(msgspec.Struct, frozen=True, kw_only=True):
+    """An order that a schedule gives."""
+
+    order: Order
+    minutes: int
+    """It is given whenever the minute of the clock is a multiple of that."""
+    catch_up: CatchUp
+
+    @property
+    def name(self) -> str:
+        return self.order.name
+
+    @property
+    def cron(self) -> str:
+        return f"*/{self.minutes} * * * *"
+
+
+def payment_of(order: Order, flow: str) -> Order:
+    """What is paid by one of the flows that a schedule begins."""
+    return msgspec.structs.replace(order, name=f"{order.name}/{flow}")
 
 
 def parts_of(order: Order) -> list[Order]:

@@ -10,18 +10,19 @@ import msgspec
 # For the names of its fault points.
 import postroad.flows  # noqa: F401
 from postroad.core import faults
-from postroad.flows import FlowsConfig
+from postroad.flows import CatchUp, FlowsConfig
 from postroad.flows.messages import QUEUE
 from tests.simulation.durable import plan as mail
-from tests.simulation.flows.orders import Job, Kind, Order
+from tests.simulation.flows.orders import Job, Kind, Order, Timetable
 
-# There are no schedules here.
-POINTS = tuple(
-    it for it in faults.names() if it.startswith("flows.") and not it.startswith("flows.schedule.")
-)
+POINTS = tuple(it for it in faults.names() if it.startswith("flows."))
 ORDERS_MIN = 6
 ORDERS_MAX = 18
+SCHEDULES_MAX = 3
 ACTS_MAX = 6
+# Faults that wait for somebody, and how long before a full minute they do.
+_TRAPS = (mail.Fault.CRASH, mail.Fault.FAILED_COMMIT)
+_BEFORE_S = 0.001
 
 
 class Act(enum.Enum):
@@ -39,6 +40,8 @@ class Act(enum.Enum):
     """Kill a node the moment it has told a client something."""
     LOOK = "look"
     """Ask everything that can be asked."""
+    LITTER = "litter"
+    """Post what is no letter of a flow to where letters of flows go."""
 
 
 _ACT_WEIGHTS = {
@@ -48,6 +51,7 @@ _ACT_WEIGHTS = {
     Act.OLD_CODE: 1,
     Act.STRIKE: 4,
     Act.LOOK: 2,
+    Act.LITTER: 3,
 }
 _KIND_WEIGHTS = {
     Kind.PAY: 5,
@@ -56,6 +60,7 @@ _KIND_WEIGHTS = {
     Kind.QUOTE: 3,
     Kind.APPROVE: 2,
     Kind.STANDING: 2,
+    Kind.LEASE: 2,
 }
 
 
@@ -66,6 +71,10 @@ class PlannedAct(msgspec.Struct, frozen=True):
     time: float
     lasting_s: float
     node: str
+    other: str
+    """Another one, or the same."""
+    number: int
+    """No other act has it."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -76,6 +85,10 @@ class Plan(msgspec.Struct, frozen=True):
     config: FlowsConfig
     jobs: dict[str, list[Job]]
     """For each node, what it is asked to do."""
+    schedules: dict[str, list[Timetable]]
+    """For each node, what it does without being asked."""
+    minute_s: float
+    """When the clocks come to a full minute."""
     acts: list[PlannedAct]
 
     @property
@@ -98,16 +111,23 @@ def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
     for number in range(rng.randint(ORDERS_MIN, ORDERS_MAX)):
         job = _draw_job(rng, f"order-{number}", drawn, flaky)
         jobs[job.order.payer].append(job)
-    acts = [_draw_act(rng, drawn) for _ in range(rng.randint(0, ACTS_MAX)) if has_faults]
+    schedules: dict[str, list[Timetable]] = {name: [] for name in nodes}
+    for number in range(rng.randint(1, SCHEDULES_MAX)):
+        timetable = _draw_timetable(rng, f"salary-{number}", drawn, flaky)
+        schedules[timetable.order.payer].append(timetable)
+    minute_s = rng.uniform(0.1, 0.9) * drawn.healed_s
+    acts = rng.randint(0, ACTS_MAX) if has_faults else 0
     return Plan(
         mail=msgspec.structs.replace(
             drawn,
             clerks={name: [] for name in nodes},
-            faults=[_aim(rng, fault) for fault in drawn.faults],
+            faults=[_aim(rng, fault, schedules, minute_s) for fault in drawn.faults],
         ),
         config=_draw_config(rng),
         jobs=jobs,
-        acts=acts,
+        schedules=schedules,
+        minute_s=minute_s,
+        acts=[_draw_act(rng, drawn, number) for number in range(acts)],
     )
 
 
@@ -124,14 +144,33 @@ def _draw_config(rng: Random) -> FlowsConfig:
 
 def _draw_job(rng: Random, name: str, drawn: mail.Plan, flaky: float) -> Job:
     (kind,) = rng.choices(tuple(_KIND_WEIGHTS), weights=tuple(_KIND_WEIGHTS.values()))
+    order = _draw_order(rng, name, kind, drawn, flaky)
+    return Job(
+        order=order,
+        time=rng.uniform(0.0, 0.9 * drawn.healed_s),
+        is_named=rng.random() < 0.8,
+        repeats=rng.choice((1, 1, 3)),
+        pause_s=rng.choice((0.0, order.rest_s + rng.uniform(0.0, 0.5))),
+    )
+
+
+def _draw_timetable(rng: Random, name: str, drawn: mail.Plan, flaky: float) -> Timetable:
+    return Timetable(
+        order=_draw_order(rng, name, Kind.SALARY, drawn, flaky),
+        minutes=rng.choice((1, 1, 2)),
+        catch_up=rng.choice((CatchUp.ALL, CatchUp.ALL, CatchUp.LAST, CatchUp.NONE)),
+    )
+
+
+def _draw_order(rng: Random, name: str, kind: Kind, drawn: mail.Plan, flaky: float) -> Order:
     payer, payee, third = rng.sample(drawn.nodes, 3)
     if rng.random() < 0.1:
         # Whoever talks to itself.
         payee = payer
-    is_single = kind in (Kind.PAY, Kind.CLEAR, Kind.APPROVE)
-    is_refused = kind in (Kind.PAY, Kind.CLEAR, Kind.SPLIT, Kind.APPROVE) and rng.random() < 0.2
+    is_single = kind in (Kind.PAY, Kind.CLEAR, Kind.APPROVE, Kind.SALARY)
+    is_refused = (is_single or kind is Kind.SPLIT) and rng.random() < 0.2
     has_limit = kind is Kind.QUOTE or (kind is Kind.APPROVE and rng.random() < 0.3)
-    order = Order(
+    return Order(
         name=name,
         kind=kind,
         payer=payer,
@@ -151,25 +190,30 @@ def _draw_job(rng: Random, name: str, drawn: mail.Plan, flaky: float) -> Job:
         patience_s=rng.choice((1.0, 5.0)) if has_limit else None,
         flaky=flaky,
     )
-    return Job(
-        order=order,
-        time=rng.uniform(0.0, 0.9 * drawn.healed_s),
-        is_named=rng.random() < 0.8,
-        repeats=rng.choice((1, 1, 3)),
-    )
 
 
-def _draw_act(rng: Random, drawn: mail.Plan) -> PlannedAct:
+def _draw_act(rng: Random, drawn: mail.Plan, number: int) -> PlannedAct:
     (kind,) = rng.choices(tuple(_ACT_WEIGHTS), weights=tuple(_ACT_WEIGHTS.values()))
     return PlannedAct(
         kind=kind,
         time=rng.uniform(mail.FIRST_FAULT_S, drawn.healed_s),
         lasting_s=rng.choice((0.1, 1.0, 5.0)),
         node=rng.choice(drawn.nodes),
+        other=rng.choice(drawn.nodes),
+        number=ACTS_MAX * rng.randrange(100) + number,
     )
 
 
-def _aim(rng: Random, fault: mail.PlannedFault) -> mail.PlannedFault:
-    """Have a fault hit flows."""
+def _aim(
+    rng: Random,
+    fault: mail.PlannedFault,
+    schedules: dict[str, list[Timetable]],
+    minute_s: float,
+) -> mail.PlannedFault:
+    """Have a fault hit flows, and some of them what happens at the full minute."""
     point = rng.choice(POINTS) if rng.random() < 0.6 else fault.point
-    return msgspec.structs.replace(fault, point=point, queue=QUEUE)
+    aimed = msgspec.structs.replace(fault, point=point, queue=QUEUE)
+    if fault.kind not in _TRAPS or rng.random() < 0.8:
+        return aimed
+    victim = rng.choice([name for name, timetables in schedules.items() if timetables])
+    return msgspec.structs.replace(aimed, victim=victim, time=minute_s - _BEFORE_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from postroad.testing import SimCluster, Simulation
+from tests.simulation.flows.memory import check_memory
 from tests.simulation.flows.plan import Plan, draw_plan
 from tests.simulation.flows.verdict import (
     await_quiet,
@@ -11,6 +12,9 @@ from tests.simulation.flows.verdict import (
     check_stays_quiet,
 )
 from tests.simulation.flows.world import World
+
+LOOK_S = 0.9
+"""How often a process is compared with its store."""
 
 
 def run_flows(simulation: Simulation) -> None:
@@ -23,6 +27,7 @@ def run_plan(simulation: Simulation, plan: Plan) -> None:
     with SimCluster(simulation) as sim:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
         world = World(sim, plan)
+        sim.every(LOOK_S, lambda: check_memory(world))
         with world.traps.armed():
             world.run()
             world.heal()

@@ -24,6 +24,13 @@ class Trouble(Exception):
     """What a step raises that fails for once."""
 
 
+class Odd(Exception):
+    """Neither what it says nor what it was made of can be written down."""
+
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
 async def move(
     part: str, what: str, amount: int, flaky: float, *, tx: Transaction, step_id: str
 ) -> int:
@@ -34,6 +41,12 @@ async def move(
         await asyncio.sleep(_DAWDLING_S * random.random())
     _stumble(flaky)
     return amount
+
+
+async def reserve(part: str, *, tx: Transaction, step_id: str) -> None:
+    """Hold the store for a while: whatever happens to the flow meanwhile comes before the step."""
+    await tx.execute(INSERT, (step_id, part, "reserve", 0))
+    await asyncio.sleep(_DAWDLING_S * random.random())
 
 
 def charge(
@@ -66,6 +79,16 @@ def draw_number() -> int:
 def fail(text: str) -> None:
     """Never succeeds."""
     raise Trouble(text)
+
+
+def fail_oddly(text: str) -> None:
+    """The same with an error that cannot be made again."""
+    raise Odd(text, connect)
+
+
+def scribble(flaky: float) -> object:
+    """Return something that cannot be written down, for once."""
+    return connect if random.random() < flaky else "legible"
 
 
 def connect(flaky: float) -> None:

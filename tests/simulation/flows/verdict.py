@@ -8,10 +8,12 @@ from postroad.testing import LivenessFailure, require
 from tests.simulation.durable.process import Machine
 from tests.simulation.flows.books import Fate
 from tests.simulation.flows.findings import Case, Findings, ending_of, heads_of, rows_of
+from tests.simulation.flows.leftovers import check_garbage
 from tests.simulation.flows.model import courses_of, possible_moves
 from tests.simulation.flows.operators import check_parked
-from tests.simulation.flows.orders import Job
+from tests.simulation.flows.orders import Job, Kind
 from tests.simulation.flows.replays import check_ended, check_unfinished
+from tests.simulation.flows.timetables import check_schedules
 from tests.simulation.flows.world import World
 
 # Clocks that jumped make some flows sleep for minutes.
@@ -24,9 +26,10 @@ _PASSING = (
     "postroad_outbox",
     "postroad_inbox",
     "postroad_aside",
-    "postroad_dead",
     "postroad_flow_mail",
 )
+# What is to come within this time is waited for, so that nothing comes while all is quiet.
+_SOON_MS = 2 * round(STABLE_S * 1000)
 
 
 def await_quiet(world: World) -> float:
@@ -57,14 +60,16 @@ def _contents(machine: Machine) -> list[list[tuple[object, ...]]]:
         rows_of(machine, "SELECT * FROM moves ORDER BY number"),
         rows_of(machine, "SELECT id, status, hex(head) FROM postroad_flows ORDER BY id"),
         rows_of(machine, "SELECT flow, number, hex(record) FROM postroad_flow_steps ORDER BY 1, 2"),
+        rows_of(machine, "SELECT name, next_ms, last_ms FROM postroad_flow_schedules ORDER BY 1"),
+        rows_of(machine, "SELECT hex(letter) FROM postroad_dead ORDER BY id"),
     ]
 
 
 def _is_quiet(world: World) -> bool:
-    return world.orders.is_done and not any(map(_left, world.machines.values()))
+    return world.orders.is_done and not any(_left(world, it) for it in world.machines.values())
 
 
-def _left(machine: Machine) -> list[str]:
+def _left(world: World, machine: Machine) -> list[str]:
     """What is not finished at a machine."""
     if not machine.is_ready or machine.disk.connection.in_transaction:
         return ["it is not ready"]
@@ -73,13 +78,19 @@ def _left(machine: Machine) -> list[str]:
         for table in _PASSING
         if (count := rows_of(machine, f"SELECT COUNT(*) FROM {table}")[0][0])
     ]
-    return rows + [str(view(it)) for it in heads_of(machine) if it.status not in ENDED]
+    soon_ms = world.clock_ms(machine.name) + _SOON_MS
+    schedules = rows_of(machine, "SELECT name, next_ms FROM postroad_flow_schedules")
+    return [
+        *rows,
+        *(str(view(it)) for it in heads_of(machine) if it.status not in ENDED),
+        *(f"{name} is due" for name, next_ms in schedules if next_ms <= soon_ms),
+    ]
 
 
 def _describe(world: World) -> str:
     lines = [f"flows are stuck, {QUIET_S:g} s after healing"]
     for machine in world.machines.values():
-        lines += [f"{machine.name}: {it}" for it in _left(machine) or ["nothing"]]
+        lines += [f"{machine.name}: {it}" for it in _left(world, machine) or ["nothing"]]
     books = world.orders
     waiting = [it.name for it in books.jobs.values() if not books.is_over(it)]
     lines.append(f"orders not done: {', '.join(waiting) or 'none'}")
@@ -109,6 +120,11 @@ def check_all(world: World) -> None:
     findings = Findings(world)
     for job in world.orders.jobs.values():
         _check_job(world, job, findings.cases.get(job.name))
+    for case in findings.cases.values():
+        if case.order.kind is Kind.SALARY:
+            check_case(case)
+    check_schedules(world)
+    check_garbage(world)
     for machine in world.machines.values():
         check_ended(machine)
 
@@ -123,6 +139,11 @@ def _check_job(world: World, job: Job, case: Case | None) -> None:
     case.order = job.order
     told = world.orders.endings.get(job.name)
     require(told in (None, ending_of(case.head)), f"{job.name} was said to be {told}: {case}")
+    check_case(case)
+
+
+def check_case(case: Case) -> None:
+    """What was done for an order is what it was about."""
     if case.is_disturbed:
         _check_disturbed(case)
     else:

@@ -6,24 +6,28 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Any
 
 from postroad.durable import Mail
-from postroad.flows import Flows
+from postroad.flows import Definition, Flows
 from postroad.flows.messages import QUEUE
 from postroad.testing import SimCluster
+from postroad.testing.surroundings import EPOCH_S
 from tests.simulation.durable.process import Machine
 from tests.simulation.durable.traps import ProcessEnded
 from tests.simulation.durable.wishes import operate
 from tests.simulation.durable.world import World as MailWorld
-from tests.simulation.flows.bank import ALL, INITIATORS
-from tests.simulation.flows.books import Books
+from tests.simulation.flows.bank import ALL, INITIATORS, salary
+from tests.simulation.flows.books import Books, Garbage
 from tests.simulation.flows.clerks import Clerk
+from tests.simulation.flows.garbage import garbage_of
 from tests.simulation.flows.operators import Operator, Wishes
 from tests.simulation.flows.plan import Act, Plan, PlannedAct
 from tests.simulation.flows.steps import MOVES
 from tests.simulation.flows.traps import FlowTraps
 
 _RESTART_S = 0.5
+_MINUTE_S = 60.0
 
 
 class World(MailWorld):
@@ -36,8 +40,12 @@ class World(MailWorld):
         # Nodes whose next process does not know all flows.
         self._outdated: set[str] = set()
         self.flows: dict[str, Flows] = {}
+        # By node, what its next process knows in place of what it should.
+        self.code: dict[str, tuple[Definition[Any, Any], ...]] = {}
         super().__init__(sim, plan.mail)
         self.traps = FlowTraps(sim)
+        for machine in self.machines.values():
+            machine.node.jump_clock(_MINUTE_S - plan.minute_s)
         for act in plan.acts:
             self._at(act.time, partial(self._act, act))
 
@@ -48,19 +56,34 @@ class World(MailWorld):
 
     async def _serve(self, name: str, rng: Random, mail: Mail) -> None:
         """The application of a node."""
+        self.flows.pop(name, None)
         async with mail.transaction() as tx:
             await tx.execute(MOVES)
-        known = INITIATORS.values() if name in self._outdated else ALL
+        known = tuple(INITIATORS.values()) if name in self._outdated else self.code.get(name, ALL)
         async with Flows(mail, known, self.flow_plan.config) as flows:
             self.flows[name] = flows
+            if name not in self._outdated:
+                await self._schedule(name, flows)
             on_told = partial(self._strike, name)
             jobs = self.flow_plan.jobs[name]
             clerks = [Clerk(flows, job, self.orders, on_told).work() for job in jobs]
             await asyncio.gather(
-                Operator(flows, self.desks[name], rng).work(),
+                Operator(flows, self.desks[name], self.orders, rng).work(),
                 operate(mail, self._wishes[name]),
                 *clerks,
             )
+
+    async def _schedule(self, name: str, flows: Flows) -> None:
+        """Say what is to be done without being asked, as programs do at each start."""
+        for it in self.flow_plan.schedules[name]:
+            said = await flows.schedule(it.name, it.cron, salary, it.order, catch_up=it.catch_up)
+            assert said.next_at is not None
+            self.orders.expect(it.name, round(said.next_at * 1000))
+
+    def clock_ms(self, name: str) -> int:
+        """What the clock of a machine shows."""
+        offset_s = self.machines[name].node.clock_offset_s
+        return round((EPOCH_S + self.sim.now + offset_s) * 1000)
 
     # Operators.
 
@@ -91,6 +114,11 @@ class World(MailWorld):
 
     def _look(self, act: PlannedAct, desk: Wishes) -> None:
         desk.looks += 1
+
+    def _litter(self, act: PlannedAct, desk: Wishes) -> None:
+        bodies = garbage_of(act.number)
+        body = bodies[act.number % len(bodies)]
+        desk.garbage.append(Garbage(act.node, act.other, body))
 
     def _drain(self, act: PlannedAct, desk: Wishes) -> None:
         desk.is_draining = True
@@ -127,6 +155,7 @@ _ACTS: dict[Act, Callable[[World, PlannedAct, Wishes], None]] = {
     Act.END: World._end_flow,
     Act.STRIKE: World._plan_strike,
     Act.LOOK: World._look,
+    Act.LITTER: World._litter,
     Act.DRAIN: World._drain,
     Act.OLD_CODE: World._run_old_code,
 }
