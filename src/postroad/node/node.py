@@ -248,10 +248,13 @@ class Node(Lifecycle):
         on until the node stops. Nothing but a new start takes it back.
         """
         self.readiness.drains()
-        for it in self._consuming:
-            await self.mail.stop_consuming(it.queue, timeout)
+        ends_s = time.monotonic() + timeout
+        queues = [it.queue for it in self._consuming]
         self._consuming.clear()
-        return await self.flows.drain(timeout) if self.config.has(Layer.FLOWS) else 0
+        await asyncio.gather(*(self.mail.stop_consuming(it, timeout) for it in queues))
+        if not self.config.has(Layer.FLOWS):
+            return 0
+        return await self.flows.drain(max(0.0, ends_s - time.monotonic()))
 
     def ask_to_stop(self) -> None:
         """Have whoever runs this node as a process stop it, as at SIGTERM."""
