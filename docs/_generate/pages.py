@@ -13,6 +13,7 @@ from postroad.flows import FlowsConfig
 from postroad.node import GuaranteedConfig
 from postroad.services import BreakerConfig, BrokerConfig, BulkheadConfig, RetryPolicy
 
+from .commands import commands_tables
 from .configuration import settings_tables
 from .drawing import draw_states
 from .flow_drawings import draw_life, draw_session
@@ -41,6 +42,7 @@ _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
         "guaranteed settings": partial(settings_table, GuaranteedConfig),
         "learning settings": partial(settings_table, LearnerConfig),
     },
+    "cli.md": {"commands": commands_tables},
     "configuration.md": {"all settings": settings_tables},
     "durable.md": {
         "mail settings": partial(settings_table, MailConfig),
