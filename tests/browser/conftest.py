@@ -1,5 +1,10 @@
-"""One browser and two nodes for all tests that need them."""
+"""One browser and two nodes for all tests that need them.
 
+Environment:
+    POSTROAD_SCREENSHOTS  "1" makes the pictures in docs/images anew.
+"""
+
+import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +15,9 @@ from playwright.async_api import Browser, async_playwright
 
 from tests.browser.stage import RunningNode, running_node, write_job
 from tests.browser.watcher import WAIT_MS, Dashboard
+
+# It makes the pictures of the documentation, and takes its time.
+collect_ignore = [] if os.environ.get("POSTROAD_SCREENSHOTS") == "1" else ["test_screenshots.py"]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (

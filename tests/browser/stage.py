@@ -100,9 +100,9 @@ async def running_node(
     options = [word for key, value in said.items() for word in ("--set", f"{key}={value}")]
     with (directory / "node.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "postroad", "node", "start", *options),
+            *(sys.executable, "-m", "postroad", "node", "start", "--drain-s", "0.1", *options),
             cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={**outside(), "PYTHONPATH": str(REPOSITORY)},
             stdout=log,
             stderr=log,
         )
@@ -113,6 +113,11 @@ async def running_node(
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
         await process.wait()
+
+
+def outside() -> dict[str, str]:
+    """The environment, without what is meant for the tests."""
+    return {name: it for name, it in os.environ.items() if not name.startswith("POSTROAD_")}
 
 
 async def _wait_for(process: asyncio.subprocess.Process, directory: Path, name: str) -> str:

@@ -1,5 +1,6 @@
 """Who may look, who may change, and what is seen when the node is away."""
 
+import asyncio
 import re
 import signal
 
@@ -78,7 +79,7 @@ async def test_a_field_keeps_what_is_typed_while_the_page_changes(
     await expect(field.first).to_be_focused()
 
 
-async def test_a_node_that_goes_away_is_marked_and_found_again(
+async def test_a_node_that_goes_away_is_marked_and_found_again_and_stopped(
     dashboard: Dashboard, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     dashboard.expected = ("failed ", "console Failed to load resource: net::ERR")
@@ -90,9 +91,14 @@ async def test_a_node_that_goes_away_is_marked_and_found_again(
         await gamma.process.wait()
         await expect(dashboard.page.locator(".connection.lost")).to_be_visible(timeout=WAIT_MS)
     bind = {"admin.bind": gamma.url.removeprefix("http://")}
-    async with running_node("gamma", directory, bind):
+    async with running_node("gamma", directory, bind) as again:
         await expect(dashboard.page.locator(".connection.live")).to_be_visible(timeout=WAIT_MS)
         await dashboard.expect_text(".place", "market")
+        await dashboard.go("/nodes/gamma")
+        await dashboard.button("node.stop").click()
+        await dashboard.confirm("Stop gamma")
+        await asyncio.wait_for(again.process.wait(), WAIT_MS / 1000)
+        assert again.process.returncode == 0
 
 
 async def test_another_node_is_chosen_and_stays_in_the_address(

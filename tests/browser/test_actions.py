@@ -117,6 +117,21 @@ async def test_a_table_is_downloaded(dashboard: Dashboard) -> None:
     assert any(line.startswith("relay,idle,") for line in lines)
 
 
+async def test_large_numbers_keep_their_digits(dashboard: Dashboard, alpha: RunningNode) -> None:
+    number = 2**60 + 1
+    await dashboard.enter("/queues")
+    await dashboard.button("queue.post").first.click()
+    await dashboard.field("Queue").fill("large")
+    await dashboard.field("Body").fill(f'{{"number": {number}}}')
+    await dashboard.confirm("Post")
+    await dashboard.expect_toast("done")
+    (letter,) = await alpha.call("queue.peek", queue="large")
+    assert letter["body"] == f'{{"number":{number}}}'
+    await dashboard.go("/queues/large")
+    await dashboard.row("number").locator("summary").first.click()
+    await expect(dashboard.row("number").locator("pre").first).to_contain_text(str(number))
+
+
 # Dead letters.
 
 
@@ -176,7 +191,7 @@ async def test_a_flow_is_paused_resumed_asked_and_signalled(
     await dashboard.enter(f"/flows/{id}")
     await dashboard.expect_text(".facts", "waiting for somebody")
     await dashboard.page.get_by_text("Ask its code").click()
-    await dashboard.page.get_by_label("Query").fill("order")
+    await dashboard.page.get_by_label("Query", exact=True).fill("order")
     await dashboard.button("flow.query").click()
     await dashboard.expect_text("pre.code", "tent")
     await dashboard.button("flow.pause").click()
@@ -220,6 +235,24 @@ async def test_a_schedule_is_paused_resumed_and_run(
     await expect(dashboard.row("nightly")).not_to_contain_text("paused", timeout=WAIT_MS)
     await dashboard.button("flow.run-schedule").click()
     await dashboard.expect_toast("Run now: done")
+
+
+# Bridges.
+
+
+async def test_a_bridge_is_paused_looked_into_and_resumed(
+    dashboard: Dashboard, alpha: RunningNode, beta: RunningNode
+) -> None:
+    await alpha.call("queue.post", queue="letters", peer="beta", body="the first")
+    await dashboard.enter("/bridges")
+    await dashboard.row("beta").locator("a").click()
+    await dashboard.button("bridge.pause").click()
+    await dashboard.expect_text(".facts", "paused")
+    await alpha.call("queue.post", queue="letters", peer="beta", body="the second")
+    await expect(dashboard.row("the second")).to_be_visible(timeout=WAIT_MS)
+    await dashboard.button("bridge.resume").click()
+    await dashboard.expect_text("main", "beta has everything that was posted to it")
+    assert (await beta.call("queue.show", queue="letters"))["depth"] == 2
 
 
 # Cells.

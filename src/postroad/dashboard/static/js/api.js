@@ -1,6 +1,7 @@
 // The HTTP API of the node: one address per operation, see `actions.js`.
 
 import { effectOf } from "./actions.js";
+import { parseJson } from "./json.js";
 import { getToken, setRole } from "./session.js";
 
 const ROOT = "/api/v1";
@@ -40,7 +41,7 @@ export async function call(operation, params = {}, { node, signal } = {}) {
   const { url, ...request } = requestOf(operation, params, node);
   const response = await send(url, { ...request, signal });
   const text = await response.text();
-  return text === "" ? null : JSON.parse(text);
+  return text === "" ? null : parseJson(text);
 }
 
 /** The stream of changes of some operations; resolves to a response whose body goes on. */

@@ -6,12 +6,15 @@ import { count } from "./format.js";
 const SPARK = { width: 120, height: 28 };
 const CHART = { width: 900, height: 190, left: 48, bottom: 20, top: 8, right: 8 };
 const SECONDS = 120;
+const SPARK_SECONDS_MIN = 20;
 
 /** A line as wide as a word: how a number went in the last two minutes. */
 export function sparkline(points, label) {
   const recent = lately(points);
   const highest = Math.max(1e-9, ...recent.map((it) => it.value));
-  const x = (it) => SPARK.width - (newest(recent) - it.at) * (SPARK.width / SECONDS);
+  const oldest = recent[0]?.at ?? 0;
+  const seconds = Math.max(SPARK_SECONDS_MIN, newest(recent) - oldest);
+  const x = (it) => SPARK.width - (newest(recent) - it.at) * (SPARK.width / seconds);
   const y = (it) => SPARK.height - 2 - (it.value / highest) * (SPARK.height - 4);
   return h(
     "svg.spark",

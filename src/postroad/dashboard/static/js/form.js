@@ -1,6 +1,7 @@
 // Forms made from JSON schemas: a control for each plain field, JSON for whatever is not plain.
 
 import { h } from "./dom.js";
+import { parseJson } from "./json.js";
 
 const DEEPEST = 4;
 let nextForm = 1;
@@ -51,7 +52,7 @@ export class Form {
   #readJson(path, text) {
     if (text.trim() === "") return null;
     try {
-      return JSON.parse(text);
+      return parseJson(text);
     } catch (error) {
       this.wrong[path] = `This is no JSON: ${error.message}`;
       return null;

@@ -1,5 +1,7 @@
 // Numbers, times and values as people read them.
 
+import { layOutJson } from "./json.js";
+
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const calendar = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
@@ -57,13 +59,7 @@ export function plural(amount, one, many = `${one}s`) {
 
 /** Any value as JSON that people can read; text that is JSON already is laid out. */
 export function pretty(value) {
-  if (typeof value === "string") {
-    try {
-      return JSON.stringify(JSON.parse(value), null, 2);
-    } catch {
-      return value;
-    }
-  }
+  if (typeof value === "string") return layOutJson(value);
   return value === undefined ? "" : JSON.stringify(value, null, 2);
 }
 

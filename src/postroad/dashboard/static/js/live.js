@@ -2,6 +2,7 @@
 // can carry the token in a header.
 
 import { Problem, openWatch } from "./api.js";
+import { parseJson } from "./json.js";
 
 const SILENCE_MS = 40_000;
 const DELAYS_MS = [300, 700, 1_500, 3_000, 5_000];
@@ -112,7 +113,7 @@ export class Live {
         if (line.startsWith("event:")) name = line.slice(6).trim();
         else if (line.startsWith("data:")) data.push(line.slice(5).trimStart());
       }
-      if (data.length > 0) this.#tell(name, JSON.parse(data.join("\n")));
+      if (data.length > 0) this.#tell(name, parseJson(data.join("\n")));
     }
     return rest;
   }

@@ -39,6 +39,7 @@ const PAGES = [
 const ALWAYS = [
   ["node.overview", {}],
   ["cluster.ls", {}],
+  ["pipeline.ls", {}],
 ];
 const PATIENCE_MS = 1_000;
 

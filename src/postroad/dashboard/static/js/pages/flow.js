@@ -1,9 +1,10 @@
 // One flow: its steps in time, with every value, and help for it.
 
-import { actionButton } from "../act.js";
+import { actionButton, copies } from "../act.js";
 import { call } from "../api.js";
 import { h } from "../dom.js";
 import { count, span, time } from "../format.js";
+import { menuButton } from "../menu.js";
 import { badge, code, empty, facts, folded, heading, identity, panel, shown, trouble } from "../pieces.js";
 import { link } from "../router.js";
 import { KIND_OF_STATUS } from "./flows.js";
@@ -126,7 +127,15 @@ function queryPanel(view, flow) {
       { onsubmit: submit },
       h("label", { for: "query-name" }, "Query"),
       h("input", { id: "query-name", name: "name", required: true, autocomplete: "off" }),
-      h("button", { type: "submit", "data-operation": "flow.query" }, "Ask"),
+      h(
+        "span.split",
+        null,
+        h("button", { type: "submit", "data-operation": "flow.query" }, "Ask"),
+        menuButton("Copy the query as a command", () => {
+          const name = document.getElementById("query-name").value.trim();
+          return copies("flow.query", { id: flow.id, name }, view.node);
+        }),
+      ),
     ),
     state.refusal ? trouble(state.refusal) : state.answer && code(state.answer.value),
   );

@@ -17,9 +17,8 @@ export default {
   title: "Pipelines",
   watches: (view) => {
     const [job] = view.route.args;
-    if (job === undefined) return [["pipeline.ls", {}]];
+    if (job === undefined) return [];
     return [
-      ["pipeline.ls", {}],
       ["pipeline.show", { job }],
       ["pipeline.graph", { job }],
       ["pipeline.dead", { job, limit: DEAD_SHOWN }],
