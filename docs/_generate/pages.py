@@ -25,6 +25,7 @@ from .flows import (
     session_table,
     statuses_table,
 )
+from .operations import operations_tables, views_tables
 from .services import errors_table, limits_table
 from .tables import settings_table, transitions_table
 
@@ -61,6 +62,7 @@ _SECTIONS: dict[str, dict[str, Callable[[], str]]] = {
         "settings": partial(settings_table, MembershipConfig),
         "transitions": transitions_table,
     },
+    "operations.md": {"all operations": operations_tables, "all views": views_tables},
     "services.md": {
         "breaker settings": partial(settings_table, BreakerConfig),
         "broker settings": partial(settings_table, BrokerConfig),

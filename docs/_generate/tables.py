@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
 from postroad.cluster import State
 from postroad.cluster.membership import TRANSITIONS, Cause
+from postroad.node.keys import docstrings
 
 
 def settings_table(config: type[msgspec.Struct]) -> str:
     """Names, defaults and meanings of what a class of settings holds."""
-    meanings = dict(_docstrings(config))
+    meanings = dict(docstrings(config))
     rows = [
         (f"`{field.name}`", _told(field.default), meanings[field.name])
         for field in msgspec.structs.fields(config)
@@ -37,15 +36,6 @@ def state_name(state: State | None) -> str:
 def _after(state: State | None, cause: Cause) -> str:
     key = (state, cause)
     return state_name(TRANSITIONS[key]) if key in TRANSITIONS else "-"
-
-
-def _docstrings(owner: type) -> Iterator[tuple[str, str]]:
-    """Fields of a class and what stands below each, on one line."""
-    tree = ast.parse(inspect.getsource(owner)).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            yield ast.unparse(field.target), " ".join(ast.literal_eval(text.value).split())
 
 
 def _told(value: object) -> str:

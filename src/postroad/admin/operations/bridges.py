@@ -49,7 +49,7 @@ async def list_bridges(office: Office) -> list[BridgeView]:
 
 @operation("bridge.show")
 async def show_bridge(office: Office, peer: str) -> BridgeView:
-    """One of them."""
+    """What waits for one peer, and what keeps it."""
     found = {it.peer: it for it in await list_bridges(office)}
     if peer not in found:
         raise NotFound(f"node {office.name} never posted to {peer!r}{nearest(peer, found)}")

@@ -31,7 +31,7 @@ async def list_members(office: Office) -> list[MemberView]:
 
 @operation("cluster.show")
 async def show_member(office: Office, member: str) -> MemberView:
-    """One member."""
+    """One member of the cluster."""
     found = {it.name: it for it in members_of(office.node)}
     if member not in found:
         raise NotFound(f"the cluster has no member {member!r}{nearest(member, found)}")

@@ -84,7 +84,7 @@ async def group_dead(office: Office) -> list[DeadGroup]:
 
 @operation("dlq.show")
 async def show_dead(office: Office, id: str) -> DeadView:
-    """One dead letter."""
+    """One dead letter, and what it died of."""
     return _view(await office.mail.dead_letter(to_number(id)))
 
 

@@ -62,7 +62,7 @@ async def list_jobs(office: Office) -> list[JobView]:
 
 @operation("pipeline.show")
 async def show_job(office: Office, job: str) -> JobView:
-    """One job."""
+    """One job, and how it is doing."""
     return await find_job(office.node, job)
 
 

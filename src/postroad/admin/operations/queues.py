@@ -69,7 +69,7 @@ async def list_queues(office: Office) -> list[QueueView]:
 
 @operation("queue.show")
 async def show_queue(office: Office, queue: str) -> QueueView:
-    """One queue."""
+    """One queue: how much waits, since when, and who handles it."""
     return _view(queue, await _find(office, queue))
 
 

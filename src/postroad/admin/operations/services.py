@@ -113,7 +113,7 @@ async def list_services(office: Office, internal: bool = False) -> list[ServiceV
 
 @operation("service.show")
 async def show_service(office: Office, service: str) -> ServiceView:
-    """One service."""
+    """One service, and the nodes that have it."""
     found = {it.name: it for it in await list_services(office, internal=True)}
     if service not in found:
         raise NotFound(f"there is no service {service!r}{nearest(service, found)}")
