@@ -15,7 +15,7 @@ from postroad.core.errors import Reject
 from postroad.durable import Message, Transaction
 from postroad.flows import Flow, flow
 from postroad.node import App, Consuming, Node, NodeConfig
-from postroad.node.settings import AdminSettings, ClusterSettings, NodeSettings
+from postroad.node.settings import AdminSettings, ClusterSettings, NodeSettings, TracingSettings
 from postroad.services import Context, Service, action, event
 
 T = TypeVar("T")
@@ -102,6 +102,7 @@ def running_node(
         node=NodeSettings(cluster="shop", name=name, data=str(data)),
         cluster=ClusterSettings(contacts=contacts),
         admin=AdminSettings(bind="127.0.0.1:0", remote="change"),
+        tracing=TracingSettings(enabled=True),
     )
     started: list[RunningNode] = []
     failed: list[BaseException] = []

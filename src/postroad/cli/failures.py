@@ -39,15 +39,21 @@ def tell_failure(error: Exception) -> int:
 
 def next_of(error: PostroadError) -> str:
     """The command to try after an error; empty if there is none."""
-    notes = getattr(error, "__notes__", None)
+    notes = notes_of(error)
     if notes:
-        return str(notes[-1])
+        return notes[-1]
     name = type(error).__name__
     if name in NEXT:
         return NEXT[name]
     # What was said wrongly is named by the text itself.
     is_plain = "`postroad " in str(error) or isinstance(error, ValueError)
     return "" if is_plain or error.code < _SPECIAL_CODE else f"postroad errors {error.code}"
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """What an error itself tells to try, but for its own explanation."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return [it for it in notes if not it.startswith("postroad errors ")]
 
 
 def code_of(error: PostroadError) -> int:

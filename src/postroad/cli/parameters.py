@@ -49,8 +49,6 @@ def make_parameters(
 ) -> Iterator[click.Parameter]:
     """Arguments for what must be said, in order, and options for what may be."""
     for it in parameters:
-        if it.name in spelling.left_out:
-            continue
         is_argument = it.is_required or it.name in spelling.positional
         yield _argument(it, spelling) if is_argument else _option(it, spelling)
 
@@ -61,6 +59,8 @@ def _argument(it: Parameter, spelling: Spelling) -> click.Argument:
     told: dict[str, Any] = {"nargs": -1, "shell_complete": completer_of(it.name)}
     if it.name == spelling.each:
         told |= {"required": spelling.every is None, "metavar": f"{title}..."}
+    elif it.name == spelling.joined:
+        told |= {"required": True, "metavar": f"{title}..."}
     elif _is_mapping(kind) or it.name in spelling.pairs:
         told |= {"type": PAIRS, "metavar": "NAME=VALUE..."}
     elif get_origin(kind) is list:
@@ -74,7 +74,7 @@ def _argument(it: Parameter, spelling: Spelling) -> click.Argument:
 
 def _option(it: Parameter, spelling: Spelling) -> click.Option:
     kind = unwrap(it.type)
-    flag = f"--{spelling.options.get(it.name, it.name).replace('_', '-')}"
+    flag = f"--{it.name.replace('_', '-')}"
     help = spelling.help.get(it.name)
     if kind is bool:
         return click.Option([flag, it.name], is_flag=True, default=bool(it.default), help=help)

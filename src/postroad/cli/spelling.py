@@ -49,10 +49,8 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     """What `--all` stands for, of those."""
     pairs: tuple[str, ...] = ()
     """Parameters of any type that are said as `name=value`."""
-    options: Mapping[str, str] = {}
-    """Other names of options."""
-    left_out: tuple[str, ...] = ()
-    """Parameters that only programs need."""
+    joined: str | None = None
+    """The last parameter, if it is a text that is said in several words."""
     help: Mapping[str, str] = {}
     """What options mean."""
     scope: Scope | None = None

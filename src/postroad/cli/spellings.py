@@ -111,7 +111,7 @@ SPELLINGS: dict[str, Spelling] = {
         help={"domain": "Only those of one domain.", "pattern": "Only those of such names."},
     ),
     "cells.routes": Spelling(example="cells routes"),
-    "cells.run": Spelling(example="cells run printer@beta help"),
+    "cells.run": Spelling(example="cells run printer@beta help info", joined="command"),
     "cells.traceroute": Spelling(example="cells traceroute printer@beta"),
     "cluster.ls": Spelling(example="cluster ls --watch"),
     "cluster.map": Spelling(example="cluster map --json"),
@@ -265,7 +265,7 @@ SPELLINGS: dict[str, Spelling] = {
     ),
     "queue.resume": Spelling(example="queue resume orders"),
     "queue.show": Spelling(example="queue show orders"),
-    "search.find": Spelling(example="search 1a1e418e8a800001", help=_LIMIT),
+    "search.find": Spelling(example="search 1a1e418e8a800001", joined="text", help=_LIMIT),
     "service.actions": Spelling(example="service actions orders", positional=("service",)),
     "service.call": Spelling(
         example="service call orders.create item=book count=2",

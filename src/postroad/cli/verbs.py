@@ -13,6 +13,7 @@ from postroad.admin import PostroadError
 from postroad.admin.operations import OPERATIONS, Effect, Operation
 
 from .desks import Desk
+from .failures import notes_of
 from .main import EXIT_OK, EXIT_UNHEALTHY
 from .parameters import make_parameters, read_said
 from .places import PlacedCommand, open_desk, take_place
@@ -55,9 +56,7 @@ def make_verb(operation: Operation) -> click.Command:
 def _with_next(error: LookupError, operation: Operation) -> LookupError:
     """What was not found may be in the list of what there is."""
     listing = f"{operation.noun}.ls"
-    # What a server adds to every error helps less than a list.
-    said = [it for it in getattr(error, "__notes__", ()) if not it.startswith("postroad errors ")]
-    is_ours = isinstance(error, PostroadError) and not said
+    is_ours = isinstance(error, PostroadError) and not notes_of(error)
     if is_ours and listing in OPERATIONS and listing != operation.name:
         error.add_note(f"postroad {operation.noun} ls")
     return error
@@ -99,6 +98,8 @@ class Doing:
         self._is_all = bool(given.pop("is_all", False))
         each = given.pop(spelling.each, ()) if spelling.each else ()
         self._each = self._every(each)
+        if spelling.joined is not None:
+            given[spelling.joined] = " ".join(given[spelling.joined])
         self.said = read_said(operation.parameters, given)
         self._check()
 

@@ -208,6 +208,18 @@ def test_top_is_drawn_until_q(alpha: RunningNode) -> None:
         assert terminal.raw.rstrip().endswith("\x1b[?1049l")
 
 
+def test_a_watched_table_is_drawn_again_on_a_terminal(alpha: RunningNode) -> None:
+    with Terminal(["queue", "show", "orders", "--watch", *alpha.place], {}) as terminal:
+        terminal.wait_for("paused: no")
+        assert run(["queue", "pause", "orders", *alpha.place]) == 0
+        terminal.wait_for("paused: yes")
+        assert run(["queue", "resume", "orders", *alpha.place]) == 0
+        terminal.wait_for("paused: no")
+        terminal.interrupt()
+        assert terminal.wait() == 130
+    assert "\x1b[?1049l" in terminal.raw
+
+
 def test_lines_fit_on_a_terminal_and_have_colours(alpha: RunningNode) -> None:
     with Terminal(["cells", "ps", *alpha.place], {}, columns=60) as terminal:
         assert terminal.wait() == 0

@@ -181,6 +181,22 @@ def test_logs_and_errors(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("StoreLocked, error 5110\n")
 
 
+def test_a_request_is_followed_from_hop_to_hop(say: Say) -> None:
+    assert say("call", "greeter.hello", "name=Ann")[0] == 0
+
+    def traced() -> list[Any]:
+        return [it for it in read(say, "trace", "ls") if "greeter.hello" in it["root"]]
+
+    eventually(lambda: bool(traced()), "the call is remembered")
+    code, out, _ = say("trace", traced()[0]["id"])
+    assert code == 0
+    assert "greeter.hello" in out.splitlines()[0]
+    assert out.splitlines()[0].split()[-1] == "alpha"
+    code, _, err = say("trace", "0" * 32)
+    assert code == 3
+    assert err.endswith("Try: postroad trace ls\n")
+
+
 def test_wrong_words(say: Say) -> None:
     code, _, err = say("queue", "shw")
     assert code == 2
