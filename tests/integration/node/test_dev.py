@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -116,6 +118,35 @@ def test_the_program_ends_with_the_process_that_watches(app: Path) -> None:
                 break
             time.sleep(0.05)
         assert not is_alive(child)
+
+
+def test_ctrl_c_in_a_terminal(app: Path) -> None:
+    """It goes to all processes there, and the program leaves it to the one that watches."""
+    ours, theirs = os.openpty()
+    terminal = os.ttyname(theirs)
+    # Who has none and opens a terminal gets that one as its own.
+    script = f'exec "$@" <{terminal} >{terminal} 2>&1'
+    command = [sys.executable, "-m", "postroad", "dev", *QUIET]
+    environ = {**os.environ, "TERM": "xterm"}
+    environ.pop("NO_COLOR", None)
+    with subprocess.Popen(
+        ["sh", "-c", script, "sh", *command], cwd=app.parent, env=environ, start_new_session=True
+    ) as dev:
+        shown = b""
+        while b"hello(" not in shown:
+            shown += os.read(ours, 4096)
+        os.close(theirs)
+        os.write(ours, b"\x03")
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:
+            # So ends a terminal whose last user has gone.
+            assert dev.wait() == 0, shown
+    os.close(ours)
+    assert b"Stopped." in shown
+    assert b"Traceback" not in shown
+    assert b"\x1b[32mINFO" in shown
 
 
 def test_once(app: Path) -> None:
