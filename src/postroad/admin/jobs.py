@@ -56,6 +56,16 @@ class Jobs:
         self._standings: dict[Path, Reading[Standing]] = {}
         self.all = Reading(self._look_at_all)
 
+    async def find(self, name: str, *, now: bool) -> JobView:
+        """One of them; with `now` not as it was a moment ago."""
+        paths = await asyncio.to_thread(lambda: {_name_of(it): it for it in self._paths()})
+        path = paths.get(name)
+        if path is None:
+            raise NotFound(f"there is no job {name!r}{nearest(name, map(str, paths))}")
+        if now:
+            self._standings.pop(path, None)
+        return await self._look_at(path)
+
     async def _look_at_all(self) -> list[JobView]:
         paths = await asyncio.to_thread(lambda: [*self._paths()])
         return [await self._look_at(path) for path in paths]
@@ -83,7 +93,7 @@ class Jobs:
             killed = await asyncio.to_thread(was_killed, path)
             standing = await self._standing(path)
         except PostroadError as error:
-            return _view(path.stem, path, "stopped", _NOTHING, problem=str(error))
+            return _view(_name_of(path), path, "stopped", _NOTHING, problem=str(error))
         return _view(job.name, path, "failed" if killed else "stopped", standing)
 
     async def _standing(self, path: Path) -> Standing:
@@ -127,30 +137,29 @@ def _view(
     )
 
 
-def _name_of(path: Path) -> str | None:
+def _name_of(path: Path) -> str:
+    """What the job in a file is called; the file, if that cannot be read."""
     try:
         return read_job(path).name
     except PostroadError:
-        return None
+        return path.stem
 
 
 _jobs: weakref.WeakKeyDictionary[Node, Jobs] = weakref.WeakKeyDictionary()
 
 
-async def jobs_of(node: Node, *, now: bool = False) -> list[JobView]:
-    """The jobs of a node, as they were a moment ago, or as they are now."""
+def _of(node: Node) -> Jobs:
     found = _jobs.get(node)
-    if found is None or now:
+    if found is None:
         found = _jobs[node] = Jobs(node)
-    return await found.all.take()
+    return found
 
 
-async def find_job(node: Node, name: str) -> JobView:
-    """One of them, as it is now; raises NotFound if there is none."""
-    found = {it.name: it for it in await jobs_of(node, now=True)}
-    if name not in found:
-        raise NotFound(
-            f"node {node.name} has no job {name!r}{nearest(name, found)}; "
-            "jobs are named by pipeline.jobs of its configuration"
-        )
-    return found[name]
+async def jobs_of(node: Node) -> list[JobView]:
+    """The jobs of a node, as they were a moment ago."""
+    return await _of(node).all.take()
+
+
+async def find_job(node: Node, name: str, *, now: bool = False) -> JobView:
+    """One of them, as it was a moment ago, or is now; raises NotFound if there is none."""
+    return await _of(node).find(name, now=now)

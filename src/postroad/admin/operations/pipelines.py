@@ -116,14 +116,14 @@ async def drop(office: Office, job: str, id: str | None = None) -> CountView:
 async def submit(office: Office, job: str) -> JobView:
     """Run a job in a process of its own."""
     await asyncio.to_thread(submit_job, await _path(office, job), ())
-    return await find_job(office.node, job)
+    return await find_job(office.node, job, now=True)
 
 
 @operation("pipeline.stop", Effect.DANGER, scope="pipeline.show")
 async def stop(office: Office, job: str) -> JobView:
     """Have a running job stop; it goes on where it was when it is run again."""
     await asyncio.to_thread(stop_job, await _path(office, job))
-    return await find_job(office.node, job)
+    return await find_job(office.node, job, now=True)
 
 
 async def _path(office: Office, job: str) -> Path:
