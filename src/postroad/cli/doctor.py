@@ -31,6 +31,7 @@ _FILES_MIN = 1_024
 _FREE_BYTES_MIN = 512 * 1024 * 1024
 _CERTIFICATE_DAYS_MIN = 30
 _ADMIN_PORT = 8222
+_CERTIFICATES = Path("certs")
 _EXTRAS = {
     "certs": "cryptography",
     "dashboard": "starlette",
@@ -68,7 +69,11 @@ def _bad(name: str, detail: str, next: str, *, status: str = "failing") -> Findi
 
 @click.command()
 @click.option("--data", default=DATA, show_default=True, help="The data directory of nodes.")
-@click.option("--certs", type=click.Path(path_type=Path), help="A directory with certificates.")
+@click.option(
+    "--certs",
+    type=click.Path(path_type=Path),
+    help="The directory of certificates; certs by default, if there is one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def doctor(data: str, certs: Path | None, as_json: bool) -> int:
     """Look for what is wrong on this machine.
@@ -80,6 +85,8 @@ def doctor(data: str, certs: Path | None, as_json: bool) -> int:
     Example:
       postroad doctor
     """
+    if certs is None and _CERTIFICATES.is_dir():
+        certs = _CERTIFICATES
     findings = [*examine(Path(data), certs)]
     if as_json:
         print_json(msgspec.to_builtins(findings))

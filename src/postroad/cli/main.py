@@ -6,7 +6,6 @@ runs or its own help is asked for, so ``postroad --help`` stays fast however man
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -131,6 +130,7 @@ COMMANDS = {
     "top": LazyCommand("postroad.cli.top:top", "Watch a node at work.", _LOOK),
     "trace": _noun("trace", "Follow a request from hop to hop.", _LOOK),
     "bench": LazyCommand("postroad.cli.bench:bench", "Measure how fast nodes are here.", _TOOLS),
+    "cheat": LazyCommand("postroad.cli.cheat:cheat", "Show examples of commands by topic.", _TOOLS),
     "completion": LazyCommand(
         "postroad.cli.completion:completion", "Print what makes a shell complete words.", _TOOLS
     ),
@@ -183,18 +183,9 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_FAILED if isinstance(error.__cause__, EOFError) else EXIT_INTERRUPTED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        return _leave_pipe()
     except Exception as error:
         # Imported late: whoever only asks for help needs no node.
         from .failures import tell_failure
 
         return tell_failure(error)
     return result if isinstance(result, int) else EXIT_OK
-
-
-def _leave_pipe() -> int:
-    """Whoever reads the output has seen enough, as `head` does."""
-    # What is still in the buffer would raise again when Python ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_OK

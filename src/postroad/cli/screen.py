@@ -74,15 +74,15 @@ def redraw(text: str) -> None:
 
 @contextmanager
 def full_screen() -> Iterator[None]:
-    """Draw on a second page of the terminal; the first one is there again at the end."""
+    """Draw on a second page of the terminal, whose lines are cut; the first one comes back."""
     if not is_terminal():
         yield
         return
-    click.echo("\x1b[?1049h\x1b[?25l\x1b[H", nl=False, color=True)
+    click.echo("\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H", nl=False, color=True)
     try:
         yield
     finally:
-        click.echo("\x1b[?25h\x1b[?1049l", nl=False, color=True)
+        click.echo("\x1b[?7h\x1b[?25h\x1b[?1049l", nl=False, color=True)
 
 
 def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:

@@ -93,12 +93,11 @@ class Session:
         """Run lines until there are no more; returns the exit code of the last."""
         while not self._is_over:
             try:
-                line = read(self.prompt)
+                self.do(read(self.prompt))
             except KeyboardInterrupt:
                 continue
             except EOFError:
                 break
-            self.do(line)
         return self._code
 
     def do(self, line: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli_home import move_home
 from tests.cli_nodes import RunningNode, running_node
 
 
@@ -18,12 +19,6 @@ def alpha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Whoever runs the tests may have saved places, and nodes that run."""
-    path = tmp_path / "home"
-    path.mkdir()
-    monkeypatch.setenv("HOME", str(path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(path / "config"))
-    for name in ("POSTROAD_URL", "POSTROAD_TOKEN", "POSTROAD_CONTEXT", "POSTROAD_CA", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    return path
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own."""
+    return move_home(tmp_path_factory.mktemp("home"), monkeypatch)

@@ -88,6 +88,9 @@ def test_exit_codes(alpha: RunningNode) -> None:
     assert postroad("queue", "sow", *alpha.place).returncode == 2
     assert postroad("queue", "ls", "--url", "http://127.0.0.1:1").returncode == 1
     assert postroad("doctor", "--data", str(alpha.data)).returncode == 0
+    done = postroad("check", "--url", "http://127.0.0.1:1")
+    assert done.returncode == 4
+    assert done.stdout.startswith("POSTROAD CRITICAL - nobody answers at http://127.0.0.1:1")
 
 
 def test_whoever_reads_may_have_seen_enough(alpha: RunningNode) -> None:

@@ -75,7 +75,6 @@ def test_services_of_all_sorts(program: str, name: str, operations: list[str]) -
         ("{}:number", "is no service"),
         ("{}:nothing", "has no 'nothing'"),
         ("{}:Stock", "name one that is made"),
-        ("{}", "name one that is made"),
         ("no_such_module_at_all", "there is no module 'no_such_module_at_all'"),
         ("json", "has no services of its own"),
         (":x", "is no name of a module"),
@@ -86,3 +85,10 @@ def test_what_is_wrong_is_said(
 ) -> None:
     assert run(["export", "asyncapi", target.format(program)]) == 1
     assert told in capsys.readouterr().err
+
+
+def test_the_document_of_the_api(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "openapi"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["openapi"].startswith("3.1")
+    assert "get" in document["paths"]["/api/v1/queue/ls"]
