@@ -87,6 +87,8 @@ class Failed(click.ClickException):
 
 def explain(error: BaseException) -> str:
     """What went wrong, and the next step."""
+    if getattr(error, "extra", None) == "dashboard":
+        return f"{error}, or do without it: --set admin.enabled=no"
     cause = error.__cause__ or error
     if not isinstance(cause, OSError):
         return str(error)

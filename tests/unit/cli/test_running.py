@@ -8,7 +8,7 @@ import os
 import pytest
 
 from postroad.cli.running import explain
-from postroad.core.errors import ConfigError, StoreLocked
+from postroad.core.errors import ConfigError, MissingExtra, StoreLocked
 
 NEXT = "choose another with --set node.bind=HOST:PORT, or admin.bind for the dashboard"
 
@@ -36,6 +36,14 @@ def test_other_reasons_stay_as_they_are() -> None:
     assert explain(error) == str(error)
     locked = StoreLocked("store a.db is used by process 7 as its node; stop that one first")
     assert explain(locked) == str(locked)
+
+
+def test_packages_that_are_not_installed() -> None:
+    assert explain(MissingExtra("dashboard", "the HTTP API")) == (
+        'the HTTP API needs an extra: pip install "postroad[dashboard]", '
+        "or do without it: --set admin.enabled=no"
+    )
+    assert "do without" not in explain(MissingExtra("postgres", "PostgreSQL"))
 
 
 def test_a_directory() -> None:
