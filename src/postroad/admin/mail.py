@@ -1,33 +1,17 @@
-"""What operators do with the mail of a node, and its bridge as a process of its own."""
+"""The bridges of a node as a process of their own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import msgspec
 
 from postroad.core import Address, to_address
-from postroad.durable import (
-    BridgeManager,
-    DeadLetter,
-    MailStatistics,
-    StoreOperations,
-    store_at,
-)
+from postroad.durable import BridgeManager, store_at
 from postroad.net import MessagingService, TlsConfig, run
 
-__all__ = [
-    "BridgeSettings",
-    "DeadLetter",
-    "MailStatistics",
-    "StoreOperations",
-    "TlsConfig",
-    "mail_operations",
-    "run",
-    "run_bridge",
-]
+__all__ = ["BridgeSettings", "TlsConfig", "run", "run_bridge"]
 
 
 class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,16 +55,5 @@ async def run_bridge(settings: BridgeSettings, on_ready: Callable[[Address, int]
             async with manager:
                 on_ready(service.address, manager.token)
                 raise await asyncio.shield(manager.fenced)
-    finally:
-        await store.close()
-
-
-@asynccontextmanager
-async def mail_operations(location: str) -> AsyncIterator[StoreOperations]:
-    """Operate on the store of a node that is not running: a path, or `postgresql://...`."""
-    store = store_at(location)
-    await store.open()
-    try:
-        yield StoreOperations(store)
     finally:
         await store.close()

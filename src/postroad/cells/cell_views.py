@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from .errors import NoSuchCell
 from .layout import fields, names
@@ -13,10 +15,11 @@ if TYPE_CHECKING:
     from .runtime import CellDomain
 
 
-class CellView(NamedTuple):
+class CellView(msgspec.Struct, frozen=True, kw_only=True):
     """A cell at one moment."""
 
     name: str
+    domain: str
     state: str
     """`idle`, `busy`, or `draining`: taken out of all queues and topics."""
     waiting: int
@@ -27,9 +30,14 @@ class CellView(NamedTuple):
     handled: int
     kind: str
     """Its class."""
-    what: str
+    description: str
     """What it does."""
     is_system: bool
+    """Whether it comes with every domain, or is a tunnel."""
+    consumes: list[str]
+    """Queues of cells that it takes messages of."""
+    subscribes: list[str]
+    """Topics that it gets copies of."""
 
 
 def view_cell(domain: CellDomain, name: str) -> CellView:
@@ -42,6 +50,7 @@ def view_cell(domain: CellDomain, name: str) -> CellView:
     busy = "idle" if runner.is_idle else "busy"
     return CellView(
         name=name,
+        domain=domain.name,
         state="draining" if name in exchange.hidden else busy,
         waiting=len(runner.mailbox),
         waiting_bytes=runner.mailbox.bytes,
@@ -49,8 +58,10 @@ def view_cell(domain: CellDomain, name: str) -> CellView:
         running=runner.running,
         handled=runner.handled,
         kind=type(runner.cell).__name__,
-        what=_describe(runner.cell),
+        description=_describe(runner.cell),
         is_system=runner.cell.is_system,
+        consumes=_taken_by(domain, name, RouteType.QUEUE),
+        subscribes=_taken_by(domain, name, RouteType.TOPIC),
     )
 
 
@@ -70,10 +81,10 @@ def describe_cell(cell: Cell) -> str:
         (
             ("cell", cell.address),
             ("class", view.kind),
-            ("what", view.what),
+            ("what", view.description),
             ("state", view.state),
-            ("queues", names(taken_by(domain, cell.name, RouteType.QUEUE), 50)),
-            ("topics", names(taken_by(domain, cell.name, RouteType.TOPIC), 50)),
+            ("queues", names(view.consumes, 50)),
+            ("topics", names(view.subscribes, 50)),
             ("waiting", f"{view.waiting} messages, {view.waiting_bytes} bytes"),
             ("running", f"{view.running} of {cell.concurrency} at a time"),
             ("handled", view.handled),
@@ -81,7 +92,7 @@ def describe_cell(cell: Cell) -> str:
     )
 
 
-def taken_by(domain: CellDomain, name: str, type: RouteType) -> list[str]:
+def _taken_by(domain: CellDomain, name: str, type: RouteType) -> list[str]:
     """The queues or topics whose messages a cell gets now."""
     address = domain.identity.cell(name)
     return sorted(it.cell for it in domain.table if it.type is type and it.target == address)

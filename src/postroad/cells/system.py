@@ -164,7 +164,7 @@ def _cell_row(view: CellView) -> tuple[object, ...]:
     wait = milliseconds(view.oldest_wait_s)
     return (
         *(view.name, view.state, view.waiting, wait),
-        *(view.running, view.handled, view.kind, view.what),
+        *(view.running, view.handled, view.kind, view.description),
     )
 
 

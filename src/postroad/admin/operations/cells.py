@@ -16,7 +16,7 @@ from postroad.cells import (
     RouteType,
     select_routes,
 )
-from postroad.cells.cell_views import taken_by, view_cell
+from postroad.cells.cell_views import CellView, view_cell
 from postroad.cells.probes import domains_of
 from postroad.cells.probes import ping as send_ping
 from postroad.core.errors import (
@@ -52,29 +52,6 @@ class DomainView(msgspec.Struct, frozen=True, kw_only=True):
     """Messages; of this domain itself, those handed to its cells."""
     waiting: int
     """Messages that wait for the tunnel, or for the cells of this domain."""
-
-
-class CellView(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell at one moment."""
-
-    name: str
-    domain: str
-    state: str
-    """`idle`, `busy`, or `draining`: taken out of all queues and topics."""
-    waiting: int
-    waiting_bytes: int
-    oldest_wait_s: float | None
-    running: int
-    handled: int
-    kind: str
-    """Its class."""
-    description: str
-    is_system: bool
-    """Whether it comes with every domain, or is a tunnel."""
-    consumes: list[str]
-    """Queues of cells that it takes messages of."""
-    subscribes: list[str]
-    """Topics that it gets copies of."""
 
 
 class RouteView(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +140,7 @@ async def list_cells(
     if domain is not None and domain != here.name:
         told: list[CellView] = await office.ask(domain, "cells.ps", {"pattern": pattern})
         return told
-    return [_view(here, it) for it in here.cells if fnmatchcase(it, pattern)]
+    return [view_cell(here, it) for it in here.cells if fnmatchcase(it, pattern)]
 
 
 @operation("cells.routes")
@@ -273,25 +250,6 @@ async def _ping(
         round_trip_ms=_to_ms(trip.seconds),
         answered_by=None if by is None else str(by),
         error=None,
-    )
-
-
-def _view(domain: CellDomain, name: str) -> CellView:
-    it = view_cell(domain, name)
-    return CellView(
-        name=it.name,
-        domain=domain.name,
-        state=it.state,
-        waiting=it.waiting,
-        waiting_bytes=it.waiting_bytes,
-        oldest_wait_s=it.oldest_wait_s,
-        running=it.running,
-        handled=it.handled,
-        kind=it.kind,
-        description=it.what,
-        is_system=it.is_system,
-        consumes=taken_by(domain, name, RouteType.QUEUE),
-        subscribes=taken_by(domain, name, RouteType.TOPIC),
     )
 
 

@@ -132,7 +132,7 @@ class _Drawing:
             view = view_cell(domain, cell)
             if not view.is_system:
                 label = f"{cell}@{domain.name}"
-                self.connect(id, self.add("cell", label, "ok", "cells", view.what), "serves")
+                self.connect(id, self.add("cell", label, "ok", "cells", view.description), "serves")
 
     def add_mail(self, mail: MailStatistics) -> None:
         for name, queue in sorted(mail.queues.items()):
