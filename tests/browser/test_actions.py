@@ -103,6 +103,12 @@ async def test_an_action_is_copied_without_the_token(
         "curl -H \"Authorization: Bearer $POSTROAD_TOKEN\" -H 'Content-Type: application/json'"
         f' -d \'{{"queue":"receipts"}}\' {alpha.url}/api/v1/queue/pause'
     )
+    await dashboard.button("queue.move").click()
+    await dashboard.field("To queue").fill("other")
+    await dashboard.page.locator("dialog").get_by_label("Copy as command").click()
+    await dashboard.page.get_by_role("menuitem", name="Copy as CLI").click()
+    await dashboard.expect_toast("queue move")
+    assert await dashboard.evaluate(copied) == "postroad queue move receipts other"
 
 
 async def test_a_table_is_downloaded(dashboard: Dashboard) -> None:
@@ -200,7 +206,7 @@ async def test_a_flow_is_paused_resumed_asked_and_signalled(
     await dashboard.expect_text(".facts", "running")
     await dashboard.button("flow.signal").click()
     await dashboard.field("Signal").fill("approved")
-    await dashboard.field("Value").fill('"yes"')
+    await dashboard.field("Value").fill("yes, of course")
     await dashboard.confirm("Send")
     await dashboard.expect_text(".facts", "done")
     await dashboard.expect_text(".timeline", "charge")

@@ -133,6 +133,15 @@ async def test_the_map_is_reached_by_keyboard_and_tells_of_what_is_chosen(
     await dashboard.expect_text("main", "greeter.hello")
 
 
+async def test_the_content_is_one_key_away(dashboard: Dashboard) -> None:
+    await dashboard.enter("/queues")
+    await dashboard.page.keyboard.press("Tab")
+    await expect(dashboard.page.get_by_text("Skip to the content")).to_be_focused()
+    await dashboard.page.keyboard.press("Enter")
+    await expect(dashboard.page.locator("main")).to_be_focused()
+    await dashboard.expect_text("h1", "Queues")
+
+
 async def test_search_finds_any_id(dashboard: Dashboard, alpha: RunningNode) -> None:
     id = await alpha.begin("buy", item="paper")
     posted = await alpha.call("queue.post", queue="lost", body="found")

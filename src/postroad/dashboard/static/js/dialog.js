@@ -36,7 +36,8 @@ export function ask(question) {
     draw();
     dialog.showModal();
     // The harmless way out comes first for those who only press Enter.
-    dialog.querySelector(question.isDanger && !question.schema ? ".cancel" : "input, .confirm")?.focus();
+    const first = "input, textarea, select, .confirm";
+    dialog.querySelector(question.isDanger && !question.schema ? ".cancel" : first)?.focus();
   });
 }
 

@@ -9,7 +9,8 @@ let nextForm = 1;
 /** What people have typed so far, and what it means. */
 export class Form {
   /**
-   * @param {object | null} schema of an object; without one, a field for any JSON
+   * @param {object | null} schema of an object; without one, a field for any JSON. A field that
+   *   has `orText` takes what is no JSON as text.
    * @param {any} [initial] the first values
    */
   constructor(schema, initial) {
@@ -87,7 +88,8 @@ export class Form {
     }
     if (control === "number") return this.#readNumber(field, path, text);
     if (control === "choice") return field.enum.find((it) => String(it) === text);
-    return control === "text" ? text : this.#readJson(path, text);
+    if (control === "text") return text;
+    return field.orText ? readSaid(text) : this.#readJson(path, text);
   }
 
   #readNumber(field, path, text) {
@@ -111,6 +113,15 @@ export class Form {
     }
     this.wrong = {};
     this.asJson = !this.asJson;
+  }
+}
+
+/** JSON if it is JSON, else the text itself. */
+function readSaid(text) {
+  try {
+    return parseJson(text);
+  } catch {
+    return text;
   }
 }
 
@@ -227,7 +238,8 @@ function controlFor(form, field, path, isRequired, update) {
 
 function placeholderOf(field, control) {
   if (field.default !== undefined && field.default !== null) return String(JSON.stringify(field.default));
-  return control === "json" ? "JSON" : "";
+  if (control !== "json") return "";
+  return field.orText ? "JSON or text" : "JSON";
 }
 
 function hintOf(field, part) {

@@ -244,6 +244,7 @@ async function start() {
     }
   });
   document.addEventListener("keydown", focusSearch);
+  document.querySelector(".skip").addEventListener("click", skipToContent);
   setInterval(takeSamples, 1_000);
   // Without a token, only a certificate of the browser opens a node, and that needs HTTPS.
   if (getToken() === null && location.protocol !== "https:") askForToken();
@@ -266,6 +267,12 @@ async function begin() {
 function showPageLink() {
   const here = document.querySelector("nav.pages [aria-current]");
   here?.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+/** The address after `#` names a page, so the link cannot lead there by itself. */
+function skipToContent(event) {
+  event.preventDefault();
+  document.getElementById("main").focus();
 }
 
 function focusSearch(event) {

@@ -61,6 +61,8 @@ function open(button, items) {
       ),
     ),
   );
+  // What is outside of a dialog that is open cannot be pressed.
+  (button.closest("dialog") || document.body).append(root);
   root.hidden = false;
   place(root, button.getBoundingClientRect());
   root.querySelector("button")?.focus();

@@ -5,7 +5,7 @@ import { call } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count, milliseconds, span } from "../format.js";
 import { menuButton } from "../menu.js";
-import { badge, code, empty, heading, panel, shown, tabs, trouble } from "../pieces.js";
+import { badge, empty, heading, panel, shown, tabs, trouble } from "../pieces.js";
 import { link } from "../router.js";
 import { mayChange } from "../session.js";
 import { tableOf } from "../table.js";
@@ -228,7 +228,7 @@ function toolButton(view, operation, label, params, run) {
 }
 
 function answer({ asked, answer: told }) {
-  if (asked === "cells.run") return code(told.text || "(it said nothing)");
+  if (asked === "cells.run") return h("pre.code.raw", { tabindex: 0 }, told.text || "(it said nothing)");
   if (asked === "cells.ping") {
     return h(
       "ul.plain",

@@ -14,7 +14,7 @@ const SIGNAL_SCHEMA = {
   type: "object",
   properties: {
     name: { type: "string", title: "Signal" },
-    value: { title: "Value", description: "any JSON" },
+    value: { title: "Value", orText: true },
   },
   required: ["name"],
 };

@@ -12,7 +12,7 @@ const PEEKED = 50;
 const POST_SCHEMA = {
   type: "object",
   properties: {
-    body: { title: "Body", description: "JSON, or text in quotes" },
+    body: { title: "Body", orText: true },
     key: { type: "string", title: "Key", description: "messages of one key stay in order" },
     headers: { title: "Headers", description: 'JSON: {"name": "value"}' },
     peer: { type: "string", title: "Node", description: "this node if empty" },

@@ -44,7 +44,7 @@ function emitButton(view, event) {
       type: "object",
       properties: {
         ...(event ? {} : { event: { type: "string", title: "Event" } }),
-        data: { title: "Data", description: "any JSON" },
+        data: { title: "Data", orText: true },
         durable: { type: "boolean", title: "Durable", description: "kept until every group has it" },
         broadcast: { type: "boolean", title: "To every node", description: "not to one per group" },
       },
@@ -226,7 +226,7 @@ function result(state) {
       h("b", null, milliseconds(answer.elapsed_ms)),
       answer.node_id && h("span.muted", null, ` by ${answer.node_id}`),
     ),
-    code(answer.result),
+    code(JSON.stringify(answer.result)),
     h("p.muted", null, `${count(JSON.stringify(answer.result ?? null).length)} characters of JSON`),
   ];
 }
