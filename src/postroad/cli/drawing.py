@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .screen import paint
+from .screen import paint, visible
 
 Map = Mapping[str, Any]
 
@@ -61,7 +61,7 @@ def _named(node: Map | None, id: str) -> str:
         return id
     status = "" if node["status"] == "ok" else f" {paint(node['status'])}"
     detail = f" ({node['detail']})" if node.get("detail") else ""
-    return f"{node['kind']} {node['label']}{status}{detail}"
+    return f"{node['kind']} {visible(node['label'])}{status}{visible(detail)}"
 
 
 def _along(edge: Map | None) -> str:

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from .places import PlacedCommand, open_desk, take_place
-from .screen import paint
+from .screen import paint, visible
 from .values import tell, tell_time
 
 _WATCHED = ("cluster.ls", "bridge.ls", "queue.ls", "flow.ls", "dlq.groups", "pipeline.ls")
@@ -123,6 +123,7 @@ def _print_lines(lines: list[Mapping[str, Any]], as_json: bool) -> None:
         else:
             level = str(it["level"]).lower()
             click.echo(
-                f"{tell_time(it['at'])} {paint(level, level.ljust(8))} {it['logger']}: {it['text']}"
+                f"{tell_time(it['at'])} {paint(level, level.ljust(8))} {it['logger']}:"
+                f" {visible(it['text'])}"
             )
     sys.stdout.flush()

@@ -29,7 +29,7 @@ def asyncapi(target: str, title: str, version: str) -> None:
     """Print the AsyncAPI document of services: actions, events, and what they take and give.
 
     MODULE:NAME is a service, its class, a broker, or a list of them; MODULE alone stands for all
-    classes of services in it. The module is imported, and runs as it does when it is imported.
+    services that a node would run of it. The module is imported, and runs as it does then.
 
     \b
     Example:

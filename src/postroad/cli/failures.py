@@ -7,6 +7,7 @@ import click
 from postroad.admin import PostroadError
 
 from .main import EXIT_FAILED, EXIT_NOT_FOUND
+from .screen import visible
 
 NEXT = {
     "Forbidden": "postroad context ls",
@@ -30,7 +31,7 @@ def tell_failure(error: Exception) -> int:
     """Tell people about an error that was foreseen, and return the exit code; others go on up."""
     if not isinstance(error, PostroadError):
         raise error
-    click.echo(f"postroad: {error}", err=True)
+    click.echo(f"postroad: {visible(str(error))}", err=True)
     following = next_of(error)
     if following:
         click.echo(f"Try: {following}", err=True)

@@ -11,6 +11,7 @@ import msgspec
 from postroad.admin.operations import Operation
 
 from .drawing import draw_text
+from .screen import visible
 from .tables import render
 from .trace_tree import draw_trace
 
@@ -30,7 +31,7 @@ def render_result(operation: Operation, result: Any) -> str:
 
 
 def _tell(value: Any) -> str:
-    return value if isinstance(value, str) else format_json(value)
+    return visible(value) if isinstance(value, str) else format_json(value)
 
 
 def format_json(value: Any) -> str:

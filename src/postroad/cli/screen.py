@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -21,6 +23,8 @@ _COLOURS = {
     **dict.fromkeys(("failing", "failed", "dead", "killed", "error", "critical"), _RED),
     **dict.fromkeys(("unknown", "stopped", "left", "debug"), _DIM),
 }
+# All but tabs and ends of lines.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BAR_CELLS = 30
 _REDRAW_S = 0.1
 
@@ -56,9 +60,41 @@ def strong(text: str) -> str:
     return click.style(text, bold=True) if has_colours() else text
 
 
+def visible(text: str) -> str:
+    """A text that somebody else wrote: on a terminal it may show what it likes, and do nothing."""
+    if not is_terminal() or text.isprintable():
+        return text
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def cells_of(text: str) -> int:
+    """How many cells of a line a text takes up."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
 def cut(text: str, cells: int) -> str:
     """As much of a text as fits."""
-    return text if len(text) <= cells else f"{text[: max(0, cells - 1)]}…"
+    if cells_of(text) <= cells:
+        return text
+    kept, room = "", cells - 1
+    for character in text:
+        room -= _cells(character)
+        if room < 0:
+            break
+        kept += character
+    return f"{kept}…"
+
+
+def pad(text: str, cells: int, *, to_right: bool = False) -> str:
+    """A text with blanks to fill its cells."""
+    blanks = " " * (cells - cells_of(text))
+    return f"{blanks}{text}" if to_right else f"{text}{blanks}"
 
 
 def redraw(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from .screen import cut, paint, strong, width
+from .screen import cells_of, cut, pad, paint, strong, visible, width
 from .values import tell
 
 _GAP = "  "
@@ -74,14 +74,14 @@ def render(kind: Any, value: Any) -> str:
         return "\n".join(_text(it) for it in value) or "None."
     if isinstance(value, Mapping):
         if set(value) == {"text"}:
-            return str(value["text"])
+            return visible(str(value["text"]))
         return record(struct_of(kind), value)
     return _text(value)
 
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return visible(value)
     return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
@@ -142,7 +142,7 @@ def table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows below one another, numbers to the right."""
     cells = [[_cell(column, row.get(column.field)) for column in columns] for row in rows]
     titles = [column.title for column in columns]
-    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    widths = [max(map(cells_of, column)) for column in zip(titles, *cells, strict=True)]
     shown = columns[: _narrow(widths, columns)]
     lines = [strong(_line(titles, shown, widths))]
     lines += [_line(row, shown, widths, colours=True) for row in cells]
@@ -188,7 +188,7 @@ def _line(
     # Columns that do not fit are missing at the end.
     for text, column, cell_width in zip(cells, columns, widths, strict=False):
         short = cut(text, cell_width)
-        shown = short.rjust(cell_width) if column.is_number else short.ljust(cell_width)
+        shown = pad(short, cell_width, to_right=column.is_number)
         parts.append(paint(text, shown) if colours else shown)
     return _GAP.join(parts).rstrip()
 
@@ -217,6 +217,6 @@ def _is_table(value: Any) -> bool:
 
 
 def _field(name: str, value: Any) -> str:
-    text = paint(value) if isinstance(value, str) else tell(name, value)
+    text = paint(visible(value)) if isinstance(value, str) else tell(name, value)
     gap = "\n" if "\n" in text else " "
     return f"{title_of(name)}:{gap}{text}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .screen import paint
+from .screen import paint, visible
 
 Span = Mapping[str, Any]
 
@@ -37,9 +37,9 @@ def _lines(
 
 
 def _line(span: Span, branch: str, begun: float) -> str:
-    name = f"{branch}{span['name']}"
+    name = f"{branch}{visible(span['name'])}"
     after_ms = (float(span["started_at"]) - begun) * 1000
     error = span.get("error")
-    told = f"  {paint('failed')}: {str(error).splitlines()[0]}" if error else ""
+    told = f"  {paint('failed')}: {visible(str(error).splitlines()[0])}" if error else ""
     elapsed_ms = float(span["elapsed_ms"])
     return f"{name:<{_NAMES}}  +{after_ms:>9,.1f} ms  {elapsed_ms:>9,.1f} ms  {span['node']}{told}"

@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from .screen import visible
+
 _PLAIN = frozenset({"code", "epoch", "number", "pid", "port", "run", "version"})
 """Numbers that are names, so that nothing stands between their digits."""
 
@@ -29,9 +31,7 @@ def tell(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return _tell_number(name, value)
-    if isinstance(value, str):
-        return value
-    return _tell_many(value)
+    return visible(value if isinstance(value, str) else _tell_many(value))
 
 
 def _tell_number(name: str, value: float) -> str:

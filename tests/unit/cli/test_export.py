@@ -59,6 +59,7 @@ def asyncapi(*arguments: str) -> Result:
         (":made", ["stock.count"]),
         (":both", ["orders.place", "stock.count"]),
         (":broker", ["orders.place"]),
+        ("", ["stock.count", "orders.place"]),
     ],
 )
 def test_services_of_all_sorts(program: str, name: str, operations: list[str]) -> None:

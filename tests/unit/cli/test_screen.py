@@ -26,10 +26,30 @@ def test_a_bar_is_shown_on_a_terminal_alone(
 
 
 @pytest.mark.parametrize(
-    ("text", "cells", "shown"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("abc", 0, "…")]
+    ("text", "cells", "shown"),
+    [
+        ("abc", 3, "abc"),
+        ("abcd", 3, "ab…"),
+        ("abc", 0, "…"),
+        ("日本", 4, "日本"),
+        ("日本語", 4, "日…"),
+        ("e\u0301tat", 4, "e\u0301tat"),
+    ],
 )
 def test_cut(text: str, cells: int, shown: str) -> None:
     assert screen.cut(text, cells) == shown
+
+
+def test_wide_letters_take_two_cells() -> None:
+    assert screen.pad("日本", 6) == "日本  "
+    assert screen.pad("日本", 6, to_right=True) == "  日本"
+
+
+def test_what_others_wrote_does_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = "a\tb\n\x1b[2Jc\r\x9b"
+    assert screen.visible(evil) == evil
+    monkeypatch.setattr(screen, "is_terminal", lambda: True)
+    assert screen.visible(evil) == "a\tb\n\\x1b[2Jc\\x0d\\x9b"
 
 
 def test_colours_are_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
