@@ -44,14 +44,22 @@ class Reading(Generic[T]):
         self._find = find
         self._found: T | None = None
         self._good_until = 0.0
+        self._is_wrong = False
         self._lock = asyncio.Lock()
+
+    def forget(self) -> None:
+        """What was found, or is just being found, is known to be wrong now."""
+        self._good_until = 0.0
+        self._is_wrong = True
 
     async def take(self) -> T:
         """What is found, or was a moment ago."""
         async with self._lock:
             if self._found is None or time.monotonic() >= self._good_until:
                 started = time.monotonic()
+                self._is_wrong = False
                 self._found = await self._find()
                 now = time.monotonic()
-                self._good_until = now + max((now - started) / _SHARE, _FRESH_S)
+                good_s = 0.0 if self._is_wrong else max((now - started) / _SHARE, _FRESH_S)
+                self._good_until = now + good_s
             return self._found

@@ -7,7 +7,7 @@ import sys
 import time
 import weakref
 
-from postroad.durable import MailStatistics
+from postroad.durable import DeadGroup, MailStatistics
 from postroad.flows import Status
 from postroad.node import Node
 
@@ -35,8 +35,18 @@ class Vitals:
             counted: dict[Status, int] = await of.flows.counts()
             return counted
 
+        async def group_dead() -> list[DeadGroup]:
+            grouped: list[DeadGroup] = await of.mail.dead_groups()
+            return grouped
+
         self.mail = Reading(count_mail)
+        self.dead = Reading(group_dead)
         self.flows = Reading(count_flows)
+
+    def forget_mail(self) -> None:
+        """An operator has changed something: whoever looks next shall see it."""
+        self.mail.forget()
+        self.dead.forget()
 
     def requests_per_s(self) -> float:
         """Requests and messages between nodes, both ways."""

@@ -107,3 +107,20 @@ async def test_a_look_that_fails_is_made_again(clock: Clock) -> None:
     with pytest.raises(ValueError, match="away"):
         await reading.take()
     assert await reading.take() == 7
+
+
+async def test_what_is_known_to_be_wrong_is_found_out_again(clock: Clock) -> None:
+    found = 0
+
+    async def find() -> int:
+        nonlocal found
+        found += 1
+        if found == 2:
+            # Somebody changes something while it is looked at.
+            reading.forget()
+        return found
+
+    reading = Reading(find)
+    assert [await reading.take(), await reading.take()] == [1, 1]
+    reading.forget()
+    assert [await reading.take(), await reading.take(), await reading.take()] == [2, 3, 3]

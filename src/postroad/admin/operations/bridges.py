@@ -8,7 +8,7 @@ from postroad.admin.errors import NotFound, nearest
 from postroad.durable import BridgeHealth, PeerStatistics
 
 from .limits import CountView, Limit
-from .office import Office
+from .office import Office, mail_changed
 from .queues import LetterView, view_letter
 from .table import Effect, operation
 
@@ -61,6 +61,7 @@ async def pause_bridge(office: Office, peer: str) -> BridgeView:
     """Send a peer nothing more for now, also after a restart; its mail waits."""
     await show_bridge(office, peer)
     await office.mail.pause_bridge(peer)
+    mail_changed(office)
     return await show_bridge(office, peer)
 
 
@@ -69,6 +70,7 @@ async def resume_bridge(office: Office, peer: str) -> BridgeView:
     """Go on sending to a peer."""
     await show_bridge(office, peer)
     await office.mail.resume_bridge(peer)
+    mail_changed(office)
     return await show_bridge(office, peer)
 
 
@@ -83,7 +85,9 @@ async def peek_bridge(office: Office, peer: str, limit: Limit = 20) -> list[Lett
 async def purge_bridge(office: Office, peer: str) -> CountView:
     """Throw away what waits for a peer; what is on its way may still arrive."""
     await show_bridge(office, peer)
-    return CountView(count=await office.mail.purge_outbox(peer))
+    count = await office.mail.purge_outbox(peer)
+    mail_changed(office)
+    return CountView(count=count)
 
 
 @operation("bridge.reset", Effect.DANGER, scope="bridge.show")
@@ -94,6 +98,7 @@ async def reset_bridge(office: Office, peer: str) -> BridgeView:
     """
     await show_bridge(office, peer)
     await office.mail.start_epoch(peer)
+    mail_changed(office)
     return await show_bridge(office, peer)
 
 

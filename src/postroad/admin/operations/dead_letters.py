@@ -7,12 +7,14 @@ from contextlib import suppress
 import msgspec
 
 from postroad.admin.bodies import show_body
+from postroad.admin.vitals import vitals_of
 from postroad.core.errors import NoSuchDeadLetter
+from postroad.durable import DeadGroup as Group
 from postroad.durable import DeadLetter
 from postroad.durable.store.rows import RETRIED_HEADER
 
 from .limits import CountView, Limit
-from .office import Office
+from .office import Office, mail_changed
 from .queues import to_number
 from .table import Effect, operation
 
@@ -78,8 +80,14 @@ async def group_dead(office: Office) -> list[DeadGroup]:
             oldest_at=it.oldest_ms / 1000,
             newest_at=it.newest_ms / 1000,
         )
-        for it in await office.mail.dead_groups()
+        for it in await _groups(office)
     ]
+
+
+async def _groups(office: Office) -> list[Group]:
+    if office.is_running:
+        return await vitals_of(office.node).dead.take()
+    return await office.mail.dead_groups()
 
 
 @operation("dlq.show")
@@ -118,8 +126,10 @@ async def retry_dead(
     Those of the ids, or all of a queue, of a reason, or all there are.
     """
     if ids is None:
-        return CountView(count=await office.mail.retry_all_dead(queue, reason=reason))
-    return _counted(await office.mail.retry_some_dead(_numbers(ids)), ids)
+        count = await office.mail.retry_all_dead(queue, reason=reason)
+    else:
+        count = await office.mail.retry_some_dead(_numbers(ids))
+    return _counted(office, count, ids)
 
 
 @operation("dlq.drop", Effect.DANGER, scope="dlq.count")
@@ -131,13 +141,16 @@ async def drop_dead(
 ) -> CountView:
     """Forget dead letters: those of the ids, or all of a queue, of a reason, or all there are."""
     if ids is None:
-        return CountView(count=await office.mail.drop_all_dead(queue, reason=reason))
-    return _counted(await office.mail.drop_some_dead(_numbers(ids)), ids)
+        count = await office.mail.drop_all_dead(queue, reason=reason)
+    else:
+        count = await office.mail.drop_some_dead(_numbers(ids))
+    return _counted(office, count, ids)
 
 
-def _counted(count: int, ids: list[str]) -> CountView:
+def _counted(office: Office, count: int, ids: list[str] | None) -> CountView:
     if ids and not count:
         raise NoSuchDeadLetter(f"there is no dead letter {' or '.join(ids[:5])}")
+    mail_changed(office)
     return CountView(count=count)
 
 

@@ -15,7 +15,7 @@ from postroad.admin.troubles import CheckView, TroubleView, find_troubles, summa
 from postroad.admin.vitals import vitals_of
 from postroad.cells.pinboard import PINBOARD
 from postroad.node import Layer, Node
-from postroad.node.keys import settings_keys
+from postroad.node.keys import settings_keys, without_passwords
 
 from .cluster import members_of
 from .flows import DrainView
@@ -151,12 +151,12 @@ async def show_config(office: Office) -> list[SettingView]:
     """Every setting of this node, and where it comes from; without secrets."""
     node = office.node
     shown = []
-    for key in settings_keys().values():
+    for key in (await asyncio.to_thread(settings_keys)).values():
         value: Any = node.config
         for part in key.name.split("."):
             value = None if value is None else getattr(value, part)
         given = "default" if value == key.default else "configuration"
-        origin = getattr(node, "origins", {}).get(key.name, given)
+        origin = node.origins.get(key.name, given)
         shown.append(SettingView(key=key.name, value=key.show(value), origin=origin))
     return shown
 
@@ -173,7 +173,6 @@ async def show_logs(office: Office, limit: Limit = 100) -> list[LogView]:
 def view_node(node: Node) -> NodeView:
     """A node, as people see it."""
     vitals = vitals_of(node)
-    store = settings_keys()["mail.store"].show(node.config.store)
     return NodeView(
         name=node.name,
         cluster=node.cluster,
@@ -186,7 +185,7 @@ def view_node(node: Node) -> NodeView:
         python=platform.python_version(),
         layers=[it.value for it in node.config.node.layers],
         is_secure=node.service.is_secure,
-        store=store if node.config.has(Layer.MAIL) else None,
+        store=without_passwords(node.config.store) if node.config.has(Layer.MAIL) else None,
         memory_bytes=vitals.memory_bytes(),
         cpu_share=vitals.cpu_share(),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
+from postroad.admin.vitals import vitals_of
 from postroad.core.errors import UsageError
 from postroad.durable import StoreOperations
 from postroad.flows.operations import FlowOperations
@@ -118,3 +119,9 @@ class StoreOffice:
     async def ask(self, member: str, operation: str, params: Mapping[str, Any]) -> Any:
         """There is nobody to ask."""
         return self.node
+
+
+def mail_changed(office: Office) -> None:
+    """An operator has changed something about the mail: whoever looks next shall see it."""
+    if office.is_running:
+        vitals_of(office.node).forget_mail()

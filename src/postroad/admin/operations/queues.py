@@ -11,7 +11,7 @@ from postroad.admin.errors import NotFound, nearest
 from postroad.durable import Letter, QueueStatistics
 
 from .limits import Count, CountView, Limit
-from .office import Office
+from .office import Office, mail_changed
 from .table import Effect, operation
 
 
@@ -92,6 +92,7 @@ async def pause_queue(office: Office, queue: str) -> QueueView:
     """Hand out no more messages of a queue; they are taken in and wait."""
     await _find(office, queue)
     await office.mail.pause(queue)
+    mail_changed(office)
     return await show_queue(office, queue)
 
 
@@ -100,6 +101,7 @@ async def resume_queue(office: Office, queue: str) -> QueueView:
     """Hand out the messages of a queue again."""
     await _find(office, queue)
     await office.mail.resume(queue)
+    mail_changed(office)
     return await show_queue(office, queue)
 
 
@@ -107,7 +109,9 @@ async def resume_queue(office: Office, queue: str) -> QueueView:
 async def purge_queue(office: Office, queue: str) -> CountView:
     """Throw away all messages of a queue."""
     await _find(office, queue)
-    return CountView(count=await office.mail.purge(queue))
+    count = await office.mail.purge(queue)
+    mail_changed(office)
+    return CountView(count=count)
 
 
 @operation("queue.move", Effect.DANGER, scope="queue.show")
@@ -118,7 +122,9 @@ async def move_queue(office: Office, queue: str, to: str, limit: Count | None = 
     """
     await _find(office, queue)
     await _find(office, to)
-    return CountView(count=await office.mail.move(queue, to, limit=limit))
+    count = await office.mail.move(queue, to, limit=limit)
+    mail_changed(office)
+    return CountView(count=count)
 
 
 @operation("queue.post", Effect.CHANGE)

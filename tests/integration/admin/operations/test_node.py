@@ -78,6 +78,20 @@ async def test_everything_that_is_wrong_is_told(tmp_path: Path) -> None:
         assert (checks["flows"].status, checks["cells"].status) == ("warning", "ok")
 
 
+async def test_what_an_operator_changes_is_seen_at_once(tmp_path: Path) -> None:
+    async with operated(tmp_path) as operator:
+        await operator.do("queue.post", queue="orders", body="bad")
+        await operator.until(lambda it: it.dead == 1, "node.overview")
+        await operator.do("dlq.drop")
+        assert (await operator.do("node.overview")).dead == 0
+        assert await operator.do("dlq.groups") == []
+        await operator.do("queue.pause", queue="orders")
+        (trouble,) = (await operator.do("node.overview")).troubles
+        assert trouble.title == "queue orders is paused"
+        await operator.do("queue.resume", queue="orders")
+        assert (await operator.do("node.overview")).troubles == []
+
+
 async def test_a_node_that_finds_no_other_says_so(tmp_path: Path) -> None:
     async with operated(tmp_path, cluster={"contacts": ["127.0.0.1:1"]}) as operator:
         health = await operator.do("node.health")
