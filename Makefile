@@ -5,7 +5,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 
 ARGS          ?=
-WORKERS       ?= 2
+WORKERS       ?= 4
 BENCH         ?=
 SIM           ?=
 SEEDS         ?= 2000
@@ -21,11 +21,12 @@ CHAOS_SECONDS ?= 120
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.stamp-spark ## requests, mail, cells, services, flows and a job on Spark, with processes killed
-	@$(PY) -m examples.demo
+demo: $(VENV)/.stamp-spark ## a clearing house: five nodes and Spark, killed at work; it all adds up
+	@$(PY) -m examples.clearing
 
 # In the order of the files: those that take longest are the chaos tests, and come first.
-test: $(VENV)/.stamp-test ## run all tests (ARGS="-k name" for some)
+# More processes than a small machine has cores: half of the time tests wait for something.
+test: $(VENV)/.stamp-test $(VENV)/.stamp-classes ## run all tests (ARGS="-k name" for some)
 	@$(PY) -m pytest $(or $(ARGS),-n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0)
 
 check: $(VENV)/.stamp-check ## lint, format, types, layers, spelling
@@ -45,7 +46,7 @@ sim: $(VENV)/.stamp-test ## run seeded simulations (SIM=name SEEDS=count FIRST_S
 fuzz: $(VENV)/.stamp-fuzz ## fuzz each decoder (FUZZ_SECONDS=20 for each)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m fuzz
 
-chaos: $(VENV)/.stamp-test ## kill and pause real processes for longer (CHAOS_SECONDS=120)
+chaos: $(VENV)/.stamp-test $(VENV)/.stamp-classes ## kill and pause real processes for longer (CHAOS_SECONDS=120)
 	@POSTROAD_CHAOS_SECONDS=$(CHAOS_SECONDS) $(PY) -m pytest tests/chaos -m chaos --timeout=1800 $(ARGS)
 
 docs: $(VENV)/.stamp-docs ## build the documentation into docs/_build
@@ -64,14 +65,20 @@ $(VENV)/.stamp: pyproject.toml
 		echo "Postroad needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1); try make PYTHON=python3.11." >&2; exit 1; }
 	@echo "Preparing $(VENV)"
 	@$(PY) -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[certs]'
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[node]'
 	@touch $@
 
 # Without Spark the demo has a part less.
 $(VENV)/.stamp-spark: $(VENV)/.stamp
 	@echo "Preparing $(VENV) (spark, about 500 MB)"
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[certs,spark]' && touch $@ || \
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[node,spark]' && touch $@ || \
 		echo "Spark could not be installed; the demo goes on without it." >&2
+
+# So that Spark starts in half the time.
+$(VENV)/.stamp-classes: $(VENV)/.stamp-test
+	@echo "Preparing $(VENV) (classes of Spark)"
+	@$(PY) -m tests.servers.spark_classes $(VENV)/spark-classes.jsa 2>/dev/null && touch $@ || \
+		echo "They could not be written; tests of Spark take longer." >&2
 
 # What one group of targets needs besides, named like the extra in pyproject.toml.
 $(VENV)/.stamp-%: $(VENV)/.stamp

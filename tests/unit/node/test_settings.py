@@ -59,7 +59,11 @@ def test_a_secret_is_not_told_when_it_is_refused() -> None:
 
 
 def test_unknown_settings_are_refused_everywhere() -> None:
-    wrong: list[dict[str, Any]] = [{"nodes": {}}, {"node": {"nam": "a"}}, {"mail": {"stores": "x"}}]
+    wrong: list[dict[str, Any]] = [
+        {"nodes": {}},
+        {"node": {"called": "a"}},
+        {"mail": {"stores": "x"}},
+    ]
     for said in wrong:
         with pytest.raises(msgspec.ValidationError, match="unknown field"):
             msgspec.convert(said, NodeConfig)
