@@ -17,6 +17,7 @@ from .errors import (
     PeerFailed,
     SessionEnded,
     SessionRejected,
+    SignalsFull,
     StepFailed,
     Unrecordable,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "Session",
     "SessionEnded",
     "SessionRejected",
+    "SignalsFull",
     "Status",
     "StepFailed",
     "StepView",

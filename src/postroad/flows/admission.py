@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import tables
+from .background import LOADING_MAX
 from .definition import Definition
 from .events import Began, Event, Killed, Retried
 from .head import Head
@@ -15,6 +17,9 @@ from .slots import ACTIVE, Slots
 
 if TYPE_CHECKING:
     from .engine import Engine
+
+
+_AT_ONCE = 1_000
 
 
 class Admission:
@@ -43,31 +48,55 @@ class Admission:
                 await self._count_renamed(name, status)
 
     async def _count_renamed(self, name: str, status: Status) -> None:
-        for head in await self._engine.store.read(tables.list_idle, status, name):
+        def count(head: Head) -> None:
             definition = self._engine.assembly.definition_of(head)
             self.slots.add(name if definition is None else definition.name)
 
+        await self._for_each(status, name, count)
+
+    async def _for_each(
+        self, status: Status, name: str | None, act: Callable[[Head], None]
+    ) -> None:
+        """Do something with all flows of a status, the oldest first, however many there are."""
+        engine, after = self._engine, 0
+        while True:
+            heads = await engine.store.read(tables.list_idle, status, name, _AT_ONCE, after)
+            for head in heads:
+                await engine.background.wait_for_room(LOADING_MAX)
+                act(head)
+            if len(heads) < _AT_ONCE:
+                return
+            after = heads[-1].id
+
     async def wake_idle(self) -> None:
         """Take up those that no timer and no message wakes: there may be code for them now."""
-        engine = self._engine
-        for head in await engine.store.read(tables.list_idle, Status.PARKED):
-            if head.recoveries <= engine.config.recoveries_max:
+
+        def retry(head: Head) -> None:
+            if head.recoveries <= self._engine.config.recoveries_max:
                 self._begin(head, Retried())
+
+        await self._for_each(Status.PARKED, None, retry)
         await self.begin_held()
 
     async def begin_held(self) -> None:
         """Begin what was held back, where there is code and room for it."""
         if self.is_draining:
             return
-        for head in await self._engine.store.read(tables.list_idle, Status.HELD):
+
+        def begin(head: Head) -> None:
             self._begin(head, Began())
+
+        await self._for_each(Status.HELD, None, begin)
         for definition in self._engine.registry:
-            await self._fill(definition)
+            if definition.concurrency is not None:
+                await self._fill(definition)
+            else:
+                # They may have been queued by code that had a limit.
+                await self._for_each(Status.QUEUED, definition.name, begin)
         for name, status in await self._engine.store.read(tables.count):
             if status is Status.QUEUED and self._engine.registry.find(name) is None:
                 # Responders are known by whom they respond to: this one has another name now.
-                for head in await self._engine.store.read(tables.list_idle, status, name):
-                    self._begin(head, Began())
+                await self._for_each(status, name, begin)
 
     def _begin(self, head: Head, event: Began | Retried) -> None:
         """Begin a flow or go on with it, now or when there is room."""

@@ -49,6 +49,14 @@ class Ask:
         return f"<{type(self).__name__} {self.label}>"
 
 
+class ContinueAsNew(BaseException):
+    """Raised by code that wants to begin anew, with other arguments and no history."""
+
+    def __init__(self, arguments: bytes) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+
 class Fork:
     """Branches that run at the same time.
 

@@ -38,7 +38,7 @@ class Assembly:
     def make_machine(self, resident: Resident, head: Head, **known: Any) -> Machine:
         """The machine of a flow, with what is known of it besides its head."""
         definition = self.definition_of(head)
-        return Machine(
+        machine = Machine(
             head,
             lambda machine: self._make_code(resident, machine),
             attempts_max=self._config.attempts_max,
@@ -48,6 +48,8 @@ class Assembly:
             app="" if definition is None else definition.app,
             **known,
         )
+        machine.dialogues.signals_max = self._config.signals_max
+        return machine
 
     def _pause_ms(self, attempts: int) -> int:
         return round(self._config.retry.pause_s(attempts, random.random()) * 1000)

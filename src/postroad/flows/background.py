@@ -16,6 +16,8 @@ logger = logging.getLogger("postroad.flows")
 P = ParamSpec("P")
 T = TypeVar("T")
 
+LOADING_MAX = 1_024
+"""As many flows are read at once where there are many to read."""
 _AGAIN_S = 0.05
 _AGAIN_MAX_S = 5.0
 

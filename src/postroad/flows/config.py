@@ -22,6 +22,8 @@ class FlowsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How often the process may end while a flow comes no further; then it is parked."""
     heard_max: int = 10_000
     """Messages of a session that may wait for the code to receive them; then it fails."""
+    signals_max: int = 10_000
+    """Signals that may wait for the code of a flow to ask for them; then `signal` raises."""
     threads: int = 32
     """Functions of steps that may block at the same time."""
     keep_s: float = 24 * 3600.0

@@ -11,9 +11,9 @@ from postroad.core.errors import UsageError
 from . import requests as ask_for
 from . import values
 from .asks import Ask
-from .errors import FlowError, PeerFailed, SessionEnded, SessionRejected
+from .errors import FlowError, PeerFailed, SessionEnded, SessionRejected, SignalsFull
 from .events import Heard, KeptSignal, Signalled, Transition
-from .head import Head, Trouble
+from .head import Head, Trouble, show_id
 from .life import Status
 from .messages import Confirm, Data, End, Failed, Initial, Message, Rejection, SessionKey
 from .records import Kind, Record
@@ -42,14 +42,27 @@ class Dialogues:
         head: of the flow.
         heard_max: messages of a session that may wait for the code.
         app: the application its code belongs to.
+
+    Attributes:
+        signals_max: how many may wait for the code.
     """
 
-    __slots__ = ("_app", "_head", "_heard_max", "_signals", "has_kept", "opened", "sessions")
+    __slots__ = (
+        "_app",
+        "_head",
+        "_heard_max",
+        "_signals",
+        "has_kept",
+        "opened",
+        "sessions",
+        "signals_max",
+    )
 
     def __init__(self, head: Head, heard_max: int, app: str = "") -> None:
         self._head = head
         self._app = app
         self._heard_max = heard_max
+        self.signals_max = 10_000
         self.sessions: dict[int, SessionEnd] = {}
         self._signals: dict[str, deque[KeptSignal]] = {}
         # How many were opened, in this run of the code and those before.
@@ -137,8 +150,14 @@ class Dialogues:
         end.heard.append(Kept(failed))
         transition.keeps.append((end.number, end.heard[-1]))
 
-    def hear_signal(self, event: Signalled, transition: Transition) -> None:
-        """Keep a signal until the code asks for it."""
+    def hear_signal(self, event: Signalled, transition: Transition, *, is_wanted: bool) -> None:
+        """Keep a signal until the code asks for it; raises SignalsFull if too many wait."""
+        # What the code waits for does not have to wait itself.
+        if not is_wanted and sum(map(len, self._signals.values())) >= self.signals_max:
+            raise SignalsFull(
+                f"{self.signals_max} signals wait for flow {show_id(self._head.id)} already: try "
+                f"again when it has asked for some, and see that it asks for {event.name!r}"
+            )
         signal = KeptSignal(event.name, event.payload)
         self._signals.setdefault(event.name, deque()).append(signal)
         transition.signals.append(signal)
@@ -159,7 +178,12 @@ class Dialogues:
             return self._find_received(ask, transition)
         if isinstance(ask, ask_for.Signal):
             waiting = self._signals.get(ask.name)
-            return self._take_signal(waiting.popleft(), transition) if waiting else None
+            if not waiting:
+                return None
+            signal = waiting.popleft()
+            if not waiting:
+                del self._signals[ask.name]
+            return self._take_signal(signal, transition)
         if isinstance(ask, ask_for.Info):
             return _find_info(ask.ends[0])
         return None

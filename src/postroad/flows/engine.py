@@ -34,7 +34,7 @@ from . import tables
 from .admission import Admission
 from .alarm import Alarm, now_ms
 from .assembly import Assembly
-from .background import Background, read_patiently
+from .background import LOADING_MAX, Background, read_patiently
 from .commit import FlowCommit
 from .config import FlowsConfig
 from .definition import Registry
@@ -72,7 +72,6 @@ _BROKEN_FIRST_S = 0.05
 _BROKEN_MAX_S = 5.0
 # Code that runs longer than this at a time is complained about.
 _SLOW_S = 1.0
-_LOADING_MAX = 1_024
 _PIN_AGAIN_S = 0.001
 _EVICTED_AT_ONCE = 16
 
@@ -173,7 +172,7 @@ class Engine:
 
     async def _wake(self, id: int) -> None:
         """Take up a flow whose time has come; those in memory have timers of their own."""
-        await self.background.wait_for_room(_LOADING_MAX)
+        await self.background.wait_for_room(LOADING_MAX)
         if id not in self.residents:
             self.tell(id, Woke())
 

@@ -14,12 +14,13 @@ PostroadError
 ├── FlowParked                            the process died too often while the flow ran
 ├── NoSuchFlow (LookupError)
 ├── NoSuchSchedule (LookupError)
+├── SignalsFull (UsageError)              too many signals wait for the flow
 └── Draining                              no new flows are begun now
 """
 
 from __future__ import annotations
 
-from postroad.core.errors import PostroadError
+from postroad.core.errors import PostroadError, UsageError
 
 
 class FlowError(PostroadError):
@@ -132,6 +133,13 @@ class NoSuchSchedule(PostroadError, LookupError):
     """No schedule has that name."""
 
     code = 9610
+
+
+class SignalsFull(UsageError):
+    """As many signals wait for the flow as may; try again when its code has asked for some."""
+
+    code = 9620
+    retryable = True
 
 
 class Draining(PostroadError):

@@ -15,9 +15,9 @@ from postroad.durable.config import Retry
 
 from . import requests as ask_for
 from . import values
-from .asks import Ask, Fork
+from .asks import Ask, ContinueAsNew, Fork
 from .head import show_id
-from .machine import ContinueAsNew, Machine
+from .machine import Machine
 from .session import PeerInfo, SessionEnd
 from .transactions import FlowTransaction
 

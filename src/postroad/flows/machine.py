@@ -13,7 +13,7 @@ from postroad.core.errors import UsageError
 
 from . import requests as ask_for
 from . import values, waiting
-from .asks import NOTHING, Ask, Outcome
+from .asks import NOTHING, Ask, ContinueAsNew, Outcome
 from .code import Code
 from .dialogues import Dialogues, Silence
 from .errors import FlowError, FlowKilled, FlowMismatch, FlowTimeout
@@ -50,14 +50,6 @@ _LIFE: dict[type, Happening] = {
     Paused: Happening.PAUSE,
     Resumed: Happening.RESUME,
 }
-
-
-class ContinueAsNew(BaseException):
-    """Raised by code that wants to begin anew, with other arguments and no history."""
-
-    def __init__(self, arguments: bytes) -> None:
-        super().__init__()
-        self.arguments = arguments
 
 
 class Machine:
@@ -149,7 +141,8 @@ class Machine:
         elif isinstance(event, StatementDone):
             self._on_statement_done(event)
         elif isinstance(event, Signalled):
-            self.dialogues.hear_signal(event, transition)
+            is_wanted = self.code is not None and waiting.wants_signal(self.code, event.name)
+            self.dialogues.hear_signal(event, transition, is_wanted=is_wanted)
         elif isinstance(event, Admitted):
             self._on_admitted(event)
         elif isinstance(event, Loaded):

@@ -206,7 +206,11 @@ class FlowOperations(ABC):
         await done
 
     async def signal(self, id: str, name: str, value: Any = None) -> None:
-        """Send a signal to a flow; it waits there until the code asks for it."""
+        """Send a signal to a flow; it waits there until the code asks for it.
+
+        Raises:
+            SignalsFull: `signals_max` of them wait there already.
+        """
         if not is_name(name):
             raise UsageError(f"no signal can be called {name!r}: 1 to 200 characters")
         await self._tell(id, Signalled(name, values.encode(value, f"signal {name!r}")))

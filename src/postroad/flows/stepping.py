@@ -79,6 +79,15 @@ class Stepping:
             if not tasks:
                 del self._tasks[id]
 
+    @property
+    def running(self) -> int:
+        """Functions that run now."""
+        return sum(map(len, self._tasks.values()))
+
+    def hold(self) -> None:
+        """Call no more functions; those that run come to their end."""
+        self._is_closed = True
+
     async def close(self) -> None:
         """Stop what runs; it is run again when its flow goes on."""
         self._is_closed = True

@@ -323,13 +323,13 @@ def next_due_ms(database: Database, now_ms: int) -> int | None:
 
 
 def list_idle(
-    database: Database, status: Status, name: str | None = None, limit: int = 10_000
+    database: Database, status: Status, name: str | None, limit: int, after: int = 0
 ) -> list[Head]:
-    """Flows of a status that no timer wakes, the oldest first."""
+    """Flows of a status that no timer wakes, the oldest first; `after` continues a list."""
     only, parameters = ("", ()) if name is None else (" AND name = ?", (name,))
     rows = database.execute(
-        f"SELECT {_HEAD} FROM postroad_flows WHERE status = ?{only} ORDER BY id LIMIT ?",
-        (status.value, *parameters, limit),
+        f"SELECT {_HEAD} FROM postroad_flows WHERE status = ? AND id > ?{only} ORDER BY id LIMIT ?",
+        (status.value, after, *parameters, limit),
     )
     return [_read_head(row) for row in rows]
 

@@ -30,6 +30,11 @@ def is_at_work(code: Code) -> bool:
     return any(isinstance(it, ask_for.Step | ask_for.Statement) for it in asked_by(code))
 
 
+def wants_signal(code: Code, name: str) -> bool:
+    """Whether it waits for a signal of that name."""
+    return any(isinstance(it, ask_for.Signal) and it.name == name for it in asked_by(code))
+
+
 def find_due_ms(code: Code) -> int | None:
     """When it must be looked at, if nothing happens before."""
     due_ms = (

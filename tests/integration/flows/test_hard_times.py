@@ -10,12 +10,15 @@ import pytest
 from postroad.core.errors import PostroadError, UsageError
 from postroad.durable import MemoryDisk, MemoryStore, Transaction
 from postroad.flows import (
+    Definition,
     Flow,
     Flows,
     PeerFailed,
     Session,
     SessionEnded,
+    SignalsFull,
     Status,
+    admission,
     flow,
     responds_to,
 )
@@ -260,3 +263,86 @@ async def test_whoever_stops_waiting_changes_nothing(nodes: FlowNodes) -> None:
         await first
     await alpha.flows.signal(handle.id, "go", 1)
     assert await asyncio.wait_for(second, 10) == 1
+
+
+async def test_signals_that_nobody_asks_for_are_refused_at_last(nodes: FlowNodes) -> None:
+    @flow
+    async def hoard(flow: Flow) -> list[int]:
+        await flow.signal("go", bool)
+        return [await flow.signal("number", int) for _ in range(3)]
+
+    alpha = await nodes.start("alpha", hoard, signals_max=3)
+    handle = await alpha.begin(hoard)
+    for number in range(3):
+        await alpha.flows.signal(handle.id, "number", number)
+    await alpha.restart_flows()
+    for name in ("number", "other"):
+        with pytest.raises(SignalsFull, match=f"3 signals wait for flow {handle.id} already"):
+            await alpha.flows.signal(handle.id, name, 3)
+    # What it waits for is not one of them.
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == [0, 1, 2]
+
+
+# More flows than are read at once.
+
+MANY = 5
+
+
+def make_task(concurrency: int | None, *, is_broken: bool = False) -> Definition[[int], int]:
+    @flow(name="task", concurrency=concurrency)
+    async def task(flow: Flow, number: int) -> int:
+        if is_broken:
+            raise LookupError("nobody knows")
+        return number
+
+    return task
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "_AT_ONCE", 2)
+
+
+@pytest.mark.usefixtures("few_at_once")
+async def test_all_flows_that_are_parked_are_tried_again_by_the_next_start(
+    nodes: FlowNodes,
+) -> None:
+    broken = make_task(None, is_broken=True)
+    alpha = await nodes.start("alpha", broken)
+    handles = [await alpha.begin(broken, number) for number in range(MANY)]
+    await alpha.until_listed("task", Status.PARKED, MANY)
+    await alpha.restart_flows(make_task(None))
+    assert [await alpha.result(it.id) for it in handles] == list(range(MANY))
+
+
+@pytest.mark.usefixtures("few_at_once")
+async def test_all_flows_that_were_queued_begin_when_there_is_no_limit_any_more(
+    nodes: FlowNodes,
+) -> None:
+    @flow(name="task", concurrency=1)
+    async def wait(flow: Flow, number: int) -> int:
+        await flow.sleep(3600)
+        return number
+
+    alpha = await nodes.start("alpha", wait)
+    _, *queued = [await alpha.begin(wait, number) for number in range(MANY + 1)]
+    await alpha.until_listed("task", Status.QUEUED, MANY)
+    await alpha.restart_flows(make_task(None))
+    assert [await alpha.result(it.id) for it in queued] == list(range(1, MANY + 1))
+
+
+@pytest.mark.usefixtures("few_at_once")
+async def test_all_flows_that_were_held_begin_when_the_node_begins_flows_again(
+    nodes: FlowNodes,
+) -> None:
+    alpha, beta = await nodes.pair(listen, speak)
+    await beta.flows.drain(timeout=0)
+    handles = [await alpha.begin(listen, "beta") for _ in range(MANY)]
+    held = await beta.until_listed("speak", Status.HELD, MANY)
+    await beta.flows.undrain()
+    for it in held:
+        await beta.until(it.id, Status.RUNNING)
+        await beta.flows.signal(it.id, "go", True)
+    for handle in handles:
+        assert await alpha.result(handle.id) == ["from beta"]

@@ -317,9 +317,10 @@ async def test_flows_by_status_and_name(desk: Desk) -> None:
         make_head(3, status=Status.PARKED),
         make_head(4, status=Status.QUEUED),
     )
-    assert [it.id for it in await desk.do(tables.list_idle, Status.QUEUED)] == [1, 2, 4]
+    assert [it.id for it in await desk.do(tables.list_idle, Status.QUEUED, None, 9)] == [1, 2, 4]
     assert [it.id for it in await desk.do(tables.list_idle, Status.QUEUED, "pay", 1)] == [1]
-    assert await desk.do(tables.list_idle, Status.HELD) == []
+    assert [it.id for it in await desk.do(tables.list_idle, Status.QUEUED, "pay", 9, 1)] == [4]
+    assert await desk.do(tables.list_idle, Status.HELD, None, 9) == []
     assert await desk.do(tables.count) == {
         ("pay", Status.QUEUED): 2,
         ("buy", Status.QUEUED): 1,
