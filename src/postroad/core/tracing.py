@@ -234,9 +234,7 @@ class Span:
         if self.end_ns:
             return
         if error is not None:
-            self.error = f"{type(error).__name__}: {error}"
-            code = getattr(error, "code", 0)
-            self.code = code if isinstance(code, int) else 0
+            self.error, self.code = _tell(error)
         self.tracer.end(self)
 
     def fail(self, text: str, code: int = 0) -> None:
@@ -268,6 +266,16 @@ class Span:
     def __repr__(self) -> str:
         state = "under way" if not self.end_ns else "failed" if self.error else "ended"
         return f"<Span {self.name} of {self.layer} {state}>"
+
+
+def _tell(error: BaseException) -> tuple[str, int]:
+    """An error in words, and its code; whatever users raise, telling of it must not."""
+    try:
+        code = getattr(error, "code", 0)
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__, 0
+    return text, code if isinstance(code, int) else 0
 
 
 class Inside:

@@ -276,8 +276,10 @@ class AcceptedLink(Link):
         self.replies_sent += 1
         payload = answer.payload[: self.machine.send_bytes_max]
         self.machine.reply(id, answer.status, payload, answer.code, answer.retryable)
-        if len(answer.payload) >= LARGE_BYTES:
-            self._has_large = True
+        self._queued_bytes += len(payload) + FRAME_BYTES
+        is_large = len(answer.payload) >= LARGE_BYTES
+        self._has_large |= is_large
+        if is_large or self._queued_bytes > QUEUED_BYTES_MAX:
             self._flush()
 
     def _warn_of_failure(self, request: Request, answer: Answer) -> None:

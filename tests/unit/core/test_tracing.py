@@ -236,6 +236,20 @@ def test_an_error_is_noted_with_its_code(ledger: Ledger) -> None:
     assert (span.error, span.code) == ("UsageError: it broke", UsageError.code)
 
 
+class Unprintable(Exception):
+    """Its text cannot be told."""
+
+    code = "none"
+
+    def __str__(self) -> str:
+        raise ValueError("not even this")
+
+
+def test_an_error_that_cannot_be_told(ledger: Ledger) -> None:
+    tracing.outgoing("net", "x", node="alpha").end(Unprintable())
+    assert [(it.error, it.code) for it in ledger.ended] == [("Unprintable", 0)]
+
+
 def test_a_span_ends_once(ledger: Ledger) -> None:
     span = tracing.outgoing("net", "x", node="alpha")
     span.end()
