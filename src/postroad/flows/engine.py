@@ -91,7 +91,7 @@ class Engine:
         self.writing = Writing(mail)
         self.assembly = Assembly(registry, config, self.writing.payload_max)
         self.results = Results()
-        self._stepping = Stepping(self)
+        self.stepping = Stepping(self)
         self._alarm = Alarm(self.store, self._wake)
         self.background = Background()
         self._next_id = itertools.count(1).__next__
@@ -120,7 +120,7 @@ class Engine:
         """Put everything away; all that was done is committed by the store."""
         self._is_closed = True
         await self._alarm.close()
-        await self._stepping.close()
+        await self.stepping.close()
         await self.background.close()
         for resident in list(self.residents.values()):
             self._refuse(self._forget(resident), NotRunning("the flows of this node are stopped"))
@@ -189,7 +189,7 @@ class Engine:
         # Not the time on the wall: others may have had the processor meanwhile.
         began = time.thread_time()
         try:
-            transition = self._stepping.context.copy().run(machine.handle, event, now_ms())
+            transition = self.stepping.context.copy().run(machine.handle, event, now_ms())
         except UsageError as error:
             # What an operator wants cannot happen to it now.
             self.admission.release(resident.id)
@@ -203,7 +203,7 @@ class Engine:
         if time.thread_time() - began > _SLOW_S:
             self._complain(machine)
         if isinstance(event, StepDone | StepRaised):
-            self._stepping.forget(resident.id, event.position)
+            self.stepping.forget(resident.id, event.position)
         HANDLED.reach(flow=resident.id, event=event)
         if tx is not None and not transition.is_step_kept:
             tx.undo()
@@ -216,7 +216,7 @@ class Engine:
         self._commit(resident, machine, transition, done, tx)
         if transition.statement is not None:
             assert isinstance(transition.statement, Statement)
-            self._stepping.run_statement(resident, transition.statement)
+            self.stepping.run_statement(resident, transition.statement)
         elif transition.concludes is not None:
             self._catch_up(resident)
 
@@ -258,14 +258,14 @@ class Engine:
         tx: Transaction | None = None,
     ) -> None:
         for position in transition.cancels:
-            self._stepping.cancel(resident.id, position)
+            self.stepping.cancel(resident.id, position)
         self._set_timer(resident, machine)
         if transition.is_empty and tx is None:
             # What is to be run waits for what is under way.
             if resident.newest is not None:
                 resident.newest.runs += transition.runs
             else:
-                self._stepping.start(resident.id, transition.runs)
+                self.stepping.start(resident.id, transition.runs)
             resolve(done)
             return
 
@@ -312,7 +312,7 @@ class Engine:
             self.results.tell(unit.head)
         else:
             # Some may have come to their end meanwhile: a flow that was read again asks for all.
-            self._stepping.start(resident.id, resident.still_asked(unit.runs))
+            self.stepping.start(resident.id, resident.still_asked(unit.runs))
             if unit.transition.is_new and unit.head.status is Status.QUEUED:
                 self.admission.fill(unit.head.name)
             self._look_after(resident)
@@ -341,7 +341,7 @@ class Engine:
         resident.undo()
         if resident.machine is not None:
             resident.machine.drop_code()
-        self._stepping.cancel_all(resident.id)
+        self.stepping.cancel_all(resident.id)
         if resident.pending or self.residents.get(resident.id) is not resident:
             return
         if resident.machine is not None:
@@ -433,7 +433,7 @@ class Engine:
     def _evict_some(self) -> None:
         """Make room: those that nothing has happened to for longest leave."""
         for resident in list(itertools.islice(self.residents.values(), _EVICTED_AT_ONCE)):
-            if resident.is_idle and not self._stepping.has_any(resident.id):
+            if resident.is_idle and not self.stepping.has_any(resident.id):
                 self._forget(resident)
             else:
                 self.residents.move_to_end(resident.id)

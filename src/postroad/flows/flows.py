@@ -321,7 +321,7 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         stepping.hold()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
-        while stepping.running and loop.time() < until:
+        while stepping.running and loop.time() < until:  # noqa: ASYNC110  # As `drain` does.
             await asyncio.sleep(_DRAIN_LOOK_S)
         return stepping.running
 

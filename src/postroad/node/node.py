@@ -254,7 +254,7 @@ class Node(Lifecycle):
         await asyncio.gather(*(self.mail.stop_consuming(it, timeout) for it in queues))
         if not self.config.has(Layer.FLOWS):
             return 0
-        return await self.flows.drain(max(0.0, ends_s - time.monotonic()))
+        return await self.flows.wind_down(max(0.0, ends_s - time.monotonic()))
 
     def ask_to_stop(self) -> None:
         """Have whoever runs this node as a process stop it, as at SIGTERM."""

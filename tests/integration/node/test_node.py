@@ -238,3 +238,35 @@ async def test_tells_of_its_start(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 def test_layers_are_named_as_in_the_file() -> None:
     assert [it.value for it in Layer] == ["cluster", "cells", "mail", "services", "flows"]
+
+
+async def test_draining_waits_for_steps_and_not_for_flows_that_wait(tmp_path: Path) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def work() -> str:
+        began.set()
+        await may_end.wait()
+        return "worked"
+
+    @flow
+    async def sleep_long(flow: Flow) -> None:
+        await flow.sleep(3600)
+
+    @flow
+    async def work_twice(flow: Flow) -> list[str]:
+        return [await flow.step(work), await flow.step(work)]
+
+    app = App(flows=[sleep_long, work_twice])
+    async with Node(config_of(tmp_path), app) as node:
+        await node.flows.begin(sleep_long)
+        begun = await node.flows.begin(work_twice)
+        await began.wait()
+        assert await node.drain(0.1) == 1
+        may_end.set()
+        assert await node.drain(10.0) == 0
+        began.clear()
+    async with Node(config_of(tmp_path), app) as node:
+        handle = await node.flows.handle(begun.id)
+        assert await handle.result(10.0) == ["worked", "worked"]
+        # The first one was not done again.
+        assert len(await node.flows.history(begun.id)) == 2
