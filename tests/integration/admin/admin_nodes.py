@@ -132,7 +132,7 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
-    writer.close()
+    writer.transport.abort()
     try:
         await writer.wait_closed()
     except OSError:

@@ -183,13 +183,15 @@ async def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
         # More answers than buffers hold, of which none is read.
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        async with asyncio.timeout(30.0):
-            with pytest.raises(ConnectionError):
-                while True:
-                    writer.write(request * 100)
-                    await writer.drain()
-                    await asyncio.sleep(0.01)
-        await hang_up(writer)
+        try:
+            async with asyncio.timeout(30.0):
+                with pytest.raises(ConnectionError):
+                    while True:
+                        writer.write(request * 100)
+                        await writer.drain()
+                        await asyncio.sleep(0.01)
+        finally:
+            await hang_up(writer)
         assert (await node.ask("/livez")).status == 200
 
 

@@ -148,9 +148,11 @@ async def test_a_watcher_that_does_not_read_is_dropped(tmp_path: Path) -> None:
             b" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
         )
         watch = watch_of(node)
-        await eventually(lambda: watch.watchers == 1, "it watches")
-        await eventually(lambda: watch.watchers == 0, "it is dropped", 20.0)
-        await hang_up(writer)
+        try:
+            await eventually(lambda: watch.watchers == 1, "it watches")
+            await eventually(lambda: watch.watchers == 0, "it is dropped", 20.0)
+        finally:
+            await hang_up(writer)
 
 
 async def test_stop_ends_streams(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from postroad.admin.client import find_nodes
 from postroad.admin.serving import AdminServer
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
 from postroad.node import Node
-from tests.integration.admin.admin_nodes import Served, config_of, served
+from tests.integration.admin.admin_nodes import TOKEN, Served, config_of, connect, hang_up, served
 
 pytestmark = pytest.mark.integration
 
@@ -103,6 +103,29 @@ async def test_it_leaves_signals_alone(tmp_path: Path) -> None:
     async with served(tmp_path):
         assert [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)] == before
     assert [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+async def test_stop_does_not_wait_for_clients_that_do_not_read(tmp_path: Path) -> None:
+    async with served(tmp_path) as node:
+        for _ in range(600):
+            await node.node.mail.post("alpha", "large", b"x" * 16_000)
+        reader, writer = await connect(node.admin.url)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(
+            b"GET /api/v1/queue/peek?queue=large&limit=1000 HTTP/1.1\r\nHost: localhost\r\n"
+            b"Authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
+        )
+        await writer.drain()
+        assert (await node.ask("/livez")).status == 200
+        try:
+            # The timeout of requests is much longer.
+            async with asyncio.timeout(15.0):
+                await node.admin.stop()
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await reader.readexactly(600 * 16_000)
+        finally:
+            await hang_up(writer)
 
 
 async def test_stop_twice_and_without_a_start(tmp_path: Path) -> None:

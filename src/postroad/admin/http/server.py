@@ -19,7 +19,8 @@ from postroad.node.settings import AdminSettings
 from .connection import Bounds, bounded
 
 _HANDSHAKE_S_MAX = 10.0
-_GRACE_S = 2
+_GRACE_S = 2.0
+_POLL_S = 0.01
 _BACKLOG = 512
 
 
@@ -59,7 +60,6 @@ class HttpServer(Lifecycle):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=_GRACE_S,
         )
         _quieten(logging.getLogger("uvicorn.error"))
         self._server = _Server(config, context, self._settings.request_timeout_s)
@@ -117,6 +117,23 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._ending.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let answers that were begun end; whoever does not take them in time is cut off."""
+        for server in self.servers:
+            server.close()
+        for connection in [*self.server_state.connections]:
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE_S):
+                while self.server_state.connections:  # noqa: ASYNC110 - uvicorn tells nobody
+                    await asyncio.sleep(_POLL_S)
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
+        if self.server_state.tasks:
+            await asyncio.wait([*self.server_state.tasks], timeout=_GRACE_S)
+        for task in [*self.server_state.tasks]:
+            task.cancel()
 
     async def wait_started(self, serving: asyncio.Task[None]) -> None:
         """Wait until it listens; raises what prevented it."""
