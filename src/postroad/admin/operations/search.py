@@ -10,6 +10,7 @@ from postroad.admin.jobs import jobs_of
 from postroad.core.errors import PostroadError
 from postroad.durable import DeadLetter
 from postroad.node import Layer, Node
+from postroad.node.tracing import SpanRecord
 
 from .cluster import members_of
 from .limits import Limit
@@ -59,7 +60,7 @@ def _hits(kind: str, noun: str, named: Iterable[tuple[str, str]]) -> Iterator[Hi
 
 async def _everything(office: Office, text: str) -> AsyncIterator[HitView]:
     if office.is_running:
-        async for it in _of_node(office, office.node):
+        async for it in _of_node(office, office.node, text):
             yield it
     if not office.is_running or office.node.config.has(Layer.MAIL):
         async for it in _of_mail(office, text):
@@ -69,7 +70,13 @@ async def _everything(office: Office, text: str) -> AsyncIterator[HitView]:
             yield it
 
 
-async def _of_node(office: Office, node: Node) -> AsyncIterator[HitView]:
+def _traces(spans: list[SpanRecord]) -> Iterator[HitView]:
+    if spans:
+        title = f"{spans[0].name}, and {len(spans) - 1} more spans"
+        yield HitView(kind="trace", id=spans[0].trace_id, title=title, noun="trace")
+
+
+async def _of_node(office: Office, node: Node, text: str) -> AsyncIterator[HitView]:
     members = ((it.name, f"{it.name} at {it.address}") for it in members_of(node))
     for it in _hits("node", "cluster", members):
         yield it
@@ -87,6 +94,9 @@ async def _of_node(office: Office, node: Node) -> AsyncIterator[HitView]:
             yield it
     if node.config.has(Layer.FLOWS):
         for it in _hits("flow definition", "flow", ((it.name, "") for it in node.flows.registry)):
+            yield it
+    if node.recorder is not None:
+        for it in _traces(node.recorder.spans(text)):
             yield it
     jobs = [(it.name, it.path) for it in await jobs_of(node)]
     for it in _hits("job", "pipeline", jobs):

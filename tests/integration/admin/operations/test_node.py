@@ -213,6 +213,8 @@ async def test_a_trace_over_two_nodes(tmp_path: Path) -> None:
             lambda it: {span.node for span in it} == {"alpha", "beta"}, "trace.show", id=trace.id
         )
         assert {it.trace_id for it in spans} == {trace.id}
+        (hit,) = await alpha.do("search.find", text=trace.id)
+        assert (hit.kind, hit.id, hit.noun) == ("trace", trace.id, "trace")
         ids = {it.span_id for it in spans}
         assert all(it.parent_id is None or it.parent_id in ids for it in spans)
         here = await beta.do("trace.show", id=trace.id, here=True)
