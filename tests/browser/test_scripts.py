@@ -51,6 +51,47 @@ def test_scripts_are_short_and_make_no_markup_of_data(path: Path) -> None:
     assert not _FOREIGN.search(text), "it must work offline"
 
 
+# Text upon ground, as the styles have it.
+INKS = {
+    "ink": ("ground", "surface", "raised"),
+    "muted": ("ground", "surface", "raised"),
+    "accent": ("ground", "surface"),
+    "on-accent": ("accent",),
+    "ok": ("ok-ground",),
+    "warning": ("warning-ground", "surface"),
+    "failing": ("failing-ground", "surface"),
+}
+CONTRAST_MIN = 4.5
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_text_can_be_read_upon_its_ground(scheme: int) -> None:
+    text = (STATIC / "css/base.css").read_text()
+    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", text)
+    colours = {name: pair[scheme] for name, *pair in found}
+    weak = [
+        (ink, ground, round(ratio, 2))
+        for ink, grounds in INKS.items()
+        for ground in grounds
+        if (ratio := contrast(colours[ink], colours[ground])) < CONTRAST_MIN
+    ]
+    assert weak == []
+
+
+def contrast(one: str, other: str) -> float:
+    """How far apart two colours are, as WCAG 2 measures it: from 1 to 21."""
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        it / 12.92 if it <= 0.04045 else ((it + 0.055) / 1.055) ** 2.4 for it in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
 def test_the_page_has_nothing_inline() -> None:
     text = (STATIC / "index.html").read_text()
     assert not re.search(r"<style|\bstyle=|\bon\w+=|<script(?![^>]*\bsrc=)", text)

@@ -12,6 +12,13 @@ import { tell, tellProblem } from "./toast.js";
 
 export const READ_ONLY = "Your token may look, but not change anything";
 
+/** What was begun and has not been answered. */
+const underWay = new Set();
+
+function keyOf(view, doing) {
+  return JSON.stringify([view.node, doing.operation, doing.params]);
+}
+
 /**
  * @typedef {object} Doing
  * @property {string} operation
@@ -49,7 +56,8 @@ export function actionButton(view, doing) {
   const label = doing.label || labelOf(doing.operation);
   const isDanger = effectOf(doing.operation) === "danger";
   const isForbidden = effectOf(doing.operation) !== "read" && !mayChange();
-  const reason = isForbidden ? READ_ONLY : doing.reason;
+  const isUnderWay = underWay.has(keyOf(view, doing));
+  const reason = isForbidden ? READ_ONLY : isUnderWay ? "It is being done" : doing.reason;
   const kind = isDanger ? "danger" : doing.kind || "plain";
   return h(
     "span.split",
@@ -61,6 +69,7 @@ export function actionButton(view, doing) {
         disabled: Boolean(reason),
         title: reason || null,
         "data-operation": doing.operation,
+        "aria-busy": isUnderWay ? "true" : null,
         onclick: () => perform(view, doing),
       },
       label,
@@ -93,6 +102,9 @@ export async function perform(view, doing) {
     if (values === null) return;
     params = { ...params, ...values };
   }
+  const key = keyOf(view, doing);
+  underWay.add(key);
+  view.update();
   try {
     const result = await call(operation, params, { node: view.node });
     const said = doing.says ? doing.says(result) : "";
@@ -100,6 +112,8 @@ export async function perform(view, doing) {
     doing.done?.(result, params);
   } catch (error) {
     tellProblem(error);
+  } finally {
+    underWay.delete(key);
   }
   view.update();
 }

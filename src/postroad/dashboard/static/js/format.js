@@ -40,6 +40,11 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
+/** How long ago that was. */
+export function since(at) {
+  return at === null || at === undefined ? "–" : span(Math.max(0, Date.now() / 1000 - at));
+}
+
 export function milliseconds(value) {
   if (value === null || value === undefined) return "–";
   return value < 10 ? `${Number(value).toFixed(2)} ms` : span(value / 1000);

@@ -17,7 +17,7 @@ import queues from "./pages/queues.js";
 import search from "./pages/search.js";
 import services from "./pages/services.js";
 import traces from "./pages/traces.js";
-import { empty } from "./pieces.js";
+import { empty, trouble } from "./pieces.js";
 import { link, readRoute } from "./router.js";
 import { getToken, setToken, showTheme, takeTokenFromAddress } from "./session.js";
 import { login, shell } from "./shell.js";
@@ -172,8 +172,23 @@ function draw() {
   render(document.getElementById("shell"), shell(view, PAGES));
   render(
     document.getElementById("main"),
-    h("div.page", { key: place, "data-page": route.page }, page ? page.draw(view) : lostPage(route)),
+    h("div.page", { key: place, "data-page": route.page }, content(view, page)),
   );
+}
+
+/** What a page shows; if it cannot make sense of the node, the frame around it still works. */
+function content(view, page) {
+  if (page === undefined) return lostPage(view.route);
+  try {
+    return page.draw(view);
+  } catch (error) {
+    console.error(error);
+    return trouble({
+      title: "This page cannot be drawn",
+      message: String(error),
+      next: "look at another page, or use the command: postroad node overview",
+    });
+  }
 }
 
 function watch(view, page) {

@@ -28,7 +28,7 @@ const KIND_OF_STATUS = {
   killed: "failing",
   lost: "failing",
   error: "failing",
-  hospital: "failing",
+  critical: "failing",
 };
 
 /** A word with a colour and a dot; the word alone says all. */

@@ -22,7 +22,7 @@ export default {
     if (id !== undefined) return [["dlq.show", { id }]];
     return [
       ["dlq.groups", {}],
-      ["dlq.ls", filterOf(view, { limit: SHOWN })],
+      ["dlq.ls", pageOf(view)],
     ];
   },
   draw: (view) => {
@@ -34,6 +34,12 @@ export default {
 function filterOf(view, more = {}) {
   const { queue, reason } = view.route.query;
   return { ...(queue && { queue }), ...(reason && { reason }), ...more };
+}
+
+/** Which of them are shown: so many, after the last one of the page before. */
+function pageOf(view) {
+  const { after } = view.route.query;
+  return filterOf(view, { ...(after && { after }), limit: SHOWN });
 }
 
 function listPage(view) {
@@ -88,15 +94,21 @@ function groupTable(view, groups) {
 }
 
 function letters(view, filter, total) {
-  const params = { ...filter, limit: SHOWN };
+  const params = pageOf(view);
   return shown(view, "dlq.ls", params, (rows) => {
     const table = letterTable(rows, params);
     const picked = pickedOf(view, table);
     return [
       h("div.buttons", null, buttons(view, table, picked, filter, total)),
-      total > rows.length &&
-        h("p.muted", null, `The first ${count(rows.length)} of ${count(total)} are shown.`),
       tableOf(view, table),
+      h(
+        "p.pager",
+        null,
+        total > rows.length && h("span.muted", null, `${count(rows.length)} of ${count(total)} are shown.`),
+        params.after && h("a", { href: link("dead", [], filter) }, "First"),
+        rows.length === SHOWN &&
+          h("a", { href: link("dead", [], { ...filter, after: rows.at(-1).id }) }, "More"),
+      ),
     ];
   });
 }

@@ -46,8 +46,13 @@ export default {
 };
 
 function filterOf(view) {
-  const { status, name } = view.route.query;
-  return { ...(status && { status }), ...(name && { name }), limit: SHOWN };
+  const { status, name, before } = view.route.query;
+  return {
+    ...(status && { status }),
+    ...(name && { name }),
+    ...(before && { before }),
+    limit: SHOWN,
+  };
 }
 
 function listPage(view) {
@@ -93,7 +98,7 @@ function flows(view) {
   const params = filterOf(view);
   return [
     filters(view),
-    shown(view, "flow.ls", params, (rows) =>
+    shown(view, "flow.ls", params, (rows) => [
       tableOf(view, {
         name: "flows",
         operation: "flow.ls",
@@ -107,8 +112,20 @@ function flows(view) {
           "postroad flow definitions",
         ),
       }),
-    ),
+      pager(params, rows),
+    ]),
   ];
+}
+
+/** The way to older flows, and back. */
+function pager({ limit, before, ...query }, rows) {
+  const older = { ...query, before: rows.at(-1)?.id };
+  return h(
+    "p.pager",
+    null,
+    before && h("a", { href: link("flows", [], query) }, "Newest"),
+    rows.length === limit && h("a", { href: link("flows", [], older) }, "Older"),
+  );
 }
 
 function filters(view) {
@@ -123,7 +140,7 @@ function filters(view) {
       "Status ",
       h(
         "select",
-        { value: status, onchange: (event) => replaceQuery({ status: event.target.value }) },
+        { value: status, onchange: (event) => replaceQuery({ status: event.target.value, before: "" }) },
         h("option", { value: "" }, "any"),
         STATUSES.map((it) =>
           h("option", { key: it, value: it }, counts[it] ? `${it} (${count(counts[it])})` : it),
@@ -138,7 +155,7 @@ function filters(view) {
         type: "text",
         value: name,
         placeholder: "exactly",
-        onchange: (event) => replaceQuery({ name: event.target.value.trim() }),
+        onchange: (event) => replaceQuery({ name: event.target.value.trim(), before: "" }),
       }),
     ),
   );

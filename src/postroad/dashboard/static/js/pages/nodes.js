@@ -2,7 +2,7 @@
 
 import { actionButton } from "../act.js";
 import { h } from "../dom.js";
-import { bytes, count, milliseconds, span, time } from "../format.js";
+import { bytes, count, milliseconds, since, time } from "../format.js";
 import { badge, codeLine, empty, facts, heading, panel, shown, tabs } from "../pieces.js";
 import { addressOf, link } from "../router.js";
 import { tableOf } from "../table.js";
@@ -147,7 +147,7 @@ function nodeFacts(node) {
     ["State", [badge(node.state), ...node.reasons.map((it) => ` ${it}`)]],
     ["Cluster", node.cluster],
     ["Address", h("code", null, node.address)],
-    ["Up", span(Date.now() / 1000 - node.started_at)],
+    ["Up", since(node.started_at)],
     ["Process", `${node.pid}, Python ${node.python}`],
     ["Version", node.version],
     ["Layers", node.layers.join(", ")],

@@ -3,7 +3,7 @@
 import { copies } from "../act.js";
 import { sparkline } from "../chart.js";
 import { h } from "../dom.js";
-import { bytes, count, plural, rate, span } from "../format.js";
+import { bytes, count, plural, rate, since } from "../format.js";
 import { seriesOf } from "../history.js";
 import { menuButton } from "../menu.js";
 import { badge, codeLine, heading, panel, shown } from "../pieces.js";
@@ -132,7 +132,7 @@ function nodeCard({ node }) {
   const facts = [
     ["State", badge(node.state)],
     ["Address", h("code", null, node.address)],
-    ["Up", span(Date.now() / 1000 - node.started_at)],
+    ["Up", since(node.started_at)],
     ["Version", `${node.version}, Python ${node.python}`],
     ["Layers", node.layers.join(", ")],
     ["Memory", bytes(node.memory_bytes)],
