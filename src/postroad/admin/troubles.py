@@ -93,10 +93,13 @@ async def _find(node: Node) -> AsyncIterator[TroubleView]:
         for trouble in _of_services(node):
             yield trouble
     if node.config.has(Layer.FLOWS):
-        for trouble in _of_flows(await vitals.flows.take()):
-            yield trouble
-        async for trouble in _of_schedules(node):
-            yield trouble
+        try:
+            for trouble in _of_flows(await vitals.flows.take()):
+                yield trouble
+            async for trouble in _of_schedules(node):
+                yield trouble
+        except PostroadError as error:
+            yield _failing("flows", "the flows cannot be read", str(error), "postroad doctor")
     async for trouble in _of_jobs(node):
         yield trouble
 

@@ -1,0 +1,143 @@
+"""What is wrong with a node, and how bad it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from postroad.admin.troubles import _of_disk, _of_flows, _of_mail, find_troubles, summarize
+from postroad.admin.vitals import vitals_of
+from postroad.core.errors import StoreUnavailable
+from postroad.durable import BridgeHealth, MailStatistics, PeerStatistics, QueueStatistics
+from postroad.flows import Status
+from postroad.node import App, Layer, Node, NodeConfig
+from postroad.node.settings import NodeSettings
+
+
+def mail(
+    queues: dict[str, QueueStatistics] | None = None,
+    peers: dict[str, PeerStatistics] | None = None,
+    dead: int = 0,
+) -> MailStatistics:
+    return MailStatistics(
+        queues=queues or {},
+        peers=peers or {},
+        dead=dead,
+        commits=0,
+        unclaimed_replies=0,
+        posted_per_s=0,
+        handled_per_s=0,
+    )
+
+
+def queue(**facts: Any) -> QueueStatistics:
+    known: dict[str, Any] = {"depth": 0, "in_hand": 0, "oldest_s": None, "is_paused": False}
+    known |= {"has_consumer": True, "handled": 0, "failed": 0}
+    return QueueStatistics(**known | facts)
+
+
+def peer(trouble: str | None = None, **facts: Any) -> PeerStatistics:
+    bridge = BridgeHealth("beta", "127.0.0.1:1", "waiting", 0, trouble)
+    known: dict[str, Any] = {"depth": 0, "oldest_s": None, "posted": 9, "epoch": 1}
+    known |= {"is_paused": False, "bridge": bridge}
+    return PeerStatistics(**known | facts)
+
+
+@pytest.mark.parametrize(
+    ("found", "titles"),
+    [
+        (mail({"q": queue(depth=5, oldest_s=1_000.0)}, {"beta": peer(depth=3)}), []),
+        (mail(dead=1), ["1 dead letter"]),
+        (mail(dead=7), ["7 dead letters"]),
+        (mail({"q": queue(is_paused=True)}), ["queue q is paused"]),
+        (mail({"q": queue(depth=1, has_consumer=False, oldest_s=5.0)}), []),
+        (
+            mail({"q": queue(depth=1, has_consumer=False, oldest_s=60.0)}),
+            ["nobody consumes queue q"],
+        ),
+        (mail(peers={"beta": peer("refused")}), []),
+        (mail(peers={"beta": peer("refused", depth=1)}), ["mail for beta does not get through"]),
+        (mail(peers={"beta": peer(is_paused=True)}), ["the bridge to beta is paused"]),
+        (mail(peers={"beta": peer(depth=1, bridge=None, oldest_s=5.0)}), []),
+        (
+            mail(peers={"beta": peer(depth=1, bridge=None, oldest_s=60.0)}),
+            ["mail waits for beta, which is away"],
+        ),
+    ],
+)
+def test_troubles_with_mail(found: MailStatistics, titles: list[str]) -> None:
+    troubles = [*_of_mail(found)]
+    assert [it.title for it in troubles] == titles
+    assert all(it.command.startswith("postroad ") for it in troubles)
+    assert {it.severity for it in troubles} <= {"warning"}
+
+
+def test_what_a_bridge_says_is_told() -> None:
+    (trouble,) = _of_mail(mail(peers={"beta": peer("refused", depth=2)}))
+    assert trouble.detail == "2 messages wait: refused"
+    assert (trouble.noun, trouble.id) == ("bridge", "beta")
+
+
+def test_troubles_with_flows() -> None:
+    assert [*_of_flows({Status.DONE: 5, Status.RUNNING: 2, Status.FAILED: 1})] == []
+    troubles = [*_of_flows({Status.PARKED: 1, Status.RETRYING: 3, Status.HELD: 2})]
+    assert [it.title for it in troubles] == [
+        "1 flow is parked",
+        "2 flows are held",
+        "3 flows are retrying",
+    ]
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make_node(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 2**40))
+    assert [*_of_disk(node)] == []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 3 * 2**20))
+    (trouble,) = _of_disk(node)
+    assert (trouble.severity, trouble.title) == ("failing", "3 MiB of disk are left")
+
+
+def make_node(directory: Path, *layers: Layer) -> Node:
+    settings = NodeSettings(name="alpha", data=str(directory), layers=layers)
+    return Node(NodeConfig(node=settings), App())
+
+
+async def test_a_store_that_cannot_be_read_fails_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make_node(tmp_path, Layer.CLUSTER, Layer.MAIL, Layer.FLOWS) as node:
+        assert await find_troubles(node) == []
+
+        async def read(*args: Any, **kwargs: Any) -> Any:
+            raise StoreUnavailable("the disk is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node.mail.store, "read", read)
+            vitals_of(node).forget_mail()
+            vitals_of(node).flows.forget()
+            troubles = await find_troubles(node)
+        assert {(it.severity, it.detail) for it in troubles} == {("failing", "the disk is gone")}
+        checks = {it.name: it.status for it in summarize(node, troubles)}
+        assert checks == {
+            "node": "ok",
+            "cluster": "ok",
+            "mail": "failing",
+            "flows": "failing",
+            "disk": "ok",
+            "pipeline": "ok",
+        }
+        assert await find_troubles(node) == []
+
+
+async def test_a_node_that_does_not_run_has_one_trouble(tmp_path: Path) -> None:
+    (trouble,) = await find_troubles(make_node(tmp_path))
+    assert (trouble.severity, trouble.title) == ("failing", "the node is new")
