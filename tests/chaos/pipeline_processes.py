@@ -29,6 +29,8 @@ PORTION = 500
 """Payments posted together, and lines in a file."""
 BACKLOG = 8_000
 """So many are not done with, at most."""
+BACKLOG_QUICK = 2_000
+"""When there is no storm to outlast: what is left in the end has to be worked off."""
 _PAUSE_S = 0.05
 _LOG_BYTES = 5_000
 
@@ -133,8 +135,9 @@ class JobsNode:
 class Load:
     """Posts payments and writes lines all the time, and counts what is booked."""
 
-    def __init__(self, mail: Mail, place: Path) -> None:
+    def __init__(self, mail: Mail, place: Path, backlog: int) -> None:
         self._mail = mail
+        self._backlog = backlog
         self._in = place / "in"
         self._store = Store(place)
         self.payments = self.lines = 0
@@ -161,9 +164,9 @@ class Load:
 
     async def _feed(self) -> None:
         while not self._is_resting:
-            if self.payments - self.booked.total() // 2 < BACKLOG:
+            if self.payments - self.booked.total() // 2 < self._backlog:
                 await self._post()
-            if self.lines - self._store.lines_taken() < BACKLOG:
+            if self.lines - self._store.lines_taken() < self._backlog:
                 self._write()
             await asyncio.sleep(_PAUSE_S)
 

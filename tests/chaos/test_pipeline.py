@@ -20,7 +20,15 @@ import pytest
 
 from postroad import MessagingService
 from postroad.durable import Mail, SqliteStore, StaticDirectory
-from tests.chaos.pipeline_processes import WAIT_S, JobsNode, Load, Store, Verdict
+from tests.chaos.pipeline_processes import (
+    BACKLOG,
+    BACKLOG_QUICK,
+    WAIT_S,
+    JobsNode,
+    Load,
+    Store,
+    Verdict,
+)
 from tests.raw_peers import eventually
 from tests.servers.spark import SparkCluster, spark_cluster
 from tests.spark_kill_job import (
@@ -135,13 +143,16 @@ class Storm:
 
 
 @asynccontextmanager
-async def running_jobs(place: Path, cluster: SparkCluster) -> AsyncIterator[tuple[JobsNode, Load]]:
+async def running_jobs(
+    place: Path, cluster: SparkCluster, backlog: int
+) -> AsyncIterator[tuple[JobsNode, Load]]:
     peers = StaticDirectory()
     async with (
         MessagingService(CLUSTER, ALPHA) as service,
         Mail(service, SqliteStore(place / "alpha.db"), directory=peers, config=CONFIG) as mail,
     ):
-        node, load = JobsNode(place, cluster.master, mail, peers), Load(mail, place)
+        node = JobsNode(place, cluster.master, mail, peers)
+        load = Load(mail, place, backlog)
         try:
             await load.start()
             await node.start()
@@ -156,15 +167,17 @@ async def test_jobs_do_everything_once_whatever_is_killed(
     seed = int(os.environ.get(SEED) or random.SystemRandom().randrange(1_000_000))
     say(f"{SEED}={seed}")
     chance = random.Random(seed)
+    is_quick = chaos_seconds <= QUICK_S
+    backlog = BACKLOG_QUICK if is_quick else BACKLOG
     with spark_cluster(tmp_path) as cluster:
-        async with running_jobs(tmp_path, cluster) as (node, load):
+        async with running_jobs(tmp_path, cluster, backlog) as (node, load):
             store = Store(tmp_path)
             killer = Killer(cluster, node, store, chance)
             await kill_each_once(killer, node, chance)
-            if chaos_seconds > QUICK_S:
+            if not is_quick:
                 await Storm(killer, node, chance).rage(chaos_seconds)
             await load.rest()
-            if chaos_seconds > QUICK_S:
+            if not is_quick:
                 await killer.driver_at(SUMMING, EMITTED, 1)
             await until_done(node, store)
             await node.stop()
