@@ -59,15 +59,27 @@ class Terminal:
         """Press Ctrl-D."""
         self.type(_CTRL_D)
 
-    def wait_for(self, expected: str) -> str:
-        """Read until a text is shown that was not before; returns all that is new."""
-        deadline = time.monotonic() + DEADLINE_S
+    def wait_for(self, expected: str) -> None:
+        """Read until a text is shown that was not before."""
+        if not self.shows(expected, DEADLINE_S):
+            raise AssertionError(f"no {expected!r} in {self.text[self._seen :]!r}")
+        self._seen += self.text[self._seen :].index(expected) + len(expected)
+
+    def press_until(self, key: str, expected: str) -> None:
+        """Press a key again and again until a text is shown: once may be too soon."""
+        for _ in range(20):
+            self.type(key)
+            if self.shows(expected, 1.0):
+                break
+        self.wait_for(expected)
+
+    def shows(self, expected: str, within_s: float) -> bool:
+        """Whether a text comes that was not waited for yet."""
+        deadline = time.monotonic() + within_s
         while expected not in self.text[self._seen :]:
             if not self._read(deadline):
-                raise AssertionError(f"no {expected!r} in {self.text[self._seen :]!r}")
-        new = self.text[self._seen :]
-        self._seen += new.index(expected) + len(expected)
-        return new
+                return False
+        return True
 
     def _read(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))

@@ -170,8 +170,7 @@ def test_the_shell_at_a_terminal(alpha: RunningNode, home: Path) -> None:
         terminal.interrupt()
         terminal.type("call gree")
         terminal.wait_for("call gree")
-        terminal.type("\t")
-        terminal.wait_for("ter.hello")
+        terminal.press_until("\t", "ter.hello")
         terminal.type(" name=Bob\r")
         terminal.wait_for("Hello Bob!")
         terminal.wait_for("shop/alpha>")
@@ -266,21 +265,31 @@ def test_a_shell_completes(
 ) -> None:
     monkeypatch.setenv("POSTROAD_URL", alpha.url)
     monkeypatch.setenv("POSTROAD_TOKEN", alpha.token)
-    words = line.split(" ")
+    found: list[str] = []
+    # On a busy machine a node may be too slow for somebody who types.
+    for _ in range(10):
+        found = complete(line)
+        if found != [""]:
+            break
+    assert f"plain,{expected}" in found
+
+
+def complete(line: str) -> list[str]:
+    """What bash is told."""
     done = subprocess.run(
         [sys.executable, "-m", "postroad"],
         env={
             **os.environ,
             "_POSTROAD_COMPLETE": "bash_complete",
             "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
+            "COMP_CWORD": str(line.count(" ")),
         },
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
         check=False,
     )
-    assert f"plain,{expected}" in done.stdout.splitlines(), done
+    return done.stdout.splitlines()
 
 
 def test_completion_scripts() -> None:
