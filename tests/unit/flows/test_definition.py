@@ -33,6 +33,20 @@ async def get_paid(flow: Flow, session: Session) -> None:
     """Is paid."""
 
 
+def test_what_can_be_told_of_it() -> None:
+    assert (pay.description, get_paid.description) == ("Pays.", "Is paid.")
+    schema = pay.arguments_schema()
+    assert schema is not None
+    assert schema["required"] == ["amount"]
+    assert schema["properties"] == {
+        "amount": {"type": "integer"},
+        "to": {"type": "string", "default": "beta"},
+    }
+    # Others begin it, or it takes as many as are given.
+    assert get_paid.arguments_schema() is None
+    assert buy.arguments_schema() is None
+
+
 # Definitions.
 
 
