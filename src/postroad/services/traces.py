@@ -1,4 +1,4 @@
-"""Spans of calls and events. Packets tell theirs in their headers, which Moleculer passes on.
+"""Spans of calls and events. Packets tell theirs in their headers, which handlers find there.
 
 What ids of requests, parents and the like mean stays as it is. A call or event that is said not to
 be traced is not, and neither is what nodes do among themselves, whose names begin with `$`.
