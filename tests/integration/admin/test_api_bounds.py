@@ -74,9 +74,10 @@ async def test_500_slow_clients(tmp_path: Path) -> None:
             b"Content-Length: 100\r\n\r\n{",
             b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx",
         ]
-        clients = [await connect(node.admin.url) for _ in range(500)]
-        for number, (_, writer) in enumerate(clients):
-            writer.write(heads[number % len(heads)])
+        clients = []
+        for number in range(500):
+            clients.append(await connect(node.admin.url))
+            clients[-1][1].write(heads[number % len(heads)])
         # Others are served meanwhile.
         assert (await node.ask("/api/v1/queue/ls")).status == 200
         async with asyncio.timeout(30.0):
@@ -218,7 +219,9 @@ async def test_pipelined_requests_are_all_answered(tmp_path: Path) -> None:
         b"\0" * 1000,
     ],
 )
-async def test_what_is_no_http(tmp_path: Path, said: bytes) -> None:
+async def test_what_is_no_http(
+    tmp_path: Path, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     async with served(tmp_path, admin={"request_timeout_s": 1.0}) as node:
         reader, writer = await connect(node.admin.url)
         writer.write(said)
@@ -230,4 +233,5 @@ async def test_what_is_no_http(tmp_path: Path, said: bytes) -> None:
         assert not answer.startswith(b"HTTP/1.1 200")
         # Of one that is reset, while more of it is sent, nothing is read.
         assert not answer or b"application/problem+json" in answer
+        assert [it for it in caplog.records if it.levelno >= logging.WARNING] == []
         assert (await node.ask("/livez")).status == 200

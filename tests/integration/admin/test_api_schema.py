@@ -42,7 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ending: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def run() -> None:
-        settings = {"request_timeout_s": 2.0}
+        settings = {"request_timeout_s": 10.0}
         async with served(tmp_path_factory.mktemp("alpha"), admin=settings) as node:
             await node.node.mail.declare("orders")
             end = asyncio.Event()

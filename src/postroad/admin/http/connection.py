@@ -107,21 +107,18 @@ class BoundedProtocol(H11Protocol):
         self._arriving = None
         if self.transport.is_closing():
             return
-        # None until the first request; uvicorn's own annotation does not say so.
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            if cycle.response_started:
-                self.transport.abort()
-                return
-            # Whatever the application answers later is dropped.
-            cycle.disconnected = True
-            cycle.message_event.set()
-        elif not self.conn.trailing_data[0]:
+        if self._unanswered() is None and not self.conn.trailing_data[0]:
             # Nothing was asked, so there is nothing to answer.
             self.transport.close()
             return
         timeout_s = self.bounds.request_timeout_s
         self._refuse(make_problem(408, f"the request did not arrive within {timeout_s:g} s"))
+
+    def _unanswered(self) -> RequestResponseCycle | None:
+        """The request that the application is at."""
+        # None until the first request; uvicorn's own annotation does not say so.
+        cycle: RequestResponseCycle | None = self.cycle
+        return None if cycle is None or cycle.response_complete else cycle
 
     def send_400_response(self, msg: str) -> None:
         """What came is no HTTP."""
@@ -129,6 +126,14 @@ class BoundedProtocol(H11Protocol):
 
     def _refuse(self, problem: Problem) -> None:
         """Answer without the application, and close the connection."""
+        cycle = self._unanswered()
+        if cycle is not None:
+            if cycle.response_started:
+                self.transport.abort()
+                return
+            # Whatever the application answers later is dropped.
+            cycle.disconnected = True
+            cycle.message_event.set()
         body = msgspec.json.encode(problem)
         headers = [
             ("content-type", CONTENT_TYPE),
