@@ -7,12 +7,14 @@ Environment:
 import os
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
+from postroad import PostroadError
 from tests.browser.stage import RunningNode, running_node, write_job
 from tests.browser.watcher import WAIT_MS, Dashboard
 
@@ -51,6 +53,9 @@ async def alpha(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runni
     write_job(directory)
     async with running_node("alpha", directory, {"pipeline.jobs": "sums.toml"}) as node:
         yield node
+        # A job goes on without the node.
+        with suppress(PostroadError):
+            await node.call("pipeline.stop", job="sums")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
