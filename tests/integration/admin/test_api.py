@@ -50,9 +50,9 @@ async def test_result_equals_that_of_the_operation(node: Served) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
-        ("/api/v1/queue/shwo?queue=orders", 404, "did you mean 'queue.show'"),
+        ("/api/v1/queue/shw?queue=orders", 404, "did you mean 'queue.show'"),
         ("/api/v1/queue/show?queue=ordres", 404, "did you mean 'orders'"),
-        ("/api/v1/queue/show?queu=orders", 400, "did you mean 'queue'"),
+        ("/api/v1/queue/show?queues=orders", 400, "did you mean 'queue'"),
         ("/api/v1/queue/show", 400, "queue"),
         ("/api/v1/queue/show?queue=orders&queue=bills", 400, "queue is given twice"),
         ("/api/v1/queue/peek?queue=orders&limit=many", 400, "limit"),
@@ -62,7 +62,7 @@ async def test_result_equals_that_of_the_operation(node: Served) -> None:
         ("/api/v1/queue/show?queue=orders&node=omega", 404, "no member 'omega'"),
         ("/api/v1/watch", 400, "say what"),
         ("/api/v1/watch?operation=queue.pause", 403, "changes something"),
-        ("/api/v1/watch?operation=queue.shwo", 404, "did you mean"),
+        ("/api/v1/watch?operation=queue.shw", 404, "did you mean"),
         ("/api/v2", 404, "nothing"),
         ("/api/v1/", 404, "nothing"),
         ("/no/../such", 404, "nothing"),

@@ -54,7 +54,7 @@ async def test_errors_keep_what_they_are(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="did you mean 'bills'"):
             await remote.ask("beta", "queue.show", {"queue": "bils"})
         with pytest.raises(ConfigError, match="no parameter"):
-            await remote.ask("beta", "queue.show", {"quee": "bills"})
+            await remote.ask("beta", "queue.show", {"queues": "bills"})
         with pytest.raises(NoSuchMember):
             await remote.ask("gamma", "queue.ls", {})
 

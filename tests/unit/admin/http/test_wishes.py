@@ -44,7 +44,7 @@ def test_an_empty_body_says_nothing() -> None:
         ({"queue": "a", "limit": 2**64}, "limit"),
         ({"queue": "a", "limit": 1.5}, "limit"),
         ({"queue": None}, "queue"),
-        ({"queue": "a", "limt": 1}, "did you mean 'limit'"),
+        ({"queue": "a", "limits": 1}, "did you mean 'limit'"),
     ],
 )
 def test_bodies_that_make_no_sense(said: dict[str, Any], words: str) -> None:
