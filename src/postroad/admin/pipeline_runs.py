@@ -46,7 +46,7 @@ __all__ = [
 
 PROGRESS_S = 1.0
 PROGRESS_SUFFIX = ".progress.json"
-EXIT_DEAD = 3
+EXIT_DEAD = 4
 """What a process ends with that ran a job of which segments died."""
 _STALE_S = 10.0
 _STOP_S = 60.0

@@ -83,7 +83,7 @@ def run(job: Path, store: str | None, as_json: bool, **spark: Any) -> None:
 
     In plain Python, or on Spark with --spark: then on all cores of this machine, or on a cluster
     with --master. Functions are imported from the current directory. Stop it with Ctrl-C and run it
-    again: it goes on where it was. Exits with 3 if segments died.
+    again: it goes on where it was. Exits with 4 if segments died.
 
     \b
     Example:

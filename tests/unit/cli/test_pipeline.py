@@ -77,7 +77,7 @@ def test_every_mistake_is_told(job: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_run_replay_and_run_again(job: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["pipeline", "run", job]) == 3
+    assert run(["pipeline", "run", job]) == 4
     assert capsys.readouterr().out == "2 acknowledged, 2 failures, 1 dead\n"
     assert cleared() == [1, 3]
     assert run(["pipeline", "dead", job, "--json"]) == 0
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_told_in_a_sentence(
 
 
 def test_operators_wait_for_each_other(job: str) -> None:
-    assert run(["pipeline", "run", job]) == 3
+    assert run(["pipeline", "run", job]) == 4
 
     async def count_beside_another() -> int:
         other = SqliteStore("clearing.db")
