@@ -30,6 +30,7 @@ NEXT_S = 2.0
 SENDER, LEFT, RIGHT = "sender", "left", "right"
 OFFERED = {SENDER: "-", LEFT: "mail,stock", RIGHT: "mail"}
 SECONDS_MIN = 5.0
+KILLS_MIN = 3
 SEED = "POSTROAD_CHAOS_SEED"
 """Variable of the environment with the seed of a run that shall be repeated."""
 
@@ -192,7 +193,7 @@ async def test_storm(tmp_path: Path, chaos_seconds: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(chaos_seconds, SECONDS_MIN)
         kills = sent = 0
-        while loop.time() < deadline:
+        while kills < KILLS_MIN or loop.time() < deadline:
             sender.tell("emit", sent, COUNT)
             # When it strikes is part of what is random.
             await asyncio.sleep(chance.uniform(0.0, 0.3))
@@ -209,4 +210,3 @@ async def test_storm(tmp_path: Path, chaos_seconds: float) -> None:
             sent += COUNT
         await all_quiet(*nodes, after=f"seed {seed}")
         check(nodes, sent, f"seed {seed}")
-        assert kills > 2
