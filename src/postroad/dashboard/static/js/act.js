@@ -81,7 +81,7 @@ export function actionButton(view, doing) {
 }
 
 /** Do it: ask if it is dangerous or if something must be said, then say what came of it. */
-export async function perform(view, doing) {
+async function perform(view, doing) {
   const { operation } = doing;
   const isDanger = effectOf(operation) === "danger";
   let params = doing.params || {};

@@ -18,7 +18,7 @@ export class Problem extends Error {
 }
 
 /** The node did not answer at all. */
-export class Unreachable extends Problem {
+class Unreachable extends Problem {
   constructor(cause) {
     super(0, { title: "No answer from the node", detail: String(cause?.message || cause) });
   }

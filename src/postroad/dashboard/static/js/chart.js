@@ -23,7 +23,8 @@ export function sparkline(points, label) {
       role: "img",
       "aria-label": `${label}: ${count(recent.at(-1)?.value ?? 0)} now, ${count(highest)} at most`,
     },
-    recent.length > 1 && h("path.area", { d: `${path(recent, x, y)}V${SPARK.height}H${x(recent[0])}Z` }),
+    recent.length > 1 &&
+      h("path.area", { d: `${path(recent, x, y)}V${SPARK.height}H${x(recent[0])}Z` }),
     h("path.line", { d: path(recent, x, y) }),
   );
 }
@@ -45,7 +46,11 @@ export function chart(lines, unit) {
     null,
     h(
       "svg",
-      { viewBox: `0 0 ${CHART.width} ${CHART.height}`, role: "img", "aria-label": spoken(recent, unit) },
+      {
+        viewBox: `0 0 ${CHART.width} ${CHART.height}`,
+        role: "img",
+        "aria-label": spoken(recent, unit),
+      },
       [0, 0.5, 1].map((share) => gridLine(share, highest, y)),
       [0, 60, 120].map((ago) => timeMark(ago, x, last)),
       recent.map((it) => h(`path.line.${it.kind}`, { d: path(it.points, x, y) })),

@@ -51,11 +51,14 @@ function content(question, form, submit, draw, dialog) {
     h(
       "div.buttons",
       null,
-      question.copies &&
-        menuButton("Copy as command", () => question.copies(form.read() || {})),
+      question.copies && menuButton("Copy as command", () => question.copies(form.read() || {})),
       h("span.space"),
       h("button.cancel", { type: "button", onclick: () => dialog.close() }, "Cancel"),
-      h(`button.confirm.${question.isDanger ? "danger" : "primary"}`, { type: "submit" }, question.confirm),
+      h(
+        `button.confirm.${question.isDanger ? "danger" : "primary"}`,
+        { type: "submit" },
+        question.confirm,
+      ),
     ),
   );
 }

@@ -127,9 +127,7 @@ function readSaid(text) {
 
 /** The controls of a form. `update` draws the page again. */
 export function formFields(form, update) {
-  const fields = form.asJson
-    ? [jsonField(form, update)]
-    : fieldsOf(form, form.schema, "", update);
+  const fields = form.asJson ? [jsonField(form, update)] : fieldsOf(form, form.schema, "", update);
   const isEmpty = !form.asJson && fields.length === 0;
   return h(
     "div.form",
@@ -185,7 +183,14 @@ function fieldsOf(form, schema, path, update) {
       );
     }
     const hint = hintOf(field, part);
-    return labelled(form, at, title, hint, controlFor(form, field, at, isRequired, update), isRequired);
+    return labelled(
+      form,
+      at,
+      title,
+      hint,
+      controlFor(form, field, at, isRequired, update),
+      isRequired,
+    );
   });
 }
 
@@ -237,7 +242,8 @@ function controlFor(form, field, path, isRequired, update) {
 }
 
 function placeholderOf(field, control) {
-  if (field.default !== undefined && field.default !== null) return String(JSON.stringify(field.default));
+  if (field.default !== undefined && field.default !== null)
+    return String(JSON.stringify(field.default));
   if (control !== "json") return "";
   return field.orText ? "JSON or text" : "JSON";
 }

@@ -70,6 +70,6 @@ export function pretty(value) {
 
 /** One line of any value. */
 export function brief(value, longest = 80) {
-  const text = typeof value === "string" ? value : JSON.stringify(value) ?? "";
+  const text = typeof value === "string" ? value : (JSON.stringify(value) ?? "");
   return text.length > longest ? `${text.slice(0, longest - 1)}…` : text;
 }

@@ -18,7 +18,7 @@ const ARC = 26;
  * @param {Box[]} boxes
  * @param {Edge[]} edges
  */
-export function layOut(boxes, edges) {
+function layOut(boxes, edges) {
   const columns = columnsOf(boxes);
   const neighbours = neighboursOf(edges);
   const rank = new Map();
@@ -62,7 +62,9 @@ function neighboursOf(edges) {
 }
 
 function middle(id, neighbours, rank) {
-  const ranks = (neighbours.get(id) || []).map((it) => rank.get(it)).filter((it) => it !== undefined);
+  const ranks = (neighbours.get(id) || [])
+    .map((it) => rank.get(it))
+    .filter((it) => it !== undefined);
   if (ranks.length === 0) return rank.get(id);
   return ranks.reduce((sum, it) => sum + it, 0) / ranks.length;
 }
@@ -107,7 +109,11 @@ export function graph(boxes, edges, { selected, onSelect, label }) {
     h(
       "svg",
       { viewBox: `0 0 ${width} ${height}`, width, height },
-      h("g", null, drawn.map((edge) => edgeLine(edge, at, selected))),
+      h(
+        "g",
+        null,
+        drawn.map((edge) => edgeLine(edge, at, selected)),
+      ),
       placed.map((box) => boxShape(box, { selected, near, onSelect })),
     ),
   );

@@ -72,7 +72,11 @@ export function codeLine(text) {
     "div.codeline",
     null,
     h("code", null, text),
-    h("button.icon", { type: "button", "aria-label": "Copy the command", onclick: () => copy(text) }, icon("copy")),
+    h(
+      "button.icon",
+      { type: "button", "aria-label": "Copy the command", onclick: () => copy(text) },
+      icon("copy"),
+    ),
   );
 }
 
@@ -121,7 +125,7 @@ export function tabs(items) {
   );
 }
 
-export function loading() {
+function loading() {
   return h("p.muted.loading", { "aria-live": "polite" }, "Asking the node…");
 }
 

@@ -30,7 +30,8 @@ export function shell(view, pages) {
       place(view),
       search(view),
       h("span.space"),
-      !mayChange() && h("span.badge.warning", { title: "Your token may look, not change" }, "read only"),
+      !mayChange() &&
+        h("span.badge.warning", { title: "Your token may look, not change" }, "read only"),
       connection(view),
       themeButton(view),
       h(

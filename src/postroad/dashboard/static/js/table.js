@@ -33,7 +33,13 @@ const PAGE_ROWS = 200;
 /** What a reader did to a table. */
 export function tableState(view, name) {
   view.state.tables ??= {};
-  view.state.tables[name] ??= { sort: null, isDown: false, filter: "", picked: new Set(), shown: PAGE_ROWS };
+  view.state.tables[name] ??= {
+    sort: null,
+    isDown: false,
+    filter: "",
+    picked: new Set(),
+    shown: PAGE_ROWS,
+  };
   return view.state.tables[name];
 }
 
@@ -71,7 +77,11 @@ function arranged(table, state) {
   const wanted = state.filter.toLowerCase();
   const kept = wanted
     ? table.rows.filter((row) =>
-        table.columns.some((it) => String(it.value(row) ?? "").toLowerCase().includes(wanted)),
+        table.columns.some((it) =>
+          String(it.value(row) ?? "")
+            .toLowerCase()
+            .includes(wanted),
+        ),
       )
     : [...table.rows];
   const column = table.columns[state.sort];
@@ -106,11 +116,15 @@ function toolbar(view, table, state, rows) {
     h(
       "span.muted",
       { "aria-live": "polite" },
-      isFiltered ? `${count(rows.length)} of ${count(table.rows.length)}` : count(table.rows.length),
+      isFiltered
+        ? `${count(rows.length)} of ${count(table.rows.length)}`
+        : count(table.rows.length),
     ),
     h("span.space"),
     menuButton(`Copy or download ${table.name}`, () => [
-      ...(table.operation ? copies(table.operation, table.params || {}, view.node, table.commandParams) : []),
+      ...(table.operation
+        ? copies(table.operation, table.params || {}, view.node, table.commandParams)
+        : []),
       { label: "Download JSON", run: () => download(`${fileName(table)}.json`, asJson(rows)) },
       { label: "Download CSV", run: () => download(`${fileName(table)}.csv`, asCsv(table, rows)) },
     ]),
@@ -203,7 +217,11 @@ function more(view, state, total) {
   return h(
     "p",
     null,
-    h("button", { type: "button", onclick: press }, `Show more (${count(total - state.shown)} left)`),
+    h(
+      "button",
+      { type: "button", onclick: press },
+      `Show more (${count(total - state.shown)} left)`,
+    ),
   );
 }
 
@@ -231,7 +249,8 @@ function asCsv(table, rows) {
 }
 
 function csvCell(value) {
-  const text = value !== null && typeof value === "object" ? JSON.stringify(value) : String(value ?? "");
+  const text =
+    value !== null && typeof value === "object" ? JSON.stringify(value) : String(value ?? "");
   // A spreadsheet would take these for formulas.
   const safe = /^[=+\-@\t]/.test(text) && typeof value !== "number" ? `'${text}` : text;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;

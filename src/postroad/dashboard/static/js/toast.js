@@ -46,7 +46,11 @@ function show() {
           it.next && h("p.next", null, "Next: ", it.next),
           it.link && h("p", null, h("a", { href: it.link.href }, it.link.label)),
         ),
-        h("button.icon", { "aria-label": "Dismiss", onclick: () => dismiss(it.key) }, icon("close")),
+        h(
+          "button.icon",
+          { "aria-label": "Dismiss", onclick: () => dismiss(it.key) },
+          icon("close"),
+        ),
       ),
     ),
   );

@@ -61,15 +61,43 @@ function cells(view) {
           value: (row) => row.name,
           show: (row) => h("a", { href: link("cells", [row.name]) }, row.name),
         },
-        { label: "State", value: (row) => row.state, show: (row) => badge(row.state, KIND_OF_STATE[row.state]) },
-        { label: "Waiting", value: (row) => row.waiting, show: (row) => count(row.waiting), isNumber: true },
-        { label: "Oldest", value: (row) => row.oldest_wait_s, show: (row) => span(row.oldest_wait_s), isNumber: true, isWide: true },
-        { label: "Handled", value: (row) => row.handled, show: (row) => count(row.handled), isNumber: true },
+        {
+          label: "State",
+          value: (row) => row.state,
+          show: (row) => badge(row.state, KIND_OF_STATE[row.state]),
+        },
+        {
+          label: "Waiting",
+          value: (row) => row.waiting,
+          show: (row) => count(row.waiting),
+          isNumber: true,
+        },
+        {
+          label: "Oldest",
+          value: (row) => row.oldest_wait_s,
+          show: (row) => span(row.oldest_wait_s),
+          isNumber: true,
+          isWide: true,
+        },
+        {
+          label: "Handled",
+          value: (row) => row.handled,
+          show: (row) => count(row.handled),
+          isNumber: true,
+        },
         { label: "Kind", value: (row) => row.kind, isWide: true },
-        { label: "Takes", value: (row) => [...(row.consumes || []), ...(row.subscribes || [])].join(" "), isWide: true },
+        {
+          label: "Takes",
+          value: (row) => [...(row.consumes || []), ...(row.subscribes || [])].join(" "),
+          isWide: true,
+        },
         { label: "Description", value: (row) => row.description, isWide: true },
       ],
-      empty: empty("No cells.", "A class that derives from postroad.cells.Cell is one.", "postroad cells ps"),
+      empty: empty(
+        "No cells.",
+        "A class that derives from postroad.cells.Cell is one.",
+        "postroad cells ps",
+      ),
     }),
   );
 }
@@ -90,10 +118,25 @@ function domains(view) {
         { label: "Role", value: (row) => row.role },
         { label: "Zone", value: (row) => row.zone, isWide: true },
         { label: "Gateway", value: (row) => row.gateway, isWide: true },
-        { label: "Round trip", value: (row) => row.round_trip_ms, show: (row) => milliseconds(row.round_trip_ms), isNumber: true },
+        {
+          label: "Round trip",
+          value: (row) => row.round_trip_ms,
+          show: (row) => milliseconds(row.round_trip_ms),
+          isNumber: true,
+        },
         { label: "Sent", value: (row) => row.sent, show: (row) => count(row.sent), isNumber: true },
-        { label: "Received", value: (row) => row.received, show: (row) => count(row.received), isNumber: true },
-        { label: "Waiting", value: (row) => row.waiting, show: (row) => count(row.waiting), isNumber: true },
+        {
+          label: "Received",
+          value: (row) => row.received,
+          show: (row) => count(row.received),
+          isNumber: true,
+        },
+        {
+          label: "Waiting",
+          value: (row) => row.waiting,
+          show: (row) => count(row.waiting),
+          isNumber: true,
+        },
       ],
       empty: empty("No domains."),
     }),
@@ -109,7 +152,11 @@ function routes(view) {
       key: (row) => `${row.type} ${row.destination} ${row.target}`,
       columns: [
         { label: "Type", value: (row) => row.type },
-        { label: "Destination", value: (row) => row.destination, show: (row) => h("code", null, row.destination) },
+        {
+          label: "Destination",
+          value: (row) => row.destination,
+          show: (row) => h("code", null, row.destination),
+        },
         { label: "Target", value: (row) => row.target, show: (row) => h("code", null, row.target) },
         { label: "Zone", value: (row) => row.zone },
       ],
@@ -141,7 +188,11 @@ function cellFacts(cell) {
     ["Consumes", (cell.consumes || []).join(", ")],
     ["Subscribes", (cell.subscribes || []).join(", ")],
   ];
-  return h("dl.facts", null, pairs.map(([name, value]) => [h("dt", null, name), h("dd", null, value || "–")]));
+  return h(
+    "dl.facts",
+    null,
+    pairs.map(([name, value]) => [h("dt", null, name), h("dd", null, value || "–")]),
+  );
 }
 
 function cellButtons(view, cell) {
@@ -196,7 +247,12 @@ function tools(view, name) {
         },
       },
       h("label", { for: "cell-path" }, "Cell"),
-      h("input", { id: "cell-path", value: state.path, oninput: set("path"), placeholder: "cell@domain" }),
+      h("input", {
+        id: "cell-path",
+        value: state.path,
+        oninput: set("path"),
+        placeholder: "cell@domain",
+      }),
       toolButton(view, "cells.ping", "Ping", { ...path, count: 3 }, run),
       toolButton(view, "cells.traceroute", "Traceroute", path, run),
       h("label", { for: "cell-command" }, "Command"),
@@ -228,13 +284,19 @@ function toolButton(view, operation, label, params, run) {
 }
 
 function answer({ asked, answer: told }) {
-  if (asked === "cells.run") return h("pre.code.raw", { tabindex: 0 }, told.text || "(it said nothing)");
+  if (asked === "cells.run")
+    return h("pre.code.raw", { tabindex: 0 }, told.text || "(it said nothing)");
   if (asked === "cells.ping") {
     return h(
       "ul.plain",
       null,
       told.map((it) =>
-        h("li", null, `${it.number}: `, it.error ? h("span.wrong", null, it.error) : milliseconds(it.round_trip_ms)),
+        h(
+          "li",
+          null,
+          `${it.number}: `,
+          it.error ? h("span.wrong", null, it.error) : milliseconds(it.round_trip_ms),
+        ),
       ),
     );
   }

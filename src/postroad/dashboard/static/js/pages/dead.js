@@ -15,7 +15,9 @@ export default {
   title: "Dead letters",
   mark: (view) => {
     const dead = view.overview?.dead || 0;
-    return dead > 0 ? { kind: "failing", text: count(dead), title: plural(dead, "dead letter") } : null;
+    return dead > 0
+      ? { kind: "failing", text: count(dead), title: plural(dead, "dead letter") }
+      : null;
   },
   watches: (view) => {
     const [id] = view.route.args;
@@ -81,9 +83,24 @@ function groupTable(view, groups) {
           h("a", { href: link("dead", [], { queue: row.queue, reason: row.reason }) }, row.reason),
       },
       { label: "Detail", value: (row) => row.detail, show: (row) => folded(row.detail, 70) },
-      { label: "Count", value: (row) => row.count, show: (row) => count(row.count), isNumber: true },
-      { label: "First", value: (row) => row.oldest_at, show: (row) => time(row.oldest_at), isWide: true },
-      { label: "Last", value: (row) => row.newest_at, show: (row) => time(row.newest_at), isWide: true },
+      {
+        label: "Count",
+        value: (row) => row.count,
+        show: (row) => count(row.count),
+        isNumber: true,
+      },
+      {
+        label: "First",
+        value: (row) => row.oldest_at,
+        show: (row) => time(row.oldest_at),
+        isWide: true,
+      },
+      {
+        label: "Last",
+        value: (row) => row.newest_at,
+        show: (row) => time(row.newest_at),
+        isWide: true,
+      },
     ],
     empty: empty(
       "No dead letters.",
@@ -104,7 +121,8 @@ function letters(view, filter, total) {
       h(
         "p.pager",
         null,
-        total > rows.length && h("span.muted", null, `${count(rows.length)} of ${count(total)} are shown.`),
+        total > rows.length &&
+          h("span.muted", null, `${count(rows.length)} of ${count(total)} are shown.`),
         params.after && h("a", { href: link("dead", [], filter) }, "First"),
         rows.length === SHOWN &&
           h("a", { href: link("dead", [], { ...filter, after: rows.at(-1).id }) }, "More"),
@@ -137,7 +155,10 @@ function buttons(view, table, picked, filter, total) {
       params,
       reason: amount === 0 ? "There is none" : "",
       title: `Drop ${which}?`,
-      text: `${plural(amount, "dead letter")} are forgotten for good.`.replace("letter are", "letter is"),
+      text: `${plural(amount, "dead letter")} are forgotten for good.`.replace(
+        "letter are",
+        "letter is",
+      ),
       confirm: `Drop ${plural(amount, "letter")}`,
       says: (result) => `${plural(result.count, "letter")} dropped`,
       done: forget,
@@ -154,7 +175,11 @@ function letterTable(rows, params) {
     rows,
     key: (row) => row.id,
     columns: [
-      { label: "Id", value: (row) => row.id, show: (row) => h("a", { href: link("dead", [row.id]) }, row.id) },
+      {
+        label: "Id",
+        value: (row) => row.id,
+        show: (row) => h("a", { href: link("dead", [row.id]) }, row.id),
+      },
       { label: "Queue", value: (row) => row.queue },
       { label: "Reason", value: (row) => row.reason, isWide: true },
       { label: "Body", value: (row) => row.body, show: (row) => folded(row.body, 50) },
@@ -167,7 +192,9 @@ function letterTable(rows, params) {
 }
 
 function retriedMark(row) {
-  return row.retried > 0 ? badge(`retried ${row.retried === 1 ? "once" : `${row.retried} times`}`, "warning") : h("span.muted", null, "–");
+  return row.retried > 0
+    ? badge(`retried ${row.retried === 1 ? "once" : `${row.retried} times`}`, "warning")
+    : h("span.muted", null, "–");
 }
 
 function letterPage(view, id) {

@@ -5,7 +5,18 @@ import { call } from "../api.js";
 import { h } from "../dom.js";
 import { count, span, time } from "../format.js";
 import { menuButton } from "../menu.js";
-import { badge, code, empty, facts, folded, heading, identity, panel, shown, trouble } from "../pieces.js";
+import {
+  badge,
+  code,
+  empty,
+  facts,
+  folded,
+  heading,
+  identity,
+  panel,
+  shown,
+  trouble,
+} from "../pieces.js";
 import { link } from "../router.js";
 import { KIND_OF_STATUS } from "./flows.js";
 
@@ -73,7 +84,9 @@ function buttons(view, flow) {
       operation: "flow.retry",
       kind: canRetry ? "primary" : "plain",
       params,
-      reason: canRetry ? "" : `It is ${flow.status}: only what is parked or retrying is tried again`,
+      reason: canRetry
+        ? ""
+        : `It is ${flow.status}: only what is parked or retrying is tried again`,
       says: (result) => `it is ${result.status}`,
     }),
     actionButton(view, {
@@ -150,7 +163,9 @@ function timeline(view, flow, steps) {
   return h(
     "ol.timeline",
     { "aria-label": "Steps" },
-    steps.map((step, index) => stepItem(view, flow, step, { begun, whole, before: steps[index - 1] })),
+    steps.map((step, index) =>
+      stepItem(view, flow, step, { begun, whole, before: steps[index - 1] }),
+    ),
   );
 }
 
@@ -171,7 +186,11 @@ function stepItem(view, flow, step, { begun, whole, before }) {
         h("span.muted", null, ` #${step.number}`),
         h("span.muted", null, ` ${span(Math.max(0, after))}`),
       ),
-      h("div.track", { "aria-hidden": "true" }, h("i", { style: trackStyle(step, after, begun, whole) })),
+      h(
+        "div.track",
+        { "aria-hidden": "true" },
+        h("i", { style: trackStyle(step, after, begun, whole) }),
+      ),
       step.error ? h("p.wrong", null, step.error) : step.value !== null && folded(step.value, 120),
     ),
     actionButton(view, {

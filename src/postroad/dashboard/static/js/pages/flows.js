@@ -9,7 +9,17 @@ import { tableOf } from "../table.js";
 import { flowPage, flowWatches } from "./flow.js";
 
 const SHOWN = 200;
-const STATUSES = ["running", "queued", "held", "retrying", "parked", "paused", "done", "failed", "killed"];
+const STATUSES = [
+  "running",
+  "queued",
+  "held",
+  "retrying",
+  "parked",
+  "paused",
+  "done",
+  "failed",
+  "killed",
+];
 export const KIND_OF_STATUS = {
   running: "ok",
   done: "ok",
@@ -140,7 +150,10 @@ function filters(view) {
       "Status ",
       h(
         "select",
-        { value: status, onchange: (event) => replaceQuery({ status: event.target.value, before: "" }) },
+        {
+          value: status,
+          onchange: (event) => replaceQuery({ status: event.target.value, before: "" }),
+        },
         h("option", { value: "" }, "any"),
         STATUSES.map((it) =>
           h("option", { key: it, value: it }, counts[it] ? `${it} (${count(counts[it])})` : it),
@@ -163,7 +176,11 @@ function filters(view) {
 
 function columns() {
   return [
-    { label: "Id", value: (row) => row.id, show: (row) => identity(row.id, link("flows", [row.id])) },
+    {
+      label: "Id",
+      value: (row) => row.id,
+      show: (row) => identity(row.id, link("flows", [row.id])),
+    },
     { label: "Flow", value: (row) => row.name },
     {
       label: "Status",
@@ -203,7 +220,12 @@ function definitions(view) {
         { label: "Version", value: (row) => row.version, isNumber: true },
         { label: "Description", value: (row) => row.description },
         { label: "Responds to", value: (row) => row.responds_to, isWide: true },
-        { label: "At once", value: (row) => row.concurrency ?? "any", isNumber: true, isWide: true },
+        {
+          label: "At once",
+          value: (row) => row.concurrency ?? "any",
+          isNumber: true,
+          isWide: true,
+        },
         { label: "Running", value: (row) => row.running, isNumber: true },
         { label: "", value: () => "", show: (row) => !row.responds_to && beginButton(view, row) },
       ],
@@ -253,10 +275,28 @@ function schedules(view) {
         columns: [
           { label: "Name", value: (row) => row.name },
           { label: "Flow", value: (row) => row.flow },
-          { label: "When", value: (row) => row.cron, show: (row) => [h("code", null, row.cron), ` ${row.zone}`] },
-          { label: "Next", value: (row) => row.next_at, show: (row) => (row.is_paused ? badge("paused") : time(row.next_at)) },
-          { label: "Last", value: (row) => row.last_at, show: (row) => time(row.last_at), isWide: true },
-          { label: "Arguments", value: (row) => row.arguments, show: (row) => folded(row.arguments, 40), isWide: true },
+          {
+            label: "When",
+            value: (row) => row.cron,
+            show: (row) => [h("code", null, row.cron), ` ${row.zone}`],
+          },
+          {
+            label: "Next",
+            value: (row) => row.next_at,
+            show: (row) => (row.is_paused ? badge("paused") : time(row.next_at)),
+          },
+          {
+            label: "Last",
+            value: (row) => row.last_at,
+            show: (row) => time(row.last_at),
+            isWide: true,
+          },
+          {
+            label: "Arguments",
+            value: (row) => row.arguments,
+            show: (row) => folded(row.arguments, 40),
+            isWide: true,
+          },
           { label: "Problem", value: (row) => row.problem, isWide: true },
           { label: "", value: () => "", show: (row) => scheduleButtons(view, row) },
         ],

@@ -23,7 +23,12 @@ export function letterTable(view, { rows, operation, params, nothing }) {
         show: (row) => folded(row.body),
       },
       { label: "Read as", value: (row) => row.encoding, isWide: true },
-      { label: "Headers", value: (row) => row.headers, show: (row) => headersOf(row), isWide: true },
+      {
+        label: "Headers",
+        value: (row) => row.headers,
+        show: (row) => headersOf(row),
+        isWide: true,
+      },
       {
         label: "Due",
         value: (row) => row.due_at,

@@ -8,7 +8,16 @@ import { badge, empty, facts, heading, panel, shown } from "../pieces.js";
 import { linkTo } from "../router.js";
 
 /** Left to right: what comes and waits, who is there, what they offer, and where cells live. */
-const COLUMNS = { peer: 0, pipeline: 0, queue: 0, node: 1, service: 2, flow: 2, domain: 3, cell: 3 };
+const COLUMNS = {
+  peer: 0,
+  pipeline: 0,
+  queue: 0,
+  node: 1,
+  service: 2,
+  flow: 2,
+  domain: 3,
+  cell: 3,
+};
 const KINDS = ["node", "service", "flow", "queue", "peer", "pipeline", "domain", "cell"];
 
 export default {
@@ -76,7 +85,10 @@ function legend(view, map, hidden) {
 function details(map, selected) {
   const node = map.nodes.find((it) => it.id === selected);
   if (node === undefined) {
-    return panel("Details", h("p.muted", null, "Choose something in the map to see what it is joined with."));
+    return panel(
+      "Details",
+      h("p.muted", null, "Choose something in the map to see what it is joined with."),
+    );
   }
   const joined = map.edges.filter((it) => it.source === selected || it.target === selected);
   const labelOf = (id) => map.nodes.find((it) => it.id === id)?.label ?? id;

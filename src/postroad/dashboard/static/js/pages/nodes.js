@@ -56,7 +56,11 @@ function members(view) {
           ],
         },
         { label: "State", value: (row) => row.state, show: (row) => badge(row.state) },
-        { label: "Address", value: (row) => row.address, show: (row) => h("code", null, row.address) },
+        {
+          label: "Address",
+          value: (row) => row.address,
+          show: (row) => h("code", null, row.address),
+        },
         {
           label: "Round trip",
           value: (row) => row.round_trip_ms,
@@ -113,7 +117,11 @@ function memberPage(view, name) {
 
 function nodePage(view, name) {
   const tab = tabOf(view);
-  const tabLink = (it) => ({ label: it[0].toUpperCase() + it.slice(1), href: link("nodes", [name], { tab: it }), isHere: it === tab });
+  const tabLink = (it) => ({
+    label: it[0].toUpperCase() + it.slice(1),
+    href: link("nodes", [name], { tab: it }),
+    isHere: it === tab,
+  });
   return [
     heading(
       name,
@@ -122,7 +130,9 @@ function nodePage(view, name) {
         label: "Drain",
         schema: {
           type: "object",
-          properties: { timeout_s: { type: "number", title: "Wait at most, seconds", default: 30 } },
+          properties: {
+            timeout_s: { type: "number", title: "Wait at most, seconds", default: 30 },
+          },
         },
         title: `Drain ${name}?`,
         text: "It takes nothing new, and lets what runs end. Only a new start takes it back.",
@@ -171,7 +181,11 @@ function health(view) {
           { label: "Check", value: (row) => row.name },
           { label: "Status", value: (row) => row.status, show: (row) => badge(row.status) },
           { label: "Detail", value: (row) => row.detail },
-          { label: "Next", value: (row) => row.next, show: (row) => row.next && codeLine(row.next) },
+          {
+            label: "Next",
+            value: (row) => row.next,
+            show: (row) => row.next && codeLine(row.next),
+          },
         ],
         empty: empty("There are no health checks."),
       }),
@@ -188,7 +202,11 @@ function config(view) {
       key: (row) => row.key,
       columns: [
         { label: "Key", value: (row) => row.key, show: (row) => h("code", null, row.key) },
-        { label: "Value", value: (row) => row.value, show: (row) => h("code", null, settingText(row.value)) },
+        {
+          label: "Value",
+          value: (row) => row.value,
+          show: (row) => h("code", null, settingText(row.value)),
+        },
         { label: "From", value: (row) => row.origin },
       ],
       empty: empty("Nothing is configured.", "Everything is as it comes.", "postroad config show"),
@@ -211,9 +229,22 @@ function logs(view) {
       key: (row) => `${row.at} ${row.logger} ${row.text}`,
       columns: [
         { label: "Time", value: (row) => row.at, show: (row) => time(row.at) },
-        { label: "Level", value: (row) => row.level, show: (row) => badge(row.level.toLowerCase()) },
-        { label: "Logger", value: (row) => row.logger, show: (row) => h("code", null, row.logger), isWide: true },
-        { label: "Text", value: (row) => row.text, show: (row) => h("span.logline", null, row.text) },
+        {
+          label: "Level",
+          value: (row) => row.level,
+          show: (row) => badge(row.level.toLowerCase()),
+        },
+        {
+          label: "Logger",
+          value: (row) => row.logger,
+          show: (row) => h("code", null, row.logger),
+          isWide: true,
+        },
+        {
+          label: "Text",
+          value: (row) => row.text,
+          show: (row) => h("span.logline", null, row.text),
+        },
       ],
       empty: empty("Nothing was logged yet."),
     }),

@@ -42,7 +42,12 @@ export default {
     ),
     shown(view, "node.overview", {}, (overview) => [
       troubles(overview.troubles),
-      h("div.tiles", null, RATES.map((it) => rateTile(view, overview, it)), depthTiles(view, overview)),
+      h(
+        "div.tiles",
+        null,
+        RATES.map((it) => rateTile(view, overview, it)),
+        depthTiles(view, overview),
+      ),
       h("div.columns", null, nodeCard(overview), flowCard(overview.flows)),
     ]),
   ],
@@ -65,12 +70,7 @@ function troubles(all) {
         `li.trouble.${it.severity}`,
         { key: `${it.title} ${it.id}` },
         badge(it.severity),
-        h(
-          "div.what",
-          null,
-          h("strong", null, it.title),
-          h("span.muted", null, it.detail),
-        ),
+        h("div.what", null, h("strong", null, it.title), h("span.muted", null, it.detail)),
         it.command && codeLine(it.command),
         h("a.button", { href: whereTo(it) }, "Go there"),
       ),
@@ -116,7 +116,11 @@ function depthTiles(view, overview) {
       { href: link("nodes"), class: overview.suspects > 0 ? "warning" : null },
       h("span.name", null, "Members"),
       h("b", null, count(overview.members)),
-      h("small.muted", null, overview.suspects > 0 ? `${overview.suspects} suspected` : "all answer"),
+      h(
+        "small.muted",
+        null,
+        overview.suspects > 0 ? `${overview.suspects} suspected` : "all answer",
+      ),
     ),
     h(
       "a.tile",
@@ -141,7 +145,11 @@ function nodeCard({ node }) {
   ];
   return panel(
     node.name,
-    h("dl.facts", null, facts.map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
+    h(
+      "dl.facts",
+      null,
+      facts.map(([name, value]) => [h("dt", null, name), h("dd", null, value)]),
+    ),
     h("p", null, h("a", { href: link("nodes", [node.name]) }, "Health, configuration, logs")),
   );
 }

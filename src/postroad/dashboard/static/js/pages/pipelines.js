@@ -58,9 +58,26 @@ function listPage(view) {
             show: (row) => rate(row.progress?.acked_per_s),
             isNumber: true,
           },
-          { label: "In work", value: (row) => row.pending, show: (row) => count(row.pending), isNumber: true, isWide: true },
-          { label: "Waiting", value: (row) => row.waiting, show: (row) => count(row.waiting), isNumber: true, isWide: true },
-          { label: "Dead", value: (row) => row.dead, show: (row) => count(row.dead), isNumber: true },
+          {
+            label: "In work",
+            value: (row) => row.pending,
+            show: (row) => count(row.pending),
+            isNumber: true,
+            isWide: true,
+          },
+          {
+            label: "Waiting",
+            value: (row) => row.waiting,
+            show: (row) => count(row.waiting),
+            isNumber: true,
+            isWide: true,
+          },
+          {
+            label: "Dead",
+            value: (row) => row.dead,
+            show: (row) => count(row.dead),
+            isNumber: true,
+          },
           { label: "", value: () => "", show: (row) => runButton(view, row) },
         ],
         empty: empty(
@@ -184,7 +201,12 @@ function deadTable(view, job, rows) {
       { label: "Input", value: (row) => row.task },
       { label: "Failed in", value: (row) => row.failed_task },
       { label: "Error", value: (row) => row.error, show: (row) => folded(row.error, 60) },
-      { label: "Segment", value: (row) => row.segment, show: (row) => folded(row.segment, 40), isWide: true },
+      {
+        label: "Segment",
+        value: (row) => row.segment,
+        show: (row) => folded(row.segment, 40),
+        isWide: true,
+      },
       { label: "Attempts", value: (row) => row.attempts, isNumber: true, isWide: true },
       {
         label: "Died",
@@ -194,7 +216,10 @@ function deadTable(view, job, rows) {
       },
       { label: "", value: () => "", show: (row) => segmentButtons(view, job, row) },
     ],
-    empty: empty("No segment died.", "One that fails too often is kept here until it is replayed or dropped."),
+    empty: empty(
+      "No segment died.",
+      "One that fails too often is kept here until it is replayed or dropped.",
+    ),
   });
 }
 
@@ -229,7 +254,9 @@ function segmentButtons(view, job, row) {
 }
 
 function jobGraph(result) {
-  const edges = result.edges.map((it) => (Array.isArray(it) ? { source: it[0], target: it[1] } : it));
+  const edges = result.edges.map((it) =>
+    Array.isArray(it) ? { source: it[0], target: it[1] } : it,
+  );
   const tasks = result.tasks.map((it) => (typeof it === "string" ? { name: it } : it));
   const depth = depths(tasks, edges);
   const boxes = tasks.map((it) => ({

@@ -70,9 +70,19 @@ function columns(view) {
       show: (row) => h("a", { href: link("queues", [row.name]) }, row.name),
     },
     { label: "State", value: stateOf, show: (row) => badge(stateOf(row), stateKind(row)) },
-    { label: "Waiting", value: (row) => row.depth, show: (row) => count(row.depth), isNumber: true },
+    {
+      label: "Waiting",
+      value: (row) => row.depth,
+      show: (row) => count(row.depth),
+      isNumber: true,
+    },
     { label: "In hand", value: (row) => row.in_hand, isNumber: true, isWide: true },
-    { label: "Oldest", value: (row) => row.oldest_s, show: (row) => span(row.oldest_s), isNumber: true },
+    {
+      label: "Oldest",
+      value: (row) => row.oldest_s,
+      show: (row) => span(row.oldest_s),
+      isNumber: true,
+    },
     {
       label: "Handled",
       value: (row) => row.handled,

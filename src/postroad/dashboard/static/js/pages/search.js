@@ -29,7 +29,11 @@ export default {
           key: (row) => `${row.kind} ${row.id} ${row.title}`,
           columns: [
             { label: "Kind", value: (row) => row.kind, show: (row) => badge(row.kind, "quiet") },
-            { label: "What", value: (row) => row.title, show: (row) => h("a", { href: addressOf(row) }, row.title) },
+            {
+              label: "What",
+              value: (row) => row.title,
+              show: (row) => h("a", { href: addressOf(row) }, row.title),
+            },
             { label: "Id", value: (row) => row.id, show: (row) => h("code", null, row.id) },
           ],
           empty: empty(

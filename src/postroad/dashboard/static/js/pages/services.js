@@ -28,9 +28,18 @@ export default {
 function listPage(view) {
   return [
     heading("Services", emitButton(view)),
-    panel("Services", shown(view, "service.ls", {}, (rows) => services(view, rows))),
-    panel("Actions", shown(view, "service.actions", {}, (rows) => actions(view, rows))),
-    panel("Events", shown(view, "service.events", {}, (rows) => events(view, rows))),
+    panel(
+      "Services",
+      shown(view, "service.ls", {}, (rows) => services(view, rows)),
+    ),
+    panel(
+      "Actions",
+      shown(view, "service.actions", {}, (rows) => actions(view, rows)),
+    ),
+    panel(
+      "Events",
+      shown(view, "service.events", {}, (rows) => events(view, rows)),
+    ),
   ];
 }
 
@@ -45,7 +54,11 @@ function emitButton(view, event) {
       properties: {
         ...(event ? {} : { event: { type: "string", title: "Event" } }),
         data: { title: "Data", orText: true },
-        durable: { type: "boolean", title: "Durable", description: "kept until every group has it" },
+        durable: {
+          type: "boolean",
+          title: "Durable",
+          description: "kept until every group has it",
+        },
         broadcast: { type: "boolean", title: "To every node", description: "not to one per group" },
       },
       required: event ? [] : ["event"],
@@ -127,7 +140,11 @@ function actionPage(view, name) {
       if (found !== undefined) return callPanel(view, found);
       const ofService = rows.filter((it) => it.service === name || it.name.startsWith(`${name}.`));
       if (ofService.length > 0) return panel("Actions", actions(view, ofService));
-      return empty(`There is no action “${name}” now.`, "Its node may be away.", "postroad service actions");
+      return empty(
+        `There is no action “${name}” now.`,
+        "Its node may be away.",
+        "postroad service actions",
+      );
     }),
   ];
 }
@@ -170,7 +187,9 @@ function callPanel(view, action) {
             },
             state.isCalling ? "Calling…" : "Call",
           ),
-          menuButton("Copy the call as a command", () => copies("service.call", params(), view.node)),
+          menuButton("Copy the call as a command", () =>
+            copies("service.call", params(), view.node),
+          ),
         ),
       ),
     ),

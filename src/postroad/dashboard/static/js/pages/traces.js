@@ -49,13 +49,31 @@ function listPage(view) {
         rows: state.held || newest,
         key: (row) => row.id,
         columns: [
-          { label: "Id", value: (row) => row.id, show: (row) => identity(row.id, link("traces", [row.id])) },
+          {
+            label: "Id",
+            value: (row) => row.id,
+            show: (row) => identity(row.id, link("traces", [row.id])),
+          },
           { label: "Root", value: (row) => row.root },
           { label: "Begun", value: (row) => row.started_at, show: (row) => time(row.started_at) },
-          { label: "Took", value: (row) => row.elapsed_ms, show: (row) => milliseconds(row.elapsed_ms), isNumber: true },
-          { label: "Spans", value: (row) => row.spans, show: (row) => count(row.spans), isNumber: true },
+          {
+            label: "Took",
+            value: (row) => row.elapsed_ms,
+            show: (row) => milliseconds(row.elapsed_ms),
+            isNumber: true,
+          },
+          {
+            label: "Spans",
+            value: (row) => row.spans,
+            show: (row) => count(row.spans),
+            isNumber: true,
+          },
           { label: "Nodes", value: (row) => [row.nodes].flat().join(" "), isWide: true },
-          { label: "", value: (row) => (row.is_error ? "error" : ""), show: (row) => row.is_error && badge("error") },
+          {
+            label: "",
+            value: (row) => (row.is_error ? "error" : ""),
+            show: (row) => row.is_error && badge("error"),
+          },
         ],
         empty: empty(
           "No traces yet.",
@@ -76,14 +94,20 @@ function tracePage(view, id) {
       h("span.space"),
       menuButton("Copy the trace as a command", () => copies("trace.show", { id }, view.node)),
     ),
-    panel("Waterfall", shown(view, "trace.show", { id }, (spans) => waterfall(view, spans))),
+    panel(
+      "Waterfall",
+      shown(view, "trace.show", { id }, (spans) => waterfall(view, spans)),
+    ),
   ];
 }
 
 function waterfall(view, spans) {
   if (spans.length === 0) return empty("Nobody knows this trace any more.");
   const begun = Math.min(...spans.map((it) => it.started_at));
-  const whole = Math.max(0.01, ...spans.map((it) => (it.started_at - begun) * 1000 + it.elapsed_ms));
+  const whole = Math.max(
+    0.01,
+    ...spans.map((it) => (it.started_at - begun) * 1000 + it.elapsed_ms),
+  );
   const rows = inOrder(spans);
   const nodes = [...new Set(spans.map((it) => it.node))].sort();
   return [
@@ -109,7 +133,9 @@ function inOrder(spans) {
   const rows = [];
   const seen = new Set();
   const visit = (parent, depth) => {
-    const children = (below.get(parent) || []).sort((one, other) => one.started_at - other.started_at);
+    const children = (below.get(parent) || []).sort(
+      (one, other) => one.started_at - other.started_at,
+    );
     for (const it of children) {
       if (seen.has(it.span_id)) continue;
       seen.add(it.span_id);
