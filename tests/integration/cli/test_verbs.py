@@ -201,7 +201,7 @@ def test_wrong_words(say: Say) -> None:
     code, _, err = say("queue", "shw")
     assert code == 2
     assert "No such command 'shw'. Did you mean 'show'?" in err
-    code, _, err = say("queue", "show", "oders")
+    code, _, err = say("queue", "show", "ordrs")
     assert code == 3
     assert "did you mean 'orders'?\nTry: postroad queue ls\n" in err
     assert say("queue", "peek", "orders", "--limit", "0")[0] == 2

@@ -72,8 +72,8 @@ async def test_flows_are_listed_and_counted(operator: Operator) -> None:
 
 
 async def test_what_does_not_exist_is_told(operator: Operator) -> None:
-    with pytest.raises(NotFound, match="no flow 'calclate'; did you mean 'calculate'"):
-        await operator.do("flow.begin", flow="calclate")
+    with pytest.raises(NotFound, match="no flow 'calkulate'; did you mean 'calculate'"):
+        await operator.do("flow.begin", flow="calkulate")
     with pytest.raises(UsageError, match="number"):
         await operator.do("flow.begin", flow="calculate")
     with pytest.raises(NoSuchFlow):

@@ -166,7 +166,7 @@ async def test_a_node_with_few_layers(tmp_path: Path) -> None:
         assert (await operator.do("node.show")).store is None
         found = await operator.do("cluster.map")
         assert ([it.id for it in found.nodes], found.edges) == (["node:alpha"], [])
-        (hit,) = await operator.do("search.find", text="alph")
+        (hit,) = await operator.do("search.find", text="lpha")
         assert (hit.kind, hit.id) == ("node", "alpha")
         with pytest.raises(UsageError, match="no Mail"):
             await operator.do("queue.ls")
@@ -190,7 +190,7 @@ async def test_everything_with_a_name_is_found(tmp_path: Path) -> None:
         assert await found(bad.id) == [("dead letter", dead.id)]
         assert await found(flow.id.upper()) == [("flow", flow.id)]
         assert await found("Client-7") == [("flow", flow.id)]
-        assert await found("greeter.hel") == [("action", "v2.greeter.hello")]
+        assert await found("greeter.hell") == [("action", "v2.greeter.hello")]
         assert await found("echo") == [("cell", "echo@alpha")]
         assert ("flow definition", "calculate") in await found("calc")
         assert (await found("alpha"))[0] == ("node", "alpha")

@@ -65,8 +65,8 @@ async def test_a_job_that_never_ran(operator: Operator, job: Path) -> None:
     assert graph.mermaid.startswith("flowchart LR")
     assert {it.type for it in graph.tasks} == {"input", "function", "output"}
     assert {it.source for it in graph.edges} <= {it.name for it in graph.tasks}
-    with pytest.raises(NotFound, match="no job 'claring'; did you mean 'clearing'"):
-        await operator.do("pipeline.show", job="claring")
+    with pytest.raises(NotFound, match="no job 'cleering'; did you mean 'clearing'"):
+        await operator.do("pipeline.show", job="cleering")
     with pytest.raises(ConfigError, match="does not run"):
         await operator.do("pipeline.stop", job="clearing")
     nodes = {it.id for it in (await operator.do("cluster.map")).nodes}
