@@ -35,7 +35,7 @@ is a `postroad node start`; certificates are made on the spot.
                    payments, totals of each account in windows. Payments that nobody may clear
                    fail three times, and are dead letters with their reason.
 
-bank-b, core-1 and house, which is also Spark's driver, are killed with SIGKILL, one after the
+house, which is also Spark's driver, bank-b and core-1 are killed with SIGKILL, one after the
 other, and come back to what their databases hold. Calls fail meanwhile, each with its error.
 Flows go on where they were, mail waits, and what Spark was at comes again. The tables of the banks
 have no unique keys, so whatever was lost or happened twice would be seen.

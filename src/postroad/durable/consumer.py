@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from postroad.core import tracing
 from postroad.core.errors import TransactionLost
+from postroad.core.throttle import ThrottledLog
 
 from .consumption import Consumption
 from .message import Message
@@ -26,6 +29,9 @@ Handler: TypeAlias = Callable[[Message, Transaction], Awaitable[object] | object
 # Handlers that never wait must not keep everything else waiting.
 _IN_A_ROW_MAX = 64
 _WATCH_S = 1.0
+_WARN_INTERVAL_S = 5.0
+# More attempts than anybody counts.
+_ATTEMPTS_MAX = 1 << 20
 
 
 class Worker:
@@ -121,6 +127,7 @@ class Consumer:
         self.handler = handler
         self._handler_s = handler_s
         self._loop = asyncio.get_running_loop()
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         # Whether no more messages are to be taken.
         self.is_stopping = False
         self._workers = [Worker(self, consumption) for _ in range(concurrency)]
@@ -185,5 +192,31 @@ class Consumer:
             raise error
 
     def _fail(self, entry: Entry, error: Exception) -> None:
-        logger.debug("the handler of %r failed: %r", self.consumption.queue, error)
+        self._complain(entry, error)
         self.consumption.fail(entry, error)
+
+    def _complain(self, entry: Entry, error: Exception) -> None:
+        """Tell whoever runs this, but not of each message if many fail."""
+        queue, attempts = self.consumption.queue, self.consumption.retry.attempts
+        if attempts > _ATTEMPTS_MAX:
+            # Whoever never gives up waits for something, and says so this way.
+            logger.debug("the handler of queue %r failed: %r", queue, error)
+            return
+        is_dead = self.consumption.is_hopeless(entry, error)
+        self._log.warn(
+            "dead" if is_dead else "failed",
+            self._loop.time(),
+            "the handler of queue %r failed, attempt %d of %d: %s%s; %s",
+            queue,
+            entry.failures + 1,
+            attempts,
+            f"{type(error).__name__}: {error}",
+            _place_of(error),
+            "the message is a dead letter" if is_dead else "the message comes again",
+        )
+
+
+def _place_of(error: Exception) -> str:
+    """Where an error was raised, for people."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""

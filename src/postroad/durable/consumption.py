@@ -180,7 +180,7 @@ class Consumption:
             return
         self.failed += 1
         self._flush_acks()
-        if self._is_hopeless(entry, error):
+        if self.is_hopeless(entry, error):
             self._shelf.finish(entry)
         else:
             self._shelf.fail(entry)
@@ -191,7 +191,8 @@ class Consumption:
             unit.hold_back(follower, due_ms=NEVER_MS, failures=follower.failures)
         self._submit(unit)
 
-    def _is_hopeless(self, entry: Entry, error: BaseException) -> bool:
+    def is_hopeless(self, entry: Entry, error: BaseException) -> bool:
+        """Whether a message is given up after this failure."""
         return isinstance(error, Reject) or entry.failures + 1 >= self.retry.attempts
 
     def _judge(self, entry: Entry, error: BaseException, pause_s: float | None = None) -> Handling:
@@ -199,7 +200,7 @@ class Consumption:
         unit = Handling(self._lane, self._on_settled)
         failures = entry.failures + 1
         detail = f"{type(error).__name__}: {error}"[:_DETAIL_CHARS_MAX]
-        if self._is_hopeless(entry, error):
+        if self.is_hopeless(entry, error):
             reason = Reason.REJECTED if isinstance(error, Reject) else Reason.FAILED
             unit.bury(entry, reason, detail, failures)
         else:
