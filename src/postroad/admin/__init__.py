@@ -1,6 +1,6 @@
 """What operators do and see: each action once, for the command line, the dashboard and programs."""
 
-from postroad.core.errors import MissingExtra, PostroadError
+from postroad.core.errors import MissingExtra, PostroadError, StoreLocked
 
 from .certificates import (
     NODE_DAYS,
@@ -22,6 +22,7 @@ __all__ = [
     "MissingExtra",
     "NodeCertificate",
     "PostroadError",
+    "StoreLocked",
     "TrustRoot",
     "create_root",
     "inspect_certificates",

@@ -19,6 +19,9 @@ import click
 from .settings import settings_options
 from .watching import Snapshot, changed, take_snapshot
 
+BUSY = 75
+"""The status of a child that cannot run here, because another node does."""
+
 _LOOK_S = 0.3
 _STOP_S = 15.0
 
@@ -137,6 +140,8 @@ class _Supervisor:
         if self._child is None or (status := self._child.poll()) is None:
             return False
         self._child = None
+        if status == BUSY:
+            raise click.exceptions.Exit(1)
         if status != 0:
             click.secho("It waits for the next save; Ctrl-C ends it.", fg="yellow", err=True)
         return status == 0

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from postroad.admin import StoreLocked
 from postroad.node import App, Node
 from postroad.node.inventory import inventory
 from postroad.node.reading import DEFAULT, Loaded
 
-from .running import run, stop_after
+from .dev import BUSY
+from .running import Failed, run, stop_after
 from .settings import load
 
 if TYPE_CHECKING:
@@ -49,7 +51,18 @@ def run_dev_node(
         stop_after(lambda: _outlive(parent))
     loaded = _load(app, config, settings, spare_port or 0)
     # What is durable goes on after the next save, so nothing needs to be waited for.
-    run(loaded, _tell, is_debugging=is_debugging, drain_s=0, signals=signals)
+    try:
+        run(loaded, _tell, is_debugging=is_debugging, drain_s=0, signals=signals)
+    except Failed as failed:
+        if isinstance(failed.__cause__, StoreLocked):
+            raise _Busy(failed.message) from None
+        raise
+
+
+class _Busy(Failed):
+    """Another node runs here, so no save will help: whoever watches the files may end."""
+
+    exit_code = BUSY
 
 
 def _outlive(parent: int) -> None:

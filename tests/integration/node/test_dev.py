@@ -162,3 +162,13 @@ def test_a_mistake_ends_a_program_that_runs_once(app: Path) -> None:
     status, output = run(app.parent, "dev", "--no-reload", *QUIET)
     assert status == 1
     assert output == "postroad: app.py:1: SyntaxError: invalid syntax\n"
+
+
+def test_a_second_one_in_the_same_place_ends_at_once(app: Path) -> None:
+    with Command(app.parent, "dev", *QUIET) as first:
+        first.wait_for(BANNER)
+        with Command(app.parent, "dev", *QUIET) as second:
+            assert second.end() == 1
+            assert "is used by process" in second.output
+            assert "waits for the next save" not in second.output
+        assert first.stop() == 0
