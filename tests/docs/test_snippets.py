@@ -9,7 +9,8 @@ import pytest
 from tests.docs.pages import printed, programs
 
 PROGRAMS = programs()
-PRINTED = printed("services") | printed("flows") | printed("README") | printed("tracing")
+PAGES_THAT_PRINT = ("services", "flows", "node", "README", "tracing")
+PRINTED = {name: text for page in PAGES_THAT_PRINT for name, text in printed(page).items()}
 
 
 @pytest.mark.parametrize(
