@@ -124,7 +124,7 @@ def test_first_job_prints_what_the_page_says() -> None:
 
 def test_only_runs_with_dead_segments_end_with_another_status_than_0(reader: Reader) -> None:
     statuses = {command: it.status for command, it in reader.done.items()}
-    dead = {command: 3 for command in statuses if command.startswith("postroad pipeline run ")}
+    dead = {command: 4 for command in statuses if command.startswith("postroad pipeline run ")}
 
     assert len(dead) == 2
     assert statuses == dict.fromkeys(statuses, 0) | dead, reader.done
