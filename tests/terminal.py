@@ -29,12 +29,14 @@ class Terminal:
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        # The size of the terminal is what counts.
+        inherited = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "postroad", *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **environment},
+            env={**inherited, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **environment},
             start_new_session=True,
             preexec_fn=_take_terminal,
         )

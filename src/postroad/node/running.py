@@ -90,7 +90,7 @@ async def _drain(node: Node, ear: _Ear, drain_s: float) -> None:
         logger.warning("%s stops at once", node.name)
         return
     if left:
-        logger.info("flows that go on with the next start: %d", left)
+        logger.info("steps that are begun again with the next start: %d", left)
 
 
 class _Ear:

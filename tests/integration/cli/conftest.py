@@ -11,7 +11,7 @@ from tests.cli_home import move_home
 from tests.cli_nodes import RunningNode, running_node
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def alpha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     """A node with a service, a flow, a consumer and a cell."""
     with running_node(tmp_path_factory.mktemp("shop")) as node:

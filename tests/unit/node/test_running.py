@@ -130,9 +130,13 @@ async def test_a_signal_during_the_start_stops_what_was_started() -> None:
     assert task.cancelling() == 0
 
 
+async def take_long() -> None:
+    await asyncio.sleep(1000)
+
+
 @flow
 async def wait(flow: Flow) -> None:
-    await flow.sleep(1000)
+    await flow.step(take_long)
 
 
 async def test_a_second_signal_does_not_wait_for_what_runs() -> None:
@@ -155,7 +159,7 @@ async def test_a_second_signal_does_not_wait_for_what_runs() -> None:
     assert not node.is_running
 
 
-async def test_flows_that_take_longer_go_on_with_the_next_start(
+async def test_steps_that_take_longer_are_begun_again_with_the_next_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
@@ -172,7 +176,7 @@ async def test_flows_that_take_longer_go_on_with_the_next_start(
         lambda it: tasks.append(asyncio.create_task(begin())),
         drain_s=0.1,
     )
-    assert "flows that go on with the next start: 1" in caplog.text
+    assert "steps that are begun again with the next start: 1" in caplog.text
 
 
 async def test_a_failed_start_is_raised() -> None:
