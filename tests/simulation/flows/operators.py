@@ -105,14 +105,21 @@ class Operator:
                 await self._flows.resume(view.id)
 
     async def _pause(self) -> None:
-        if self._wishes.rests and (view := await self._some()) is not None:
+        if not self._wishes.rests:
+            return
+        view = await self._some()
+        # Nothing may be wished any more by now.
+        if view is not None and self._wishes.rests:
             lasting_s = self._wishes.rests.pop()
             until = asyncio.get_running_loop().time() + lasting_s
             self._wishes.resting[view.id] = until
             await self._flows.pause(view.id)
 
     async def _kill(self) -> None:
-        if self._wishes.kills and (view := await self._some()) is not None:
+        if not self._wishes.kills:
+            return
+        view = await self._some()
+        if view is not None and self._wishes.kills:
             self._wishes.kills -= 1
             await self._flows.kill(view.id)
 
