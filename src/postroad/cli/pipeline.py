@@ -255,8 +255,11 @@ def replay(job: Path, store: str | None, id: str | None, is_all: bool) -> None:
 @_store
 @click.argument("id", required=False)
 @click.option("--all", "is_all", is_flag=True, help="All of them.")
+@click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
 @_yes
-def drop(job: Path, store: str | None, id: str | None, is_all: bool, yes: bool) -> None:
+def drop(
+    job: Path, store: str | None, id: str | None, is_all: bool, dry_run: bool, yes: bool
+) -> None:
     """Forget dead segments.
 
     \b
@@ -264,8 +267,12 @@ def drop(job: Path, store: str | None, id: str | None, is_all: bool, yes: bool) 
       postroad pipeline drop clearing.toml 00ff00ff00ff00ff
     """
     _check_choice(id, is_all)
-    if is_all and not yes:
-        click.confirm("Forget all dead segments of the job?", abort=True)
+    if dry_run or (is_all and not yes):
+        count = asyncio.run(admin.count_dead(job, store)) if is_all else 1
+        if dry_run:
+            click.echo(f"{count:,} would be forgotten")
+            return
+        click.confirm(f"Forget {count:,} dead segments of the job?", abort=True)
     count = asyncio.run(admin.drop_dead(job, store, id))
     _tell(count, id, "forgotten")
 

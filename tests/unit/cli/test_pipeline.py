@@ -103,6 +103,8 @@ def test_dead_segments_are_listed_and_dropped(job: str, capsys: pytest.CaptureFi
     assert run(["pipeline", "drop", job, "0000000000000000"]) == 1
     assert run(["pipeline", "drop", job, "zz"]) == 1
     assert "16 hexadecimal digits" in capsys.readouterr().err
+    assert run(["pipeline", "drop", job, "--all", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "1 would be forgotten\n"
     assert run(["pipeline", "drop", job, "--all", "--yes"]) == 0
     assert capsys.readouterr().out == "1 forgotten\n"
 
