@@ -12,6 +12,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -51,6 +52,12 @@ def loop_factory(name: str) -> LoopFactory:
     return uvloop.new_event_loop
 
 
+def hear_interrupts() -> None:
+    """Let Ctrl-C mean what it says in children, also when this run was begun in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def keep_files_in_memory() -> None:
     """Spare stores and servers the disk: processes are killed in these tests, machines are not."""
     if "TMPDIR" in os.environ or not os.access(SHARED_MEMORY, os.W_OK):
@@ -71,6 +78,7 @@ def keep_bytecode() -> None:
 
 
 # Before tests are imported, and processes started that collect them too.
+hear_interrupts()
 keep_files_in_memory()
 keep_bytecode()
 # Thousands of tests come into being, and none of them goes.
