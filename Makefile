@@ -68,7 +68,7 @@ $(VENV)/.stamp: pyproject.toml
 	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[node]'
 	@touch $@
 
-# Without Spark the demo has a part less.
+# Without Spark the job of the demo runs in one process.
 $(VENV)/.stamp-spark: $(VENV)/.stamp
 	@echo "Preparing $(VENV) (spark, about 500 MB)"
 	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[node,spark]' && touch $@ || \

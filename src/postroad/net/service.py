@@ -271,6 +271,7 @@ class MessagingService(TunnelCalls):
     async def _request_traced(
         self, link: DialedLink, subject: str, payload: bytes, timeout: float
     ) -> bytes:
+        # As `request` does it, which is spared a coroutine of its own for the lines they share.
         with departing(subject, node=self.name, peer=str(link.address)) as span:
             started = self._now()
             id, future = link.request(subject, payload, started, timeout, span.context)
