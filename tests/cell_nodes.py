@@ -230,7 +230,11 @@ def link_of(domain: CellDomain, peer: str) -> DomainLink:
 
 
 async def cut(domain: CellDomain, peer: str) -> None:
-    """Have a tunnel break off, as if a cable was pulled; it may be dialed again."""
+    """Have a tunnel break off, as if a cable was pulled; it may be dialed again.
+
+    One that is being dialed again since the last cut is waited for.
+    """
+    await until(lambda: peer in domain.links.by_domain)
     tunnel = link_of(domain, peer).tunnel
     tunnel.abandon()
     await tunnel.wait_closed()
