@@ -5,6 +5,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 
 ARGS          ?=
+AGAIN         ?=
 WORKERS       ?= 3
 BENCH         ?=
 SIM           ?=
@@ -26,8 +27,12 @@ demo: $(VENV)/.stamp-spark ## a clearing house: five nodes and Spark, killed at 
 
 # In the order of the files: those that take longest are the chaos tests, and come first.
 # More processes than a small machine has cores: half of the time tests wait for something.
+# Where real processes are late because the machine is busy, AGAIN=1 gives each test that failed a
+# second chance, alone. Status 1 says that all tests ran; after any other there is none.
 test: $(VENV)/.stamp-test $(VENV)/.stamp-classes ## run all tests (ARGS="-k name" for some)
-	@$(PY) -m pytest $(or $(ARGS),-n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0)
+	@$(PY) -m pytest $(or $(ARGS),-n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0) \
+		$(if $(AGAIN),|| { test $$? -eq 1 && echo && echo "Once more what failed:" && \
+		$(PY) -m pytest --last-failed --last-failed-no-failures=none --maxfail=1; })
 
 check: $(VENV)/.stamp-check ## lint, format, types, layers, spelling
 	@$(PY) -m ruff check

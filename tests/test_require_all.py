@@ -24,8 +24,9 @@ def run_pytest(directory: Path, source: str, *arguments: str) -> subprocess.Comp
     directory.joinpath("pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT}\n")
     loader = "from tests.require_all import RequireAll\nimport pytest, sys\n"
     plugins = "[RequireAll()]" if "required" in arguments else "[]"
+    options = ["-rA", *(it for it in arguments if it != "required")]
     return subprocess.run(
-        [sys.executable, "-c", f"{loader}sys.exit(pytest.main(['-rA'], plugins={plugins}))"],
+        [sys.executable, "-c", f"{loader}sys.exit(pytest.main({options}, plugins={plugins}))"],
         cwd=directory,
         env={"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
@@ -53,3 +54,20 @@ def test_without_the_plugin_a_skip_is_a_skip(tmp_path: Path) -> None:
     finished = run_pytest(tmp_path, SKIPS["marked"])
 
     assert finished.returncode == 0, finished.stdout
+
+
+def test_a_run_whose_process_died_was_interrupted(tmp_path: Path) -> None:
+    """Whoever runs again only what failed must not take the rest for passed."""
+    source = "import os\ndef test_it(): os._exit(1)\n\ndef test_other(): assert False"
+    processes = ["-p", "xdist.plugin", "-n", "1", "--max-worker-restart=0"]
+    finished = run_pytest(tmp_path, source, "required", *processes)
+
+    assert "test_it" in finished.stdout
+    assert finished.returncode == pytest.ExitCode.INTERRUPTED, finished.stdout
+
+
+def test_a_run_with_failures_is_a_whole_one(tmp_path: Path) -> None:
+    processes = ["-p", "xdist.plugin", "-n", "1", "--max-worker-restart=0"]
+    finished = run_pytest(tmp_path, "def test_it(): assert False", "required", *processes)
+
+    assert finished.returncode == pytest.ExitCode.TESTS_FAILED, finished.stdout
