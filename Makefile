@@ -30,7 +30,7 @@ demo: $(VENV)/.stamp-spark ## a clearing house: five nodes and Spark, killed at 
 # Where real processes are late because the machine is busy, AGAIN=1 gives each test that failed a
 # second chance, alone. Status 1 says that all tests ran; after any other there is none.
 test: $(VENV)/.stamp-test $(VENV)/.stamp-classes ## run all tests (ARGS="-k name" for some)
-	@$(PY) -m pytest $(or $(ARGS),-n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0) \
+	@$(PY) -m pytest $(or $(ARGS),-n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=20) \
 		$(if $(AGAIN),|| { test $$? -eq 1 && echo && echo "Once more what failed:" && \
 		$(PY) -m pytest --last-failed --last-failed-no-failures=none --maxfail=1; })
 
