@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -55,7 +56,7 @@ class Board:
         self.seconds: list[Second] = []
         # What each node told last, and what it had told when its process was killed.
         self._told: dict[str, Mapping[str, int]] = {}
-        self._before: dict[str, dict[str, int]] = {}
+        self._before: dict[str, Counter[str]] = {}
 
     def tell(self, name: str, counts: Mapping[str, int]) -> None:
         """Take what a node tells of itself."""
@@ -63,9 +64,11 @@ class Board:
 
     def forget(self, name: str) -> None:
         """A node was killed: what its process counted is kept, and it begins anew."""
-        told, before = self._told.get(name, {}), self._before.setdefault(name, {})
-        for key in self._SINCE_START:
-            before[key] = before.get(key, 0) + told.get(key, 0)
+        told, before = self._told.get(name, {}), self._before.setdefault(name, Counter())
+        before.update({key: told.get(key, 0) for key in self._SINCE_START})
+        # Calls that were under way when it last told of them: their caller hears of no end.
+        ended = sum(told.get(key, 0) for key in ("answered", "unanswered", "wrong"))
+        before["cut_off"] += told.get("asked", 0) - ended
         gone = (*self._SINCE_START, "pending")
         self._told[name] = {key: count for key, count in told.items() if key not in gone}
 

@@ -52,6 +52,8 @@ class Story:
         self._stage = Stage(directory, uses_spark=plan.uses_spark)
         self._board = Board()
         self._began_s = time.monotonic()
+        self._noted: int | None = None
+        """The process of the house that Spark was last seen to work for."""
 
     async def play(self) -> bool:
         """Play it; True if everything adds up."""
@@ -88,6 +90,8 @@ class Story:
 
     async def _run(self) -> None:
         board, seconds = self._board, self._plan.seconds
+        if self._plan.uses_spark:
+            board.note("  --- Spark starts; until its job is at work, payments wait in the mail")
         await self._wait_for(lambda: board.standing().cleared > 0, FIRST_TIMEOUT_S)
         began_s = time.monotonic()
         for name, killed, back, was_at in KILLS:
@@ -155,8 +159,16 @@ class Story:
             if time.monotonic() >= next_s:
                 self._board.tick(time.monotonic() - self._began_s)
                 next_s += 1.0
+            self._note_job()
             self._screen.update(self._table())
             await asyncio.sleep(_LOOK_S)
+
+    def _note_job(self) -> None:
+        """Say once, for each process of the house, that Spark has started."""
+        pid = self._stage.nodes[HOUSE].pid
+        if self._plan.uses_spark and pid != self._noted and self._board.standing().pending:
+            self._noted = pid
+            self._board.note("  --- Spark has started: its job is at work")
 
     async def _look(self) -> None:
         await asyncio.gather(*(self._ask(name, it) for name, it in _BOOKS.items()))
@@ -191,6 +203,7 @@ class Story:
                 asked=board.sum("asked"),
                 answered=board.sum("answered"),
                 unanswered=board.sum("unanswered"),
+                cut_off=board.sum("cut_off"),
                 wrong=board.sum("wrong"),
                 replayed=board.sum("replayed"),
                 absences=[

@@ -38,6 +38,8 @@ class Evidence:
     """Calls that tellers made, as far as they lived to tell."""
     answered: int
     unanswered: int
+    cut_off: int
+    """Calls whose caller was killed meanwhile."""
     wrong: int
     replayed: int
     """Payments that the job was given again."""
@@ -78,10 +80,12 @@ def checks(evidence: Evidence) -> list[Check]:
 
 
 def _check_calls(evidence: Evidence) -> Check:
+    ended = evidence.answered + evidence.unanswered + evidence.cut_off
     return Check(
         f"calls made {evidence.asked:,} = answered {evidence.answered:,}"
-        f" + failed {evidence.unanswered:,}, each with its error; wrong answers {evidence.wrong:,}",
-        evidence.asked == evidence.answered + evidence.unanswered and not evidence.wrong,
+        f" + failed {evidence.unanswered:,} with an error"
+        f" + cut off by a kill {evidence.cut_off:,}; wrong answers {evidence.wrong:,}",
+        evidence.asked == ended and not evidence.wrong,
     )
 
 

@@ -115,10 +115,12 @@ def count_rows(path: Path, table: str) -> int:
 
 def check_accounts(output: str) -> None:
     """What it says agrees with itself, and nothing is wrong."""
-    asked, answered, failed, wrong = numbers(
-        r"ok +calls made (N) = answered (N) \+ failed (N), .*; wrong answers (N)\n", output
+    asked, answered, failed, cut_off, wrong = numbers(
+        r"ok +calls made (N) = answered (N) \+ failed (N) with an error"
+        r" \+ cut off by a kill (N); wrong answers (N)\n",
+        output,
     )
-    assert (asked, wrong) == (answered + failed, 0)
+    assert (asked, wrong) == (answered + failed + cut_off, 0)
     begun, settled, refused, *wrong_flows = numbers(
         r"ok +flows: payments begun (N) = settled (N) \+ refused (N): lost (N), duplicates (N)\n",
         output,
@@ -158,6 +160,7 @@ def test_payments_are_cleared_once_although_spark_is_killed(start_demo: StartDem
 
     assert demo.process.returncode == 0, output
     assert "have it cleared on Spark" in output
+    assert output.count("Spark has started: its job is at work") == 2
     check_accounts(output)
     assert demo.is_cleaned_up()
 

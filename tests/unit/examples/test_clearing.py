@@ -63,7 +63,8 @@ def evidence() -> Evidence:
         ),
         asked=10,
         answered=8,
-        unanswered=2,
+        unanswered=1,
+        cut_off=1,
         wrong=0,
         replayed=5,
         absences=[Absence("bank-b", 1.0, 3.0, "at work")],
@@ -131,12 +132,14 @@ def test_whatever_is_wrong_is_told(evidence: Evidence, breach: str) -> None:
 
 def test_the_board_keeps_what_a_killed_process_counted() -> None:
     board = Board()
-    board.tell("bank-a", {"answered": 5, "debits": 3})
-    board.tell("bank-b", {"answered": 7, "debits": 4})
+    board.tell("bank-a", {"asked": 6, "answered": 5, "debits": 3})
+    board.tell("bank-b", {"asked": 9, "answered": 7, "unanswered": 1, "debits": 4})
     board.tick(1.0)
     board.forget("bank-b")
     assert board.standing().answered == 12
     assert board.standing().begun == 7
+    # One call died with bank-b; that of bank-a is still under way.
+    assert board.sum("cut_off") == 1
     board.tell("bank-b", {"answered": 1, "debits": 6})
     board.note("  --- bank-b is back")
     board.tick(2.0)
