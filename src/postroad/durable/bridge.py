@@ -82,6 +82,8 @@ class Bridge:
         # Pages that follow one another and were not sent yet.
         self._hot: deque[OutPage] = deque()
         self._hot_bytes = 0
+        # Whether the store may have pages to be sent that are not among those.
+        self._may_have_more = True
         self._wake = asyncio.Event()
         self._wake.set()
         self._hurry = asyncio.Event()
@@ -108,10 +110,13 @@ class Bridge:
             if self._hot_bytes + page.size <= _HOT_BYTES_MAX or not self._hot:
                 self._hot.append(page)
                 self._hot_bytes += page.size
+            else:
+                self._may_have_more = True
         self._wake.set()
 
     def nudge(self) -> None:
         """There may be mail, or the peer may be back."""
+        self._may_have_more = True
         self._wake.set()
         self._hurry.set()
 
@@ -132,6 +137,7 @@ class Bridge:
     def _drop_hot(self) -> None:
         self._hot.clear()
         self._hot_bytes = 0
+        self._may_have_more = True
 
     async def close(self) -> None:
         """Stop; what is on its way may arrive, and is sent again by the next bridge."""
@@ -217,6 +223,8 @@ class Bridge:
         self._epoch, self._settled, self._refusals = peer.epoch, peer.settled, []
         self._settle(course, answer, peer.settled)
         outflow = Outflow(course, self._config, answer)
+        # What was sent before and is not accepted is sent again.
+        self._may_have_more = True
         while not self._is_stale:
             await self._send_more(outflow, peer)
             if self._windows and self._windows[0].done():
@@ -283,12 +291,17 @@ class Bridge:
             self._hot_bytes -= hot.popleft().size
         if hot and hot[0].first == outflow.sent + 1:
             return list(hot)
+        if not hot and not self._may_have_more:
+            return ()
+        # What is committed from here on is told.
+        self._may_have_more = False
         epoch, pages = await self._store.read(
             query.read_pages_of_epoch, peer.id, outflow.sent, _PAGES_AT_ONCE
         )
         if epoch != peer.epoch:
             self.forget()
             return ()
+        self._may_have_more |= bool(pages)
         return pages
 
     async def _send(self, outflow: Outflow, pages: Sequence[OutPage]) -> None:

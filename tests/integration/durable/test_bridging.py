@@ -1,0 +1,90 @@
+"""What a bridge reads of the store: not what it was told of a moment ago."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad.durable import Draft, SqliteStore
+from postroad.durable.store import queries as query
+
+from .mail_pairs import Recorder, numbers_of, post_numbers, running_station, until_empty
+
+pytestmark = pytest.mark.integration
+
+
+class CountingStore(SqliteStore):
+    """Counts what is read of it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.reads: Counter[Any] = Counter()
+
+    async def read(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        self.reads[function] += 1
+        return await super().read(function, *args, **kwargs)
+
+
+async def test_what_was_committed_just_now_is_sent_from_memory(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path / "alpha.db")
+    async with (
+        running_station("beta", tmp_path) as beta,
+        running_station("alpha", store, beta) as alpha,
+    ):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        await post_numbers(alpha, "beta", [0])
+        await recorder.until(1)
+        await until_empty(alpha.mail, "beta")
+        before = store.reads[query.read_pages_of_epoch]
+        for number in range(1, 21):
+            await post_numbers(alpha, "beta", [number])
+            await recorder.until(number + 1)
+        await until_empty(alpha.mail, "beta")
+        assert numbers_of(recorder.bodies) == list(range(21))
+        assert store.reads[query.read_pages_of_epoch] == before
+
+
+async def test_what_was_committed_at_once_and_is_too_much_for_memory_is_read(
+    tmp_path: Path,
+) -> None:
+    store = CountingStore(tmp_path / "alpha.db")
+    async with (
+        running_station("beta", tmp_path) as beta,
+        running_station("alpha", store, beta) as alpha,
+    ):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        await post_numbers(alpha, "beta", [0])
+        await recorder.until(1)
+        await until_empty(alpha.mail, "beta")
+        before = store.reads[query.read_pages_of_epoch]
+        sizes = [300_000 + index for index in range(12)]
+        await alpha.mail.post_all(
+            [Draft(peer="beta", queue="orders", body=bytes(it)) for it in sizes]
+        )
+        assert list(map(len, await recorder.until(13)))[1:] == sizes
+        await until_empty(alpha.mail, "beta")
+        assert store.reads[query.read_pages_of_epoch] > before
+
+
+async def test_a_bridge_that_was_paused_reads_what_waits(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path / "alpha.db")
+    async with (
+        running_station("beta", tmp_path) as beta,
+        running_station("alpha", store, beta) as alpha,
+    ):
+        recorder = Recorder()
+        await beta.mail.consume("orders", recorder)
+        await post_numbers(alpha, "beta", range(3))
+        await recorder.until(3)
+        await until_empty(alpha.mail, "beta")
+        before = store.reads[query.read_pages_of_epoch]
+        await alpha.mail.pause_bridge("beta")
+        await post_numbers(alpha, "beta", range(3, 6))
+        await alpha.mail.resume_bridge("beta")
+        assert numbers_of(await recorder.until(6)) == list(range(6))
+        assert store.reads[query.read_pages_of_epoch] > before
