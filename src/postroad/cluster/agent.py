@@ -30,6 +30,7 @@ from .events import Audience, ChangeStream, Listener
 from .membership import (
     NEVER,
     Change,
+    ChangeKind,
     Counters,
     Member,
     MemberChange,
@@ -417,7 +418,10 @@ class Agent(Lifecycle):
 
     def _tell(self, change: Change) -> None:
         if isinstance(change, MemberChange):
-            logger.info("%s: %s", self.service.name, change)
+            # What members say of themselves changes often, and is nobody's trouble.
+            is_quiet = change.kind is ChangeKind.METADATA
+            level = logging.DEBUG if is_quiet else logging.INFO
+            logger.log(level, "%s: %s", self.service.name, change)
             self._audience.tell(change)
         elif isinstance(change, NameContested):
             self._warn(

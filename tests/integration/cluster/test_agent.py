@@ -419,5 +419,8 @@ async def test_log_tells_who_joined(caplog: pytest.LogCaptureFixture) -> None:
         assert "a joined the cluster; members: a\n" in caplog.text
         assert "b joined the cluster; members: b, a\n" in caplog.text
         assert f"a: added b at {b.address}, alive" in caplog.text
+        b.agent.set_properties({"role": "leader"})
+        await a.until(lambda it: it.see("b").properties, "b leads")
     assert f"a: removed b at {b.address}, left" in caplog.text
+    assert "properties" not in caplog.text
     assert StaticDiscovery([a.address]).statistics().contacts == 0

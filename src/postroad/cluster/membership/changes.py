@@ -20,6 +20,14 @@ class ChangeKind(enum.Enum):
     REMOVED = "removed"
 
 
+_WORDS = {
+    ChangeKind.ADDED: "added",
+    ChangeKind.METADATA: "new properties of",
+    ChangeKind.REACHABILITY: "another state of",
+    ChangeKind.REMOVED: "removed",
+}
+
+
 class MemberChange(msgspec.Struct, frozen=True):
     """A change of one member.
 
@@ -32,7 +40,7 @@ class MemberChange(msgspec.Struct, frozen=True):
     previous: Member | None = None
 
     def __str__(self) -> str:
-        return f"{self.kind.value} {self.member}"
+        return f"{_WORDS[self.kind]} {self.member}"
 
 
 class NameContested(msgspec.Struct, frozen=True):
