@@ -7,6 +7,8 @@ from difflib import get_close_matches
 
 from postroad.core.errors import PostroadError
 
+_TOLD_MAX = 8
+
 
 class AdminError(PostroadError):
     """An operator's wish cannot be fulfilled."""
@@ -37,7 +39,25 @@ class ProgramFailed(AdminError):
         return cls(f"{what} raised {type(error).__name__}: {error}")
 
 
+class InvalidRequest(AdminError, ValueError):
+    """What was asked for cannot be read, or does not fit; the text names it and what is valid."""
+
+    code = 10_400
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'orders'?`, if anything is near."""
     near = get_close_matches(name, [*known], 1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def nearest_or_all(name: str, known: Iterable[str]) -> str:
+    """Likewise; if nothing is near, the first of what there is: `; there are 'a' and 'b'`."""
+    names = sorted(known)
+    if near := nearest(name, names):
+        return near
+    if not names:
+        return "; there is none"
+    told = ", ".join(map(repr, names[:_TOLD_MAX]))
+    more = len(names) - _TOLD_MAX
+    return f"; there {'is' if len(names) == 1 else 'are'} {told}{f' and {more} more' * (more > 0)}"

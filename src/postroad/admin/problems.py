@@ -22,7 +22,7 @@ from postroad.core.errors import (
     UsageError,
 )
 
-from .errors import AdminError, Forbidden, NotFound, ProgramFailed
+from .errors import AdminError, Forbidden, InvalidRequest, NotFound, ProgramFailed
 
 logger = logging.getLogger("postroad.admin")
 
@@ -75,6 +75,7 @@ _STATUSES: tuple[tuple[type[BaseException], http.HTTPStatus], ...] = (
     (TimeoutError, http.HTTPStatus.SERVICE_UNAVAILABLE),
     (LookupError, http.HTTPStatus.NOT_FOUND),
     (ConfigError, http.HTTPStatus.BAD_REQUEST),
+    (InvalidRequest, http.HTTPStatus.BAD_REQUEST),
     (ValueError, http.HTTPStatus.UNPROCESSABLE_ENTITY),
     (UsageError, http.HTTPStatus.CONFLICT),
     (ConnectionError, http.HTTPStatus.SERVICE_UNAVAILABLE),
@@ -188,6 +189,8 @@ def _known(problem: Problem) -> PostroadError | None:
         # Its text is made of more than the text.
         return None
     error.retryable = problem.retryable
+    if problem.data is not None:
+        error.data = problem.data  # type: ignore[attr-defined]
     return error
 
 

@@ -10,12 +10,15 @@ import msgspec
 
 from postroad.admin.benching import WAYS, Machine, Speed, measure
 
+from .helping import Command, argument
 from .rendering import print_json
 from .tables import Column, table
 
 
-@click.command()
-@click.argument("ways", nargs=-1, type=click.Choice([*WAYS]))
+@click.command(cls=Command)
+@argument(
+    "ways", nargs=-1, type=click.Choice([*WAYS]), help="What is measured; all of it by default."
+)
 @click.option("--seconds", default=2.0, show_default=True, help="For each measurement.")
 @click.option("--size", default=512, show_default=True, help="Bytes of a message.")
 @click.option("--at-once", default=32, show_default=True, help="How many on their way together.")

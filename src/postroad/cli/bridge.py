@@ -8,8 +8,10 @@ import click
 
 from postroad.admin import mail
 
+from .helping import Command
 
-@click.command("run")
+
+@click.command("run", cls=Command)
 @click.option("--cluster", required=True, help="Name of the cluster.")
 @click.option("--node", required=True, help="Name of the node whose mail is carried.")
 @click.option("--node-address", required=True, metavar="HOST:PORT", help="Where the node is.")

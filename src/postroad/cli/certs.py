@@ -15,6 +15,8 @@ import msgspec
 
 from postroad import admin
 
+from .helping import Group, argument
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -40,7 +42,7 @@ def _days(default: int) -> Callable[[Any], Any]:
     )
 
 
-@click.group()
+@click.group(cls=Group)
 def certs() -> None:
     """Make and inspect certificates for development clusters.
 
@@ -84,7 +86,7 @@ def init(directory: Path, name: str, days: int, force: bool, as_json: bool) -> N
 
 
 @certs.command()
-@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
+@argument("nodes", metavar="NODE...", nargs=-1, required=True, help="Names of nodes.")
 @_directory
 @click.option(
     "--host",

@@ -9,13 +9,14 @@ import click
 from postroad.admin.errors import NotFound, nearest
 from postroad.admin.operations import OPERATIONS
 
+from .helping import Command, argument
 from .main import COMMANDS
 from .screen import strong
 from .spellings import GROUPS, SPELLINGS
 
 
-@click.command()
-@click.argument("topic", required=False)
+@click.command(cls=Command)
+@argument("topic", required=False, help="A group of commands, as queue; all are listed without.")
 def cheat(topic: str | None) -> None:
     """Show examples of commands by topic.
 

@@ -18,7 +18,12 @@ _WORDS = {"ok": "OK", "warning": "WARNING", "failing": "CRITICAL"}
 
 @click.command(cls=PlacedCommand)
 @click.option(
-    "--format", "form", type=click.Choice(["nagios", "json"]), default="nagios", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["nagios", "json"]),
+    default="nagios",
+    show_default=True,
+    help="For whom the line is.",
 )
 def check(form: str, **given: Any) -> int:
     """Tell monitors in one line whether a node is well.

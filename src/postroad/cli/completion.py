@@ -9,6 +9,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from .helping import Command, argument
+
 _BUDGET_S = 0.3
 _VARIABLE = "_POSTROAD_COMPLETE"
 
@@ -37,8 +39,8 @@ LIVE: dict[str, tuple[str, str]] = {
 """Which operation lists what a parameter may be, and the field of its rows; some for one noun."""
 
 
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.command(cls=Command)
+@argument("shell", type=click.Choice(["bash", "zsh", "fish"]), help="The shell that you type in.")
 def completion(shell: str) -> None:
     """Print what makes a shell complete words.
 

@@ -12,13 +12,16 @@ from postroad.node.checking import check_files
 from postroad.node.keys import Key, sections, settings_keys
 from postroad.node.reading import DEFAULT, Loaded, format_value, nearest
 
+from .helping import Group, argument
 from .settings import load, settings_options
 
-_section = click.argument("section", required=False)
+_section = argument(
+    "section", required=False, help="Only settings that begin so, as durable; all by default."
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Show, check and explain the configuration of a node.
 

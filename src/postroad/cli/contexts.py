@@ -10,6 +10,8 @@ import msgspec
 
 from postroad.admin.errors import NotFound, nearest
 
+from .helping import Group, argument
+
 _PREVIOUS = "-"
 
 
@@ -81,7 +83,7 @@ def path_of_contexts() -> Path:
     return Path(click.get_app_dir("postroad")) / "contexts.json"
 
 
-@click.group()
+@click.group(cls=Group)
 def context() -> None:
     """Save where nodes are, and choose one for all commands.
 
@@ -95,7 +97,7 @@ def context() -> None:
 
 
 @context.command()
-@click.argument("name")
+@argument("name", help="What it shall be called.")
 @click.option("--url", required=True, help="The API of a node.")
 @click.option("--token", help="What the API asks for.")
 @click.option("--ca", type=click.Path(exists=True, dir_okay=False), help="Certificates to trust.")
@@ -143,7 +145,7 @@ def ls(as_json: bool) -> None:
 
 
 @context.command()
-@click.argument("name")
+@argument("name", help="A saved place; - is the one before.")
 def use(name: str) -> None:
     """Use a saved place from now on; - is the one before.
 
@@ -158,7 +160,7 @@ def use(name: str) -> None:
 
 
 @context.command()
-@click.argument("name")
+@argument("name", help="A saved place.")
 def rm(name: str) -> None:
     """Forget a saved place.
 

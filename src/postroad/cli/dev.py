@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import click
 
+from .helping import Command, argument
 from .settings import settings_options
 from .watching import Snapshot, changed, take_snapshot
 
@@ -26,8 +27,8 @@ _LOOK_S = 0.3
 _STOP_S = 15.0
 
 
-@click.command()
-@click.argument("app", required=False, metavar="[FILE]")
+@click.command(cls=Command)
+@argument("app", required=False, metavar="[FILE]", help="The program; app.py by default.")
 @settings_options
 @click.option("--reload/--no-reload", default=True, help="Start again when a file is saved.")
 @click.option("--debug", is_flag=True, help="Show where errors were raised.")

@@ -21,6 +21,7 @@ import msgspec
 from postroad.admin import CertificateStatus, PostroadError, inspect_certificates
 from postroad.admin.cards import find_cards
 
+from .helping import Command
 from .main import EXIT_OK, EXIT_UNHEALTHY
 from .places import DATA
 from .rendering import print_json
@@ -67,7 +68,7 @@ def _bad(name: str, detail: str, next: str, *, status: str = "failing") -> Findi
     return Finding(name=name, status=status, detail=detail, next=next)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--data", default=DATA, show_default=True, help="The data directory of nodes.")
 @click.option(
     "--certs",

@@ -12,6 +12,7 @@ from postroad.admin import PostroadError
 from postroad.admin.errors import NotFound, nearest
 
 from .failures import NEXT
+from .helping import Command, argument
 from .rendering import print_json
 from .tables import render
 
@@ -28,8 +29,10 @@ class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
     """The command to try."""
 
 
-@click.command()
-@click.argument("which", metavar="[CODE|NAME]", required=False)
+@click.command(cls=Command)
+@argument(
+    "which", metavar="[CODE|NAME]", required=False, help="Of one error; all are listed without."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def errors(which: str | None, as_json: bool) -> None:
     """Explain an error, or list all of them.

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from .helping import Group, argument
 from .places import PlacedCommand, open_desk, take_place
 
 
-@click.group()
+@click.group(cls=Group)
 def export() -> None:
     """Describe services and operations for other programs.
 
@@ -22,7 +23,7 @@ def export() -> None:
 
 
 @export.command()
-@click.argument("target", metavar="MODULE[:NAME]")
+@argument("target", metavar="MODULE[:NAME]", help="Where the services are, as app:Shop.")
 @click.option("--title", default="Services", show_default=True, help="Of the document.")
 @click.option("--version", default="1.0.0", show_default=True, help="Of what it describes.")
 def asyncapi(target: str, title: str, version: str) -> None:
@@ -54,7 +55,7 @@ def openapi() -> None:
 
 
 @export.command(cls=PlacedCommand)
-@click.argument("service", required=False)
+@argument("service", required=False, help="Only actions of one; of all by default.")
 def jsonschema(service: str | None, **given: Any) -> None:
     """Print what the actions of a running node take, as JSON Schema by name.
 

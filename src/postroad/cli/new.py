@@ -10,14 +10,21 @@ from pathlib import Path
 
 import click
 
+from .helping import Command, argument
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # So that no tool takes the files of the project for modules of this package.
 _ENDING = ".txt"
 _PLACE = "{{name}}"
 
 
-@click.command()
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), metavar="NAME")
+@click.command(cls=Command)
+@argument(
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="NAME",
+    help="The directory to make; the project is called like it.",
+)
 def new(directory: Path) -> None:
     """Write a small project that works.
 

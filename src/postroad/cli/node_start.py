@@ -12,6 +12,7 @@ import click
 from postroad.node import App, Node
 from postroad.node.running import DRAIN_S
 
+from .helping import Command
 from .running import run, stop_after
 from .settings import load, settings_options
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from postroad.admin.serving import AdminServer
 
 
-@click.command()
+@click.command(cls=Command)
 @settings_options
 @click.option("--app", metavar="FILE|MODULE", help="The program; node.app by default.")
 @click.option("--name", help="What others call the node; node.name by default.")

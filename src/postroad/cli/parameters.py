@@ -8,12 +8,14 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from postroad.admin.operations import Parameter
+from postroad.admin.operations import Operation, Parameter
 
 from .completion import completer_of
+from .helping import Argument
+from .meanings import meaning_of
 from .spelling import Spelling
 from .tables import unwrap
-from .values import parse_said
+from .values import parse_json, parse_said
 
 
 class Pairs(click.ParamType):  # type: ignore[type-arg]
@@ -28,8 +30,47 @@ class Pairs(click.ParamType):  # type: ignore[type-arg]
             return value
         name, found, text = str(value).partition("=")
         if not (found and name):
-            self.fail(f"{value!r} is not of the form name=value.", param, ctx)
+            told = f"{value!r} is not of the form name=value, as in count=2.{_other(ctx)}"
+            self.fail(told, param, ctx)
         return name, parse_said(text)
+
+
+def _other(ctx: click.Context | None) -> str:
+    """How everything can be said at once, if it can."""
+    for it in () if ctx is None else ctx.command.params:
+        if isinstance(it.type, Document):
+            return f" All at once is {it.opts[0]} '{it.type.example}'."
+    return ""
+
+
+class Document(click.ParamType):  # type: ignore[type-arg]
+    """JSON.
+
+    Args:
+        example: one that works.
+        is_object: whether names and values are wanted, and nothing else.
+    """
+
+    name = "JSON"
+
+    def __init__(self, example: str, *, is_object: bool) -> None:
+        self.example = example
+        self._is_object = is_object
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            read = parse_json(value)
+        except ValueError as error:
+            self.fail(f"{error}. This works: '{self.example}'", param, ctx)
+        if self._is_object and not isinstance(read, dict):
+            self.fail(
+                f"{value} is no JSON object: parameters have names, as in '{self.example}'",
+                param,
+                ctx,
+            )
+        return read
 
 
 class Said(click.ParamType):  # type: ignore[type-arg]
@@ -44,16 +85,15 @@ class Said(click.ParamType):  # type: ignore[type-arg]
 PAIRS, SAID = Pairs(), Said()
 
 
-def make_parameters(
-    parameters: Iterable[Parameter], spelling: Spelling
-) -> Iterator[click.Parameter]:
+def make_parameters(operation: Operation, spelling: Spelling) -> Iterator[click.Parameter]:
     """Arguments for what must be said, in order, and options for what may be."""
-    for it in parameters:
+    for it in operation.parameters:
         is_argument = it.is_required or it.name in spelling.positional
-        yield _argument(it, spelling) if is_argument else _option(it, spelling)
+        help = spelling.help.get(it.name) or meaning_of(operation, it.name)
+        yield _argument(it, spelling, help) if is_argument else _option(it, help)
 
 
-def _argument(it: Parameter, spelling: Spelling) -> click.Argument:
+def _argument(it: Parameter, spelling: Spelling, help: str) -> Argument:
     kind = unwrap(it.type)
     title = it.name.upper()
     told: dict[str, Any] = {"nargs": -1, "shell_complete": completer_of(it.name)}
@@ -69,13 +109,12 @@ def _argument(it: Parameter, spelling: Spelling) -> click.Argument:
         told |= {"nargs": 1, "type": _click_type(kind), "required": it.is_required}
     if not told.get("required") and "metavar" in told:
         told["metavar"] = f"[{told['metavar']}]"
-    return click.Argument([it.name], **told)
+    return Argument([it.name], help=help, **told)
 
 
-def _option(it: Parameter, spelling: Spelling) -> click.Option:
+def _option(it: Parameter, help: str) -> click.Option:
     kind = unwrap(it.type)
     flag = f"--{it.name.replace('_', '-')}"
-    help = spelling.help.get(it.name)
     if kind is bool:
         return click.Option([flag, it.name], is_flag=True, default=bool(it.default), help=help)
     if _is_mapping(kind):

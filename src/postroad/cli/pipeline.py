@@ -18,9 +18,16 @@ import msgspec
 from postroad.admin import pipeline as admin
 from postroad.admin import pipeline_runs as runs
 
+from .helping import Group, argument
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_job = click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+_job = argument(
+    "job",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The file of the job, TOML or JSON.",
+)
+_segment = argument("id", required=False, help="One dead segment, by its id; or --all.")
 _store = click.option(
     "--store",
     metavar="PATH|URL",
@@ -43,7 +50,7 @@ def _spark(command: Command) -> Command:
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
-@click.group()
+@click.group(cls=Group)
 def pipeline() -> None:
     """Run pipelines whose every segment is accounted for.
 
@@ -236,7 +243,7 @@ def dead(job: Path, store: str | None, limit: int, as_json: bool) -> None:
 @pipeline.command()
 @_job
 @_store
-@click.argument("id", required=False)
+@_segment
 @click.option("--all", "is_all", is_flag=True, help="All of them.")
 def replay(job: Path, store: str | None, id: str | None, is_all: bool) -> None:
     """Have dead segments come again the next time the job runs.
@@ -253,7 +260,7 @@ def replay(job: Path, store: str | None, id: str | None, is_all: bool) -> None:
 @pipeline.command()
 @_job
 @_store
-@click.argument("id", required=False)
+@_segment
 @click.option("--all", "is_all", is_flag=True, help="All of them.")
 @click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
 @_yes

@@ -16,6 +16,7 @@ from postroad.admin.errors import NotFound
 from .completion import complete_live
 from .contexts import Contexts
 from .desks import ApiDesk, Desk, StoreDesk
+from .helping import Command
 
 DATA = ".postroad"
 """Where nodes leave their cards unless they are told otherwise."""
@@ -88,24 +89,15 @@ def placed(place: Place) -> Iterator[None]:
         _usual.pop()
 
 
-class PlacedCommand(click.Command):
+class PlacedCommand(Command):
     """A command that is for a node; its help tells the options that say which apart."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.params = [*self.params, *place_options()]
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own: list[tuple[str, str]] = []
-        where: list[tuple[str, str]] = []
-        for parameter in self.get_params(ctx):
-            told = parameter.get_help_record(ctx)
-            if told is not None:
-                (where if parameter.name in OPTION_NAMES else own).append(told)
-        with formatter.section("Options"):
-            formatter.write_dl(own)
-        with formatter.section("Where"):
-            formatter.write_dl(where)
+    def section_of(self, option: click.Parameter) -> str:
+        return "Where" if option.name in OPTION_NAMES else super().section_of(option)
 
 
 def open_desk(place: Place) -> Desk:

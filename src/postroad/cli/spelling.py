@@ -61,5 +61,7 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     """What is told when it was done; `{count}`, `{when}` and what was said are known in it."""
     whole: tuple[str, ...] = ()
     """Of these parameters one must be said, or `--all`, which stands for no choice at all."""
+    listing: str | None = None
+    """The command that lists what there is, if it is not `ls` of the same noun."""
     chunk: int | None = None
     """Done in parts of this many, by its parameter `limit`, where somebody watches it."""

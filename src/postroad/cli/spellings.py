@@ -152,6 +152,7 @@ SPELLINGS: dict[str, Spelling] = {
         example="flow begin pay amount=5 to=ann --client-id order-17",
         positional=("arguments",),
         help={"client_id": "Begun only once under this name."},
+        listing="flow definitions",
     ),
     "flow.counts": Spelling(example="flow counts"),
     "flow.definitions": Spelling(example="flow definitions"),
@@ -176,12 +177,16 @@ SPELLINGS: dict[str, Spelling] = {
         },
     ),
     "flow.pause": Spelling(example=f"flow pause {_FLOW}", each="id", done="{count} paused"),
-    "flow.pause-schedule": Spelling(example="flow pause-schedule nightly"),
+    "flow.pause-schedule": Spelling(
+        example="flow pause-schedule nightly", listing="flow schedules"
+    ),
     "flow.query": Spelling(example=f"flow query {_FLOW} progress"),
     "flow.resume": Spelling(
         example=f"flow resume {_FLOW}", each="id", done="{count} will go on{when}"
     ),
-    "flow.resume-schedule": Spelling(example="flow resume-schedule nightly"),
+    "flow.resume-schedule": Spelling(
+        example="flow resume-schedule nightly", listing="flow schedules"
+    ),
     "flow.retry": Spelling(
         example=f"flow retry {_FLOW}\nflow retry --all",
         each="id",
@@ -193,7 +198,7 @@ SPELLINGS: dict[str, Spelling] = {
         ),
         done="{count} will be tried again{when}",
     ),
-    "flow.run-schedule": Spelling(example="flow run-schedule nightly"),
+    "flow.run-schedule": Spelling(example="flow run-schedule nightly", listing="flow schedules"),
     "flow.schedules": Spelling(example="flow schedules"),
     "flow.show": Spelling(example=f"flow show {_FLOW} --watch"),
     "flow.signal": Spelling(
@@ -204,6 +209,7 @@ SPELLINGS: dict[str, Spelling] = {
         example="flow unschedule nightly --dry-run",
         scope=Scope(noun="schedule"),
         warning="Schedule {name} is forgotten; flows that it has begun go on.",
+        listing="flow schedules",
     ),
     "node.config": Spelling(example="node config"),
     "node.drain": Spelling(
@@ -269,6 +275,7 @@ SPELLINGS: dict[str, Spelling] = {
     "service.actions": Spelling(example="service actions orders", positional=("service",)),
     "service.call": Spelling(
         example="service call orders.create item=book count=2",
+        listing="service actions",
         positional=("params",),
         pairs=("params",),
         help={"node_id": "The node that is to do it.", "timeout_s": "Seconds to wait."},

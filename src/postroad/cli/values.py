@@ -15,6 +15,7 @@ _PLAIN = frozenset({"code", "epoch", "number", "pid", "port", "run", "version"})
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
+_EXCERPT = 40
 _EXACT_MS = 10
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
@@ -100,6 +101,23 @@ def tell_count(number: int, noun: str) -> str:
 def plural(noun: str) -> str:
     """Several of them."""
     return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+
+
+def parse_json(text: str) -> Any:
+    """What a person wrote as JSON; raises ValueError that tells where it is none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        what = error.msg[0].lower() + error.msg[1:]
+        rest = text[error.pos :].strip()
+        place = f"at character {error.pos + 1}, before {_short(rest)!r}" if rest else "at its end"
+        raise ValueError(f"{_short(text)!r} is no JSON: {what}, {place}") from None
+    except RecursionError:
+        raise ValueError("this JSON is nested too deeply") from None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
 
 
 def parse_said(text: str) -> Any:

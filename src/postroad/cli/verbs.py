@@ -42,23 +42,24 @@ def make_verb(operation: Operation) -> click.Command:
             try:
                 return Doing(operation, spelling, desk, given).do()
             except LookupError as error:
-                raise _with_next(error, operation) from None
+                raise _with_next(error, operation, spelling.listing) from None
 
     return PlacedCommand(
         operation.verb,
         callback=callback,
-        params=[*make_parameters(operation.parameters, spelling), *_manners(operation, spelling)],
+        params=[*make_parameters(operation, spelling), *_manners(operation, spelling)],
         help=_help(operation, spelling),
         short_help=operation.summary,
     )
 
 
-def _with_next(error: LookupError, operation: Operation) -> LookupError:
+def _with_next(error: LookupError, operation: Operation, listing: str | None) -> LookupError:
     """What was not found may be in the list of what there is."""
-    listing = f"{operation.noun}.ls"
-    is_ours = isinstance(error, PostroadError) and not notes_of(error)
-    if is_ours and listing in OPERATIONS and listing != operation.name:
-        error.add_note(f"postroad {operation.noun} ls")
+    usual = f"{operation.noun}.ls"
+    if listing is None and usual in OPERATIONS and usual != operation.name:
+        listing = f"{operation.noun} ls"
+    if listing is not None and isinstance(error, PostroadError) and not notes_of(error):
+        error.add_note(f"postroad {listing}")
     return error
 
 

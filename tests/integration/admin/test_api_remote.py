@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from postroad.admin.errors import Forbidden, NotFound
+from postroad.admin.errors import Forbidden, InvalidRequest, NotFound
 from postroad.admin.operations.queues import QueueView
 from postroad.admin.remote import SUBJECT, RemoteOffice
 from postroad.admin.serving import AdminServer
-from postroad.core.errors import ConfigError, NoSuchMember, RemoteProtocolFailure, UsageError
+from postroad.core.errors import NoSuchMember, RemoteProtocolFailure, UsageError
 from postroad.node import App, Node
 from tests.integration.admin.admin_nodes import READ_TOKEN, Served, config_of, served
 from tests.raw_peers import eventually
@@ -53,7 +53,7 @@ async def test_errors_keep_what_they_are(tmp_path: Path) -> None:
         remote = RemoteOffice(alpha.node)
         with pytest.raises(NotFound, match="did you mean 'bills'"):
             await remote.ask("beta", "queue.show", {"queue": "bils"})
-        with pytest.raises(ConfigError, match="no parameter"):
+        with pytest.raises(InvalidRequest, match="no parameter"):
             await remote.ask("beta", "queue.show", {"queues": "bills"})
         with pytest.raises(NoSuchMember):
             await remote.ask("gamma", "queue.ls", {})

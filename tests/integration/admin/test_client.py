@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from postroad.admin.client import Client, Tls, find_nodes
-from postroad.admin.errors import Forbidden, NotFound
+from postroad.admin.errors import Forbidden, InvalidRequest, NotFound
 from postroad.admin.problems import Refused
 from postroad.admin.serving import AdminServer
 from postroad.core.errors import (
@@ -61,7 +61,7 @@ async def test_errors_are_typed_and_tell_what_to_try(node: Served) -> None:
     assert found.value.__notes__ == ["postroad errors 10100"]
     with pytest.raises(NotFound, match="no operation"):
         await node.call("queue.lst")
-    with pytest.raises(ConfigError, match="limit"):
+    with pytest.raises(InvalidRequest, match="limit"):
         await node.call("queue.peek", queue="orders", limit=0)
     with pytest.raises(Forbidden) as refused:
         await asyncio.to_thread(Client(node.admin.url, "x" * 20).call, "queue.ls")

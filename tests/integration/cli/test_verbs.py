@@ -74,10 +74,41 @@ def test_an_action_is_called(say: Say) -> None:
 def test_what_cannot_be_called(say: Say) -> None:
     code, _, err = say("call", "greeter.helo", "name=Ann")
     assert code == 3
-    assert "greeter.helo" in err
-    assert say("call", "greeter.hello", "name")[0] == 2
+    assert "'greeter.helo'; did you mean 'greeter.hello'?\nTry: postroad service actions\n" in err
     assert say("call", "greeter.hello", "name=Ann", "--params", "{}")[0] == 2
-    assert say("call", "greeter.hello", "--params", "{")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["name"], "'name' is not of the form name=value, as in count=2. All at once is --params"),
+        (["--params", "{"], "'{' is no JSON: expecting property name enclosed in double quotes"),
+        (["--params", '{"name": Ann}'], "at character 10, before 'Ann}'. This works: '{"),
+        (["--params", "[1]"], "[1] is no JSON object: parameters have names, as in '{"),
+    ],
+)
+def test_params_that_cannot_be_read(say: Say, words: list[str], told: str) -> None:
+    code, _, err = say("call", "greeter.hello", *words)
+    assert code == 2
+    assert told in err
+
+
+def test_params_that_do_not_fit(say: Say) -> None:
+    code, _, err = say("call", "greeter.hello", "nam=Ann")
+    assert code == 1
+    assert "no parameter is called 'nam'; did you mean 'name'? The 'name' field is required" in err
+    code, _, err = say("call", "greeter.hello", "name=17")
+    assert (code, err.splitlines()[1:]) == (1, ["Try: postroad call greeter.hello 'name=\"17\"'"])
+    code, out, err = say("call", "greeter.hello", "name=Ann", "nam=Bob")
+    assert (code, out) == (0, "Hello Ann!\n")
+    assert err == "postroad: greeter.hello: no parameter is called 'nam'; did you mean 'name'?\n"
+
+
+def test_a_flow_that_nobody_has(say: Say) -> None:
+    code, _, err = say("flow", "begin", "pey")
+    assert code == 3
+    assert err.endswith("no flow 'pey'; did you mean 'pay'?\nTry: postroad flow definitions\n")
+    assert "no flow 'sell'; there is 'pay'\n" in say("flow", "begin", "sell")[2]
 
 
 def test_an_event_is_emitted(say: Say) -> None:
@@ -156,7 +187,7 @@ def test_a_flow_from_its_beginning_to_its_end(say: Say) -> None:
     code, _, err = say("flow", "begin", "pai")
     assert code == 3
     assert err == (
-        "postroad: node alpha has no flow 'pai'; did you mean 'pay'?\nTry: postroad flow ls\n"
+        "postroad: node alpha has no flow 'pai'; did you mean 'pay'?\nTry: postroad flow definitions\n"
     )
 
 

@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from postroad.admin.errors import Forbidden, NotFound, ProgramFailed
+from postroad.admin.errors import Forbidden, InvalidRequest, NotFound, ProgramFailed
 from postroad.admin.problems import (
     Problem,
     Refused,
@@ -37,6 +37,7 @@ from postroad.services.errors import ServiceNotFoundError, ValidationError
     ("error", "status"),
     [
         (ConfigError("limit=0"), 400),
+        (InvalidRequest("limit=0"), 400),
         (Forbidden("no"), 403),
         (NotFound("nothing"), 404),
         (NoSuchDeadLetter("7"), 404),
@@ -70,6 +71,7 @@ def test_statuses(error: PostroadError | TimeoutError, status: int) -> None:
     "error",
     [
         ConfigError("limit=0 must be above 0"),
+        InvalidRequest("limit=0 must be above 0"),
         NotFound("no queue 'x'"),
         Forbidden("only look"),
         NoSuchDeadLetter("7"),

@@ -7,8 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from postroad.admin.errors import Forbidden
-from postroad.core.errors import ConfigError
+from postroad.admin.errors import Forbidden, InvalidRequest
 
 from .answers import failure
 from .calling import Desk, refuse_method
@@ -80,12 +79,12 @@ async def _end_with_client(watcher: Watcher, receive: Receive) -> None:
 
 
 def read_wishes(pairs: list[tuple[str, str]]) -> list[Wish]:
-    """What a query asks to watch; raises ConfigError if it makes no sense."""
+    """What a query asks to watch; raises InvalidRequest if it makes no sense."""
     names = list(dict.fromkeys(value for name, value in pairs if name == "operation"))
     if not names:
-        raise ConfigError("watch: say what, as ?operation=queue.ls")
+        raise InvalidRequest("watch: say what, as ?operation=queue.ls")
     if len(names) > _OPERATIONS_MAX:
-        raise ConfigError(f"watch: {len(names)} operations are more than {_OPERATIONS_MAX}")
+        raise InvalidRequest(f"watch: {len(names)} operations are more than {_OPERATIONS_MAX}")
     said: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
     for name, value in pairs:
         operation, _, parameter = name.rpartition(".")
@@ -95,7 +94,7 @@ def read_wishes(pairs: list[tuple[str, str]]) -> list[Wish]:
         elif operation in said:
             said[operation].append((parameter, value))
         elif name != "operation":
-            raise ConfigError(
+            raise InvalidRequest(
                 f"watch has no parameter {name!r}; write a parameter of queue.show "
                 "as queue.show.queue"
             )

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.requests import Request
 
+from postroad.admin.errors import InvalidRequest
 from postroad.admin.operations.table import OPERATIONS, Operation
-from postroad.core.errors import ConfigError
 
 from .errors import NoSuchOperation, TooLarge, UnknownForm
 
@@ -41,17 +41,17 @@ def find_operation(name: str) -> Operation:
     """An operation by name; raises NoSuchOperation."""
     try:
         return OPERATIONS.find(name)
-    except ConfigError as error:
+    except InvalidRequest as error:
         raise NoSuchOperation(f"{error}; /api/v1/openapi.json lists all") from None
 
 
 def read_query(request: Request) -> list[tuple[str, str]]:
-    """What the query string says, in order; raises ConfigError if it cannot be read."""
+    """What the query string says, in order; raises InvalidRequest if it cannot be read."""
     text = request.scope["query_string"].decode("latin-1")
     try:
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
     except ValueError as error:
-        raise ConfigError(f"the query string cannot be read: {error}") from None
+        raise InvalidRequest(f"the query string cannot be read: {error}") from None
 
 
 def wish_from_query(operation: Operation, pairs: Iterable[tuple[str, str]]) -> Wish:
@@ -65,7 +65,7 @@ def wish_from_query(operation: Operation, pairs: Iterable[tuple[str, str]]) -> W
         elif name in lists:
             said.setdefault(name, []).append(value)
         elif name in said:
-            raise ConfigError(f"{operation.name}: {name} is given twice")
+            raise InvalidRequest(f"{operation.name}: {name} is given twice")
         else:
             said[name] = value
     params = operation.read_params(said, strict=False)
@@ -79,7 +79,7 @@ def wish_from_body(operation: Operation, body: bytes, pairs: Iterable[tuple[str,
     node = None
     for name, value in pairs:
         if name != NODE:
-            raise ConfigError(
+            raise InvalidRequest(
                 f"{operation.name} takes {name!r} in its body, a JSON object, not in the query"
             )
         node = value
@@ -92,11 +92,11 @@ def _read_object(body: bytes) -> dict[str, Any]:
     try:
         said = msgspec.json.decode(body)
     except RecursionError:
-        raise ConfigError("the body is nested too deeply") from None
+        raise InvalidRequest("the body is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the body is no JSON: {error}") from None
+        raise InvalidRequest(f"the body is no JSON: {error}") from None
     if not isinstance(said, dict):
-        raise ConfigError("the body must be a JSON object of parameters")
+        raise InvalidRequest("the body must be a JSON object of parameters")
     return said
 
 
@@ -105,11 +105,11 @@ def check_values(operation: Operation, said: Mapping[str, Any]) -> dict[str, Any
     for name, value in said.items():
         for it in value if isinstance(value, list) else (value,):
             if isinstance(it, str) and "\0" in it:
-                raise ConfigError(f"{operation.name}: {name} contains a zero byte")
+                raise InvalidRequest(f"{operation.name}: {name} contains a zero byte")
             if isinstance(it, float) and not math.isfinite(it):
-                raise ConfigError(f"{operation.name}: {name}={it!r} is no finite number")
+                raise InvalidRequest(f"{operation.name}: {name}={it!r} is no finite number")
             if isinstance(it, int) and not -_INT_MAX <= it < _INT_MAX:
-                raise ConfigError(f"{operation.name}: {name} is larger than 64 bits")
+                raise InvalidRequest(f"{operation.name}: {name} is larger than 64 bits")
     return dict(said)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from postroad.admin.errors import NotFound
+from postroad.admin.errors import InvalidRequest, NotFound
 from postroad.cells import (
     CellAddress,
     CellDomain,
@@ -223,7 +223,7 @@ async def _tell_system(office: Office, command: str, cell: str) -> CommandView:
     domain = office.node.domain
     address = CellAddress.parse(cell if "@" in cell else f"{cell}@{domain.name}")
     if address.is_domain:
-        raise ConfigError(f"{cell!r} is no cell: say which of its cells")
+        raise InvalidRequest(f"{cell!r} is no cell: say which of its cells")
     system = f"{_SYSTEM}@{address.domain}"
     try:
         return CommandView(text=await domain.command(system, f"{command} {address.cell}"))

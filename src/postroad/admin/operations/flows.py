@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.admin.errors import NotFound, ProgramFailed, nearest
+from postroad.admin.errors import NotFound, ProgramFailed, nearest_or_all
 from postroad.core.errors import PostroadError
 from postroad.flows import Definition, FlowView, ScheduleView, Status, StepView
 
@@ -148,7 +148,7 @@ async def begin_flow(
     definition = flows.registry.find(flow)
     if definition is None:
         known = [it.name for it in flows.registry]
-        raise NotFound(f"node {office.name} has no flow {flow!r}{nearest(flow, known)}")
+        raise NotFound(f"node {office.name} has no flow {flow!r}{nearest_or_all(flow, known)}")
     if client_id is None:
         begun = await flows.begin(definition, **arguments)
     else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from postroad.admin.errors import NotFound, ProgramFailed, nearest
-from postroad.core.errors import ConfigError, PostroadError
-from postroad.services import Service
+from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed, nearest, nearest_or_all
+from postroad.core.errors import PostroadError
+from postroad.services import Service, ValidationError
 from postroad.services.action_schemas import action_schemas, described
 from postroad.services.endpoints import EndpointList
 from postroad.services.schema import ActionInfo, Visibility
@@ -74,6 +74,8 @@ class CallView(msgspec.Struct, frozen=True, kw_only=True):
     """The node that was asked for; None if any might answer."""
     is_cut: bool
     """Whether it is a stream of which only the first items are here."""
+    warnings: list[str]
+    """Params that the action does not know of, and has not looked at."""
 
 
 class EmitView(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,14 +128,19 @@ async def list_actions(office: Office, service: str | None = None) -> list[Actio
     if service is not None:
         await show_service(office, service)
     broker = office.node.broker
-    schemas: dict[str, Any] = {}
-    for it in broker.services():
-        schemas |= _own_schemas(it)
+    schemas = _all_own_schemas(office)
     return [
         view
         for it in sorted(broker.registry.actions, key=lambda it: it.name)
         for view in _actions(it, service, schemas.get(it.name))
     ]
+
+
+def _all_own_schemas(office: Office) -> dict[str, Any]:
+    schemas: dict[str, Any] = {}
+    for it in office.node.broker.services():
+        schemas |= _own_schemas(it)
+    return schemas
 
 
 def _own_schemas(service: Service) -> dict[str, Any]:
@@ -193,9 +200,7 @@ async def call(
 ) -> CallView:
     """Call an action of any node, or of one, and show its result."""
     broker = office.node.broker
-    known = [it.name for it in broker.registry.actions]
-    if action not in known:
-        raise NotFound(f"there is no action {action!r}{nearest(action, known)}")
+    unknown = misnamed(params, _schema_of(office, action))
     started = time.perf_counter()
     is_cut = False
     try:
@@ -203,6 +208,12 @@ async def call(
         if isinstance(result, AsyncIterable):
             async with asyncio.timeout(timeout_s):
                 result, is_cut = await _collect(result)
+    except ValidationError as error:
+        raise ValidationError(
+            " ".join([f"{action} cannot take these parameters:", *unknown]),
+            data=error.data,
+            node_id=error.node_id,
+        ) from None
     except (PostroadError, TimeoutError):
         raise
     except Exception as error:
@@ -215,7 +226,37 @@ async def call(
         elapsed_ms=elapsed_ms,
         node_id=node_id,
         is_cut=is_cut,
+        warnings=[f"{action}: {it}" for it in unknown],
     )
+
+
+def _schema_of(office: Office, action: str) -> dict[str, Any] | None:
+    """What an action says it takes, if it does; raises NotFound if there is none."""
+    found = {it.name: it for it in office.node.broker.registry.actions}
+    endpoints = found.get(action)
+    if endpoints is None:
+        raise NotFound(f"there is no action {action!r}{nearest(action, found)}")
+    own: dict[str, Any] | None = _all_own_schemas(office).get(action)
+    first = next(iter(endpoints), None)
+    if own is not None or first is None:
+        return own
+    return described(first.info.definition.get("params"))
+
+
+def misnamed(params: Any, schema: dict[str, Any] | None) -> list[str]:
+    """Those of the params that a schema does not know, each in a sentence."""
+    known = (schema or {}).get("properties")
+    if known is None or not isinstance(params, dict):
+        return []
+    return [
+        f"no parameter is called {name!r}{nearest(name, known) or _all(known)}"
+        for name in params
+        if name not in known
+    ]
+
+
+def _all(known: Iterable[str]) -> str:
+    return f"{nearest_or_all('', known)}."
 
 
 async def _collect(stream: AsyncIterable[Any]) -> tuple[list[Any], bool]:
@@ -238,7 +279,7 @@ async def emit(
     """Send an event to one node of each group, or to all of them; durably if that is wished."""
     broker = office.node.broker
     if durable and broadcast:
-        raise ConfigError("an event is either durable or broadcast: durable ones go to groups")
+        raise InvalidRequest("an event is either durable or broadcast: durable ones go to groups")
     groups = sorted(broker.registry.events.groups_of(event))
     if broadcast:
         await broker.broadcast(event, data)

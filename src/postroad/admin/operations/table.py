@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
-from postroad.core.errors import ConfigError, UsageError
+from postroad.admin.errors import InvalidRequest
+from postroad.core.errors import UsageError
 
 from .office import Office
 
@@ -99,18 +100,18 @@ class Operation(NamedTuple):
             strict: False where everything is text, as in a query string.
 
         Raises:
-            ConfigError: it does not fit; names what is nearest.
+            InvalidRequest: it does not fit; names what is nearest.
         """
         known = [it.name for it in self.parameters]
         for name in said:
             if name not in known:
                 near = get_close_matches(name, known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else _knows(known)
-                raise ConfigError(f"{self.name} has no parameter {name!r}{hint}")
+                raise InvalidRequest(f"{self.name} has no parameter {name!r}{hint}")
         try:
             return msgspec.convert(said, self.params, strict=strict)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"{self.name}: {error}") from None
+            raise InvalidRequest(f"{self.name}: {error}") from None
 
 
 def _knows(known: list[str]) -> str:
@@ -130,12 +131,12 @@ class Operations(Mapping[str, Operation]):
         self._all[operation.name] = operation
 
     def find(self, name: str) -> Operation:
-        """The operation of a name; raises ConfigError that names the nearest."""
+        """The operation of a name; raises InvalidRequest that names the nearest."""
         found = self._all.get(name)
         if found is None:
             near = get_close_matches(name, self._all, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"there is no operation {name!r}{hint}")
+            raise InvalidRequest(f"there is no operation {name!r}{hint}")
         return found
 
     def __getitem__(self, name: str) -> Operation:

@@ -41,7 +41,7 @@ async def test_cells_are_drained_and_killed(tmp_path: Path) -> None:
             await operator.do("cells.kill", cell="echo")
         with pytest.raises(UsageError, match="cannot be killed"):
             await operator.do("cells.kill", cell="System")
-        with pytest.raises(ConfigError):
+        with pytest.raises(ValueError, match=r"'\*@alpha' is no"):
             await operator.do("cells.kill", cell="*@alpha")
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad.admin.errors import NotFound, ProgramFailed
-from postroad.core.errors import ConfigError, PostroadError
+from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed
+from postroad.core.errors import PostroadError
 from postroad.services import ValidationError
 
 from .operating import Greeter, Operator, make_app, operated, two_operated
@@ -61,6 +61,21 @@ async def test_actions_are_called(operator: Operator) -> None:
         await operator.do("service.call", action="v2.greeter.fail")
 
 
+async def test_params_that_an_action_does_not_know_are_named(operator: Operator) -> None:
+    hello = {"action": "v2.greeter.hello"}
+    called = await operator.do("service.call", params={"name": "Ann", "tims": 2}, **hello)
+    assert called.result == "Hello Ann"
+    assert called.warnings == [
+        "v2.greeter.hello: no parameter is called 'tims'; did you mean 'times'?"
+    ]
+    with pytest.raises(ValidationError, match=r"'nam'; did you mean 'name'\?") as caught:
+        await operator.do("service.call", params={"nam": "Ann"}, **hello)
+    assert [it["field"] for it in caught.value.data] == ["name"]
+    with pytest.raises(ValidationError, match=r"'who'; there are 'name', 'times'\."):
+        await operator.do("service.call", params={"who": "Ann"}, **hello)
+    assert not (await operator.do("service.call", params={"name": "Ann"}, **hello)).warnings
+
+
 async def test_a_stream_is_shown_as_far_as_it_is_short(operator: Operator) -> None:
     said = {"action": "v2.greeter.count"}
     called = await operator.do("service.call", params={"upto": 3}, **said)
@@ -81,7 +96,7 @@ async def test_events_are_sent(tmp_path: Path) -> None:
         assert (await operator.do("service.emit", event="nobody.hears")).groups == []
         await operator.until(lambda _: len(getattr(greeter, "heard", [])) == 3, "service.ls")
         assert {"id": 1} in greeter.heard
-        with pytest.raises(ConfigError, match="either durable or broadcast"):
+        with pytest.raises(InvalidRequest, match="either durable or broadcast"):
             await operator.do("service.emit", event="user.x", durable=True, broadcast=True)
 
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.admin.errors import InvalidRequest
 from postroad.admin.http.errors import NoSuchOperation
 from postroad.admin.http.streaming import read_wishes
 from postroad.admin.http.wishes import find_operation, wish_from_body, wish_from_query
 from postroad.admin.operations import OPERATIONS
-from postroad.core.errors import ConfigError, PostroadError
+from postroad.core.errors import PostroadError
 
 PEEK = OPERATIONS["queue.peek"]
 RETRY = OPERATIONS["dlq.retry"]
@@ -48,14 +49,14 @@ def test_an_empty_body_says_nothing() -> None:
     ],
 )
 def test_bodies_that_make_no_sense(said: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(InvalidRequest, match=words):
         wish_from_body(PEEK, msgspec.json.encode(said), [])
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
 def test_times_are_finite(value: str) -> None:
     operation = OPERATIONS["cells.ping"]
-    with pytest.raises(ConfigError):
+    with pytest.raises(InvalidRequest):
         wish_from_query(operation, [("path", "a@b"), ("timeout_s", value)])
 
 
@@ -92,7 +93,7 @@ def test_watched_operations_have_their_own_parameters() -> None:
     ],
 )
 def test_watching_what_cannot_be_watched(pairs: list[tuple[str, str]], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(InvalidRequest, match=words):
         read_wishes(pairs)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from postroad.admin.errors import InvalidRequest
 from postroad.admin.operations import OPERATIONS, Effect, Operation
 from postroad.admin.operations.table import Operations, operation
-from postroad.core.errors import ConfigError, UsageError
+from postroad.core.errors import UsageError
 
 ALL = [*OPERATIONS.values()]
 each = pytest.mark.parametrize("it", ALL, ids=lambda it: it.name)
@@ -115,14 +116,14 @@ def test_what_is_said_is_checked() -> None:
     ],
 )
 def test_what_does_not_fit_is_told(name: str, said: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(InvalidRequest) as caught:
         OPERATIONS[name].read_params(said)
     assert name in str(caught.value)
     assert told in str(caught.value)
 
 
 def test_unknown_operations_name_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"did you mean 'queue\.pause'"):
+    with pytest.raises(InvalidRequest, match=r"did you mean 'queue\.pause'"):
         OPERATIONS.find("queue.puase")
     assert OPERATIONS.find("queue.pause") is OPERATIONS["queue.pause"]
 

@@ -1,0 +1,50 @@
+"""Every command tells what it takes, word by word, and gives an example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from postroad.cli.helping import Argument
+from postroad.cli.main import postroad
+
+
+def commands(
+    group: click.Group = postroad, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command there is, with the words that it is called by."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*words, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*words, name))
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_everything_that_can_be_said_is_explained(words: tuple[str, ...]) -> None:
+    for it in COMMANDS[words].params:
+        if isinstance(it, click.Argument):
+            assert isinstance(it, Argument), it.name
+            assert it.explanation.endswith("."), it.name
+        elif isinstance(it, click.Option) and not it.hidden:
+            assert it.help, it.name
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_has_an_example_and_tells_arguments_apart(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(postroad, [*words, "--help"], prog_name="postroad")
+    assert result.exit_code == 0
+    assert "\n  Example" in result.output
+    assert f"\n    postroad {words[0]}" in result.output
+    sections = [it for it in result.output.splitlines() if it.endswith(":") and it[0] != " "]
+    has_arguments = any(isinstance(it, click.Argument) for it in COMMANDS[words].params)
+    assert (sections[:1] == ["Arguments:"]) is has_arguments
+    assert "Options:" in sections
