@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,10 +22,17 @@ TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 # What is tested is installed already.
 INSTALLS = "python3 -m venv"
-RUNS = "postroad dev\n"
+# What runs in a terminal of its own, and whether it replaces what ran there before.
+RUNS = ("postroad dev", "postroad node start")
+STARTED = "runs at 127.0.0.1:…"
 # What changes by itself a moment later may be asked for again.
-READS = ("postroad call shop.sold", "postroad flow history", "postroad call shop.order item=cake")
-LIMIT_S = 60
+READS = (
+    "postroad call shop.sold",
+    "postroad cluster ls",
+    "postroad flow history",
+    "postroad call shop.order item=cake",
+)
+LIMIT_S = 120
 
 
 def matches(shown: str, printed: str) -> bool:
@@ -35,12 +43,11 @@ def matches(shown: str, printed: str) -> bool:
 
 
 class Reader:
-    """Has two terminals: in the first one the program runs, in the second one it is used."""
+    """Has a terminal for each program that runs, and one more in which they are used."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self._log = place / "dev.log"
-        self._dev: subprocess.Popen[bytes] | None = None
+        self._terminals: dict[str, subprocess.Popen[bytes]] = {}
         kept = {name: it for name, it in os.environ.items() if not name.startswith("POSTROAD_")}
         path = os.pathsep.join((str(Path(sys.executable).parent), kept["PATH"]))
         self._environ = {**kept, "PATH": path, "PYTEST_ADDOPTS": "-p no:asyncio"}
@@ -60,10 +67,11 @@ class Reader:
             if language != "sh" or text.startswith(INSTALLS):
                 continue
             wanted = shown if next_language == "text" else None
-            if text == RUNS:
-                self._run_in_first_terminal(wanted or "")
+            runs = next((it for it in RUNS if text.startswith(it)), None)
+            if runs:
+                self._leave_running(runs, text, wanted or STARTED)
             else:
-                self._run_in_second_terminal(text, wanted)
+                self._run_to_its_end(text, wanted)
             followed.append(text)
         return followed
 
@@ -72,11 +80,12 @@ class Reader:
         """Before the reader has made the program say thank you."""
         return text.replace(", thank you", "")
 
-    def _run_in_first_terminal(self, shown: str) -> None:
-        self.kill()
-        with self._log.open("wb") as log:
-            self._dev = subprocess.Popen(
-                ["postroad", "dev"],
+    def _leave_running(self, terminal: str, command: str, shown: str) -> None:
+        self._kill(terminal)
+        path = self.place / "terminal.log"
+        with path.open("wb") as log:
+            self._terminals[terminal] = subprocess.Popen(
+                shlex.split(command),
                 cwd=self.place,
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
@@ -85,17 +94,23 @@ class Reader:
                 start_new_session=True,
             )
         deadline = time.monotonic() + LIMIT_S
-        while not matches(f"…\n{shown}…", self._log.read_text()):
-            assert time.monotonic() < deadline, self._log.read_text()
+        while not matches(f"…\n{shown}…", path.read_text()):
+            assert time.monotonic() < deadline, path.read_text()
             time.sleep(0.1)
 
-    def kill(self) -> None:
+    def _kill(self, terminal: str) -> None:
         """As hard as one likes: the program, and the process that watches it."""
-        if self._dev is not None and self._dev.poll() is None:
-            os.killpg(self._dev.pid, signal.SIGKILL)
-            self._dev.wait()
+        process = self._terminals.get(terminal)
+        if process is not None and process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
-    def _run_in_second_terminal(self, commands: str, shown: str | None) -> None:
+    def kill(self) -> None:
+        """Whatever is left."""
+        for terminal in self._terminals:
+            self._kill(terminal)
+
+    def _run_to_its_end(self, commands: str, shown: str | None) -> None:
         deadline = time.monotonic() + LIMIT_S
         while True:
             status, printed = self._run(commands)
@@ -120,10 +135,9 @@ class Reader:
         )
         return done.returncode, done.stdout or done.stderr
 
-    def end(self) -> int:
-        """What the program in the first terminal has ended with."""
-        assert self._dev is not None
-        return self._dev.wait(LIMIT_S)
+    def end(self) -> list[int]:
+        """What the programs have ended with."""
+        return [it.wait(LIMIT_S) for it in self._terminals.values()]
 
 
 @pytest.fixture
@@ -137,7 +151,7 @@ def test_the_tutorial(reader: Reader) -> None:
     followed = reader.read()
     assert len(followed) > 15
     assert followed[-1] == "postroad node stop --yes\n"
-    assert reader.end() == 0
+    assert reader.end() == [0, 0]
 
 
 def test_what_is_shown_is_compared() -> None:
