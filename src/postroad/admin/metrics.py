@@ -192,6 +192,7 @@ async def _gather_mail(node: Node, metrics: Exposition) -> None:
     metrics.counter("mail_commits", "Transactions of the store.", found.commits)
     metrics.gauge("mail_posted_per_second", "Messages posted, of late.", found.posted_per_s)
     metrics.gauge("mail_handled_per_second", "Messages handled, of late.", found.handled_per_s)
+    metrics.gauge("mail_failed_per_second", "Attempts that failed, of late.", found.failed_per_s)
 
 
 async def _gather_services(node: Node, metrics: Exposition) -> None:

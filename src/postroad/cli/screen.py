@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -123,17 +123,31 @@ def full_screen() -> Iterator[None]:
 
 def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:
     """Go through items, with a bar that a person can watch; nothing is shown to programs."""
+    with progress_bar(total, label) as show:
+        for done, item in enumerate(items, start=1):
+            yield item
+            show(done)
+
+
+@contextmanager
+def progress_bar(total: int, label: str) -> Iterator[Callable[[int], None]]:
+    """Likewise, where somebody else counts: it is told how many are done."""
     if not sys.stderr.isatty() or total < 2:
-        yield from items
+        yield lambda done: None
         return
     started = drawn = time.monotonic()
-    for done, item in enumerate(items, start=1):
-        yield item
+
+    def show(done: int) -> None:
+        nonlocal drawn
         now = time.monotonic()
         if now - drawn >= _REDRAW_S or done == total:
             drawn = now
             click.echo(f"\r\x1b[K{_bar(label, done, total, now - started)}", nl=False, err=True)
-    click.echo(err=True)
+
+    try:
+        yield show
+    finally:
+        click.echo(err=True)
 
 
 def _bar(label: str, done: int, total: int, elapsed_s: float) -> str:

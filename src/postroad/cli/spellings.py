@@ -123,7 +123,12 @@ SPELLINGS: dict[str, Spelling] = {
         scope=_DEAD,
         warning="Dropped letters are gone for good.",
         done="{count} dropped",
-        help={"queue": "Those of one queue.", "reason": "Those that died of one reason."},
+        chunk=500,
+        help={
+            **_LIMIT,
+            "queue": "Those of one queue.",
+            "reason": "Those that died of one reason.",
+        },
     ),
     "dlq.count": Spelling(
         example="dlq count --queue orders",
@@ -145,7 +150,12 @@ SPELLINGS: dict[str, Spelling] = {
         whole=_DEAD_CHOICE,
         scope=_DEAD,
         done="{count} will be tried again{when}",
-        help={"queue": "Those of one queue.", "reason": "Those that died of one reason."},
+        chunk=500,
+        help={
+            **_LIMIT,
+            "queue": "Those of one queue.",
+            "reason": "Those that died of one reason.",
+        },
     ),
     "dlq.show": Spelling(example="dlq show 17"),
     "flow.begin": Spelling(

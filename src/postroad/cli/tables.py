@@ -25,7 +25,7 @@ _LISTED: dict[str, tuple[str, ...]] = {
     "DefinitionView": ("name", "version", "running", "concurrency", "responds_to", "description"),
     "FlowView": ("id", "status", "name", "started_at", "client_id", "progress", "error"),
     "JobView": ("name", "state", "dead", "waiting", "pending", "oldest_s", "path", "problem"),
-    "LetterView": ("id", "key", "posted_at", "due_at", "size", "body"),
+    "LetterView": ("id", "key", "posted_at", "failures", "next_try_at", "size", "error", "body"),
     "ScheduleView": ("name", "flow", "cron", "zone", "is_paused", "next_at", "last_at", "problem"),
     "ServiceView": ("name", "nodes", "actions", "events"),
     "SettingView": ("key", "value", "origin"),

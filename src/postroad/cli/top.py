@@ -60,7 +60,7 @@ def draw(seen: Mapping[str, Any]) -> str:
 
 def _head(overview: Mapping[str, Any]) -> str:
     node = overview["node"]
-    rates = ("requests_per_s", "posted_per_s", "handled_per_s")
+    rates = ("requests_per_s", "posted_per_s", "handled_per_s", "failed_per_s")
     lines = [
         f"{strong(node['cluster'])} / {strong(node['name'])}  {paint(node['state'])}"
         f"  version {node['version']}  {node['address']}",

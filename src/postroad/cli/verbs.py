@@ -18,7 +18,7 @@ from .main import EXIT_OK, EXIT_UNHEALTHY
 from .parameters import make_parameters, read_said
 from .places import PlacedCommand, open_desk, take_place
 from .rendering import print_json, render_result
-from .screen import full_screen, is_terminal, progress, redraw
+from .screen import full_screen, is_terminal, progress, progress_bar, redraw
 from .spelling import Scope, Spelling
 from .spellings import SPELLINGS
 from .values import tell_count
@@ -152,7 +152,8 @@ class Doing:
 
     def _results(self) -> Iterator[Any]:
         chunk = self.spelling.chunk
-        if chunk is not None and "limit" not in self.said and sys.stderr.isatty():
+        is_whole = not {"limit", "ids"} & self.said.keys()
+        if chunk is not None and is_whole and sys.stderr.isatty():
             yield self._do_in_parts(chunk)
             return
         sayings = [*self._sayings()]
@@ -162,10 +163,15 @@ class Doing:
     def _do_in_parts(self, chunk: int) -> dict[str, int]:
         """Do it to a part of all at a time, so that somebody sees how far it is."""
         total = self._count()
-        parts = -(-total // chunk)
         done = 0
-        for _ in progress(range(parts), parts, f"{self.operation.verb}, parts of {chunk:,}"):
-            done += _count_of(self.desk.do(self.operation.name, {**self.said, "limit": chunk}))
+        with progress_bar(total, self.operation.verb) as show:
+            while done < total:
+                part = {**self.said, "limit": min(chunk, total - done)}
+                count = _count_of(self.desk.do(self.operation.name, part))
+                if not count:
+                    break
+                done += count
+                show(done)
         return {"count": done}
 
     def _tell(self, results: list[Any]) -> None:

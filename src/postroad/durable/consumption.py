@@ -23,7 +23,7 @@ from .handling import Handling, Lane, Undone
 from .letters import NEVER_MS
 from .posting import Post
 from .shelf import Entry, Shelf
-from .statistics import Meter
+from .statistics import Totals
 from .store import Store
 from .store import queries as query
 from .store.ledger import News
@@ -57,7 +57,7 @@ class Consumption:
         *,
         is_ordered: bool,
         retry: Retry,
-        meter: Meter,
+        totals: Totals,
     ) -> None:
         self.queue = queue
         self.retry = retry
@@ -66,7 +66,7 @@ class Consumption:
         self._id = queue_id
         # With fewer in memory, more are read.
         self._low_letters = config.ahead_letters // 2
-        self._meter = meter
+        self._totals = totals
         self._is_ordered = is_ordered
         self._loop = asyncio.get_running_loop()
         self._shelf = Shelf(is_ordered=is_ordered, held={})
@@ -179,6 +179,7 @@ class Consumption:
         if not self._put_down(entry):
             return
         self.failed += 1
+        self._totals.failed.add(1, self._loop.time())
         self._flush_acks()
         if self.is_hopeless(entry, error):
             self._shelf.finish(entry)
@@ -230,7 +231,7 @@ class Consumption:
         self.uncommitted -= len(entries)
         if error is None:
             self._repairs = 0
-            self._meter.add(len(entries), self._loop.time())
+            self._totals.handled.add(len(unit.finished), self._loop.time())
             self._forget(entries)
         else:
             self._break(unit, error)

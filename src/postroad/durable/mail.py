@@ -393,7 +393,7 @@ class Mail(StoreOperations, Lifecycle):
                 id,
                 is_ordered=is_ordered,
                 retry=retry or Retry(),
-                meter=self.totals.handled,
+                totals=self.totals,
             )
             consumption.is_paused = queues[queue][1]
         return consumption

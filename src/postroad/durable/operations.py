@@ -21,7 +21,7 @@ from .store import queries as query
 from .store.database import Database
 from .store.ledger import Ledger
 from .store.moving import move_letters
-from .store.rows import RETRIED_HEADER, DeadGroup
+from .store.rows import RETRIED_HEADER, DeadGroup, WaitingLetter
 
 # Dead letters that are retried or dropped in one commit.
 _DEAD_AT_ONCE = 500
@@ -50,17 +50,25 @@ class StoreOperations:
         """The first messages of a queue of this node, without consuming them."""
         return await self.store.read(query.browse_queue, queue, limit)
 
-    async def find_letters(self, queue: str, id: int) -> list[Letter]:
+    async def waiting(self, queue: str, *, limit: int = 100) -> list[WaitingLetter]:
+        """Likewise, with what was tried: how often, what came of it, and when it is tried again."""
+        return await self.store.read(query.browse_waiting, queue, limit)
+
+    async def find_waiting(self, queue: str, id: int) -> list[WaitingLetter]:
         """The messages of that id in a queue, among the first hundred thousand of it.
 
         Several senders may have given the same id.
         """
 
-        def find(database: Database) -> list[Letter]:
-            letters = query.browse_queue(database, queue, _SEARCHED_MAX)
-            return [it for it in letters if it.id == id]
+        def find(database: Database) -> list[WaitingLetter]:
+            letters = query.browse_waiting(database, queue, _SEARCHED_MAX)
+            return [it for it in letters if it.letter.id == id]
 
         return await self.store.read(find)
+
+    async def find_letters(self, queue: str, id: int) -> list[Letter]:
+        """Those messages themselves."""
+        return [it.letter for it in await self.find_waiting(queue, id)]
 
     async def browse_outbox(self, peer: str, *, limit: int = 100) -> list[Letter]:
         """The first messages that wait for a peer."""
@@ -221,9 +229,15 @@ class StoreOperations:
         """Do that with those of them that are there, all at once; returns how many."""
         return await self.store.write(partial(_act, ids=[*dict.fromkeys(ids)], action=_revive))
 
-    async def retry_all_dead(self, queue: str | None = None, *, reason: str | None = None) -> int:
-        """Do that with all of them, or all of one queue or reason; returns how many."""
-        return await self._each_dead(queue, reason, _revive)
+    async def retry_all_dead(
+        self, queue: str | None = None, *, reason: str | None = None, limit: int | None = None
+    ) -> int:
+        """Do that with all of them, or all of one queue or reason; returns how many.
+
+        Args:
+            limit: at most so many, those that died first.
+        """
+        return await self._each_dead(queue, reason, limit, _revive)
 
     async def drop_dead(self, id: int) -> None:
         """Forget a dead letter."""
@@ -233,18 +247,28 @@ class StoreOperations:
         """Forget those of them that are there, all at once; returns how many."""
         return await self.store.write(partial(_act, ids=[*dict.fromkeys(ids)], action=_leave))
 
-    async def drop_all_dead(self, queue: str | None = None, *, reason: str | None = None) -> int:
-        """Forget all of them, or all of one queue or reason; returns how many."""
-        return await self._each_dead(queue, reason, _leave)
+    async def drop_all_dead(
+        self, queue: str | None = None, *, reason: str | None = None, limit: int | None = None
+    ) -> int:
+        """Forget all of them, or all of one queue or reason; returns how many.
+
+        Args:
+            limit: at most so many, those that died first.
+        """
+        return await self._each_dead(queue, reason, limit, _leave)
 
     async def _each_dead(
-        self, queue: str | None, reason: str | None, action: Callable[[Ledger, DeadLetter], None]
+        self,
+        queue: str | None,
+        reason: str | None,
+        limit: int | None,
+        action: Callable[[Ledger, DeadLetter], None],
     ) -> int:
         # Those that die meanwhile are left for the next time.
         last = await self.store.read(query.last_dead)
         count = after = 0
         while dead := await self.dead_letters(
-            queue, reason=reason, after=after, limit=_DEAD_AT_ONCE
+            queue, reason=reason, after=after, limit=_part(_DEAD_AT_ONCE, limit, count)
         ):
             ids = [it.id for it in dead if it.id <= last]
             count += await self.store.write(partial(_act, ids=ids, action=action))
@@ -257,8 +281,8 @@ class StoreOperations:
 
     async def statistics(self) -> MailStatistics:
         """How much waits where, since when, and how fast it goes."""
-        queues, peers, dead = await self.store.read(_count_all)
         now_ms = time.time_ns() // 1_000_000
+        queues, peers, dead = await self.store.read(_count_all, now_ms)
         health = {} if self.manager is None else {it.peer: it for it in self.manager.health()}
         return MailStatistics(
             queues={
@@ -281,6 +305,7 @@ class StoreOperations:
             unclaimed_replies=self.totals.unclaimed_replies,
             posted_per_s=self.totals.posted.per_s(time.monotonic()),
             handled_per_s=self.totals.handled.per_s(time.monotonic()),
+            failed_per_s=self.totals.failed.per_s(time.monotonic()),
         )
 
     def _queue_statistics(
@@ -298,13 +323,18 @@ class StoreOperations:
         )
 
 
+def _part(most: int, limit: int | None, done: int) -> int:
+    """How many are next, of a limited number."""
+    return most if limit is None else min(most, limit - done)
+
+
 def _age_s(since_ms: int | None, now_ms: int) -> float | None:
     return None if since_ms is None else max((now_ms - since_ms) / 1000, 0.0)
 
 
-def _count_all(database: Database) -> tuple[list, list, int]:  # type: ignore[type-arg]
+def _count_all(database: Database, now_ms: int) -> tuple[list, list, int]:  # type: ignore[type-arg]
     queues = [
-        (name, query.count_pending(database, id), query.oldest_in(database, id), is_paused)
+        (name, query.count_pending(database, id), query.oldest_in(database, id, now_ms), is_paused)
         for name, (id, is_paused) in query.list_queues(database).items()
     ]
     peers = [(peer, query.oldest_for(database, peer.id)) for peer in query.list_peers(database)]

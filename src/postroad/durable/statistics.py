@@ -19,7 +19,10 @@ class QueueStatistics(msgspec.Struct, frozen=True, kw_only=True):
     in_hand: int
     """Those of them that are being handled."""
     oldest_s: float | None
-    """Age of the oldest page of messages; None if there is none."""
+    """Age of the oldest message that waits, also for another try; None if there is none.
+
+    Of messages that came together it is that of the first, until all of them are handled.
+    """
     is_paused: bool
     has_consumer: bool
     handled: int
@@ -55,6 +58,8 @@ class MailStatistics(msgspec.Struct, frozen=True, kw_only=True):
     posted_per_s: float
     """Over about the last ten seconds."""
     handled_per_s: float
+    failed_per_s: float
+    """Attempts that came to nothing."""
 
     @property
     def waiting(self) -> int:
@@ -85,9 +90,10 @@ class Meter:
 class Totals:
     """What is counted while a node runs."""
 
-    __slots__ = ("handled", "posted", "unclaimed_replies")
+    __slots__ = ("failed", "handled", "posted", "unclaimed_replies")
 
     def __init__(self) -> None:
         self.posted = Meter()
         self.handled = Meter()
+        self.failed = Meter()
         self.unclaimed_replies = 0

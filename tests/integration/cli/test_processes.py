@@ -245,8 +245,22 @@ def test_long_work_shows_how_far_it_is(alpha: RunningNode) -> None:
     words = ["queue", "move", "crowd", "calm", "--yes", *alpha.place]
     with Terminal(words, {}) as terminal:
         assert terminal.wait() == 0
-    assert "move, parts of 500 [" in terminal.text
+    assert "move [##############################] 600/600 " in terminal.text
     assert "600 messages moved to calm." in terminal.text
+
+
+def test_many_dead_letters_are_tried_again_part_by_part(alpha: RunningNode) -> None:
+    async def fill() -> None:
+        for _ in range(501):
+            await alpha.node.mail.post("alpha", "orders", b"bad")
+
+    alpha.do(fill())
+    while json.loads(postroad("dlq", "count", "--json", *alpha.place).stdout)["count"] < 501:
+        continue
+    with Terminal(["dlq", "retry", "--all", *alpha.place], {}) as terminal:
+        assert terminal.wait() == 0
+    assert "retry [##############################] 501/501 " in terminal.text
+    assert "501 dead letters will be tried again." in terminal.text
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,8 @@ def test_a_flow_from_its_beginning_to_its_end(say: Say) -> None:
     code, _, err = say("flow", "begin", "pai")
     assert code == 3
     assert err == (
-        "postroad: node alpha has no flow 'pai'; did you mean 'pay'?\nTry: postroad flow definitions\n"
+        "postroad: node alpha has no flow 'pai'; did you mean 'pay'?\n"
+        "Try: postroad flow definitions\n"
     )
 
 

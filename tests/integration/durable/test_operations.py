@@ -301,6 +301,56 @@ async def test_statistics_tell_where_things_are(tmp_path: Path) -> None:
         assert [it.peer for it in health.bridges] == ["beta"]
 
 
+async def test_a_message_that_is_tried_again_waits_and_is_not_handled(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        mail, recorder = alpha.mail, Recorder(failures=1)
+        await mail.consume("orders", recorder, retry=Retry(first_s=3_600, max_s=3_600))
+        await mail.post("alpha", "orders", b"tea", key="ann")
+
+        async def has_failed() -> bool:
+            return bool([it for it in await mail.waiting("orders") if it.failures])
+
+        await eventually(has_failed, "the first attempt")
+        await mail.post("alpha", "orders", b"cake", key="ann")
+
+        async def is_held() -> bool:
+            return any(it.is_held for it in await mail.waiting("orders"))
+
+        await eventually(is_held, "the second one waits for the first")
+        tea, cake = sorted(await mail.waiting("orders"), key=lambda it: it.is_held)
+        assert (tea.letter.body, tea.failures, tea.error) == (b"tea", 1, "ValueError: as told")
+        assert tea.due_ms > tea.letter.posted_ms + 1_000_000
+        assert (cake.letter.body, cake.failures, cake.due_ms) == (b"cake", 0, 0)
+        assert await mail.find_waiting("orders", tea.letter.id) == [tea]
+        statistics = await mail.statistics()
+        queue = statistics.queues["orders"]
+        assert (queue.depth, queue.handled, queue.failed) == (2, 0, 1)
+        assert queue.oldest_s is not None
+        assert (statistics.handled_per_s, statistics.failed_per_s > 0) == (0, True)
+
+
+async def test_a_message_for_later_does_not_wait_yet(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        await alpha.mail.post("alpha", "orders", b"tea", delay=3_600)
+        queue = (await alpha.mail.statistics()).queues["orders"]
+        assert (queue.depth, queue.oldest_s) == (1, None)
+        (later,) = await alpha.mail.waiting("orders")
+        assert later.due_ms > later.letter.posted_ms + 1_000_000
+
+
+async def test_some_of_the_dead_those_that_died_first(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        recorder = Recorder(failures=6, error=Reject)
+        await alpha.mail.consume("orders", recorder)
+        await post_numbers(alpha, "alpha", range(6))
+        await until_dead(alpha.mail, 6)
+        assert await alpha.mail.drop_all_dead(limit=2) == 2
+        assert numbers_of(it.letter.body for it in await alpha.mail.dead_letters()) == [2, 3, 4, 5]
+        assert await alpha.mail.retry_all_dead("orders", limit=3) == 3
+        assert numbers_of(await recorder.until(3)) == [2, 3, 4]
+        assert await alpha.mail.retry_all_dead(limit=10) == 1
+
+
 async def test_handler_that_takes_too_long_has_failed(tmp_path: Path) -> None:
     config = msgspec.structs.replace(QUICK, handler_s=0.05)
     async with running_station("alpha", tmp_path, config=config) as alpha:

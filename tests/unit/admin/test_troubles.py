@@ -30,6 +30,7 @@ def mail(
         unclaimed_replies=0,
         posted_per_s=0,
         handled_per_s=0,
+        failed_per_s=0,
     )
 
 

@@ -13,7 +13,7 @@ from postroad.durable import DeadGroup as Group
 from postroad.durable import DeadLetter
 from postroad.durable.store.rows import RETRIED_HEADER
 
-from .limits import CountView, Limit
+from .limits import Count, CountView, Limit
 from .office import Office, mail_changed
 from .queues import to_number
 from .table import Effect, operation
@@ -120,13 +120,15 @@ async def retry_dead(
     ids: list[str] | None = None,
     queue: str | None = None,
     reason: str | None = None,
+    limit: Count | None = None,
 ) -> CountView:
     """Have dead letters delivered or handled once more, as if they were new.
 
-    Those of the ids, or all of a queue, of a reason, or all there are.
+    Those of the ids, or all of a queue, of a reason, or all there are; those that died first if
+    there is a limit.
     """
     if ids is None:
-        count = await office.mail.retry_all_dead(queue, reason=reason)
+        count = await office.mail.retry_all_dead(queue, reason=reason, limit=limit)
     else:
         count = await office.mail.retry_some_dead(_numbers(ids))
     return _counted(office, count, ids)
@@ -138,10 +140,14 @@ async def drop_dead(
     ids: list[str] | None = None,
     queue: str | None = None,
     reason: str | None = None,
+    limit: Count | None = None,
 ) -> CountView:
-    """Forget dead letters: those of the ids, or all of a queue, of a reason, or all there are."""
+    """Forget dead letters: those of the ids, or all of a queue, of a reason, or all there are.
+
+    Those that died first if there is a limit.
+    """
     if ids is None:
-        count = await office.mail.drop_all_dead(queue, reason=reason)
+        count = await office.mail.drop_all_dead(queue, reason=reason, limit=limit)
     else:
         count = await office.mail.drop_some_dead(_numbers(ids))
     return _counted(office, count, ids)

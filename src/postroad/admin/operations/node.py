@@ -74,6 +74,8 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     posted_per_s: float
     """Durable messages for other nodes."""
     handled_per_s: float
+    failed_per_s: float
+    """Attempts to handle durable messages that came to nothing."""
     waiting: int
     """Durable messages in queues and for peers."""
     dead: int
@@ -138,6 +140,7 @@ async def show_overview(office: Office) -> OverviewView:
         requests_per_s=vitals.requests_per_s(),
         posted_per_s=0.0 if mail is None else mail.posted_per_s,
         handled_per_s=0.0 if mail is None else mail.handled_per_s,
+        failed_per_s=0.0 if mail is None else mail.failed_per_s,
         waiting=0 if mail is None else mail.waiting,
         dead=0 if mail is None else mail.dead,
         flows={status.value: count for status, count in flows.items()},

@@ -9,6 +9,7 @@ import msgspec
 from postroad.admin.bodies import show_body, write_body
 from postroad.admin.errors import NotFound, nearest
 from postroad.durable import Letter, QueueStatistics
+from postroad.durable.store.rows import WaitingLetter
 
 from .limits import Count, CountView, Limit
 from .office import Office, mail_changed
@@ -49,6 +50,14 @@ class LetterView(msgspec.Struct, frozen=True, kw_only=True):
     """As text if it is text or JSON or MsgPack, else in hexadecimal; cut off after 16 KiB."""
     encoding: str
     """`json`, `text`, `msgpack` or `hex`."""
+    failures: int
+    """How often its handler has failed."""
+    error: str | None
+    """What came of the last attempt."""
+    next_try_at: float | None
+    """When it is tried, unless that is when it is its turn; by the clock of the node."""
+    is_held: bool
+    """Whether it waits for an earlier one of its key, which is tried again."""
 
 
 class PostView(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +92,8 @@ async def peek_queue(
     """
     await _find(office, queue)
     if id is not None:
-        return [view_letter(it) for it in await office.mail.find_letters(queue, to_number(id))]
-    return [view_letter(it) for it in await office.mail.browse(queue, limit=limit)]
+        return [view_waiting(it) for it in await office.mail.find_waiting(queue, to_number(id))]
+    return [view_waiting(it) for it in await office.mail.waiting(queue, limit=limit)]
 
 
 @operation("queue.pause", Effect.CHANGE)
@@ -159,7 +168,13 @@ def _view(name: str, it: QueueStatistics) -> QueueView:
 
 
 def view_letter(letter: Letter) -> LetterView:
+    """A message that nobody has tried to handle, as people see it."""
+    return view_waiting(WaitingLetter(letter=letter))
+
+
+def view_waiting(waiting: WaitingLetter) -> LetterView:
     """A message, as people see it."""
+    letter = waiting.letter
     body = show_body(letter.body)
     return LetterView(
         id=str(letter.id),
@@ -173,6 +188,10 @@ def view_letter(letter: Letter) -> LetterView:
         size=len(letter.body),
         body=body.text,
         encoding=body.encoding,
+        failures=waiting.failures,
+        error=waiting.error,
+        next_try_at=waiting.due_ms / 1000 if waiting.due_ms else None,
+        is_held=waiting.is_held,
     )
 
 

@@ -6,7 +6,16 @@ from postroad.durable.exchange import Refusal
 from postroad.durable.letters import NEVER_MS, Letter, decode_letter, decode_page
 
 from .database import Database, Row
-from .rows import AsideLetter, DeadGroup, DeadLetter, InPage, OutPage, Peer, Stream
+from .rows import (
+    AsideLetter,
+    DeadGroup,
+    DeadLetter,
+    InPage,
+    OutPage,
+    Peer,
+    Stream,
+    WaitingLetter,
+)
 
 _PAGES_AT_ONCE = 8
 
@@ -235,8 +244,13 @@ def _to_aside(queue: str, row: Row) -> AsideLetter:
 
 def browse_queue(database: Database, queue: str, limit: int) -> list[Letter]:
     """The first letters of a queue, those set aside behind the others."""
+    return [it.letter for it in browse_waiting(database, queue, limit)]
+
+
+def browse_waiting(database: Database, queue: str, limit: int) -> list[WaitingLetter]:
+    """Likewise, with what was tried."""
     id, _ = list_queues(database).get(queue, (0, False))
-    letters: list[Letter] = []
+    letters: list[WaitingLetter] = []
     after = 0
     while len(letters) < limit:
         pages = read_inbox(database, queue, id, after, _PAGES_AT_ONCE)
@@ -245,12 +259,25 @@ def browse_queue(database: Database, queue: str, limit: int) -> list[Letter]:
         after = pages[-1].id
         for page in pages:
             letters.extend(
-                letter for index, letter in enumerate(page.letters) if not page.done >> index & 1
+                WaitingLetter(letter=letter)
+                for index, letter in enumerate(page.letters)
+                if not page.done >> index & 1
             )
     if len(letters) < limit:
         aside = read_aside(database, queue, id, NEVER_MS, NEVER_MS, limit - len(letters))
-        letters.extend(it.letter for it in aside)
+        letters.extend(map(_to_waiting, aside))
     return letters[:limit]
+
+
+def _to_waiting(aside: AsideLetter) -> WaitingLetter:
+    is_held = aside.due_ms >= NEVER_MS
+    return WaitingLetter(
+        letter=aside.letter,
+        failures=aside.failures,
+        error=aside.error,
+        due_ms=0 if is_held else aside.due_ms,
+        is_held=is_held,
+    )
 
 
 def next_due_ms(database: Database, id: int, after_ms: int) -> int | None:
@@ -280,12 +307,21 @@ def count_pending(database: Database, id: int) -> int:
     return int(pages[0][0]) + int(aside[0][0])
 
 
-def oldest_in(database: Database, id: int) -> int | None:
-    """When the oldest page of a queue was received."""
+def oldest_in(database: Database, id: int, now_ms: int) -> int | None:
+    """When the oldest page of a queue was received, or a letter that waits for another try.
+
+    Letters that were posted for later do not wait before that.
+    """
     rows = database.execute(
         "SELECT received_ms FROM postroad_inbox WHERE queue = ? ORDER BY id LIMIT 1", (id,)
     )
-    return int(rows[0][0]) if rows else None
+    aside = database.execute(
+        "SELECT MIN(received_ms) FROM postroad_aside WHERE queue = ?"
+        " AND (failures > 0 OR due_ms <= ? OR due_ms >= ?)",
+        (id, now_ms, NEVER_MS),
+    )
+    found = [int(it) for (it,) in (*rows, *aside) if it is not None]
+    return min(found, default=None)
 
 
 def sizes_by_sender(database: Database, id: int | None = None) -> dict[str, int]:

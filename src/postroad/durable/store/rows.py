@@ -87,6 +87,20 @@ class AsideLetter(msgspec.Struct):
     error: str | None = None
 
 
+class WaitingLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A letter of a queue that is not handled, and what was tried."""
+
+    letter: Letter
+    failures: int = 0
+    """How often its handler has failed."""
+    error: str | None = None
+    """The last one."""
+    due_ms: int = 0
+    """When it is tried, by the clock of this node; 0 if it is its turn by the order of arrival."""
+    is_held: bool = False
+    """Whether it waits for an earlier one of its key, which is tried again."""
+
+
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A message nobody could deliver or handle."""
 

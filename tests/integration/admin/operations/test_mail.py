@@ -10,6 +10,8 @@ import pytest
 from postroad.admin.errors import NotFound
 from postroad.admin.operations import at_rest
 from postroad.core.errors import NoSuchDeadLetter, StoreLocked, UsageError
+from postroad.durable import Message, Retry, Transaction
+from postroad.node import Consuming
 
 from .operating import Operator, make_app, operated, two_operated
 
@@ -47,6 +49,23 @@ async def test_messages_are_posted_and_peeked_at(operator: Operator) -> None:
     assert await operator.do("queue.peek", queue="letters", limit=1) == [first]
     with pytest.raises(NotFound, match="no id of a message"):
         await operator.do("queue.peek", queue="letters", id="x1")
+
+
+async def test_what_was_tried_is_shown(tmp_path: Path) -> None:
+    async def put_off(message: Message, tx: Transaction) -> None:
+        raise OSError("not now")
+
+    later = Consuming(queue="orders", handler=put_off, retry=Retry(first_s=3_600, max_s=3_600))
+    async with operated(tmp_path, app=make_app(consumers=[later])) as operator:
+        at = {"queue": "orders"}
+        await operator.do("queue.post", body="tea", **at)
+        (tried,) = await operator.until(lambda it: it and it[0].failures, "queue.peek", **at)
+        assert (tried.body, tried.error, tried.is_held) == ("tea", "OSError: not now", False)
+        assert tried.next_try_at > tried.posted_at
+        queue = await operator.do("queue.show", **at)
+        assert (queue.handled, queue.failed, queue.oldest_s is None) == (0, 1, False)
+        overview = await operator.until(lambda it: it.failed_per_s > 0, "node.overview")
+        assert overview.handled_per_s == 0
 
 
 async def test_a_queue_is_paused_moved_and_purged(operator: Operator) -> None:
@@ -90,6 +109,11 @@ async def test_dead_letters_are_looked_at_retried_and_dropped(operator: Operator
     with pytest.raises(NoSuchDeadLetter):
         await operator.do("dlq.retry", ids=["98", "99"])
     assert (await operator.do("dlq.retry", ids=[])).count == 0
+    for _ in range(3):
+        await operator.do("queue.post", queue="orders", body="bad")
+    await operator.until(lambda it: len(it) == 3, "dlq.ls")
+    assert (await operator.do("dlq.drop", limit=2)).count == 2
+    assert (await operator.do("dlq.retry", limit=2)).count == 1
 
 
 async def test_bridges_to_peers_that_are_away(operator: Operator) -> None:
