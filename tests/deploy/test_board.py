@@ -89,8 +89,9 @@ def test_prometheus_asks_every_node_of_the_composition() -> None:
     }
     [scraped] = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     assert set(scraped["static_configs"][0]["targets"]) == nodes
-    token = composition["services"]["prometheus"]["configs"][0]["target"]
-    assert scraped["authorization"]["credentials_file"] == token
+    [token] = composition["services"]["prometheus"]["secrets"]
+    assert composition["secrets"][token] == {"environment": "POSTROAD_ADMIN_READ_TOKEN"}
+    assert scraped["authorization"]["credentials_file"] == f"/run/secrets/{token}"
 
 
 def test_grafana_finds_prometheus_and_the_board() -> None:

@@ -6,11 +6,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from postroad import __version__
 from postroad.node.reading import load_config
@@ -28,6 +31,16 @@ VARIANTS: dict[str, list[str]] = {
     "postgres": ["store.existingSecret=database", "persistence.storageClass=fast"],
     "store": ["store.url=postgresql://db/mail", "imagePullSecrets[0].name=pull"],
     "operator": ["serviceMonitor.enabled=true", "nodeSelector.disk=ssd", "podAnnotations.a=b"],
+    "closed": ["networkPolicy.enabled=true", "networkPolicy.nodesFrom[0].ipBlock.cidr=10.0.0.0/8"],
+    "placed": [
+        "priorityClassName=high",
+        "topologySpreadConstraints[0].maxSkew=1",
+        "topologySpreadConstraints[0].topologyKey=zone",
+        "topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule",
+        "extraVolumes[0].name=more",
+        "extraVolumeMounts[0].name=more",
+        "extraVolumeMounts[0].mountPath=/more",
+    ],
 }
 
 
@@ -41,7 +54,7 @@ def tool(name: str) -> str:
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -59,11 +72,45 @@ def test_the_image_is_well_made() -> None:
     run(tool("hadolint"), str(DEPLOY / "Dockerfile"))
 
 
+def extras_of_the_image() -> set[str]:
+    (named,) = re.findall(r"^ARG EXTRAS=(\S+)$", (DEPLOY / "Dockerfile").read_text(), re.M)
+    return set(named.split(","))
+
+
 def test_the_image_has_extras_that_exist() -> None:
-    text = (DEPLOY / "Dockerfile").read_text()
-    (named,) = re.findall(r"^ARG EXTRAS=(\S+)$", text, re.M)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(named.split(",")) <= set(project["optional-dependencies"])
+    assert extras_of_the_image() <= set(project["optional-dependencies"])
+
+
+PYTHON_OF_THE_IMAGE = {"python_version": "3.13", "python_full_version": "3.13.0"}
+
+
+def applies(needed: Requirement, extras: set[str]) -> bool:
+    environments = [{**PYTHON_OF_THE_IMAGE, "extra": it} for it in extras or {""}]
+    return needed.marker is None or any(map(needed.marker.evaluate, environments))
+
+
+def requirements_of_the_image() -> dict[str, set[Requirement]]:
+    """What it needs, by name of the package: also what those packages need."""
+    found: dict[str, set[Requirement]] = {}
+    unread = [("postroad", extras_of_the_image())]
+    while unread:
+        name, extras = unread.pop()
+        for needed in map(Requirement, distribution(name).requires or []):
+            known = found.get(canonicalize_name(needed.name), set())
+            if applies(needed, extras) and needed not in known:
+                found[canonicalize_name(needed.name)] = known | {needed}
+                unread.append((needed.name, needed.extras))
+    return found
+
+
+def test_the_image_has_versions_that_were_tested() -> None:
+    lines = (DEPLOY / "constraints.txt").read_text().splitlines()
+    pinned = dict(it.split("==") for it in lines if not it.startswith("#"))
+    needed = requirements_of_the_image()
+    assert sorted(pinned) == sorted(needed)
+    wrong = [it for name in needed for it in needed[name] if pinned[name] not in it.specifier]
+    assert wrong == []
 
 
 def test_the_image_gets_what_the_build_needs() -> None:
@@ -110,12 +157,29 @@ def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_pat
         assert (config.node.app, config.mail.tuning.handler_s) == ("/app/shop.py", 60)
 
 
+def test_nodes_are_given_more_time_than_they_take_to_drain() -> None:
+    chart = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert chart["terminationGracePeriodSeconds"] > chart["drainSeconds"]
+    command = [tool("helm"), "template", "shop", str(CHART), "--set", "drainSeconds=60"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "killed while they drain" in done.stderr
+
+    (drain,) = re.findall(r'"--drain-s", "(\d+)"', (DEPLOY / "Dockerfile").read_text())
+    (grace,) = re.findall(r"stop_grace_period: (\d+)s", (DEPLOY / "compose.yaml").read_text())
+    assert int(grace) > int(drain)
+
+    unit = (DEPLOY / "systemd" / "postroad@.service").read_text()
+    (drain,) = re.findall(r"--drain-s (\d+)$", unit, re.M)
+    (grace,) = re.findall(r"^TimeoutStopSec=(\d+)s$", unit, re.M)
+    assert int(grace) > int(drain)
+
+
 @pytest.mark.parametrize(
     "wrong", ["replicas=0", "replica=3", "admin.remote=all", "image.pullPolicy=Sometimes"]
 )
 def test_wrong_values_of_the_chart_are_refused(wrong: str) -> None:
     command = [tool("helm"), "template", "shop", str(CHART), "--set", wrong]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert "don't meet the specifications of the schema" in done.stderr
 
@@ -130,7 +194,8 @@ def test_nodes_of_compose_understand_their_configuration() -> None:
     nodes = {name: it for name, it in compose["services"].items() if it["image"] == "postroad"}
     assert len(nodes) == 3
     for name, service in nodes.items():
-        environ: Mapping[str, str] = service["environment"] | {"POSTROAD_ADMIN_TOKEN": "0" * 32}
+        tokens = {"POSTROAD_ADMIN_TOKEN": "0" * 32, "POSTROAD_ADMIN_READ_TOKEN": "1" * 32}
+        environ: Mapping[str, str] = service["environment"] | tokens
         config = load_config(None, environ=environ).config
         assert config.node.name == name
         assert f"{name}:26502" in config.cluster.contacts
@@ -151,7 +216,12 @@ def test_the_unit_is_well_made(tmp_path: Path) -> None:
     unit.write_text(text.replace("/opt/postroad/bin/postroad", "/bin/true"))
     done = subprocess.run(
         [tool("systemd-analyze"), "verify", "--man=no", "--recursive-errors=no", str(unit)],
-        capture_output=True, text=True, timeout=50, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "postroad@alpha" not in done.stderr
+    # From 0, nothing is exposed, to 10: times ten.
+    run(
+        *(tool("systemd-analyze"), "security", "--offline=true", "--no-pager"),
+        *("--threshold=20", str(unit)),
+    )
