@@ -22,6 +22,15 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
     app: str
 
 
+class Forked(msgspec.Struct, frozen=True, array_like=True):
+    """Where a flow that was not begun by its code's caller comes from."""
+
+    flow: int
+    step: int
+    """The first of its own."""
+    at_ms: int
+
+
 class Trouble(msgspec.Struct, frozen=True, array_like=True):
     """Why a flow failed, waits for an operator, or is tried again."""
 
@@ -67,6 +76,8 @@ class Head(msgspec.Struct, kw_only=True):
     ended_ms: int | None = None
     trace: dict[str, str] | UnsetType = UNSET
     """The span of its beginning, as headers tell it; not there if nobody traced that."""
+    forked: Forked | UnsetType = UNSET
+    """The flow it was forked from. It began when that one did, as far as its code can tell."""
 
     @property
     def is_over(self) -> bool:
