@@ -170,6 +170,7 @@ class Relay(Cell):
 
 
 relay = Relay("relay", consume=["parrots"])
+parrot = Relay("parrot")
 
 
 # Around everything.
@@ -181,6 +182,7 @@ async def lifespan(node: Node) -> AsyncIterator[None]:
     async with node.mail.transaction() as tx:
         await tx.execute("CREATE TABLE IF NOT EXISTS sold (item TEXT, count INTEGER)")
     await node.flows.schedule("nightly", "30 2 * * *", buy, "paper")
+    await node.flows.schedule("hourly", "0 * * * *", buy, "ink")
     trading = asyncio.create_task(_trade(node))
     yield
     trading.cancel()

@@ -46,7 +46,7 @@ async def test_who_may_only_look_sees_why_nothing_can_be_pressed(
         button = dashboard.button(operation)
         await expect(button).to_be_disabled()
         await expect(button).to_have_attribute(
-            "title", "Your token may look, but not change anything"
+            "title", "Your token may look, but not change anything."
         )
     await dashboard.go(f"/flows/{id}")
     await expect(dashboard.button("flow.kill")).to_be_disabled()
@@ -95,7 +95,7 @@ async def test_a_node_that_goes_away_is_marked_and_found_again_and_stopped(
         await expect(dashboard.page.locator(".connection.live")).to_be_visible(timeout=WAIT_MS)
         await dashboard.expect_text(".place", "market")
         await dashboard.go("/nodes/gamma")
-        await dashboard.button("node.stop").click()
+        await dashboard.press("node.stop")
         await dashboard.confirm("Stop gamma")
         await asyncio.wait_for(again.process.wait(), WAIT_MS / 1000)
         assert again.process.returncode == 0
@@ -114,7 +114,7 @@ async def test_another_node_is_chosen_and_stays_in_the_address(
     await expect(dashboard.page).to_have_title(re.compile("market/beta - Queues"))
     await dashboard.row("far-away").locator("a").click()
     await dashboard.expect_text("main", "hello from beta")
-    await dashboard.button("queue.pause").click()
+    await dashboard.press("queue.pause")
     await dashboard.expect_text(".facts", "paused")
     assert (await beta.call("queue.show", queue="far-away"))["is_paused"]
     await dashboard.page.reload()
@@ -129,6 +129,6 @@ async def test_a_change_of_a_node_that_forbids_it_is_told(
     await alpha.call("queue.post", queue="guarded", body="hello")
     dashboard.url = beta.url
     await dashboard.enter("/queues/guarded?node=alpha")
-    await dashboard.button("queue.pause").click()
+    await dashboard.press("queue.pause")
     await dashboard.expect_toast("alpha")
     assert not (await alpha.call("queue.show", queue="guarded"))["is_paused"]

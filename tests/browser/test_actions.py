@@ -23,28 +23,28 @@ async def test_a_call_from_a_form(dashboard: Dashboard) -> None:
     page = dashboard.page
     await page.get_by_label("name *").fill("Ada")
     await page.get_by_label("times").fill("many")
-    await dashboard.button("service.call").click()
+    await dashboard.press("service.call")
     await dashboard.expect_text("[role=alert]", "This must be a number")
     await page.get_by_label("times").fill("2")
     await page.get_by_label("tone").select_option("loud")
-    await dashboard.button("service.call").click()
+    await dashboard.press("service.call")
     await dashboard.expect_text("pre.code", "HELLO ADA! HELLO ADA!")
     await page.get_by_text("Edit as JSON").click()
     await page.get_by_label("Parameters (JSON)").fill('{"name": "Bob"}')
-    await dashboard.button("service.call").click()
+    await dashboard.press("service.call")
     await dashboard.expect_text("pre.code", "Hello Bob!")
 
 
 async def test_a_call_that_fails_says_why(dashboard: Dashboard) -> None:
     dashboard.expected = ("500 ", "4", "5", "console Failed to load resource")
     await dashboard.enter("/services/greeter.broken")
-    await dashboard.button("service.call").click()
+    await dashboard.press("service.call")
     await dashboard.expect_text(".notice.failing", "this greeting never works")
 
 
 async def test_an_event_is_emitted(dashboard: Dashboard) -> None:
     await dashboard.enter("/services")
-    await dashboard.button("service.emit", dashboard.row("shop.opened")).click()
+    await dashboard.press("service.emit", dashboard.row("shop.opened"))
     await dashboard.confirm("Emit")
     await dashboard.expect_toast("Emit shop.opened: done")
 
@@ -57,28 +57,28 @@ async def test_messages_are_posted_looked_at_paused_moved_and_purged(
 ) -> None:
     await alpha.call("queue.post", queue="elsewhere", body="here already")
     await dashboard.enter("/queues")
-    await dashboard.button("queue.post").first.click()
+    await dashboard.press("queue.post")
     await dashboard.field("Queue").fill("parcels")
     await dashboard.field("Body").fill('{"to": "Lübeck"}')
     await dashboard.field("Headers").fill('{"weight": "3"}')
     await dashboard.confirm("Post")
     await dashboard.row("parcels").locator("a").first.click()
     await expect(dashboard.row("Lübeck")).to_be_visible(timeout=WAIT_MS)
-    await dashboard.button("queue.pause").click()
+    await dashboard.press("queue.pause")
     await dashboard.expect_toast("parcels is paused")
-    await dashboard.button("queue.resume").click()
+    await dashboard.press("queue.resume")
     await dashboard.expect_toast("parcels is no consumer")
-    await dashboard.button("queue.move").click()
+    await dashboard.press("queue.move")
     await dashboard.field("To queue").fill("elsewhere")
     await dashboard.confirm("Move 1 message")
     await dashboard.expect_toast("1 message moved")
     await dashboard.expect_text("main", "Nothing waits here")
     await dashboard.go("/queues/elsewhere")
-    await dashboard.button("queue.purge").click()
+    await dashboard.press("queue.purge")
     await dashboard.expect_text("dialog", "2 messages in elsewhere now")
     await dashboard.page.locator("dialog .cancel").click()
     assert (await alpha.call("queue.show", queue="elsewhere"))["depth"] == 2
-    await dashboard.button("queue.purge").click()
+    await dashboard.press("queue.purge")
     await dashboard.confirm("Purge 2 messages")
     await dashboard.expect_toast("2 messages thrown away")
     assert (await alpha.call("queue.show", queue="elsewhere"))["depth"] == 0
@@ -103,7 +103,7 @@ async def test_an_action_is_copied_without_the_token(
         "curl -H \"Authorization: Bearer $POSTROAD_TOKEN\" -H 'Content-Type: application/json'"
         f' -d \'{{"queue":"receipts"}}\' {alpha.url}/api/v1/queue/pause'
     )
-    await dashboard.button("queue.move").click()
+    await dashboard.press("queue.move")
     await dashboard.field("To queue").fill("other")
     await dashboard.page.locator("dialog").get_by_label("Copy as command").click()
     await dashboard.page.get_by_role("menuitem", name="Copy as CLI").click()
@@ -126,7 +126,7 @@ async def test_a_table_is_downloaded(dashboard: Dashboard) -> None:
 async def test_large_numbers_keep_their_digits(dashboard: Dashboard, alpha: RunningNode) -> None:
     number = 2**60 + 1
     await dashboard.enter("/queues")
-    await dashboard.button("queue.post").first.click()
+    await dashboard.press("queue.post")
     await dashboard.field("Queue").fill("large")
     await dashboard.field("Body").fill(f'{{"number": {number}}}')
     await dashboard.confirm("Post")
@@ -149,10 +149,11 @@ async def test_dead_letters_are_retried_and_handled(
         await alpha.call("queue.post", queue="orders", body=order(item))
     await alpha.dead_of(before + 3)
     await dashboard.enter("/dead?queue=orders")
-    await dashboard.row("no rope today").get_by_text("failed").wait_for()
+    await dashboard.row("no rope today").get_by_text("failed").first.wait_for()
     await dashboard.row('"rope"').get_by_role("checkbox").check()
     # Still nothing on the shelf: it dies again, and says that it was retried.
-    await dashboard.page.get_by_role("button", name="Retry 1 selected letter", exact=True).click()
+    await expect(dashboard.button("dlq.retry")).to_have_text("Retry 1 selected letter")
+    await dashboard.press("dlq.retry")
     await dashboard.expect_toast("1 letter put back")
     await expect(dashboard.row('"rope"')).to_contain_text("retried once", timeout=WAIT_MS)
     await alpha.call("service.call", action="shop.restock", params={"item": "rope"})
@@ -162,7 +163,7 @@ async def test_dead_letters_are_retried_and_handled(
     assert (await alpha.call("dlq.count"))["count"] == before + 2
     await dashboard.row('"sail"').locator("td a").first.click()
     await dashboard.expect_text("main", "no sail today")
-    await dashboard.button("dlq.drop").click()
+    await dashboard.press("dlq.drop")
     await dashboard.confirm("Drop 1 letter")
     await expect(dashboard.row('"mast"')).to_be_visible(timeout=WAIT_MS)
     await expect(dashboard.row('"sail"')).to_have_count(0, timeout=WAIT_MS)
@@ -175,14 +176,14 @@ async def test_a_flow_is_begun_from_a_form_and_forked_from_a_step(
     dashboard: Dashboard, alpha: RunningNode
 ) -> None:
     await dashboard.enter("/flows?tab=definitions")
-    await dashboard.button("flow.begin", dashboard.row("Reserve, charge")).click()
+    await dashboard.press("flow.begin", dashboard.row("Reserve, charge"))
     await dashboard.field("item").fill("honey")
     await dashboard.field("count").fill("3")
     await dashboard.confirm("Begin")
     await dashboard.expect_text(".timeline", "label for honey")
     await dashboard.expect_text(".timeline", "ann paid 750 cents")
     first = dashboard.page.url
-    await dashboard.button("flow.fork").nth(2).click()
+    await dashboard.press("flow.fork", nth=2)
     await dashboard.expect_toast("done")
     await expect(dashboard.page).not_to_have_url(first)
     await dashboard.expect_text(".timeline", "label for honey")
@@ -200,11 +201,11 @@ async def test_a_flow_is_paused_resumed_asked_and_signalled(
     await dashboard.page.get_by_label("Query", exact=True).fill("order")
     await dashboard.button("flow.query").click()
     await dashboard.expect_text("pre.code", "tent")
-    await dashboard.button("flow.pause").click()
+    await dashboard.press("flow.pause")
     await dashboard.expect_text(".facts", "paused")
-    await dashboard.button("flow.resume").click()
+    await dashboard.press("flow.resume")
     await dashboard.expect_text(".facts", "running")
-    await dashboard.button("flow.signal").click()
+    await dashboard.press("flow.signal")
     await dashboard.field("Signal").fill("approved")
     await dashboard.field("Value").fill("yes, of course")
     await dashboard.confirm("Send")
@@ -221,10 +222,10 @@ async def test_a_parked_flow_is_found_retried_and_killed(
     await dashboard.page.get_by_label("Status").select_option("parked")
     await dashboard.row("anchor has a flat tyre").locator("a").click()
     await dashboard.expect_text(".panel .wrong", "anchor has a flat tyre")
-    await dashboard.button("flow.retry").click()
+    await dashboard.press("flow.retry")
     await dashboard.expect_toast("Retry: done")
     await dashboard.expect_text(".facts", "parked")
-    await dashboard.button("flow.kill").click()
+    await dashboard.press("flow.kill")
     await dashboard.field("Reason").fill("sunk")
     await dashboard.confirm("Kill 1 flow")
     await dashboard.expect_text(".facts", "killed")
@@ -235,11 +236,12 @@ async def test_a_schedule_is_paused_resumed_and_run(
     dashboard: Dashboard, alpha: RunningNode
 ) -> None:
     await dashboard.enter("/flows?tab=schedules")
-    await dashboard.button("flow.pause-schedule").click()
-    await expect(dashboard.row("nightly")).to_contain_text("paused", timeout=WAIT_MS)
-    await dashboard.button("flow.resume-schedule").click()
-    await expect(dashboard.row("nightly")).not_to_contain_text("paused", timeout=WAIT_MS)
-    await dashboard.button("flow.run-schedule").click()
+    row = dashboard.row("nightly")
+    await dashboard.press("flow.pause-schedule", row)
+    await expect(row).to_contain_text("paused", timeout=WAIT_MS)
+    await dashboard.press("flow.resume-schedule", row)
+    await expect(row).not_to_contain_text("paused", timeout=WAIT_MS)
+    await dashboard.press("flow.run-schedule", row)
     await dashboard.expect_toast("Run now: done")
 
 
@@ -252,11 +254,11 @@ async def test_a_bridge_is_paused_looked_into_and_resumed(
     await alpha.call("queue.post", queue="letters", peer="beta", body="the first")
     await dashboard.enter("/bridges")
     await dashboard.row("beta").locator("a").click()
-    await dashboard.button("bridge.pause").click()
+    await dashboard.press("bridge.pause")
     await dashboard.expect_text(".facts", "paused")
     await alpha.call("queue.post", queue="letters", peer="beta", body="the second")
     await expect(dashboard.row("the second")).to_be_visible(timeout=WAIT_MS)
-    await dashboard.button("bridge.resume").click()
+    await dashboard.press("bridge.resume")
     await dashboard.expect_text("main", "beta has everything that was posted to it")
     assert (await beta.call("queue.show", queue="letters"))["depth"] == 2
 
@@ -270,7 +272,7 @@ async def test_cells_are_pinged_and_commanded(dashboard: Dashboard) -> None:
     await dashboard.expect_text("ul.plain", re.compile(r"3: .* ms"))
     await dashboard.button("cells.traceroute").click()
     await dashboard.expect_text("ol.plain", "alpha")
-    await dashboard.button("cells.run").click()
+    await dashboard.press("cells.run")
     await dashboard.expect_text("pre.code", "help")
 
 
@@ -281,7 +283,7 @@ async def test_a_job_is_started_watched_and_its_dead_segments_replayed(
     dashboard: Dashboard, alpha: RunningNode
 ) -> None:
     await dashboard.enter("/pipelines")
-    await dashboard.button("pipeline.submit").click()
+    await dashboard.press("pipeline.submit")
     await expect(dashboard.row("sums")).to_contain_text("running", timeout=4 * WAIT_MS)
     await dashboard.row("sums").locator("a").click()
     await expect(dashboard.page.locator(".graph .box")).to_have_count(3, timeout=WAIT_MS)
@@ -289,11 +291,11 @@ async def test_a_job_is_started_watched_and_its_dead_segments_replayed(
     await expect(dashboard.button("pipeline.drop", dashboard.row("add"))).to_have_count(
         2, timeout=WAIT_MS
     )
-    await dashboard.button("pipeline.drop", dashboard.row("add")).first.click()
+    await dashboard.press("pipeline.drop", dashboard.row("add"))
     await dashboard.confirm("Drop 1 segment")
     await dashboard.expect_toast("1 segment dropped")
-    await dashboard.page.get_by_text("Replay all dead").click()
+    await dashboard.press("pipeline.replay")
     await dashboard.expect_toast("1 segment put back")
-    await dashboard.button("pipeline.stop").click()
+    await dashboard.press("pipeline.stop")
     await dashboard.confirm("Stop sums")
     await dashboard.expect_text(".facts", "stopped")

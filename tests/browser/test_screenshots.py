@@ -12,7 +12,7 @@ from tests.browser.watcher import WAIT_MS, Dashboard
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 
 IMAGES = Path(__file__).parents[2] / "docs/images"

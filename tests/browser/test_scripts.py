@@ -43,6 +43,12 @@ def test_every_change_has_a_button_on_its_page(name: str) -> None:
     assert any(f'"{name}"' in text for text in texts), f"{name} is not on page {page}"
 
 
+@pytest.mark.parametrize("name", [it.name for it in OPERATIONS.values() if not it.is_read])
+def test_every_button_is_pressed_by_a_test(name: str) -> None:
+    tests = [it.read_text() for it in Path(__file__).parent.glob("test_*.py")]
+    assert any(f'.press("{name}"' in text for text in tests), f"nobody presses {name}"
+
+
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda it: str(it.relative_to(STATIC)))
 def test_scripts_are_short_and_make_no_markup_of_data(path: Path) -> None:
     text = path.read_text()

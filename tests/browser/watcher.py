@@ -7,7 +7,7 @@ from playwright.async_api import ConsoleMessage, Locator, Page, Request, Respons
 
 from tests.browser.stage import TOKEN
 
-WAIT_MS = 15_000
+WAIT_MS = 60_000
 # A stream of changes is closed by the page that opened it.
 _ENDED = "net::ERR_ABORTED"
 
@@ -57,6 +57,30 @@ class Dashboard:
     def button(self, operation: str, within: Locator | None = None) -> Locator:
         """The control of an operation."""
         return (within or self.page.locator("body")).locator(f"[data-operation='{operation}']")
+
+    async def press(self, operation: str, within: Locator | None = None, nth: int = 0) -> None:
+        """Press the button of an operation that changes something.
+
+        test_scripts.py looks for these: no such button goes without a test that presses it.
+        """
+        await self.button(operation, within).nth(nth).click()
+
+    async def command(self, operation: str, within: Locator | None = None) -> str:
+        """What the menu beside the button of an operation copies for a terminal."""
+        await self.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        beside = self.button(operation, within).first.locator("xpath=..")
+        await beside.locator("button.icon").click()
+        await self.page.get_by_role("menuitem", name="Copy as CLI").click()
+        await self.expect_toast(f"postroad {operation.replace('.', ' ')}")
+        return str(await self.evaluate("navigator.clipboard.readText()"))
+
+    async def expect_refusal(self, operation: str, reason: str) -> None:
+        """Wait until a button cannot be pressed and says why, also to those who press it."""
+        button = self.button(operation).first
+        await expect(button).to_have_attribute("title", reason, timeout=WAIT_MS)
+        await expect(button).to_be_disabled()
+        await button.click(force=True)
+        await self.expect_toast(reason)
 
     def row(self, text: str) -> Locator:
         """A row of a table that says something."""

@@ -8,9 +8,9 @@ import { ask } from "./dialog.js";
 import { h } from "./dom.js";
 import { copy, menuButton } from "./menu.js";
 import { mayChange } from "./session.js";
-import { tell, tellProblem } from "./toast.js";
+import { tell, tellProblem, tellReason } from "./toast.js";
 
-export const READ_ONLY = "Your token may look, but not change anything";
+export const READ_ONLY = "Your token may look, but not change anything.";
 
 /** What was begun and has not been answered. */
 const underWay = new Set();
@@ -32,6 +32,7 @@ function keyOf(view, doing) {
  * @property {object} [initial]
  * @property {string} [reason] why it cannot be done now
  * @property {string} [kind] `primary` or `quiet`
+ * @property {string} [place] who it is among its neighbours, if its operation changes
  * @property {(result: any, params: object) => void} [done] told what came of it
  * @property {(result: any) => string} [says] what came of it in words
  */
@@ -48,6 +49,18 @@ export function copies(operation, params, node, commandParams = params) {
 }
 
 /**
+ * What a button says that cannot be pressed now. It can still be reached by keyboard and finger,
+ * because whoever comes there wants to know why.
+ */
+export function refusalOf(reason, press) {
+  return {
+    "aria-disabled": reason ? "true" : null,
+    title: reason || null,
+    onclick: reason ? () => tellReason(reason) : press,
+  };
+}
+
+/**
  * A button for an operation, with its menu of copies.
  * @param {import("./main.js").View} view
  * @param {Doing} doing
@@ -57,20 +70,18 @@ export function actionButton(view, doing) {
   const isDanger = effectOf(doing.operation) === "danger";
   const isForbidden = effectOf(doing.operation) !== "read" && !mayChange();
   const isUnderWay = underWay.has(keyOf(view, doing));
-  const reason = isForbidden ? READ_ONLY : isUnderWay ? "It is being done" : doing.reason;
+  const reason = isForbidden ? READ_ONLY : isUnderWay ? "It is being done." : doing.reason;
   const kind = isDanger ? "danger" : doing.kind || "plain";
   return h(
     "span.split",
-    { key: `${doing.operation} ${JSON.stringify(doing.params || {})}` },
+    { key: `${doing.place || doing.operation} ${JSON.stringify(doing.params || {})}` },
     h(
       `button.${kind}`,
       {
         type: "button",
-        disabled: Boolean(reason),
-        title: reason || null,
+        ...refusalOf(reason, () => perform(view, doing)),
         "data-operation": doing.operation,
         "aria-busy": isUnderWay ? "true" : null,
-        onclick: () => perform(view, doing),
       },
       label,
     ),

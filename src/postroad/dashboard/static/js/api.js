@@ -1,6 +1,7 @@
 // The HTTP API of the node: one address per operation, see `actions.js`.
 
 import { effectOf } from "./actions.js";
+import { noteTime } from "./clock.js";
 import { parseJson } from "./json.js";
 import { getToken, setRole } from "./session.js";
 
@@ -19,15 +20,19 @@ export class Problem extends Error {
 
 /** The node did not answer at all. */
 class Unreachable extends Problem {
-  constructor(cause) {
-    super(0, { title: "No answer from the node", detail: String(cause?.message || cause) });
+  constructor() {
+    super(0, {
+      title: "No answer from the node",
+      detail: "It may have stopped, or the network between here and there is down.",
+      next: "look whether its process runs; this page goes on by itself as soon as it answers",
+    });
   }
 }
 
-const listeners = { unauthorized: () => {}, role: () => {} };
+const listeners = { unauthorized: () => {}, news: () => {} };
 
-/** Have somebody told when the token is refused, or when the node says what it allows. */
-export function onAuthority(told) {
+/** Have somebody told when the token is refused, and when the node is not what it seemed. */
+export function onAnswers(told) {
   Object.assign(listeners, told);
 }
 
@@ -63,10 +68,11 @@ async function send(url, request) {
     response = await fetch(url, { ...request, headers, cache: "no-store", redirect: "error" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Unreachable(error);
+    throw new Unreachable();
   }
   const role = response.headers.get("Postroad-Role");
-  if (role !== null && setRole(role)) listeners.role();
+  const isOtherRole = role !== null && setRole(role);
+  if (noteTime(response) || isOtherRole) listeners.news();
   if (response.ok) return response;
   const problem = new Problem(response.status, await problemOf(response));
   if (problem.status === 401) listeners.unauthorized();

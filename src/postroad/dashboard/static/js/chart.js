@@ -4,7 +4,8 @@ import { h } from "./dom.js";
 import { count } from "./format.js";
 
 const SPARK = { width: 120, height: 28 };
-const CHART = { width: 900, height: 190, left: 48, bottom: 20, top: 8, right: 8 };
+const CHART = { height: 190, left: 48, bottom: 20, top: 8, right: 8 };
+const WIDTH = { least: 280, most: 1340 };
 const SECONDS = 120;
 const SPARK_SECONDS_MIN = 20;
 
@@ -34,12 +35,13 @@ export function sparkline(points, label) {
  * @param {{label: string, kind: string, points: {at: number, value: number}[]}[]} lines
  */
 export function chart(lines, unit) {
+  const width = roomFor();
   const recent = lines.map((it) => ({ ...it, points: lately(it.points) }));
   const last = Math.max(0, ...recent.map((it) => newest(it.points)));
   const highest = niceLimit(Math.max(0, ...recent.flatMap((it) => it.points.map((p) => p.value))));
-  const inner = CHART.width - CHART.left - CHART.right;
+  const inner = width - CHART.left - CHART.right;
   const tall = CHART.height - CHART.top - CHART.bottom;
-  const x = (it) => CHART.width - CHART.right - (last - it.at) * (inner / SECONDS);
+  const x = (it) => width - CHART.right - (last - it.at) * (inner / SECONDS);
   const y = (it) => CHART.top + tall - (it.value / highest) * tall;
   return h(
     "figure.chart",
@@ -47,11 +49,13 @@ export function chart(lines, unit) {
     h(
       "svg",
       {
-        viewBox: `0 0 ${CHART.width} ${CHART.height}`,
+        viewBox: `0 0 ${width} ${CHART.height}`,
+        width,
+        height: CHART.height,
         role: "img",
         "aria-label": spoken(recent, unit),
       },
-      [0, 0.5, 1].map((share) => gridLine(share, highest, y)),
+      [0, 0.5, 1].map((share) => gridLine(share, highest, y, width)),
       [0, 60, 120].map((ago) => timeMark(ago, x, last)),
       recent.map((it) => h(`path.line.${it.kind}`, { d: path(it.points, x, y) })),
     ),
@@ -71,12 +75,19 @@ export function chart(lines, unit) {
   );
 }
 
-function gridLine(share, highest, y) {
+/** As wide as a panel is: letters in a picture that is shrunk cannot be read. */
+function roomFor() {
+  const main = document.getElementById("main");
+  const padding = main.clientWidth < 600 ? 50 : 82;
+  return Math.max(WIDTH.least, Math.min(WIDTH.most, main.clientWidth - padding));
+}
+
+function gridLine(share, highest, y, width) {
   const at = y({ value: share * highest });
   return h(
     "g",
     null,
-    h("line.grid", { x1: CHART.left, x2: CHART.width - CHART.right, y1: at, y2: at }),
+    h("line.grid", { x1: CHART.left, x2: width - CHART.right, y1: at, y2: at }),
     h("text", { x: CHART.left - 6, y: at + 4, "text-anchor": "end" }, count(share * highest)),
   );
 }

@@ -1,6 +1,9 @@
 // Numbers, times and values as people read them.
 
+import { now } from "./clock.js";
 import { layOutJson } from "./json.js";
+
+export { now };
 
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
@@ -40,9 +43,15 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** How long ago that was. */
+/** How long ago that was, by the clock of the node. */
 export function since(at) {
-  return at === null || at === undefined ? "–" : span(Math.max(0, Date.now() / 1000 - at));
+  return at === null || at === undefined ? "–" : span(Math.max(0, now() - at));
+}
+
+/** How long it takes until then, by the clock of the node. */
+export function until(at) {
+  if (at === null || at === undefined) return "–";
+  return at <= now() ? "now" : `in ${span(at - now())}`;
 }
 
 export function milliseconds(value) {

@@ -1,6 +1,7 @@
 // The frame: it reads the address, watches what the page wants to see, and draws.
 
-import { call, onAuthority, Problem } from "./api.js";
+import { call, onAnswers, Problem } from "./api.js";
+import { now } from "./clock.js";
 import { h, render } from "./dom.js";
 import { sample } from "./history.js";
 import { Live } from "./live.js";
@@ -21,6 +22,7 @@ import { empty, trouble } from "./pieces.js";
 import { link, readRoute } from "./router.js";
 import { getToken, setToken, showTheme, takeTokenFromAddress } from "./session.js";
 import { login, shell } from "./shell.js";
+import { keepPlaces, showPlace, stateOf } from "./steps.js";
 
 const PAGES = [
   overview,
@@ -42,6 +44,7 @@ const ALWAYS = [
   ["pipeline.ls", {}],
 ];
 const PATIENCE_MS = 1_000;
+const REMEMBERED = 60;
 
 /**
  * What a page gets to draw itself.
@@ -51,8 +54,9 @@ const PATIENCE_MS = 1_000;
  * @property {any} home the node that serves this page
  * @property {any} overview
  * @property {any[]} members
- * @property {Record<string, any>} state what the reader did on this page; forgotten with it
+ * @property {Record<string, any>} state what the reader did on this page at this step
  * @property {"connecting" | "live" | "lost"} connection
+ * @property {number | null} lostAt since when it is lost, by the clock of the node
  * @property {(operation: string, params?: object) => any} get the newest result, if there is one
  * @property {(operation: string, params?: object) => Problem | undefined} problem
  * @property {() => void} update draw again, and watch what is wanted now
@@ -72,9 +76,8 @@ const results = new Map();
 const problems = new Map();
 let home = null;
 let watched = "";
-let state = {};
-let stateOf = "";
 let connection = "connecting";
+let lostAt = null;
 let impatience = 0;
 let isDrawing = false;
 let entry = null;
@@ -83,7 +86,7 @@ const live = new Live({
   onResult: (operation, result) => {
     const key = watchedKey(operation);
     if (key === undefined) return;
-    results.set(key, result);
+    remember(key, result);
     problems.delete(key);
     update();
   },
@@ -104,8 +107,19 @@ const live = new Live({
   },
 });
 
+/** Keep a result, so that a page that is seen again is there at once; the oldest go. */
+function remember(key, result) {
+  results.delete(key);
+  results.set(key, result);
+  if (results.size <= REMEMBERED) return;
+  const current = new Set(currentKeys());
+  const oldest = [...results.keys()].find((it) => !current.has(it));
+  results.delete(oldest);
+}
+
 function setConnection(next) {
   connection = next;
+  lostAt = next === "lost" ? (lostAt ?? now()) : null;
   update();
 }
 
@@ -125,7 +139,7 @@ function watchedKey(operation) {
 }
 
 /** @returns {View} */
-function viewOf(route) {
+function viewOf(route, state = {}) {
   const { node } = route.query;
   const get = (operation, params) => results.get(keyOf(node, operation, params));
   return {
@@ -136,6 +150,7 @@ function viewOf(route) {
     members: get("cluster.ls") || [],
     state,
     connection,
+    lostAt,
     get,
     problem: (operation, params) => problems.get(keyOf(node, operation, params)),
     update,
@@ -161,11 +176,7 @@ function pageOf(route) {
 function draw() {
   const route = readRoute();
   const place = JSON.stringify([route.query.node, route.page, route.args]);
-  if (place !== stateOf) {
-    stateOf = place;
-    state = {};
-  }
-  const view = viewOf(route);
+  const view = viewOf(route, stateOf(place));
   const page = pageOf(route);
   watch(view, page);
   document.title = titleOf(view, page);
@@ -247,17 +258,20 @@ async function start() {
   showTheme();
   takeTokenFromAddress();
   startMenus();
-  onAuthority({ unauthorized: askForToken, role: update });
+  onAnswers({ unauthorized: askForToken, news: update });
   window.addEventListener("hashchange", () => {
     if (location.hash.startsWith("#token=")) {
       takeTokenFromAddress();
       location.reload();
     } else {
-      window.scrollTo(0, 0);
       update();
-      queueMicrotask(showPageLink);
+      queueMicrotask(() => {
+        showPageLink();
+        showPlace();
+      });
     }
   });
+  keepPlaces();
   document.addEventListener("keydown", focusSearch);
   document.querySelector(".skip").addEventListener("click", skipToContent);
   setInterval(takeSamples, 1_000);
@@ -270,6 +284,7 @@ async function begin() {
   try {
     home = await call("node.show");
     update();
+    queueMicrotask(showPageLink);
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     if (error.status === 401) return;

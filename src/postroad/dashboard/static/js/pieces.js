@@ -55,6 +55,11 @@ export function facts(pairs) {
   );
 }
 
+/** Something that everybody on this page should know. */
+export function notice(kind, title, text) {
+  return h(`div.notice.${kind}`, { role: "status" }, h("strong", null, title), h("p", null, text));
+}
+
 /** What is shown where nothing is: why, and what to do about it. */
 export function empty(title, text, command) {
   return h(

@@ -39,7 +39,7 @@ export function addressOf(route) {
 /** Change what the address says besides the page, without a step in the history. */
 export function replaceQuery(query) {
   const route = readRoute();
-  history.replaceState(null, "", addressOf({ ...route, query: { ...route.query, ...query } }));
+  history.replaceState(history.state, "", addressOf({ ...route, query: { ...route.query, ...query } }));
   window.dispatchEvent(new HashChangeEvent("hashchange"));
 }
 

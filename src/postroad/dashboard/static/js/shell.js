@@ -1,7 +1,9 @@
 // What surrounds every page: which cluster and node this is, the way to the other pages, the search.
 
 import { Problem } from "./api.js";
+import { aheadOf } from "./clock.js";
 import { h } from "./dom.js";
+import { span, time } from "./format.js";
 import { icon } from "./icons.js";
 import { addressOf, link } from "./router.js";
 import { getTheme, mayChange, setTheme, setToken } from "./session.js";
@@ -9,7 +11,7 @@ import { getTheme, mayChange, setTheme, setToken } from "./session.js";
 const STATES = {
   connecting: ["connecting", "Connecting…"],
   live: ["live", "Live"],
-  lost: ["lost", "Connection lost"],
+  lost: ["lost", "No connection"],
 };
 const THEMES = { system: "dark", dark: "light", light: "system" };
 
@@ -30,6 +32,7 @@ export function shell(view, pages) {
       place(view),
       search(view),
       h("span.space"),
+      clockMark(),
       !mayChange() &&
         h("span.badge.warning", { title: "Your token may look, not change" }, "read only"),
       connection(view),
@@ -110,12 +113,25 @@ function connection(view) {
   if (kind === "lost") {
     return h(
       "button.connection.lost",
-      { type: "button", title: "Try again now", onclick: view.reconnect, role: "status" },
+      {
+        type: "button",
+        title: "What is shown is what was known then. Press to try again now.",
+        onclick: view.reconnect,
+        role: "status",
+      },
       text,
-      " – retrying",
+      h("span.roomy", null, `since ${time(view.lostAt)} – retrying`),
     );
   }
   return h(`span.connection.${kind}`, { role: "status" }, text);
+}
+
+/** Times are those of the node; who compares them with this machine's clock should know. */
+function clockMark() {
+  const ahead = aheadOf();
+  if (ahead === 0) return null;
+  const title = `The clock of the node is ${span(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"} the one of this machine. Times are those of the node.`;
+  return h("span.badge.warning", { title, tabindex: 0, "aria-label": title }, "clocks differ");
 }
 
 function themeButton(view) {

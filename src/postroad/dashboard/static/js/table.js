@@ -206,7 +206,12 @@ function bodyRow(view, table, state, row) {
 }
 
 function cellClass(column) {
-  return [column.isNumber && "number", column.isWide && "wide"].filter(Boolean).join(" ") || null;
+  const kinds = [
+    column.isNumber && "number",
+    column.isWide && "wide",
+    column.label === "" && "actions",
+  ];
+  return kinds.filter(Boolean).join(" ") || null;
 }
 
 function more(view, state, total) {

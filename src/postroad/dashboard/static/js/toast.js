@@ -18,6 +18,12 @@ export function tellProblem(problem) {
   add({ kind: "failing", title: problem.title, text: problem.message, next: problem.next });
 }
 
+/** Say why something cannot be done now. */
+export function tellReason(reason) {
+  const key = add({ kind: "warning", title: "Not now", text: reason });
+  setTimeout(() => dismiss(key), SHOWN_MS);
+}
+
 function add(toast) {
   const key = nextKey;
   nextKey += 1;

@@ -62,7 +62,11 @@ function listPage(view) {
             isNumber: true,
             isWide: true,
           },
-          { label: "Trouble", value: (row) => row.trouble, isWide: true },
+          {
+            label: "Trouble",
+            value: (row) => row.trouble,
+            show: (row) => row.trouble && h("span.wrong", null, row.trouble),
+          },
           { label: "", value: () => "", show: (row) => pauseButton(view, row) },
         ],
         empty: empty(
@@ -83,6 +87,7 @@ function phaseOf(row) {
 function pauseButton(view, row) {
   return actionButton(view, {
     operation: row.is_paused ? "bridge.resume" : "bridge.pause",
+    place: "pause",
     params: { peer: row.peer },
     says: (result) => `the bridge to ${result.peer} is ${result.phase}`,
   });
@@ -96,12 +101,13 @@ function bridgePage(view, peer) {
         "Bridge",
         facts([
           ["Phase", phaseOf(bridge)],
-          ["Address", bridge.target && h("code", null, bridge.target)],
+          ["Address", bridge.target ? h("code", null, bridge.target) : unknownPeer(bridge)],
           ["Waiting", count(bridge.depth)],
           ["Oldest", span(bridge.oldest_s)],
+          ["Posted", count(bridge.posted)],
           ["Sent", count(bridge.sent)],
           ["Epoch", bridge.epoch],
-          ["Trouble", bridge.trouble || "none"],
+          ["Trouble", bridge.trouble ? h("span.wrong", null, bridge.trouble) : "none"],
         ]),
         h("div.buttons", null, pauseButton(view, bridge), dangers(view, bridge)),
       ),
@@ -113,11 +119,22 @@ function bridgePage(view, peer) {
           rows,
           operation: "bridge.peek",
           params: { peer, limit: PEEKED },
-          nothing: ["Nothing waits.", `${peer} has everything that was posted to it.`],
+          nothing: nothingOf(view.get("bridge.show", { peer }), peer),
         }),
       ),
     ),
   ];
+}
+
+/** What is purged keeps its number until the peer hears that it will not come. */
+function nothingOf(bridge, peer) {
+  return bridge?.depth > 0
+    ? ["Nothing is left to be sent.", `${peer} will be told that what waited was purged.`]
+    : ["Nothing waits.", `${peer} has everything that was posted to it.`];
+}
+
+function unknownPeer({ peer }) {
+  return `unknown: no member is called ${peer}; mail is kept until one is`;
 }
 
 function dangers(view, { peer, depth }) {
@@ -127,7 +144,8 @@ function dangers(view, { peer, depth }) {
       label: "Purge…",
       params: { peer },
       title: `Purge the mail for ${peer}?`,
-      text: `${plural(depth, "message")} are thrown away; what is on its way may still arrive.`,
+      text: `${plural(depth, "message is", "messages are")} thrown away; what is on its way may still arrive.`,
+      reason: depth === 0 ? "Nothing waits for it." : "",
       confirm: `Purge ${plural(depth, "message")}`,
       says: (result) => `${plural(result.count, "message")} thrown away`,
     }),
@@ -136,8 +154,9 @@ function dangers(view, { peer, depth }) {
       label: "Reset…",
       params: { peer },
       title: `Begin anew with ${peer}?`,
-      text: `Only after a store was restored from a backup: ${plural(depth, "message")} are sent as if ${peer} had never heard of them.`,
+      text: `Only after a store was restored from a backup: ${plural(depth, "message is", "messages are")} sent as if ${peer} had never heard of it.`,
       confirm: `Reset and send ${plural(depth, "message")}`,
+      says: (result) => `a new beginning, epoch ${result.epoch}`,
     }),
   ];
 }

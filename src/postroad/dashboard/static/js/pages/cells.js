@@ -1,14 +1,15 @@
 // Cells: domains and the tunnels to them, the cells here, their routes, and commands.
 
-import { actionButton, copies, READ_ONLY } from "../act.js";
+import { actionButton, copies, READ_ONLY, refusalOf } from "../act.js";
 import { call } from "../api.js";
 import { h } from "../dom.js";
-import { bytes, count, milliseconds, span } from "../format.js";
+import { bytes, count, milliseconds, plural, span } from "../format.js";
 import { menuButton } from "../menu.js";
 import { badge, empty, heading, panel, shown, tabs, trouble } from "../pieces.js";
 import { link } from "../router.js";
 import { mayChange } from "../session.js";
 import { tableOf } from "../table.js";
+import { tellReason } from "../toast.js";
 
 const KIND_OF_STATE = { idle: "ok", busy: "ok", draining: "warning" };
 
@@ -138,7 +139,7 @@ function domains(view) {
           isNumber: true,
         },
       ],
-      empty: empty("No domains."),
+      empty: empty("No domains.", "This node has no cells.", "postroad cells domains"),
     }),
   );
 }
@@ -170,7 +171,13 @@ function cellPage(view, name) {
     heading(name, h("a", { href: link("cells") }, "all cells")),
     shown(view, "cells.ps", {}, (rows) => {
       const cell = rows.find((it) => it.name === name || `${it.name}@${it.domain}` === name);
-      if (cell === undefined) return empty(`No cell of this node is called “${name}”.`);
+      if (cell === undefined) {
+        return empty(
+          `No cell of this node is called “${name}”.`,
+          "It may be gone, or be one of another node: those can be reached by the tools below.",
+          "postroad cells ps",
+        );
+      }
       return panel("Cell", cellFacts(cell), h("div.buttons", null, cellButtons(view, cell)));
     }),
     tools(view, name),
@@ -183,6 +190,7 @@ function cellFacts(cell) {
     ["Kind", cell.kind],
     ["Description", cell.description],
     ["Waiting", `${count(cell.waiting)}, ${bytes(cell.waiting_bytes)}`],
+    ["Oldest", span(cell.oldest_wait_s)],
     ["Running", count(cell.running)],
     ["Handled", count(cell.handled)],
     ["Consumes", (cell.consumes || []).join(", ")],
@@ -197,10 +205,15 @@ function cellFacts(cell) {
 
 function cellButtons(view, cell) {
   const params = { cell: `${cell.name}@${cell.domain}` };
+  // A tunnel can be closed, though it belongs to the domain.
+  const isTunnel = cell.kind === "TunnelCell";
+  const ofDomain = cell.is_system ? "It belongs to the domain itself." : "";
+  const isDraining = cell.state === "draining";
   return [
     actionButton(view, {
       operation: "cells.drain",
       params,
+      reason: ofDomain || (isDraining ? "It is draining already." : ""),
       says: (result) => result.text,
     }),
     actionButton(view, {
@@ -208,8 +221,11 @@ function cellButtons(view, cell) {
       label: "Kill…",
       params,
       title: `Kill ${params.cell}?`,
-      text: `1 cell is stopped; ${count(cell.waiting)} messages wait for it.`,
-      confirm: "Kill 1 cell",
+      text: isTunnel
+        ? "1 tunnel is closed. It is opened again if both domains want it."
+        : `1 cell is stopped, with ${plural(cell.waiting, "message")} that wait for it. Only a new start of the node brings it back.`,
+      confirm: isTunnel ? "Close 1 tunnel" : "Kill 1 cell",
+      reason: isTunnel ? "" : ofDomain,
       says: (result) => result.text,
     }),
   ];
@@ -244,27 +260,38 @@ function tools(view, name) {
         onsubmit: (event) => {
           event.preventDefault();
           if (mayChange()) run("cells.run", command)();
+          else tellReason(READ_ONLY);
         },
       },
-      h("label", { for: "cell-path" }, "Cell"),
-      h("input", {
-        id: "cell-path",
-        value: state.path,
-        oninput: set("path"),
-        placeholder: "cell@domain",
-      }),
-      toolButton(view, "cells.ping", "Ping", { ...path, count: 3 }, run),
-      toolButton(view, "cells.traceroute", "Traceroute", path, run),
-      h("label", { for: "cell-command" }, "Command"),
-      h("input", { id: "cell-command", value: state.command, oninput: set("command") }),
-      toolButton(view, "cells.run", "Run", command, run),
+      h(
+        "div.together",
+        null,
+        h("label", { for: "cell-path" }, "Cell"),
+        h("input", {
+          id: "cell-path",
+          value: state.path,
+          oninput: set("path"),
+          placeholder: "cell@domain",
+        }),
+        toolButton(view, "cells.ping", "Ping", { ...path, count: 3 }, run),
+        toolButton(view, "cells.traceroute", "Traceroute", path, run),
+      ),
+      h(
+        "div.together",
+        null,
+        h("label", { for: "cell-command" }, "Command"),
+        h("input", { id: "cell-command", value: state.command, oninput: set("command") }),
+        toolButton(view, "cells.run", "Run", command, run),
+      ),
     ),
+    !state.asked &&
+      h("p.muted", null, "The command “help” tells what a cell understands; Enter runs it."),
     state.failure ? trouble(state.failure) : state.answer && answer(state),
   );
 }
 
 function toolButton(view, operation, label, params, run) {
-  const isForbidden = operation === "cells.run" && !mayChange();
+  const reason = operation === "cells.run" && !mayChange() ? READ_ONLY : "";
   return h(
     "span.split",
     null,
@@ -273,9 +300,7 @@ function toolButton(view, operation, label, params, run) {
       {
         type: "button",
         "data-operation": operation,
-        disabled: isForbidden,
-        title: isForbidden ? READ_ONLY : null,
-        onclick: run(operation, params),
+        ...refusalOf(reason, run(operation, params)),
       },
       label,
     ),
@@ -296,6 +321,7 @@ function answer({ asked, answer: told }) {
           null,
           `${it.number}: `,
           it.error ? h("span.wrong", null, it.error) : milliseconds(it.round_trip_ms),
+          it.answered_by && h("span.muted", null, ` from ${it.answered_by}`),
         ),
       ),
     );

@@ -3,10 +3,10 @@
 import { actionButton } from "../act.js";
 import { h } from "../dom.js";
 import { bytes, count, plural, time } from "../format.js";
-import { badge, code, empty, facts, folded, heading, identity, panel, shown } from "../pieces.js";
+import { badge, empty, facts, folded, heading, identity, panel, shown } from "../pieces.js";
 import { link } from "../router.js";
 import { pickedOf, tableOf, tableState } from "../table.js";
-import { headersOf } from "./letters.js";
+import { bodyOf, headersOf } from "./letters.js";
 
 const SHOWN = 200;
 
@@ -155,10 +155,7 @@ function buttons(view, table, picked, filter, total) {
       params,
       reason: amount === 0 ? "There is none" : "",
       title: `Drop ${which}?`,
-      text: `${plural(amount, "dead letter")} are forgotten for good.`.replace(
-        "letter are",
-        "letter is",
-      ),
+      text: `${plural(amount, "dead letter is", "dead letters are")} forgotten for good.`,
       confirm: `Drop ${plural(amount, "letter")}`,
       says: (result) => `${plural(result.count, "letter")} dropped`,
       done: forget,
@@ -180,8 +177,18 @@ function letterTable(rows, params) {
         value: (row) => row.id,
         show: (row) => h("a", { href: link("dead", [row.id]) }, row.id),
       },
-      { label: "Queue", value: (row) => row.queue },
+      {
+        label: "Queue",
+        value: (row) => row.queue,
+        show: (row) => [row.queue, row.is_outbound && h("span.muted", null, ` of ${row.peer}`)],
+      },
       { label: "Reason", value: (row) => row.reason, isWide: true },
+      {
+        label: "Detail",
+        value: (row) => row.detail,
+        show: (row) => folded(row.detail, 40),
+        isWide: true,
+      },
       { label: "Body", value: (row) => row.body, show: (row) => folded(row.body, 50) },
       { label: "Failures", value: (row) => row.failures, isNumber: true, isWide: true },
       { label: "Retried", value: (row) => row.retried, show: retriedMark, isNumber: true },
@@ -222,7 +229,7 @@ function letterPage(view, id) {
           ["Headers", headersOf(letter)],
           ["Size", `${bytes(letter.size)}, ${letter.encoding}`],
         ]),
-        code(letter.body),
+        bodyOf(letter),
       ),
     ]),
   ];

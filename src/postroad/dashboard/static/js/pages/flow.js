@@ -3,7 +3,7 @@
 import { actionButton, copies } from "../act.js";
 import { call } from "../api.js";
 import { h } from "../dom.js";
-import { count, span, time } from "../format.js";
+import { count, now, span, time, until } from "../format.js";
 import { menuButton } from "../menu.js";
 import {
   badge,
@@ -53,7 +53,7 @@ export function flowPage(view, id) {
 }
 
 function flowFacts(flow) {
-  const end = flow.ended_at || Date.now() / 1000;
+  const end = flow.ended_at || now();
   return facts([
     ["Status", badge(flow.status, KIND_OF_STATUS[flow.status])],
     ["Version", `${flow.version}${flow.run > 1 ? `, run ${flow.run}` : ""}`],
@@ -61,8 +61,8 @@ function flowFacts(flow) {
     [flow.ended_at ? "Took" : "Since", span(end - flow.started_at)],
     flow.client_id && ["Begun as", identity(flow.client_id)],
     flow.peer && ["Responds to", flow.peer],
-    flow.progress && ["Progress", flow.progress],
-    flow.wakes_at && ["Wakes", time(flow.wakes_at)],
+    flow.progress && [flow.ended_at ? "Last progress" : "Progress", flow.progress],
+    flow.wakes_at && ["Wakes", `${time(flow.wakes_at)}, ${until(flow.wakes_at)}`],
     flow.attempts > 0 && ["Attempts", count(flow.attempts)],
   ]);
 }
@@ -91,6 +91,7 @@ function buttons(view, flow) {
     }),
     actionButton(view, {
       operation: flow.status === "paused" ? "flow.resume" : "flow.pause",
+      place: "pause",
       params,
       reason: over,
       says: (result) => `it is ${result.status}`,

@@ -2,8 +2,8 @@
 
 import { actionButton } from "../act.js";
 import { h } from "../dom.js";
-import { count, plural, span, time } from "../format.js";
-import { badge, empty, folded, heading, identity, panel, shown, tabs } from "../pieces.js";
+import { count, now, plural, span, time } from "../format.js";
+import { badge, empty, folded, heading, identity, notice, shown, tabs } from "../pieces.js";
 import { link, replaceQuery } from "../router.js";
 import { tableOf } from "../table.js";
 import { flowPage, flowWatches } from "./flow.js";
@@ -45,9 +45,10 @@ export default {
     const [id] = view.route.args;
     if (id !== undefined) return flowWatches(view, id);
     const tab = view.route.query.tab;
-    if (tab === "definitions") return [["flow.definitions", {}]];
-    if (tab === "schedules") return [["flow.schedules", {}]];
-    return [["flow.ls", filterOf(view)]];
+    const counts = ["flow.counts", {}];
+    if (tab === "definitions") return [counts, ["flow.definitions", {}]];
+    if (tab === "schedules") return [counts, ["flow.schedules", {}]];
+    return [counts, ["flow.ls", filterOf(view)]];
   },
   draw: (view) => {
     const [id] = view.route.args;
@@ -68,8 +69,15 @@ function filterOf(view) {
 function listPage(view) {
   const tab = view.route.query.tab || "flows";
   const titles = { flows: "Flows", definitions: "Begin one", schedules: "Schedules" };
+  const isDraining = view.get("flow.counts", {})?.is_draining;
   return [
-    heading("Flows", drainButtons(view)),
+    heading("Flows", drainButtons(view, isDraining)),
+    isDraining &&
+      notice(
+        "warning",
+        "No new flows are begun here.",
+        "They were drained: those that run go on, new ones and schedules wait until they are undrained.",
+      ),
     tabs(
       Object.entries(titles).map(([it, label]) => ({
         label,
@@ -81,7 +89,7 @@ function listPage(view) {
   ];
 }
 
-function drainButtons(view) {
+function drainButtons(view, isDraining) {
   return [
     h("span.space"),
     actionButton(view, {
@@ -95,10 +103,13 @@ function drainButtons(view) {
       },
       initial: { timeout_s: 5 },
       confirm: "Drain",
-      says: (result) => `${plural(result.left, "flow")} still run`,
+      reason: isDraining ? "They are drained already." : "",
+      says: (result) => `${plural(result.left, "flow")} still at work`,
     }),
     actionButton(view, {
       operation: "flow.undrain",
+      kind: isDraining ? "primary" : "plain",
+      reason: isDraining === false ? "New flows are begun as it is: nobody drained them." : "",
       says: () => "New flows are begun again",
     }),
   ];
@@ -190,8 +201,8 @@ function columns() {
     { label: "Begun", value: (row) => row.started_at, show: (row) => time(row.started_at) },
     {
       label: "Took",
-      value: (row) => (row.ended_at || Date.now() / 1000) - row.started_at,
-      show: (row) => span((row.ended_at || Date.now() / 1000) - row.started_at),
+      value: (row) => (row.ended_at || now()) - row.started_at,
+      show: (row) => span((row.ended_at || now()) - row.started_at),
       isNumber: true,
     },
     { label: "Begun as", value: (row) => row.client_id, isWide: true },
@@ -226,10 +237,21 @@ function definitions(view) {
           isNumber: true,
           isWide: true,
         },
+        {
+          label: "Time limit",
+          value: (row) => row.timeout_s,
+          show: (row) => span(row.timeout_s),
+          isNumber: true,
+          isWide: true,
+        },
         { label: "Running", value: (row) => row.running, isNumber: true },
         { label: "", value: () => "", show: (row) => !row.responds_to && beginButton(view, row) },
       ],
-      empty: empty("This node has no flows.", "A function with @flow in the program is one."),
+      empty: empty(
+        "This node has no flows.",
+        "A function with @flow in its program is one.",
+        "postroad new shop",
+      ),
     }),
   );
 }
@@ -264,46 +286,67 @@ function beginButton(view, definition) {
 }
 
 function schedules(view) {
-  return panel(
-    "",
-    shown(view, "flow.schedules", {}, (rows) =>
-      tableOf(view, {
-        name: "schedules",
-        operation: "flow.schedules",
-        rows,
-        key: (row) => row.name,
-        columns: [
-          { label: "Name", value: (row) => row.name },
-          { label: "Flow", value: (row) => row.flow },
-          {
-            label: "When",
-            value: (row) => row.cron,
-            show: (row) => [h("code", null, row.cron), ` ${row.zone}`],
-          },
-          {
-            label: "Next",
-            value: (row) => row.next_at,
-            show: (row) => (row.is_paused ? badge("paused") : time(row.next_at)),
-          },
-          {
-            label: "Last",
-            value: (row) => row.last_at,
-            show: (row) => time(row.last_at),
-            isWide: true,
-          },
-          {
-            label: "Arguments",
-            value: (row) => row.arguments,
-            show: (row) => folded(row.arguments, 40),
-            isWide: true,
-          },
-          { label: "Problem", value: (row) => row.problem, isWide: true },
-          { label: "", value: () => "", show: (row) => scheduleButtons(view, row) },
-        ],
-        empty: empty("No schedules.", "A program makes one with `flows.schedule(…)`."),
-      }),
-    ),
+  return shown(view, "flow.schedules", {}, (rows) =>
+    tableOf(view, {
+      name: "schedules",
+      operation: "flow.schedules",
+      rows,
+      key: (row) => row.name,
+      columns: scheduleColumns(view),
+      empty: empty(
+        "No schedules.",
+        "A program makes one: await node.flows.schedule(\"nightly\", \"30 2 * * *\", my_flow).",
+        "postroad flow schedules",
+      ),
+    }),
   );
+}
+
+function scheduleColumns(view) {
+  return [
+    { label: "Name", value: (row) => row.name },
+    {
+      label: "Flow",
+      value: (row) => row.flow,
+      show: (row) => h("a", { href: link("flows", [], { name: row.flow }) }, row.flow),
+    },
+    {
+      label: "When",
+      value: (row) => row.cron,
+      show: (row) => h("span.whole", null, h("code", null, row.cron), ` ${row.zone}`),
+    },
+    {
+      label: "Next",
+      value: (row) => row.next_at,
+      show: (row) => (row.is_paused ? badge("paused") : time(row.next_at)),
+    },
+    { label: "Last", value: (row) => row.last_at, show: lastOf, isWide: true },
+    {
+      label: "Missed",
+      value: (row) => row.catch_up,
+      show: (row) => h("span", { title: "what is done about times that were missed" }, row.catch_up),
+      isWide: true,
+    },
+    {
+      label: "Arguments",
+      value: (row) => row.arguments,
+      show: (row) => folded(row.arguments, 40),
+      isWide: true,
+    },
+    {
+      label: "Problem",
+      value: (row) => row.problem,
+      show: (row) => row.problem && h("span.wrong", null, row.problem),
+    },
+    { label: "", value: () => "", show: (row) => scheduleButtons(view, row) },
+  ];
+}
+
+/** When it ran last, and the way to what it began then. */
+function lastOf(row) {
+  if (!row.last_client_id) return time(row.last_at);
+  const found = link("search", [], { text: row.last_client_id });
+  return h("a", { href: found, title: row.last_client_id }, time(row.last_at));
 }
 
 function scheduleButtons(view, schedule) {
@@ -313,6 +356,7 @@ function scheduleButtons(view, schedule) {
     null,
     actionButton(view, {
       operation: schedule.is_paused ? "flow.resume-schedule" : "flow.pause-schedule",
+      place: "pause",
       params,
     }),
     actionButton(view, {

@@ -1,9 +1,13 @@
 // Messages that wait, shown without taking them.
 
 import { h } from "../dom.js";
-import { bytes, span, time } from "../format.js";
-import { empty, folded, identity } from "../pieces.js";
+import { bytes, time, until } from "../format.js";
+import { code, empty, folded, identity } from "../pieces.js";
 import { tableOf } from "../table.js";
+
+/** How many characters of a body the node shows; the last one may be cut. */
+const SHOWN_MAX = 16 * 1024;
+const CHARACTER_MAX = 4;
 
 /** A table of messages, of a queue or of a bridge. */
 export function letterTable(view, { rows, operation, params, nothing }) {
@@ -20,25 +24,45 @@ export function letterTable(view, { rows, operation, params, nothing }) {
       {
         label: "Body",
         value: (row) => row.body,
-        show: (row) => folded(row.body),
+        show: (row) => [folded(row.body), cutMark(row)],
       },
-      { label: "Read as", value: (row) => row.encoding, isWide: true },
       {
         label: "Headers",
         value: (row) => row.headers,
         show: (row) => headersOf(row),
         isWide: true,
       },
-      {
-        label: "Due",
-        value: (row) => row.due_at,
-        show: (row) => row.due_at && `in ${span(Math.max(0, row.due_at - Date.now() / 1000))}`,
-        isWide: true,
-      },
-      { label: "Size", value: (row) => row.size, show: (row) => bytes(row.size), isNumber: true },
+      { label: "Terms", value: (row) => row.due_at, show: termsOf, isWide: true },
+      { label: "Size", value: (row) => row.size, show: sizeOf, isNumber: true, isWide: true },
     ],
     empty: empty(...nothing),
   });
+}
+
+function sizeOf(row) {
+  return [bytes(row.size), h("span.muted", null, ` ${row.encoding}`)];
+}
+
+/** When it is due, how long it is good for, and whether it goes before others. */
+function termsOf(row) {
+  const said = [
+    row.due_at && `due ${until(row.due_at)}`,
+    row.expires_at && `expires ${until(row.expires_at)}`,
+    row.priority !== 0 && `priority ${row.priority}`,
+  ].filter(Boolean);
+  return said.length > 0 ? said.join(", ") : h("span.muted", null, "–");
+}
+
+/** The body, or as much of it as the node shows. */
+export function bodyOf(row) {
+  return [code(row.body), cutMark(row)];
+}
+
+function cutMark(row) {
+  const unit = row.encoding === "hex" ? 2 : 1;
+  const isFull = row.body.length >= SHOWN_MAX - CHARACTER_MAX;
+  const isCut = isFull && (row.encoding === "msgpack" || row.size > row.body.length / unit);
+  return isCut && h("p.muted", null, `This is the beginning; all of it is ${bytes(row.size)}.`);
 }
 
 /** Headers in one line that opens. */

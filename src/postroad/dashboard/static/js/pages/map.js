@@ -7,17 +7,9 @@ import { menuButton } from "../menu.js";
 import { badge, empty, facts, heading, panel, shown } from "../pieces.js";
 import { linkTo } from "../router.js";
 
-/** Left to right: what comes and waits, who is there, what they offer, and where cells live. */
-const COLUMNS = {
-  peer: 0,
-  pipeline: 0,
-  queue: 0,
-  node: 1,
-  service: 2,
-  flow: 2,
-  domain: 3,
-  cell: 3,
-};
+/** Left to right: what comes and waits, who is there, what they offer. */
+const COLUMNS = { peer: 0, pipeline: 0, queue: 0, node: 1 };
+const LAST_COLUMN = 2;
 const KINDS = ["node", "service", "flow", "queue", "peer", "pipeline", "domain", "cell"];
 
 export default {
@@ -30,16 +22,34 @@ export default {
       h("span.space"),
       menuButton("Copy the map as a command", () => copies("cluster.map", {}, view.node)),
     ),
-    shown(view, "cluster.map", {}, (map) => content(view, map)),
+    shown(view, "cluster.map", {}, (map) => content(view, withoutTwins(map))),
   ],
 };
+
+/**
+ * A node and its domain of cells are one and the same to people: the node stands for both.
+ * Domains that are of no member stay.
+ */
+function withoutTwins(map) {
+  const known = new Set(map.nodes.map((it) => it.id));
+  const twinOf = (id) => {
+    const node = id.replace(/^domain:/, "node:");
+    return known.has(node) ? node : id;
+  };
+  return {
+    nodes: map.nodes.filter((it) => twinOf(it.id) === it.id),
+    edges: map.edges
+      .map((it) => ({ ...it, source: twinOf(it.source), target: twinOf(it.target) }))
+      .filter((it) => it.source !== it.target),
+  };
+}
 
 function content(view, map) {
   view.state.hidden ??= new Set();
   const { hidden } = view.state;
   const boxes = map.nodes
     .filter((it) => !hidden.has(it.kind))
-    .map((it) => ({ ...it, column: COLUMNS[it.kind] ?? 3 }));
+    .map((it) => ({ ...it, column: COLUMNS[it.kind] ?? LAST_COLUMN }));
   const selected = view.state.selected;
   const select = (id) => {
     view.state.selected = id === selected ? undefined : id;
@@ -52,8 +62,13 @@ function content(view, map) {
       null,
       boxes.length === 0
         ? empty("Nothing to draw.", "Show more kinds above, or start a node with services.")
-        : graph(boxes, map.edges, { selected, onSelect: select, label: "Map of the cluster" }),
-      details(map, selected),
+        : graph(boxes, map.edges, {
+            selected,
+            onSelect: select,
+            label: "Map of the cluster",
+            isByName: true,
+          }),
+      details(map, selected, select),
     ),
   ];
 }
@@ -82,7 +97,7 @@ function legend(view, map, hidden) {
   );
 }
 
-function details(map, selected) {
+function details(map, selected, select) {
   const node = map.nodes.find((it) => it.id === selected);
   if (node === undefined) {
     return panel(
@@ -91,7 +106,11 @@ function details(map, selected) {
     );
   }
   const joined = map.edges.filter((it) => it.source === selected || it.target === selected);
-  const labelOf = (id) => map.nodes.find((it) => it.id === id)?.label ?? id;
+  const neighbour = (it) => {
+    const id = it.source === selected ? it.target : it.source;
+    const label = map.nodes.find((other) => other.id === id)?.label ?? id;
+    return h("button.link", { type: "button", onclick: () => select(id) }, label);
+  };
   return panel(
     node.label,
     facts([
@@ -107,7 +126,7 @@ function details(map, selected) {
           "li",
           { key: `${it.source} ${it.target} ${it.kind}` },
           h("span.muted", null, `${it.kind} `),
-          labelOf(it.source === selected ? it.target : it.source),
+          neighbour(it),
           it.label && h("span.muted", null, ` ${it.label}`),
         ),
       ),

@@ -91,7 +91,7 @@ function propertiesOf(row) {
 
 function memberPage(view, name) {
   return [
-    heading(name),
+    heading(name, h("a", { href: link("nodes") }, "all nodes")),
     shown(view, "cluster.show", { member: name }, (member) => [
       panel(
         "As seen from here",
@@ -117,6 +117,7 @@ function memberPage(view, name) {
 
 function nodePage(view, name) {
   const tab = tabOf(view);
+  const state = view.get("node.show", {})?.state;
   const tabLink = (it) => ({
     label: it[0].toUpperCase() + it.slice(1),
     href: link("nodes", [name], { tab: it }),
@@ -127,7 +128,8 @@ function nodePage(view, name) {
       name,
       actionButton(view, {
         operation: "node.drain",
-        label: "Drain",
+        label: "Drain…",
+        reason: state && state !== "running" ? `It is ${state} already.` : "",
         schema: {
           type: "object",
           properties: {
@@ -141,6 +143,7 @@ function nodePage(view, name) {
       }),
       actionButton(view, {
         operation: "node.stop",
+        label: "Stop…",
         title: `Stop ${name}?`,
         text: "The process ends in good order. Whatever starts it, a supervisor or you, brings it back.",
         confirm: `Stop ${name}`,

@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { bytes, count, plural, rate, since } from "../format.js";
 import { seriesOf } from "../history.js";
 import { menuButton } from "../menu.js";
-import { badge, codeLine, heading, panel, shown } from "../pieces.js";
+import { badge, codeLine, empty, heading, panel, shown } from "../pieces.js";
 import { link, linkTo } from "../router.js";
 
 const RATES = [
@@ -14,6 +14,7 @@ const RATES = [
   ["posted_per_s", "Posted", "bridges"],
   ["handled_per_s", "Handled", "queues"],
 ];
+const ACTIVE = ["service.ls", "flow.definitions"];
 const FLOW_KINDS = {
   running: "ok",
   done: "quiet",
@@ -33,7 +34,7 @@ export default {
     const kind = troubles.some((it) => it.severity === "failing") ? "failing" : "warning";
     return { kind, text: String(troubles.length), title: plural(troubles.length, "trouble") };
   },
-  watches: () => [],
+  watches: () => ACTIVE.map((it) => [it, {}]),
   draw: (view) => [
     heading(
       "Overview",
@@ -42,6 +43,12 @@ export default {
     ),
     shown(view, "node.overview", {}, (overview) => [
       troubles(overview.troubles),
+      isIdle(view, overview) &&
+        empty(
+          "This node runs no program yet.",
+          "A program brings services, consumers of messages, flows and cells. This writes a small one that works; “postroad dev” in its directory runs it.",
+          "postroad new shop",
+        ),
       h(
         "div.tiles",
         null,
@@ -52,6 +59,12 @@ export default {
     ]),
   ],
 };
+
+/** Whether nothing was ever asked of it, nor could be. */
+function isIdle(view, overview) {
+  const offered = [...ACTIVE.map((it) => view.get(it, {})?.length ?? 1), overview.waiting];
+  return offered.every((it) => it === 0);
+}
 
 function troubles(all) {
   if (all.length === 0) {
@@ -160,7 +173,7 @@ function flowCard(flows) {
   return panel(
     "Flows",
     total === 0
-      ? h("p.muted", null, "None yet. ", h("a", { href: link("flows") }, "Begin one"))
+      ? h("p.muted", null, "None yet. ", h("a", { href: link("flows", [], { tab: "definitions" }) }, "Begin one"))
       : [
           h(
             "div.share",

@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { count, plural, rate, span, time } from "../format.js";
 import { seriesOf } from "../history.js";
 import { graph } from "../map.js";
-import { badge, empty, facts, folded, heading, panel, shown } from "../pieces.js";
+import { badge, empty, facts, folded, heading, identity, panel, shown, trouble } from "../pieces.js";
 import { link } from "../router.js";
 import { tableOf } from "../table.js";
 
@@ -45,7 +45,11 @@ function listPage(view) {
             value: (row) => row.name,
             show: (row) => h("a", { href: link("pipelines", [row.name]) }, row.name),
           },
-          { label: "State", value: (row) => row.state, show: (row) => badge(row.state) },
+          {
+            label: "State",
+            value: (row) => row.state,
+            show: (row) => [badge(row.state), row.problem && h("p.wrong", null, row.problem)],
+          },
           {
             label: "In",
             value: (row) => row.progress?.delivered_per_s,
@@ -94,16 +98,18 @@ function runButton(view, job) {
   if (job.state === "running") {
     return actionButton(view, {
       operation: "pipeline.stop",
+      place: "run",
       label: "Stop…",
       params: { job: job.name },
       commandParams: { job: job.path },
       title: `Stop ${job.name}?`,
-      text: `${plural(job.pending ?? 0, "segment")} in work are done again when it is started the next time.`,
+      text: `${plural(job.pending ?? 0, "segment in work is", "segments in work are")} done again when it is started the next time.`,
       confirm: `Stop ${job.name}`,
     });
   }
   return actionButton(view, {
     operation: "pipeline.submit",
+    place: "run",
     params: { job: job.name },
     commandParams: { job: job.path },
     kind: "primary",
@@ -115,6 +121,7 @@ function jobPage(view, name) {
   return [
     heading(name, h("a", { href: link("pipelines") }, "all jobs")),
     shown(view, "pipeline.show", { job: name }, (job) => [
+      job.problem && trouble({ title: "It did not go well", message: job.problem }),
       panel(
         "Job",
         jobFacts(job),
@@ -137,12 +144,14 @@ function jobFacts(job) {
   return facts([
     ["State", badge(job.state)],
     ["File", job.path && h("code", null, job.path)],
+    progress && ["Process", progress.pid],
     progress && ["Taken in", count(progress.delivered)],
     progress && ["Done", count(progress.acked)],
-    progress && ["Batch", span(progress.batch_s)],
+    progress && ["Batch", `${span(progress.batch_s)}, ${count(progress.batches)} so far`],
     progress && ["Failed", count(progress.failed)],
     progress && ["Replayed", count(progress.replayed)],
     ["In work", count(job.pending)],
+    progress && ["Not published yet", count(progress.unpublished)],
     ["In the pen", `${count(job.waiting)} to be replayed`],
     ["Dead", count(job.dead)],
     ["Oldest", span(job.oldest_s)],
@@ -181,7 +190,7 @@ function deadButtons(view, job) {
       commandParams,
       reason: none,
       title: `Drop the dead segments of ${job.name}?`,
-      text: `${plural(job.dead, "segment")} are forgotten for good.`,
+      text: `${plural(job.dead, "segment is", "segments are")} forgotten for good.`,
       confirm: `Drop ${plural(job.dead, "segment")}`,
       says: (result) => `${plural(result.count, "segment")} dropped`,
     }),
@@ -197,14 +206,14 @@ function deadTable(view, job, rows) {
     rows,
     key: (row) => row.id,
     columns: [
-      { label: "Id", value: (row) => row.id },
-      { label: "Input", value: (row) => row.task },
+      { label: "Id", value: (row) => row.id, show: (row) => identity(row.id) },
+      { label: "Input", value: (row) => row.task, isWide: true },
       { label: "Failed in", value: (row) => row.failed_task },
-      { label: "Error", value: (row) => row.error, show: (row) => folded(row.error, 60) },
+      { label: "Error", value: (row) => row.error, show: (row) => folded(row.error, 40) },
       {
         label: "Segment",
         value: (row) => row.segment,
-        show: (row) => folded(row.segment, 40),
+        show: (row) => folded(row.segment, 28),
         isWide: true,
       },
       { label: "Attempts", value: (row) => row.attempts, isNumber: true, isWide: true },
@@ -224,7 +233,7 @@ function deadTable(view, job, rows) {
 }
 
 function diedAt(row) {
-  return row.died_at ?? row.died_ms / 1000;
+  return row.died_ms / 1000;
 }
 
 function segmentButtons(view, job, row) {
@@ -254,27 +263,24 @@ function segmentButtons(view, job, row) {
 }
 
 function jobGraph(result) {
-  const edges = result.edges.map((it) =>
-    Array.isArray(it) ? { source: it[0], target: it[1] } : it,
-  );
-  const tasks = result.tasks.map((it) => (typeof it === "string" ? { name: it } : it));
+  const { tasks, edges } = result;
   const depth = depths(tasks, edges);
   const boxes = tasks.map((it) => ({
     id: it.name,
     label: it.name,
-    kind: kindOf(it),
+    kind: it.type,
     status: "ok",
     column: depth.get(it.name) ?? 0,
+    detail: [it.medium, it.function, it.description].filter(Boolean).join(", "),
   }));
-  return graph(
-    boxes,
-    edges.map((it) => ({ ...it, kind: it.kind || "feeds" })),
-    { label: "Tasks and what they feed" },
-  );
-}
-
-function kindOf(task) {
-  return String(task.kind || task.type || "task").toLowerCase();
+  return [
+    result.description && h("p", null, result.description),
+    graph(
+      boxes,
+      edges.map((it) => ({ ...it, kind: "feeds" })),
+      { label: "Tasks and what they feed" },
+    ),
+  ];
 }
 
 /** How far each task is from the inputs: the longest way counts. */

@@ -115,6 +115,7 @@ function stateKind(row) {
 function pauseButton(view, row) {
   return actionButton(view, {
     operation: row.is_paused ? "queue.resume" : "queue.pause",
+    place: "pause",
     params: { queue: row.name },
     says: (result) => `${result.name} is ${stateOf(result)}`,
   });

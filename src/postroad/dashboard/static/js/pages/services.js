@@ -6,10 +6,11 @@ import { h } from "../dom.js";
 import { Form, formFields } from "../form.js";
 import { count, milliseconds } from "../format.js";
 import { menuButton } from "../menu.js";
-import { code, empty, heading, panel, shown, trouble } from "../pieces.js";
+import { badge, code, empty, heading, notice, panel, shown, trouble } from "../pieces.js";
 import { link } from "../router.js";
 import { mayChange } from "../session.js";
 import { tableOf } from "../table.js";
+import { tellReason } from "../toast.js";
 
 export default {
   path: "services",
@@ -64,6 +65,8 @@ function emitButton(view, event) {
       required: event ? [] : ["event"],
     },
     confirm: "Emit",
+    says: (result) =>
+      result.groups.length > 0 ? `to ${result.groups.join(", ")}` : "nobody listens to it",
   });
 }
 
@@ -104,7 +107,7 @@ function actions(view, rows) {
         value: (row) => row.name,
         show: (row) => h("a", { href: link("services", [row.name]) }, row.name),
       },
-      { label: "Nodes", value: (row) => row.nodes.join(" "), isWide: true },
+      { label: "Nodes", value: (row) => row.nodes.join(" "), show: nodesOf, isWide: true },
       { label: "Description", value: (row) => row.description },
       {
         label: "",
@@ -114,6 +117,15 @@ function actions(view, rows) {
     ],
     empty: empty("No actions.", "A method of a service with @action is one."),
   });
+}
+
+/** Who has an action, and how many of them do not answer at the moment. */
+function nodesOf(row) {
+  const missing = row.nodes.length - row.available;
+  return [
+    row.nodes.join(" "),
+    missing > 0 && [" ", badge(`${missing} not available`, row.available ? "warning" : "failing")],
+  ];
 }
 
 function events(view, rows) {
@@ -159,9 +171,11 @@ function callPanel(view, action) {
     params: state.form.read() ?? undefined,
     node_id: state.nodeId || undefined,
   });
+  const reason = mayChange() ? (state.isCalling ? "It is being called." : "") : READ_ONLY;
   const submit = (event) => {
     event.preventDefault();
-    makeCall(view, params);
+    if (reason) tellReason(reason);
+    else makeCall(view, params);
   };
   return h(
     "div.columns",
@@ -169,6 +183,7 @@ function callPanel(view, action) {
     panel(
       "Call",
       action.description && h("p", null, action.description),
+      h("p.muted", null, "At ", nodesOf(action), action.is_cached && "; its answers may be cached"),
       h(
         "form",
         { onsubmit: submit },
@@ -182,8 +197,8 @@ function callPanel(view, action) {
             {
               type: "submit",
               "data-operation": "service.call",
-              disabled: !mayChange() || state.isCalling,
-              title: mayChange() ? null : READ_ONLY,
+              "aria-disabled": reason ? "true" : null,
+              title: reason || null,
             },
             state.isCalling ? "Calling…" : "Call",
           ),
@@ -245,6 +260,8 @@ function result(state) {
       h("b", null, milliseconds(answer.elapsed_ms)),
       answer.node_id && h("span.muted", null, ` by ${answer.node_id}`),
     ),
+    answer.warnings.map((it) => notice("warning", "Take note", it)),
+    answer.is_cut && notice("warning", "This is not all", "The answer is longer than is shown."),
     code(JSON.stringify(answer.result)),
     h("p.muted", null, `${count(JSON.stringify(answer.result ?? null).length)} characters of JSON`),
   ];
