@@ -121,14 +121,15 @@ def _summary(id: str, spans: list[SpanRecord]) -> TraceView:
     known = {it.span_id for it in spans}
     roots = [it for it in spans if it.parent_id is None or it.parent_id not in known]
     root = min(roots, key=lambda it: it.start_ns, default=first)
-    nodes = {it.node for it in spans} | {it.peer for it in spans if it.peer and ":" not in it.peer}
+    # A peer may be an address, or a cell of a node.
+    peers = {it.peer.rpartition("@")[2] for it in spans if it.peer and ":" not in it.peer}
     return TraceView(
         id=id,
         root=root.name,
         started_at=first.start_ns / 1e9,
         elapsed_ms=(max(it.end_ns for it in spans) - first.start_ns) / 1e6,
         spans=len(spans),
-        nodes=sorted(nodes),
+        nodes=sorted(peers | {it.node for it in spans}),
         is_error=any(not it.is_ok for it in spans),
     )
 

@@ -209,6 +209,7 @@ async def test_a_trace_over_two_nodes(tmp_path: Path) -> None:
         )
         (trace,) = [it for it in traces if "v2.greeter.hello" in it.root]
         assert not trace.is_error
+        assert trace.nodes == ["alpha", "beta"]
         spans = await alpha.until(
             lambda it: {span.node for span in it} == {"alpha", "beta"}, "trace.show", id=trace.id
         )
