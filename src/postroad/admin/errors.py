@@ -28,6 +28,16 @@ class Forbidden(AdminError, PermissionError):
     code = 10_200
 
 
+class WrongToken(Forbidden):
+    """Nobody knows who asks: the token is missing, or not that of the node.
+
+    On the command line it is read from the data directory of a node that runs here; of others it is
+    given by --token, POSTROAD_TOKEN or a saved context.
+    """
+
+    code = 10_210
+
+
 class ProgramFailed(AdminError):
     """Code of the program that the node runs raised an error; the node's log tells where."""
 

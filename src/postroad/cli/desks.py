@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Protocol, Self, TypeVar
 
 import click
 import msgspec
 
 from postroad.admin.client import Client
+from postroad.admin.errors import WrongToken
 from postroad.admin.operations import OPERATIONS, StoreOffice, at_rest
 
 T = TypeVar("T")
@@ -47,23 +48,38 @@ class ApiDesk:
 
     Args:
         member: the node that is to do it, if another one than that which is asked.
+        advice: what to do if the token is not the right one.
     """
 
     is_running = True
 
-    def __init__(self, client: Client, label: str, member: str | None = None) -> None:
+    def __init__(
+        self, client: Client, label: str, member: str | None = None, *, advice: str = ""
+    ) -> None:
         self.client = client
+        self._advice = advice
         self.label = label if member is None else f"{member} (through {label})"
         self._member = member
 
     def do(self, operation: str, said: Said) -> Any:
         """Do one operation."""
         is_read = OPERATIONS.find(operation).is_read
-        return self.client.call(operation, said, node=self._member, is_read=is_read)
+        with self._advised():
+            return self.client.call(operation, said, node=self._member, is_read=is_read)
 
     def watch(self, wanted: Sequence[tuple[str, Said]]) -> Iterator[tuple[str, Any]]:
         """Results as the node tells that they have changed."""
-        return self.client.watch(wanted, node=self._member)
+        with self._advised():
+            yield from self.client.watch(wanted, node=self._member)
+
+    @contextmanager
+    def _advised(self) -> Iterator[None]:
+        """Tell those who are refused what they can do here, and not what programs do."""
+        try:
+            yield
+        except WrongToken as error:
+            error.__notes__ = [self._advice]
+            raise
 
     def close(self) -> None:
         """Hang up."""

@@ -20,6 +20,7 @@ NEXT = {
     "StoreCorrupt": "postroad doctor",
     "StoreLocked": "postroad node show",
     "StoreUnavailable": "postroad doctor",
+    "WrongToken": "postroad context ls",
 }
 """The next command, by the error; those not named explain themselves by their code."""
 

@@ -54,6 +54,22 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Commands of this sort."""
+    """Commands of this sort; a word that is none of them is compared with those there are."""
 
     command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        wanted, known = args[0], self.list_commands(ctx)
+        if wanted not in known and not wanted.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {wanted!r}.{_suggestion(ctx, wanted, known)}")
+        return super().resolve_command(ctx, args)
+
+
+def _suggestion(ctx: click.Context, wanted: str, known: list[str]) -> str:
+    # Those who know what they want do not wait for it to be loaded.
+    from .synonyms import find_meant
+
+    meant = find_meant(wanted, known, is_first=ctx.parent is None)
+    return f" Did you mean '{ctx.command_path} {meant}'?" if meant else ""

@@ -14,6 +14,8 @@ import click
 
 from postroad._version import __version__
 
+from .helping import Group
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -39,7 +41,7 @@ class LazyCommand(NamedTuple):
         return command
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that lists its commands from a table and imports them one at a time."""
 
     def __init__(self, *, table: Mapping[str, LazyCommand], **attributes: Any) -> None:
@@ -65,20 +67,6 @@ class LazyGroup(click.Group):
                         if entry.section == section
                     ]
                 )
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        wanted = args[0]
-        if wanted not in self.table and not wanted.startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {wanted!r}.{self._suggestion(wanted)}")
-        return super().resolve_command(ctx, args)
-
-    def _suggestion(self, wanted: str) -> str:
-        import difflib
-
-        close = difflib.get_close_matches(wanted, self.table, n=1)
-        return f" Did you mean {close[0]!r}?" if close else ""
 
 
 _NODES, _WORK, _LOOK, _TOOLS = "Nodes", "What nodes do", "Looking", "Tools"
@@ -149,7 +137,9 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+@click.group(
+    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="postroad", message="%(prog)s %(version)s")
 def postroad() -> None:
     """Messaging for Python clusters.

@@ -57,7 +57,10 @@ class NounGroup(LazyGroup):
         return super().parse_args(ctx, args)
 
     def _is_verb(self, word: str) -> bool:
-        return word in self.table or word in ("--help", "-h")
+        from .synonyms import find_meant
+
+        # Whoever says another word for a verb gets to know it.
+        return word in ("--help", "-h") or find_meant(word, self.table) is not None
 
 
 def make_group(noun: str) -> NounGroup:

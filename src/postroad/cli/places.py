@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from postroad.admin.cards import token_path
 from postroad.admin.client import Client, Tls, find_nodes
 from postroad.admin.errors import NotFound
 
@@ -123,8 +124,13 @@ def open_desk(place: Place) -> Desk:
     return _open_found(place)
 
 
-def _open_url(place: Place, url: str) -> Desk:
-    return ApiDesk(Client(url, place.token, tls=Tls(trust=place.ca)), url, place.node)
+def _open_url(place: Place, url: str, context: str = "NAME") -> Desk:
+    advice = (
+        "--token TOKEN, or POSTROAD_TOKEN; or save it:"
+        f" postroad context add {context} --url {url} --token TOKEN"
+    )
+    client = Client(url, place.token, tls=Tls(trust=place.ca))
+    return ApiDesk(client, url, place.node, advice=advice)
 
 
 def _open_saved(place: Place, name: str) -> Desk:
@@ -135,7 +141,7 @@ def _open_saved(place: Place, name: str) -> Desk:
         ca=place.ca or saved.ca,
         node=place.node or saved.node,
     )
-    return _open_url(merged, saved.url)
+    return _open_url(merged, saved.url, name)
 
 
 def _open_found(place: Place) -> Desk:
@@ -154,4 +160,11 @@ def _open_found(place: Place) -> Desk:
     card = chosen[0]
     # Whom no card tells of may be another member, which this one can reach.
     member = None if named else place.node
-    return ApiDesk(Client.of(card, data, token=place.token), f"node {card.name}", member)
+    kept = token_path(data, card.name)
+    advice = (
+        f"leave out --token and POSTROAD_TOKEN: that of node {card.name} is read from {kept}"
+        if place.token is not None and kept.exists()
+        else "--token TOKEN, or POSTROAD_TOKEN"
+    )
+    client = Client.of(card, data, token=place.token)
+    return ApiDesk(client, f"node {card.name}", member, advice=advice)

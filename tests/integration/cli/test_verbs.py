@@ -111,6 +111,23 @@ def test_a_flow_that_nobody_has(say: Say) -> None:
     assert "no flow 'sell'; there is 'pay'\n" in say("flow", "begin", "sell")[2]
 
 
+def test_a_wrong_token_and_where_the_right_one_is(
+    alpha: RunningNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["queue", "ls", "--data", str(alpha.data), "--token", "wrong"]) == 1
+    told, advice = capsys.readouterr().err.splitlines()
+    assert told == (
+        "postroad: this is not the token; the right one is in alpha.token in its data directory"
+    )
+    assert advice.startswith(
+        "Try: leave out --token and POSTROAD_TOKEN: that of node alpha is read"
+    )
+    assert run(["queue", "ls", "--url", alpha.url]) == 1
+    told, advice = capsys.readouterr().err.splitlines()
+    assert told.startswith("postroad: a token is needed; the right one is in alpha.token")
+    assert advice.endswith(f"postroad context add NAME --url {alpha.url} --token TOKEN")
+
+
 def test_an_event_is_emitted(say: Say) -> None:
     assert read(say, "emit", "order.created", "id=17")["groups"] == ["greeter"]
 
@@ -232,7 +249,7 @@ def test_a_request_is_followed_from_hop_to_hop(say: Say) -> None:
 def test_wrong_words(say: Say) -> None:
     code, _, err = say("queue", "shw")
     assert code == 2
-    assert "No such command 'shw'. Did you mean 'show'?" in err
+    assert "No such command 'shw'. Did you mean 'postroad queue show'?" in err
     code, _, err = say("queue", "show", "ordrs")
     assert code == 3
     assert "did you mean 'orders'?\nTry: postroad queue ls\n" in err

@@ -71,7 +71,7 @@ def test_an_unknown_command_is_wrong_usage_with_a_suggestion(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["cert"]) == 2
-    assert "No such command 'cert'. Did you mean 'certs'?" in capsys.readouterr().err
+    assert "No such command 'cert'. Did you mean 'postroad certs'?" in capsys.readouterr().err
 
 
 def test_a_command_like_no_other_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def test_ctrl_c_ends_a_running_command_quietly() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert errors.strip() == ""
 
@@ -158,4 +158,4 @@ def test_python_dash_m_is_the_same_command() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: postroad ")
-    assert "Did you mean 'certs'?" in done.stderr
+    assert "Did you mean 'postroad certs'?" in done.stderr

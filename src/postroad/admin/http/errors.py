@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.admin.errors import Forbidden, NotFound
+from postroad.admin.errors import NotFound, WrongToken
 from postroad.admin.problems import Refused, make_problem
 
 
@@ -17,9 +17,9 @@ class Unauthorized(Refused):
         super().__init__(
             make_problem(
                 401,
-                detail,
-                code=Forbidden.code,
-                next=f"send `Authorization: Bearer TOKEN`; the token is in {where}",
+                f"{detail}; the right one is in {where}",
+                code=WrongToken.code,
+                next="send it as `Authorization: Bearer TOKEN`",
             )
         )
 
