@@ -72,6 +72,10 @@ class Board:
         gone = (*self._SINCE_START, "pending")
         self._told[name] = {key: count for key, count in told.items() if key not in gone}
 
+    def last(self, name: str, key: str) -> int | None:
+        """What a node told last; None if its process has not told it yet."""
+        return self._told.get(name, {}).get(key)
+
     def sum(self, key: str) -> int:
         """Of all nodes, in all their lives."""
         return sum(it.get(key, 0) for it in (*self._told.values(), *self._before.values()))

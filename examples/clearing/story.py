@@ -52,8 +52,8 @@ class Story:
         self._stage = Stage(directory, uses_spark=plan.uses_spark)
         self._board = Board()
         self._began_s = time.monotonic()
-        self._noted: int | None = None
-        """The process of the house that Spark was last seen to work for."""
+        self._first_pending: dict[int, int | None] = {}
+        """What each process of the house found in its job, until Spark is seen to work on it."""
 
     async def play(self) -> bool:
         """Play it; True if everything adds up."""
@@ -165,9 +165,11 @@ class Story:
 
     def _note_job(self) -> None:
         """Say once, for each process of the house, that Spark has started."""
-        pid = self._stage.nodes[HOUSE].pid
-        if self._plan.uses_spark and pid != self._noted and self._board.standing().pending:
-            self._noted = pid
+        pid, pending = self._stage.nodes[HOUSE].pid, self._board.last(HOUSE, "pending")
+        if pid is None or pending is None or not self._plan.uses_spark:
+            return
+        if self._first_pending.setdefault(pid, pending) not in (None, pending):
+            self._first_pending[pid] = None
             self._board.note("  --- Spark has started: its job is at work")
 
     async def _look(self) -> None:

@@ -140,6 +140,7 @@ def test_the_board_keeps_what_a_killed_process_counted() -> None:
     assert board.standing().begun == 7
     # One call died with bank-b; that of bank-a is still under way.
     assert board.sum("cut_off") == 1
+    assert (board.last("bank-a", "asked"), board.last("bank-b", "asked")) == (6, None)
     board.tell("bank-b", {"answered": 1, "debits": 6})
     board.note("  --- bank-b is back")
     board.tick(2.0)
