@@ -10,10 +10,11 @@ import pytest
 
 from postroad.durable.store.threads import ExecutorThread, QuickThread, Thread
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 NAME = "a thread of this test"
 
 Maker = Callable[[str], Thread]
+Makers = Callable[[str, int], Thread]
 KINDS = pytest.mark.parametrize("make", [QuickThread, ExecutorThread])
 
 
@@ -110,6 +111,51 @@ async def test_what_is_left_is_done_after_a_stop(make: Maker) -> None:
     thread.stop()
     event.set()
     await asyncio.gather(*waiting)
+
+
+@KINDS
+async def test_what_was_given_up_before_its_turn_is_not_done(make: Maker) -> None:
+    thread, event, done = make(NAME), threading.Event(), list[str]()
+    first = thread.run(wait_for, event)
+    given_up = thread.run(done.append, "given up")
+    last = thread.run(done.append, "last")
+    given_up.cancel()
+    # An executor is told of that by the loop.
+    await asyncio.sleep(0)
+    event.set()
+    await asyncio.gather(first, last)
+    assert done == ["last"]
+    thread.stop()
+
+
+@KINDS
+async def test_several_threads_work_at_the_same_time(make: Makers) -> None:
+    threads, together = make(NAME, 3), threading.Barrier(3)
+    assert await asyncio.gather(*(threads.run(together.wait, WAIT_S) for _ in range(3)))
+    assert len(own_threads()) == 3
+    threads.stop()
+
+
+@KINDS
+async def test_there_are_no_more_threads_than_were_asked_for(make: Makers) -> None:
+    threads, busy, most = make(NAME, 2), list[int](), list[int]()
+
+    def note(number: int) -> None:
+        busy.append(number)
+        most.append(len(busy))
+        busy.remove(number)
+
+    await asyncio.gather(*(threads.run(note, number) for number in range(100)))
+    assert len(own_threads()) <= 2
+    assert max(most) <= 2
+    threads.stop()
+
+
+async def test_one_thread_is_enough_for_one_thing_after_the_other() -> None:
+    threads = QuickThread(NAME, 8)
+    names = [await threads.run(threading.get_ident) for _ in range(50)]
+    assert len(set(names)) == len(own_threads()) == 1
+    threads.stop()
 
 
 async def test_nothing_is_kept_alive_while_there_is_nothing_to_do() -> None:

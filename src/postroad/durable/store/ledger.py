@@ -85,9 +85,10 @@ class Ledger:
     def seal(self) -> None:
         """Write what was gathered, and the number that tells whether this commit happened."""
         self.outbox.flush(self.now_ms)
-        for encoded in self.outbox.split(self._to_self):
-            self._store_own(bind_page(encoded))
-        self._to_self.clear()
+        if self._to_self:
+            for encoded in self.outbox.split(self._to_self):
+                self._store_own(bind_page(encoded))
+            self._to_self.clear()
         self.queues.flush()
         write_meta(self.database, self._counter, str(self.commits + 1))
 

@@ -7,8 +7,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +46,23 @@ _UNAVAILABLE = (
 )
 
 
-@contextmanager
-def naming_failures(where: str) -> Iterator[None]:
-    """Tell failures of the database apart from mistakes in a statement."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        failure = _name_failure(where, error)
-        if failure is None:
-            raise
-        raise failure from error
+class NamingFailures:
+    """A context that tells failures of the database apart from mistakes in a statement."""
+
+    # A class, which takes a fifth of the time of a generator: every statement runs in one.
+    __slots__ = ("_where",)
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, sqlite3.Error):
+            failure = _name_failure(self._where, error)
+            if failure is not None:
+                raise failure from error
 
 
 def _name_failure(where: str, error: sqlite3.Error) -> StoreError | None:
@@ -84,13 +90,14 @@ class SqliteDatabase(Database):
     def __init__(self, connection: sqlite3.Connection, where: str) -> None:
         self._connection = connection
         self._where = where
+        self._naming_failures = NamingFailures(where)
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        with naming_failures(self._where):
+        with self._naming_failures:
             return self._connection.execute(statement, parameters).fetchall()
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        with naming_failures(self._where):
+        with self._naming_failures:
             self._connection.executemany(statement, rows)
 
     def execute_native(self, statement: str, parameters: Sequence[Any] | None = None) -> list[Row]:
@@ -132,7 +139,7 @@ class SqliteDatabase(Database):
 
     def copy_to(self, path: str) -> None:
         """Write a copy of everything that is committed."""
-        with naming_failures(path):
+        with NamingFailures(path):
             copy = sqlite3.connect(path)
             try:
                 self._connection.backup(copy)
@@ -235,7 +242,7 @@ class SqliteBackend:
         return database
 
     def _open(self, where: str) -> SqliteDatabase:
-        with naming_failures(where):
+        with NamingFailures(where):
             connection = sqlite3.connect(
                 self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )

@@ -46,10 +46,11 @@ class Store:
     """
 
     def __init__(
-        self, backend: Backend, make_thread: Callable[[str], Thread] = QuickThread
+        self, backend: Backend, make_threads: Callable[[str, int], Thread] = QuickThread
     ) -> None:
         self._backend = backend
-        self._make_thread = make_thread
+        # Makes threads that fit the event loop: so many, of that name.
+        self.make_threads = make_threads
         self.config = MailConfig()
         # Set by open.
         self.id = b""
@@ -95,8 +96,8 @@ class Store:
             raise UsageError(f"{self!r} is open already")
         if owner is not None:
             validate_node_name(owner)
-        self._writing = self._make_thread("postroad-store")
-        self._reading = self._make_thread("postroad-store-reader")
+        self._writing = self.make_threads("postroad-store", 1)
+        self._reading = self.make_threads("postroad-store-reader", 1)
         opening = self._writing.run(self._open, owner, config, role, take_over)
         try:
             await asyncio.shield(opening)

@@ -1,4 +1,4 @@
-"""Threads that do one thing after the other for an event loop, which goes on meanwhile."""
+"""Threads that do things for an event loop, which goes on meanwhile: one, in order, or several."""
 
 from __future__ import annotations
 
@@ -16,31 +16,52 @@ _Job: TypeAlias = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]
 
 
 class Thread(Protocol):
-    """What runs the functions of a store."""
+    """What runs functions, such as those of a store."""
 
     def run(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Have a function called after those before it; the future is what comes of it."""
+        """Have a function called after those before it; the future is what comes of it.
+
+        It is not called any more if the future is cancelled before its turn.
+        """
 
     def stop(self) -> None:
         """Do what is left, and nothing more."""
 
 
 class QuickThread:
-    """A thread of its own. To be handed one thing takes it half the time it takes an executor."""
+    """Threads of its own. To be handed one thing takes them half the time it takes an executor.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: what they are called.
+        number: how many things may be done at the same time; more threads are made as needed.
+    """
+
+    def __init__(self, name: str, number: int = 1) -> None:
+        self._name = name
+        self._number = number
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._threads = 0
+        # What was handed over and not heard of again.
+        self._unheard = 0
+        self._start()
+
+    def _start(self) -> None:
+        self._threads += 1
         # Not waited for when the process ends: a store is made to be left at any moment.
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
     def run(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         done: asyncio.Future[T] = self._loop.create_future()
+        self._unheard += 1
+        if self._threads < self._unheard and self._threads < self._number:
+            self._start()
         self._jobs.put((done, function, args))
         return done
 
     def stop(self) -> None:
-        self._jobs.put(None)
+        for _ in range(self._threads):
+            self._jobs.put(None)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -51,15 +72,18 @@ class QuickThread:
     def _do(
         self, done: asyncio.Future[T], function: Callable[..., T], args: tuple[Any, ...]
     ) -> None:
+        if done.cancelled():
+            self._tell(self._resolve, done, None)
+            return
         try:
             result = function(*args)
         except StopIteration as error:
             # No future takes it.
-            self._tell(_fail, done, RuntimeError(f"a function of the store raised {error!r}"))
+            self._tell(self._fail, done, RuntimeError(f"a function in a thread raised {error!r}"))
         except BaseException as error:
-            self._tell(_fail, done, error)
+            self._tell(self._fail, done, error)
         else:
-            self._tell(_resolve, done, result)
+            self._tell(self._resolve, done, result)
 
     def _tell(self, tell: Callable[[*Ts], None], *args: *Ts) -> None:
         try:
@@ -68,23 +92,23 @@ class QuickThread:
             # The loop is closed, and with it whoever waited.
             self.stop()
 
+    def _resolve(self, done: asyncio.Future[Any], result: Any) -> None:
+        self._unheard -= 1
+        if not done.done():
+            done.set_result(result)
 
-def _resolve(done: asyncio.Future[T], result: T) -> None:
-    if not done.done():
-        done.set_result(result)
-
-
-def _fail(done: asyncio.Future[Any], error: BaseException) -> None:
-    if not done.done():
-        done.set_exception(error)
+    def _fail(self, done: asyncio.Future[Any], error: BaseException) -> None:
+        self._unheard -= 1
+        if not done.done():
+            done.set_exception(error)
 
 
 class ExecutorThread:
-    """A thread that the event loop knows about, so that a simulated one can stand in for it."""
+    """Threads that the event loop knows about, so that a simulated one can stand in for them."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, number: int = 1) -> None:
         self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._executor = ThreadPoolExecutor(number, thread_name_prefix=name)
 
     def run(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         return self._loop.run_in_executor(self._executor, function, *args)
