@@ -59,15 +59,20 @@ def call(
         said["params"] = content
     if node_id is not None:
         said["node_id"] = node_id
-    try:
-        _do("service.call", said, as_json, given)
-    except NotFound as error:
-        error.add_note("postroad service actions")
-        raise
-    except PostroadError as error:
-        if meant := _as_texts(error, params):
-            error.add_note(f"postroad call {action} {meant}")
-        raise
+    with open_desk(take_place(given)) as desk:
+        try:
+            result = desk.do("service.call", said)
+        except NotFound as error:
+            error.add_note("postroad service actions")
+            raise
+        except PostroadError as error:
+            if meant := _as_texts(error, params):
+                error.add_note(f"postroad call {action} {meant}")
+            raise
+    # A node of an older version has none.
+    for it in result.get("warnings", ()):
+        click.echo(f"postroad: {it}", err=True)
+    _show("service.call", result, as_json)
 
 
 @click.command(cls=PlacedCommand)
@@ -101,7 +106,9 @@ def emit(
     content = choose_content(data, document)
     if content is not None:
         said["data"] = content
-    _do("service.emit", said, as_json, given)
+    with open_desk(take_place(given)) as desk:
+        result = desk.do("service.emit", said)
+    _show("service.emit", result, as_json)
 
 
 def choose_content(pairs: tuple[tuple[str, Any], ...], document: Any) -> Any:
@@ -133,11 +140,7 @@ def _written(is_text: bool, value: Any) -> str:
     return json.dumps(told, ensure_ascii=False) if is_text else told
 
 
-def _do(name: str, said: dict[str, Any], as_json: bool, given: dict[str, Any]) -> None:
-    with open_desk(take_place(given)) as desk:
-        result = desk.do(name, said)
-    for it in result.get("warnings", ()):
-        click.echo(f"postroad: {it}", err=True)
+def _show(name: str, result: Any, as_json: bool) -> None:
     if as_json:
         print_json(result)
     else:

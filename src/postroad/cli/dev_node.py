@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from postroad.admin import StoreLocked
+from postroad.admin.watchers import Watcher, leave_watcher
 from postroad.node import App, Node
 from postroad.node.inventory import inventory
 from postroad.node.reading import DEFAULT, Loaded
@@ -45,17 +46,22 @@ def run_dev_node(
             watches the files: this one ends when that one does, and leaves Ctrl-C to it.
     """
     signals = [signal.SIGTERM, signal.SIGINT]
+    parent = os.getppid()
     if spare_port is not None:
         signal.signal(signals.pop(), signal.SIG_IGN)
-        parent = os.getppid()
         stop_after(lambda: _outlive(parent))
     loaded = _load(app, config, settings, spare_port or 0)
+    data = loaded.config.data
+    if spare_port is not None:
+        leave_watcher(data, Watcher(pid=parent))
     # What is durable goes on after the next save, so nothing needs to be waited for.
     try:
         run(loaded, _tell, is_debugging=is_debugging, drain_s=0, signals=signals)
     except Failed as failed:
         if isinstance(failed.__cause__, StoreLocked):
             raise _Busy(failed.message) from None
+        if spare_port is not None:
+            leave_watcher(data, Watcher(pid=parent, problem=failed.message))
         raise
 
 

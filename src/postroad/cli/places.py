@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import click
 import msgspec
 
-from postroad.admin.cards import token_path
+from postroad.admin.cards import Card, token_path
 from postroad.admin.client import Client, Tls, find_nodes
 from postroad.admin.errors import NotFound
+from postroad.admin.watchers import find_watcher
 
 from .completion import complete_live
 from .contexts import Contexts
@@ -21,6 +23,10 @@ from .helping import Command
 
 DATA = ".postroad"
 """Where nodes leave their cards unless they are told otherwise."""
+
+_LOOK_S = 0.1
+_MENDED_S = 1.5
+_RESTART_S = 15.0
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,9 +150,32 @@ def _open_saved(place: Place, name: str) -> Desk:
     return _open_url(merged, saved.url, name)
 
 
+def _await_restart(data: Path) -> list[Card]:
+    """The node that `postroad dev` is just starting again, if it does.
+
+    Raises:
+        NotFound: it cannot.
+    """
+    began = time.monotonic()
+    while (watcher := find_watcher(data)) is not None:
+        if cards := find_nodes(data):
+            return cards
+        waited_s = time.monotonic() - began
+        # What was wrong may be mended already, and the program on its way.
+        if watcher.problem is not None and waited_s > _MENDED_S:
+            raise NotFound(f"no node runs: `postroad dev` waits for a save; {watcher.problem}")
+        if waited_s > _RESTART_S:
+            raise NotFound(
+                f"no node runs: `postroad dev`, process {watcher.pid}, has not started it yet; see"
+                " what it says"
+            )
+        time.sleep(_LOOK_S)
+    return []
+
+
 def _open_found(place: Place) -> Desk:
     data = Path(place.data or DATA)
-    cards = find_nodes(data)
+    cards = find_nodes(data) or _await_restart(data)
     if not cards:
         raise NotFound(
             f"no node runs in {data}: start one with `postroad dev`, or say where it is with --url,"

@@ -1,0 +1,59 @@
+"""What is known of a process that starts a node again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroad.admin.watchers import Watcher, find_watcher, leave_watcher
+
+
+def sleeping(*words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *words])
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with sleeping("postroad", "dev") as started:
+        yield started
+        started.kill()
+
+
+def test_a_watcher_is_found_while_it_lives(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    data = tmp_path / "data"
+    assert find_watcher(data) is None
+    for problem in (None, "app.py:1: SyntaxError: invalid syntax"):
+        watcher = Watcher(pid=process.pid, problem=problem)
+        leave_watcher(data, watcher)
+        assert find_watcher(data) == watcher
+    process.kill()
+    process.wait()
+    assert find_watcher(data) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+def test_another_process_of_its_number_is_no_watcher(tmp_path: Path) -> None:
+    with sleeping() as process:
+        leave_watcher(tmp_path, Watcher(pid=process.pid))
+        found = find_watcher(tmp_path)
+        process.kill()
+    assert found is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 0}', b'{"pid": 99999999999999}'])
+def test_what_is_damaged_tells_of_nobody(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "dev.json").write_bytes(content)
+    assert find_watcher(tmp_path) is None
+
+
+def test_a_directory_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    leave_watcher(file / "data", Watcher(pid=1))
+    assert find_watcher(file / "data") is None
