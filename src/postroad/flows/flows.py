@@ -69,8 +69,10 @@ class FlowHandle(Generic[R]):
             FlowKilled: an operator ended it.
             TimeoutError: it has not ended yet.
         """
+        engine = self._flows.engine
+        engine.stepping.hurry(self._number)
         async with asyncio.timeout(timeout):
-            head = await self._flows.engine.wait(self._number)
+            head = await engine.wait(self._number)
         if head is None:
             raise NoSuchFlow(f"no flow {self.id} is known any more")
         return cast(R, _result(head, self._type))
@@ -121,6 +123,7 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         self._beginning: dict[str, asyncio.Future[None]] = {}
         self._forgetting: asyncio.Task[None] | None = None
         self._is_draining = False
+        self._is_holding = False
 
     @property
     def engine(self) -> Engine:
@@ -141,6 +144,8 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         self.mail.store.claim(_CLAIM, "flows run")
         engine = self._engine = Engine(self.mail, self.registry, self.config)
         engine.admission.is_draining = self._is_draining
+        if self._is_holding:
+            engine.stepping.hold()
         try:
             await engine.open()
             # Those who were at work go on before anybody says anything new to them.
@@ -154,6 +159,30 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
             raise
         loop = asyncio.get_running_loop()
         self._forgetting = loop.create_task(self._forget_old(), name="postroad old flows")
+
+    def hold(self) -> None:
+        """Call no functions of steps, and begin no transactions, until `release`.
+
+        Flows that somebody of this process waits for go on nevertheless. It may be said before
+        `start`, by a node that has more to start before functions can use it.
+        """
+        self._is_holding = True
+        if self._engine is not None:
+            self._engine.stepping.hold()
+
+    def release(self) -> None:
+        """Call the functions that were held back."""
+        self._is_holding = False
+        if self._engine is not None:
+            self._engine.stepping.release()
+
+    async def rest(self) -> None:
+        """Stop the functions that run, and call no more.
+
+        Flows can still be begun. They, and those that were at it, go on with the next start.
+        """
+        if self._engine is not None:
+            await self._engine.stepping.halt()
 
     async def stop(self) -> None:
         """Put all flows away; they go on when this node is started again."""
@@ -318,7 +347,7 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         """
         self._is_draining = self.engine.admission.is_draining = True
         stepping = self.engine.stepping
-        stepping.hold()
+        stepping.wind_down()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         while stepping.running and loop.time() < until:  # noqa: ASYNC110  # As `drain` does.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from postroad.core import faults, tracing
@@ -38,7 +40,11 @@ class Stepping:
         self._functions = Functions(engine.config.threads)
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[int, dict[Position, asyncio.Task[None]]] = {}
-        self._is_closed = False
+        # Functions that wait until they may be called, and flows that need not wait for that.
+        self._held: dict[int, dict[Position, Callable[[], None]]] = {}
+        self._urgent: set[int] = set()
+        self._is_holding = False
+        self._is_ending = False
         # What code of users runs in: what was so when flows were started, not when one was begun.
         self.context = tracing.fresh_context()
 
@@ -46,14 +52,23 @@ class Stepping:
         """Run functions whose turn it is: nothing before them can be undone any more."""
         for ask in asks:
             assert isinstance(ask, Step)
-            tasks = self._tasks.setdefault(id, {})
-            # It may run already, although its flow has left the memory and come back since.
-            if ask.position not in tasks and not self._is_closed:
-                tasks[ask.position] = self._loop.create_task(
-                    self._run(id, ask, self._head(id)),
-                    name=f"postroad step {ask.name}",
-                    context=self.context.copy(),
-                )
+            self._when_allowed(id, ask, partial(self._start, id, ask))
+
+    def _when_allowed(self, id: int, ask: Ask, start: Callable[[], None]) -> None:
+        """Begin something now, or when functions may be called again."""
+        if self._is_holding and id not in self._urgent:
+            self._held.setdefault(id, {})[ask.position] = start
+        else:
+            start()
+
+    def _start(self, id: int, step: Step) -> None:
+        # It may run already, although its flow has left the memory and come back since.
+        if step.position not in self._tasks.get(id, ()):
+            self._spawn(id, step, self._run(id, step, self._head(id)), f"postroad step {step.name}")
+
+    def _spawn(self, id: int, ask: Ask, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop.create_task(work, name=name, context=self.context.copy())
+        self._tasks.setdefault(id, {})[ask.position] = task
 
     def has_any(self, id: int) -> bool:
         """Whether steps of a flow run."""
@@ -61,6 +76,7 @@ class Stepping:
 
     def cancel(self, id: int, position: Position) -> None:
         """Nobody waits for a step any more."""
+        self._held.get(id, {}).pop(position, None)
         task = self._tasks.get(id, {}).get(position)
         if task is not None:
             self.forget(id, position)
@@ -68,6 +84,7 @@ class Stepping:
 
     def cancel_all(self, id: int) -> None:
         """Nobody waits for any step of a flow."""
+        self._held.pop(id, None)
         for task in self._tasks.pop(id, {}).values():
             task.cancel()
 
@@ -85,17 +102,44 @@ class Stepping:
         return sum(map(len, self._tasks.values()))
 
     def hold(self) -> None:
-        """Call no more functions; those that run come to their end."""
-        self._is_closed = True
+        """Call no functions until `release`, except for flows that are in a hurry."""
+        self._is_holding = True
+
+    def wind_down(self) -> None:
+        """Call no more functions in this life; those that run come to their end."""
+        self._is_holding = self._is_ending = True
+        self._urgent.clear()
+
+    def release(self) -> None:
+        """Call the functions that were held back."""
+        if self._is_ending:
+            return
+        self._is_holding = False
+        self._urgent.clear()
+        held, self._held = self._held, {}
+        for of_one in held.values():
+            for start in of_one.values():
+                start()
+
+    def hurry(self, id: int) -> None:
+        """Somebody waits for a flow: its functions are called even while others are held back."""
+        if self._is_holding and not self._is_ending:
+            self._urgent.add(id)
+            for start in self._held.pop(id, {}).values():
+                start()
 
     async def close(self) -> None:
         """Stop what runs; it is run again when its flow goes on."""
-        self._is_closed = True
+        await self.halt()
+        self._functions.close()
+
+    async def halt(self) -> None:
+        """Call no more functions in this life, and stop those that run."""
+        self.wind_down()
         tasks = [it for of_one in self._tasks.values() for it in of_one.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._functions.close()
 
     def _head(self, id: int) -> Head | None:
         resident = self._engine.residents.get(id)
@@ -182,13 +226,16 @@ class Stepping:
         """Run a statement of the transaction a flow is in; it begins with the first."""
         engine = self._engine
         tx = resident.tx
-        if tx is None:
-            tx = resident.tx = Transaction(engine.store, engine.mail.clerk)
-        self._tasks.setdefault(resident.id, {})[statement.position] = self._loop.create_task(
-            self._run_statement(resident, tx, statement),
-            name=f"postroad {statement.label}",
-            context=self.context.copy(),
-        )
+        if tx is not None:
+            self._start_statement(resident, tx, statement)
+            return
+        tx = resident.tx = Transaction(engine.store, engine.mail.clerk)
+        start = partial(self._start_statement, resident, tx, statement)
+        self._when_allowed(resident.id, statement, start)
+
+    def _start_statement(self, resident: Resident, tx: Transaction, statement: Statement) -> None:
+        work = self._run_statement(resident, tx, statement)
+        self._spawn(resident.id, statement, work, f"postroad {statement.label}")
 
     async def _run_statement(
         self, resident: Resident, tx: Transaction, statement: Statement

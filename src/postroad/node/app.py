@@ -28,7 +28,7 @@ _MARK = "_postroad_consumes"
 F = TypeVar("F", bound=Handler)
 
 Lifespan = Callable[["Node"], AbstractAsyncContextManager[Any]]
-"""What runs around the program: `lifespan(node)`, entered when all is started."""
+"""What runs around the program: `lifespan(node)`, entered when it can use all layers."""
 
 
 class Consuming(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,25 +57,29 @@ class Desk:
         # Until then messages wait for a cell, which may just be about to start.
         self._patient_until = self._loop.time() + config.patience_s
 
-    async def open(self, retry: Retry, concurrency: int) -> None:
-        """Begin to send on and to hand over."""
+    async def open(self) -> None:
+        """Begin to send on."""
         # It sends on at the pace of its commits; more at a time would only mix them up.
         config = self._config
         endless = Retry(attempts=_ATTEMPTS, first_s=config.look_first_s, max_s=config.look_max_s)
         await self._mail.consume(self.outgoing, self.send_on, retry=endless)
-        try:
-            await self._mail.consume(
-                self.incoming, self.hand_over, concurrency=concurrency, retry=retry
-            )
-        except BaseException:
-            await self.close(0.0)
-            raise
+
+    async def receive(self, retry: Retry, concurrency: int) -> None:
+        """Begin to hand over."""
+        self._patient_until = self._loop.time() + self._config.patience_s
+        await self._mail.consume(
+            self.incoming, self.hand_over, concurrency=concurrency, retry=retry
+        )
+
+    async def rest(self, grace_s: float) -> None:
+        """Hand nothing over any more; what cells are at may be finished."""
+        await self._mail.stop_consuming(self.incoming, grace_s)
 
     async def close(self, grace_s: float) -> None:
         """Let messages rest; those that cells are at may be finished."""
         # What is being sent on has had no effect yet.
         await self._mail.stop_consuming(self.outgoing, 0.0)
-        await self._mail.stop_consuming(self.incoming, grace_s)
+        await self.rest(grace_s)
 
     # The way out.
 

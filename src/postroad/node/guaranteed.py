@@ -66,6 +66,7 @@ class GuaranteedQueues(Lifecycle):
         self._declared: dict[str, _Declared] = {}
         self._declaring = asyncio.Lock()
         self._was_started = self._is_running = False
+        self._is_holding = False
         # Set by start.
         self._directions: Directions
 
@@ -90,6 +91,24 @@ class GuaranteedQueues(Lifecycle):
         # The domain may have stopped before.
         with suppress(NotRunning, NoSuchCell):
             await self._domain.remove(CELL)
+
+    def hold(self) -> None:
+        """Hand nothing over until `release`: for a node whose cells are not there yet."""
+        self._is_holding = True
+
+    async def release(self) -> None:
+        """Hand over what came."""
+        self._check_running()
+        async with self._declaring:
+            self._is_holding = False
+            for it in self._declared.values():
+                await it.desk.receive(it.retry, it.concurrency)
+
+    async def rest(self, grace: float = _STOP_GRACE_S) -> None:
+        """Hand nothing over any more; what is sent is still taken, and sent on."""
+        async with self._declaring:
+            self._is_holding = True
+            await asyncio.gather(*(it.desk.rest(grace) for it in self._declared.values()))
 
     async def declare(
         self, queue: str, *, retry: Retry | None = None, concurrency: int = 1
@@ -117,7 +136,13 @@ class GuaranteedQueues(Lifecycle):
     async def _open(self, queue: str, retry: Retry, concurrency: int) -> None:
         self._check_running()
         desk = Desk(queue, self._domain, self._mail, self._directions, self._config)
-        await desk.open(retry, concurrency)
+        await desk.open()
+        try:
+            if not self._is_holding:
+                await desk.receive(retry, concurrency)
+        except BaseException:
+            await desk.close(0.0)
+            raise
         self._declared[queue] = _Declared(desk, retry, concurrency)
         self._domain.guarantee(queue, self._carry)
 

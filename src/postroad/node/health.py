@@ -14,9 +14,8 @@ class Part(enum.Enum):
     CELLS = "cells"
     MAIL = "mail"
     GUARANTEES = "guaranteed queues"
-    SERVICES = "services"
-    EVENTS = "durable events"
     FLOWS = "flows"
+    SERVICES = "services"
     APP = "program"
 
 

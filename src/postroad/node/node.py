@@ -25,11 +25,12 @@ from postroad.net import MessagingService
 from postroad.services import Broker, Transporter
 from postroad.services.transporters.cells import CellsTransporter
 
-from .app import App, Consuming, load_app
+from .app import App, load_app
 from .current import Belonging, set_current_node
 from .durable_events import DurableEvents
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness
+from .program import Program
 from .settings import Layer, NodeConfig
 from .tracing import Recorder
 
@@ -58,7 +59,8 @@ class Node(Lifecycle):
         self._app = app
         self._parts: dict[str, object] = {}
         self._stack: AsyncExitStack | None = None
-        self._consuming: list[Consuming] = []
+        self._program: Program | None = None
+        self._events: DurableEvents | None = None
         self._stopping: asyncio.Task[None] | None = None
         self.readiness = Readiness()
         self.started_at: float | None = None
@@ -128,12 +130,11 @@ class Node(Lifecycle):
             await self._start_mail()
         if config.has(Layer.CELLS) and config.has(Layer.MAIL):
             await self._start_guarantees()
+        if config.has(Layer.FLOWS):
+            await self._start_flows(app)
         if config.has(Layer.SERVICES):
             await self._start_services(app)
-        if config.has(Layer.FLOWS):
-            flows = Flows(self.mail, app.flows, config.flows.tuning)
-            await self._enter(Part.FLOWS, flows)
-        await self._run(app)
+        await self._open(app)
 
     async def _enter(self, part: Part, thing: Lifecycle) -> None:
         """Start a part, and have it stopped in its turn."""
@@ -195,11 +196,28 @@ class Node(Lifecycle):
     async def _start_guarantees(self) -> None:
         settings = self.config.cells
         queues = GuaranteedQueues(self.domain, self.mail, config=settings.guarantees)
+        queues.hold()
         await self._enter(Part.GUARANTEES, queues)
         for queue in settings.guaranteed:
             await queues.declare(queue)
 
+    async def _start_flows(self, app: App) -> None:
+        """Have flows begun from now on; what their steps may use is not there yet."""
+        flows = Flows(self.mail, app.flows, self.config.flows.tuning)
+        flows.hold()
+        await self._enter(Part.FLOWS, flows)
+
+    async def _open(self, app: App) -> None:
+        """Run what the user wrote, now that all it may use is there, and let others in."""
+        assert self._stack is not None
+        self.readiness.starts(Part.APP)
+        self._program = Program(self, app, self._events, self._stack)
+        await self._program.open()
+        self.readiness.runs(Part.APP)
+
     async def _start_services(self, app: App) -> None:
+        """Start services, which can be called here from now on, and by others in the end."""
+        assert self._stack is not None
         settings = self.config.services
         broker = Broker(
             self.name,
@@ -209,12 +227,15 @@ class Node(Lifecycle):
             middlewares=[Belonging(self), *app.middlewares],
         )
         broker.add(*app.services)
-        # It listens before services start, and they may emit as soon as they do.
-        is_durable = settings.durable_events and self.config.has(Layer.MAIL)
-        events = DurableEvents(broker, self.mail) if is_durable else None
-        await self._enter(Part.SERVICES, broker)
-        if events is not None:
-            await self._enter(Part.EVENTS, events)
+        if settings.durable_events and self.config.has(Layer.MAIL):
+            # Services may emit as soon as they start.
+            self._events = DurableEvents(broker, self.mail)
+        self.readiness.starts(Part.SERVICES)
+        # What services do while they start may go through it.
+        self._parts[Broker.__name__] = broker
+        self._stack.push_async_callback(broker.stop)
+        await broker.start(opens=False)
+        self.readiness.runs(Part.SERVICES)
 
     def _transporter(self) -> Transporter | str | None:
         named = self.config.services.transporter
@@ -222,36 +243,18 @@ class Node(Lifecycle):
             return CellsTransporter(self.domain)
         return named
 
-    async def _run(self, app: App) -> None:
-        """Run what the user wrote, now that all it may use is there."""
-        assert self._stack is not None
-        self.readiness.starts(Part.APP)
-        for cell in app.cells:
-            await self.domain.add(cell)
-        if app.lifespan is not None:
-            await self._stack.enter_async_context(app.lifespan(self))
-        for it in app.consumers:
-            await self.mail.consume(
-                it.queue,
-                it.handler,
-                concurrency=it.concurrency,
-                ordered_by_key=it.ordered_by_key,
-                retry=it.retry,
-            )
-            self._consuming.append(it)
-        self.readiness.runs(Part.APP)
-
     async def drain(self, timeout: float = 30.0) -> int:
         """Take nothing new, and let what runs end; how much still runs when the time is over.
 
-        Durable messages wait in their queues, flows that others begin are held; services are called
-        on until the node stops. Nothing but a new start takes it back.
+        Other nodes call its services no more, durable messages wait in their queues, flows that
+        others begin are held. Services and cells serve this node itself until it stops. Nothing
+        but a new start takes it back.
         """
         self.readiness.drains()
         ends_s = time.monotonic() + timeout
-        queues = [it.queue for it in self._consuming]
-        self._consuming.clear()
-        await asyncio.gather(*(self.mail.stop_consuming(it, timeout) for it in queues))
+        if self._program is not None:
+            await self._program.rest(timeout)
+        # What was at work until now may have begun flows, and waited for them.
         if not self.config.has(Layer.FLOWS):
             return 0
         return await self.flows.wind_down(max(0.0, ends_s - time.monotonic()))

@@ -144,11 +144,16 @@ class Broker(Emitting, Lifecycle):
 
     # The life of a node.
 
-    async def start(self) -> None:
+    async def start(self, *, opens: bool = True) -> None:
         """Connect, find the other nodes, start the services, and announce them.
 
         Waits for the server of the transporter if it is not there yet. If something fails, all
         that was begun is ended again.
+
+        Args:
+            opens: whether others are served at once; if not, `open` has to be called. Services
+                can be called at this node before that. One whose dependencies nobody has yet opens
+                the broker before it waits, because the other node may wait for this one as well.
 
         Raises:
             BrokerOptionsError: another node has the same name.
@@ -157,7 +162,7 @@ class Broker(Emitting, Lifecycle):
         async with self._turn:
             if self._engine is not None:
                 return
-            self._starting = asyncio.ensure_future(self._bring_up())
+            self._starting = asyncio.ensure_future(self._bring_up(opens))
             try:
                 await self._starting
             except BaseException as error:
@@ -168,6 +173,23 @@ class Broker(Emitting, Lifecycle):
             finally:
                 self._starting = None
 
+    async def open(self) -> None:
+        """Offer the services to other nodes, after a start that did not."""
+        await self._running().open()
+
+    async def withdraw(self, timeout_s: float | None = None) -> None:
+        """Offer nothing to other nodes any more, and let what runs for them end.
+
+        Calls of this node itself go on until `stop`.
+
+        Args:
+            timeout_s: what takes longer is ended; `stop_timeout_s` of the settings by default.
+        """
+        engine = self._engine
+        if engine is not None:
+            await engine.withdraw()
+            await self._end_served(engine, timeout_s)
+
     async def stop(self) -> None:
         """Say that nothing is offered any more, let calls finish, stop the services, leave."""
         if self._starting is not None:
@@ -175,7 +197,7 @@ class Broker(Emitting, Lifecycle):
         async with self._turn:
             await self._tear_down()
 
-    async def _bring_up(self) -> None:
+    async def _bring_up(self, opens: bool) -> None:
         for middleware in self._middlewares:
             await middleware.broker_starting(self)
         self._engine = engine = Engine(
@@ -187,6 +209,8 @@ class Broker(Emitting, Lifecycle):
             self._tell,
         )
         self._calling = engine.calling
+        if not opens:
+            engine.hold()
         if self._caching is not None:
             await self._caching.start(self.config.namespace)
         await engine.start()
@@ -229,7 +253,12 @@ class Broker(Emitting, Lifecycle):
         """Let what runs come to its end, as long as there is time."""
         deadline = self.now() + self.config.stop_timeout_s
         await self._hosting.idle(self.config.stop_timeout_s)
-        ended = await engine.finish(max(0.0, deadline - self.now()))
+        await self._end_served(engine, max(0.0, deadline - self.now()))
+
+    async def _end_served(self, engine: Engine, timeout_s: float | None) -> None:
+        """Let what runs for others and for events end."""
+        limit_s = self.config.stop_timeout_s if timeout_s is None else timeout_s
+        ended = await engine.finish(limit_s)
         if ended:
             logger.warning("%d calls and events took too long and were ended", ended)
 

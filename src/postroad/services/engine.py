@@ -97,6 +97,8 @@ class Engine:
         """Another node with the same name that was there when this one started."""
         self.is_settled = False
         """Whether it has started, and others know this node by its name."""
+        self._is_held = False
+        self._is_withdrawn = False
         self._latencies = Latencies()
         self.registry = self._make_registry(info, transporter)
         self.breakers = Breakers(self.registry.actions.get, self._tell_breaker)
@@ -185,6 +187,29 @@ class Engine:
         if self.network is not None:
             await self.network.start()
 
+    def hold(self) -> None:
+        """Offer nothing to others until `open`."""
+        self._is_held = self.registry.is_held = True
+        self._close_door(is_closed=True)
+
+    async def open(self) -> None:
+        """Offer to others what this node has, and what it will have; twice does no harm."""
+        if not self._is_held or self._is_withdrawn:
+            return
+        self._is_held = False
+        self.registry.release()
+        self._close_door(is_closed=False)
+        self._tell_offers()
+        if self._listening is not None:
+            await self._listening.settled()
+        if self.is_settled:
+            self.settle()
+
+    def _close_door(self, *, is_closed: bool) -> None:
+        self.eventing.is_closed = is_closed
+        if self.network is not None:
+            self.network.serving.is_closed = is_closed
+
     def settle(self) -> None:
         """All services have started: others hear of them now."""
         self.is_settled = True
@@ -193,13 +218,15 @@ class Engine:
 
     async def withdraw(self) -> None:
         """Offer nothing any more, and refuse what comes nevertheless after a while."""
+        if self._is_withdrawn:
+            return
+        self._is_withdrawn = True
         if self.network is not None:
             if self._listening is not None:
                 await self._listening.close()
             if self.conflict is None:
                 await self.network.presence.withdraw()
-            self.network.serving.is_stopping = True
-        self.eventing.is_stopping = True
+        self._close_door(is_closed=True)
 
     async def finish(self, timeout_s: float) -> int:
         """Wait for what runs for others; says how much had to be ended."""
@@ -324,14 +351,19 @@ class Engine:
             self.network.lose_node(node_id, before=before)
 
     def _services_changed(self, is_local: bool) -> None:
-        if is_local and self._listening is not None:
-            self._listening.changed()
-        elif is_local:
-            self._announce()
+        if is_local and not self._is_held:
+            self._tell_offers()
         self._wake_waiters()
         if self._latency_pings is not None and not self._has_left:
             self._latency_pings.look()
         self._tell("$services.changed", {"localService": is_local})
+
+    def _tell_offers(self) -> None:
+        """Have others know what this node offers now."""
+        if self._listening is not None:
+            self._listening.changed()
+        else:
+            self._announce()
 
     def _announce(self) -> None:
         if self.network is not None:
@@ -339,7 +371,7 @@ class Engine:
 
     def _listened(self) -> Iterator[ServiceInfo]:
         """The services with what the transporter may give to this node."""
-        for local in self._locals.values():
+        for local in () if self._is_held else self._locals.values():
             if not local.info.is_internal:
                 remote = tuple(it for it in local.info.actions if it.is_remote)
                 yield msgspec.structs.replace(local.info, actions=remote)

@@ -61,9 +61,10 @@ class Eventing:
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[Any]] = set()
         self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
-        self.is_stopping = False
+        self.is_closed = False
+        """Whether events of others are dropped: the node has not opened yet, or is stopping."""
         self.dropped = 0
-        """Events that came when too many handlers ran already, or this node was stopping."""
+        """Events that came when too many handlers ran already, or this node was closed."""
         self.failures = 0
         """Handlers that failed."""
         self.acks = EventAcks(
@@ -176,7 +177,7 @@ class Eventing:
     def receive(self, packet: Event, done: Done | None) -> None:
         """An event came from another node."""
         tasks: Sequence[asyncio.Future[Any]] = ()
-        if self.is_stopping or len(self._running) >= self._events_max:
+        if self.is_closed or len(self._running) >= self._events_max:
             self._drop(packet)
         elif packet.need_ack and packet.id:
             tasks = self.acks.answer(packet, self._context(packet))
@@ -187,9 +188,10 @@ class Eventing:
 
     def _drop(self, packet: Event) -> None:
         self.dropped += 1
-        self._warn("dropped", "dropped event %s: too much to do", packet.event)
+        why = "this node takes none now" if self.is_closed else "too much to do"
+        self._warn("dropped", "dropped event %s: %s", packet.event, why)
         if packet.need_ack and packet.id:
-            kind = ServiceNotAvailableError if self.is_stopping else QueueIsFullError
+            kind = ServiceNotAvailableError if self.is_closed else QueueIsFullError
             error = kind(data={"action": packet.event, "nodeID": self._node_id})
             self.acks.refuse(packet, error)
 

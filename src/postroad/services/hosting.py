@@ -104,6 +104,9 @@ class Hosting:
         for middleware in self._middlewares:
             await middleware.service_starting(service)
         if local.dependencies:
+            if self._needs_others(local, engine):
+                # Whoever has them may wait for what is here.
+                await engine.open()
             timeout_s = service.dependency_timeout_s
             await self._broker.wait_for_services(local.dependencies, timeout_s=timeout_s)
         await service.started()
@@ -111,6 +114,13 @@ class Hosting:
         await engine.offer(local)
         for middleware in self._middlewares:
             await middleware.service_started(service)
+
+    def _needs_others(self, local: LocalService, engine: Engine) -> bool:
+        """Whether a service waits for one that other nodes must have, and none has it yet."""
+        return any(
+            it not in self._services and not engine.registry.has_service(it)
+            for it in local.dependencies
+        )
 
     async def _stop(self, local: LocalService, engine: Engine, *, wait_s: float) -> None:
         if self._started.pop(local.info.full_name, None) is None:

@@ -91,6 +91,8 @@ class Registry:
         self._local_services: dict[str, ServiceInfo] = {}
         self._is_news = False
         self._is_stopping = False
+        self.is_held = False
+        """Whether others are not told yet what this node offers."""
 
     # What is known.
 
@@ -142,7 +144,7 @@ class Registry:
         A node that stops says first that it offers nothing, and never anything else after that.
         """
         self._is_stopping = self._is_stopping or is_stopping
-        if self._is_stopping:
+        if self._is_stopping or self.is_held:
             shown: tuple[ServiceInfo, ...] = ()
             self._is_news = bool(self.local.info.services)
         else:
@@ -151,6 +153,11 @@ class Registry:
             self._say(services=shown, seq=self.local.seq + 1)
         self._is_news = False
         return self.local.info
+
+    def release(self) -> None:
+        """Others may be told from now on what this node offers."""
+        self._is_news = self._is_news or bool(self._local_services)
+        self.is_held = False
 
     def set_port(self, port: int, host: str = "") -> None:
         """The port this node listens on is known; `host` if it does so at one address alone."""

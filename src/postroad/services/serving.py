@@ -66,7 +66,8 @@ class Serving:
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[None]] = set()
         self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
-        self.is_stopping = False
+        self.is_closed = False
+        """Whether everything is refused: the node has not opened yet, or is stopping."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -80,7 +81,7 @@ class Serving:
                 _call(done)
                 return
         found = self._way_to(request.action)
-        if found is None or self.is_stopping or len(self._running) >= self._serving_max:
+        if found is None or self.is_closed or len(self._running) >= self._serving_max:
             self._respond_error(request, None, self._refusal(request, found is not None))
             if flow is not None:
                 flow.close_now()
@@ -125,7 +126,7 @@ class Serving:
 
     def _refusal(self, request: Request, is_known: bool) -> Exception:
         told = {"action": request.action, "nodeID": self._node_id}
-        if self.is_stopping:
+        if self.is_closed:
             return ServiceNotAvailableError(data=told)
         return QueueIsFullError(data=told) if is_known else ServiceNotFoundError(data=told)
 

@@ -13,7 +13,7 @@ from postroad.services.errors import ServiceNotAvailableError, ServiceNotFoundEr
 from postroad.services.kinds import Kind
 from postroad.services.service import Service, action, event
 from tests.raw_peers import eventually
-from tests.service_nodes import Gate, Nodes
+from tests.service_nodes import WAIT_S, Gate, Nodes, RawNode
 
 
 def log_of(service: "Logged") -> Sequence[str]:
@@ -398,3 +398,42 @@ async def test_waiting_for_services(nodes: Nodes) -> None:
     await far.stop()
     with pytest.raises(UsageError, match="was stopped"):
         await asyncio.wait_for(waiting, 5)
+
+
+# Opening.
+
+
+async def test_a_broker_that_has_not_opened_serves_itself_alone(nodes: Nodes) -> None:
+    far = await nodes.add("far")
+    near = nodes.make("near", Logged())
+    await near.start(opens=False)
+    raw = await RawNode(nodes.hub, "raw").connect()
+    assert await near.call("logged.act") == "logged"
+    refused = await raw.ask("near", "logged.act")
+    assert refused["error"]["name"] == "ServiceNotAvailableError"
+    assert not far.registry.has_service("logged")
+    await near.open()
+    await near.open()
+    await far.wait_for_services("logged", timeout_s=WAIT_S)
+    assert await far.call("logged.act") == "logged"
+    await near.withdraw()
+    await eventually(lambda: not far.registry.has_service("logged"), "it is withdrawn")
+    assert await near.call("logged.act") == "logged"
+    # What was withdrawn is not offered again.
+    await near.open()
+    assert (await raw.ask("near", "logged.act"))["success"] is False
+
+
+async def test_a_broker_opens_before_it_waits_for_others(nodes: Nodes) -> None:
+    class Waiting(Service):
+        name = "waiting"
+        dependencies = ("elsewhere",)
+
+    class Elsewhere(Service):
+        name = "elsewhere"
+        dependencies = ("logged",)
+
+    near = nodes.make("near", Logged(), Waiting())
+    far = nodes.make("far", Elsewhere())
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(near.start(opens=False), far.start(opens=False))

@@ -1,0 +1,234 @@
+"""The order in which a node opens and closes: nothing is called before what it needs is there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad.cells import Cell, CellMessage
+from postroad.durable import Message, Transaction
+from postroad.flows import Flow, flow
+from postroad.node import App, Consuming, Node, current_node
+from postroad.node.app import Lifespan
+from postroad.services import Context, Service, action
+from tests.integration.node.test_node import config_of
+from tests.service_nodes import Gate
+
+pytestmark = pytest.mark.integration
+
+
+@flow
+async def pack(flow: Flow, item: str) -> str:
+    return f"packed {item}"
+
+
+class Shop(Service):
+    name = "shop"
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        self.gate = gate
+
+    @action
+    async def order(self, ctx: Context, item: str) -> str:
+        if self.gate is not None:
+            await self.gate.passed()
+        return await current_node().flows.run(pack, item)
+
+    @action
+    async def price(self, ctx: Context) -> int:
+        return 3
+
+
+class Door:
+    """A lifespan that the test lets be entered, and that knows whether it is."""
+
+    def __init__(self) -> None:
+        self.entering = Gate()
+        self.is_open = False
+
+    def lifespan(self) -> Lifespan:
+        @asynccontextmanager
+        async def lifespan(node: Node) -> AsyncIterator[None]:
+            await self.entering.passed()
+            self.is_open = True
+            yield
+            self.is_open = False
+
+        return lifespan
+
+
+def beside(directory: Path, other: Node, **app: Any) -> Node:
+    """A node that finds another."""
+    contacts = {"contacts": [str(other.service.address)]}
+    return Node(config_of(directory, "beta", cluster=contacts), App(**app))
+
+
+async def test_others_call_services_when_everything_is_there(tmp_path: Path) -> None:
+    door = Door()
+    async with Node(config_of(tmp_path), App()) as alpha:
+        beta = beside(tmp_path, alpha, services=[Shop()], flows=[pack], lifespan=door.lifespan())
+        starting = asyncio.create_task(beta.start())
+        await door.entering.reached()
+        # It can call itself, and begin flows; others know nothing that it has.
+        assert await beta.broker.call("shop.order", {"item": "tea"}) == "packed tea"
+        await asyncio.sleep(0.3)
+        assert not alpha.broker.registry.has_service("shop")
+        door.entering.open()
+        await starting
+        await alpha.broker.wait_for_services("shop", timeout_s=10.0)
+        assert await alpha.broker.call("shop.order", {"item": "milk"}) == "packed milk"
+        await beta.stop()
+
+
+async def test_steps_of_flows_wait_for_everything_they_may_use(tmp_path: Path) -> None:
+    door, may_end = Door(), asyncio.Event()
+    seen: list[bool] = []
+    began = asyncio.Event()
+
+    async def work() -> int:
+        seen.append(door.is_open)
+        began.set()
+        await may_end.wait()
+        return int(await current_node().broker.call("shop.price"))
+
+    @flow
+    async def buy(flow: Flow) -> int:
+        return await flow.step(work)
+
+    app = App(services=[Shop()], flows=[buy], lifespan=door.lifespan())
+    door.entering.open()
+    async with Node(config_of(tmp_path), app) as node:
+        begun = await node.flows.begin(buy)
+        await began.wait()
+    began.clear()
+    door.entering = Gate()
+    node = Node(config_of(tmp_path), App(services=[Shop()], flows=[buy], lifespan=door.lifespan()))
+    starting = asyncio.create_task(node.start())
+    await door.entering.reached()
+    await asyncio.sleep(0.1)
+    assert not began.is_set()
+    door.entering.open()
+    await starting
+    may_end.set()
+    assert await (await node.flows.handle(begun.id)).result(10.0) == 3
+    await node.stop()
+    assert seen == [True, True]
+
+
+async def test_a_lifespan_may_wait_for_flows(tmp_path: Path) -> None:
+    results = []
+
+    @flow
+    async def prepare(flow: Flow) -> str:
+        async with flow.transaction() as tx:
+            await tx.execute("CREATE TABLE IF NOT EXISTS prices (item TEXT)")
+        return await flow.step(lambda: "prepared")
+
+    @asynccontextmanager
+    async def lifespan(node: Node) -> AsyncIterator[None]:
+        results.append(await node.flows.run(prepare))
+        results.append(await (await node.flows.begin_as("once", prepare)).result(10.0))
+        yield
+
+    async with Node(config_of(tmp_path), App(flows=[prepare], lifespan=lifespan)):
+        assert results == ["prepared", "prepared"]
+
+
+class Clerk(Cell):
+    """Asks a service, after the test lets it."""
+
+    def __init__(self, door: Door, gate: Gate) -> None:
+        super().__init__("clerk")
+        self.door = door
+        self.gate = gate
+        self.seen: list[object] = []
+
+    async def received(self, message: CellMessage) -> None:
+        self.seen.append(self.door.is_open)
+        await self.gate.passed()
+        self.seen.append(await current_node().broker.call("shop.price"))
+        self.seen.append(self.door.is_open)
+
+
+async def test_handlers_end_before_what_they_use(tmp_path: Path) -> None:
+    door, gate = Door(), Gate()
+    seen: list[object] = []
+    clerk = Clerk(door, gate)
+
+    async def take(message: Message, tx: Transaction) -> None:
+        await gate.passed()
+        node = current_node()
+        seen.append(await node.broker.call("shop.price"))
+        seen.append((await node.flows.begin(pack, "tea")).name)
+        seen.append(door.is_open)
+
+    door.entering.open()
+    app = App(
+        services=[Shop(gate)],
+        flows=[pack],
+        cells=[clerk],
+        consumers=[Consuming(queue="orders", handler=take)],
+        lifespan=door.lifespan(),
+    )
+    async with Node(config_of(tmp_path), App()) as alpha:
+        beta = beside(tmp_path, alpha, **{it: getattr(app, it) for it in app.__struct_fields__})
+        await beta.start()
+        await alpha.broker.wait_for_services("shop", timeout_s=10.0)
+        calling = asyncio.create_task(alpha.broker.call("shop.order", {"item": "milk"}))
+        await beta.mail.post("beta", "orders", b"")
+        beta.domain.tell("clerk", b"")
+        await gate.reached(3)
+        stopping = asyncio.create_task(beta.stop())
+        while alpha.broker.registry.has_service("shop"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        gate.open()
+        await stopping
+        assert await calling == "packed milk"
+    assert seen == [3, "pack", True]
+    assert clerk.seen == [True, 3, True]
+
+
+async def test_a_node_that_drains_is_called_by_itself_alone(tmp_path: Path) -> None:
+    async with Node(config_of(tmp_path), App()) as alpha:
+        beta = beside(tmp_path, alpha, services=[Shop()])
+        async with beta:
+            await alpha.broker.wait_for_services("shop", timeout_s=10.0)
+            assert await beta.drain(5.0) == 0
+            while alpha.broker.registry.has_service("shop"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert await beta.broker.call("shop.price") == 3
+
+
+async def test_services_that_need_each_other_start(tmp_path: Path) -> None:
+    """Even between two nodes, of which none is ready before the other."""
+
+    class First(Service):
+        name = "first"
+
+    class Second(Service):
+        name = "second"
+        dependencies = ("first",)
+
+        @action
+        async def add(self, ctx: Context) -> int:
+            return 1
+
+    class Third(Service):
+        name = "third"
+        dependencies = ("second",)
+
+        async def started(self) -> None:
+            self.sum = await self.broker.call("second.add")
+
+    third = Third()
+    alpha = Node(config_of(tmp_path), App(services=[First(), third]))
+    starting = asyncio.create_task(alpha.start())
+    while alpha.readiness.reasons() != ["the services part is being started"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(20.0), beside(tmp_path, alpha, services=[Second()]):
+        await starting
+        assert third.sum == 1
+        await alpha.stop()
