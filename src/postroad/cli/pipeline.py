@@ -6,6 +6,7 @@ All work happens in `postroad.admin`; here are only arguments and output.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -17,8 +18,11 @@ import msgspec
 
 from postroad.admin import pipeline as admin
 from postroad.admin import pipeline_runs as runs
+from postroad.admin.errors import NotFound
 
 from .helping import Group, argument
+from .values import tell_count
+from .verbs import ask
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -48,6 +52,8 @@ def _spark(command: Command) -> Command:
 
 
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Only tell what would be touched.")
+_all = click.option("--all", "is_all", is_flag=True, help="All of them.")
 
 
 @click.group(cls=Group)
@@ -207,13 +213,20 @@ def status(job: Path, store: str | None, as_json: bool, watch: bool, metrics: bo
 
 @pipeline.command()
 @_job
-def stop(job: Path) -> None:
+@_dry_run
+@_yes
+def stop(job: Path, dry_run: bool, yes: bool) -> None:
     """Stop a job that runs; run again, it goes on where it was.
 
     \b
     Example:
       postroad pipeline stop clearing.toml
     """
+    progress = runs.find_progress(job)
+    if progress is not None and not _may_go_on(
+        f"Process {progress.pid} stops; run again, the job goes on where it was.", dry_run, yes
+    ):
+        return
     pid = runs.stop_job(job)
     click.echo(f"process {pid} has stopped")
 
@@ -244,25 +257,29 @@ def dead(job: Path, store: str | None, limit: int, as_json: bool) -> None:
 @_job
 @_store
 @_segment
-@click.option("--all", "is_all", is_flag=True, help="All of them.")
-def replay(job: Path, store: str | None, id: str | None, is_all: bool) -> None:
+@_all
+@_dry_run
+def replay(job: Path, store: str | None, id: str | None, is_all: bool, dry_run: bool) -> None:
     """Have dead segments come again the next time the job runs.
 
     \b
     Example: after the function was repaired
       postroad pipeline replay clearing.toml --all
     """
-    _check_choice(id, is_all)
+    count = _count(job, store, id, is_all)
+    if dry_run:
+        click.echo(f"Nothing is done. {tell_count(count, 'segment')} would come again.")
+        return
     count = asyncio.run(admin.replay_dead(job, store, id))
-    _tell(count, id, "come again")
+    click.echo(f"{count:,} come again")
 
 
 @pipeline.command()
 @_job
 @_store
 @_segment
-@click.option("--all", "is_all", is_flag=True, help="All of them.")
-@click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
+@_all
+@_dry_run
 @_yes
 def drop(
     job: Path, store: str | None, id: str | None, is_all: bool, dry_run: bool, yes: bool
@@ -273,23 +290,32 @@ def drop(
     Example:
       postroad pipeline drop clearing.toml 00ff00ff00ff00ff
     """
-    _check_choice(id, is_all)
-    if dry_run or (is_all and not yes):
-        count = asyncio.run(admin.count_dead(job, store)) if is_all else 1
-        if dry_run:
-            click.echo(f"{count:,} would be forgotten")
-            return
-        click.confirm(f"Forget {count:,} dead segments of the job?", abort=True)
+    count = _count(job, store, id, is_all)
+    told = f"Dropped segments are gone for good. It touches {tell_count(count, 'segment')}."
+    if not _may_go_on(told, dry_run, yes):
+        return
     count = asyncio.run(admin.drop_dead(job, store, id))
-    _tell(count, id, "forgotten")
+    click.echo(f"{count:,} forgotten")
 
 
-def _check_choice(id: str | None, is_all: bool) -> None:
+def _count(job: Path, store: str | None, id: str | None, is_all: bool) -> int:
+    """How many dead segments are meant."""
     if (id is None) == (not is_all):
         raise click.UsageError("Give the id of one, or --all.")
-
-
-def _tell(count: int, id: str | None, what: str) -> None:
+    count = asyncio.run(admin.count_dead(job, store, id))
     if id is not None and not count:
-        raise click.ClickException(f"there is no dead segment {id}")
-    click.echo(f"{count:,} {what}")
+        missing = NotFound(f"there is no dead segment {id}")
+        missing.add_note(f"postroad pipeline dead {shlex.quote(str(job))}")
+        raise missing
+    return count
+
+
+def _may_go_on(told: str, is_dry: bool, is_sure: bool) -> bool:
+    """Whether something is wanted that ends or loses something."""
+    if is_dry:
+        click.echo(f"Nothing is done. {told}")
+        return False
+    if is_sure:
+        return True
+    click.echo(told, err=True)
+    return ask("Go on?")

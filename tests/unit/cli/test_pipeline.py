@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sys
 from pathlib import Path
@@ -93,18 +94,31 @@ def test_run_replay_and_run_again(job: str, capsys: pytest.CaptureFixture[str]) 
     assert cleared() == [1, 2, 3]
 
 
-def test_dead_segments_are_listed_and_dropped(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dead_segments_are_listed_and_dropped(
+    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(["pipeline", "run", job])
     capsys.readouterr()
     assert run(["pipeline", "dead", job]) == 0
     shown = capsys.readouterr().out
     assert "parse: ValueError" in shown
     assert shown.endswith("    {'amount': 'two'}\n1 dead\n")
-    assert run(["pipeline", "drop", job, "0000000000000000"]) == 1
+    assert run(["pipeline", "drop", job, "0000000000000000"]) == 3
+    assert capsys.readouterr().err == (
+        "postroad: there is no dead segment 0000000000000000\n"
+        f"Try: postroad pipeline dead {job}\n"
+    )
     assert run(["pipeline", "drop", job, "zz"]) == 1
     assert "16 hexadecimal digits" in capsys.readouterr().err
     assert run(["pipeline", "drop", job, "--all", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "1 would be forgotten\n"
+    assert capsys.readouterr().out == (
+        "Nothing is done. Dropped segments are gone for good. It touches 1 segment.\n"
+    )
+    assert run(["pipeline", "replay", job, "--all", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "Nothing is done. 1 segment would come again.\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
+    assert run(["pipeline", "drop", job, "--all"]) == 1
+    assert "It touches 1 segment.\nGo on? [y/N] Nothing is done.\n" in capsys.readouterr().err
     assert run(["pipeline", "drop", job, "--all", "--yes"]) == 0
     assert capsys.readouterr().out == "1 forgotten\n"
 

@@ -36,7 +36,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path.write_text(JOB.replace("retry =", "batch_size = 50\nretry ="))
     yield path
     if find_progress(path) is not None:
-        run(["pipeline", "stop", str(path)])
+        run(["pipeline", "stop", str(path), "--yes"])
 
 
 def read_metrics(text: str) -> dict[str, float]:
@@ -68,7 +68,9 @@ def test_a_job_is_submitted_watched_stopped_and_goes_on(
     metrics = read_metrics(capsys.readouterr().out)
     assert metrics["postroad_pipeline_up"] == 1
     assert metrics["postroad_pipeline_delivered_total"] >= 0
-    assert run(["pipeline", "stop", job.name]) == 0
+    assert run(["pipeline", "stop", job.name, "--dry-run"]) == 0
+    assert f"Nothing is done. Process {progress.pid} stops;" in capsys.readouterr().out
+    assert run(["pipeline", "stop", job.name, "--yes"]) == 0
     assert capsys.readouterr().out == f"process {progress.pid} has stopped\n"
     assert run(["pipeline", "status", job.name, "--json"]) == 0
     standing = json.loads(capsys.readouterr().out)
