@@ -435,5 +435,10 @@ async def test_a_broker_opens_before_it_waits_for_others(nodes: Nodes) -> None:
 
     near = nodes.make("near", Logged(), Waiting())
     far = nodes.make("far", Elsewhere())
+
+    async def bring_up(broker: Broker) -> None:
+        await broker.start(opens=False)
+        await broker.open()
+
     async with asyncio.timeout(WAIT_S):
-        await asyncio.gather(near.start(opens=False), far.start(opens=False))
+        await asyncio.gather(bring_up(near), bring_up(far))
