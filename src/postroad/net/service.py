@@ -136,7 +136,11 @@ class MessagingService(TunnelCalls):
         self._tunnels = TunnelDialer(self._context, self._loop, self._pool)
         self._local = LocalDelivery(self._context, self._subscriptions, address)
         self._state = _State.RUNNING
-        await self._reception.start(self._context)
+        try:
+            await self._reception.start(self._context)
+        except BaseException:
+            await self.stop(0.0)
+            raise
 
     async def stop(self, grace: float | None = None) -> None:
         """Take no more requests, give those in flight `grace` seconds, close everything."""

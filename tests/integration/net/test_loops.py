@@ -117,6 +117,20 @@ async def stopping(speech: Speech) -> None:
         await stopping
 
 
+async def cancelled_starts(speech: Speech) -> None:
+    async with nothing_left():
+        service = make_service("alone", speech)
+        starting = asyncio.create_task(service.start())
+        # Its address is known when it listens; that is the last moment to cancel it.
+        while " at " not in repr(service):  # noqa: ASYNC110 - nobody is told of that moment
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait([starting])
+        if not starting.cancelled():
+            # On loops that begin to listen without a pause there is no such moment.
+            await service.stop()
+
+
 CASES = [
     *(
         (scenario, speech)
@@ -129,6 +143,7 @@ CASES = [
         for scenario in (lost_connections, full_buffers)
         for version in (2, 3)
     ),
+    (cancelled_starts, NEWEST),
 ]
 
 
