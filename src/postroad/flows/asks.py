@@ -13,6 +13,7 @@ class Ask:
 
     Attributes:
         is_immediate: whether the code goes on at once; otherwise it waits.
+        is_work: whether only this process can do it, so that it must be begun again after a crash.
         deadline_ms: when the waiting ends with FlowTimeout.
     """
 
@@ -20,6 +21,7 @@ class Ask:
 
     kind: Kind
     is_immediate = False
+    is_work = False
 
     def __init__(self, name: str, digest: bytes = b"", deadline_ms: int | None = None) -> None:
         self.name = name

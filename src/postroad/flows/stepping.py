@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -20,8 +21,8 @@ from .head import Head, show_id
 from .records import Position
 from .requests import Statement, Step
 from .resident import Resident
-from .steps import Functions, StepTransaction, form_of, pause_s
-from .traces import part_of
+from .steps import Functions, StepTransaction, form_of, is_plain, pause_s, unwrap
+from .traces import is_traced, part_of
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -37,9 +38,9 @@ class Stepping:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._functions = Functions(engine.config.threads)
+        self._functions = Functions(engine.store, engine.config.threads)
         self._loop = asyncio.get_running_loop()
-        self._tasks: dict[int, dict[Position, asyncio.Task[None]]] = {}
+        self._tasks: dict[int, dict[Position, asyncio.Future[Any]]] = {}
         # Functions that wait until they may be called, and flows that need not wait for that.
         self._held: dict[int, dict[Position, Callable[[], None]]] = {}
         self._urgent: set[int] = set()
@@ -63,8 +64,32 @@ class Stepping:
 
     def _start(self, id: int, step: Step) -> None:
         # It may run already, although its flow has left the memory and come back since.
-        if step.position not in self._tasks.get(id, ()):
-            self._spawn(id, step, self._run(id, step, self._head(id)), f"postroad step {step.name}")
+        if step.position in self._tasks.get(id, ()):
+            return
+        head = self._head(id)
+        if is_plain(step) and not is_traced(head) and not STEP_BEGINS.is_armed:
+            self._call(id, step)
+        else:
+            self._spawn_step(id, step, self._run(id, step, head))
+
+    def _call(self, id: int, step: Step) -> None:
+        """Run a function that needs nothing but a thread: a task would cost more than all else."""
+        context = self.context.copy()
+        call = self._functions.call(step, context)
+        self._tasks.setdefault(id, {})[step.position] = call
+        call.add_done_callback(partial(self._on_called, id, step), context=context)
+
+    def _on_called(self, id: int, step: Step, call: asyncio.Future[Any]) -> None:
+        if call.cancelled():
+            return
+        is_over = call.exception() is None and not inspect.isawaitable(call.result())
+        if is_over and not STEP_DONE.is_armed:
+            self._engine.tell(id, StepDone(step.position, call.result()))
+        else:
+            self._spawn_step(id, step, self._run(id, step, self._head(id), call))
+
+    def _spawn_step(self, id: int, step: Step, work: Coroutine[Any, Any, None]) -> None:
+        self._spawn(id, step, work, f"postroad step {step.name}")
 
     def _spawn(self, id: int, ask: Ask, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._loop.create_task(work, name=name, context=self.context.copy())
@@ -146,11 +171,14 @@ class Stepping:
         machine = None if resident is None else resident.machine
         return None if machine is None else machine.head
 
-    async def _run(self, id: int, step: Step, head: Head | None) -> None:
+    async def _run(
+        self, id: int, step: Step, head: Head | None, begun: asyncio.Future[Any] | None = None
+    ) -> None:
+        """Run a function until it returns or has failed too often; it may have begun already."""
         failures = 0
         while True:
             try:
-                await self._try(id, step, head)
+                await self._try(id, step, head, begun)
                 return
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -160,6 +188,7 @@ class Stepping:
             except BaseException as raised:
                 error = raised
             failures += 1
+            begun = None
             pause = pause_s(step, error, failures)
             if pause is None:
                 self._engine.tell(id, StepRaised(step.position, error))
@@ -169,21 +198,26 @@ class Stepping:
             logger.debug("step %s failed and is tried again: %r", step.name, error)
             await asyncio.sleep(pause)
 
-    async def _try(self, id: int, step: Step, head: Head | None) -> None:
+    async def _try(
+        self, id: int, step: Step, head: Head | None, begun: asyncio.Future[Any] | None
+    ) -> None:
         with self._span(head, f"step {step.name}"):
-            await self._try_once(id, step)
+            await self._try_once(id, step, begun)
 
     def _span(self, head: Head | None, name: str) -> AnySpan:
         return part_of(self._engine.store.owner, head, name, Kind.INTERNAL)
 
-    async def _try_once(self, id: int, step: Step) -> None:
+    async def _try_once(self, id: int, step: Step, begun: asyncio.Future[Any] | None) -> None:
         form = form_of(step.function)
         if form.is_transaction:
             await self._try_transaction(id, step)
             return
-        step_id = await self._step_id(id, step) if "step_id" in form.wants else ""
-        STEP_BEGINS.reach(flow=id, step=step.name)
-        value = await self._functions.run(step, step_id)
+        if begun is None:
+            step_id = await self._step_id(id, step) if "step_id" in form.wants else ""
+            STEP_BEGINS.reach(flow=id, step=step.name)
+            value = await self._functions.run(step, step_id)
+        else:
+            value = await unwrap(begun)
         STEP_DONE.reach(flow=id, step=step.name)
         self._engine.tell(id, StepDone(step.position, value))
 

@@ -7,8 +7,7 @@ import functools
 import inspect
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroad.core.errors import TransactionLost, UsageError
@@ -107,12 +106,12 @@ class StepTransaction(Transaction):
 class Functions:
     """Runs functions, again where they are to be tried again."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="postroad-step")
+    def __init__(self, store: Store, threads: int) -> None:
+        self._threads = store.make_threads("postroad-step", threads)
 
     def close(self) -> None:
         """Run nothing more; what runs in a thread cannot be stopped."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.stop()
 
     async def run(self, step: Step, step_id: str) -> Any:
         """Run a function that does not work on the store."""
@@ -127,8 +126,12 @@ class Functions:
         if form.is_async:
             return await step.function(*step.args, **kwargs)
         call = functools.partial(copy_context().run, step.function, *step.args, **kwargs)
-        result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
-        return await result if inspect.isawaitable(result) else result
+        return await unwrap(self._threads.run(call))
+
+    def call(self, step: Step, context: Context) -> asyncio.Future[Any]:
+        """Have a plain function called in a thread."""
+        call = functools.partial(context.run, step.function, *step.args, **step.kwargs)
+        return self._threads.run(call)
 
     async def run_in(self, step: Step, step_id: str, tx: Transaction) -> Any:
         """Run a function that works on the store."""
@@ -143,6 +146,22 @@ class Functions:
             return await tx.run_session(
                 lambda it: context.run(_with, step, "sql_session", kwargs, it)
             )
+
+
+def is_plain(step: Step) -> bool:
+    """Whether a function is called in a thread and needs nothing else."""
+    try:
+        form = form_of(step.function)
+    except (TypeError, UsageError):
+        # Whoever runs it hears of that.
+        return False
+    return not form.is_async and not form.wants and step.timeout_s is None
+
+
+async def unwrap(call: asyncio.Future[Any]) -> Any:
+    """What a function returned, or what it returned something to wait for."""
+    result = await call
+    return await result if inspect.isawaitable(result) else result
 
 
 def _with(step: Step, name: str, kwargs: dict[str, Any], given: Any) -> Any:

@@ -42,6 +42,11 @@ def keep(head: Head, span: AnySpan) -> None:
         head.trace = told
 
 
+def is_traced(head: Head | None) -> bool:
+    """Whether there are spans of what a flow does."""
+    return tracing.tracer is not None and head is not None and head.trace is not UNSET
+
+
 def part_of(node: str, head: Head | None, name: str, kind: Kind, *, peer: str = "") -> AnySpan:
     """The span of something that a flow does; none if nobody traced its beginning."""
     if tracing.tracer is None or head is None or head.trace is UNSET:

@@ -109,6 +109,31 @@ async def test_more_functions_than_threads(nodes: FlowNodes) -> None:
     assert max(most) <= 2
 
 
+async def test_a_function_that_is_given_up_before_its_turn_is_not_called(nodes: FlowNodes) -> None:
+    release = threading.Event()
+    called: list[str] = []
+
+    def block() -> None:
+        assert release.wait(60)
+
+    @flow
+    async def choose(flow: Flow) -> str:
+        name, _ = await flow.select(
+            blocked=flow.step(block),
+            queued=flow.step(called.append, "queued"),
+            told=flow.signal("go", str),
+        )
+        release.set()
+        await flow.step(called.append, "last")
+        return name
+
+    alpha = await nodes.start("alpha", choose, threads=1)
+    handle = await alpha.begin(choose)
+    await alpha.flows.signal(handle.id, "go", "now")
+    assert await handle.result(60) == "told"
+    assert called == ["last"]
+
+
 async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
     def move(point: Point, *, by: int = 1) -> Point:
         return Point(point.x + by, point.y + by)

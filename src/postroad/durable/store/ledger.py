@@ -28,6 +28,11 @@ class News:
         self.set_aside_in: dict[str, None] = queues.set_aside_in
         self.held: dict[str, int] = queues.held
 
+    @property
+    def is_none(self) -> bool:
+        """Whether there is nothing that anybody waits for."""
+        return not (self.appended or self.arrived or self.set_aside_in or self.held)
+
 
 class Ledger:
     """The tables, as one commit after the other changes them. Used by one thread."""

@@ -289,7 +289,8 @@ class Writer:
     def _report(self, units: Sequence[Unit], news: News) -> None:
         self.commits += 1
         # News first: whoever hears that its message is kept may look for it at once.
-        self._audience.on_news(news)
+        if not news.is_none:
+            self._audience.on_news(news)
         self._settle(units, None)
         AFTER_REPORT.reach(units=units)
 
