@@ -25,7 +25,10 @@ class Watcher(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def leave_watcher(data: Path, watcher: Watcher) -> None:
-    """Tell the others on this machine; if that is not possible, nobody is told."""
+    """Tell the others on this machine, if nobody else watches there, and if it is possible."""
+    first = find_watcher(data)
+    if first is not None and first.pid != watcher.pid:
+        return
     with suppress(OSError):
         data.mkdir(parents=True, exist_ok=True)
         publish([NewFile(data / _NAME, msgspec.json.encode(watcher), _MODE)], force=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import click
+import msgspec
 
 from postroad.admin.operations import Operation, Parameter
 
@@ -125,11 +126,32 @@ def _option(it: Parameter, help: str) -> click.Option:
     return click.Option(
         [flag, it.name],
         shell_complete=completer_of(it.name),
-        type=_click_type(kind),
+        type=_within(it.type, kind) or _click_type(kind),
+        metavar={int: "INTEGER", float: "FLOAT"}.get(kind),
         default=it.default if has_default else None,
         show_default=has_default,
         help=help,
     )
+
+
+def _within(annotated: Any, kind: Any) -> click.ParamType[Any] | None:
+    """The numbers that a parameter may be, if it says so."""
+    bounds = _bounds(annotated)
+    if bounds is None or kind not in (int, float):
+        return None
+    if kind is int:
+        least, most = (it if it is None else int(it) for it in (bounds.ge, bounds.le))
+        return click.IntRange(least, most)
+    is_open = bounds.gt is not None
+    return click.FloatRange(bounds.gt if is_open else bounds.ge, bounds.le, min_open=is_open)
+
+
+def _bounds(annotated: Any) -> msgspec.Meta | None:
+    for it in (annotated, *get_args(annotated)):
+        for note in getattr(it, "__metadata__", ()):
+            if isinstance(note, msgspec.Meta):
+                return note
+    return None
 
 
 def _click_type(kind: Any) -> click.ParamType[Any]:

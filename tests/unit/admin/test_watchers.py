@@ -32,6 +32,8 @@ def test_a_watcher_is_found_while_it_lives(
         watcher = Watcher(pid=process.pid, problem=problem)
         leave_watcher(data, watcher)
         assert find_watcher(data) == watcher
+    leave_watcher(data, Watcher(pid=1))
+    assert find_watcher(data) == watcher, "the first one stays"
     process.kill()
     process.wait()
     assert find_watcher(data) is None

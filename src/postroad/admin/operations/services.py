@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed, nearest, nearest_or_all
+from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed, nearest
 from postroad.core.errors import PostroadError
 from postroad.services import Service, ValidationError
 from postroad.services.action_schemas import action_schemas, described
@@ -19,6 +19,7 @@ from postroad.services.endpoints import EndpointList
 from postroad.services.schema import ActionInfo, Visibility
 
 from .limits import Seconds
+from .naming import misnamed
 from .office import Office
 from .table import Effect, operation
 
@@ -241,22 +242,6 @@ def _schema_of(office: Office, action: str) -> dict[str, Any] | None:
     if own is not None or first is None:
         return own
     return described(first.info.definition.get("params"))
-
-
-def misnamed(params: Any, schema: dict[str, Any] | None) -> list[str]:
-    """Those of the params that a schema does not know, each in a sentence."""
-    known = (schema or {}).get("properties")
-    if known is None or not isinstance(params, dict):
-        return []
-    return [
-        f"no parameter is called {name!r}{nearest(name, known) or _all(known)}"
-        for name in params
-        if name not in known
-    ]
-
-
-def _all(known: Iterable[str]) -> str:
-    return f"{nearest_or_all('', known)}."
 
 
 async def _collect(stream: AsyncIterable[Any]) -> tuple[list[Any], bool]:

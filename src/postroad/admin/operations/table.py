@@ -20,6 +20,8 @@ from postroad.core.errors import UsageError
 
 from .office import Office
 
+_LACKING = "Object missing required field "
+
 Run = Callable[..., Awaitable[Any]]
 F = TypeVar("F", bound=Run)
 
@@ -111,11 +113,19 @@ class Operation(NamedTuple):
         try:
             return msgspec.convert(said, self.params, strict=strict)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"{self.name}: {error}") from None
+            raise InvalidRequest(f"{self.name}: {explain(error)}") from None
 
 
 def _knows(known: list[str]) -> str:
     return f"; it has {', '.join(known)}" if known else "; it has none"
+
+
+def explain(error: msgspec.ValidationError) -> str:
+    """What is wrong with which parameter."""
+    what, at, path = str(error).partition(" - at `$.")
+    if what.startswith(_LACKING):
+        what = f"{what.removeprefix(_LACKING)} is missing"
+    return f"{path.removesuffix('`')}: {what}" if at else what
 
 
 class Operations(Mapping[str, Operation]):

@@ -107,7 +107,7 @@ def test_what_is_said_is_checked() -> None:
         ("queue.peek", {"queue": "orders", "limitt": 5}, "did you mean 'limit'"),
         ("queue.peek", {"queue": "orders", "zebra": 5}, "it has queue, limit, id"),
         ("queue.ls", {"zebra": 5}, "it has none"),
-        ("queue.peek", {}, "missing required field `queue`"),
+        ("queue.peek", {}, "`queue` is missing"),
         ("queue.peek", {"queue": "orders", "limit": "5"}, "Expected `int`, got `str`"),
         ("queue.peek", {"queue": "orders", "limit": 0}, "Expected `int` >= 1"),
         ("queue.peek", {"queue": "orders", "limit": 10**6}, "Expected `int` <= 1000"),
