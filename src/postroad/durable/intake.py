@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from postroad.core import faults
-from postroad.core.errors import MalformedPayload, UsageError
+from postroad.core.errors import ConfigError, MalformedPayload, UsageError
 from postroad.net import Message, MessagingService
 
 from .chain import CHAIN_BYTES, genesis
@@ -66,18 +66,25 @@ class Intake:
         # Bytes that are stored, or about to be.
         self._held: dict[str, int] = {}
         self._held_in_all = 0
+        self._is_listening = False
 
     async def start(self) -> None:
         """Count what is there, and listen."""
         self._held = await self._store.read(query.sizes_by_sender)
         self._held_in_all = sum(self._held.values())
-        self._service.subscribe(OFFER, self._on_offer)
+        try:
+            self._service.subscribe(OFFER, self._on_offer)
+        except ConfigError:
+            raise UsageError(f"service {self._service.name!r} has mail already") from None
+        self._is_listening = True
         self._service.subscribe(DELIVER, self._on_window)
 
     def stop(self) -> None:
         """Listen no more."""
-        self._service.unsubscribe(OFFER)
-        self._service.unsubscribe(DELIVER)
+        if self._is_listening:
+            self._is_listening = False
+            self._service.unsubscribe(OFFER)
+            self._service.unsubscribe(DELIVER)
 
     def on_news(self, news: News) -> None:
         """Count what came and what is gone."""

@@ -89,6 +89,8 @@ class Mail(StoreOperations, Lifecycle):
         self._replies = Replies(self.totals)
         self._listening_to_replies = asyncio.Lock()
         self._was_started = self._is_running = False
+        # The task that stops everything, once somebody wants that.
+        self._stopping: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
 
     # Life.
@@ -102,7 +104,7 @@ class Mail(StoreOperations, Lifecycle):
         try:
             await self._start()
         except BaseException:
-            await self._stop()
+            await self.stop(0.0)
             raise
 
     async def _start(self) -> None:
@@ -124,10 +126,14 @@ class Mail(StoreOperations, Lifecycle):
     async def stop(self, grace: float = _STOP_GRACE_S) -> None:
         """Let handlers end, commit what they did, and close the store."""
         if self._is_running:
-            await self._stop(grace)
+            self._is_running = False
+            loop = asyncio.get_running_loop()
+            self._stopping = loop.create_task(self._stop(grace), name="postroad mail stops")
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
 
-    async def _stop(self, grace_s: float = 0.0) -> None:
-        self._is_running = False
+    async def _stop(self, grace_s: float) -> None:
+        """A task of its own, so that it ends even if its caller is cancelled."""
         self._intake.stop()
         consumers, self._consumers = self._consumers, {}
         await asyncio.gather(*(consumer.stop(grace_s) for consumer in consumers.values()))

@@ -139,6 +139,7 @@ class SqliteDatabase(Database):
 
     def copy_to(self, path: str) -> None:
         """Write a copy of everything that is committed."""
+        _make_private(Path(path))
         with NamingFailures(path):
             copy = sqlite3.connect(path)
             try:
@@ -186,6 +187,7 @@ class SqliteBackend:
         self.lock(role)
 
     def connect(self) -> SqliteDatabase:
+        _make_private(self._path)
         database = self._open(f"{self._path}")
         try:
             self._use_wal(database)
@@ -257,6 +259,16 @@ class SqliteBackend:
 
     def __str__(self) -> str:
         return str(self._path)
+
+
+def _make_private(path: Path) -> None:
+    """Make a file that nobody else may read, unless there is one; SQLite's log is as private."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreUnavailable(f"store {path} cannot be made: {error}") from error
 
 
 def check_integrity(database: Database, where: str) -> None:

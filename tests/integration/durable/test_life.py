@@ -1,0 +1,71 @@
+"""Starting and stopping mail, when that is cancelled or cannot be done."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from postroad import MessagingService
+from postroad.core.errors import PostroadError
+from postroad.durable import Mail, Message, SqliteStore, StaticDirectory, Transaction
+
+from .mail_pairs import CLUSTER, LIMITS, QUICK, Recorder, running_station
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_second_mail_of_a_service_is_refused_and_disturbs_nobody(tmp_path: Path) -> None:
+    async with running_station("alpha", tmp_path) as alpha:
+        store = SqliteStore(tmp_path / "second.db")
+        second = Mail(alpha.service, store, directory=alpha.directory, config=QUICK)
+        with pytest.raises(PostroadError, match="alpha"):
+            await second.start()
+        assert not store.is_open
+        async with running_station("beta", tmp_path, alpha) as beta:
+            recorder = Recorder()
+            await alpha.mail.consume("orders", recorder)
+            await beta.mail.post("alpha", "orders", b"tea")
+            assert await recorder.until(1) == [b"tea"]
+
+
+async def test_a_stop_that_is_cancelled_goes_on(tmp_path: Path) -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(_message: Message, _tx: Transaction) -> None:
+        begun.set()
+        await release.wait()
+
+    store = SqliteStore(tmp_path / "alpha.db")
+    async with MessagingService(CLUSTER, "alpha", limits=LIMITS) as service:
+        mail = Mail(service, store, directory=StaticDirectory({}), config=QUICK)
+        await mail.start()
+        await mail.consume("orders", handle)
+        await mail.post("alpha", "orders", b"tea")
+        await begun.wait()
+        stopping = asyncio.create_task(mail.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        assert stopping.cancelled()
+        release.set()
+        await mail.stop()
+        assert not store.is_open
+
+
+def modes_for_others(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o077 for path in directory.iterdir()}
+
+
+async def test_nobody_else_can_read_a_store(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        async with running_station("alpha", tmp_path) as alpha:
+            await alpha.mail.post("alpha", "orders", b"tea")
+            assert isinstance(alpha.mail.store, SqliteStore)
+            await alpha.mail.store.backup(tmp_path / "copy.db")
+            modes = modes_for_others(tmp_path)
+    finally:
+        os.umask(before)
+    assert {"alpha.db", "alpha.db-wal", "copy.db"} <= modes.keys()
+    assert modes == dict.fromkeys(modes, 0)
