@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.node.commands import Command, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 APP = """
 from postroad.durable import Message, Transaction
@@ -104,6 +104,10 @@ def test_a_taken_port(directory: Path) -> None:
         told = failure(directory, "--set", f"admin.bind={taken}")
         assert taken in told
         assert "admin.bind" in told
+        # And before others know of the node, or its program has begun anything.
+        _, output = run(directory, *START, "--app", "app.py", "--set", f"admin.bind={taken}")
+        assert "runs at" not in output
+        assert "lifespan ends" not in output
 
 
 def test_a_store_that_another_process_has(directory: Path) -> None:
