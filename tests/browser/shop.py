@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from postroad.cells import Cell, CellMessage
-from postroad.durable import Message, Retry, Transaction
+from postroad.durable import Draft, Message, Retry, Transaction
 from postroad.flows import Flow, FlowError, flow
 from postroad.node import Node, consumes, current_node
 from postroad.services import Context, Service, action, event
@@ -78,6 +78,14 @@ class Shop(Service):
         Shelves.items.add(item)
         return True
 
+    @action
+    async def flood(self, ctx: Context, count: int) -> int:
+        """Have so many messages that nobody can handle, each for a reason of its own."""
+        node = current_node()
+        bodies = [str(number).encode() for number in range(count)]
+        drafts = [Draft(peer=node.name, queue="flood", body=it) for it in bodies]
+        return len(await node.mail.post_all(drafts))
+
     @event("shop.opened")
     async def on_opened(self, ctx: Context) -> None:
         """Somebody opened the shop."""
@@ -93,6 +101,12 @@ async def sell(message: Message, tx: Transaction) -> None:
     if order.item not in Shelves.items:
         raise RuntimeError(f"no {order.item} today")
     await tx.execute("INSERT INTO sold VALUES (?, ?)", (order.item, order.count))
+
+
+@consumes("flood", retry=Retry(attempts=1))
+async def drown(message: Message, tx: Transaction) -> None:
+    """Always fails."""
+    raise RuntimeError(f"no room for {message.body.decode()}")
 
 
 @consumes("receipts")

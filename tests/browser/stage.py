@@ -83,7 +83,7 @@ class RunningNode(NamedTuple):
 
 @asynccontextmanager
 async def running_node(
-    name: str, directory: Path, settings: Mapping[str, str]
+    name: str, directory: Path, settings: Mapping[str, str], token: str = TOKEN
 ) -> AsyncIterator[RunningNode]:
     """Run a node in a directory of its own; a setting that is empty is not made."""
     said = {
@@ -92,7 +92,7 @@ async def running_node(
         "node.app": str(Path(__file__).with_name("shop.py")),
         "node.data": ".",
         "admin.bind": "127.0.0.1:0",
-        "admin.token": TOKEN,
+        "admin.token": token,
         "admin.read_token": READ_TOKEN,
         "tracing.enabled": "true",
         **settings,
@@ -107,7 +107,7 @@ async def running_node(
             stderr=log,
         )
     try:
-        url = await _wait_for(process, directory, name)
+        url = await _wait_for(process, directory, name, token)
         yield RunningNode(name, url, process)
     finally:
         if process.returncode is None:
@@ -120,20 +120,22 @@ def outside() -> dict[str, str]:
     return {name: it for name, it in os.environ.items() if not name.startswith("POSTROAD_")}
 
 
-async def _wait_for(process: asyncio.subprocess.Process, directory: Path, name: str) -> str:
+async def _wait_for(
+    process: asyncio.subprocess.Process, directory: Path, name: str, token: str
+) -> str:
     """Where the node serves its API, as soon as it does."""
     async with asyncio.timeout(START_S):
         while process.returncode is None:
             for card in find_nodes(directory):
-                if card.name == name and await _is_ready(card.url):
+                if card.name == name and await _is_ready(card.url, token):
                     return card.url
             await asyncio.sleep(0.05)
     raise AssertionError(f"{name} did not start: {(directory / 'node.log').read_text()}")
 
 
-async def _is_ready(url: str) -> bool:
+async def _is_ready(url: str, token: str) -> bool:
     def ask() -> bool:
-        with Client(url, TOKEN) as client:
+        with Client(url, token) as client:
             return bool(client.call("node.show", is_read=True)["state"] == "running")
 
     return await asyncio.to_thread(ask)

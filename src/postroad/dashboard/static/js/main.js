@@ -80,6 +80,7 @@ let connection = "connecting";
 let lostAt = null;
 let impatience = 0;
 let isDrawing = false;
+let pageInSight = "";
 let entry = null;
 
 const live = new Live({
@@ -185,6 +186,7 @@ function draw() {
     document.getElementById("main"),
     h("div.page", { key: place, "data-page": route.page }, content(view, page)),
   );
+  showPageLink(route.page, view.overview !== undefined);
 }
 
 /** What a page shows; if it cannot make sense of the node, the frame around it still works. */
@@ -265,10 +267,7 @@ async function start() {
       location.reload();
     } else {
       update();
-      queueMicrotask(() => {
-        showPageLink();
-        showPlace();
-      });
+      queueMicrotask(showPlace);
     }
   });
   keepPlaces();
@@ -284,7 +283,6 @@ async function begin() {
   try {
     home = await call("node.show");
     update();
-    queueMicrotask(showPageLink);
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     if (error.status === 401) return;
@@ -293,8 +291,11 @@ async function begin() {
   }
 }
 
-/** Where pages are in a row that scrolls, have the current one in sight. */
-function showPageLink() {
+/** Where pages are in a row that scrolls, have the current one in sight; counts make it longer. */
+function showPageLink(page, hasCounts) {
+  const wanted = `${page} ${hasCounts}`;
+  if (wanted === pageInSight) return;
+  pageInSight = wanted;
   const here = document.querySelector("nav.pages [aria-current]");
   here?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }

@@ -120,7 +120,7 @@ function connection(view) {
         role: "status",
       },
       text,
-      h("span.roomy", null, `since ${time(view.lostAt)} – retrying`),
+      h("span.roomy", null, ` since ${time(view.lostAt)} – retrying`),
     );
   }
   return h(`span.connection.${kind}`, { role: "status" }, text);

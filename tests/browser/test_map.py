@@ -1,0 +1,87 @@
+"""The map of small and of large clusters, made of nodes that are really there."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import expect
+
+from postroad.node import App, Node, NodeConfig
+from postroad.node.settings import AdminSettings, ClusterSettings, Layer, NodeSettings
+from tests.browser.stage import RunningNode, running_node
+from tests.browser.watcher import WAIT_MS, Dashboard
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+
+LETTER_PX_MIN = 9.5
+
+# Where each box is, and whether its texts are within it and beside one another.
+BOXES = """
+() => [...document.querySelectorAll(".graph .box")].map((box) => {
+  const [frame, label, kind] = ["rect", ".label", ".kind"]
+    .map((it) => box.querySelector(it).getBoundingClientRect());
+  return {
+    name: box.getAttribute("aria-label"),
+    left: frame.left, right: frame.right, top: frame.top, bottom: frame.bottom,
+    fits: label.left >= frame.left && label.right <= kind.left + 1 && kind.right <= frame.right,
+    letter: label.height / 1.2,
+  };
+})
+"""
+
+
+@asynccontextmanager
+async def members(contact: RunningNode, count: int, cluster: str) -> AsyncIterator[None]:
+    """So many nodes besides one, which are members and nothing else."""
+    address = (await contact.call("node.show"))["address"]
+    async with AsyncExitStack() as stack:
+        for number in range(count):
+            config = NodeConfig(
+                node=NodeSettings(
+                    name=f"eu-west-{number}.market", cluster=cluster, layers=(Layer.CLUSTER,)
+                ),
+                cluster=ClusterSettings(contacts=(address,)),
+                admin=AdminSettings(enabled=False),
+            )
+            await stack.enter_async_context(Node(config, App()))
+        yield
+
+
+@pytest.mark.parametrize("count", [1, 5, 30])
+@pytest.mark.parametrize("width", [1440, 1024])
+async def test_every_box_can_be_read(
+    dashboard: Dashboard, tmp_path: Path, count: int, width: int
+) -> None:
+    cluster = f"of-{count}"
+    settings = {"node.cluster": cluster}
+    async with running_node("first", tmp_path, settings) as first:
+        async with members(first, count - 1, cluster):
+            dashboard.url = first.url
+            await dashboard.page.set_viewport_size({"width": width, "height": 800})
+            await dashboard.enter("/map")
+            nodes = dashboard.page.locator(".graph .box.node")
+            await expect(nodes).to_have_count(count, timeout=WAIT_MS)
+            boxes: list[dict[str, Any]] = await dashboard.evaluate(BOXES)
+            assert [it["name"] for it in boxes if not it["fits"]] == []
+            assert min(it["letter"] for it in boxes) >= LETTER_PX_MIN
+            assert overlapping(boxes) == []
+            await nodes.first.click()
+            panel = dashboard.page.locator(".map .panel")
+            await expect(panel).to_be_in_viewport()
+            await expect(panel.locator(".joined button")).not_to_have_count(0)
+        # Whoever is gone is no longer there, and nobody else has moved to another column.
+        await expect(nodes).to_have_count(1, timeout=WAIT_MS)
+
+
+def overlapping(boxes: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [
+        (one["name"], other["name"])
+        for index, one in enumerate(boxes)
+        for other in boxes[:index]
+        if one["left"] < other["right"]
+        and other["left"] < one["right"]
+        and one["top"] < other["bottom"]
+        and other["top"] < one["bottom"]
+    ]
