@@ -277,6 +277,23 @@ async def posing(conversation: Conversation) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize(
+    "more",
+    [b"MSG MOL.INFO 1 4\r\nevil\r\n", b"MSG MOL.INFO 1 400\r\nevil", b"MSG MOL.INFO"],
+    ids=["whole", "begun", "cut"],
+)
+async def test_nothing_is_heard_that_was_said_before_tls(
+    nodes: Nodes, files: TlsFiles, more: bytes
+) -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"tls_required":true}\r\n' + more)
+        await reader.read()
+
+    async with posing(say) as url:
+        with pytest.raises(OSError, match="before TLS|let us in"):
+            await join(nodes, url, tls=files.context(), connect_timeout_s=2.0)
+
+
+@pytest.mark.parametrize(
     ("said", "reason"),
     [
         (b"", "closed the connection"),

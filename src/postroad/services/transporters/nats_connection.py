@@ -46,7 +46,9 @@ class NatsConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = loop.create_future()
         self.facts = ServerInfo()
-        self.message = received
+        # Told of messages; nobody is before the server has let us in.
+        self.message: Received = self._refuse
+        self._received = received
         self._loop = loop
         self._parser = NatsParser(self)
         self._introduced: asyncio.Future[bool] = loop.create_future()
@@ -135,13 +137,19 @@ class NatsConnection(asyncio.Protocol):
             raise self.reason()
 
     async def encrypt(self, context: ssl.SSLContext, host: str) -> None:
-        if self._transport is None or not self.facts.has_tls:
+        if self._transport is None:
+            raise self.reason()
+        if not self.facts.has_tls:
             raise ConnectionError("the server offers no TLS")
+        if self._parser.is_within_word:
+            # Anybody on the way may have written it, and what follows would be taken for its rest.
+            raise ConnectionError("the server says more than who it is before TLS")
         upgraded = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
         self.connection_made(cast("asyncio.Transport", upgraded))
 
     async def enter(self, options: dict[str, Any]) -> None:
         """Say who we are; returns when the server has let us in."""
+        self.message = self._received
         self._write(connect(options))
         await self.confirm()
 
@@ -174,7 +182,10 @@ class NatsConnection(asyncio.Protocol):
         self._can_write.set()
         self._flush()
 
-    # What the server says; `message` is what was given at the start.
+    # What the server says; `message` is what was given at the start, once that may be told.
+
+    def _refuse(self, _sid: bytes, _data: bytes) -> None:
+        raise MalformedPayload("a message before it has let us in")
 
     def info(self, info: ServerInfo) -> None:
         self.facts = info

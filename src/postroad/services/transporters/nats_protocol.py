@@ -64,6 +64,11 @@ class NatsParser:
         self._waiting_bytes = 0
         self._needed_bytes = 0
 
+    @property
+    def is_within_word(self) -> bool:
+        """Whether something has begun that is not whole."""
+        return bool(self._waiting)
+
     def feed(self, data: bytes) -> None:
         """Take what came; raises MalformedPayload if it is not what a server says."""
         if self._waiting:
