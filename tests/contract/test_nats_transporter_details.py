@@ -289,7 +289,7 @@ async def test_nothing_is_heard_that_was_said_before_tls(
         await reader.read()
 
     async with posing(say) as url:
-        with pytest.raises(OSError, match="before TLS|let us in"):
+        with pytest.raises(OSError, match=r"before TLS|let us in"):
             await join(nodes, url, tls=files.context(), connect_timeout_s=2.0)
 
 
