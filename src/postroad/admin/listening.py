@@ -1,0 +1,42 @@
+"""Takes the address of the admin API, before anything is served there."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from postroad.core import Address
+from postroad.core.errors import ConfigError
+
+
+class AddressTaken(ConfigError):
+    """Another process listens there."""
+
+
+def take_address(bind: Address) -> socket.socket:
+    """A socket that has an address, and does not listen yet: nobody else gets it meanwhile.
+
+    Raises:
+        AddressTaken: somebody has it.
+        ConfigError: it is none of this machine, or needs more rights.
+    """
+    try:
+        found = socket.getaddrinfo(
+            bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"admin.bind {str(bind)!r} cannot be used: {error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        refusal = AddressTaken if error.errno == errno.EADDRINUSE else ConfigError
+        raise refusal(
+            f"admin.bind {str(bind)!r} cannot be used: {error.strerror}; "
+            "stop whoever has the port, or choose another: port 0 is any that is free"
+        ) from None
+    return listener
