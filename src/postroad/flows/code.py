@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from typing import Any
 
 from postroad.core.errors import UsageError
@@ -15,6 +16,8 @@ from .asks import Answer, Ask, Fork, Outcome
 from .errors import Nondeterminism
 from .records import Position
 
+# Code that wants to wait on its way out is told as often as this that nobody is there.
+_CLOSED_AT_MOST = 16
 _EXCLUSIVE = (
     "inside a transaction only its own statements can be waited for: others wait for its end"
 )
@@ -25,6 +28,7 @@ class Branch:
 
     __slots__ = (
         "asked",
+        "context",
         "coroutine",
         "index",
         "join",
@@ -39,10 +43,13 @@ class Branch:
         coroutine: Coroutine[Any, Any, Any],
         position: Position,
         scope: object | None,
+        context: Context,
         join: Join | None = None,
         index: int = 0,
     ) -> None:
         self.coroutine = coroutine
+        # Its own from its beginning to its end: what it sets holds until then, and for nobody else.
+        self.context = context
         self.position = position
         self.scope = scope
         # Whom to tell when it has ended, and as which one.
@@ -105,7 +112,7 @@ class Code:
         answer: Answer,
         withdraw: Callable[[Ask], None],
     ) -> None:
-        self.root = Branch(coroutine, (), scope)
+        self.root = Branch(coroutine, (), scope, copy_context())
         self.current = self.root
         self.waiting: dict[Position, Branch] = {}
         # What came of it all.
@@ -135,15 +142,15 @@ class Code:
 
     def _advance(self, branch: Branch, outcome: Outcome | None) -> None:
         """Run one branch until it waits."""
-        coroutine = branch.coroutine
+        coroutine, run = branch.coroutine, branch.context.run
         self.current = branch
         branch.asked = None
         while outcome is not None:
             try:
                 if outcome.error is None:
-                    asked = coroutine.send(outcome.value)
+                    asked = run(coroutine.send, outcome.value)
                 else:
-                    asked = coroutine.throw(outcome.error)
+                    asked = run(coroutine.throw, outcome.error)
             except StopIteration as stop:
                 self._on_end(branch, Outcome(stop.value))
                 return
@@ -182,7 +189,7 @@ class Code:
         for index, coroutine in enumerate(fork.coroutines):
             # A subflow is the only branch, so its position needs no number.
             place = position if fork.scope is not None else (*position, index)
-            child = Branch(coroutine, place, scope, join, index)
+            child = Branch(coroutine, place, scope, branch.context.copy(), join, index)
             join.branches.append(child)
             self._ready.append((child, Outcome()))
         return None
@@ -202,40 +209,45 @@ class Code:
 
     def _drop(self, branch: Branch) -> None:
         """End a branch that nobody waits for."""
-        if branch.steps < 0:
-            return
-        branch.steps = -1
-        asked = branch.asked
-        if isinstance(asked, Join):
-            for child in asked.branches:
-                self._drop(child)
-        elif asked is not None:
-            del self.waiting[asked.position]
-            self._withdraw(asked)
-        close_quietly(branch.coroutine)
+        for each in _innermost_first(branch):
+            each.steps = -1
+            if isinstance(each.asked, Ask):
+                del self.waiting[each.asked.position]
+                self._withdraw(each.asked)
+            each.context.run(close_quietly, each.coroutine)
 
     def close(self) -> None:
         """Put the code away; it may go on later, from the beginning."""
         self._ready.clear()
         self.waiting.clear()
-        _close_all(self.root)
+        for branch in _innermost_first(self.root):
+            branch.steps = -1
+            branch.context.run(close_quietly, branch.coroutine)
 
 
-def _close_all(branch: Branch) -> None:
-    if isinstance(branch.asked, Join):
-        for child in branch.asked.branches:
-            _close_all(child)
-    branch.steps = -1
-    close_quietly(branch.coroutine)
+def _innermost_first(branch: Branch) -> list[Branch]:
+    """A branch and all that it waits for, as far as they have not ended."""
+    found: list[Branch] = []
+    left = [branch]
+    while left:
+        each = left.pop()
+        if each.steps >= 0:
+            found.append(each)
+            if isinstance(each.asked, Join):
+                left += each.asked.branches
+    return found[::-1]
 
 
 def close_quietly(coroutine: Coroutine[Any, Any, Any]) -> None:
     """End a coroutine; what it does on its way out does not matter."""
-    try:
-        coroutine.close()
-    except BaseException as error:
-        # It wanted to wait for something, or raised: nobody is there to care.
-        del error
+    for _ in range(_CLOSED_AT_MOST):
+        try:
+            coroutine.close()
+        except BaseException as error:
+            # It wanted to wait for something, or raised: nobody is there to care.
+            del error
+        else:
+            return
 
 
 def _explain(asked: object) -> str:

@@ -28,6 +28,7 @@ class FlowCommit(Unit):
         runs: functions to run when it is durable.
         is_duplicate: whether it was found to be the beginning of a flow that exists.
         is_counted: whether the flow is one of those that run, once it is durable.
+        is_settled: whether it is durable, or will never be.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class FlowCommit(Unit):
         "head",
         "is_counted",
         "is_duplicate",
+        "is_settled",
         "runs",
         "transition",
     )
@@ -84,6 +86,7 @@ class FlowCommit(Unit):
         self.runs: list[Ask] = transition.runs
         self.is_duplicate = False
         self.is_counted = False
+        self.is_settled = False
         if transition.is_over:
             transition.forgets_mail = has_kept
 
@@ -130,6 +133,7 @@ class FlowCommit(Unit):
             tables.delete_mail(database, transition.takes)
 
     def settle(self, error: Exception | None) -> None:
+        self.is_settled = True
         for unit in self.earlier:
             unit.settle(error)
         for handling in self._handlings:

@@ -97,6 +97,10 @@ class Definition(Generic[P, R_co]):
             raise ConfigError(
                 f"a flow cannot be called {self.name!r}: 1 to 200 characters that can be printed"
             )
+        if self.app and not is_name(self.app):
+            raise ConfigError(
+                f"app={self.app!r} of flow {self.name!r}: 1 to 200 characters that can be printed"
+            )
         if self.version < 1:
             raise ConfigError(f"version={self.version} of flow {self.name!r} must be 1 or more")
         if self.concurrency is not None and self.concurrency < 1:
@@ -167,6 +171,11 @@ class Definition(Generic[P, R_co]):
 
     def arguments_schema(self) -> dict[str, Any] | None:
         """JSON Schema of what it is begun with, by name; None if that has no such form."""
+        wanted = self.arguments_type()
+        return None if wanted is None else json_schema(wanted)
+
+    def arguments_type(self) -> type[msgspec.Struct] | None:
+        """What it is begun with, by name; None if that has no such form."""
         parameters = [*self._signature.parameters.values()][1:]
         if self.responds_to is not None or any(it.kind in _SEVERAL for it in parameters):
             return None
@@ -177,7 +186,7 @@ class Definition(Generic[P, R_co]):
             else (it.name, types.get(it.name, Any), it.default)
             for it in parameters
         ]
-        return json_schema(msgspec.defstruct("Arguments", fields, kw_only=True))
+        return msgspec.defstruct("Arguments", fields, kw_only=True)
 
     @property
     def result_type(self) -> Any:

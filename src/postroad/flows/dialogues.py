@@ -114,6 +114,15 @@ class Dialogues:
         end.scope = scope
         return end
 
+    def check_own(self, ask: ask_for.SessionAsk) -> None:
+        """Raise UsageError if it is about a session that another flow has."""
+        for end in ask.ends:
+            if self.sessions.get(end.number) is not end:
+                raise UsageError(
+                    f"the session with {end.peer} belongs to another flow, or to another run of "
+                    "this one: a flow uses sessions that its own code has opened"
+                )
+
     # Hearing.
 
     def hear(self, event: Heard, transition: Transition) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import itertools
 import logging
 import random
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -55,6 +54,7 @@ from .machine import Machine
 from .requests import Statement
 from .resident import Resident, Wish, fail, heed, resolve
 from .results import Results
+from .seclusion import run_code
 from .slots import ACTIVE
 from .stepping import Stepping
 from .writing import Writing
@@ -70,8 +70,6 @@ COUNTED = faults.declare("flows.recovery.counted")
 _WAKE_AGAIN_S = 600.0
 _BROKEN_FIRST_S = 0.05
 _BROKEN_MAX_S = 5.0
-# Code that runs longer than this at a time is complained about.
-_SLOW_S = 1.0
 _PIN_AGAIN_S = 0.001
 _EVICTED_AT_ONCE = 16
 
@@ -186,10 +184,8 @@ class Engine:
         """Take up an event, with the transaction of the step that it is the end of."""
         machine = resident.machine
         assert machine is not None
-        # Not the time on the wall: others may have had the processor meanwhile.
-        began = time.thread_time()
         try:
-            transition = self.stepping.context.copy().run(machine.handle, event, now_ms())
+            transition = run_code(machine, event, self.stepping.context)
         except UsageError as error:
             # What an operator wants cannot happen to it now.
             self.admission.release(resident.id)
@@ -200,8 +196,6 @@ class Engine:
             self._refuse([(event, done)], error)
             self.lose(resident, error)
             return
-        if time.thread_time() - began > _SLOW_S:
-            self._complain(machine)
         if isinstance(event, StepDone | StepRaised):
             self.stepping.forget(resident.id, event.position)
         HANDLED.reach(flow=resident.id, event=event)
@@ -232,13 +226,6 @@ class Engine:
         resident.lane.is_broken = True
         if not resident.pending:
             self._on_lost(resident, error)
-
-    def _complain(self, machine: Machine) -> None:
-        logger.warning(
-            "flow %s of %s kept this node waiting for more than %g s: do what takes long inside "
-            "flow.step",
-            show_id(machine.head.id), machine.head.name, _SLOW_S,
-        )  # fmt: skip
 
     def _refuse(self, wishes: Sequence[Wish], error: Exception) -> None:
         """Events are not taken up after all."""
@@ -471,7 +458,9 @@ class Engine:
             return head
         waiter = self.results.expect(id)
         try:
-            if id not in self.residents:
+            resident = self.residents.get(id)
+            if resident is None or resident.machine is None:
+                # One that is just being read may have ended long ago.
                 head = await self.store.read(tables.read_head, id)
                 if head is None or head.is_over:
                     return head

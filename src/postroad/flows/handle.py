@@ -50,9 +50,8 @@ class Session:
 
     async def send(self, value: Any) -> None:
         """Send something; returns at once, and it arrives once."""
-        payload = self._flow._encode(value, self.peer)
+        await ask_for.Send([self._end], (value,), [self._flow._encode(value, self.peer)])
         self._is_begun = True
-        await ask_for.Send([self._end], (value,), [payload])
 
     async def _begin(self) -> None:
         """Have the other end begin, if nothing was sent to it."""
@@ -135,19 +134,13 @@ class Flow:
         """Send something in several sessions at once."""
         ends = [it._end for it in values_by_session]
         payloads = [self._encode(value, it.peer) for it, value in values_by_session.items()]
-        for session in values_by_session:
-            session._is_begun = True
         if ends:
             await ask_for.Send(ends, (*values_by_session.values(),), payloads)
+        for session in values_by_session:
+            session._is_begun = True
 
     def _encode(self, value: Any, peer: str) -> bytes:
-        payload = values.encode(value, f"what is sent to {peer}")
-        if len(payload) > self._machine.payload_max:
-            raise UsageError(
-                f"what is sent to {peer} takes {len(payload)} bytes, and "
-                f"{self._machine.payload_max} is the most that fits into a message"
-            )
-        return payload
+        return values.encode(value, f"what is sent to {peer}")
 
     async def receive_all(
         self, sessions: Iterable[Session], type: type[T], timeout: float | None = None

@@ -232,6 +232,8 @@ class Machine:
 
     def answer(self, ask: Ask) -> Outcome | None:
         """Answer what the code asks for; None if it must wait."""
+        if isinstance(ask, ask_for.SessionAsk):
+            self.dialogues.check_own(ask)
         if not ask.is_immediate:
             self._fresh.append(ask.position)
             return None
@@ -250,6 +252,7 @@ class Machine:
             return NOTHING
         try:
             if isinstance(ask, ask_for.SessionAsk):
+                ask.check_size(self.payload_max)
                 self.dialogues.perform(ask, self._transition)
         except (FlowError, UsageError) as error:
             self._record(ask, failure=values.describe_error(error))

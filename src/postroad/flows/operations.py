@@ -12,13 +12,13 @@ import msgspec
 from postroad.core.errors import ConfigError, UsageError
 from postroad.durable.store.ledger import Ledger
 
-from . import tables, values
+from . import tables, values, waiting
 from .alarm import now_ms
 from .config import FlowsConfig
 from .engine import Engine
 from .errors import NoSuchFlow
 from .events import Event, Killed, Paused, Resumed, Retried, Signalled
-from .head import Head, is_id, parse_id, show_id
+from .head import Forked, Head, is_id, parse_id, show_id
 from .life import Status
 from .messages import is_name
 from .records import Kind, Record
@@ -35,6 +35,7 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     status: Status
     started_at: float
+    """When it was begun, or forked."""
     ended_at: float | None
     client_id: str | None
     peer: str | None
@@ -47,6 +48,14 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True):
     error_id: str | None
     detail: str | None
     """Where the error happened."""
+    forked_from: str | None
+    """The flow whose steps it began with."""
+    forked_step: int | None
+    """The first step that is its own."""
+    result: Any = None
+    """What it returned, if it has; only where one flow is shown."""
+    waits_for: list[str] = []
+    """What its code waits for, as `signal arrived`; likewise, and only while the node runs it."""
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +74,13 @@ def view(head: Head) -> FlowView:
     """A flow, as people see it."""
     trouble = head.trouble
     failure = None if trouble is None else trouble.failure
+    forked = head.forked or None
     return FlowView(
         id=show_id(head.id),
         name=head.name,
         version=head.version,
         status=head.status,
-        started_at=head.started_ms / 1000,
+        started_at=(head.started_ms if forked is None else forked.at_ms) / 1000,
         ended_at=None if head.ended_ms is None else head.ended_ms / 1000,
         client_id=head.client_id,
         peer=None if head.origin is None else head.origin.peer,
@@ -81,6 +91,8 @@ def view(head: Head) -> FlowView:
         error=None if failure is None else f"{failure.kind.rpartition(':')[2]}: {failure.text}",
         error_id=None if trouble is None else trouble.error_id,
         detail=None if trouble is None else trouble.detail,
+        forked_from=None if forked is None else show_id(forked.flow),
+        forked_step=None if forked is None else forked.step,
     )
 
 
@@ -107,6 +119,7 @@ def _readable(encoded: bytes | None) -> Any:
         return encoded
 
 
+_Texts: TypeAlias = list[str]
 _Views: TypeAlias = list[FlowView]
 _Steps: TypeAlias = list[StepView]
 _Records: TypeAlias = list[Record]
@@ -123,12 +136,11 @@ class FlowOperations(ABC):
         """What runs them; only while running."""
 
     async def head_of(self, id: str) -> Head:
-        """What is known of a flow; raises NoSuchFlow if there is none."""
-        number = _parse(id)
-        resident = self.engine.residents.get(number)
-        if resident is not None and resident.machine is not None:
-            return resident.machine.head
-        head = await self.engine.store.read(tables.read_head, number)
+        """What is in the store of a flow; raises NoSuchFlow if there is none.
+
+        What is in memory of it is ahead of that, and could still be undone.
+        """
+        head = await self.engine.store.read(tables.read_head, _parse(id))
         if head is None:
             raise NoSuchFlow(f"no flow {id} is known here")
         return head
@@ -172,7 +184,16 @@ class FlowOperations(ABC):
 
     async def show(self, id: str) -> FlowView:
         """One flow."""
-        return view(await self.head_of(id))
+        head = await self.head_of(id)
+        result, waits_for = _readable(head.result), self._waits_for(head)
+        return msgspec.structs.replace(view(head), result=result, waits_for=waits_for)
+
+    def _waits_for(self, head: Head) -> _Texts:
+        resident = self.engine.residents.get(head.id)
+        machine = None if resident is None else resident.machine
+        if machine is None or machine.code is None or head.status is not Status.RUNNING:
+            return []
+        return [f"{it.kind} {it.name}".rstrip() for it in waiting.asked_by(machine.code)]
 
     async def history(self, id: str) -> _Steps:
         """The steps of a flow, in the order they were done."""
@@ -182,27 +203,33 @@ class FlowOperations(ABC):
 
     async def query(self, id: str, name: str) -> Any:
         """Ask the code of a flow something; it answers with what `flow.answer` was given."""
-        head = await self.head_of(id)
-        if head.status is not Status.RUNNING:
-            raise UsageError(f"flow {id} is {head.status}: only one that runs answers")
-        resident = await self.engine.pin(head.id)
-        try:
-            answers = {} if resident.flow is None else resident.flow.answers
-            if name not in answers:
-                known = ", ".join(sorted(answers)) or "none"
-                raise UsageError(f"flow {id} answers no query {name!r}; it answers: {known}")
-            return answers[name]()
-        finally:
-            self.engine.unpin(resident)
+        while True:
+            head = await self.head_of(id)
+            if head.status is not Status.RUNNING:
+                raise UsageError(f"flow {id} is {head.status}: only one that runs answers")
+            resident = await self.engine.pin(head.id)
+            try:
+                answers = {} if resident.flow is None else resident.flow.answers
+                if name not in answers:
+                    known = ", ".join(sorted(answers)) or "none"
+                    raise UsageError(f"flow {id} answers no query {name!r}; it answers: {known}")
+                answer = answers[name]()
+                # Code runs ahead of the disk, and what it says may not have happened after all.
+                if await resident.is_durable():
+                    return answer
+            finally:
+                self.engine.unpin(resident)
 
     # Changing.
 
     async def _tell(self, id: str, event: Event) -> None:
-        head = await self.head_of(id)
-        if head.is_over:
-            raise UsageError(f"flow {id} has ended: it is {head.status}")
+        number = _parse(id)
+        if number not in self.engine.residents:
+            head = await self.head_of(id)
+            if head.is_over:
+                raise UsageError(f"flow {id} has ended: it is {head.status}")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.engine.tell(head.id, event, done)
+        self.engine.tell(number, event, done)
         await done
 
     async def signal(self, id: str, name: str, value: Any = None) -> None:
@@ -237,10 +264,10 @@ class FlowOperations(ABC):
         Everything before that step counts as done. What comes after may not depend on a session
         that was opened before: two flows cannot have one.
         """
-        head = await self.head_of(id)
+        number = (await self.head_of(id)).id
+        head, records = await self.engine.store.read(tables.read_run, number)
         if head.origin is not None:
             raise UsageError(f"flow {id} responds to another one, which knows only this one")
-        records = await self.engine.store.read(tables.read_steps, head.id)
         if not 0 <= step <= len(records):
             raise UsageError(f"flow {id} has steps 0 to {len(records) - 1}: there is no {step}")
         kept = records[:step]
@@ -265,6 +292,7 @@ class FlowOperations(ABC):
             attempts=0,
             recoveries=0,
             deadline_ms=None,
+            forked=Forked(head.id, len(records), now_ms()),
         )
 
         def write(ledger: Ledger) -> None:

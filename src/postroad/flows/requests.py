@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from postroad.core.errors import UsageError
 from postroad.durable.config import Retry
 
 from . import values
@@ -31,6 +32,9 @@ class SessionAsk(Ask):
     def sessions(self) -> tuple[int, ...]:
         return tuple([end.number for end in self.ends])
 
+    def check_size(self, payload_max: int) -> None:
+        """Raise UsageError if something does not fit into a message of that size."""
+
 
 class Open(SessionAsk):
     """Have the other end begin, before it is sent anything."""
@@ -52,6 +56,14 @@ class Send(SessionAsk):
     ) -> None:
         super().__init__(ends, values.digest_arguments(sent, {}))
         self.payloads = payloads
+
+    def check_size(self, payload_max: int) -> None:
+        for end, payload in zip(self.ends, self.payloads, strict=True):
+            if len(payload) > payload_max:
+                raise UsageError(
+                    f"what is sent to {end.peer} takes {len(payload)} bytes, and {payload_max} is "
+                    "the most that fits into a message"
+                )
 
 
 class Close(SessionAsk):
@@ -137,6 +149,7 @@ class Step(Ask):
 
     __slots__ = ("args", "function", "kwargs", "retry", "timeout_s", "type")
     kind = Kind.STEP
+    is_work = True
 
     def __init__(
         self,
@@ -166,6 +179,7 @@ class Statement(Ask):
 
     __slots__ = ("args", "kwargs", "method", "transaction")
     kind = Kind.STATEMENT
+    is_work = True
 
     def __init__(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first = args[0]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .steps import StepTransaction
 
+_LOOK_S = 0.001
+
 Wish = tuple[Event, asyncio.Future[None] | None]
 """An event, with whoever wants to know when what follows from it is durable."""
 
@@ -127,6 +129,13 @@ class Resident:
         except asyncio.CancelledError:
             self.pins -= 1
             raise
+
+    async def is_durable(self) -> bool:
+        """Wait for what it did so far to be durable; whether it is, or was undone."""
+        newest = self.newest
+        while newest is not None and not newest.is_settled:  # noqa: ASYNC110  # It is a moment.
+            await asyncio.sleep(_LOOK_S)
+        return not self.lane.is_broken
 
     def on_read(self) -> None:
         """It was read, or will not be."""

@@ -248,6 +248,17 @@ def read_flow(database: Database, flow: int) -> StoredFlow | None:
         return StoredFlow(head, problem=FlowMismatch(text))
 
 
+def read_run(database: Database, flow: int) -> tuple[Head, list[Record]]:
+    """A flow that is there, with the steps of the same run of its code."""
+    while True:
+        head, records, after = (
+            read_head(database, flow), read_steps(database, flow), read_head(database, flow),
+        )  # fmt: skip
+        assert head is not None and after is not None
+        if head.run == after.run:
+            return head, records
+
+
 def find_client(database: Database, client_id: str) -> Head | None:
     return _one(
         database.execute(f"SELECT {_HEAD} FROM postroad_flows WHERE client_id = ?", (client_id,))

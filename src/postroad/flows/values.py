@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import sys
+import importlib
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -131,13 +131,21 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def _import(module: str) -> Any:
+    """A module, or None; a process that is new may not have come to where it is imported."""
+    try:
+        return importlib.import_module(module)
+    except Exception:
+        return None
+
+
 def make_error(failure: Failure) -> Exception:
     """The error that was written down.
 
     Where its class cannot be made again it is StepFailed, or FlowError if it was one.
     """
     module, _, name = failure.kind.partition(":")
-    found: Any = sys.modules.get(module)
+    found = _import(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     if failure.args is not None and isinstance(found, type) and issubclass(found, Exception):

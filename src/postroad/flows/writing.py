@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 
-from postroad.core.errors import PostroadError
+import msgspec
+
+from postroad.core.errors import ConfigError, PostroadError
 from postroad.core.tracing import AnySpan, Kind
 from postroad.durable import Mail, Transaction
 from postroad.durable.consumption import Consumption
@@ -16,14 +18,15 @@ from postroad.durable.shelf import Entry
 from .commit import FlowCommit
 from .events import Transition
 from .machine import Machine
-from .messages import QUEUE, Letter, Message, encode_letter
+from .messages import QUEUE, Failed, Letter, Message, Rejection, encode_letter
 from .resident import Resident
 from .session import SessionEnd
 from .traces import headers_of, part_of
 
-# Room for what a letter has besides what is sent.
-_LETTER_BYTES = 1_024
+# Room for what a letter has besides what is sent: names of flows and applications, mostly.
+_LETTER_BYTES = 2_048
 _MESSAGE_BYTES = 64
+_LETTER_BYTES_MIN = 4_096
 
 OnSettled = Callable[[FlowCommit, Exception | None], None]
 
@@ -40,7 +43,13 @@ class Writing:
         self._clerk = mail.clerk
         self._next_mail_id = itertools.count(1).__next__
         self.consumption: Consumption | None = None
-        self.payload_max = mail.config.message_bytes_max - _LETTER_BYTES
+        size = mail.config.message_bytes_max
+        if size < _LETTER_BYTES_MIN:
+            raise ConfigError(
+                f"message_bytes_max={size} of the mail is too little for flows: they need "
+                f"{_LETTER_BYTES_MIN}"
+            )
+        self.payload_max = size - _LETTER_BYTES
 
     def number_from(self, first: int) -> None:
         """Number what is kept from here on."""
@@ -103,7 +112,9 @@ class Writing:
         batches: list[list[Message]] = [[]]
         size = 0
         for message in messages:
-            more = len(getattr(message, "payload", None) or b"") + _MESSAGE_BYTES
+            if isinstance(message, Failed | Rejection):
+                message = _shorten(message, self.payload_max - _MESSAGE_BYTES)
+            more = _size_of(message)
             if batches[-1] and size + more > self.payload_max:
                 batches.append([])
                 size = 0
@@ -132,3 +143,21 @@ class Writing:
         if isinstance(receipt, Entry):
             assert self.consumption is not None
             self.consumption.acknowledge(receipt)
+
+
+def _size_of(message: Message) -> int:
+    """As many bytes as a message takes in a letter, besides names."""
+    if isinstance(message, Failed):
+        return len(f"{message.kind}{message.text}".encode()) + _MESSAGE_BYTES
+    if isinstance(message, Rejection):
+        return len(message.text.encode()) + _MESSAGE_BYTES
+    return len(getattr(message, "payload", None) or b"") + _MESSAGE_BYTES
+
+
+def _shorten(message: Failed | Rejection, size: int) -> Failed | Rejection:
+    """The same with as much of its text as fits into a letter."""
+    text = message.text or ""
+    while (excess := _size_of(message) - size) > 0 and text:
+        text = text.encode()[:-excess].decode(errors="ignore")
+        message = msgspec.structs.replace(message, text=text)
+    return message

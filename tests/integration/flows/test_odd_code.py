@@ -286,3 +286,55 @@ async def test_a_flow_error_that_cannot_be_made_again_is_still_one(nodes: FlowNo
         with pytest.raises(FlowError, match=f"because {text}"):
             await handle.result(10)
         assert (await alpha.flows.show(handle.id)).status is Status.FAILED
+
+
+async def test_a_session_of_another_flow_cannot_be_used(nodes: FlowNodes) -> None:
+    lent: list[Session] = []
+
+    @flow
+    async def lends(flow: Flow) -> str:
+        flow.open("alpha")
+        session = flow.open("alpha")
+        await session.send("lent")
+        lent.append(session)
+        await flow.signal("go", bool)
+        return await session.receive(str)
+
+    @responds_to(lends)
+    async def echoes(flow: Flow, session: Session) -> None:
+        await session.send(await session.receive(str))
+
+    @flow
+    async def borrows(flow: Flow) -> list[str]:
+        errors = []
+        for use in (lent[0].send("stolen"), lent[0].receive(str), lent[0].close()):
+            try:
+                await use
+            except UsageError as error:
+                errors.append(str(error))
+        return errors
+
+    alpha = await nodes.start("alpha", lends, echoes, borrows, fine)
+    handle = await alpha.begin(lends)
+    errors = await alpha.run(borrows)
+    assert len(errors) == 3
+    assert all("belongs to another flow" in it for it in errors)
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == "lent"
+    assert await alpha.run(fine) == "fine"
+
+
+@pytest.mark.parametrize("depth", [50, 1_200])
+async def test_subflows_within_subflows(nodes: FlowNodes, depth: int) -> None:
+    @flow
+    async def deep(flow: Flow, left: int) -> int:
+        if left == 0:
+            await flow.signal("go", bool)
+            return await flow.step(int, 7)
+        return await flow.call(deep, left - 1)
+
+    alpha = await nodes.start("alpha", deep)
+    handle = await alpha.begin(deep, depth)
+    await alpha.restart_flows()
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == 7

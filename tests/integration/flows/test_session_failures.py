@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import msgspec
 import pytest
 
-from postroad.core.errors import UsageError
+from postroad.core.errors import ConfigError, UsageError
 from postroad.flows import Flow, Session, Status, flow, responds_to
 from postroad.flows.errors import FlowError, FlowTimeout, PeerFailed, SessionEnded, SessionRejected
-from tests.integration.durable.mail_pairs import until_empty
+from tests.integration.durable.mail_pairs import QUICK, until_empty
 
 from .flow_nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
+
+LARGEST = QUICK.message_bytes_max - 2_048 - 5
+"""Bytes that can just be sent."""
 
 
 class NoMoney(FlowError):
@@ -294,6 +300,77 @@ async def measure_all(flow: Flow, session: Session) -> None:
 async def test_what_does_not_fit_into_one_letter_goes_in_several(nodes: FlowNodes) -> None:
     alpha, _ = await nodes.pair(send_many_large, measure_all)
     assert await alpha.run(send_many_large, "beta") == 2_000_000
+
+
+@flow
+async def send_much_and_fail(flow: Flow, peer: str, less: int, text: str) -> None:
+    await flow.open(peer).send(b"x" * (LARGEST - less))
+    raise NoMoney(text)
+
+
+@responds_to(send_much_and_fail)
+async def hear_all(flow: Flow, session: Session) -> list[object]:
+    size = len(await session.receive(bytes))
+    try:
+        await session.receive(bytes)
+    except PeerFailed as error:
+        return [size, error.kind, len(str(error))]
+    return []
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000, "\N{SNOWMAN}" * 5_000], ids=["plain", "snowmen"])
+@pytest.mark.parametrize("less", [0, 500, 1_000, 2_000, 10_000])
+async def test_a_failure_that_does_not_fit_behind_what_was_sent(
+    nodes: FlowNodes, less: int, text: str
+) -> None:
+    alpha, beta = await nodes.pair(send_much_and_fail, hear_all)
+    handle = await alpha.begin(send_much_and_fail, "beta", less, text)
+    with pytest.raises(NoMoney):
+        await alpha.result(handle.id)
+    (responder,) = await beta.until_listed("hear_all", Status.DONE)
+    size, kind, length = await beta.result(responder.id)
+    assert (size, kind) == (LARGEST - less, "NoMoney")
+    assert length > 1_900
+
+
+async def test_a_failure_that_does_not_fit_into_a_letter_is_cut(nodes: FlowNodes) -> None:
+    config = msgspec.structs.replace(QUICK, message_bytes_max=4_096)
+    definitions = (send_much_and_fail, hear_all)
+    alpha = await nodes.start("alpha", *definitions, mail_config=config)
+    beta = await nodes.start("beta", *definitions, mail_config=config)
+    text = "\N{SNOWMAN}" * 5_000
+    handle = await alpha.begin(send_much_and_fail, "beta", LARGEST - 1_000, text)
+    with pytest.raises(NoMoney):
+        await alpha.result(handle.id)
+    (responder,) = await beta.until_listed("hear_all", Status.DONE)
+    assert (await beta.result(responder.id))[:2] == [1_000, "NoMoney"]
+
+
+async def test_messages_that_are_too_small_for_flows(nodes: FlowNodes) -> None:
+    config = msgspec.structs.replace(QUICK, message_bytes_max=4_095)
+    with pytest.raises(ConfigError, match="message_bytes_max=4095 of the mail is too little"):
+        await nodes.start("alpha", send_much_and_fail, mail_config=config)
+
+
+@flow
+async def send_too_much_first(flow: Flow, peer: str) -> int:
+    session = flow.open(peer)
+    with contextlib.suppress(UsageError):
+        await session.send(b"x" * 1_048_576)
+    return await session.receive(int)
+
+
+@responds_to(send_too_much_first)
+async def speak_first(flow: Flow, session: Session) -> None:
+    await session.send(7)
+
+
+async def test_a_session_can_be_used_after_something_did_not_fit(nodes: FlowNodes) -> None:
+    alpha, _ = await nodes.pair(send_too_much_first, speak_first)
+    handle = await alpha.begin(send_too_much_first, "beta")
+    assert await alpha.result(handle.id) == 7
+    history = await alpha.flows.history(handle.id)
+    assert "takes 1048581 bytes" in str(history[0].error)
 
 
 @flow

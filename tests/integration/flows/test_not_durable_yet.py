@@ -1,0 +1,168 @@
+"""Whoever looks while something is on its way to the disk: nobody learns of what can be undone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import UsageError
+from postroad.flows import Flow, Session, Status, flow, responds_to
+from tests.integration.durable.mail_pairs import WAIT_S
+
+from .flow_nodes import FlowNode, FlowNodes
+
+pytestmark = pytest.mark.integration
+
+
+@contextmanager
+def slow_disk() -> Iterator[threading.Event]:
+    """Commits wait until the event is set; all of them do at the end."""
+    is_allowed = threading.Event()
+
+    def wait(**details: Any) -> None:
+        assert is_allowed.wait(WAIT_S)
+
+    with faults.armed("durable.commit.before", wait):
+        try:
+            yield is_allowed
+        finally:
+            is_allowed.set()
+
+
+class Watcher:
+    """Does something when a flow has taken up an event, and nothing of that is durable."""
+
+    def __init__(self, kind: str, make: Any) -> None:
+        self._kind = kind
+        self._make = make
+        self.has_begun = asyncio.Event()
+        self.task: asyncio.Task[Any] | None = None
+
+    def __call__(self, flow: int, event: object) -> None:
+        if type(event).__name__ == self._kind and self.task is None:
+            work: Coroutine[Any, Any, Any] = self._make()
+            self.task = asyncio.get_running_loop().create_task(work)
+            self.has_begun.set()
+
+
+async def while_it_is_written(node: FlowNode, id: str, make: Any) -> Any:
+    """What comes of something that is done while the signal "go" is not durable yet."""
+    loop = asyncio.get_running_loop()
+    watcher = Watcher("Signalled", make)
+    with slow_disk() as is_allowed, faults.armed("flows.event.handled", watcher):
+        signalling = loop.create_task(node.flows.signal(id, "go", True))
+        await watcher.has_begun.wait()
+        assert watcher.task is not None
+        # Time enough for whoever does not wait for the disk.
+        done, _ = await asyncio.wait((watcher.task,), timeout=0.1)
+        is_early = bool(done)
+        assert not signalling.done()
+        is_allowed.set()
+        await signalling
+        return is_early, await watcher.task
+
+
+@flow
+async def ends(flow: Flow) -> str:
+    heard: list[bool] = []
+    flow.answer("heard", lambda: list(heard))
+    heard.append(await flow.signal("go", bool))
+    flow.progress("heard")
+    await flow.sleep(0 if len(heard) > 1 else 0.01)
+    return "ended"
+
+
+@flow
+async def ends_at_once(flow: Flow) -> str:
+    await flow.signal("go", bool)
+    return "ended"
+
+
+async def test_a_flow_is_shown_as_it_is_in_the_store(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", ends_at_once)
+    handle = await alpha.begin(ends_at_once)
+    is_early, view = await while_it_is_written(
+        alpha, handle.id, lambda: alpha.flows.show(handle.id)
+    )
+    assert not is_early or view.status is Status.RUNNING
+    assert await alpha.result(handle.id) == "ended"
+    assert (await alpha.flows.show(handle.id)).status is Status.DONE
+
+
+async def test_a_query_is_answered_when_the_answer_is_durable(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", ends)
+    handle = await alpha.begin(ends)
+    is_early, heard = await while_it_is_written(
+        alpha, handle.id, lambda: alpha.flows.query(handle.id, "heard")
+    )
+    assert heard == ([] if is_early else [True])
+    assert await alpha.result(handle.id) == "ended"
+
+
+async def test_a_flow_that_is_about_to_end_cannot_be_killed(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", ends_at_once)
+    handle = await alpha.begin(ends_at_once)
+
+    async def kill() -> str:
+        try:
+            await alpha.flows.kill(handle.id)
+        except UsageError as error:
+            return str(error)
+        return "killed"
+
+    is_early, text = await while_it_is_written(alpha, handle.id, kill)
+    assert not is_early
+    assert text == f"flow {handle.id} is done"
+    assert await alpha.result(handle.id) == "ended"
+
+
+async def test_a_fork_of_a_flow_that_is_about_to_begin_anew(nodes: FlowNodes) -> None:
+    @flow
+    async def counts(flow: Flow, number: int) -> int:
+        await flow.step(str, number)
+        await flow.signal("go", bool)
+        if number < 2:
+            flow.continue_as_new(number + 1)
+        return number
+
+    alpha = await nodes.start("alpha", counts)
+    handle = await alpha.begin(counts, 1)
+    await alpha.until_steps(handle.id, 1)
+    _, copy = await while_it_is_written(alpha, handle.id, lambda: alpha.flows.fork(handle.id, 1))
+    for id in (copy, copy, handle.id):
+        await alpha.flows.signal(id, "go", True)
+    assert await alpha.result(copy) == 2
+    assert await alpha.result(handle.id) == 2
+
+
+async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNodes) -> None:
+    @flow
+    async def shouts(flow: Flow) -> str:
+        await flow.open("beta").send("hey")
+        return "shouted"
+
+    @responds_to(shouts)
+    async def listens(flow: Flow, session: Session) -> None:
+        await session.receive(str)
+
+    alpha, beta = await nodes.pair(shouts, listens)
+    await beta.flows.drain()
+    handle = await alpha.begin(shouts)
+    assert await alpha.result(handle.id) == "shouted"
+    await beta.until_listed("listens", Status.HELD)
+    await alpha.restart_flows()
+    again = await alpha.flows.handle(handle.id)
+    asked: asyncio.Future[asyncio.Task[str]] = asyncio.get_running_loop().create_future()
+
+    def on_letter(peer: str) -> None:
+        asked.set_result(asyncio.get_running_loop().create_task(again.result(WAIT_S)))
+
+    with faults.armed("flows.letter.taken", on_letter):
+        await beta.flows.undrain()
+        assert await (await asked) == "shouted"

@@ -1,0 +1,231 @@
+"""What code has besides its variables is its own, and the same whenever it is run."""
+
+from __future__ import annotations
+
+import asyncio
+import decimal
+import gc
+import sys
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from pathlib import Path
+
+import pytest
+
+from postroad.flows import Flow, Session, Status, flow, responds_to
+
+from .flow_nodes import FlowNodes
+
+pytestmark = pytest.mark.integration
+
+SHOWN: ContextVar[int] = ContextVar("shown", default=0)
+
+
+@flow
+async def ask(flow: Flow) -> str:
+    return await flow.open("alpha").send_and_receive("?", str)
+
+
+@responds_to(ask)
+async def answer(flow: Flow, session: Session) -> None:
+    await session.send(await session.receive(str))
+
+
+# Variables of a context.
+
+
+async def test_what_code_sets_in_its_context_stays(nodes: FlowNodes) -> None:
+    @flow
+    async def sets(flow: Flow) -> list[int]:
+        token = SHOWN.set(5)
+        try:
+            await flow.step(str, 1)
+            after_step = SHOWN.get()
+            await flow.signal("go", bool)
+            after_signal = SHOWN.get()
+        finally:
+            SHOWN.reset(token)
+        return [after_step, after_signal, SHOWN.get()]
+
+    alpha = await nodes.start("alpha", sets)
+    handle = await alpha.begin(sets)
+    await alpha.until_steps(handle.id, 1)
+    await alpha.flows.signal(handle.id, "go", True)
+    assert await alpha.result(handle.id) == [5, 5, 0]
+    assert SHOWN.get() == 0
+
+
+async def test_sums_of_money_are_rounded_alike(nodes: FlowNodes) -> None:
+    @flow
+    async def divides(flow: Flow) -> str:
+        with decimal.localcontext() as context:
+            context.prec = 4
+            one = await flow.step(int, 1)
+            return str(decimal.Decimal(one) / 3)
+
+    alpha = await nodes.start("alpha", divides)
+    assert await alpha.run(divides) == "0.3333"
+
+
+async def test_each_branch_has_a_context_of_its_own(nodes: FlowNodes) -> None:
+    @flow
+    async def forks(flow: Flow) -> list[int]:
+        async def branch(number: int) -> int:
+            SHOWN.set(SHOWN.get() + number)
+            await flow.step(str, number)
+            return SHOWN.get()
+
+        SHOWN.set(10)
+        return [*await flow.gather(branch(1), branch(2)), SHOWN.get()]
+
+    alpha = await nodes.start("alpha", forks)
+    assert await alpha.run(forks) == [11, 12, 10]
+
+
+# The task that happens to run the code.
+
+
+async def test_a_timeout_of_the_event_loop_hits_nobody(nodes: FlowNodes) -> None:
+    async def wait_hidden(flow: Flow) -> None:
+        async with asyncio.timeout(0.01):
+            await flow.signal("go", bool)
+
+    @flow
+    async def begins(flow: Flow) -> str:
+        return await flow.open("alpha").send_and_receive("?", str)
+
+    @responds_to(begins)
+    async def hastens(flow: Flow, session: Session) -> None:
+        await session.receive(str)
+        try:
+            await wait_hidden(flow)
+        except RuntimeError as error:
+            await session.send(str(error))
+
+    @flow
+    async def hastens_too(flow: Flow) -> None:
+        await wait_hidden(flow)
+
+    alpha = await nodes.start("alpha", begins, hastens, hastens_too, ask, answer)
+    assert "inside a task" in await alpha.run(begins)
+    handle = await alpha.begin(hastens_too)
+    await alpha.until(handle.id, Status.PARKED)
+    # Longer than any of the timeouts.
+    await asyncio.sleep(0.05)
+    assert await alpha.run(ask) == "?"
+
+
+# Generators that code gives up.
+
+
+async def test_a_generator_that_is_left_is_closed_then_and_there(
+    nodes: FlowNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    @flow
+    async def leaves(flow: Flow) -> list[object]:
+        seen: list[object] = []
+
+        async def numbers() -> AsyncIterator[int]:
+            try:
+                for number in range(3):
+                    await flow.signal("next", bool)
+                    yield number
+            finally:
+                seen.append("closed")
+
+        async for number in numbers():
+            seen.append(number)
+            if number == 1:
+                break
+        seen.append("after")
+        await flow.signal("next", bool)
+        return seen
+
+    alpha = await nodes.start("alpha", leaves)
+    handle = await alpha.begin(leaves)
+    for _ in range(3):
+        await alpha.restart_flows()
+        gc.collect()
+        await alpha.flows.signal(handle.id, "next", True)
+    assert await alpha.result(handle.id) == [0, 1, "closed", "after"]
+    await asyncio.sleep(0)
+    assert [it.message for it in caplog.records if it.levelname == "ERROR"] == []
+
+
+async def test_a_generator_that_wants_to_wait_when_it_is_put_away(
+    nodes: FlowNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    @flow
+    async def counts(flow: Flow) -> list[int]:
+        async def numbers() -> AsyncIterator[int]:
+            try:
+                for number in range(2):
+                    yield await flow.step(int, number)
+                    await flow.signal("next", bool)
+            finally:
+                await flow.step(str, "first")
+                await flow.step(str, "second")
+
+        return [number async for number in numbers()]
+
+    alpha = await nodes.start("alpha", counts)
+    handle = await alpha.begin(counts)
+    for _ in range(2):
+        await alpha.restart_flows()
+        gc.collect()
+        await alpha.flows.signal(handle.id, "next", True)
+    assert await alpha.result(handle.id) == [0, 1]
+    assert len(await alpha.flows.history(handle.id)) == 6
+    await asyncio.sleep(0)
+    assert [it.message for it in caplog.records if it.levelname == "ERROR"] == []
+
+
+async def test_code_that_wants_to_wait_often_when_it_is_put_away(nodes: FlowNodes) -> None:
+    @flow
+    async def lingers(flow: Flow) -> str:
+        try:
+            return await flow.signal("go", str)
+        finally:
+            for number in range(3):
+                await flow.step(str, number)
+
+    alpha = await nodes.start("alpha", lingers)
+    handle = await alpha.begin(lingers)
+    await alpha.restart_flows()
+    gc.collect()
+    await alpha.flows.signal(handle.id, "go", "gone")
+    assert await alpha.result(handle.id) == "gone"
+    assert len(await alpha.flows.history(handle.id)) == 4
+
+
+# Modules.
+
+
+async def test_an_error_of_a_module_that_a_new_process_has_not_imported(
+    nodes: FlowNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_errors.py").write_text("class Late(Exception):\n    '''Comes late.'''\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def fail() -> None:
+        import late_errors  # type: ignore[import-not-found]
+
+        raise late_errors.Late("too late")
+
+    @flow
+    async def fails(flow: Flow) -> str:
+        try:
+            await flow.step(fail)
+        except Exception as error:
+            await flow.step(str, str(error))
+            return await flow.signal("go", str)
+        return "never"
+
+    alpha = await nodes.start("alpha", fails)
+    handle = await alpha.begin(fails)
+    await alpha.until_steps(handle.id, 2)
+    await alpha.stop_flows()
+    del sys.modules["late_errors"]
+    await alpha.start_flows()
+    await alpha.flows.signal(handle.id, "go", "gone on")
+    assert await alpha.result(handle.id) == "gone on"
