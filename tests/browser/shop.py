@@ -109,6 +109,12 @@ async def drown(message: Message, tx: Transaction) -> None:
     raise RuntimeError(f"no room for {message.body.decode()}")
 
 
+@consumes("stubborn", retry=Retry(first_s=3600, max_s=3600))
+async def insist(message: Message, tx: Transaction) -> None:
+    """Fails, and tries again much later."""
+    raise RuntimeError(f"not today: {message.body.decode()}")
+
+
 @consumes("receipts")
 async def file(message: Message, tx: Transaction) -> None:
     """Always works."""

@@ -1,12 +1,13 @@
 """Every page, drawn from what a real node says."""
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
 
 from tests.browser.shop import MARKUP
-from tests.browser.stage import RunningNode
+from tests.browser.stage import RunningNode, running_node
 from tests.browser.watcher import WAIT_MS, Dashboard
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
@@ -189,3 +190,46 @@ async def test_a_trace_shows_where_time_went(dashboard: Dashboard, alpha: Runnin
 
 def order(item: str) -> dict[str, object]:
     return {"item": item, "count": 1}
+
+
+async def test_a_message_tells_what_keeps_it(dashboard: Dashboard, alpha: RunningNode) -> None:
+    for body in ("the first", "the second"):
+        await alpha.call("queue.post", queue="stubborn", body=body, key="same")
+    await dashboard.enter("/queues/stubborn")
+    row = dashboard.row("the first")
+    await expect(row).to_contain_text("failed once", timeout=WAIT_MS)
+    await expect(row).to_contain_text("RuntimeError: not today: the first")
+    await expect(row).to_contain_text(re.compile(r"next in (1 h|[3-6]\d min)"))
+    await expect(dashboard.row("the second")).to_contain_text("waits for an earlier one of its key")
+    await alpha.call("queue.purge", queue="stubborn")
+
+
+async def test_a_flow_tells_what_it_waits_for_what_came_of_it_and_whence_it_is(
+    dashboard: Dashboard, alpha: RunningNode
+) -> None:
+    id = await alpha.begin("approve", order=order("boat"))
+    await dashboard.enter(f"/flows/{id}")
+    await dashboard.expect_text(".facts", "signal approved")
+    await alpha.call("flow.signal", id=id, name="approved", value="aye")
+    await dashboard.expect_text("section[aria-label=Result]", "aye")
+    forked = await alpha.call("flow.fork", id=id, step=2)
+    await dashboard.go(f"/flows/{forked['id']}")
+    await dashboard.expect_text(".facts", "at step #2")
+    await dashboard.page.locator(".facts a", has_text=id).click()
+    await dashboard.expect_text("h1", "Flow")
+    assert dashboard.page.url.endswith(id)
+
+
+async def test_a_node_without_a_program_says_how_to_get_one_and_a_broken_job_says_why(
+    dashboard: Dashboard, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.toml").write_text('name = "broken"\nworkflow = "none"\n')
+    settings = {"node.cluster": "idle", "node.app": "", "pipeline.jobs": "broken.toml"}
+    async with running_node("idle", tmp_path, settings) as idle:
+        dashboard.url = idle.url
+        await dashboard.enter()
+        await dashboard.expect_text(".empty", "This node runs no program yet.")
+        await dashboard.go("/pipelines")
+        await expect(dashboard.row("broken")).to_contain_text("workflow", timeout=WAIT_MS)
+        await dashboard.row("broken").locator("a").click()
+        await dashboard.expect_text(".notice.failing", "workflow")

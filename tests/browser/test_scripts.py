@@ -1,8 +1,11 @@
 """The files of the dashboard: short, offline, no markup made of data, a button for every change."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from postroad.admin.operations import OPERATIONS
@@ -47,6 +50,40 @@ def test_every_change_has_a_button_on_its_page(name: str) -> None:
 def test_every_button_is_pressed_by_a_test(name: str) -> None:
     tests = [it.read_text() for it in Path(__file__).parent.glob("test_*.py")]
     assert any(f'.press("{name}"' in text for text in tests), f"nobody presses {name}"
+
+
+# What operators are told by other means.
+UNSEEN = {
+    "GraphView.mermaid": "the graph is drawn",
+    "EmitView.is_durable": "they have just said so themselves",
+    "EmitView.is_broadcast": "likewise",
+    "FlowCountView.statuses": "they are in the overview",
+    "TroubleView.part": "the way there leads to it",
+}
+# A span is shown with all that it carries.
+WHOLE = {"SpanView"}
+
+
+def test_everything_that_the_node_tells_is_shown() -> None:
+    text = "".join(it.read_text() for it in SCRIPTS)
+    told = {
+        f"{view.__name__}.{field.name}"
+        for view in {view for it in OPERATIONS.values() for view in views_in(it.result)}
+        if view.__name__ not in WHOLE
+        for field in msgspec.structs.fields(view)
+        if not re.search(rf"\.{field.name}\b|\"{field.name}\"|[{{,] {field.name}[,:]? ", text)
+    }
+    assert told == UNSEEN.keys()
+
+
+def views_in(kind: Any) -> Iterator[type[msgspec.Struct]]:
+    """The views that a result is made of."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+        for field in msgspec.structs.fields(kind):
+            yield from views_in(field.type)
+    for argument in get_args(kind):
+        yield from views_in(argument)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda it: str(it.relative_to(STATIC)))

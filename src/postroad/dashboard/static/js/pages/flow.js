@@ -43,6 +43,7 @@ export function flowPage(view, id) {
     shown(view, "flow.show", { id }, (flow) => [
       panel(flow.name, flowFacts(flow), h("div.buttons", null, buttons(view, flow))),
       flow.error && panel("Error", errorOf(flow)),
+      flow.status === "done" && panel("Result", code(flow.result)),
       ENDED.includes(flow.status) ? null : queryPanel(view, flow),
       panel(
         "Steps",
@@ -61,10 +62,17 @@ function flowFacts(flow) {
     [flow.ended_at ? "Took" : "Since", span(end - flow.started_at)],
     flow.client_id && ["Begun as", identity(flow.client_id)],
     flow.peer && ["Responds to", flow.peer],
+    flow.forked_from && ["Forked from", forkOf(flow)],
     flow.progress && [flow.ended_at ? "Last progress" : "Progress", flow.progress],
+    flow.waits_for.length > 0 && ["Waits for", flow.waits_for.join(", ")],
     flow.wakes_at && ["Wakes", `${time(flow.wakes_at)}, ${until(flow.wakes_at)}`],
     flow.attempts > 0 && ["Attempts", count(flow.attempts)],
   ]);
+}
+
+function forkOf(flow) {
+  const origin = identity(flow.forked_from, link("flows", [flow.forked_from]));
+  return [origin, ` at step #${flow.forked_step}`];
 }
 
 function errorOf(flow) {

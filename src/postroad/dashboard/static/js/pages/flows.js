@@ -229,6 +229,7 @@ function definitions(view) {
           show: (row) => h("a", { href: link("flows", [], { name: row.name }) }, row.name),
         },
         { label: "Version", value: (row) => row.version, isNumber: true },
+        { label: "Program", value: (row) => row.app, isWide: true },
         { label: "Description", value: (row) => row.description },
         { label: "Responds to", value: (row) => row.responds_to, isWide: true },
         {

@@ -1,8 +1,8 @@
 // Messages that wait, shown without taking them.
 
 import { h } from "../dom.js";
-import { bytes, time, until } from "../format.js";
-import { code, empty, folded, identity } from "../pieces.js";
+import { bytes, count, time, until } from "../format.js";
+import { badge, code, empty, folded, identity } from "../pieces.js";
 import { tableOf } from "../table.js";
 
 /** How many characters of a body the node shows; the last one may be cut. */
@@ -26,6 +26,7 @@ export function letterTable(view, { rows, operation, params, nothing }) {
         value: (row) => row.body,
         show: (row) => [folded(row.body), cutMark(row)],
       },
+      { label: "Attempts", value: (row) => row.failures, show: attemptsOf },
       {
         label: "Headers",
         value: (row) => row.headers,
@@ -41,6 +42,19 @@ export function letterTable(view, { rows, operation, params, nothing }) {
 
 function sizeOf(row) {
   return [bytes(row.size), h("span.muted", null, ` ${row.encoding}`)];
+}
+
+/** How often its handler failed, with what, and when it is tried again. */
+function attemptsOf(row) {
+  const next = row.is_held
+    ? "waits for an earlier one of its key"
+    : row.next_try_at && `next ${until(row.next_try_at)}`;
+  if (row.failures === 0) return next || h("span.muted", null, "–");
+  return [
+    badge(`failed ${row.failures === 1 ? "once" : `${count(row.failures)} times`}`, "warning"),
+    next && h("span.muted", null, ` ${next}`),
+    row.error && h("div.wrong", null, folded(row.error, 50)),
+  ];
 }
 
 /** When it is due, how long it is good for, and whether it goes before others. */

@@ -9,10 +9,12 @@ import { menuButton } from "../menu.js";
 import { badge, codeLine, empty, heading, panel, shown } from "../pieces.js";
 import { link, linkTo } from "../router.js";
 
+const FAILURES = "failed_per_s";
 const RATES = [
   ["requests_per_s", "Requests", "nodes"],
   ["posted_per_s", "Posted", "bridges"],
   ["handled_per_s", "Handled", "queues"],
+  [FAILURES, "Failed attempts", "queues"],
 ];
 const ACTIVE = ["service.ls", "flow.definitions"];
 const FLOW_KINDS = {
@@ -99,7 +101,7 @@ function whereTo(it) {
 function rateTile(view, overview, [field, label, page]) {
   return h(
     "a.tile",
-    { href: link(page) },
+    { href: link(page), class: field === FAILURES && overview[field] > 0 ? "warning" : null },
     h("span.name", null, label),
     h("b", null, rate(overview[field])),
     sparkline(seriesOf(`overview ${view.node || ""}`, field), label),
