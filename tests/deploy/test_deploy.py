@@ -29,7 +29,11 @@ VARIANTS: dict[str, list[str]] = {
     "tls": ["tls.existingSecret=certs", "admin.existingSecret=tokens"],
     "program": ["app.configMap=shop", "app.path=/app/shop.py", "config.mail.tuning.handler_s=60"],
     "postgres": ["store.existingSecret=database", "persistence.storageClass=fast"],
-    "store": ["store.url=postgresql://db/mail", "imagePullSecrets[0].name=pull"],
+    "store": [
+        "store.url=postgresql://db/mail",
+        "store.parameters=sslmode=require",
+        "imagePullSecrets[0].name=pull",
+    ],
     "operator": ["serviceMonitor.enabled=true", "nodeSelector.disk=ssd", "podAnnotations.a=b"],
     "closed": ["networkPolicy.enabled=true", "networkPolicy.nodesFrom[0].ipBlock.cidr=10.0.0.0/8"],
     "placed": [
@@ -143,16 +147,22 @@ def test_the_chart_makes_valid_resources(variant: str, tmp_path: Path) -> None:
 def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_path: Path) -> None:
     found = {it["kind"]: it for it in resources(render(*VARIANTS[variant]))}
     (node,) = found["StatefulSet"]["spec"]["template"]["spec"]["containers"]
-    environ = {
-        it["name"]: it.get("value", "a-value-that-fits").replace("$(POD_IP)", "10.0.0.7")
-        for it in node["env"]
-    }
+    environ = {"POD_IP": "10.0.0.7", "POD_INDEX": "2", "STORE_URL": "postgresql://db/mail"}
+    for it in node["env"]:
+        value = it.get("value", environ.get(it["name"], "a-value-that-fits"))
+        # As Kubernetes does, with what stands above.
+        environ[it["name"]] = re.sub(r"\$\((\w+)\)", lambda named: environ[named[1]], value)
     file = tmp_path / "postroad.toml"
     file.write_text(found["ConfigMap"]["data"]["postroad.toml"])
     config = load_config(file, environ=environ).config
     assert config.node.advertise == "10.0.0.7:26502"
     assert config.node.cluster == "shop"
     assert (config.tls is not None) == (variant == "tls")
+    stores = {
+        "store": "postgresql://db/mail?schema=shop_postroad_2&sslmode=require",
+        "postgres": "postgresql://db/mail?schema=shop_postroad_2",
+    }
+    assert config.mail.store == stores.get(variant)
     if variant == "program":
         assert (config.node.app, config.mail.tuning.handler_s) == ("/app/shop.py", 60)
 
@@ -175,7 +185,14 @@ def test_nodes_are_given_more_time_than_they_take_to_drain() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["replicas=0", "replica=3", "admin.remote=all", "image.pullPolicy=Sometimes"]
+    "wrong",
+    [
+        "replicas=0",
+        "replica=3",
+        "admin.remote=all",
+        "image.pullPolicy=Sometimes",
+        "store.url=postgresql://db/mail?schema=all",
+    ],
 )
 def test_wrong_values_of_the_chart_are_refused(wrong: str) -> None:
     command = [tool("helm"), "template", "shop", str(CHART), "--set", wrong]
