@@ -74,10 +74,10 @@ class Stepping:
 
     def _call(self, id: int, step: Step) -> None:
         """Run a function that needs nothing but a thread: a task would cost more than all else."""
-        context = self.context.copy()
-        call = self._functions.call(step, context)
+        call = self._functions.call(step, self.context.copy())
         self._tasks.setdefault(id, {})[step.position] = call
-        call.add_done_callback(partial(self._on_called, id, step), context=context)
+        # Not in the context of the function, which may still run: nobody can be in one twice.
+        call.add_done_callback(partial(self._on_called, id, step), context=self.context.copy())
 
     def _on_called(self, id: int, step: Step, call: asyncio.Future[Any]) -> None:
         if call.cancelled():
