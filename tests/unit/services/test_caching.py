@@ -276,6 +276,41 @@ async def test_what_was_computed_before_a_clean_is_not_kept_after_it() -> None:
     assert await call() == [2]
 
 
+async def test_of_several_that_compute_when_all_is_cleaned_none_is_kept() -> None:
+    cache, action = Cache(locks=False), Counted()
+    call = cached(cache, action)
+    action.gate.clear()
+    old = [asyncio.ensure_future(call()) for _ in range(3)]
+    await turns()
+    await cache.clean("posts.*")
+    action.gate.set()
+    assert sorted(await asyncio.gather(*old)) == [[1], [2], [3]]
+    assert await call() == [4]
+
+
+async def test_what_is_being_written_when_all_is_cleaned_is_not_kept() -> None:
+    class Slow(MemoryStore):
+        writes = asyncio.Event()
+        may_write = asyncio.Event()
+
+        async def set(self, key: str, packed: Any, ttl_s: float | None) -> None:
+            self.writes.set()
+            await self.may_write.wait()
+            await super().set(key, packed, ttl_s)
+
+    store = Slow()
+    cache = Cache(store)
+    call = cached(cache, Counted())
+    old = asyncio.ensure_future(call())
+    await store.writes.wait()
+    cleaning = asyncio.ensure_future(cache.clean("posts.*"))
+    await turns()
+    store.may_write.set()
+    await cleaning
+    assert await old == [1]
+    assert await call() == [2]
+
+
 # Equal calls at once.
 
 

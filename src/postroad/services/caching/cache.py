@@ -54,14 +54,17 @@ class _End(Enum):
 
 
 class _Computing:
-    """A call that runs, and that others like it wait for."""
+    """A call that runs; others like it wait for the first."""
 
-    __slots__ = ("ended", "is_stale", "packed")
+    __slots__ = ("ended", "is_stale", "key", "packed", "written")
 
-    def __init__(self, ended: asyncio.Future[_End]) -> None:
+    def __init__(self, key: str, ended: asyncio.Future[_End]) -> None:
+        self.key = key
         self.ended = ended
         self.is_stale = False
         self.packed: Any = MISSING
+        # While the result is on its way into the store; done when it is there.
+        self.written: asyncio.Future[None] | None = None
 
     def end(self, how: _End) -> None:
         if not self.ended.done():
@@ -107,6 +110,8 @@ class Cache:
         usual = _EXACT_LENGTH_MAX if keys == "exact" else 0
         self._key_length_max = usual if key_length_max is None else key_length_max
         self._locks = locks
+        # Calls that run, and of those with the same key the one that others wait for.
+        self._running: set[_Computing] = set()
         self._computing: dict[str, _Computing] = {}
         self._rests_until = 0.0
         self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
@@ -133,8 +138,13 @@ class Cache:
                 be out of date then.
         """
         wanted = patterns or ("**",)
-        for key in [it for it in self._computing if fits(it, wanted)]:
-            self._computing.pop(key).is_stale = True
+        stale = [it for it in self._running if fits(it.key, wanted)]
+        for it in stale:
+            it.is_stale = True
+            self._let_go(it)
+        if written := [it.written for it in stale if it.written is not None]:
+            # Or it would be there afterwards.
+            await asyncio.wait(written)
         await self._store.clean(wanted)
 
     def around(self, handler: Handler, action: ActionInfo, options: CacheOptions) -> Handler:
@@ -183,24 +193,37 @@ class Cache:
         return await self._run(key, ctx, handler, ttl_s)
 
     async def _run(self, key: str, ctx: Context, handler: Handler, ttl_s: float | None) -> Any:
-        mine = _Computing(asyncio.get_running_loop().create_future())
+        mine = _Computing(key, asyncio.get_running_loop().create_future())
+        self._running.add(mine)
         # Another one may be there, after it failed for somebody else: then nobody waits for this.
-        is_first = self._computing.setdefault(key, mine) is mine
+        self._computing.setdefault(key, mine)
         try:
             result = await handler(ctx)
             mine.packed = self._packed(key, result)
             if mine.packed is not MISSING:
                 mine.end(_End.DONE)
                 if not mine.is_stale:
-                    await self._set(key, mine.packed, ttl_s, ctx)
+                    await self._write(mine, ttl_s, ctx)
             return result
         except asyncio.CancelledError:
             mine.end(_End.LEFT)
             raise
         finally:
             mine.end(_End.FAILED)
-            if is_first and self._computing.get(key) is mine:
-                del self._computing[key]
+            self._running.discard(mine)
+            self._let_go(mine)
+
+    async def _write(self, computing: _Computing, ttl_s: float | None, ctx: Context) -> None:
+        computing.written = asyncio.get_running_loop().create_future()
+        try:
+            await self._set(computing.key, computing.packed, ttl_s, ctx)
+        finally:
+            computing.written.set_result(None)
+
+    def _let_go(self, computing: _Computing) -> None:
+        """Nobody else shall wait for this one."""
+        if self._computing.get(computing.key) is computing:
+            del self._computing[computing.key]
 
     def _packed(self, key: str, result: Any) -> Any:
         if isinstance(result, AsyncIterable):
