@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,10 +35,15 @@ class AdminServer(Lifecycle):
 
     It may be started before the node, so that probes learn how far the start has come; then
     `answer_members` is to be called when the node runs.
+
+    Args:
+        node: whose API it is.
+        listener: a socket that has the address of the settings already, as `take_address` gives it.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, listener: socket.socket | None = None) -> None:
         self.node = node
+        self._listener = listener
         self._settings = node.config.admin
         self._remote = RemoteOffice(node)
         self._office = NodeOffice(node, self._remote.ask)
@@ -61,8 +67,8 @@ class AdminServer(Lifecycle):
         self._token = self._settings.token or keep_token(self.node.config.data, self.node.name)
         server, self.watch = self._make_server()
         await server.start()
-        self._server = server
         try:
+            self._server = server
             self._leave_card()
             if self.node.is_running:
                 self.answer_members()
@@ -81,7 +87,9 @@ class AdminServer(Lifecycle):
         where = "admin.token of its configuration"
         if self._settings.token is None:
             where = f"{kept} in its data directory"
-        return make_server(self.node, self._office, self._remote, self._token, where)
+        return make_server(
+            self.node, self._office, self._remote, self._token, where, self._listener
+        )
 
     def _leave_card(self) -> None:
         certificate = self._settings.certificate

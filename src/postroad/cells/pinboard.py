@@ -1,6 +1,6 @@
 """The last log lines of this process, for operators who have no access to its log.
 
-There is one pinboard for all domains of a process; lines about cells name their domain. It holds
+There is one pinboard for all nodes of a process; lines about cells name their domain. It holds
 texts, not records, so that nothing logged is kept alive, and changes nothing about where else lines
 are written.
 """
@@ -62,15 +62,24 @@ class Pinboard(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line. Where nobody set up logging, warnings are still seen as without this."""
-        try:
-            self._records.append(_kept(record))
-        except Exception:
-            self.handleError(record)
+        self.keep(record)
         last_resort = logging.lastResort
         if last_resort is None or record.levelno < last_resort.level:
             return
         if self._is_alone(record):
             last_resort.handle(record)
+
+    def keep(self, record: logging.LogRecord) -> None:
+        """Keep a line, if anybody uses this."""
+        try:
+            if self._users:
+                self._records.append(_kept(record))
+        except Exception:
+            self.handleError(record)
+
+    def is_below(self, name: str) -> bool:
+        """Whether lines of a logger come here by themselves."""
+        return name == self._logger.name or name.startswith(f"{self._logger.name}.")
 
     def _is_alone(self, record: logging.LogRecord) -> bool:
         """Whether nobody else gets a line."""
@@ -112,6 +121,19 @@ class Pinboard(logging.Handler):
         if self._level_before is not None:
             self._logger.setLevel(self._level_before)
             self._level_before = None
+
+
+class Overhearing(logging.Handler):
+    """Gives a pinboard what other loggers of the process say: users' own, and of libraries."""
+
+    def __init__(self, pinboard: Pinboard) -> None:
+        super().__init__()
+        self._pinboard = pinboard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line that comes there in no other way."""
+        if not self._pinboard.is_below(record.name):
+            self._pinboard.keep(record)
 
 
 def _kept(record: logging.LogRecord) -> LogRecord:

@@ -18,7 +18,7 @@ import click
 
 from .helping import Command, argument
 from .settings import settings_options
-from .watching import Snapshot, changed, take_snapshot
+from .watching import Snapshot, Sources, changed, data_directory, find_configuration
 
 BUSY = 75
 """The status of a child that cannot run here, because another node does."""
@@ -60,8 +60,9 @@ def dev(
         run_dev_node(app, config, settings, is_debugging=debug, spare_port=spare_port)
         return
     directory = Path.cwd() if app is None else Path(app).resolve().parent
+    read = find_configuration(config)
     child = [*_command(app, config, settings, debug), "--spare-port", str(_free_port())]
-    _Supervisor(child, directory, [] if config is None else [config.resolve()]).run()
+    _Supervisor(child, Sources(directory, [read], [data_directory(read, settings)])).run()
 
 
 def _command(
@@ -86,10 +87,9 @@ def _free_port() -> int:
 class _Supervisor:
     """Keeps a child running that is as new as the files are."""
 
-    def __init__(self, command: list[str], directory: Path, more: list[Path]) -> None:
+    def __init__(self, command: list[str], sources: Sources) -> None:
         self._command = command
-        self._directory = directory
-        self._more = more
+        self._sources = sources
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
@@ -106,13 +106,13 @@ class _Supervisor:
         click.secho("Stopped.", dim=True, err=True)
 
     def _watch(self) -> None:
-        seen = self._look()
+        seen = self._sources.snapshot()
         self._start()
         while True:
             time.sleep(_LOOK_S)
             if self._has_ended_well():
                 return
-            now = self._look()
+            now = self._sources.snapshot()
             if saved := changed(seen, now):
                 seen = self._settled(now)
                 names = ", ".join(str(os.path.relpath(it)) for it in saved[:3])
@@ -120,14 +120,11 @@ class _Supervisor:
                 self._stop()
                 self._start()
 
-    def _look(self) -> Snapshot:
-        return take_snapshot(self._directory, self._more)
-
     def _settled(self, now: Snapshot) -> Snapshot:
         """What is there when nothing more is being saved."""
         while True:
             time.sleep(_LOOK_S / 3)
-            later = self._look()
+            later = self._sources.snapshot()
             if not changed(now, later):
                 return later
             now = later

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from postroad.admin import StoreLocked
+from postroad.admin.listening import AddressTaken, take_address
 from postroad.admin.watchers import Watcher, leave_watcher
 from postroad.node import App, Node
 from postroad.node.inventory import inventory
@@ -24,6 +25,7 @@ from .settings import load
 
 if TYPE_CHECKING:
     from postroad.admin.serving import AdminServer
+
 
 _APP = "app.py"
 _LOOK_S = 0.5
@@ -50,13 +52,13 @@ def run_dev_node(
     if spare_port is not None:
         signal.signal(signals.pop(), signal.SIG_IGN)
         stop_after(lambda: _outlive(parent))
-    loaded = _load(app, config, settings, spare_port or 0)
+    loaded, listener = _load(app, config, settings, spare_port or 0)
     data = loaded.config.data
     if spare_port is not None:
         leave_watcher(data, Watcher(pid=parent))
     # What is durable goes on after the next save, so nothing needs to be waited for.
     try:
-        run(loaded, _tell, is_debugging=is_debugging, drain_s=0, signals=signals)
+        run(loaded, _tell, is_debugging=is_debugging, drain_s=0, signals=signals, listener=listener)
     except Failed as failed:
         if isinstance(failed.__cause__, StoreLocked):
             raise _Busy(failed.message) from None
@@ -79,27 +81,39 @@ def _outlive(parent: int) -> None:
 
 def _load(
     app: str | None, config: Path | None, settings: Mapping[str, str], spare_port: int
-) -> Loaded:
-    """The configuration, with what is better for people who try things out."""
+) -> tuple[Loaded, socket.socket | None]:
+    """The configuration, with what is better for people who try things out.
+
+    Also a socket that has the address of the dashboard: whether it is free is known when it is
+    taken, and not before.
+    """
     loaded = load(config, settings, node__app=("FILE", app))
     better = {}
     if loaded.config.node.app is None and Path(_APP).exists():
         better["node.app"] = _APP
     if loaded.origins["tracing.enabled"] == DEFAULT:
         better["tracing.enabled"] = "yes"
-    if loaded.config.admin.enabled and not _is_free(loaded):
-        taken = loaded.config.admin_address
-        click.secho(f"{taken} is taken; the dashboard is at another port.", fg="yellow", err=True)
-        better["admin.bind"] = f"{taken.host}:{spare_port}"
-    return load(config, {**settings, **better}, node__app=("FILE", app))
+    listener = None
+    if loaded.config.admin.enabled:
+        wanted = loaded.config.admin_address
+        listener = _take_port(loaded, spare_port)
+        if wanted.port not in (0, port := listener.getsockname()[1]):
+            better["admin.bind"] = str(wanted._replace(port=port))
+    return load(config, {**settings, **better}, node__app=("FILE", app)), listener
 
 
-def _is_free(loaded: Loaded) -> bool:
+def _take_port(loaded: Loaded, spare_port: int) -> socket.socket:
+    """The address of the dashboard, or another port if somebody has that one."""
+    wanted = loaded.config.admin_address
     try:
-        socket.create_server(loaded.config.admin_address).close()
-    except OSError:
-        return False
-    return True
+        return take_address(wanted)
+    except AddressTaken:
+        text = f"{wanted} is taken; the dashboard is at another port."
+        click.secho(text, fg="yellow", err=True)
+    try:
+        return take_address(wanted._replace(port=spare_port))
+    except AddressTaken:
+        return take_address(wanted._replace(port=0))
 
 
 def _tell(node: Node, app: App, admin: AdminServer | None) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from postroad.admin import PostroadError
+from postroad.admin.listening import take_address
 from postroad.node import App, Node
 from postroad.node.logs import set_up_logs
 from postroad.node.reading import Loaded
@@ -32,8 +35,13 @@ def run(
     is_debugging: bool = False,
     drain_s: float = DRAIN_S,
     signals: Sequence[signal.Signals] = SIGNALS,
+    listener: socket.socket | None = None,
 ) -> None:
     """Run a node until it is told to stop.
+
+    Args:
+        listener: has the address of the dashboard, and is closed in the end; without one that
+            address is taken before the node starts.
 
     Raises:
         click.ClickException: it cannot be started, and what can be done about it.
@@ -42,10 +50,22 @@ def run(
     set_up_logs(config.log)
     target = config.node.app
     try:
-        app = load_program(target)
-        node = Node(config, app)
-        node.origins = loaded.origins
-        run_node(node, _serve, lambda it: on_start(node, app, it), drain_s=drain_s, signals=signals)
+        with ExitStack() as stack:
+            if listener is None and config.admin.enabled:
+                # Who cannot have it is told so before others know of the node.
+                listener = take_address(config.admin_address)
+            if listener is not None:
+                stack.enter_context(listener)
+            app = load_program(target)
+            node = Node(config, app)
+            node.origins = loaded.origins
+            run_node(
+                node,
+                lambda it: _serve(it, listener),
+                lambda it: on_start(node, app, it),
+                drain_s=drain_s,
+                signals=signals,
+            )
     except (PostroadError, OSError) as error:
         raise _told(error, explain(error), is_debugging) from error
     except Exception as error:
@@ -64,12 +84,12 @@ def stop_after(wait: Callable[[], None]) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _serve(node: Node) -> AdminServer | None:
+def _serve(node: Node, listener: socket.socket | None) -> AdminServer | None:
     if not node.config.admin.enabled:
         return None
     from postroad.admin.serving import AdminServer
 
-    return AdminServer(node)
+    return AdminServer(node, listener)
 
 
 def _told(error: BaseException, text: str, is_debugging: bool) -> click.ClickException:

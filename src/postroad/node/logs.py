@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from postroad.cells.pinboard import PINBOARD, Overhearing
+
 from .settings import LogSettings
 
 _RESET = "\x1b[0m"
@@ -49,6 +51,8 @@ def set_up_logs(
     for old in [it for it in root.handlers if isinstance(it.formatter, JsonLines | TextLines)]:
         root.removeHandler(old)
     root.addHandler(handler)
+    if not any(isinstance(it, Overhearing) for it in root.handlers):
+        root.addHandler(Overhearing(PINBOARD))
     root.setLevel(settings.level.upper())
     if settings.level == "info":
         # It tells of its own starts and stops what the node has told already.
@@ -77,12 +81,23 @@ class TextLines(logging.Formatter):
             colour = _COLOURS.get(record.levelno, "")
             when, who = f"{_DIM}{when}{_RESET}", f"{_DIM}{who}{_RESET}"
             level = f"{colour}{level}{_RESET}"
-        lines = [f"{when} {level} {who} {record.getMessage()}"]
+        lines = [f"{when} {level} {who} {_harmless(record.getMessage())}"]
         if record.exc_info:
             lines.append(self.formatException(record.exc_info))
         if record.stack_info:
             lines.append(record.stack_info)
         return "\n".join(lines)
+
+
+def _harmless(text: str) -> str:
+    """A text that cannot be taken for further lines of the log, nor steer a terminal."""
+    if text.isprintable():
+        return text
+    shown = "".join(
+        it if it.isprintable() or it in "\n\t" else it.encode("unicode_escape").decode()
+        for it in text
+    )
+    return shown.replace("\n", "\n    ")
 
 
 class JsonLines(logging.Formatter):

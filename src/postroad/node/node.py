@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from postroad.cells import CellDomain, MembershipLocations
+from postroad.cells.pinboard import PINBOARD
 from postroad.cluster import (
     Agent,
     Communication,
@@ -83,6 +84,8 @@ class Node(Lifecycle):
             self._app = App() if target is None else load_app(target)
         self._check_app(self._app)
         self._stack = AsyncExitStack()
+        PINBOARD.attach(self)
+        self._stack.callback(PINBOARD.detach, self)
         # Whatever the parts run from now on belongs to this node.
         set_current_node(self)
         try:

@@ -12,7 +12,9 @@ import pytest
 
 from postroad.admin.cards import Card, find_cards, leave_card, read_token, token_path
 from postroad.admin.client import find_nodes
+from postroad.admin.listening import take_address
 from postroad.admin.serving import AdminServer
+from postroad.core import Address
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
 from postroad.node import Node
 from tests.integration.admin.admin_nodes import TOKEN, Served, config_of, connect, hang_up, served
@@ -137,6 +139,22 @@ async def test_stop_twice_and_without_a_start(tmp_path: Path) -> None:
             await server.start()
         await server.stop()
         await server.stop()
+
+
+async def test_a_start_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+    async with Node(config_of(tmp_path)) as node:
+        with take_address(Address("127.0.0.1", 0)) as listener:
+            before = asyncio.all_tasks()
+            starting = asyncio.create_task(AdminServer(node, listener).start())
+            while asyncio.all_tasks() == {*before, starting} and not starting.done():
+                await asyncio.sleep(0)
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            await asyncio.sleep(0)
+            assert asyncio.all_tasks() == before
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*listener.getsockname())
 
 
 async def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-WAIT_S = 50.0
+WAIT_S = 60.0
 _LOOK_S = 0.02
 
 
@@ -23,7 +23,9 @@ class Command:
         self, directory: Path, *arguments: str, stdin: IO[bytes] | None = None, **environ: str
     ) -> None:
         self.directory = directory
-        self._log = directory / f"{'-'.join(arguments[:2])}.{time.monotonic_ns()}.log"
+        self._log = (
+            directory / f"{'-'.join(arguments[:2]).replace('/', '-')}.{time.monotonic_ns()}.log"
+        )
         kept = {name: it for name, it in os.environ.items() if not name.startswith("POSTROAD_")}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.node.commands import Command, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 APP = """
 from postroad.services import Context, Service, action
@@ -104,6 +104,59 @@ def test_a_taken_port_is_told_and_another_one_chosen(app: Path) -> None:
             app.write_text(APP + "\n")
             assert dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)/", 2)[1] == first
             assert dev.stop() == 0
+
+
+def test_only_its_own_files_start_it_again(app: Path) -> None:
+    directory = app.parent
+    (directory / "src").mkdir()
+    app = app.rename(directory / "src" / "app.py")
+    config = directory / "postroad.toml"
+    config.write_text('[node]\ndata = "src/state"\n')
+    for other in ("state", "theirs"):
+        (directory / "src" / other).mkdir()
+    (directory / "src" / "theirs" / "pyproject.toml").touch()
+    with Command(directory, "dev", "src/app.py", *QUIET) as dev:
+        dev.wait_for(r"greeter\.hello")
+        for other in ("state", "theirs"):
+            (directory / "src" / other / "more.py").touch()
+        time.sleep(1.0)
+        # The configuration is not where the program is, and belongs to it.
+        config.write_text('[node]\ndata = "src/state"\ncluster = "other"\n')
+        dev.wait_for("of cluster other runs at")
+        assert dev.output.count("saved: starting again") == 1
+        assert "postroad.toml saved" in dev.output
+        assert dev.stop() == 0
+
+
+def test_ports_that_are_taken_in_the_last_moment(app: Path) -> None:
+    """Whether one is free is known when it is taken: the spare one may be gone as well."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
+        taken, spare = (it.getsockname()[1] for it in (first, second))
+        arguments = ("--no-reload", "--set", f"admin.bind=127.0.0.1:{taken}")
+        # A process that is not there to watch: it would end the node when it ends.
+        with Command(app.parent, "dev", *arguments, "--spare-port", str(spare)) as dev:
+            port = int(dev.wait_for(r"dashboard  http://127\.0\.0\.1:(\d+)/")[1])
+            assert port not in (taken, spare)
+            assert dev.stop() == 0
+
+
+def test_a_port_that_cannot_be_had_waits_for_the_next_save(app: Path) -> None:
+    config = app.with_name("postroad.toml")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Command(app.parent, "dev", *QUIET) as dev,
+    ):
+        dev.wait_for(BANNER)
+        config.write_text(f'[node]\nbind = "127.0.0.1:{server.getsockname()[1]}"\n')
+        dev.wait_for("another process has that port; stop it, or choose another")
+        dev.wait_for("It waits for the next save")
+        server.close()
+        app.write_text(APP + "\n")
+        dev.wait_for(BANNER, 2)
+        assert dev.stop() == 0
 
 
 def test_the_program_ends_with_the_process_that_watches(app: Path) -> None:

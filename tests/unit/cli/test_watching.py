@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from postroad.cli import watching
-from postroad.cli.watching import changed, take_snapshot
+from postroad.cli.watching import Snapshot, Sources, changed, data_directory, find_configuration
+
+
+def take_snapshot(directory: Path, *arguments: list[Path]) -> Snapshot:
+    return Sources(directory, *arguments).snapshot()
 
 
 def names(directory: Path) -> list[str]:
@@ -31,6 +35,41 @@ def test_other_directories_are_not(tmp_path: Path) -> None:
         write(tmp_path / name / "a.py")
     write(tmp_path / "env" / "pyvenv.cfg")
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("mark", ["pyproject.toml", "postroad.toml", "setup.py", ".git"])
+def test_other_projects_are_not(tmp_path: Path, mark: str) -> None:
+    """But the mark of the project itself, in its own directory, keeps nothing away."""
+    write(tmp_path / mark)
+    write(tmp_path / "ours" / "a.py")
+    write(tmp_path / "theirs" / mark)
+    write(tmp_path / "theirs" / "deep" / "a.py")
+    assert "ours/a.py" in names(tmp_path)
+    assert not [it for it in names(tmp_path) if it.startswith("theirs")]
+
+
+def test_what_a_node_keeps_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "app.py")
+    write(tmp_path / "state" / "jobs" / "job.toml")
+    found = take_snapshot(tmp_path, [], [Path("state")])
+    assert [it.name for it in found] == ["app.py"]
+
+
+def test_where_a_node_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert data_directory(find_configuration(None), {}) == Path(".postroad")
+    write(tmp_path / "postroad.toml", 'node = "wrong"')
+    assert data_directory(find_configuration(None), {}) == Path(".postroad")
+    write(tmp_path / "postroad.toml", '[node]\ndata = "file"')
+    assert data_directory(find_configuration(None), {}) == Path("file")
+    write(tmp_path / "other.toml", 'node.data = "other"')
+    monkeypatch.setenv("POSTROAD_CONFIG", "other.toml")
+    assert data_directory(find_configuration(None), {}) == Path("other")
+    assert data_directory(find_configuration(Path("postroad.toml")), {}) == Path("file")
+    monkeypatch.setenv("POSTROAD_NODE_DATA", "variable")
+    assert data_directory(find_configuration(None), {}) == Path("variable")
+    assert data_directory(find_configuration(None), {"node.data": "flag"}) == Path("flag")
 
 
 def test_what_was_saved_added_and_removed_is_told(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from postroad.cells.pinboard import PINBOARD
 from postroad.node.logs import set_up_logs
 from postroad.node.settings import LogSettings
 
@@ -47,6 +48,29 @@ def test_text() -> None:
     logger.debug("hidden")
     (line,) = stream.getvalue().splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} INFO    postroad\.probe: 3 letters", line)
+
+
+def test_no_text_can_be_taken_for_another_line() -> None:
+    stream = io.StringIO()
+    set_up_logs(LogSettings(), stream)
+    logger.info("queue %s", "a\n00:00:00.000 ERROR postroad: all is lost\x1b[2J\r\u2028")
+    first, second = stream.getvalue().split("\n")[:-1]
+    assert first.endswith("INFO    postroad.probe: queue a")
+    assert second == "    00:00:00.000 ERROR postroad: all is lost\\x1b[2J\\r\\u2028"
+
+
+def test_what_others_log_is_kept_while_a_node_runs() -> None:
+    set_up_logs(LogSettings(), io.StringIO())
+    set_up_logs(LogSettings(), io.StringIO())
+    elsewhere = logging.getLogger("shop")
+    elsewhere.info("lost")
+    user = Terminal()
+    PINBOARD.attach(user)
+    elsewhere.info("open\nfor all")
+    logger.info("probed")
+    kept = [(it.logger, it.text) for it in PINBOARD.records(10)]
+    PINBOARD.detach(user)
+    assert kept == [("shop", "open for all"), ("postroad.probe", "probed")]
 
 
 def test_text_of_a_failure_has_its_traceback() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 from typing import Any
 
 from starlette.applications import Starlette
@@ -35,12 +36,18 @@ _NO_STORE = {"cache-control": "no-store"}
 
 
 def make_server(
-    node: Node, office: Office, remote: RemoteOffice, token: str, where: str
+    node: Node,
+    office: Office,
+    remote: RemoteOffice,
+    token: str,
+    where: str,
+    listener: socket.socket | None = None,
 ) -> tuple[HttpServer, Watch]:
     """The server of a node, and what is watched through it.
 
     Args:
         where: where people find the token.
+        listener: a socket that has the address already.
     """
     settings = node.config.admin
     bind = node.config.admin_address
@@ -60,7 +67,7 @@ def make_server(
         exception_handlers={HTTPException: _on_http_error},
     )
     application.router.redirect_slashes = False
-    return HttpServer(application, bind, settings), watch
+    return HttpServer(application, bind, settings, listener), watch
 
 
 def _probes(node: Node, desk: Desk, guard: Guard) -> list[Route]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
+from postroad.admin.listening import take_address
 from postroad.core import Address, Lifecycle
 from postroad.core.errors import ConfigError
 from postroad.node.settings import AdminSettings
@@ -31,10 +32,18 @@ class HttpServer(Lifecycle):
         application: what is served.
         bind: where; port 0 lets the system choose.
         settings: certificates and bounds.
+        listener: a socket that has that address already.
     """
 
-    def __init__(self, application: ASGIApp, bind: Address, settings: AdminSettings) -> None:
+    def __init__(
+        self,
+        application: ASGIApp,
+        bind: Address,
+        settings: AdminSettings,
+        listener: socket.socket | None = None,
+    ) -> None:
         self._bind = bind
+        self._listener = listener
         self._settings = settings
         self._application = application
         self._server: _Server | None = None
@@ -45,7 +54,7 @@ class HttpServer(Lifecycle):
     async def start(self) -> None:
         """Listen; raises ConfigError if that is not possible at this address."""
         context = make_tls_context(self._settings)
-        listener = _listen(self._bind)
+        listener = self._listener or take_address(self._bind)
         self.address = Address(self._bind.host, listener.getsockname()[1])
         bounds = Bounds(
             clients_max=self._settings.clients_max,
@@ -64,7 +73,11 @@ class HttpServer(Lifecycle):
         _quieten(logging.getLogger("uvicorn.error"))
         self._server = _Server(config, context, self._settings.request_timeout_s)
         self._serving = asyncio.create_task(self._server.serve([listener]), name="postroad admin")
-        await self._server.wait_started(self._serving)
+        try:
+            await self._server.wait_started(self._serving)
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Listen no more, and let answers that were begun end."""
@@ -72,6 +85,8 @@ class HttpServer(Lifecycle):
             return
         self._server.end()
         await self._serving
+        # Told to end while it began, it does not close what it has opened.
+        self._server.listen_no_more()
 
 
 class _Server(uvicorn.Server):
@@ -83,6 +98,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._context = context
         self._handshake_s = min(_HANDSHAKE_S_MAX, timeout_s)
+        self.servers = []
         self._listening = asyncio.Event()
         self._ending = asyncio.Event()
 
@@ -120,8 +136,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let answers that were begun end; whoever does not take them in time is cut off."""
-        for server in self.servers:
-            server.close()
+        self.listen_no_more()
         for connection in [*self.server_state.connections]:
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
@@ -138,10 +153,17 @@ class _Server(uvicorn.Server):
     async def wait_started(self, serving: asyncio.Task[None]) -> None:
         """Wait until it listens; raises what prevented it."""
         listening = asyncio.create_task(self._listening.wait())
-        await asyncio.wait({listening, serving}, return_when=asyncio.FIRST_COMPLETED)
-        listening.cancel()
+        try:
+            await asyncio.wait({listening, serving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            listening.cancel()
         if serving.done():
             await serving
+
+    def listen_no_more(self) -> None:
+        """Take no more connections."""
+        for server in self.servers:
+            server.close()
 
     def end(self) -> None:
         """Begin to stop."""
@@ -153,28 +175,6 @@ def _quieten(log: logging.Logger) -> None:
     """That it starts and stops is told by the node, unless somebody wants to know more."""
     if log.level == logging.NOTSET:
         log.setLevel(logging.WARNING)
-
-
-def _listen(bind: Address) -> socket.socket:
-    try:
-        found = socket.getaddrinfo(
-            bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"admin.bind {str(bind)!r} cannot be used: {error}") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"admin.bind {str(bind)!r} cannot be used: {error.strerror}; "
-            "stop whoever has the port, or choose another: port 0 is any that is free"
-        ) from None
-    return listener
 
 
 def make_tls_context(settings: AdminSettings) -> ssl.SSLContext | None:

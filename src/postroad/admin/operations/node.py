@@ -166,7 +166,10 @@ async def show_config(office: Office) -> list[SettingView]:
 
 @operation("node.logs")
 async def show_logs(office: Office, limit: Limit = 100) -> list[LogView]:
-    """The last lines that this process has logged, the oldest first; 200 are kept."""
+    """The last lines that this process has logged, the oldest first; 200 are kept.
+
+    Those of Postroad, and of a node that is a process of its own also those of its program.
+    """
     return [
         LogView(at=it.at, level=it.level, logger=it.logger, text=it.text)
         for it in PINBOARD.records(limit)

@@ -228,3 +228,9 @@ async def test_traces_of_a_node_that_keeps_none(tmp_path: Path) -> None:
     async with operated(tmp_path) as operator:
         with pytest.raises(UsageError, match=r"tracing\.enabled"):
             await operator.do("trace.ls")
+
+
+async def test_logs_of_a_node_without_cells(tmp_path: Path) -> None:
+    async with operated(tmp_path, app=App(), node={"layers": ["services"]}) as operator:
+        logging.getLogger("postroad.probe").warning("something")
+        assert [it.text for it in await operator.do("node.logs")][-1] == "something"
