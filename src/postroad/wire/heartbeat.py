@@ -21,6 +21,8 @@ BEAT_SUBJECT = "internal-heartbeat"
 
 # A peer's settings must not make this side send more often than this.
 _INTERVAL_S_MIN = 0.05
+# Nor look for its silence so often that there is time for little else.
+_TIMEOUT_S_MIN = 3 * _INTERVAL_S_MIN
 
 # Heartbeats without an answer that are remembered; more would say nothing new.
 _UNANSWERED_MAX = 8
@@ -254,6 +256,6 @@ class ZeebeServerHeartbeats(Heartbeats):
         except MalformedPayload:
             setup = sbe.SetupRequest(0, sends_payload=False)
         if setup.timeout_ms:
-            self.timeout_s = setup.timeout_ms / 1000
+            self.timeout_s = max(setup.timeout_ms / 1000, _TIMEOUT_S_MIN)
         self._sends_payload = self._sends_payload and setup.sends_payload
         return sbe.encode_setup_response(sbe.SetupResponse(True, self._sends_payload))

@@ -274,6 +274,15 @@ def test_the_server_uses_the_clients_timeout() -> None:
         heartbeats.tick(15, 0, 0)
 
 
+def test_a_client_cannot_keep_the_server_busy_with_a_timeout_of_nearly_nothing() -> None:
+    heartbeats = zeebe_server()
+    millisecond = bytes.fromhex("05 00 01 00 0a 00 02 00 01 00 00 00 01")
+    heartbeats.consume(Request(1, SETUP_SUBJECT, millisecond), 0)
+    assert heartbeats.deadline(0, 0) >= 0.1
+    heartbeats.pause()
+    assert heartbeats.deadline(0, 0) >= 0.05 - 1e-9
+
+
 def test_the_server_never_beats() -> None:
     heartbeats = zeebe_server()
     heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
