@@ -7,13 +7,15 @@ from typing import Any
 
 import msgspec
 
-from postroad.admin.errors import NotFound, ProgramFailed, nearest_or_all
-from postroad.core.errors import PostroadError
+from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed, nearest_or_all
+from postroad.core.errors import PostroadError, UsageError
 from postroad.flows import Definition, FlowView, ScheduleView, Status, StepView
+from postroad.flows.life import ENDED
 
 from .limits import Limit, Seconds
+from .naming import misnamed
 from .office import Office
-from .table import Effect, operation
+from .table import Effect, explain, operation
 
 logger = logging.getLogger("postroad.admin")
 
@@ -149,6 +151,8 @@ async def begin_flow(
     if definition is None:
         known = [it.name for it in flows.registry]
         raise NotFound(f"node {office.name} has no flow {flow!r}{nearest_or_all(flow, known)}")
+    if client_id is None or await flows.resolve(client_id) == client_id:
+        _check_arguments(definition, arguments)
     if client_id is None:
         begun = await flows.begin(definition, **arguments)
     else:
@@ -156,9 +160,31 @@ async def begin_flow(
     return await flows.show(begun.id)
 
 
+def _check_arguments(definition: Definition[Any, Any], arguments: dict[str, Any]) -> None:
+    """Refuse what would park the flow at once."""
+    wanted = definition.arguments_type()
+    if wanted is None:
+        return
+    unknown = misnamed(arguments, definition.arguments_schema())
+    wrong: list[str] = []
+    try:
+        msgspec.convert(arguments, wanted)
+    except msgspec.ValidationError as error:
+        wrong.append(explain(error))
+    if unknown or wrong:
+        told = " ".join([*unknown, *wrong])
+        raise InvalidRequest(f"flow {definition.name} cannot begin with these arguments: {told}")
+
+
 @operation("flow.retry", Effect.CHANGE)
 async def retry_flow(office: Office, id: str) -> FlowView:
     """Try a flow again that is parked, or waits to be tried again."""
+    flow = await office.flows.show(id)
+    if flow.status in ENDED:
+        raise UsageError(
+            f"flow {id} has ended: it is {flow.status}; `postroad flow fork {id} STEP` begins it"
+            " anew from one of its steps"
+        )
     await office.flows.retry(id)
     return await office.flows.show(id)
 

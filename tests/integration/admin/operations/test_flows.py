@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.admin.errors import NotFound, ProgramFailed
+from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed
 from postroad.admin.operations import at_rest
 from postroad.core.errors import UsageError
 from postroad.flows import Draining, NoSuchFlow, NoSuchSchedule, Status
@@ -38,6 +38,8 @@ async def test_a_flow_is_begun_looked_at_and_signalled(operator: Operator) -> No
     assert answer.value == 6
     with pytest.raises(ProgramFailed, match="raised ZeroDivisionError"):
         await operator.do("flow.query", id=begun.id, name="broken")
+    shown = await operator.until(lambda it: it.waits_for, "flow.show", id=begun.id)
+    assert (shown.waits_for, shown.result, shown.forked_from) == (["signal more"], None, None)
     assert (await operator.do("flow.pause", id=begun.id)).status is Status.PAUSED
     assert (await operator.do("flow.resume", id=begun.id)).status is Status.RUNNING
     await operator.do("flow.signal", id=begun.id, name="more", value=4)
@@ -47,9 +49,11 @@ async def test_a_flow_is_begun_looked_at_and_signalled(operator: Operator) -> No
         (0, "double", 6),
         (2, "double", 20),
     ]
-    assert (await operator.do("flow.show", id="mine")).id == begun.id
+    shown = await operator.do("flow.show", id="mine")
+    assert (shown.id, shown.result, shown.waits_for) == (begun.id, 20, [])
     fork = await operator.do("flow.fork", id=begun.id, step=1)
-    assert fork.id != begun.id
+    assert (fork.forked_from, fork.forked_step) == (begun.id, 1)
+    assert fork.started_at >= shown.ended_at
     killed = await operator.do("flow.kill", id=fork.id, reason="a test")
     assert (killed.status, killed.error) == (Status.KILLED, "FlowKilled: a test")
 
@@ -74,7 +78,7 @@ async def test_flows_are_listed_and_counted(operator: Operator) -> None:
 async def test_what_does_not_exist_is_told(operator: Operator) -> None:
     with pytest.raises(NotFound, match="no flow 'calkulate'; did you mean 'calculate'"):
         await operator.do("flow.begin", flow="calkulate")
-    with pytest.raises(UsageError, match="number"):
+    with pytest.raises(InvalidRequest, match="`number` is missing"):
         await operator.do("flow.begin", flow="calculate")
     with pytest.raises(NoSuchFlow):
         await operator.do("flow.show", id="0123456789abcdef")
@@ -164,3 +168,21 @@ async def test_a_store_that_never_had_flows(tmp_path: Path) -> None:
         assert (await resting.do("flow.counts")).statuses == {}
         assert await resting.do("flow.ls") == []
         assert await resting.do("search.find", text="0123456789abcdef") == []
+
+
+async def test_arguments_that_do_not_fit_begin_nothing(operator: Operator) -> None:
+    for arguments, told in (
+        ({"number": "x"}, "number: Expected `int`, got `str`"),
+        ({}, "`number` is missing"),
+        ({"number": 1, "wiat": True}, r"no parameter is called 'wiat'; did you mean 'wait'\?"),
+    ):
+        with pytest.raises(InvalidRequest, match=rf"cannot begin with these arguments: .*{told}"):
+            await operator.do("flow.begin", flow="calculate", arguments=arguments)
+    assert await operator.do("flow.ls") == []
+
+
+async def test_a_flow_that_has_ended_can_only_be_forked(operator: Operator) -> None:
+    done = await operator.do("flow.begin", flow="calculate", arguments={"number": 1})
+    await until_done(operator, done.id)
+    with pytest.raises(UsageError, match=rf"`postroad flow fork {done.id} STEP` begins it anew"):
+        await operator.do("flow.retry", id=done.id)
