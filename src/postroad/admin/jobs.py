@@ -57,9 +57,9 @@ class Jobs:
         self.all = Reading(self._look_at_all)
 
     async def find(self, name: str, *, now: bool) -> JobView:
-        """One of them; with `now` not as it was a moment ago."""
+        """One of them, by its name or its file; with `now` not as it was a moment ago."""
         paths = await asyncio.to_thread(lambda: {_name_of(it): it for it in self._paths()})
-        path = paths.get(name)
+        path = paths.get(name) or next((it for it in paths.values() if str(it) == name), None)
         if path is None:
             raise NotFound(f"there is no job {name!r}{nearest(name, map(str, paths))}")
         if now:

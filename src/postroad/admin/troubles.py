@@ -271,7 +271,8 @@ async def _of_jobs(node: Node) -> AsyncIterator[TroubleView]:
         if job.state == "failed":
             title, detail = f"job {job.name} has failed", "its process is gone"
         elif job.dead:
-            title, detail = f"{job.dead} dead segments of job {job.name}", "they wait for somebody"
+            dead = "1 dead segment" if job.dead == 1 else f"{job.dead} dead segments"
+            title, detail = f"{dead} of job {job.name}", "they wait for somebody"
         elif job.problem is not None:
             title, detail = f"job {job.name} cannot be read", job.problem
         else:

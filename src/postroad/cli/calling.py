@@ -108,6 +108,8 @@ def emit(
         said["data"] = content
     with open_desk(take_place(given)) as desk:
         result = desk.do("service.emit", said)
+    if not result["groups"]:
+        click.echo(f"postroad: nobody listens to {event}; see `postroad service events`", err=True)
     _show("service.emit", result, as_json)
 
 

@@ -142,7 +142,7 @@ def show(directory: Path, as_json: bool) -> None:
       postroad certs show
       postroad certs show --json
     """
-    found = admin.inspect_certificates(directory)
+    found = admin.inspect_certificates(directory) if directory.exists() else []
     if as_json:
         _print_json(found)
     elif found:

@@ -152,6 +152,6 @@ def _keys_of(section: str | None) -> Iterator[Key]:
     ]
     if not found:
         close = nearest(str(section), (*everything, *sections()))
-        hint = f" Did you mean {close}?" if close else ""
+        hint = f" Did you mean {close}?" if close else f" Sections: {', '.join(sections())}."
         raise click.UsageError(f"There is no setting {section}.{hint}")
     yield from found

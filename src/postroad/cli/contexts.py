@@ -56,7 +56,10 @@ class Contexts(msgspec.Struct, kw_only=True):
         """One place; raises NotFound."""
         found = self.saved.get(name)
         if found is None:
-            raise NotFound(f"no context is called {name!r}{nearest(name, self.saved)}")
+            raise NotFound(
+                f"no context is called {name!r}{nearest(name, self.saved)}; see"
+                " `postroad context ls`"
+            )
         return found
 
     def use(self, name: str) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -106,7 +107,7 @@ def examine(data: Path, certs: Path | None) -> Iterator[Finding]:
     yield look_at_extras()
     yield look_at_files()
     yield look_at_clock()
-    yield look_at_port(_ADMIN_PORT)
+    yield look_at_port(_ADMIN_PORT, data)
     yield look_at_data(data)
     if data.is_dir():
         yield from (look_at_store(it) for it in sorted(data.glob("*.db")))
@@ -145,7 +146,10 @@ def look_at_clock() -> Finding:
     return _ok("clock", told)
 
 
-def look_at_port(port: int) -> Finding:
+def look_at_port(port: int, data: Path) -> Finding:
+    for card in find_cards(data):
+        if urlsplit(card.url).port == port:
+            return _ok(f"port {port}", f"used by node {card.name}")
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -12,6 +12,7 @@ from .screen import visible
 NEXT = {
     "Forbidden": "postroad context ls",
     "MissingExtra": "",
+    "NotFound": "",
     "NoSuchDeadLetter": "postroad dlq ls",
     "NoSuchFlow": "postroad flow ls",
     "NoSuchMember": "postroad cluster ls",

@@ -9,6 +9,7 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 Told = tuple[str, str]
+_SENTENCE = 200
 
 
 class Argument(click.Argument):
@@ -57,6 +58,14 @@ class Group(click.Group):
     """Commands of this sort; a word that is none of them is compared with those there are."""
 
     command_class = Command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                # Its whole first sentence, which takes as many lines as it needs.
+                [(name, it.get_short_help_str(_SENTENCE)) for name, it in commands.items() if it]
+            )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

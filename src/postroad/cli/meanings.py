@@ -6,7 +6,7 @@ from postroad.admin.operations import Operation
 
 MEANINGS = {
     "action": "Service and action, as orders.create.",
-    "arguments": "What it begins with, as amount=5.",
+    "arguments": "What it begins with, as amount=5; a text of digits is zip='\"0815\"'.",
     "body": "The message: JSON if it can be, else text.",
     "cell": "Its name, or name@domain.",
     "command": "What it is told; `help` asks what it knows.",
@@ -27,7 +27,7 @@ MEANINGS = {
     "internal": "Those too that every node has.",
     "job": "Its name, as pipeline ls tells it.",
     "member": "The name of a node, as cluster ls tells it.",
-    "params": "What the action is told, as count=2.",
+    "params": "What the action is told, as count=2; a text of digits is zip='\"0815\"'.",
     "path": "A cell as name or name@domain, or the name of a queue.",
     "peer": "The node that the mail is for, as bridge ls tells it.",
     "pipeline.id": "One dead segment, as pipeline dead tells it; all by default.",

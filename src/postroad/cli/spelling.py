@@ -65,3 +65,8 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     """The command that lists what there is, if it is not `ls` of the same noun."""
     chunk: int | None = None
     """Done in parts of this many, by its parameter `limit`, where somebody watches it."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it does nothing where there is nothing of what it touches."""
+        return self.scope is not None and self.scope.field is not None and "{count}" in self.done

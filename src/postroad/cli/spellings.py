@@ -97,11 +97,12 @@ SPELLINGS: dict[str, Spelling] = {
     "bridge.resume": Spelling(example="bridge resume beta"),
     "bridge.show": Spelling(example="bridge show beta"),
     "cells.domains": Spelling(example="cells domains"),
-    "cells.drain": Spelling(example="cells drain printer@beta"),
+    "cells.drain": Spelling(example="cells drain printer@beta", listing="cells ps"),
     "cells.kill": Spelling(
         example="cells kill printer@beta --dry-run",
         scope=Scope(noun="cell"),
         warning="Cell {cell} is ended, whatever it does.",
+        listing="cells ps",
     ),
     "cells.ping": Spelling(
         example="cells ping printer@beta --count 3", help={"count": "How often."}
@@ -111,8 +112,10 @@ SPELLINGS: dict[str, Spelling] = {
         help={"domain": "Only those of one domain.", "pattern": "Only those of such names."},
     ),
     "cells.routes": Spelling(example="cells routes"),
-    "cells.run": Spelling(example="cells run printer@beta help info", joined="command"),
-    "cells.traceroute": Spelling(example="cells traceroute printer@beta"),
+    "cells.run": Spelling(
+        example="cells run printer@beta help info", joined="command", listing="cells ps"
+    ),
+    "cells.traceroute": Spelling(example="cells traceroute printer@beta", listing="cells ps"),
     "cluster.ls": Spelling(example="cluster ls --watch"),
     "cluster.map": Spelling(example="cluster map --json"),
     "cluster.show": Spelling(example="cluster show beta"),

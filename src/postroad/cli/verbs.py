@@ -14,7 +14,7 @@ from postroad.admin.operations import OPERATIONS, Effect, Operation
 
 from .desks import Desk
 from .failures import notes_of
-from .main import EXIT_OK, EXIT_UNHEALTHY
+from .main import EXIT_FAILED, EXIT_OK, EXIT_UNHEALTHY
 from .parameters import make_parameters, read_said
 from .places import PlacedCommand, open_desk, take_place
 from .rendering import print_json, render_result
@@ -108,13 +108,18 @@ class Doing:
         """Refuse here what the operation would refuse anyway, as wrong usage."""
         whole = self.spelling.whole
         if whole and any(self.said.get(it) for it in whole) == self._is_all:
-            named = " or ".join(whole)
-            raise click.UsageError(f"Say {named}, or --all.")
+            raise click.UsageError(f"Say which: {', '.join(self._ways(whole))} or --all.")
         for said in self._sayings():
             try:
                 self.operation.read_params(said)
             except ValueError as error:
                 raise click.UsageError(f"{error}.") from None
+
+    def _ways(self, whole: tuple[str, ...]) -> Iterator[str]:
+        """How each of these parameters is said."""
+        for it in whole:
+            is_argument = it in self.spelling.positional
+            yield it.upper().removesuffix("S") if is_argument else f"--{it}"
 
     def _every(self, named: tuple[str, ...]) -> tuple[str, ...]:
         """Those that are meant: the named ones, or all that are listed."""
@@ -122,7 +127,7 @@ class Doing:
         if every is None:
             return named
         if bool(named) == self._is_all:
-            raise click.UsageError(f"Say {self.spelling.each}, or --all.")
+            raise click.UsageError(f"Say which: {str(self.spelling.each).upper()} or --all.")
         if named:
             return named
         found: list[str] = []
@@ -215,6 +220,8 @@ class Doing:
     def _may_go_on(self) -> bool:
         """Whether a dangerous operation is wanted; tells what it touches."""
         told = self._told()
+        if not self._is_dry and self.spelling.counts and not self._count():
+            return True
         if self._is_dry:
             if self._as_json:
                 print_json({"operation": self.operation.name, "touches": self._count()})
@@ -279,4 +286,6 @@ def exit_code(operation: str, result: Any) -> int:
     """What the result of an operation means to scripts."""
     if operation == "node.health" and not result["is_ready"]:
         return EXIT_UNHEALTHY
+    if operation == "cells.ping" and all(it["error"] for it in result):
+        return EXIT_FAILED
     return EXIT_OK

@@ -132,6 +132,30 @@ def test_an_event_is_emitted(say: Say) -> None:
     assert read(say, "emit", "order.created", "id=17")["groups"] == ["greeter"]
 
 
+def test_an_event_that_nobody_hears(say: Say) -> None:
+    code, _, err = say("emit", "nobody.hears")
+    assert code == 0
+    assert err == "postroad: nobody listens to nobody.hears; see `postroad service events`\n"
+
+
+def test_cells_that_are_nowhere(say: Say) -> None:
+    for words in (("run", "printr", "ink"), ("traceroute", "printr"), ("kill", "printr", "--yes")):
+        code, _, err = say("cells", *words)
+        assert code == 3
+        assert "printr" in err and err.endswith("\nTry: postroad cells ps\n")
+    assert "; did you mean 'printer'?" in say("cells", "run", "printr", "ink")[2]
+    code, out, _ = say("cells", "ping", "printr")
+    assert code == 1
+    assert "no route for printr@local" in out
+
+
+def test_where_there_is_nothing_nobody_is_asked(say: Say) -> None:
+    assert say("queue", "post", "emptied", "x")[0] == 0
+    eventually(lambda: depth(say, "emptied") == 1, "it waits")
+    assert say("queue", "purge", "emptied", "--yes")[0] == 0
+    assert say("queue", "purge", "emptied") == (0, "0 messages removed from emptied.\n", "")
+
+
 def test_what_actions_take(say: Say) -> None:
     code, out, _ = say("export", "jsonschema")
     assert code == 0

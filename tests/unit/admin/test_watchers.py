@@ -13,7 +13,12 @@ from postroad.admin.watchers import Watcher, find_watcher, leave_watcher
 
 
 def sleeping(*words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *words])
+    script = "import time; print('ready', flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", script, *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    # What it is called is not known before it runs.
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    return process
 
 
 @pytest.fixture
@@ -28,10 +33,11 @@ def test_a_watcher_is_found_while_it_lives(
 ) -> None:
     data = tmp_path / "data"
     assert find_watcher(data) is None
-    for problem in (None, "app.py:1: SyntaxError: invalid syntax"):
-        watcher = Watcher(pid=process.pid, problem=problem)
-        leave_watcher(data, watcher)
-        assert find_watcher(data) == watcher
+    well = Watcher(pid=process.pid)
+    watcher = Watcher(pid=process.pid, problem="app.py:1: SyntaxError: invalid syntax")
+    for it in (well, watcher):
+        leave_watcher(data, it)
+        assert find_watcher(data) == it
     leave_watcher(data, Watcher(pid=1))
     assert find_watcher(data) == watcher, "the first one stays"
     process.kill()

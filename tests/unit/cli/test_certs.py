@@ -122,9 +122,10 @@ def test_show_as_json() -> None:
 
 
 def test_show_of_an_empty_directory_says_how_to_begin() -> None:
+    told = "No certificates in certs.\nNext: postroad certs init --dir certs\n"
+    assert succeed("show") == told
     Path("certs").mkdir()
-    text = succeed("show")
-    assert text == "No certificates in certs.\nNext: postroad certs init --dir certs\n"
+    assert succeed("show") == told
 
 
 def test_each_command_has_an_example() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
 from postroad.admin import create_root, issue
+from postroad.admin.cards import Card, leave_card
 from postroad.cli import doctor
 from postroad.cli.main import run
 from postroad.durable import SqliteStore
@@ -50,13 +52,20 @@ def test_a_damaged_store_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "next: " in out
 
 
-def test_a_port_that_is_taken() -> None:
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        found = doctor.look_at_port(other.getsockname()[1])
+        found = doctor.look_at_port(other.getsockname()[1], tmp_path)
     assert found.status == "warning"
     assert "--set admin.bind=127.0.0.1:0" in found.next
+
+
+def test_a_port_that_a_node_of_this_place_uses(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:8222"
+    card = Card(name="alpha", cluster="shop", pid=os.getpid(), url=url, version="1")
+    leave_card(tmp_path, card)
+    assert doctor.look_at_port(8222, tmp_path).detail == "used by node alpha"
 
 
 def test_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,7 @@ def test_a_parked_flow_is_tried_again(path: Path, capsys: pytest.CaptureFixture[
     id = id_of(path, "pay", capsys)
     assert run(["flow", "retry", "--store", str(path)]) == 2
     assert run(["flow", "retry", "--store", str(path), id, "--all"]) == 2
-    assert "Say id, or --all." in capsys.readouterr().err
+    assert "Say which: ID or --all." in capsys.readouterr().err
     assert run(["flow", "retry", "--store", str(path), "--all"]) == 0
     assert told(capsys) == ["1 flow will be tried again when the node is started."]
     assert run(["flow", "retry", "--store", str(path), "--all"]) == 0
@@ -265,5 +265,5 @@ def test_a_store_that_never_was(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_an_unknown_verb_of_flows(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["flows", "list"]) == 2
-    assert "Did you mean 'flow'?" in capsys.readouterr().err
+    assert "Did you mean 'postroad flow ls'?" in capsys.readouterr().err
     assert run(["flow", "lst"]) == 2

@@ -105,8 +105,7 @@ def test_dead_segments_are_listed_and_dropped(
     assert shown.endswith("    {'amount': 'two'}\n1 dead\n")
     assert run(["pipeline", "drop", job, "0000000000000000"]) == 3
     assert capsys.readouterr().err == (
-        "postroad: there is no dead segment 0000000000000000\n"
-        f"Try: postroad pipeline dead {job}\n"
+        f"postroad: there is no dead segment 0000000000000000\nTry: postroad pipeline dead {job}\n"
     )
     assert run(["pipeline", "drop", job, "zz"]) == 1
     assert "16 hexadecimal digits" in capsys.readouterr().err

@@ -136,7 +136,7 @@ def test_dead_letters_are_dropped(store: Path, capsys: pytest.CaptureFixture[str
 def test_a_choice_is_demanded(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dlq", "retry", *at(store)]) == 2
     assert run(["dlq", "drop", "1", "--all", *at(store)]) == 2
-    assert capsys.readouterr().err.count("Say ids or queue or reason, or --all.") == 2
+    assert capsys.readouterr().err.count("Say which: ID, --queue, --reason or --all.") == 2
 
 
 def test_a_number_nobody_has(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

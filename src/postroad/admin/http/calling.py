@@ -81,7 +81,8 @@ class OperationsEndpoint:
                 body = await read_body(request, self._desk.settings.body_bytes_max)
                 wish = wish_from_body(operation, body, pairs)
                 where = wish.node or self._desk.office.name
-                logger.info("%s at %s, by %s", operation.name, where, caller.name)
+                told = " ".join([operation.name, *wish.subjects])
+                logger.info("%s at %s, by %s", told, where, caller.name)
             return answer(await self._desk.fulfil(wish))
         except Exception as error:
             return failure(error)

@@ -31,6 +31,14 @@ class Wish(NamedTuple):
     node: str | None
 
     @property
+    def subjects(self) -> list[str]:
+        """What it is done to, for the log: what must be said first, but no contents."""
+        first = self.operation.parameters[:1]
+        named = [self.said.get(it.name) for it in first if it.is_required]
+        # Whoever asks must not write other lines into the log.
+        return [it if it.isprintable() else repr(it) for it in named if isinstance(it, str)]
+
+    @property
     def timeout_s(self) -> float:
         """The time that the operator gives it, if the operation can be told."""
         said = getattr(self.params, "timeout_s", None)

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import msgspec
 
-from postroad.admin.errors import InvalidRequest, NotFound
+from postroad.admin.errors import InvalidRequest, NotFound, nearest
 from postroad.cells import (
     CellAddress,
     CellDomain,
     CellPath,
+    NoRoute,
     NoSuchCell,
     RouteType,
     select_routes,
@@ -181,7 +182,10 @@ async def ping(
 async def traceroute(office: Office, path: str, timeout_s: Seconds = 2.0) -> list[HopView]:
     """The domains on the way to a cell and back, and how far away each is."""
     domain = office.node.domain
-    trip = await send_ping(domain, CellPath.parse(path), b"", timeout_s)
+    try:
+        trip = await send_ping(domain, CellPath.parse(path), b"", timeout_s)
+    except NoRoute as error:
+        raise _lost(office, path, error) from None
     out, back = domains_of(trip, domain.name)
     hops = []
     for name in dict.fromkeys((*out, *back)):
@@ -198,13 +202,21 @@ async def traceroute(office: Office, path: str, timeout_s: Seconds = 2.0) -> lis
     return hops
 
 
+def _lost(office: Office, cell: str, error: NoRoute) -> NotFound:
+    """Nobody has such a cell, as far as is known here."""
+    return NotFound(f"{error.detail}{nearest(cell, office.node.domain.cells)}")
+
+
 # Changing.
 
 
 @operation("cells.run", Effect.CHANGE)
 async def run_command(office: Office, cell: str, command: str) -> CommandView:
     """Have a cell run a command, and show what it says; `help` tells which it knows."""
-    return CommandView(text=await office.node.domain.command(cell, command))
+    try:
+        return CommandView(text=await office.node.domain.command(cell, command))
+    except NoRoute as error:
+        raise _lost(office, cell, error) from None
 
 
 @operation("cells.kill", Effect.DANGER)

@@ -122,3 +122,17 @@ def test_any_body_is_read_or_refused(body: bytes, name: str) -> None:
         wish_from_body(OPERATIONS[name], body, [])
     except PostroadError:
         pass
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "subjects"),
+    [
+        ("queue.pause", b'{"queue": "orders"}', ["orders"]),
+        ("queue.pause", b'{"queue": "two\\nlines"}', [r"'two\nlines'"]),
+        ("service.call", b'{"action": "shop.order", "params": {"item": "tea"}}', ["shop.order"]),
+        ("dlq.retry", b'{"ids": ["17"]}', []),
+        ("node.stop", b"", []),
+    ],
+)
+def test_what_the_log_tells_of_a_wish(name: str, body: bytes, subjects: list[str]) -> None:
+    assert wish_from_body(OPERATIONS[name], body, []).subjects == subjects
