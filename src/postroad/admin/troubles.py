@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from shlex import quote
 from typing import Literal
 
 import msgspec
@@ -188,12 +189,13 @@ def _of_mail(mail: MailStatistics) -> Iterator[TroubleView]:
         )
     for name, queue in sorted(mail.queues.items()):
         if queue.is_paused:
-            title, command = f"queue {name} is paused", f"postroad queue resume {name}"
+            title, command = f"queue {name} is paused", f"postroad queue resume {quote(name)}"
         elif not queue.has_consumer and queue.depth and (queue.oldest_s or 0) > _PATIENCE_S:
-            title, command = f"nobody consumes queue {name}", f"postroad queue show {name}"
+            title = f"nobody consumes queue {name}"
+            command = f"postroad queue show {quote(name)}"
         else:
             continue
-        yield _warning("mail", "queue", name, title, f"{queue.depth} messages wait", command)
+        yield _warning("mail", "queue", name, title, _waiting(queue.depth), command)
     for name, peer in sorted(mail.peers.items()):
         trouble = None if peer.bridge is None else peer.bridge.trouble
         if peer.is_paused:
@@ -204,9 +206,13 @@ def _of_mail(mail: MailStatistics) -> Iterator[TroubleView]:
             title, command = f"mail waits for {name}, which is away", f"postroad bridge show {name}"
         else:
             continue
-        waiting = f"{peer.depth} messages wait"
+        waiting = _waiting(peer.depth)
         detail = waiting if trouble is None else f"{waiting}: {trouble}"
         yield _warning("mail", "bridge", name, title, detail, command)
+
+
+def _waiting(depth: int) -> str:
+    return "1 message waits" if depth == 1 else f"{depth} messages wait"
 
 
 def _of_services(node: Node) -> Iterator[TroubleView]:
@@ -228,7 +234,7 @@ def _of_services(node: Node) -> Iterator[TroubleView]:
                 it.name,
                 f"calls of {it.name} fail at {', '.join(broken)}",
                 "its circuit breaker lets none through for now",
-                f"postroad service show {next(iter(it)).service}",
+                f"postroad service show {quote(next(iter(it)).service)}",
             )
 
 
@@ -278,5 +284,10 @@ async def _of_jobs(node: Node) -> AsyncIterator[TroubleView]:
         else:
             continue
         yield _warning(
-            "pipeline", "pipeline", job.name, title, detail, f"postroad pipeline show {job.name}"
+            "pipeline",
+            "pipeline",
+            job.name,
+            title,
+            detail,
+            f"postroad pipeline show {quote(job.name)}",
         )

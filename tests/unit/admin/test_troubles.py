@@ -82,6 +82,12 @@ def test_what_a_bridge_says_is_told() -> None:
     assert (trouble.noun, trouble.id) == ("bridge", "beta")
 
 
+def test_commands_can_be_pasted_whatever_a_queue_is_called() -> None:
+    (trouble,) = _of_mail(mail(queues={"$(reboot)": queue(is_paused=True, depth=1)}))
+    assert trouble.command == "postroad queue resume '$(reboot)'"
+    assert trouble.detail == "1 message waits"
+
+
 def test_troubles_with_flows() -> None:
     assert [*_of_flows({Status.DONE: 5, Status.RUNNING: 2, Status.FAILED: 1})] == []
     troubles = [*_of_flows({Status.PARKED: 1, Status.RETRYING: 3, Status.HELD: 2})]
