@@ -27,7 +27,7 @@ def asked_at(code: Code, position: Position) -> Ask | None:
 
 def is_at_work(code: Code) -> bool:
     """Whether it waits for something that only this process does."""
-    return any(isinstance(it, ask_for.Step | ask_for.Statement) for it in asked_by(code))
+    return any(ask.is_work for ask in asked_by(code))
 
 
 def wants_signal(code: Code, name: str) -> bool:
@@ -37,10 +37,12 @@ def wants_signal(code: Code, name: str) -> bool:
 
 def find_due_ms(code: Code) -> int | None:
     """When it must be looked at, if nothing happens before."""
-    due_ms = (
-        it.until_ms if isinstance(it, ask_for.Sleep) else it.deadline_ms for it in asked_by(code)
-    )
-    return min((it for it in due_ms if it is not None), default=None)
+    earliest_ms: int | None = None
+    for ask in asked_by(code):
+        due_ms = ask.until_ms if isinstance(ask, ask_for.Sleep) else ask.deadline_ms
+        if due_ms is not None and (earliest_ms is None or due_ms < earliest_ms):
+            earliest_ms = due_ms
+    return earliest_ms
 
 
 def describe(code: Code) -> str:
