@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# As wide as most terminals are.
 HEADING = (
-    f"{'time':>6} {'calls/s':>9} {'begun/s':>9} {'settled/s':>10} {'refused/s':>10}"
-    f" {'cleared/s':>10} {'on the way':>11} {'in the job':>11} {'replayed':>9} {'dead':>6}"
+    f"{'time':>5} {'calls/s':>7} {'begun/s':>7} {'settled/s':>9} {'refused/s':>9}"
+    f" {'cleared/s':>9} {'waiting':>7} {'in job':>6} {'replayed':>8} {'dead':>4}"
 )
 
 
@@ -37,12 +38,12 @@ class Second:
 
     def __str__(self) -> str:
         was, now = self.before, self.now
-        on_the_way = now.settled - now.cleared - now.dead
+        waiting = now.settled - now.cleared - now.dead
         return (
-            f"{self.at_s:>4.0f} s {now.answered - was.answered:>9,} {now.begun - was.begun:>9,}"
-            f" {now.settled - was.settled:>10,} {now.refused - was.refused:>10,}"
-            f" {now.cleared - was.cleared:>10,} {on_the_way:>11,} {now.pending:>11,}"
-            f" {now.replayed:>9,} {now.dead:>6,}"
+            f"{self.at_s:>3.0f} s {now.answered - was.answered:>7,} {now.begun - was.begun:>7,}"
+            f" {now.settled - was.settled:>9,} {now.refused - was.refused:>9,}"
+            f" {now.cleared - was.cleared:>9,} {waiting:>7,} {now.pending:>6,}"
+            f" {now.replayed:>8,} {now.dead:>4,}"
         )
 
 

@@ -47,8 +47,8 @@ The columns:
   settled/s   payments on which both banks agree, posted to the house in the same commit
   refused/s   payments given back
   cleared/s   payments whose receipt came back to the bank
-  on the way  settled, and neither cleared nor dead
-  in the job  payments that the job is at
+  waiting     settled, and neither cleared nor dead yet
+  in job      payments that the job is working on
   replayed    payments that the job was given again so far
   dead        dead letters so far
 
