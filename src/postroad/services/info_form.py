@@ -22,6 +22,8 @@ from .schema import (
     fault_of_name,
     full_name_of,
 )
+from .told_schemas import KEY as SCHEMA_KEY
+from .told_schemas import is_tellable
 
 SERVICES_MAX = 1_000
 """Services of one node; what comes after them is left out."""
@@ -152,10 +154,14 @@ def _read_service(entry: Any, place: str, problems: list[str]) -> ServiceInfo | 
 def _read_actions(said: Any, place: str, problems: list[str]) -> Iterator[ActionInfo]:
     for name, entry in _read_entries(said, place, problems):
         raw_name = entry.get("rawName")
+        definition = _without(entry, "name", "rawName")
+        if SCHEMA_KEY in definition and not is_tellable(definition[SCHEMA_KEY]):
+            del definition[SCHEMA_KEY]
+            problems.append(f"{place}: {name}: its schema is none, or too large")
         yield ActionInfo(
             name=name,
             raw_name=raw_name if isinstance(raw_name, str) else "",
-            definition=_without(entry, "name", "rawName"),
+            definition=definition,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from postroad.core.errors import ConfigError
 
+from .action_schemas import hinted_schema
 from .config import BrokerConfig
 from .context import Context
 from .describing import describe_service
@@ -28,6 +29,8 @@ from .service import (
     merged,
     merged_dependencies,
 )
+from .told_schemas import KEY as SCHEMA_KEY
+from .told_schemas import choose
 from .ways import Handler, PlainHandler, Way, way_of
 
 _MILLISECONDS = 1000
@@ -108,7 +111,7 @@ class ServiceBuilder:
             version=service.version,
             settings=service.settings,
             metadata=service.metadata,
-            actions={name: _action_definition(*said) for name, said in actions.items()},
+            actions=_action_definitions(actions),
             events={name: _event_definition(*said) for name, said in events.items()},
         )
         service.full_name = info.full_name
@@ -192,9 +195,22 @@ def _awaited(handler: MethodHandler) -> Handler:
     return run
 
 
-def _action_definition(method: Callable[..., Any], options: ActionOptions) -> Mapping[str, Any]:
+def _action_definitions(
+    actions: Mapping[str, tuple[Callable[..., Any], ActionOptions]],
+) -> dict[str, Mapping[str, Any]]:
+    schemas = choose({name: hinted_schema(*said, name) for name, said in actions.items()})
+    return {
+        name: _action_definition(method, options, schemas.get(name))
+        for name, (method, options) in actions.items()
+    }
+
+
+def _action_definition(
+    method: Callable[..., Any], options: ActionOptions, schema: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
     said: dict[str, Any] = {
         "params": options.params,
+        SCHEMA_KEY: schema,
         "description": options.description or inspect.getdoc(method),
         "visibility": options.visibility.value,
         "timeout": None if options.timeout_s is None else options.timeout_s * _MILLISECONDS,

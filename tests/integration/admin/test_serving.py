@@ -144,9 +144,9 @@ async def test_stop_twice_and_without_a_start(tmp_path: Path) -> None:
 async def test_a_start_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
     async with Node(config_of(tmp_path)) as node:
         with take_address(Address("127.0.0.1", 0)) as listener:
-            before = asyncio.all_tasks()
+            before, address = asyncio.all_tasks(), listener.getsockname()
             starting = asyncio.create_task(AdminServer(node, listener).start())
-            while asyncio.all_tasks() == {*before, starting} and not starting.done():
+            while asyncio.all_tasks() == {*before, starting}:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             starting.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -154,7 +154,7 @@ async def test_a_start_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None
             await asyncio.sleep(0)
             assert asyncio.all_tasks() == before
             with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection(*listener.getsockname())
+                await asyncio.open_connection(*address)
 
 
 async def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed, nearest
 from postroad.core.errors import PostroadError
 from postroad.services import Service, ValidationError
-from postroad.services.action_schemas import action_schemas, described
+from postroad.services.action_schemas import action_schemas, told
 from postroad.services.endpoints import EndpointList
 from postroad.services.schema import ActionInfo, Visibility
 
@@ -168,7 +168,7 @@ def _actions(
         service=first.service,
         nodes=[it.node_id for it in endpoints],
         available=sum(it.is_accepting for it in endpoints),
-        schema=schema or described(definition.get("params")),
+        schema=schema or told(definition),
         description=str(definition.get("description", "")),
         is_cached=bool(definition.get("cache")),
     )
@@ -241,7 +241,7 @@ def _schema_of(office: Office, action: str) -> dict[str, Any] | None:
     first = next(iter(endpoints), None)
     if own is not None or first is None:
         return own
-    return described(first.info.definition.get("params"))
+    return told(first.info.definition)
 
 
 async def _collect(stream: AsyncIterable[Any]) -> tuple[list[Any], bool]:

@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 from postroad.admin.errors import InvalidRequest, NotFound, ProgramFailed
+from postroad.admin.operations import NodeOffice
 from postroad.core.errors import PostroadError
-from postroad.services import ValidationError
+from postroad.node import App, Node
+from postroad.services import Context, Service, ValidationError, action
 
-from .operating import Greeter, Operator, make_app, operated, two_operated
+from .operating import (
+    Colleagues,
+    Greeter,
+    Operator,
+    config_of,
+    make_app,
+    operated,
+    two_operated,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -109,3 +119,29 @@ async def test_services_of_several_nodes(tmp_path: Path) -> None:
         # What another node raises comes as an error of services, with its name.
         with pytest.raises(PostroadError, match="as told"):
             await alpha.do("service.call", action="v2.greeter.fail", node_id="beta")
+
+
+class Till(Service):
+    name = "till"
+
+    @action
+    async def pay(self, ctx: Context, amount: int, currency: str = "EUR") -> int:
+        return amount
+
+
+async def test_what_actions_of_other_nodes_take(tmp_path: Path) -> None:
+    async with Node(config_of(tmp_path, "alpha"), App()) as alpha:
+        contacts = {"contacts": [str(alpha.service.address)]}
+        async with Node(config_of(tmp_path, "beta", cluster=contacts), App(services=[Till()])):
+            await alpha.broker.wait_for_services("till", timeout_s=10.0)
+            operator = Operator(NodeOffice(alpha, Colleagues()))
+            (view,) = await operator.do("service.actions")
+            assert (view.name, view.nodes) == ("till.pay", ["beta"])
+            assert view.schema["properties"] == {
+                "amount": {"type": "integer"},
+                "currency": {"type": "string", "default": "EUR"},
+            }
+            assert view.schema["required"] == ["amount"]
+            said = {"action": "till.pay", "params": {"amount": 3, "curency": "USD"}}
+            called = await operator.do("service.call", **said)
+            assert (called.result, len(called.warnings)) == (3, 1)
