@@ -21,7 +21,6 @@ _SAFE_MIN = float(2**32)
 _SAFE_MAX = float(2**53)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INDEFINITE = 31
-_BREAK = 0xFF
 
 _TAG_TEXT_TIME, _TAG_TIME, _TAG_BIG, _TAG_BIG_NEGATIVE = range(4)
 

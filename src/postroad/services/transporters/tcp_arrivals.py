@@ -76,7 +76,6 @@ class Arrivals:
 
     Attributes:
         speaker: the host whose packet is being handed over now; None if none is.
-        frames_refused: connections that were closed because of what they sent.
     """
 
     def __init__(self, received: Received, *, packet_bytes_max: int) -> None:
@@ -91,7 +90,6 @@ class Arrivals:
         self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
         self.now = self._loop.time
         self.speaker: str | None = None
-        self.frames_refused = 0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -149,7 +147,6 @@ class Arrivals:
 
     def refuse(self, arrival: Arrival, reason: str) -> None:
         """Close a connection; nobody else is harmed."""
-        self.frames_refused += 1
         self._log.warn(
             arrival.host,
             self.now(),
