@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import msgspec
 
@@ -33,6 +33,7 @@ _SILENCE_S_MAX = 45.0
 _METHOD_NOT_ALLOWED = 405
 _ERRORS = 400
 _BAD_GATEWAY = 502
+_PORTS = {"http": 80, "https": 443}
 
 
 class Tls(NamedTuple):
@@ -82,14 +83,10 @@ class Client:
         timeout_s: float = _TIMEOUT_S,
         tls: Tls | None = None,
     ) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{url!r} is no address of an API: write http://127.0.0.1:8222")
+        parts, self._host, self._port = _read_address(url)
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ConfigError("a token has printable ASCII characters only")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
-        self._host = parts.hostname
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path.rstrip("/")
         self._context = (tls or Tls()).context() if parts.scheme == "https" else None
         self._token = token
@@ -220,7 +217,8 @@ class Client:
             raise TlsFailed(f"{self.url} cannot be trusted, or is no HTTPS: {error}") from None
         except OSError as error:
             raise ConnectFailed(
-                f"nobody answers at {self.url}: {error}; start the node with `postroad node start`"
+                f"nobody answers at {self.url}: {error.strerror or error};"
+                " start the node with `postroad node start`"
             ) from None
         try:
             connection.request(method, f"{self._prefix}{path}", body, headers)
@@ -252,6 +250,22 @@ class Client:
 def find_nodes(data: Path | str) -> list[Card]:
     """Nodes that run on this machine, as far as they keep their files in this directory."""
     return find_cards(Path(data))
+
+
+def _read_address(url: str) -> tuple[SplitResult, str, int]:
+    """An address, its host and its port; raises ConfigError if it is none."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = parts.port or _PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        raise _no_address(url) from None
+    if not parts.hostname:
+        raise _no_address(url)
+    return parts, parts.hostname, port
+
+
+def _no_address(url: str) -> ConfigError:
+    return ConfigError(f"{url!r} is no address of an API: write http://127.0.0.1:8222")
 
 
 class _MethodRefused(AdminError):

@@ -206,8 +206,7 @@ async def changing_flows(location: str) -> AsyncIterator[FlowsAtRest]:
     except StoreLocked as error:
         node = await _owner_of(location)
         raise StoreLocked(
-            f"{error}, or have node {node} do this itself: it has its flows in memory, and Flows "
-            "has a method of the same name"
+            f"{error}, or leave out --store: node {node} does this itself"
         ) from None
     async with _flows_of(store, can_change=True) as flows:
         yield flows

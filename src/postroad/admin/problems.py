@@ -125,7 +125,7 @@ def to_problem(error: PostroadError | TimeoutError) -> Problem:
             retryable=True,
         )
     data = getattr(error, "data", None)
-    words = [str(error) or type(error).__doc__ or type(error).__name__, *_messages(data)]
+    words = [_text_of(error), *_messages(data)]
     return make_problem(
         _status_of(error),
         " ".join(words),
@@ -134,6 +134,13 @@ def to_problem(error: PostroadError | TimeoutError) -> Problem:
         retryable=error.retryable,
         data=data,
     )
+
+
+def _text_of(error: PostroadError) -> str:
+    """What went wrong; of messages to nobody not also how they were sent."""
+    if isinstance(error, MessagingError) and isinstance(error, LookupError):
+        return error.detail
+    return str(error) or type(error).__doc__ or type(error).__name__
 
 
 def _messages(data: Any) -> list[str]:

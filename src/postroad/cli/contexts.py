@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from postroad.admin.client import Client
 from postroad.admin.errors import NotFound, nearest
 
 from .helping import Group, argument
@@ -114,6 +115,8 @@ def add(name: str, url: str, token: str | None, ca: str | None, node: str | None
     """
     if name == _PREVIOUS:
         raise click.UsageError(f"{_PREVIOUS!r} means the context before; choose another name.")
+    # Nobody is called, but nobody could be called by a wrong address either.
+    Client(url, token)
     contexts = Contexts.load()
     trusted = None if ca is None else str(Path(ca).resolve())
     contexts.saved[name] = Saved(url=url, token=token, ca=trusted, node=node)

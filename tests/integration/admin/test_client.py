@@ -95,7 +95,18 @@ async def test_nobody_is_there(tmp_path: Path) -> None:
         await asyncio.to_thread(next, client.watch([("queue.ls", {})]))
 
 
-@pytest.mark.parametrize("url", ["", "ftp://127.0.0.1", "http://", "http:///x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "ftp://127.0.0.1",
+        "http://",
+        "http:///x",
+        "http://a:http",
+        "http://[::1",
+        "http://a:99999",
+    ],
+)
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ConfigError, match="8222"):
         Client(url)

@@ -70,6 +70,12 @@ def test_names_that_do_not_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no context is called 'prd'; did you mean 'prod'?" in capsys.readouterr().err
 
 
+def test_an_address_that_is_none_is_not_saved(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["context", "add", "prod", "--url", "http://prod:http"]) == 1
+    assert "'http://prod:http' is no address of an API" in capsys.readouterr().err
+    assert run(["context", "use", "prod"]) == 3
+
+
 def test_a_damaged_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     add("prod")
     path_of_contexts().write_text("{")
