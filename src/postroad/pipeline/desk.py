@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 
 import msgspec
 
@@ -164,11 +165,13 @@ class Desk:
     async def close(self) -> None:
         """Let the inputs and outputs go."""
         self.is_open = False
-        await self._publisher.close()
-        for source in self._inputs.values():
-            await source.close()
-        for target in self._outputs.values():
-            await target.close()
+        # Each of them, also if another raises.
+        async with AsyncExitStack() as closing:
+            for source in self._inputs.values():
+                closing.push_async_callback(source.close)
+            for target in self._outputs.values():
+                closing.push_async_callback(target.close)
+            await self._publisher.close()
 
     def _pen(self, database: Database) -> Pen:
         return Pen(database, self._job)

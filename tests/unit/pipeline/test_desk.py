@@ -344,3 +344,25 @@ async def test_an_output_that_cannot_be_published_to_keeps_no_other_waiting(cloc
     assert [name for _, name, _ in left] == ["bad"]
     await desk.close()
     await store.close()
+
+
+# The end.
+
+
+async def test_all_is_let_go_of_also_if_one_cannot_be(clock: Clock) -> None:
+    class Gone(SeqInput):
+        async def close(self) -> None:
+            raise ConnectionError("the server is gone")
+
+    class Closed(SeqInput):
+        is_closed = False
+
+        async def close(self) -> None:
+            self.is_closed = True
+
+    other = Closed(())
+    job = job_of(input_task("a"), input_task("b"))
+    with pytest.raises(ConnectionError, match="is gone"):
+        async with open_desk(job, {"a": Gone(()), "b": other}):
+            assert not other.is_closed
+    assert other.is_closed
