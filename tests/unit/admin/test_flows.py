@@ -172,7 +172,9 @@ async def test_a_store_that_never_was(path: Path) -> None:
 async def test_a_running_node_changes_its_flows_itself(path: Path) -> None:
     async with running(path) as flows:
         handle = await flows.begin(wait_for_word)
-        with pytest.raises(StoreLocked, match=r"stop that one first, or have node alpha do this"):
+        with pytest.raises(
+            StoreLocked, match=r"stop that one first, or leave out --store: node alpha does this"
+        ):
             async with changing_flows(str(path)) as others:
                 await others.kill(handle.id)
         assert (await flows.show(handle.id)).status is Status.RUNNING
@@ -280,7 +282,7 @@ async def test_the_same_in_a_database_of_a_server() -> None:
         id = await leave_waiting(dsn)
         async with running(dsn), reading_flows(dsn) as flows:
             assert [it.id for it in await flows.list()] == [id]
-            with pytest.raises(StoreLocked, match="or have node alpha do this"):
+            with pytest.raises(StoreLocked, match="or leave out --store: node alpha does this"):
                 async with changing_flows(dsn):
                     pytest.fail("it was opened")
         async with changing_flows(dsn) as flows:

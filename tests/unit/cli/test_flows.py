@@ -242,7 +242,7 @@ def test_a_running_node_is_looked_at_and_left_alone(
     use_flows(path, meddle)
     captured = capsys.readouterr()
     assert id in captured.out
-    assert "stop that one first, or node alpha does this itself" in captured.err
+    assert "stop that one first, or leave out --store: node alpha does this itself" in captured.err
 
 
 def test_an_id_nobody_has(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
