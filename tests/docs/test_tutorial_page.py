@@ -30,6 +30,7 @@ READS = (
     "postroad call shop.sold",
     "postroad cluster ls",
     "postroad flow history",
+    "postroad flow show",
     "postroad call shop.order item=cake",
 )
 LIMIT_S = 120
