@@ -75,7 +75,7 @@ $(VENV)/.stamp: pyproject.toml
 
 # Without Spark the job of the demo runs in one process.
 $(VENV)/.stamp-spark: $(VENV)/.stamp
-	@echo "Preparing $(VENV) (spark, about 500 MB)"
+	@echo "Preparing $(VENV) (Spark, about 500 MB: the first time takes a few minutes)"
 	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[node,spark]' && touch $@ || \
 		echo "Spark could not be installed; the demo goes on without it." >&2
 
