@@ -167,7 +167,7 @@ class Stubborn:
 # Waiting and counting.
 
 
-async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+async def until(condition: Callable[[], object], timeout: float = 60.0) -> None:
     """Return as soon as the condition holds."""
     try:
         async with asyncio.timeout(timeout):
@@ -217,8 +217,8 @@ async def nothing_left() -> AsyncIterator[None]:
     await asyncio.sleep(0)
     tasks, sockets = asyncio.all_tasks(), open_sockets()
     yield
-    await until(lambda: asyncio.all_tasks() <= tasks, 2.0)
-    await until(lambda: open_sockets() <= sockets, 2.0)
+    await until(lambda: asyncio.all_tasks() <= tasks)
+    await until(lambda: open_sockets() <= sockets)
 
 
 def check_error(

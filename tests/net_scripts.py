@@ -242,23 +242,29 @@ class RawServer:
         self.peers.clear()
 
     async def __aenter__(self) -> Self:
-        self._tasks.append(asyncio.create_task(self._accept()))
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._listener.close()
         for peer in self.peers:
             peer.close()
 
-    async def _accept(self) -> None:
-        while True:
-            sock, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-            peer = RawPeer(sock, self._version)
-            self.peers.append(peer)
-            self._tasks.append(asyncio.create_task(self._run(peer)))
+    def _accept(self) -> None:
+        """Without a task, which could be cancelled when it has a socket already."""
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            # Whoever dialed has gone.
+            return
+        sock.setblocking(False)
+        peer = RawPeer(sock, self._version)
+        self.peers.append(peer)
+        self._tasks.append(asyncio.create_task(self._run(peer)))
 
     async def _run(self, peer: RawPeer) -> None:
         try:

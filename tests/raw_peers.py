@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 
 from postroad import Address, MessagingService
-from postroad.core.errors import MessagingError
+from postroad.core.errors import MessagingError, RequestTimeout
 
 CLUSTER = "zeebe-cluster"
-WAIT_S = 8.0
+WAIT_S = 60.0
 """How long a condition may take before a test fails; generous, because machines are busy."""
+LONG_S = 2 * WAIT_S
+"""The time of a request that must end for another reason."""
 
 
 # Waiting.
@@ -47,14 +49,12 @@ async def holds_for(condition: Callable[[], object], what: str, duration_s: floa
 
 
 async def failure_of(
-    call: Awaitable[object], within_s: float = 2.0, kind: type[MessagingError] = MessagingError
+    call: Awaitable[object], kind: type[MessagingError] = MessagingError
 ) -> MessagingError:
-    """The typed error of a call that must fail within that time."""
-    started = asyncio.get_running_loop().time()
+    """The typed error of a call that must fail, and not because its time is over if not said so."""
     with pytest.raises(kind) as caught:
         await asyncio.wait_for(call, WAIT_S)
-    elapsed = asyncio.get_running_loop().time() - started
-    assert elapsed < within_s, f"failed only after {elapsed:.3f} s: {caught.value}"
+    assert kind is RequestTimeout or not isinstance(caught.value, RequestTimeout)
     return caught.value
 
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from postroad import Address, Limits, MessagingService, Outcome
@@ -21,6 +22,8 @@ from postroad.core.errors import (
 from tests.raw_dialects import DIALECTS, Dialect, Version3, Zeebe, serve_echo
 from tests.raw_peers import (
     CLUSTER,
+    LONG_S,
+    WAIT_S,
     RawPeer,
     RawServer,
     Script,
@@ -37,14 +40,15 @@ pytestmark = pytest.mark.integration
 LIMITS = Limits(
     frame_bytes_max=1 << 20,
     write_buffer_bytes_max=64 * 1024,
-    connect_timeout_s=0.5,
-    handshake_timeout_s=0.5,
-    frame_timeout_s=0.5,
+    connect_timeout_s=WAIT_S,
+    handshake_timeout_s=WAIT_S,
+    frame_timeout_s=WAIT_S,
     # Heartbeats are a matter of their own; here they would only be in the way.
     heartbeat_interval_s=0,
     heartbeat_timeout_s=0,
     stop_grace_s=0.2,
 )
+IMPATIENT = msgspec.structs.replace(LIMITS, handshake_timeout_s=1.0, frame_timeout_s=1.0)
 SPEAKS_ALL = pytest.mark.parametrize("dialect", DIALECTS, ids=str)
 
 
@@ -63,7 +67,7 @@ class Scene:
         self._healthy = healthy
         self._caplog = caplog
 
-    async def ask(self, payload: bytes = b"x", timeout: float = 5.0) -> bytes:
+    async def ask(self, payload: bytes = b"x", timeout: float = LONG_S) -> bytes:
         """Ask the raw server."""
         return await self.client.request(self.raw.address, "echo", payload, timeout=timeout)
 
@@ -72,11 +76,9 @@ class Scene:
         assert await self.client.request(self._healthy, "echo", b"healthy") == b"healthy"
         assert not [it for it in self._caplog.records if it.name == "asyncio"]
 
-    async def expect_closed(
-        self, outcome: Outcome, kind: str | None = None, within_s: float = 2.0
-    ) -> MessagingError:
+    async def expect_closed(self, outcome: Outcome, kind: str | None = None) -> MessagingError:
         """A request ends because its connection does, which is counted and told."""
-        error = await failure_of(self.ask(), within_s, ConnectionClosed)
+        error = await failure_of(self.ask(), ConnectionClosed)
         assert error.outcome is outcome, error
         assert error.peer is not None and error.peer.startswith(str(self.raw.address))
         if kind is not None:
@@ -92,10 +94,10 @@ class Scene:
 
 @asynccontextmanager
 async def scene_of(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture, script: Script
+    dialect: Dialect, caplog: pytest.LogCaptureFixture, script: Script, limits: Limits = LIMITS
 ) -> AsyncIterator[Scene]:
     def make(name: str) -> MessagingService:
-        return MessagingService(CLUSTER, name, limits=LIMITS, protocol=dialect.protocol)
+        return MessagingService(CLUSTER, name, limits=limits, protocol=dialect.protocol)
 
     async with (
         echo_on(make("healthy")) as healthy,
@@ -131,7 +133,7 @@ async def test_random_answers(dialect: Dialect, caplog: pytest.LogCaptureFixture
 
     async with scene_of(dialect, caplog, script) as scene:
         for _ in range(10):
-            error = await failure_of(scene.ask(), kind=ConnectionClosed)
+            error = await failure_of(scene.ask(), ConnectionClosed)
             assert error.outcome is Outcome.NOT_SENT
         assert scene.client.statistics().protocol_errors_by_kind == {"HandshakeRefused": 10}
         await scene.check_health()
@@ -168,7 +170,7 @@ async def test_server_that_never_answers_the_handshake(
     async def script(peer: RawPeer) -> None:
         await for_ever()
 
-    async with scene_of(dialect, caplog, script) as scene:
+    async with scene_of(dialect, caplog, script, IMPATIENT) as scene:
         await scene.expect_closed(Outcome.NOT_SENT, "PeerSilent")
 
 
@@ -180,7 +182,7 @@ async def test_request_that_ends_before_the_handshake_does(
         await for_ever()
 
     async with scene_of(dialect, caplog, script) as scene:
-        error = await failure_of(scene.ask(timeout=0.2), 0.45, RequestTimeout)
+        error = await failure_of(scene.ask(timeout=0.2), RequestTimeout)
         assert error.outcome is Outcome.NOT_SENT
         await scene.check_health()
 
@@ -202,7 +204,7 @@ async def test_answer_split_at_every_byte(
 
     async with scene_of(dialect, caplog, script) as scene:
         asked = [
-            scene.client.request(scene.raw.address, "echo", b"hi", keep_alive=False)
+            scene.client.request(scene.raw.address, "echo", b"hi", timeout=LONG_S, keep_alive=False)
             for _ in range(1, len(opening))
         ]
         assert await asyncio.gather(*asked) == [b"hi"] * len(asked)
@@ -230,7 +232,7 @@ async def test_server_that_goes_away(
 
     async with scene_of(dialect, caplog, script) as scene:
         was_sent = moment == "after the request"
-        error = await failure_of(scene.ask(), kind=MessagingError)
+        error = await failure_of(scene.ask(), MessagingError)
         assert isinstance(error, ConnectionClosed | ConnectFailed)
         assert error.outcome is (Outcome.UNKNOWN if was_sent else Outcome.NOT_SENT)
         await scene.check_health()
@@ -305,7 +307,7 @@ async def test_error_text_that_is_no_utf8(
 ) -> None:
     script = then(dialect, lambda id: dialect.reply(id, b"bad \xc3\x28", status=2))
     async with scene_of(dialect, caplog, script) as scene:
-        error = await failure_of(scene.ask(), kind=RemoteHandlerFailure)
+        error = await failure_of(scene.ask(), RemoteHandlerFailure)
         assert "bad \ufffd(" in str(error)
         assert scene.client.statistics().protocol_errors == 0
 
@@ -378,7 +380,7 @@ async def test_server_that_says_goodbye_at_once(caplog: pytest.LogCaptureFixture
         await peer.until_closed(30)
 
     async with scene_of(dialect, caplog, script) as scene:
-        error = await failure_of(scene.ask(), kind=ConnectionClosed)
+        error = await failure_of(scene.ask(), ConnectionClosed)
         assert error.outcome is Outcome.NOT_SENT
         assert scene.raw.connections <= 2
         await scene.check_health()
@@ -399,7 +401,7 @@ async def test_server_that_never_replies(
         await for_ever()
 
     async with scene_of(dialect, caplog, script) as scene:
-        error = await failure_of(scene.ask(timeout=0.2), 0.6, RequestTimeout)
+        error = await failure_of(scene.ask(timeout=0.2), RequestTimeout)
         assert error.outcome is Outcome.UNKNOWN
         assert await scene.ask() == b"in time"
         assert scene.raw.connections == 1, "a time-out must not close the connection"
@@ -418,8 +420,8 @@ async def test_reply_a_byte_at_a_time_is_too_slow(
         for byte in dialect.first_reply(request.id, bytes(1000)):
             await peer.send_apart(bytes([byte]), pause_s=0.1)
 
-    async with scene_of(dialect, caplog, script) as scene:
-        await scene.expect_closed(Outcome.UNKNOWN, "PeerSilent", within_s=3.0)
+    async with scene_of(dialect, caplog, script, IMPATIENT) as scene:
+        await scene.expect_closed(Outcome.UNKNOWN, "PeerSilent")
 
 
 @SPEAKS_ALL
@@ -435,7 +437,7 @@ async def test_server_that_reads_nothing(
     async with scene_of(dialect, caplog, script) as scene:
         payload = bytes(200_000)
         asked = [scene.ask(payload, timeout=0.6) for _ in range(200)]
-        ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 4)
+        ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), WAIT_S)
         assert all(isinstance(end, RequestTimeout | ConnectionClosed) for end in ends), ends
         outcomes = [end.outcome for end in ends if isinstance(end, MessagingError)]
         # What the sockets and the buffer take is sent, the rest waits outside.

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from postroad import Limits, MessagingService, Outcome, Protocol
@@ -16,6 +17,7 @@ from postroad.core.errors import ConnectionClosed
 from tests.raw_dialects import RawReply, RawRequest, Zeebe
 from tests.raw_peers import (
     CLUSTER,
+    LONG_S,
     RawPeer,
     echo_on,
     eventually,
@@ -37,6 +39,8 @@ DEFAULT_ANSWER = bytes.fromhex("0200 0200 0a00 0200 01 01")
 
 SLOW = Limits(heartbeat_interval_s=5, heartbeat_timeout_s=15, stop_grace_s=0.2)
 QUICK = Limits(heartbeat_interval_s=0.1, heartbeat_timeout_s=0.4, stop_grace_s=0.2)
+BEATING = Limits(heartbeat_interval_s=0.1, heartbeat_timeout_s=1.5, stop_grace_s=0.2)
+"""As quick, but nobody is given up because a busy machine held this process up for a moment."""
 OFF = Limits(heartbeat_interval_s=0, heartbeat_timeout_s=0, stop_grace_s=0.2)
 
 
@@ -187,11 +191,11 @@ async def test_server_closes_when_the_client_falls_silent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with client_of(SLOW) as client:
-        await client.ask(SETUP, setup_request(300, payload=False))
-        for _ in range(6):
+        await client.ask(SETUP, setup_request(1500, payload=False))
+        for _ in range(20):
             await asyncio.sleep(0.1)
             await client.ask(BEAT)
-        assert 0.25 < await seconds_until_closed(client.peer) < 1.5
+        assert 1.2 < await seconds_until_closed(client.peer) < SLOW.heartbeat_timeout_s
         statistics = client.server.statistics()
         assert statistics.protocol_errors_by_kind == {"PeerSilent": 1}
         assert statistics.accepted == 0
@@ -217,7 +221,7 @@ async def test_longer_timeout_of_the_client_counts(limits: Limits) -> None:
 async def test_shorter_timeout_of_the_client_counts(limits: Limits) -> None:
     async with client_of(limits) as client:
         await client.ask(SETUP, setup_request(300, payload=False))
-        assert 0.25 < await seconds_until_closed(client.peer) < 1.5
+        assert 0.25 < await seconds_until_closed(client.peer) < SLOW.heartbeat_timeout_s
 
 
 async def test_slow_handler_does_not_count_as_silence() -> None:
@@ -230,9 +234,9 @@ async def test_slow_handler_does_not_count_as_silence() -> None:
             return b"done"
 
         client.server.subscribe("slow", slow)
-        await client.ask(SETUP, setup_request(300, payload=False))
+        await client.ask(SETUP, setup_request(1500, payload=False))
         client.peer.send(ZEEBE.request(100, "slow"))
-        for _ in range(10):
+        for _ in range(20):
             await asyncio.sleep(0.1)
             await client.ask(BEAT)
         done.set()
@@ -283,16 +287,16 @@ async def test_client_agrees_on_the_payload(server_wants: bool, client_wants: bo
 
     async def script(peer: RawPeer) -> None:
         setup = await take_setup(peer)
-        assert setup.payload == setup_request(400, payload=client_wants)
+        assert setup.payload == setup_request(1500, payload=client_wants)
         peer.send(ZEEBE.first_reply(setup.id, setup_answer(payload=server_wants)))
         await serve(peer, beats)
 
     async with (
-        zeebe_node("client", QUICK, payload=client_wants) as client,
+        zeebe_node("client", BEATING, payload=client_wants) as client,
         raw_server(script) as server,
     ):
         assert await client.request(server.address, "echo", b"x") == b"x"
-        await eventually(lambda: len(beats) >= 8, "heartbeats are sent")
+        await eventually(lambda: len(beats) >= 20, "heartbeats are sent")
         for payload in beats:
             check_beat(payload, 3, has_payload=server_wants and client_wants)
         assert await client.request(server.address, "echo", b"x") == b"x"
@@ -333,7 +337,7 @@ async def test_answer_of_schema_version_1_has_no_payload() -> None:
         peer.send(ZEEBE.first_reply(setup.id, bytes.fromhex("0100 0200 0a00 0100 01")))
         await serve(peer, beats)
 
-    async with zeebe_node("client", QUICK) as client, raw_server(script) as server:
+    async with zeebe_node("client", BEATING) as client, raw_server(script) as server:
         await client.request(server.address, "echo")
         await eventually(lambda: len(beats) >= 3, "heartbeats are sent")
         assert set(beats) == {b""}
@@ -361,8 +365,8 @@ async def test_client_closes_when_heartbeats_go_unanswered(
         await for_ever()
 
     async with zeebe_node("client", QUICK) as client, raw_server(script) as server:
-        request = client.request(server.address, "echo", timeout=10)
-        error = await failure_of(request, 2.0, ConnectionClosed)
+        request = client.request(server.address, "echo", timeout=LONG_S)
+        error = await failure_of(request, ConnectionClosed)
         assert error.outcome is Outcome.UNKNOWN
         assert error.elapsed_s is not None and error.elapsed_s > 0.3
         assert client.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
@@ -377,8 +381,8 @@ async def test_reply_of_a_later_request_answers_a_heartbeat() -> None:
         peer.send(ZEEBE.first_reply(setup.id, DEFAULT_ANSWER))
         await serve(peer, beats, answers_beats=False)
 
-    async with zeebe_node("client", QUICK) as client, raw_server(script) as server:
-        for _ in range(8):
+    async with zeebe_node("client", BEATING) as client, raw_server(script) as server:
+        for _ in range(16):
             await client.request(server.address, "echo")
             await asyncio.sleep(0.15)
         assert beats
@@ -404,19 +408,19 @@ async def test_heartbeat_requests_of_an_older_server_are_ignored(
 
 
 async def test_reply_that_looks_like_a_heartbeat_is_delivered() -> None:
-    async with zeebe_node("server", QUICK) as server, zeebe_node("client", QUICK) as client:
+    async with zeebe_node("server", BEATING) as server, zeebe_node("client", BEATING) as client:
         for payload in (beat(4), beat(3), DEFAULT_ANSWER, DEFAULT_SETUP):
             assert await client.request(server.address, "echo", payload) == payload
 
 
 async def test_request_slower_than_the_timeout_is_not_killed() -> None:
     async def slow(_: object) -> bytes:
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(2.5)
         return b"done"
 
-    async with zeebe_node("server", QUICK) as server, zeebe_node("client", QUICK) as client:
+    async with zeebe_node("server", BEATING) as server, zeebe_node("client", BEATING) as client:
         server.subscribe("slow", slow)
-        assert await client.request(server.address, "slow", timeout=5) == b"done"
+        assert await client.request(server.address, "slow", timeout=LONG_S) == b"done"
         assert client.statistics().connections_opened == 1
 
 
@@ -424,15 +428,13 @@ async def test_server_that_pauses_reading_is_not_given_up() -> None:
     """Its one handler is busy, so it reads neither requests nor heartbeats for a while."""
 
     async def slow(_: object) -> bytes:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.8)
         return b"done"
 
-    limits = Limits(
-        heartbeat_interval_s=0.1, heartbeat_timeout_s=0.4, handlers_running_max=1, stop_grace_s=0.2
-    )
-    async with zeebe_node("server", limits) as server, zeebe_node("client", QUICK) as client:
+    limits = msgspec.structs.replace(BEATING, handlers_running_max=1)
+    async with zeebe_node("server", limits) as server, zeebe_node("client", BEATING) as client:
         server.subscribe("slow", slow)
-        asked = [client.request(server.address, "slow", timeout=5) for _ in range(4)]
-        assert await asyncio.gather(*asked) == [b"done"] * 4
+        asked = [client.request(server.address, "slow", timeout=LONG_S) for _ in range(3)]
+        assert await asyncio.gather(*asked) == [b"done"] * 3
         assert client.statistics().connections_lost == 0
         assert client.statistics().protocol_errors == 0

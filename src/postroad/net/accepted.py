@@ -328,6 +328,10 @@ class AcceptedLink(Link):
                 self._reply(run.request.id, EXPIRED_ANSWER)
         self._go_on()
 
+    def _excuse(self, held_up_s: float, now: float) -> None:
+        super()._excuse(held_up_s, now)
+        self._stall.wait_until(now + held_up_s)
+
     def _own_deadline(self) -> float:
         return min(self.running.next_deadline, self._stall.deadline)
 

@@ -40,6 +40,10 @@ LINGER_S = 1.0
 LARGE_BYTES = JOIN_BYTES_MAX
 # Timers closer than this are not worth a wake-up of their own.
 _TIMER_STEP_S = 0.001
+# A timer that is later than this tells that the process was held up, and read nothing meanwhile.
+_HELD_UP_S = 0.05
+# Peers of a process that is always late must have an end too: most of the time counts.
+_EXCUSED_SHARE = 3
 # The other end of a link that is not connected yet.
 NOBODY = "nobody"
 
@@ -51,6 +55,7 @@ class Link(asyncio.Protocol):
         "_close_reason",
         "_closed",
         "_context",
+        "_excused_at",
         "_flush_scheduled",
         "_has_large",
         "_is_writable",
@@ -95,6 +100,8 @@ class Link(asyncio.Protocol):
         self._is_writable = True
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
+        # When the time that this process was held up was last taken from what counts.
+        self._excused_at = -NEVER
         self._linger: asyncio.TimerHandle | None = None
 
     # Called by asyncio.
@@ -185,6 +192,10 @@ class Link(asyncio.Protocol):
     def _own_deadline(self) -> float:
         """When `_on_timer` must be called."""
         return NEVER
+
+    def _excuse(self, held_up_s: float, now: float) -> None:
+        """This process was held up: it is not the peer's fault that nothing went on."""
+        self.machine.excuse(held_up_s, now)
 
     # Large frames.
 
@@ -349,12 +360,16 @@ class Link(asyncio.Protocol):
             self._timer = None
         self._timer_at = when
         if when < NEVER and self.transport is not None:
-            soonest = self._loop.time() + _TIMER_STEP_S
-            self._timer = self._loop.call_at(max(when, soonest), self._tick)
+            self._timer_at = max(when, self._loop.time() + _TIMER_STEP_S)
+            self._timer = self._loop.call_at(self._timer_at, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
+        late_s = now - self._timer_at
+        if late_s > _HELD_UP_S and now - self._excused_at > _EXCUSED_SHARE * late_s:
+            self._excused_at = now
+            self._excuse(late_s, now)
         try:
             self._on_timer(now)
             if self.machine.deadline() <= now:

@@ -24,6 +24,10 @@ class StallWatch:
         self._taken_bytes = taken_bytes
         self.deadline = now + self._allowed_s
 
+    def wait_until(self, moment: float) -> None:
+        """Look no sooner than that."""
+        self.deadline = max(self.deadline, moment)
+
     def end(self) -> None:
         """The socket has room again."""
         self.deadline = NEVER

@@ -265,6 +265,10 @@ class Tunnel(Link):
         # A ping that is due leaves when the socket takes it.
         return min(self._stall.deadline, self._ping_at if self._is_writable else NEVER)
 
+    def _excuse(self, held_up_s: float, now: float) -> None:
+        super()._excuse(held_up_s, now)
+        self._stall.wait_until(now + held_up_s)
+
     def _on_timer(self, now: float) -> None:
         if now >= self._stall.deadline and self._stall.is_stuck(self._bytes_taken(), now):
             allowed = self._context.limits.frame_timeout_s

@@ -386,6 +386,13 @@ class Connection:
         self._check_progress(now)
         self._heartbeats.tick(now, self._read_at(now), self.last_write)
 
+    def excuse(self, held_up_s: float, now: float) -> None:
+        """This side did not read for a while: that is not counted, and the peer has as much now."""
+        self._last_read = min(self._last_read + held_up_s, now)
+        self._handshake_deadline = max(self._handshake_deadline, now + held_up_s)
+        if self._frame_seen is not None:
+            self._frame_seen += held_up_s
+
     def _check_progress(self, now: float) -> None:
         """Give up a peer that begins a frame and takes too long to end it.
 

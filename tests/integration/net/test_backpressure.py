@@ -130,7 +130,7 @@ async def test_requests_wait_as_well_and_time_out_unsent() -> None:
         make_service("client", limits=limits) as client,
     ):
         requests = [
-            asyncio.create_task(client.request(server.address, "log", bytes(100_000), timeout=0.5))
+            asyncio.create_task(client.request(server.address, "log", bytes(100_000), timeout=1.5))
             for _ in range(300)
         ]
         results = await asyncio.gather(*requests, return_exceptions=True)
@@ -247,7 +247,12 @@ async def test_cancelled_handlers_count_until_they_are_over() -> None:
     with Stubborn() as stubborn:
         async with running_pair(server_limits=limits) as pair:
             pair.server.subscribe("stubborn", stubborn)
-            for _ in range(5):
+            requests = [asyncio.create_task(pair.ask("stubborn")) for _ in range(3)]
+            await until(lambda: stubborn.begun == 3)
+            for request in requests:
+                request.cancel()
+            await asyncio.gather(*requests, return_exceptions=True)
+            for _ in range(2):
                 with pytest.raises(RequestTimeout):
                     await pair.ask("stubborn", timeout=0.02)
             assert stubborn.begun == 3

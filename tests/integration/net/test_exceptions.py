@@ -89,7 +89,7 @@ async def test_not_running_when_stopped_while_connecting(keep_alive: bool) -> No
         await until(lambda: server.accepted == 1)
         await client.stop(grace=0.01)
         with pytest.raises(NotRunning) as caught:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(20.0):
                 await request
         assert caught.value.outcome is Outcome.NOT_SENT
 
@@ -101,7 +101,7 @@ async def test_not_running_when_stopped_while_waiting_to_connect() -> None:
         await until(lambda: client.statistics().connections_failed >= 2)
         await client.stop(grace=0.01)
         with pytest.raises(NotRunning) as caught:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(20.0):
                 await request
         assert caught.value.outcome is Outcome.NOT_SENT
 
@@ -292,7 +292,7 @@ async def test_peer_that_closes_right_after_the_handshake_is_not_hammered() -> N
 async def test_timeout_waiting_for_the_reply(speech: Speech, keep_alive: bool) -> None:
     async with running_pair(speech) as pair:
         with pytest.raises(RequestTimeout, match="no reply in time") as caught:
-            await pair.ask("hang", timeout=0.05, keep_alive=keep_alive)
+            await pair.ask("hang", timeout=0.3, keep_alive=keep_alive)
         assert isinstance(caught.value, TimeoutError)
         check_error(
             caught.value,
@@ -300,9 +300,9 @@ async def test_timeout_waiting_for_the_reply(speech: Speech, keep_alive: bool) -
             retryable=False,
             subject="hang",
             peer=pair.server.address,
-            timeout=0.05,
+            timeout=0.3,
         )
-        assert caught.value.elapsed_s is not None and caught.value.elapsed_s >= 0.049
+        assert caught.value.elapsed_s is not None and caught.value.elapsed_s >= 0.299
         assert pair.client.statistics().requests_timed_out == 1
 
 

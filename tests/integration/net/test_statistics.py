@@ -87,7 +87,7 @@ async def test_a_snapshot_does_not_change() -> None:
 async def test_a_connection_that_succeeded_is_not_counted_as_failed() -> None:
     async with running_pair() as pair:
         with pytest.raises(RequestTimeout):
-            await pair.ask("hang", timeout=0.03, keep_alive=False)
+            await pair.ask("hang", timeout=0.3, keep_alive=False)
         assert await pair.ask("echo", b"1") == b"1"
         statistics = pair.client.statistics()
         assert (statistics.connections_opened, statistics.connections_failed) == (2, 0)

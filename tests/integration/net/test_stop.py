@@ -142,7 +142,7 @@ async def test_stop_does_not_wait_for_a_handler_that_ignores_cancellation() -> N
                 pair.server.subscribe("stubborn", stubborn)
                 request = asyncio.create_task(pair.ask("stubborn", timeout=30.0))
                 await until(lambda: stubborn.begun == 1)
-                async with asyncio.timeout(2.0):
+                async with asyncio.timeout(20.0):
                     await pair.server.stop(grace=0.02)
                 with pytest.raises(ConnectionClosed):
                     await request
@@ -174,7 +174,7 @@ async def test_consumers_that_outlast_the_grace_are_cancelled() -> None:
         await pair.client.stop()
         await turns()
         await pair.server.stop(grace=0.02)
-        await until(lambda: gate.cancelled == 1, 2.0)
+        await until(lambda: gate.cancelled == 1)
 
 
 async def test_messages_sent_before_stop_arrive() -> None:
@@ -201,7 +201,7 @@ async def test_stop_against_peers_that_do_not_care() -> None:
         await client.start()
         await client.send(server.address, "log", bytes(4_000_000))
         accepted = await RawPeer.connect(client.address)
-        async with asyncio.timeout(4.0):
+        async with asyncio.timeout(20.0):
             await client.stop(grace=0.02)
         await accepted.read_to_end()
         accepted.close()
@@ -238,7 +238,7 @@ async def test_nothing_is_sent_after_stop() -> None:
         client = make_service("client")
         await client.start()
         request = asyncio.create_task(
-            client.request(server.address, "late", timeout=0.5, keep_alive=False)
+            client.request(server.address, "late", timeout=30.0, keep_alive=False)
         )
         await until(lambda: server.accepted == 1)
         await client.stop(grace=0.02)

@@ -44,7 +44,7 @@ def test_a_signal_cancels_the_program(
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         child.send_signal(number)
-        told, errors = child.communicate(timeout=20)
+        told, errors = child.communicate(timeout=120)
     assert told == "goodbye\n"
     assert child.returncode in exit_codes
     if number == signal.SIGTERM:
@@ -59,5 +59,5 @@ def test_a_program_in_another_thread_leaves_signals_alone() -> None:
 
     thread = threading.Thread(target=lambda: results.append(run(main())))
     thread.start()
-    thread.join(timeout=20)
+    thread.join(timeout=120)
     assert results == [7]

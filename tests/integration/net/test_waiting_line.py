@@ -49,11 +49,11 @@ async def test_cancelling_everybody_leaves_a_link_that_works() -> None:
             request.cancel()
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert [type(result) for result in results] == [asyncio.CancelledError] * 12
-        assert await pair.ask("echo", b"1", timeout=2.0) == b"1"
+        assert await pair.ask("echo", b"1") == b"1"
         # Every slot is free again.
         assert pair.client.statistics().requests_pending == 0
         gate.open()
-        again = [pair.ask("gate", timeout=2.0) for _ in range(12)]
+        again = [pair.ask("gate") for _ in range(12)]
         assert await asyncio.gather(*again) == [b"done"] * 12
         assert pair.client.statistics().connections_opened == 1
     assert errors == []
@@ -70,7 +70,7 @@ async def test_a_cancelled_caller_does_not_take_the_turn_of_the_next() -> None:
         gate.open()
         for request in requests[:2]:
             request.cancel()
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(20.0):
             results = await asyncio.gather(*requests, return_exceptions=True)
         kinds = [type(result) for result in results]
         assert kinds.count(asyncio.CancelledError) == 2
@@ -93,7 +93,7 @@ async def test_concurrent_senders_keep_their_order_to_a_slow_reader() -> None:
             for it in range(total)
         ]
         await asyncio.gather(*senders)
-        await until(lambda: len(reader.numbers) == total, 30.0)
+        await until(lambda: len(reader.numbers) == total)
     assert reader.numbers == list(range(total))
 
 
@@ -117,7 +117,7 @@ async def test_newcomers_do_not_overtake_those_who_wait() -> None:
             ]
             await turns(3)
         await asyncio.gather(*senders)
-        await until(lambda: len(reader.numbers) == wave * waves + 1, 30.0)
+        await until(lambda: len(reader.numbers) == wave * waves + 1)
     assert reader.numbers == list(range(wave * waves + 1))
 
 
@@ -139,7 +139,7 @@ async def test_a_sender_that_needs_no_slot_passes_its_turn_on(senders: int) -> N
         await stays(lambda: not second.done() and not any(it.done() for it in sending))
         gate.open()
         # Sooner than the next heartbeat, which makes the link look at its line as well.
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(4.0):
             assert await first == b"done"
             assert await second == b"done"
             await asyncio.gather(*sending)

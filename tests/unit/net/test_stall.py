@@ -33,3 +33,15 @@ def test_room_ends_it() -> None:
     watch.end()
     assert watch.deadline == NEVER
     assert not watch.is_stuck(1_000, 35)
+
+
+def test_it_may_have_to_wait() -> None:
+    watch = StallWatch(30)
+    watch.wait_until(50)
+    assert watch.deadline == NEVER, "nothing is expected"
+    watch.begin(1_000, 5)
+    watch.wait_until(20)
+    assert watch.deadline == 35
+    watch.wait_until(50)
+    assert not watch.is_stuck(1_000, 49)
+    assert watch.is_stuck(1_000, 50)

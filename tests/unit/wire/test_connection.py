@@ -205,6 +205,16 @@ def test_an_unfinished_handshake_is_given_up(profile: Profile) -> None:
         assert side.machine.deadline() == NEVER
 
 
+def test_time_in_which_this_side_was_held_up_is_added_to_the_handshake() -> None:
+    side = Side(Role.CLIENT, make_config(limits=Limits(handshake_timeout_s=5)))
+    side.machine.excuse(1, 3)
+    assert side.machine.deadline() == 5, "it has more than a second anyway"
+    side.machine.excuse(4, 9)
+    assert side.machine.deadline() == 13
+    side.tick(13)
+    assert isinstance(side.failure, PeerSilent)
+
+
 def test_a_trickling_handshake_is_given_up_all_the_same() -> None:
     server = Side(Role.SERVER, server_config(limits=Limits(handshake_timeout_s=5)))
     for now, piece in enumerate(byte_by_byte(b"\xeb\x6e\xec\x8a\x00")):
@@ -247,6 +257,17 @@ def test_a_frame_that_does_not_end_is_given_up() -> None:
     run_until(server, 10 + 1.5 * 30)
     assert isinstance(server.failure, PeerSilent)
     assert "a frame was not whole after 30 s" in str(server.failure)
+
+
+def test_time_in_which_this_side_was_held_up_is_added_to_that_of_a_frame() -> None:
+    server = slow_server(Limits(frame_timeout_s=30))
+    server.give(b"\x01")
+    run_until(server, 29)
+    server.machine.excuse(100, 129)
+    server.tick(129)
+    assert server.failure is None
+    run_until(server, 129 + 1.5 * 30)
+    assert isinstance(server.failure, PeerSilent)
 
 
 def test_a_frame_of_a_byte_a_second_is_given_up_in_time() -> None:

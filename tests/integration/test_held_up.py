@@ -1,0 +1,107 @@
+"""A process that is held up for longer than peers may be silent: it gives up none that live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+
+from postroad import Limits, MessagingService
+from tests.raw_dialects import Version3
+from tests.raw_peers import (
+    CLUSTER,
+    LONG_S,
+    RawPeer,
+    both_loops,
+    echo_on,
+    eventually,
+    raw_client,
+    raw_server,
+)
+from tests.tunnel_ends import running_tunnels
+
+pytestmark = pytest.mark.integration
+
+V3 = Version3()
+BEATS = {"heartbeat_interval_s": 0.1, "heartbeat_timeout_s": 0.4}
+LIMITS = msgspec.structs.replace(Limits(handshake_timeout_s=0.4, stop_grace_s=0.2), **BEATS)
+
+
+def node(name: str) -> MessagingService:
+    return echo_on(MessagingService(CLUSTER, name, limits=LIMITS))
+
+
+def hold_up(seconds: float = 1.0) -> None:
+    """As a handler does that computes, or a machine that is short of memory."""
+    time.sleep(seconds)
+
+
+async def go_on(service: MessagingService) -> None:
+    """Let some heartbeats come."""
+    received = service.statistics().bytes_received
+    await asyncio.sleep(3 * LIMITS.heartbeat_interval_s)
+    await eventually(lambda: service.statistics().bytes_received > received, "heartbeats come")
+
+
+@both_loops
+async def test_connections_are_kept() -> None:
+    async with node("server") as server, node("client") as client:
+        await client.request(server.address, "echo")
+        hold_up()
+        await go_on(server)
+        assert await client.request(server.address, "echo", b"x") == b"x"
+        assert client.statistics().connections_opened == 1
+        assert client.statistics().protocol_errors == server.statistics().protocol_errors == 0
+
+
+@both_loops
+async def test_tunnels_are_kept() -> None:
+    async with running_tunnels(client_limits=BEATS, server_limits=BEATS) as pair:
+        near, far = await pair.open()
+        hold_up()
+        await go_on(pair.server)
+        assert near.reasons == far.reasons == []
+
+
+@both_loops
+async def test_a_handshake_goes_on() -> None:
+    is_met, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: RawPeer) -> None:
+        is_met.set()
+        await may_answer.wait()
+        await V3.accept_with(peer, V3.hello())
+        request = await V3.take_request(peer)
+        peer.send(V3.reply(request.id, b"reply"))
+        await peer.until_closed()
+
+    async with node("client") as client, raw_server(script) as server:
+        request = asyncio.create_task(client.request(server.address, "echo", timeout=LONG_S))
+        await is_met.wait()
+        hold_up()
+        may_answer.set()
+        assert await request == b"reply"
+
+
+@both_loops
+async def test_one_that_is_silent_is_given_up_all_the_same() -> None:
+    async with node("server") as server, raw_client(server.address) as peer:
+        await V3.dial(peer)
+        await V3.take_introduction(peer)
+        hold_up()
+        await peer.until_closed()
+        assert server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
+
+
+@both_loops
+async def test_one_that_is_silent_is_given_up_by_a_process_that_is_always_late() -> None:
+    async with node("server") as server, raw_client(server.address):
+        await eventually(lambda: server.statistics().accepted == 1, "it is accepted")
+        deadline = time.monotonic() + LONG_S
+        while server.statistics().accepted:
+            assert time.monotonic() < deadline
+            hold_up(0.1)
+            await asyncio.sleep(0)
+        assert server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
