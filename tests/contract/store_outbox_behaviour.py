@@ -239,6 +239,20 @@ class SettlingBehaviour:
             assert await dead(store) == [(b"1", "too large", "big"), (b"2", "too large", "big")]
             assert await bodies(store) == [b"3"]
 
+    async def test_what_waits_is_counted(self, place: Place) -> None:
+        async with opened(place.store(), config=MailConfig(page_letters_max=2)) as store:
+            await post(store, PEER, b"1", b"2", b"3", b"4", b"5")
+            id = (await peer_of(store)).id
+            assert await store.read(query.count_outbox, id) == 5
+            await settle(store, 2)
+            assert await store.read(query.count_outbox, id) == 3
+            await store.write(lambda ledger: ledger.outbox.purge(PEER))
+            assert await store.read(query.count_outbox, id) == 0
+            assert await store.read(query.oldest_for, id) is None
+            await post(store, PEER, b"6")
+            assert await store.read(query.count_outbox, id) == 1
+            assert await store.read(query.oldest_for, id) is not None
+
     async def test_a_purge_leaves_only_numbers(self, store: Store) -> None:
         await post(store, PEER, b"1", b"2")
         assert await store.write(lambda ledger: ledger.outbox.purge(PEER)) == 2

@@ -291,14 +291,14 @@ class StoreOperations:
             },
             peers={
                 peer.name: PeerStatistics(
-                    depth=peer.head - peer.settled,
+                    depth=depth,
                     oldest_s=_age_s(oldest_ms, now_ms),
                     posted=peer.head,
                     epoch=peer.epoch,
                     is_paused=peer.is_paused,
                     bridge=health.get(peer.name),
                 )
-                for peer, oldest_ms in peers
+                for peer, depth, oldest_ms in peers
             },
             dead=dead,
             commits=self.store.writer.commits,
@@ -337,7 +337,10 @@ def _count_all(database: Database, now_ms: int) -> tuple[list, list, int]:  # ty
         (name, query.count_pending(database, id), query.oldest_in(database, id, now_ms), is_paused)
         for name, (id, is_paused) in query.list_queues(database).items()
     ]
-    peers = [(peer, query.oldest_for(database, peer.id)) for peer in query.list_peers(database)]
+    peers = [
+        (peer, query.count_outbox(database, peer.id), query.oldest_for(database, peer.id))
+        for peer in query.list_peers(database)
+    ]
     return queues, peers, query.count_dead(database)
 
 

@@ -34,7 +34,7 @@ class PeerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What waits for one peer."""
 
     depth: int
-    """Messages the peer is not known to have."""
+    """Messages the peer is not known to have, without those that were purged."""
     oldest_s: float | None
     posted: int
     """In this epoch."""

@@ -271,7 +271,11 @@ async def test_outbox_is_browsed_and_purged_without_a_gap(tmp_path: Path) -> Non
     ):
         await post_numbers(alpha, "beta", range(10))
         assert numbers_of(it.body for it in await alpha.mail.browse_outbox("beta")) == [*range(10)]
+        waiting = (await alpha.mail.statistics()).peers["beta"]
+        assert (waiting.depth, waiting.oldest_s is None) == (10, False)
         assert await alpha.mail.purge_outbox("beta") == 10
+        emptied = (await alpha.mail.statistics()).peers["beta"]
+        assert (emptied.depth, emptied.oldest_s, emptied.posted) == (0, None, 10)
         assert await alpha.mail.browse_outbox("beta") == []
         await alpha.mail.post("beta", "orders", b"10")
         alpha.meet(beta)

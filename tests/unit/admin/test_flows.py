@@ -173,7 +173,7 @@ async def test_a_running_node_changes_its_flows_itself(path: Path) -> None:
     async with running(path) as flows:
         handle = await flows.begin(wait_for_word)
         with pytest.raises(
-            StoreLocked, match=r"stop that one first, or leave out --store: node alpha does this"
+            StoreLocked, match=r"first, or leave out --store: node alpha does this"
         ):
             async with changing_flows(str(path)) as others:
                 await others.kill(handle.id)

@@ -138,10 +138,21 @@ def peer_and_chain(database: Database, name: str, number: int) -> tuple[Peer, by
     return peer, bytes(chain) if last == number else None
 
 
-def oldest_for(database: Database, peer: int) -> int | None:
-    """When the oldest page that waits for a peer was posted."""
+def count_outbox(database: Database, peer: int) -> int:
+    """Messages that wait for a peer, without those of which only the numbers are left."""
     rows = database.execute(
-        "SELECT posted_ms FROM postroad_outbox WHERE id > ? AND id < ? ORDER BY id LIMIT 1",
+        "SELECT COALESCE(SUM(last - id + ?), 0) FROM postroad_outbox"
+        " WHERE id > ? AND id < ? AND letters IS NOT NULL",
+        (page_id(peer, 1), page_id(peer, 0), page_id(peer + 1, 0)),
+    )
+    return int(rows[0][0])
+
+
+def oldest_for(database: Database, peer: int) -> int | None:
+    """When the oldest page that waits for a peer was posted, of those that have letters."""
+    rows = database.execute(
+        "SELECT posted_ms FROM postroad_outbox WHERE id > ? AND id < ? AND letters IS NOT NULL"
+        " ORDER BY id LIMIT 1",
         (page_id(peer, 0), page_id(peer + 1, 0)),
     )
     return int(rows[0][0]) if rows else None

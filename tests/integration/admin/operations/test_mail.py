@@ -125,6 +125,11 @@ async def test_bridges_to_peers_that_are_away(operator: Operator) -> None:
     assert not (await operator.do("bridge.resume", peer="gamma")).is_paused
     assert (await operator.do("bridge.reset", peer="gamma")).epoch == 2
     assert (await operator.do("bridge.purge", peer="gamma")).count == 1
+    emptied = await operator.do("bridge.show", peer="gamma")
+    assert (emptied.depth, emptied.oldest_s, emptied.posted) == (0, None, 1)
+    await operator.do("queue.post", queue="letters", peer="gamma", body="ho")
+    assert (await operator.do("bridge.show", peer="gamma")).depth == 1
+    assert (await operator.do("bridge.purge", peer="gamma")).count == 1
     assert await operator.do("bridge.peek", peer="gamma") == []
     with pytest.raises(NotFound, match="never posted to 'gama'; did you mean 'gamma'"):
         await operator.do("bridge.show", peer="gama")
