@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 import threading
 from collections.abc import Awaitable
+from pathlib import Path
 
 import pytest
 
@@ -132,6 +134,54 @@ async def test_a_function_that_is_given_up_before_its_turn_is_not_called(nodes: 
     await alpha.flows.signal(handle.id, "go", "now")
     assert await handle.result(60) == "told"
     assert called == ["last"]
+
+
+ENDLESS = """
+import asyncio, sys, threading
+
+from postroad import MessagingService, run
+from postroad.durable import Mail, SqliteStore, StaticDirectory
+from postroad.flows import Flow, Flows, flow
+
+begun = threading.Event()
+
+
+def wait_for_ever() -> None:
+    begun.set()
+    threading.Event().wait()
+
+
+@flow
+async def endless(flow: Flow) -> None:
+    await flow.step(wait_for_ever)
+
+
+async def main() -> None:
+    async with (
+        MessagingService("demo", "alpha") as alpha,
+        Mail(alpha, SqliteStore(sys.argv[1]), directory=StaticDirectory()) as mail,
+        Flows(mail, [endless]) as flows,
+    ):
+        await flows.begin(endless)
+        await asyncio.to_thread(begun.wait)
+    print("stopped")
+
+
+run(main())
+"""
+
+
+async def test_a_process_that_stops_does_not_wait_for_a_function(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ENDLESS, str(tmp_path / "alpha.db"), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(60):
+            told, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        raise
+    assert (told.strip(), process.returncode) == (b"stopped", 0)
 
 
 async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
