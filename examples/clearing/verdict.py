@@ -113,7 +113,7 @@ def _check_agreement(books: Ledgers) -> Check:
 def _check_money(books: Ledgers) -> Check:
     taken, taken_in, back = map(_cents, (books.debits, books.credits, books.refunds))
     return Check(
-        f"taken {taken / 100:,.2f} = taken in {taken_in / 100:,.2f} + given back {back / 100:,.2f}",
+        f"debited {taken / 100:,.2f} = credited {taken_in / 100:,.2f} + refunded {back / 100:,.2f}",
         taken == taken_in + back,
     )
 
