@@ -1,10 +1,10 @@
 """A domain with guaranteed queues, as a process of its own.
 
-`python -m tests.chaos.guaranteed_node NAME DIRECTORY PORT ROLE [CORE=ADDRESS ...]`
+`python -m tests.chaos.guaranteed_node NAME DIRECTORY PORT ROLE CONSUMES [CORE=ADDRESS ...]`
 
 Its store is in the directory, with a table of its own: each message to the queue `payments` leaves
-a row in `handled`. Prints its address, then does what the lines it reads say, and ends when its
-input does:
+a row in `handled`. If CONSUMES is "yes", a cell that consumes the queue is there from the start.
+Prints its address, then does what the lines it reads say, and ends when its input does:
 
 peer NAME ADDRESS         says where a peer's mail goes; "-" if nobody knows
 arm POINT KIND COUNT      kill this process when the fault point is reached for that time
@@ -49,10 +49,15 @@ class Node:
         self._armed = ExitStack()
         self._attempts: dict[int, int] = {}
 
-    async def start(self) -> None:
+    async def start(self, *, consumes: bool) -> None:
         async with self._mail.transaction() as tx:
             await tx.execute(TABLE)
+        if consumes:
+            self._consume()
         await self._queues.declare(QUEUE, retry=RETRY, concurrency=3)
+
+    def _consume(self) -> None:
+        self._domain.add_function(CELL, self._handle, consume=[QUEUE], concurrency=2)
 
     async def _handle(self, message: CellMessage) -> None:
         number = int(message.body)
@@ -71,7 +76,7 @@ class Node:
             case "arm", (point, kind, count):
                 self._armed.enter_context(faults.armed(point, Executioner(kind, int(count))))
             case "consume", ():
-                self._domain.add_function(CELL, self._handle, consume=[QUEUE], concurrency=2)
+                self._consume()
                 say("done")
             case "unconsume", ():
                 await self._domain.remove(CELL)
@@ -94,7 +99,9 @@ class Node:
             )
 
 
-async def serve(name: str, directory: Path, port: str, role: Role, *cores: str) -> None:
+async def serve(
+    name: str, directory: Path, port: str, role: Role, consumes: str, *cores: str
+) -> None:
     peers = StaticDirectory()
     found = dict(core.split("=") for core in cores)
     locations = StaticLocations({it: [address] for it, address in found.items()})
@@ -106,7 +113,7 @@ async def serve(name: str, directory: Path, port: str, role: Role, *cores: str) 
         GuaranteedQueues(domain, mail, config=TIMES) as queues,
     ):
         node = Node(domain, mail, queues, peers)
-        await node.start()
+        await node.start(consumes=consumes == "yes")
         say(str(service.address))
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.readline):

@@ -20,16 +20,18 @@ class DomainNode(MailNode):
     def __init__(self, name: str, directory: Path, *cores: DomainNode) -> None:
         super().__init__(name, directory)
         self._cores = cores
+        self._consumes = False
 
     async def start(self) -> None:
-        """Start it, where it was before if it was killed."""
+        """Start it, where it was before if it was killed, and with the cell that it had."""
         paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
         port = self.address.rpartition(":")[2] or "0"
         role = Role.SATELLITE if self._cores else Role.CORE
         cores = [f"{core.name}={core.address}" for core in self._cores]
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.chaos.guaranteed_node"),
-            *(self.name, self._directory, port, role.value, *cores),
+            *(self.name, self._directory, port, role.value),
+            *("yes" if self._consumes else "no", *cores),
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=asyncio.subprocess.PIPE,
@@ -45,8 +47,13 @@ class DomainNode(MailNode):
 
     async def consume(self, *, is_wanted: bool = True) -> None:
         """Let the cell that consumes the queue in, or go."""
+        self._consumes = is_wanted
         self.tell("consume" if is_wanted else "unconsume")
         assert await self.line() == "done"
+
+    def forget_cell(self) -> None:
+        """When it starts the next time, no cell consumes the queue."""
+        self._consumes = False
 
     @property
     def handled(self) -> list[int]:

@@ -54,8 +54,9 @@ class Desk:
         self._directions = directions
         self._config = config
         self._loop = asyncio.get_running_loop()
-        # Until then messages wait for a cell, which may just be about to start.
-        self._patient_until = self._loop.time() + config.patience_s
+        # Until then messages wait for a cell, which may just be about to start; set by the first of
+        # them that finds none.
+        self._patient_until: float | None = None
 
     async def open(self) -> None:
         """Begin to send on."""
@@ -66,7 +67,7 @@ class Desk:
 
     async def receive(self, retry: Retry, concurrency: int) -> None:
         """Begin to hand over."""
-        self._patient_until = self._loop.time() + self._config.patience_s
+        self._patient_until = None
         await self._mail.consume(
             self.incoming, self.hand_over, concurrency=concurrency, retry=retry
         )
@@ -127,11 +128,13 @@ class Desk:
 
     async def _wait_for_cells(self) -> list[str]:
         while not (cells := own_consumers(self._domain, self.queue)):
+            if self._patient_until is None:
+                self._patient_until = self._loop.time() + self._config.patience_s
             left_s = self._patient_until - self._loop.time()
             if left_s <= 0:
                 return []
             await self._directions.routes_changed(left_s)
-        self._patient_until = self._loop.time() + self._config.patience_s
+        self._patient_until = None
         return cells
 
     async def _try(self, cells: list[str], envelope: Envelope, tx: Transaction) -> bool:

@@ -14,7 +14,7 @@ from postroad.node import GuaranteedConfig, GuaranteedQueues
 from tests.cell_nodes import Domains
 
 QUEUE = "payments"
-WAIT_S = 10.0
+WAIT_S = 60.0
 """How long a condition may take before a test fails; generous, because machines are busy."""
 MAIL = MailConfig(bridge_first_s=0.02, bridge_max_s=0.1, offer_timeout_s=1.0, window_timeout_s=2.0)
 QUICK = GuaranteedConfig(
@@ -58,13 +58,18 @@ class Nodes:
 
 @asynccontextmanager
 async def guaranteed_nodes(
-    place: Path, cores: int, satellites: int, *, mail: MailConfig = MAIL
+    place: Path,
+    cores: int,
+    satellites: int,
+    *,
+    mail: MailConfig = MAIL,
+    times: GuaranteedConfig = QUICK,
 ) -> AsyncIterator[Nodes]:
     """Domains that run, and know where each other's mail goes."""
     async with Domains(cores, satellites) as domains:
         nodes = Nodes(domains)
         for name, domain in domains.by_name.items():
-            nodes.by_name[name] = await start_node(place, domains, domain, mail)
+            nodes.by_name[name] = await start_node(place, domains, domain, mail, times)
         try:
             yield nodes
         finally:
@@ -74,14 +79,18 @@ async def guaranteed_nodes(
 
 
 async def start_node(
-    place: Path, domains: Domains, domain: CellDomain, config: MailConfig = MAIL
+    place: Path,
+    domains: Domains,
+    domain: CellDomain,
+    config: MailConfig = MAIL,
+    times: GuaranteedConfig = QUICK,
 ) -> Node:
     """The mail and the queues of a domain."""
     addresses = {name: service.address for name, service in domains.services.items()}
     directory = StaticDirectory(addresses)
     store = SqliteStore(place / f"{domain.name}.db")
     mail = Mail(domain.service, store, directory=directory, config=config)
-    queues = GuaranteedQueues(domain, mail, config=QUICK)
+    queues = GuaranteedQueues(domain, mail, config=times)
     await mail.start()
     await queues.start()
     return Node(domain, mail, queues, directory)

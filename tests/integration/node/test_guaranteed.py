@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from postroad.cells import CellBusy, CellMessage
+from postroad.core import faults
 from postroad.core.errors import IdempotencyConflict, NotRunning, UsageError
 from postroad.node import ID_HEADER, KEY_HEADER, GuaranteedQueues
 from tests.cell_nodes import Gate, Inbox, quick, until
@@ -137,6 +138,28 @@ async def test_consumer_that_moves_takes_what_waits_with_it(tmp_path: Path) -> N
         assert await till.until(10) == [b"%d" % number for number in range(10)]
         await all_quiet(nodes)
         assert len(await till.rows()) == 10
+
+
+async def test_messages_wait_for_a_cell_that_is_replaced(tmp_path: Path) -> None:
+    """However long ago the one before it was let in, and its last message came."""
+    times = msgspec.structs.replace(QUICK, patience_s=3.0)
+    passed: list[object] = []
+    async with guaranteed_nodes(tmp_path, 1, 2, times=times) as nodes:
+        consumer = nodes["S2"]
+        await Till.at(consumer)
+        await nodes.domains.settled()
+        await nodes.declare()
+        await consumer.mail.pause("cells.in.payments")
+        await nodes["S1"].domain.send(QUEUE, b"1")
+        await until_waiting(consumer, {"cells.in.payments": 1})
+        await consumer.domain.remove("till")
+        await asyncio.sleep(3.1)  # It is time itself that is tested.
+        with faults.armed("node.guaranteed.passed", lambda **told: passed.append(told)):
+            await consumer.mail.resume("cells.in.payments")
+            await asyncio.sleep(0.1)
+            till = await Till.at(consumer)
+            assert await till.until(1) == [b"1"]
+        assert passed == []
 
 
 async def test_consumer_that_is_drained_finishes_and_the_rest_goes_elsewhere(
