@@ -17,7 +17,17 @@ from postroad.cells import (
     Snapshot,
 )
 from postroad.cells.links import MESSAGE
-from tests.cell_nodes import Domains, Gate, Inbox, cut, forged_domain, link_of, quick, until
+from tests.cell_nodes import (
+    DEADLINE_S,
+    Domains,
+    Gate,
+    Inbox,
+    cut,
+    forged_domain,
+    link_of,
+    quick,
+    until,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -139,7 +149,7 @@ async def test_many_different_routes_are_all_followed() -> None:
             forged.send("sink@S1", b"%d" % n, source=forged.path(f"p{n}"))
             if n % 500 == 0:
                 await asyncio.sleep(0)
-        await until(lambda: sum(it.subject == MESSAGE for it in forged.requests) == count, 20)
+        await until(lambda: sum(it.subject == MESSAGE for it in forged.requests) == count)
         assert all(it.kind is Kind.REPLY for it in forged.envelopes)
         assert inbox.payloads == [b"%d" % n for n in range(count)]
 
@@ -160,7 +170,7 @@ async def test_news_that_are_not_acknowledged_come_again_and_then_no_more() -> N
         assert await core.settle(0.05) is False
         assert len(set(snapshots())) == 1
         await forged.acknowledge(core)
-        assert await core.settle(5.0) is True
+        assert await core.settle(DEADLINE_S) is True
         count = len(snapshots())
         await asyncio.sleep(0.5)
         assert len(snapshots()) == count
@@ -177,7 +187,7 @@ async def test_a_peer_that_forgot_everything_is_told_again() -> None:
         satellite.spreader.learner._touch("C1")
         satellite.spreader._pump()
         assert not satellite.table.queues("work")
-        await until(lambda: satellite.table.queues("work"), 5)
+        await until(lambda: satellite.table.queues("work"))
 
 
 async def test_many_changes_within_a_turn_are_told_as_one() -> None:

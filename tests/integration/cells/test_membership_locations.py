@@ -198,4 +198,4 @@ async def test_the_agent_comes_first() -> None:
         await node.agent.stop()
         with pytest.raises(UsageError, match="was stopped"):
             await start(node, Role.CORE)
-        await asyncio.wait_for(MembershipLocations(node.agent).stop(), 1)
+        await asyncio.wait_for(MembershipLocations(node.agent).stop(), 10)

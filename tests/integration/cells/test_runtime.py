@@ -9,7 +9,17 @@ import pytest
 from postroad.cells import Cell, CellDomain, CellMessage, DuplicateRoute, Role, StaticLocations
 from postroad.core.errors import ConfigError, NotRunning, RemoteHandlerFailure, UsageError
 from postroad.net import MessagingService
-from tests.cell_nodes import CLUSTER, LIMITS, QUICK, Domains, Gate, Inbox, quick, until
+from tests.cell_nodes import (
+    CLUSTER,
+    DEADLINE_S,
+    LIMITS,
+    QUICK,
+    Domains,
+    Gate,
+    Inbox,
+    quick,
+    until,
+)
 from tests.net_peers import Stubborn, nothing_left
 
 pytestmark = pytest.mark.integration
@@ -180,8 +190,8 @@ async def test_a_cell_that_removes_itself_ends() -> None:
             await domain.remove("leaver")
 
         domain.add_function("leaver", leave)
-        call = asyncio.ensure_future(domain.call("leaver", b"", timeout=3))
-        done, _ = await asyncio.wait({call}, timeout=4)
+        call = asyncio.ensure_future(domain.call("leaver", b"", timeout=DEADLINE_S))
+        done, _ = await asyncio.wait({call}, timeout=DEADLINE_S)
         assert done
         # It may be answered, or told that it cannot be; not that it was too slow.
         error = call.exception()
@@ -198,7 +208,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_up_the_end() -> 
             await domain.send("stubborn")
             await until(lambda: stubborn.begun)
             stop = asyncio.ensure_future(domain.stop(0.1))
-            done, _ = await asyncio.wait({stop}, timeout=5)
+            done, _ = await asyncio.wait({stop}, timeout=DEADLINE_S)
             # Whatever comes of it, the test itself must end.
             stubborn.__exit__()
             assert done
@@ -223,7 +233,7 @@ async def test_a_cell_that_never_ends_does_not_hold_up_the_end(
         domain = domains["S1"]
         await domain.add(Endless("endless"))
         stop = asyncio.ensure_future(domain.stop(0.1))
-        done, _ = await asyncio.wait({stop}, timeout=5)
+        done, _ = await asyncio.wait({stop}, timeout=DEADLINE_S)
         # Whatever comes of it, the test itself must end.
         let_go.set()
         assert done
@@ -247,7 +257,7 @@ async def test_locations_that_fail_to_stop_do_not_hold_up_the_end(
             domain = CellDomain(service, locations=cores, config=QUICK)
             await domain.start()
             await until(lambda: "S1" in core.links.by_domain)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(DEADLINE_S):
                 await domain.stop()
             assert repr(domain) == "<CellDomain satellite S1 stopped>"
             await until(lambda: not core.links.by_domain)
@@ -275,7 +285,7 @@ async def test_stop_that_is_cancelled_still_stops() -> None:
         await asyncio.sleep(0)
         stop.cancel()
         await asyncio.gather(stop, return_exceptions=True)
-        await until(lambda: repr(domain) == "<CellDomain satellite S1 stopped>", 3)
+        await until(lambda: repr(domain) == "<CellDomain satellite S1 stopped>")
         assert gate.cancelled == 1
 
 
@@ -284,7 +294,7 @@ async def test_the_service_stops_before_its_domain() -> None:
     async with Domains(1, 2) as domains:
         domains["S2"].add_function("echo", Inbox())
         await domains.services["S1"].stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             await domains["S1"].stop()
         assert await domains["C1"].call("echo@S2", b"x") == b"x"
 

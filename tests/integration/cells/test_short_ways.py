@@ -11,7 +11,7 @@ import pytest
 from postroad.cells import CellDomain, CellMessage
 from postroad.cells.short_ways import Onward, ToCaller, ToCell
 from postroad.core.errors import MessagingError
-from tests.cell_nodes import Domains, Gate, Inbox, cut, link_of, quick, until
+from tests.cell_nodes import DEADLINE_S, Domains, Gate, Inbox, cut, link_of, quick, until
 
 pytestmark = pytest.mark.integration
 
@@ -53,9 +53,9 @@ def answer_too_much(message: CellMessage) -> bytes:
     return bytes(8_000_000)
 
 
-async def outcome_of(domain: CellDomain, body: Any) -> tuple[Any, ...]:
+async def outcome_of(domain: CellDomain, body: Any, timeout: float = DEADLINE_S) -> tuple[Any, ...]:
     try:
-        return ("answer", await domain.call("cell@S2", body, timeout=2.0))
+        return ("answer", await domain.call("cell@S2", body, timeout=timeout))
     except MessagingError as error:
         return type(error).__name__, error.detail, error.outcome
 
@@ -138,7 +138,7 @@ async def test_a_cell_that_goes_is_called_no_more() -> None:
             for _ in range(CALLS):
                 assert (await outcome_of(domains["S1"], b"x")) == ("answer", b"x")
             await domains["S2"].remove("cell")
-            name, *_ = await outcome_of(domains["S1"], b"x")
+            name, *_ = await outcome_of(domains["S1"], b"x", timeout=2.0)
             assert name == "NoRoute"
 
 

@@ -26,19 +26,18 @@ PATIENT = msgspec.structs.replace(
     write_buffer_bytes_max=64 * KIB,
 )
 
+WATCHFUL = msgspec.structs.replace(LIMITS, heartbeat_timeout_s=1.0)
+
 
 async def test_a_frozen_process_is_noticed_and_its_routes_go() -> None:
-    async with Domains(1, 1) as domains:
+    async with Domains(1, 1, limits=WATCHFUL) as domains:
         core, address = domains["C1"], domains.services["C1"].address
         async with child_domain("F1", "C1", address) as process:
             assert await domains["S1"].call("work", b"x", timeout=10) == b"x"
-            loop = asyncio.get_running_loop()
             process.send_signal(signal.SIGSTOP)
-            frozen = loop.time()
             with pytest.raises(RequestTimeout):
                 await domains["S1"].call("echo@F1", b"x", timeout=0.2)
-            await until(lambda: "F1" not in core.links.by_domain, 5)
-            assert loop.time() - frozen < LIMITS.heartbeat_timeout_s + 1.0
+            await until(lambda: "F1" not in core.links.by_domain)
             await until(lambda: not core.table.queues("work"))
             assert not core.table.domains("F1")
             assert "tunnel-F1" not in core.cells
@@ -57,7 +56,7 @@ async def test_a_killed_process_is_noticed_at_once() -> None:
         async with child_domain("F1", "C1", address) as process:
             assert await domains["S1"].call("work", b"x", timeout=10) == b"x"
             process.kill()
-            await until(lambda: not core.table.queues("work"), 0.5)
+            await until(lambda: not core.table.queues("work"), LIMITS.heartbeat_timeout_s / 2)
             assert "F1" not in core.links.by_domain
 
 
@@ -143,7 +142,7 @@ async def test_a_peer_that_never_reads_is_cut_off() -> None:
             core.tell("sink@S1", bytes(100 * KIB))
             await asyncio.sleep(0)
         call = asyncio.ensure_future(core.call("sink@S1", b"", wait=False, timeout=8))
-        await until(lambda: "S1" not in core.links.by_domain, 5)
+        await until(lambda: "S1" not in core.links.by_domain)
         with pytest.raises(NoRoute):
             await call
         assert not core.table.domains("S1")

@@ -17,7 +17,7 @@ from tests.servers.zookeeper import SESSION_TIMEOUT_S, ZooKeeperServer
 
 CLUSTER = "clearing"
 CORES = f"/postroad/{CLUSTER}/cores"
-RETURN_S = 20.0
+RETURN_S = 60.0
 """How long a core may take to be entered again after an outage."""
 
 C1 = CoreLocation("C1", (Address("127.0.0.1", 7001), Address("localhost", 7001)), "A")
