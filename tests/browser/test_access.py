@@ -122,6 +122,15 @@ async def test_another_node_is_chosen_and_stays_in_the_address(
     await expect(chooser).to_have_value("beta")
 
 
+async def test_from_a_node_that_is_none_there_is_a_way_back(
+    dashboard: Dashboard, beta: RunningNode
+) -> None:
+    await dashboard.enter("/queues?node=nowhere")
+    await dashboard.expect_text(".notice.failing", "no member 'nowhere'")
+    await dashboard.page.get_by_label("Node").select_option("alpha")
+    await dashboard.expect_text("main", "receipts")
+
+
 async def test_a_change_of_a_node_that_forbids_it_is_told(
     dashboard: Dashboard, alpha: RunningNode, beta: RunningNode
 ) -> None:

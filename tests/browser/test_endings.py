@@ -151,7 +151,8 @@ async def test_a_bridge_is_begun_anew_and_purged(page: Dashboard, delta: Running
     await page.confirm("Purge 2 messages")
     await page.expect_toast("2 messages thrown away")
     assert await delta.call("bridge.peek", peer="nowhere") == []
-    await page.expect_text("main", "Nothing is left to be sent.")
+    assert (await delta.call("bridge.show", peer="nowhere"))["depth"] == 0
+    await page.expect_refusal("bridge.purge", "Nothing waits for it.")
 
 
 async def test_a_node_is_drained(page: Dashboard, delta: RunningNode) -> None:

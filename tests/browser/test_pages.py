@@ -233,3 +233,4 @@ async def test_a_node_without_a_program_says_how_to_get_one_and_a_broken_job_say
         await expect(dashboard.row("broken")).to_contain_text("workflow", timeout=WAIT_MS)
         await dashboard.row("broken").locator("a").click()
         await dashboard.expect_text(".notice.failing", "workflow")
+        await dashboard.leave()

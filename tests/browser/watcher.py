@@ -47,6 +47,10 @@ class Dashboard:
         await self.page.goto(f"{self.url}/#token={token}&route={route}")
         await expect(self.page.locator(".connection.live")).to_be_visible(timeout=WAIT_MS)
 
+    async def leave(self) -> None:
+        """Look at nothing any more, before the node goes away."""
+        await self.page.goto("about:blank")
+
     async def go(self, route: str) -> None:
         """Go to a page as by a link, and wait until it is drawn."""
         await self.page.evaluate("to => { location.hash = to }", f"#{route}")

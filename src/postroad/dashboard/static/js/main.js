@@ -148,7 +148,7 @@ function viewOf(route, state = {}) {
     node,
     home,
     overview: get("node.overview"),
-    members: get("cluster.ls") || [],
+    members: get("cluster.ls") || results.get(keyOf(undefined, "cluster.ls")) || [],
     state,
     connection,
     lostAt,

@@ -134,6 +134,12 @@ function loading() {
   return h("p.muted.loading", { "aria-live": "polite" }, "Asking the node…");
 }
 
+/** What to do about something that went wrong; a command can be copied. */
+function nextStep(text) {
+  const isCommand = text.startsWith("postroad ");
+  return h("p.next", null, "Next: ", isCommand ? codeLine(text) : text);
+}
+
 /** What the node has against showing this. */
 export function trouble(problem) {
   return h(
@@ -141,7 +147,7 @@ export function trouble(problem) {
     { role: "alert" },
     h("strong", null, problem.title),
     h("p", null, problem.message),
-    problem.next && h("p.next", null, "Next: ", problem.next),
+    problem.next && nextStep(problem.next),
   );
 }
 

@@ -62,9 +62,11 @@ export function shell(view, pages) {
 /** The cluster and the node, always in sight, so that nobody works on the wrong one. */
 function place(view) {
   const here = view.overview?.node;
-  const members = view.members.map((it) => it.name);
-  const chosen = view.node || view.home?.name || "";
-  const names = members.includes(chosen) || chosen === "" ? members : [chosen, ...members];
+  const home = view.home?.name || "";
+  const chosen = view.node || home;
+  // Also from a node that is none, there is a way back.
+  const known = [...view.members.map((it) => it.name), home, chosen];
+  const names = [...new Set(known)].filter(Boolean).sort(compareNames);
   return h(
     "div.place",
     null,
@@ -77,9 +79,13 @@ function place(view) {
         value: chosen,
         onchange: (event) => chooseNode(view, event.target.value),
       },
-      (names.length > 0 ? names : [chosen]).map((it) => h("option", { key: it, value: it }, it)),
+      names.map((it) => h("option", { key: it, value: it }, it)),
     ),
   );
+}
+
+function compareNames(one, other) {
+  return one.localeCompare(other, "en", { numeric: true });
 }
 
 function chooseNode(view, name) {

@@ -115,7 +115,7 @@ function toolbar(view, table, state, rows) {
     }),
     h(
       "span.muted",
-      { "aria-live": "polite" },
+      { "aria-live": isFiltered ? "polite" : "off" },
       isFiltered
         ? `${count(rows.length)} of ${count(table.rows.length)}`
         : count(table.rows.length),

@@ -119,18 +119,11 @@ function bridgePage(view, peer) {
           rows,
           operation: "bridge.peek",
           params: { peer, limit: PEEKED },
-          nothing: nothingOf(view.get("bridge.show", { peer }), peer),
+          nothing: ["Nothing waits.", `${peer} has everything that was posted to it and not purged.`],
         }),
       ),
     ),
   ];
-}
-
-/** What is purged keeps its number until the peer hears that it will not come. */
-function nothingOf(bridge, peer) {
-  return bridge?.depth > 0
-    ? ["Nothing is left to be sent.", `${peer} will be told that what waited was purged.`]
-    : ["Nothing waits.", `${peer} has everything that was posted to it.`];
 }
 
 function unknownPeer({ peer }) {

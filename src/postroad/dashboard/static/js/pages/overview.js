@@ -101,7 +101,7 @@ function whereTo(it) {
 function rateTile(view, overview, [field, label, page]) {
   return h(
     "a.tile",
-    { href: link(page), class: field === FAILURES && overview[field] > 0 ? "warning" : null },
+    { href: link(page), class: field === FAILURES && overview[field] >= 0.05 ? "warning" : null },
     h("span.name", null, label),
     h("b", null, rate(overview[field])),
     sparkline(seriesOf(`overview ${view.node || ""}`, field), label),

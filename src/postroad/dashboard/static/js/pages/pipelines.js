@@ -209,11 +209,11 @@ function deadTable(view, job, rows) {
       { label: "Id", value: (row) => row.id, show: (row) => identity(row.id) },
       { label: "Input", value: (row) => row.task, isWide: true },
       { label: "Failed in", value: (row) => row.failed_task },
-      { label: "Error", value: (row) => row.error, show: (row) => folded(row.error, 40) },
+      { label: "Error", value: (row) => row.error, show: (row) => folded(row.error, 32) },
       {
         label: "Segment",
         value: (row) => row.segment,
-        show: (row) => folded(row.segment, 28),
+        show: (row) => folded(row.segment, 24),
         isWide: true,
       },
       { label: "Attempts", value: (row) => row.attempts, isNumber: true, isWide: true },

@@ -1,6 +1,7 @@
 // Queues of durable messages: how much waits, a look inside, and what can be done about it.
 
 import { actionButton } from "../act.js";
+import { asCommand } from "../commands.js";
 import { h } from "../dom.js";
 import { count, plural, span } from "../format.js";
 import { badge, empty, facts, heading, panel, shown } from "../pieces.js";
@@ -216,7 +217,7 @@ function peek(view, name) {
         nothing: [
           "Nothing waits here.",
           "What is looked at stays in the queue: looking takes nothing.",
-          `postroad queue post ${name} '{"hello": "world"}'`,
+          asCommand("queue.post", { queue: name, body: { hello: "world" } }, view.node),
         ],
       }),
     ),
