@@ -1,7 +1,7 @@
 """Scenario `brokers`: it passes with many seeds, and finds bugs that are planted."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Collection
 from typing import Any
 
 import pytest
@@ -24,21 +24,18 @@ from postroad.services.serving import Serving
 from postroad.services.streams import Chunk, Part
 from postroad.services.waiting import Waiting
 from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
-from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
+from tests.simulation.planting import Plant, check_found, check_passed, runner_of
 
 SEEDS = 100
 # A planted bug must show within so many.
 PLANTED_SEEDS = 30
 
-
-def run(seed: int) -> Outcome:
-    return run_seed("brokers", SCENARIOS["brokers"], seed)
+run = runner_of("brokers")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_seed(seed: int) -> None:
-    outcome = run(seed)
-    assert outcome.exit_code == 0, outcome.describe()
+    check_passed(run(seed))
 
 
 def test_same_seed_gives_the_same_run() -> None:
@@ -47,18 +44,7 @@ def test_same_seed_gives_the_same_run() -> None:
     assert first.log
 
 
-def find(exit_code: int) -> Iterator[Outcome]:
-    """Runs that fail, up to the first with that exit code."""
-    for outcome in map(run, range(PLANTED_SEEDS)):
-        if outcome.exit_code:
-            yield outcome
-        if outcome.exit_code == exit_code:
-            return
-
-
 # The simulation finds what it is there for.
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def plant_calls_that_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,5 +224,4 @@ def test_planted_bug_is_found(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
 ) -> None:
     plant(monkeypatch)
-    found = [outcome.exit_code for outcome in find(exit_code)]
-    assert exit_code in found, f"no seed found it; what they found: {found}"
+    check_found(run, range(PLANTED_SEEDS), exit_code)

@@ -1,7 +1,5 @@
 """Scenario `cluster`: it passes with many seeds, and finds bugs that are planted."""
 
-from collections.abc import Callable, Iterator
-
 import msgspec
 import pytest
 
@@ -13,35 +11,21 @@ from postroad.cluster.membership.probing import Probe, Prober
 from postroad.cluster.membership.roster import Entry, Roster
 from postroad.cluster.membership.suspicion import Suspicion
 from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
-from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
+from tests.simulation.planting import Plant, check_found, check_passed, runner_of
 
 SEEDS = 100
 # A planted bug must show within so many.
 PLANTED_SEEDS = 100
 
-
-def run(seed: int) -> Outcome:
-    return run_seed("cluster", SCENARIOS["cluster"], seed)
+run = runner_of("cluster")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_seed(seed: int) -> None:
-    outcome = run(seed)
-    assert outcome.exit_code == 0, outcome.describe()
-
-
-def find(exit_code: int) -> Iterator[Outcome]:
-    """Runs that fail, up to the first with that exit code."""
-    for outcome in map(run, range(PLANTED_SEEDS)):
-        if outcome.exit_code:
-            yield outcome
-        if outcome.exit_code == exit_code:
-            return
+    check_passed(run(seed))
 
 
 # The simulation finds what it is there for.
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def plant_no_refutation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,5 +147,4 @@ def test_planted_bug_is_found(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
 ) -> None:
     plant(monkeypatch)
-    found = [outcome.exit_code for outcome in find(exit_code)]
-    assert exit_code in found, f"no seed found it; what they found: {found}"
+    check_found(run, range(PLANTED_SEEDS), exit_code)

@@ -1,7 +1,7 @@
 """Scenario `durable`: it passes with many seeds, and finds bugs that are planted."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pytest
@@ -24,35 +24,21 @@ from postroad.durable.store.turn import Turn
 from postroad.durable.store.units import Unit, Work
 from postroad.durable.store.writer import Writer
 from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
-from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
+from tests.simulation.planting import Plant, check_found, check_passed, runner_of
 
 SEEDS = 100
 # A planted bug must show within so many.
 PLANTED_SEEDS = 60
 
-
-def run(seed: int) -> Outcome:
-    return run_seed("durable", SCENARIOS["durable"], seed)
+run = runner_of("durable")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_seed(seed: int) -> None:
-    outcome = run(seed)
-    assert outcome.exit_code == 0, outcome.describe()
-
-
-def find(exit_code: int) -> Iterator[Outcome]:
-    """Runs that fail, up to the first with that exit code."""
-    for outcome in map(run, range(PLANTED_SEEDS)):
-        if outcome.exit_code:
-            yield outcome
-        if outcome.exit_code == exit_code:
-            return
+    check_passed(run(seed))
 
 
 # The simulation finds what it is there for.
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def plant_watermark_before_letters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,5 +216,4 @@ def test_planted_bug_is_found(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
 ) -> None:
     plant(monkeypatch)
-    found = [outcome.exit_code for outcome in find(exit_code)]
-    assert exit_code in found, f"no seed found it; what they found: {found}"
+    check_found(run, range(PLANTED_SEEDS), exit_code)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,39 +35,25 @@ from postroad.flows.scheduling import Scheduler, _advance
 from postroad.flows.stepping import Stepping
 from postroad.flows.writing import OnSettled, Writing
 from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
-from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
+from tests.simulation.planting import Plant, check_found, check_passed, runner_of
 
 SEEDS = 100
 # A planted bug must show within so many.
 PLANTED_SEEDS = 60
 
-
-def run(seed: int) -> Outcome:
-    return run_seed("flows", SCENARIOS["flows"], seed)
+run = runner_of("flows")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_seed(seed: int) -> None:
-    outcome = run(seed)
-    assert outcome.exit_code == 0, outcome.describe()
+    check_passed(run(seed))
 
 
 def test_a_seed_gives_the_same_run_again() -> None:
     assert run(SEEDS).log == run(SEEDS).log
 
 
-def find(exit_code: int, first: int) -> Iterator[Outcome]:
-    """Runs that fail, up to the first with that exit code."""
-    for outcome in map(run, range(first, first + PLANTED_SEEDS)):
-        if outcome.exit_code:
-            yield outcome
-        if outcome.exit_code == exit_code:
-            return
-
-
 # The simulation finds what it is there for.
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def plant_forgotten_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,5 +344,5 @@ def test_planted_bug_is_found(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
 ) -> None:
     plant(monkeypatch)
-    found = [outcome.exit_code for outcome in find(exit_code, FIRST_SEEDS.get(plant, 0))]
-    assert exit_code in found, f"no seed found it; what they found: {found}"
+    first = FIRST_SEEDS.get(plant, 0)
+    check_found(run, range(first, first + PLANTED_SEEDS), exit_code)

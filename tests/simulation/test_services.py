@@ -1,6 +1,6 @@
 """Scenario `services`: it passes with many seeds, and finds bugs that are planted."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,42 +15,27 @@ from postroad.services.transporters.cells_outgoing import Outgoing
 from postroad.services.transporters.cells_peers import Peers
 from postroad.services.transporters.cells_session import CellsSession
 from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
-from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
+from tests.simulation.planting import Plant, check_found, check_passed, runner_of
 
 SEEDS = 60
 # A planted bug must show within so many.
 PLANTED_SEEDS = 40
 
-
-def run(seed: int) -> Outcome:
-    return run_seed("services", SCENARIOS["services"], seed)
+run = runner_of("services")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_seed(seed: int) -> None:
-    outcome = run(seed)
-    assert outcome.exit_code == 0, outcome.describe()
+    check_passed(run(seed))
 
 
 @pytest.mark.parametrize("seed", [18, 58, 248])
 def test_seeds_that_found_something(seed: int) -> None:
     """A letter lost while all were cleared; a node that left the own domain; two timers at once."""
-    outcome = run(seed)
-    assert outcome.exit_code == 0, outcome.describe()
-
-
-def find(exit_code: int) -> Iterator[Outcome]:
-    """Runs that fail, up to the first with that exit code."""
-    for outcome in map(run, range(PLANTED_SEEDS)):
-        if outcome.exit_code:
-            yield outcome
-        if outcome.exit_code == exit_code:
-            return
+    check_passed(run(seed))
 
 
 # The simulation finds what it is there for.
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def plant_letters_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,5 +151,4 @@ def test_planted_bug_is_found(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
 ) -> None:
     plant(monkeypatch)
-    found = [outcome.exit_code for outcome in find(exit_code)]
-    assert exit_code in found, f"no seed found it; what they found: {found}"
+    check_found(run, range(PLANTED_SEEDS), exit_code)

@@ -1,7 +1,5 @@
 """Scenario `wire`: it passes with many seeds, and finds bugs that are planted."""
 
-from collections.abc import Callable
-
 import pytest
 
 from postroad.core.errors import PeerSilent
@@ -9,26 +7,21 @@ from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
 from postroad.wire import NEVER, Connection, Event, Frame, Pending
 from postroad.wire.heartbeat import Heartbeats, PingHeartbeats
 from postroad.wire.reader import FrameReader
-from tests.simulation.scenarios import SCENARIOS, Outcome, run_seed
+from tests.simulation.planting import Plant, check_passed, runner_of
 
 SEEDS = 100
 # A planted bug must show within so many.
 PLANTED_SEEDS = 200
 
-
-def run(seed: int) -> Outcome:
-    return run_seed("wire", SCENARIOS["wire"], seed)
+run = runner_of("wire")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_seed(seed: int) -> None:
-    outcome = run(seed)
-    assert outcome.exit_code == 0, outcome.describe()
+    check_passed(run(seed))
 
 
 # The simulation finds what it is there for.
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def plant_byte_lost_at_split(monkeypatch: pytest.MonkeyPatch) -> None:
