@@ -26,7 +26,7 @@ from .traces import headers_of, part_of
 # Room for what a letter has besides what is sent: names of flows and applications, mostly.
 _LETTER_BYTES = 2_048
 _MESSAGE_BYTES = 64
-_LETTER_BYTES_MIN = 4_096
+_LETTER_BYTES_MIN = 1_024
 
 OnSettled = Callable[[FlowCommit, Exception | None], None]
 
@@ -49,7 +49,7 @@ class Writing:
                 f"message_bytes_max={size} of the mail is too little for flows: they need "
                 f"{_LETTER_BYTES_MIN}"
             )
-        self.payload_max = size - _LETTER_BYTES
+        self.payload_max = size - min(_LETTER_BYTES, size // 2)
 
     def number_from(self, first: int) -> None:
         """Number what is kept from here on."""
