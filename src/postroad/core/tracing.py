@@ -138,12 +138,14 @@ def strip(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 class Tracer(Protocol):
     """Who makes spans and keeps them."""
 
+    follows: bool
+    """Whether it wants to hear of `enter` and `leave`."""
+
     def begin(
         self,
         name: str,
         kind: Kind,
         layer: str,
-        *,
         node: str,
         peer: str,
         parent: SpanContext | None,
@@ -169,7 +171,8 @@ class Span:
     """
 
     __slots__ = (
-        "_inside",
+        "_entered",
+        "_token",
         "attributes",
         "code",
         "context",
@@ -192,7 +195,6 @@ class Span:
         tracer: Tracer,
         context: SpanContext,
         parent: SpanContext | None,
-        *,
         name: str,
         kind: Kind,
         layer: str,
@@ -221,7 +223,6 @@ class Span:
         self.code = 0
         # Made when it is needed: most spans have none.
         self.attributes: dict[str, Attribute] | None = None
-        self._inside: Inside | None = None
 
     def set(self, name: str, value: Attribute) -> None:
         """Note something about the work."""
@@ -244,8 +245,9 @@ class Span:
             self.tracer.end(self)
 
     def __enter__(self) -> Self:
-        self._inside = Inside(self)
-        self._inside.__enter__()
+        self._token = _current.set(self)
+        if self.tracer.follows:
+            self._entered = self.tracer.enter(self)
         return self
 
     def __exit__(
@@ -254,8 +256,9 @@ class Span:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._inside is not None
-        self._inside.__exit__()
+        if self.tracer.follows:
+            self.tracer.leave(self._entered)
+        _current.reset(self._token)
         self.end(error)
 
     @property
@@ -266,6 +269,24 @@ class Span:
     def __repr__(self) -> str:
         state = "under way" if not self.end_ns else "failed" if self.error else "ended"
         return f"<Span {self.name} of {self.layer} {state}>"
+
+
+class Unrecorded(Span):
+    """Work of a trace that is not recorded: it tells others of the trace, and leaves nothing."""
+
+    __slots__ = ()
+
+    def __init__(self, tracer: Tracer, context: SpanContext) -> None:
+        self.tracer = tracer
+        self.context = context
+        # It was over before it began: nobody looks at its end.
+        self.end_ns = 1
+
+    def set(self, name: str, value: Attribute) -> None:
+        """Forget it."""
+
+    def __repr__(self) -> str:
+        return "<Unrecorded span>"
 
 
 def _tell(error: BaseException) -> tuple[str, int]:
@@ -287,11 +308,15 @@ class Inside:
         self._span = span
 
     def __enter__(self) -> None:
-        self._token = _current.set(self._span)
-        self._entered = self._span.tracer.enter(self._span)
+        span = self._span
+        self._token = _current.set(span)
+        if span.tracer.follows:
+            self._entered = span.tracer.enter(span)
 
     def __exit__(self, *_: object) -> None:
-        self._span.tracer.leave(self._entered)
+        tracer = self._span.tracer
+        if tracer.follows:
+            tracer.leave(self._entered)
         _current.reset(self._token)
 
 
@@ -324,7 +349,7 @@ class NoSpan:
 
     __slots__ = ()
 
-    context: Final = None
+    context: SpanContext | None = None
     inside: Final = Anywhere()
 
     def set(self, name: str, value: Attribute) -> None:
@@ -341,6 +366,15 @@ class NoSpan:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+class Passing(NoSpan):
+    """A part of work that nobody records, for which others are told the trace of the whole."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: SpanContext) -> None:
+        self.context = context
 
 
 AnySpan: TypeAlias = Span | NoSpan
@@ -400,10 +434,10 @@ def outgoing(
     within = _current.get()
     if tracer is None or within is NO_SPAN:
         return NO_SPAN
+    if type(within) is Unrecorded:
+        return Passing(within.context)
     parent = extract(headers) if within is None else within.context
-    return tracer.begin(
-        name, kind, layer, node=node, peer=peer, parent=parent, is_incoming=False, links=()
-    )
+    return tracer.begin(name, kind, layer, node, peer, parent, False, ())
 
 
 def incoming(
@@ -419,6 +453,4 @@ def incoming(
     """Begin work that a message asks for: a child of what came with it, and of nothing else."""
     if tracer is None:
         return NO_SPAN
-    return tracer.begin(
-        name, kind, layer, node=node, peer=peer, parent=parent, is_incoming=True, links=links
-    )
+    return tracer.begin(name, kind, layer, node, peer, parent, True, links)

@@ -259,34 +259,28 @@ class MessagingService(TunnelCalls):
                 address, subject, payload, timeout, keep_alive, wait, peer
             )
         timeout = self._timeout_s if timeout is None else check_timeout(timeout)
+        span = trace = None
         if tracing.tracer is not None:
-            return await self._request_traced(link, subject, payload, timeout)
+            # Nothing of the user's runs inside of it, so that nobody has to know of it here.
+            span = departing(subject, node=self.name, peer=link.address)
+            trace = span.context
         started = self._now()
-        id, future = link.request(subject, payload, started, timeout)
+        id, future = link.request(subject, payload, started, timeout, trace)
         try:
             result = await future
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             link.abandon(id)
+            if span is not None:
+                span.end(error)
             raise
         if result.status == 0:
+            if span is not None:
+                span.end()
             return result.payload  # type: ignore[union-attr]
-        raise self._failure(link, result, subject, started, timeout)
-
-    async def _request_traced(
-        self, link: DialedLink, subject: str, payload: bytes, timeout: float
-    ) -> bytes:
-        # As `request` does it, which is spared a coroutine of its own for the lines they share.
-        with departing(subject, node=self.name, peer=str(link.address)) as span:
-            started = self._now()
-            id, future = link.request(subject, payload, started, timeout, span.context)
-            try:
-                result = await future
-            except asyncio.CancelledError:
-                link.abandon(id)
-                raise
-            if result.status == 0:
-                return result.payload  # type: ignore[union-attr]
-            raise self._failure(link, result, subject, started, timeout)
+        failure = self._failure(link, result, subject, started, timeout)
+        if span is not None:
+            span.end(failure)
+        raise failure
 
     def _failure(
         self, link: DialedLink, result: Result, subject: str, started: float, timeout: float

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from functools import lru_cache, partial
 
-from postroad.core import tracing
+from postroad.core import Address, tracing
 from postroad.core.tracing import AnySpan, Kind, SpanContext
 
 from .dispatch import Answer, Reaction, react
@@ -21,12 +21,17 @@ def is_own(subject: str) -> bool:
     return subject in _OWN_SUBJECTS or subject.startswith(_OWN_PREFIXES)
 
 
-def departing(subject: str, *, node: str, peer: str, one_way: bool = False) -> AnySpan:
+def departing(subject: str, *, node: str, peer: str | Address, one_way: bool = False) -> AnySpan:
     """The span of a message that this node sends."""
     if tracing.tracer is None or is_own(subject):
         return tracing.NO_SPAN
     kind, verb = (Kind.PRODUCER, "send") if one_way else (Kind.CLIENT, "request")
-    return tracing.outgoing("net", f"{verb} {subject}", kind, node=node, peer=peer)
+    return tracing.outgoing("net", f"{verb} {subject}", kind, node=node, peer=_shown(peer))
+
+
+@lru_cache(1024)
+def _shown(peer: str | Address) -> str:
+    return str(peer)
 
 
 def react_traced(

@@ -15,7 +15,16 @@ import msgspec
 
 from postroad.core import Lifecycle, tracing
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
-from postroad.core.tracing import NO_SPAN, SAMPLED, AnySpan, Attribute, Kind, Span, SpanContext
+from postroad.core.tracing import (
+    NO_SPAN,
+    SAMPLED,
+    AnySpan,
+    Attribute,
+    Kind,
+    Span,
+    SpanContext,
+    Unrecorded,
+)
 
 if TYPE_CHECKING:
     from .telemetry import Telemetry
@@ -26,6 +35,8 @@ _ATTRIBUTES_MAX = 16
 _LINKS_MAX = 32
 _IDS_AT_ONCE = 256
 _NO_ID = "0" * 16
+_time_ns = time.time_ns
+_perf_counter_ns = time.perf_counter_ns
 # What a trace id is compared with: its lower half.
 _CHANCES = 1 << 64
 
@@ -111,6 +122,7 @@ class Recorder(Lifecycle):
         self._below = round(self.config.sample * _CHANCES)
         self._ring: deque[Span] = deque(maxlen=self.config.keep_spans)
         self._telemetry: Telemetry | None = None
+        self.follows = False
         self.recorded = 0
         """Spans recorded so far, those that were forgotten since included."""
 
@@ -121,6 +133,7 @@ class Recorder(Lifecycle):
         _recorders.add(self)
         try:
             self._telemetry = _find_telemetry(self.config, self.node)
+            self.follows = self._telemetry is not None
         except BaseException:
             _recorders.remove(self)
             raise
@@ -157,7 +170,6 @@ class Recorder(Lifecycle):
         name: str,
         kind: Kind,
         layer: str,
-        *,
         node: str,
         peer: str,
         parent: SpanContext | None,
@@ -167,32 +179,37 @@ class Recorder(Lifecycle):
         if self._telemetry is not None and not is_incoming:
             # The span of the user's own code, or the one that is current here.
             parent = self._telemetry.current() or parent
-        if parent is None:
-            trace_id = _new_id() + _new_id()
-            is_sampled = int(trace_id[16:], 16) < self._below
-            context = SpanContext(trace_id, _new_id(), SAMPLED if is_sampled else 0)
-        else:
+        if parent is not None:
+            if not parent.flags & SAMPLED and self._telemetry is None:
+                return Unrecorded(self, parent)
             context = SpanContext(parent.trace_id, _new_id(), parent.flags, parent.tracestate)
+        else:
+            context = self._decide()
+            if not context.flags and self._telemetry is None:
+                return Unrecorded(self, context)
         return Span(
-            self,
-            context,
-            parent,
-            name=name,
-            kind=kind,
-            layer=layer,
-            node=node,
-            peer=peer,
-            links=links,
-            start_ns=time.time_ns(),
-            started=time.perf_counter_ns(),
+            *(self, context, parent, name, kind, layer, node, peer, links),
+            *(_time_ns(), _perf_counter_ns()),
+        )
+
+    def _decide(self) -> SpanContext:
+        """The beginning of a trace, which is recorded or not."""
+        high, low = _new_id(), _new_id()
+        # Most record all of them, or none.
+        is_sampled = self._below and (self._below >= _CHANCES or int(low, 16) < self._below)
+        # A span that nobody records needs no id of its own, but others have to be told one.
+        return SpanContext(
+            high + low, _new_id() if is_sampled else low, SAMPLED if is_sampled else 0
         )
 
     def end(self, span: Span) -> None:
         # The time of day may be set back meanwhile.
-        span.end_ns = span.start_ns + max(1, time.perf_counter_ns() - span.started)
+        span.end_ns = span.start_ns + (_perf_counter_ns() - span.started or 1)
         if not span.context.flags & SAMPLED:
             return
-        _bound(span)
+        is_large = len(span.name) > _TEXT_CHARS_MAX or len(span.peer) > _TEXT_CHARS_MAX
+        if is_large or span.attributes or span.links or span.error is not None:
+            _bound(span)
         self.recorded += 1
         self._ring.append(span)
         if self._telemetry is not None:
@@ -211,6 +228,8 @@ class Recorder(Lifecycle):
 
 class _Recorders:
     """The recorders of the nodes in this process: each takes the spans of its own."""
+
+    follows = False
 
     def __init__(self) -> None:
         self._by_node: dict[str, Recorder] = {}
@@ -234,7 +253,6 @@ class _Recorders:
         name: str,
         kind: Kind,
         layer: str,
-        *,
         node: str,
         peer: str,
         parent: SpanContext | None,
@@ -244,16 +262,7 @@ class _Recorders:
         recorder = self._by_node.get(node)
         if recorder is None:
             return NO_SPAN
-        return recorder.begin(
-            name,
-            kind,
-            layer,
-            node=node,
-            peer=peer,
-            parent=parent,
-            is_incoming=is_incoming,
-            links=links,
-        )
+        return recorder.begin(name, kind, layer, node, peer, parent, is_incoming, links)
 
     # Spans end with the recorder that made them.
 
@@ -278,14 +287,12 @@ def _new_id() -> str:
     """The id of a span, 16 hexadecimal digits; two of them are that of a trace."""
     while True:
         try:
-            id = _ids.pop()
+            return _ids.pop()
         except IndexError:
             # Many at a time: the system is asked once for all of them.
             chance = os.urandom(8 * _IDS_AT_ONCE).hex()
-            _ids.extend(chance[it : it + 16] for it in range(0, len(chance), 16))
-            continue
-        if id != _NO_ID:
-            return id
+            made = (chance[it : it + 16] for it in range(0, len(chance), 16))
+            _ids.extend(it for it in made if it != _NO_ID)
 
 
 # A process that was forked must not give the same ids as this one.

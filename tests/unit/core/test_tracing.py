@@ -30,6 +30,8 @@ contexts = st.builds(SpanContext, trace_ids, span_ids, st.sampled_from([0, 1]), 
 class Ledger:
     """A tracer that notes what it is told."""
 
+    follows = True
+
     def __init__(self) -> None:
         self.ended: list[Span] = []
         self.begun = 0
@@ -39,7 +41,6 @@ class Ledger:
         name: str,
         kind: Kind,
         layer: str,
-        *,
         node: str,
         peer: str,
         parent: SpanContext | None,

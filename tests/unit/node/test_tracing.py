@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -132,3 +133,28 @@ async def test_a_span_that_outlives_its_recorder_harms_nobody() -> None:
 def test_settings_that_make_no_sense(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(settings))}="):
         TracingConfig(**settings)  # type: ignore[arg-type]
+
+
+async def test_what_is_not_recorded_makes_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are told of the trace, so that they do not begin one; no span is made for it."""
+    # Where the user's own code has it, that is told of every span.
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
+    async with Recorder("alpha", TracingConfig(sample=0.0)) as recorder:
+        with tracing.outgoing("services", "call", node="alpha") as whole:
+            assert tracing.current() is whole
+            part = tracing.outgoing("net", "request", node="alpha")
+            assert part.context == whole.context
+            assert not isinstance(part, Span)
+            with part, part.inside:
+                assert tracing.current() is whole
+                part.set("attempt", 1)
+                whole.set("attempt", 1)
+                part.fail("no")
+            whole.fail("no")
+            assert tracing.inject(None, part.context) is not None
+        assert tracing.current() is None
+        assert "Unrecorded" in repr(whole)
+        told = msgspec.structs.replace(PARENT, flags=0)
+        with tracing.incoming("net", "handle", told, node="alpha") as handled:
+            assert handled.context == told
+    assert recorder.recorded == 0
