@@ -133,8 +133,8 @@ class Consumer:
         self._workers = [Worker(self, consumption) for _ in range(concurrency)]
         self._watch = self._loop.call_later(_WATCH_S, self._look_at_watch)
 
-    async def stop(self, grace_s: float) -> None:
-        """Take no more messages; handlers that do not end in time are cancelled."""
+    async def stop(self, grace: float) -> None:
+        """Take no more messages; handlers that do not end within `grace` seconds are cancelled."""
         self.is_stopping = True
         self.consumption.changed.set()
         self._watch.cancel()
@@ -142,7 +142,7 @@ class Consumer:
         for worker in self._workers:
             if not worker.is_busy:
                 worker.task.cancel()
-        _, busy = await asyncio.wait(tasks, timeout=grace_s)
+        _, busy = await asyncio.wait(tasks, timeout=grace)
         for task in busy:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -23,9 +23,11 @@ class MemoryHub:
         self._turns: dict[tuple[str, str], int] = {}
 
     def subscribe(self, topic: str, kind: Kind, who: MemoryTransporter) -> None:
+        """Give a node every packet of a topic."""
         self._topics.setdefault(topic, {})[who] = kind
 
     def listen(self, topic: BalancedTopic, who: MemoryTransporter) -> None:
+        """Give a node its share of a queue."""
         self._queues.setdefault(topic.name, {})[topic.queue, who] = topic.kind
 
     def stop_listening(self, who: MemoryTransporter) -> None:
@@ -45,6 +47,7 @@ class MemoryHub:
                 del self._topics[name]
 
     def publish(self, topic: str, data: bytes) -> None:
+        """Give a packet to every node that subscribed to its topic."""
         for who, kind in self._topics.get(topic, {}).items():
             who.deliver(kind, data)
 
