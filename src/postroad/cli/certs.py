@@ -127,7 +127,7 @@ def issue(
         if as_json:
             _print_json(written)
     if not as_json:
-        click.echo("Next: start each node with its files, for example")
+        click.echo("Next: name its files in the postroad.toml of each node, for example")
         click.echo(_usage(written[0]))
 
 
@@ -158,12 +158,14 @@ def _written(node: admin.NodeCertificate) -> str:
 
 
 def _usage(node: admin.NodeCertificate) -> str:
-    files = (("certificate", node.certificate), ("key", node.key), ("trust", node.trust))
-    settings = ", ".join(f"{setting}={str(path)!r}" for setting, path in files)
-    return (
-        f"    tls = TlsConfig({settings})\n"
-        f"    service = MessagingService('my-cluster', {node.node!r}, tls=tls)"
-    )
+    files = {"certificate": node.certificate, "key": node.key, "trust": node.trust}
+    lines = ["[node]", f"name = {_toml(node.node)}", "[tls]"]
+    lines += [f"{setting} = {_toml(str(path))}" for setting, path in files.items()]
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _toml(text: str) -> str:
+    return msgspec.json.encode(text).decode()
 
 
 def _row(status: admin.CertificateStatus) -> tuple[str, ...]:

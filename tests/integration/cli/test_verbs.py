@@ -94,14 +94,16 @@ def test_params_that_cannot_be_read(say: Say, words: list[str], told: str) -> No
 
 
 def test_params_that_do_not_fit(say: Say) -> None:
-    code, _, err = say("call", "greeter.hello", "nam=Ann")
+    code, _, err = say("call", "greeter.hello", "names=Ann")
     assert code == 1
-    assert "no parameter is called 'nam'; did you mean 'name'? The 'name' field is required" in err
+    assert (
+        "no parameter is called 'names'; did you mean 'name'? The 'name' field is required" in err
+    )
     code, _, err = say("call", "greeter.hello", "name=17")
     assert (code, err.splitlines()[1:]) == (1, ["Try: postroad call greeter.hello 'name=\"17\"'"])
-    code, out, err = say("call", "greeter.hello", "name=Ann", "nam=Bob")
+    code, out, err = say("call", "greeter.hello", "name=Ann", "names=Bob")
     assert (code, out) == (0, "Hello Ann!\n")
-    assert err == "postroad: greeter.hello: no parameter is called 'nam'; did you mean 'name'?\n"
+    assert err == "postroad: greeter.hello: no parameter is called 'names'; did you mean 'name'?\n"
 
 
 def test_a_flow_that_nobody_has(say: Say) -> None:

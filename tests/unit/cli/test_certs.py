@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -49,14 +50,16 @@ def test_the_next_step_is_quoted_for_a_shell() -> None:
     assert "--dir 'my certs'" in succeed("init", "--dir", "my certs")
 
 
-def test_issue_shows_the_code_that_uses_the_files() -> None:
+def test_issue_shows_the_settings_that_use_the_files() -> None:
     succeed("init")
     text = succeed("issue", "n1", "n2", "--host", "localhost")
     assert "Wrote certs/n1.pem and certs/n1.key: for n1, localhost, valid until" in text
     assert "Wrote certs/n2.pem and certs/n2.key: for n2, localhost, valid until" in text
-    settings = "certificate='certs/n1.pem', key='certs/n1.key', trust='certs/ca.pem'"
-    assert f"tls = TlsConfig({settings})" in text
-    assert "MessagingService('my-cluster', 'n1', tls=tls)" in text
+    settings = tomllib.loads(text.partition("for example\n")[2])
+    assert settings == {
+        "node": {"name": "n1"},
+        "tls": {"certificate": "certs/n1.pem", "key": "certs/n1.key", "trust": "certs/ca.pem"},
+    }
 
 
 def test_issue_reports_what_was_written_before_a_failure(

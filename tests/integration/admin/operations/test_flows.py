@@ -174,7 +174,7 @@ async def test_arguments_that_do_not_fit_begin_nothing(operator: Operator) -> No
     for arguments, told in (
         ({"number": "x"}, "number: Expected `int`, got `str`"),
         ({}, "`number` is missing"),
-        ({"number": 1, "wiat": True}, r"no parameter is called 'wiat'; did you mean 'wait'\?"),
+        ({"number": 1, "waits": True}, r"no parameter is called 'waits'; did you mean 'wait'\?"),
     ):
         with pytest.raises(InvalidRequest, match=rf"cannot begin with these arguments: .*{told}"):
             await operator.do("flow.begin", flow="calculate", arguments=arguments)

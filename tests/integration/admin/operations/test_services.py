@@ -78,8 +78,8 @@ async def test_params_that_an_action_does_not_know_are_named(operator: Operator)
     assert called.warnings == [
         "v2.greeter.hello: no parameter is called 'tims'; did you mean 'times'?"
     ]
-    with pytest.raises(ValidationError, match=r"'nam'; did you mean 'name'\?") as caught:
-        await operator.do("service.call", params={"nam": "Ann"}, **hello)
+    with pytest.raises(ValidationError, match=r"'names'; did you mean 'name'\?") as caught:
+        await operator.do("service.call", params={"names": "Ann"}, **hello)
     assert [it["field"] for it in caught.value.data] == ["name"]
     with pytest.raises(ValidationError, match=r"'who'; there are 'name', 'times'\."):
         await operator.do("service.call", params={"who": "Ann"}, **hello)
