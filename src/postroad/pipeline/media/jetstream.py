@@ -8,29 +8,25 @@ consumer may have heard more or less of it.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.job import Segment
 
 from .jetstream_client import StreamClient
-from .jetstream_desk import PAUSE_S, StreamDesk
+from .jetstream_desk import StreamDesk
 from .jetstream_messages import Access, Found
 from .kept import Kept, LoopThread
-from .medium import Chunk, InputMedium, Place, Slice
-from .options import CODECS, Tls, check_codec, check_flag, check_name, check_positive, check_url
+from .medium import Chunk, Place, Slice
+from .options import Tls, check_name, check_url
+from .stream_input import SLICE_BYTES, SLICE_SEGMENTS, StreamInput
 
-_SLICE_SEGMENTS = 10_000
-_SLICE_BYTES = 4 * 1024 * 1024
 _READ_S = 120.0
 _SCHEMES = ("nats", "tls", "ws", "wss")
 # What means something in subjects or in paths of the server.
 _NOT_IN_NAMES = ".*>/\\"
 
 
-class JetStreamInput(InputMedium):
+class JetStreamInput(StreamInput[StreamDesk]):
     """Gives the messages of a stream.
 
     It has no end, unless `until_empty` is set. Messages that the stream drops by its own limits
@@ -71,9 +67,10 @@ class JetStreamInput(InputMedium):
         tls_ca: str | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
-        slice_segments: int = _SLICE_SEGMENTS,
-        slice_bytes: int = _SLICE_BYTES,
+        slice_segments: int = SLICE_SEGMENTS,
+        slice_bytes: int = SLICE_BYTES,
     ) -> None:
+        super().__init__(codec, until_empty, slice_segments, slice_bytes)
         self._access = Access(
             _check_servers(servers),
             check_name("stream", stream, _NOT_IN_NAMES),
@@ -84,52 +81,17 @@ class JetStreamInput(InputMedium):
             Tls(tls_ca, tls_cert, tls_key),
         )
         self._durable = check_name("durable", durable, _NOT_IN_NAMES)
-        self._codec = check_codec(codec)
-        self.is_bounded = check_flag("until_empty", until_empty)
-        self._slice_segments = check_positive("slice_segments", slice_segments)
-        self._slice_bytes = check_positive("slice_bytes", slice_bytes)
-        self._desk: StreamDesk | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_desk": None}
+    def _make_account(self, unsettled: Sequence[Place]) -> StreamDesk:
+        return StreamDesk(self._access, self._durable, unsettled)
 
-    # At the desk.
-
-    async def open(self, unsettled: Sequence[Place]) -> None:
-        desk = StreamDesk(self._access, self._durable, unsettled)
-        try:
-            await desk.open(self.is_bounded)
-        except BaseException:
-            await desk.close()
-            raise
-        self._desk = desk
-
-    async def close(self) -> None:
-        desk, self._desk = self._desk, None
-        if desk is not None:
-            await desk.close()
-        await asyncio.to_thread(_readers.close, self._access)
-
-    @property
-    def _opened(self) -> StreamDesk:
-        assert self._desk is not None, "open() comes first"
-        return self._desk
+    def _close_reader(self) -> None:
+        _readers.close(self._access)
 
     async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
-        desk = self._opened
+        desk = self._account
         position = await desk.look(after, segments)
         return desk.cut(position, segments, self._slice_segments, self._slice_bytes)
-
-    async def wait(self, timeout_s: float) -> None:
-        if self.is_bounded:
-            await asyncio.sleep(min(timeout_s, PAUSE_S))
-        else:
-            await self._opened.wait(timeout_s)
-
-    async def on_settled(self, places: Sequence[Place]) -> None:
-        await self._opened.on_settled(places)
-
-    # In any process.
 
     def read(self, place: Place) -> Iterator[Chunk]:
         with _readers.borrow(self._access, lambda: _Reader(self._access)) as reader:
@@ -139,10 +101,6 @@ class JetStreamInput(InputMedium):
             [it.sequence for it in found],
             [it.data for it in found],
         )
-
-    @property
-    def decode(self) -> Callable[[bytes], Segment]:
-        return CODECS[self._codec]
 
 
 def _check_servers(servers: object) -> tuple[str, ...]:

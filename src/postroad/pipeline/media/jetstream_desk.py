@@ -12,10 +12,10 @@ from postroad.core.errors import ConfigError
 from .jetstream_client import StreamClient
 from .jetstream_messages import NOT_FOUND, Access, Found, Pull, Refused, StreamFacts
 from .medium import Place, Slice
+from .stream_input import PAUSE_S
 
 logger = logging.getLogger("postroad.pipeline")
 
-PAUSE_S = 0.05
 _SILENCE_S = 2.0
 _ACKS_AT_ONCE = 10_000
 # Nothing has to be delivered to us again: we read what we need.

@@ -22,10 +22,10 @@ from .redis_client import (
     parse_id,
     show_id,
 )
+from .stream_input import PAUSE_S
 
 logger = logging.getLogger("postroad.pipeline")
 
-PAUSE_S = 0.05
 _CONSUMER = "postroad"
 _ACKS_AT_ONCE = 1_000
 # How many entries are asked for before it is known how long they are.

@@ -7,27 +7,23 @@ may have heard more or less of it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from postroad.core.errors import ConfigError
-from postroad.pipeline.job import Segment
 
 from .kept import Kept
-from .medium import Chunk, InputMedium, Place, Slice
-from .options import CODECS, Tls, check_codec, check_flag, check_name, check_positive, check_url
+from .medium import Chunk, Place, Slice
+from .options import Tls, check_flag, check_name, check_url
 from .redis_client import Access, Entry, Fields, mapped_errors, need_redis, parse_entries, show_id
-from .redis_desk import PAUSE_S, StreamDesk
+from .redis_desk import StreamDesk
+from .stream_input import SLICE_BYTES, SLICE_SEGMENTS, StreamInput
 
 logger = logging.getLogger("postroad.pipeline")
 
-_SLICE_SEGMENTS = 10_000
-_SLICE_BYTES = 4 * 1024 * 1024
 _SCHEMES = ("redis", "rediss", "unix")
 # Begins neither JSON nor MsgPack.
 _NO_SEGMENT = b"\xc1"
@@ -38,7 +34,7 @@ _encoders: dict[str, Callable[[object], bytes]] = {
 }
 
 
-class RedisStreamInput(InputMedium):
+class RedisStreamInput(StreamInput[StreamDesk]):
     """Gives the entries of a stream.
 
     It has no end, unless `until_empty` is set. A segment is what is in one field of an entry. An
@@ -83,9 +79,10 @@ class RedisStreamInput(InputMedium):
         tls_ca: str | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
-        slice_segments: int = _SLICE_SEGMENTS,
-        slice_bytes: int = _SLICE_BYTES,
+        slice_segments: int = SLICE_SEGMENTS,
+        slice_bytes: int = SLICE_BYTES,
     ) -> None:
+        super().__init__(codec, until_empty, slice_segments, slice_bytes)
         check_url("url", url, _SCHEMES)
         tls = Tls(tls_ca, tls_cert, tls_key)
         if tls.is_given and urlsplit(url).scheme != "rediss":
@@ -93,52 +90,17 @@ class RedisStreamInput(InputMedium):
         self._access = Access(url, check_name("stream", stream), user, password, tls)
         self._group = check_name("group", group)
         self._field = check_name("field", field).encode()
-        self._codec = check_codec(codec)
-        self.is_bounded = check_flag("until_empty", until_empty)
         self._skip_lost = check_flag("skip_lost", skip_lost)
-        self._slice_segments = check_positive("slice_segments", slice_segments)
-        self._slice_bytes = check_positive("slice_bytes", slice_bytes)
-        self._desk: StreamDesk | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_desk": None}
+    def _make_account(self, unsettled: Sequence[Place]) -> StreamDesk:
+        return StreamDesk(self._access, self._group, unsettled, self._skip_lost)
 
-    # At the desk.
-
-    async def open(self, unsettled: Sequence[Place]) -> None:
-        desk = StreamDesk(self._access, self._group, unsettled, self._skip_lost)
-        try:
-            await desk.open(self.is_bounded)
-        except BaseException:
-            await desk.close()
-            raise
-        self._desk = desk
-
-    async def close(self) -> None:
-        desk, self._desk = self._desk, None
-        if desk is not None:
-            await desk.close()
-        await asyncio.to_thread(_readers.close, self._access)
-
-    @property
-    def _opened(self) -> StreamDesk:
-        assert self._desk is not None, "open() comes first"
-        return self._desk
+    def _close_reader(self) -> None:
+        _readers.close(self._access)
 
     async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
-        await self._opened.look(after, segments)
-        return self._opened.cut(segments, self._slice_segments, self._slice_bytes)
-
-    async def wait(self, timeout_s: float) -> None:
-        if self.is_bounded:
-            await asyncio.sleep(min(timeout_s, PAUSE_S))
-        else:
-            await self._opened.wait(timeout_s)
-
-    async def on_settled(self, places: Sequence[Place]) -> None:
-        await self._opened.on_settled(places)
-
-    # In any process.
+        await self._account.look(after, segments)
+        return self._account.cut(segments, self._slice_segments, self._slice_bytes)
 
     def read(self, place: Place) -> Iterator[Chunk]:
         with _readers.borrow(self._access, lambda: _Reader(self._access)) as reader:
@@ -166,10 +128,6 @@ class RedisStreamInput(InputMedium):
         except UnicodeDecodeError:
             return _NO_SEGMENT + b" ".join(b"%b=%b" % it for it in fields.items())
         return _encoders[self._codec](texts)
-
-    @property
-    def decode(self) -> Callable[[bytes], Segment]:
-        return CODECS[self._codec]
 
 
 class _Reader:
