@@ -119,7 +119,7 @@ function bridgePage(view, peer) {
           rows,
           operation: "bridge.peek",
           params: { peer, limit: PEEKED },
-          nothing: ["Nothing waits.", `${peer} has everything that was posted to it and not purged.`],
+          nothing: ["Nothing waits.", `${peer} has everything that was posted to it.`],
         }),
       ),
     ),

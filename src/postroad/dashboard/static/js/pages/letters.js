@@ -26,14 +26,13 @@ export function letterTable(view, { rows, operation, params, nothing }) {
         value: (row) => row.body,
         show: (row) => [folded(row.body), cutMark(row)],
       },
-      { label: "Attempts", value: (row) => row.failures, show: attemptsOf },
+      { label: "State", value: (row) => row.failures, show: stateOf },
       {
         label: "Headers",
         value: (row) => row.headers,
         show: (row) => headersOf(row),
         isWide: true,
       },
-      { label: "Terms", value: (row) => row.due_at, show: termsOf, isWide: true },
       { label: "Size", value: (row) => row.size, show: sizeOf, isNumber: true, isWide: true },
     ],
     empty: empty(...nothing),
@@ -44,27 +43,28 @@ function sizeOf(row) {
   return [bytes(row.size), h("span.muted", null, ` ${row.encoding}`)];
 }
 
-/** How often its handler failed, with what, and when it is tried again. */
-function attemptsOf(row) {
-  const next = row.is_held
-    ? "waits for an earlier one of its key"
-    : row.next_try_at && `next ${until(row.next_try_at)}`;
-  if (row.failures === 0) return next || h("span.muted", null, "–");
+/** How often its handler failed, with what, and on what terms it waits. */
+function stateOf(row) {
+  const terms = termsOf(row);
+  if (row.failures === 0) return terms || h("span.muted", null, "–");
+  const times = row.failures === 1 ? "once" : `${count(row.failures)} times`;
   return [
-    badge(`failed ${row.failures === 1 ? "once" : `${count(row.failures)} times`}`, "warning"),
-    next && h("span.muted", null, ` ${next}`),
+    badge(`failed ${times}`, "warning"),
+    terms && h("span.muted", null, ` ${terms}`),
     row.error && h("div.wrong", null, folded(row.error, 50)),
   ];
 }
 
-/** When it is due, how long it is good for, and whether it goes before others. */
+/** When it is tried, how long it is good for, and whether it goes before others. */
 function termsOf(row) {
   const said = [
-    row.due_at && `due ${until(row.due_at)}`,
+    row.is_held && "waits for an earlier one of its key",
+    row.failures > 0 && row.next_try_at && `next ${until(row.next_try_at)}`,
+    row.failures === 0 && row.due_at && `due ${until(row.due_at)}`,
     row.expires_at && `expires ${until(row.expires_at)}`,
     row.priority !== 0 && `priority ${row.priority}`,
-  ].filter(Boolean);
-  return said.length > 0 ? said.join(", ") : h("span.muted", null, "–");
+  ];
+  return said.filter(Boolean).join(", ");
 }
 
 /** The body, or as much of it as the node shows. */
@@ -82,5 +82,5 @@ function cutMark(row) {
 /** Headers in one line that opens. */
 export function headersOf(row) {
   const headers = row.headers || {};
-  return Object.keys(headers).length === 0 ? h("span.muted", null, "–") : folded(headers, 28);
+  return Object.keys(headers).length === 0 ? h("span.muted", null, "–") : folded(headers, 20);
 }

@@ -123,7 +123,7 @@ function actions(view, rows) {
 function nodesOf(row) {
   const missing = row.nodes.length - row.available;
   return [
-    row.nodes.join(" "),
+    row.nodes.join(", "),
     missing > 0 && [" ", badge(`${missing} not available`, row.available ? "warning" : "failing")],
   ];
 }
