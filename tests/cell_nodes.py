@@ -40,6 +40,7 @@ from postroad.cells.links import MESSAGE, ROUTES, DomainLink
 from postroad.core import Address, Limits
 from postroad.net import MessagingService, TlsConfig, Tunnel
 from postroad.wire import Request
+from tests.servers.process import free_port
 
 QUICK = CellsConfig(
     call_timeout_s=10.0,
@@ -150,7 +151,9 @@ class Domains:
     async def __aexit__(self, *details: object) -> None:
         await self._stack.aclose()
 
-    async def _open_service(self, name: str, bind: str = "127.0.0.1:0") -> None:
+    async def _open_service(self, name: str, bind: str = "") -> None:
+        # One that nobody gets by chance, because it may be started there again.
+        bind = bind or f"127.0.0.1:{free_port()}"
         limits = self._limits_of.get(name, self._limits)
         tls = None if self._tls is None else self._tls(name)
         service = MessagingService(CLUSTER, name, bind, tls=tls, limits=limits)

@@ -19,7 +19,7 @@ from postroad.node.settings import AdminSettings, ClusterSettings, NodeSettings,
 from postroad.services import Context, Service, action, event
 
 T = TypeVar("T")
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Greeter(Service):

@@ -28,7 +28,7 @@ from postroad.core.errors import MessagingError
 from tests.net_peers import LOOPBACK, until
 
 CLUSTER = "cluster-tests"
-WAIT_S = 10.0
+WAIT_S = 60.0
 """How long a condition may take before a test fails; generous, because machines are busy."""
 
 USUAL = MembershipConfig()

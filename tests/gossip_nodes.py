@@ -21,7 +21,7 @@ from postroad.services.serializers import JsonSerializer, Serializer
 from postroad.services.topics import Topics
 from postroad.services.transporters.tcp import TcpTransporter
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 """How long news may take before a test fails; generous, because machines are busy."""
 LOCAL = "127.0.0.1"
 

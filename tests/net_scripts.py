@@ -17,6 +17,7 @@ import pytest
 from postroad import Address
 from postroad.wire import Hello, encode_preamble
 from tests.net_peers import CLUSTER, LOOPBACK, turns
+from tests.servers.process import free_port
 from tests.wire_pairs import VERSION3_HEADER, hello_frame, version3_frame
 
 raw_versions = pytest.mark.parametrize("version", [2, 3])
@@ -313,6 +314,4 @@ async def blackhole() -> AsyncIterator[Address]:
 
 def unused_address() -> Address:
     """An address at which nobody listens."""
-    with socket.socket() as sock:
-        sock.bind((LOOPBACK, 0))
-        return Address(LOOPBACK, sock.getsockname()[1])
+    return Address(LOOPBACK, free_port())

@@ -24,7 +24,7 @@ from tests.raw_peers import eventually
 
 P = TypeVar("P", Request, Response, StreamProgress)
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 KIB = 1_024
 
 

@@ -18,7 +18,7 @@ from typing import Self
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_=>])")
 _CTRL_C, _CTRL_D = "\x03", "\x04"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Terminal:

@@ -16,7 +16,7 @@ import msgspec
 from postroad import Limits, Message, MessagingService, run
 
 CLUSTER = "chaos"
-LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=1.2, stop_grace_s=1.0)
+LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=2.5, stop_grace_s=1.0)
 
 
 async def slow(message: Message) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 
 from postroad.flows.head import parse_id, show_id
 from tests.chaos.mail_processes import WAIT_S, MailNode
+from tests.servers.process import free_port
 from tests.source_tree import ROOT
 
 UNFINISHED = "status NOT IN ('done', 'failed', 'killed')"
@@ -43,7 +44,7 @@ class FlowNode(MailNode):
     async def launch(self, code: str = "usual", *arms: str) -> None:
         """Start it, and do not wait until it has come up."""
         paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-        port = self.address.rpartition(":")[2] or "0"
+        port = self.address.rpartition(":")[2] or f"{free_port()}"
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.chaos.flow_node"),
             *(self.name, str(self._directory), port, code, *arms),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from postroad.cells import Role
 from tests.chaos.mail_processes import MailNode
+from tests.servers.process import free_port
 from tests.source_tree import ROOT
 
 
@@ -25,7 +26,7 @@ class DomainNode(MailNode):
     async def start(self) -> None:
         """Start it, where it was before if it was killed, and with the cell that it had."""
         paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-        port = self.address.rpartition(":")[2] or "0"
+        port = self.address.rpartition(":")[2] or f"{free_port()}"
         role = Role.SATELLITE if self._cores else Role.CORE
         cores = [f"{core.name}={core.address}" for core in self._cores]
         self._process = await asyncio.create_subprocess_exec(

@@ -16,9 +16,10 @@ from typing import Any
 
 from postroad.durable.store.queries import PAGE_SPAN
 from tests.chaos.mail_node import KEYS, WORK
+from tests.servers.process import free_port
 from tests.source_tree import ROOT
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 """How long anything may take before a test fails; generous, because machines are busy."""
 
 
@@ -44,7 +45,7 @@ class MailNode:
     async def start(self) -> None:
         """Start it, where it was before if it was killed."""
         paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-        port = self.address.rpartition(":")[2] or "0"
+        port = self.address.rpartition(":")[2] or f"{free_port()}"
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.chaos.mail_node", self.name, self._directory, port),
             cwd=ROOT,

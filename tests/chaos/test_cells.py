@@ -23,7 +23,7 @@ from tests.integration.cells_processes.domain_processes import DomainProcess, Fa
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 
-BACK_S = 10.0
+BACK_S = 60.0
 """How long it may take until all is well again."""
 AFTERWARDS = 1_000_000_000
 """The number of the first call that is made when all is over."""

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 NAMES = [f"node-{number}" for number in range(8)]
 CONFIG = MembershipConfig()
 # What a busy machine, and the way of the news, may add to the time-out.
-SLACK_S = 2.0
+SLACK_S = 10.0
 
 
 class Change(NamedTuple):
@@ -113,7 +113,7 @@ async def eight_processes() -> AsyncIterator[list[Process]]:
     try:
         first = await Process.start(NAMES[0])
         processes.append(first)
-        await first.until(lambda it: it.address, "it has begun", 15)
+        await first.until(lambda it: it.address, "it has begun", 60)
         starts = (Process.start(name, first.address) for name in NAMES[1:])
         processes += await asyncio.gather(*starts)
         await all_agree(processes)
@@ -123,7 +123,7 @@ async def eight_processes() -> AsyncIterator[list[Process]]:
             await process.kill()
 
 
-async def all_agree(processes: list[Process], timeout_s: float = 20.0) -> None:
+async def all_agree(processes: list[Process], timeout_s: float = 60.0) -> None:
     """Each of them knows all the others, and nobody else."""
     names = {process.name for process in processes}
     for process in processes:
@@ -145,7 +145,7 @@ async def test_killed_process_is_removed_by_all_and_a_short_pause_harms_nobody()
         victim.signal(signal.SIGKILL)
         limit_s = CONFIG.failure_timeout_s + SLACK_S
         for process in others:
-            await process.until(lambda it: it.removals(victim.name), "it was killed", limit_s + 10)
+            await process.until(lambda it: it.removals(victim.name), "it was killed", limit_s + 60)
             (removal,) = process.removals(victim.name)
             assert removal.state == "DEAD"
             assert removal.time - killed_at < limit_s
@@ -164,7 +164,7 @@ async def test_process_paused_for_long_is_removed_and_comes_back() -> None:
             await process.until(
                 lambda it: it.removals(paused.name),
                 "it does not answer",
-                CONFIG.failure_timeout_s + SLACK_S + 10,
+                CONFIG.failure_timeout_s + SLACK_S + 60,
             )
         # It sleeps on, as long as it would take anybody to look after it.
         await asyncio.sleep(max(0.0, paused_at + 20 - time.monotonic()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ import postroad.node  # noqa: F401 - it declares fault points
 from postroad.core import faults
 from tests.chaos.event_node import GROUPS
 from tests.chaos.mail_processes import MailNode, all_quiet, duplicates
+from tests.servers.process import free_port
 from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
@@ -45,7 +45,7 @@ class EventNode(MailNode):
     async def start(self) -> None:
         """Start it, where it was before if it was killed."""
         paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-        port = self.address.rpartition(":")[2] or "0"
+        port = self.address.rpartition(":")[2] or f"{free_port()}"
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.chaos.event_node"),
             *(self.name, self._directory, port, OFFERED[self.name], self._urls),
@@ -91,11 +91,7 @@ def introduce(node: EventNode, nodes: list[EventNode]) -> None:
 
 
 def unused_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(it.getsockname()[1]) for it in sockets]
-    for it in sockets:
-        it.close()
-    return ports
+    return [free_port() for _ in range(count)]
 
 
 def check(nodes: list[EventNode], count: int, after: object) -> None:

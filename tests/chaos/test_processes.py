@@ -25,12 +25,13 @@ from postroad.core.errors import (
 )
 from tests.chaos.echo_node import CLUSTER, LIMITS
 from tests.raw_peers import echo_on, eventually
+from tests.servers.process import free_port
 from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration]
 
 # What a busy machine may add to a time-out.
-SLACK_S = 1.5
+SLACK_S = 15.0
 
 
 class Process:
@@ -54,7 +55,7 @@ class Process:
     async def line(self) -> str:
         """The next line it prints."""
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), 15)
+        line = await asyncio.wait_for(self._process.stdout.readline(), 60)
         return line.decode().strip()
 
     async def statistics(self) -> dict[str, Any]:
@@ -93,7 +94,7 @@ class Server(Process):
 
     @classmethod
     async def listen(cls, port: int = 0) -> Server:
-        server = await cls.start("server", str(port))
+        server = await cls.start("server", str(port or free_port()))
         assert isinstance(server, Server)
         server.address = Address.parse(await server.line())
         return server
@@ -195,7 +196,7 @@ async def test_server_killed_in_mid_flight() -> None:
     async with processes(server) as alive, asking_node() as client:
         await client.request(server.address, "echo")
         asked = [
-            asyncio.create_task(client.request(server.address, "slow", b"30", timeout=20))
+            asyncio.create_task(client.request(server.address, "slow", b"90", timeout=60))
             for _ in range(100)
         ]
         await eventually(lambda: client.statistics().requests_pending == 100, "all are sent")
@@ -212,7 +213,7 @@ async def test_server_killed_in_mid_flight() -> None:
             await client.request(server.address, "echo", timeout=2)
         assert refused.value.outcome is Outcome.NOT_SENT
         waiting = asyncio.create_task(
-            client.request(server.address, "echo", b"back", timeout=15, wait=True)
+            client.request(server.address, "echo", b"back", timeout=60, wait=True)
         )
         alive.append(await Server.listen(server.address.port))
         assert await waiting == b"back"
@@ -246,7 +247,7 @@ async def test_server_paused_for_longer_than_the_heartbeat_timeout() -> None:
         pause = asyncio.get_running_loop().time()
         server.signal(signal.SIGSTOP)
         with pytest.raises(ConnectionClosed) as lost:
-            await client.request(server.address, "echo", timeout=20)
+            await client.request(server.address, "echo", timeout=60)
         assert lost.value.outcome is Outcome.UNKNOWN
         elapsed = asyncio.get_running_loop().time() - pause
         assert elapsed < 2 * LIMITS.heartbeat_timeout_s + SLACK_S
@@ -256,7 +257,7 @@ async def test_server_paused_for_longer_than_the_heartbeat_timeout() -> None:
             await client.request(server.address, "echo", timeout=0.5)
         assert unanswered.value.outcome is Outcome.NOT_SENT
         server.signal(signal.SIGCONT)
-        back = client.request(server.address, "echo", b"back", timeout=10, wait=True)
+        back = client.request(server.address, "echo", b"back", timeout=60, wait=True)
         assert await back == b"back"
 
 
@@ -289,10 +290,10 @@ async def test_client_killed_while_its_requests_are_handled() -> None:
         doomed = await Process.start("client", str(server.address))
         alive.append(doomed)
         assert await doomed.line() == "asking"
-        await server.statistics_when(lambda it: it["handlers_running"] == 200, 10)
+        await server.statistics_when(lambda it: it["handlers_running"] == 200, 60)
         doomed.signal(signal.SIGKILL)
         await server.statistics_when(
-            lambda it: it["handlers_running"] == 0 and it["accepted"] == before["accepted"], 5
+            lambda it: it["handlers_running"] == 0 and it["accepted"] == before["accepted"], 60
         )
         assert await healthy.request(server.address, "echo", b"x") == b"x"
         assert healthy.statistics().connections_opened == 1
@@ -304,7 +305,7 @@ async def test_paused_client_is_given_up_and_its_handlers_cancelled() -> None:
         doomed = await Process.start("client", str(server.address))
         alive.append(doomed)
         assert await doomed.line() == "asking"
-        await server.statistics_when(lambda it: it["handlers_running"] == 200, 10)
+        await server.statistics_when(lambda it: it["handlers_running"] == 200, 60)
         doomed.signal(signal.SIGSTOP)
         limit_s = 2 * LIMITS.heartbeat_timeout_s + 1.0 + SLACK_S
         now = await server.statistics_when(
@@ -315,9 +316,9 @@ async def test_paused_client_is_given_up_and_its_handlers_cancelled() -> None:
 
 async def test_listener_restarted_under_load(chaos_seconds: float) -> None:
     """Graceful stops: what was begun is finished, the rest is refused or never sent."""
-    server = echo_on(MessagingService(CLUSTER, "server", limits=LIMITS))
+    address = Address("127.0.0.1", free_port())
+    server = echo_on(MessagingService(CLUSTER, "server", bind=address, limits=LIMITS))
     await server.start()
-    address = server.address
     async with asking_node() as client:
         load = Load(client, address)
         load.start(callers=30)

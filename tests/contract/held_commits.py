@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from postroad.core import faults
 from postroad.durable.store.units import Unit
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class HeldCommit:

@@ -40,7 +40,7 @@ from postroad.pipeline.records import Delivery
 from postroad.pipeline.staging import stage_prefix
 from tests.raw_peers import eventually
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 # How long a medium on a server may take until it gives what was just put there.
 PAUSE_S = 0.02
 JOB = "job"

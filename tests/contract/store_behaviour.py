@@ -29,7 +29,7 @@ from postroad.durable.store.schema import MIGRATIONS, read_meta, write_meta
 from postroad.durable.store.units import Unit, Work
 from tests.durable_nodes import OWN, PEER, QUEUE, opened, post, posting_of
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Place(Protocol):

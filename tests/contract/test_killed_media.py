@@ -21,7 +21,7 @@ from tests.servers.postgres import fresh_database
 
 SEGMENTS = 400
 KILLS = 4
-WAIT_S = 50.0
+WAIT_S = 60.0
 
 # Says when it has begun, so that a kill comes while it is at work.
 PROGRAM = """

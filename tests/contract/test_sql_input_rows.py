@@ -19,7 +19,7 @@ from postroad.pipeline.media import Place, SqlInput
 from tests.contract.user_databases import execute, insert
 from tests.servers.postgres import fresh_database, postgres_server
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

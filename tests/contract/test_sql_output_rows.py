@@ -19,7 +19,7 @@ from postroad.pipeline.media import SqlOutput, Staged, Unwritable
 from tests.contract.user_databases import execute
 from tests.servers.postgres import fresh_database, postgres_server
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 TABLE = "CREATE TABLE numbers (postroad_id BIGINT PRIMARY KEY, n BIGINT, text TEXT)"
 HIGHEST = (1 << 64) - 1
 

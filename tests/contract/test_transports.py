@@ -27,7 +27,7 @@ Run = Callable[[Coroutine[Any, Any, T]], T]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 LARGE = bytes(range(256)) * 16 * 1024
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 FACTORIES: dict[str, LoopFactory] = {
     "asyncio": asyncio.new_event_loop,

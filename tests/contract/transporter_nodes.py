@@ -15,7 +15,7 @@ from postroad.services.topics import BalancedTopic, Topics
 from postroad.services.transporters import Transporter
 from tests.raw_peers import eventually
 
-WAIT_S = 15.0
+WAIT_S = 60.0
 """How long a packet may take before a test fails; generous, because machines are busy."""
 NODE_IDS = ("alpha", "beta", "gamma", "d.el-ta_4")
 """The nodes of all tests."""

@@ -17,7 +17,7 @@ def is_postgres(database: str) -> bool:
 def execute(database: str, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
     """Run a statement in a transaction of its own; what it yields."""
     if not is_postgres(database):
-        with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+        with closing(sqlite3.connect(database, timeout=120)) as connection, connection:
             return connection.execute(statement, parameters).fetchall()
     with psycopg.connect(database) as server:
         cursor = server.execute(statement.replace("?", "%s").encode(), parameters)
@@ -27,7 +27,7 @@ def execute(database: str, statement: str, parameters: Sequence[object] = ()) ->
 def insert(database: str, statement: str, rows: Sequence[Sequence[object]]) -> None:
     """Run a statement for each of some rows, in one transaction."""
     if not is_postgres(database):
-        with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+        with closing(sqlite3.connect(database, timeout=120)) as connection, connection:
             connection.executemany(statement, rows)
         return
     with psycopg.connect(database) as server, server.cursor() as cursor:

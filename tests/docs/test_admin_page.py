@@ -107,7 +107,7 @@ def test_the_program(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert (done.stdout, done.stderr) == (wanted, "")

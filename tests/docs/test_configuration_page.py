@@ -14,7 +14,7 @@ from postroad.node.reading import RESERVED_VARIABLES
 from tests.docs.pages import ROOT, printed, programs
 
 TEXT = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-LIMIT_S = 50
+LIMIT_S = 120
 
 
 def block(language: str, start: str) -> str:

@@ -1,12 +1,12 @@
 """The examples of a cluster, run the way their page says."""
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.docs.pages import ROOT, files_of
+from tests.servers.process import free_port
 
 STORY = """\
 alpha joined
@@ -30,7 +30,7 @@ def test_three_nodes_join_talk_and_lose_one() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     assert done.stdout.startswith(STORY)
@@ -66,8 +66,4 @@ def start(directory: Path, name: str, port: int) -> subprocess.Popen[str]:
 
 
 def unused_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(sock.getsockname()[1]) for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
+    return [free_port() for _ in range(count)]

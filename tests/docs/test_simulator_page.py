@@ -39,7 +39,7 @@ def run(
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 

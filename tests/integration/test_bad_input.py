@@ -45,9 +45,7 @@ SPEAKS_ALL = pytest.mark.parametrize("dialect", DIALECTS, ids=str)
 class Scene:
     """A server, and a healthy client that was there first and goes on asking all the time."""
 
-    def __init__(
-        self, dialect: Dialect, caplog: pytest.LogCaptureFixture, limits: Limits
-    ) -> None:
+    def __init__(self, dialect: Dialect, caplog: pytest.LogCaptureFixture, limits: Limits) -> None:
         self.dialect = dialect
         self._caplog = caplog
         make = MessagingService

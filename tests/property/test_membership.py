@@ -48,7 +48,7 @@ from tests.membership_nodes import (
 )
 
 # The thorough profile lets thousands of clusters grow old.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 # Nobody is forgotten while a test looks.
 CONFIG = MembershipConfig(tombstone_s=1e9)

@@ -28,7 +28,7 @@ from postroad.pipeline.media.medium import encode_segment
 from postroad.pipeline.pen import Pen
 from tests.unit.pipeline.desk_jobs import AT_ONCE, JOB, Appended
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 # Functions of a segment and of how often its root was delivered, so that both the job and the
 # evaluation below know what they do.

@@ -20,7 +20,7 @@ from tests.servers.process import ServerProcess, free_port
 
 CLUSTER = "services"
 NAME = "C1"
-START_S = 30.0
+START_S = 90.0
 POLL_S = 0.02
 
 _ROOT = Path(__file__).parents[2]

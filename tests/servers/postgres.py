@@ -27,7 +27,7 @@ import pytest
 
 from tests.servers.process import ServerProcess, free_port, send_signal
 
-START_S = 30.0
+START_S = 90.0
 POLL_S = 0.02
 
 _USER = "postroad"

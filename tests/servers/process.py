@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-STOP_S = 30.0
+STOP_S = 60.0
 # Below those that systems give to whoever asks for any port: a server takes a while to start.
 _PORTS = range(12_000, 32_000)
 

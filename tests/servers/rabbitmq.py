@@ -20,7 +20,7 @@ import pytest
 from benchmarks.rabbitmq import epmd_command, find_rabbitmq, rabbitmq_environment, rabbitmq_url
 from tests.servers.process import ServerProcess, free_port
 
-START_S = 60.0
+START_S = 90.0
 POLL_S = 0.05
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from tests.servers.process import ServerProcess, free_port
 
-START_S = 30.0
+START_S = 90.0
 POLL_S = 0.02
 
 _numbers = count(1)

@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 
 from tests.servers.process import ServerProcess, free_port
 
-START_S = 30.0
+START_S = 90.0
 SESSION_TIMEOUT_S = 2.0
 """What tests ask for: short, and still longer than a busy machine stands still."""
 

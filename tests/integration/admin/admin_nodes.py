@@ -90,9 +90,9 @@ def exchange(
     parts = urlsplit(url)
     assert parts.hostname is not None
     connection = (
-        http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
+        http.client.HTTPConnection(parts.hostname, parts.port, timeout=120)
         if context is None
-        else http.client.HTTPSConnection(parts.hostname, parts.port, timeout=20, context=context)
+        else http.client.HTTPSConnection(parts.hostname, parts.port, timeout=120, context=context)
     )
     try:
         connection.request(method, path, body, headers)

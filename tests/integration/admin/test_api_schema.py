@@ -52,10 +52,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
-    yield told.get(timeout=30)
+    yield told.get(timeout=120)
     [(loop, end)] = ending
     loop.call_soon_threadsafe(end.set)
-    thread.join(timeout=30)
+    thread.join(timeout=120)
     assert not thread.is_alive()
 
 

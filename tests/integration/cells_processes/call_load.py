@@ -14,11 +14,11 @@ from postroad.core.errors import MessagingError, RequestTimeout
 from tests.integration.cells_processes.domain_node import QUEUE
 from tests.integration.cells_processes.domain_processes import WAIT_S, Fabric
 
-PATIENT_S = 15.0
+PATIENT_S = 60.0
 """What a call is given that nothing should disturb, however busy the machine is."""
 HASTY_S = 2.0
 """What a call is given that may be lost with a process."""
-SLACK_S = 2.0
+SLACK_S = 15.0
 """What a busy machine may add to a time-out."""
 CALLERS = 40
 _ERRORS = (RequestTimeout, NoRoute, MessageExpired, CellBusy)

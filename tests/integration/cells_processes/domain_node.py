@@ -35,7 +35,7 @@ from tests.servers.zookeeper import SESSION_TIMEOUT_S
 
 CLUSTER = "chaos"
 QUEUE = "work"
-LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=1.2, stop_grace_s=1.0)
+LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=3.0, stop_grace_s=1.0)
 CONFIG = CellsConfig(
     redial_first_s=0.05,
     redial_max_s=0.3,

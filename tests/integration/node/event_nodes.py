@@ -20,7 +20,7 @@ EVENT = "order.created"
 MAIL = MailConfig(bridge_first_s=0.02, bridge_max_s=0.1, offer_timeout_s=1.0, window_timeout_s=2.0)
 AT_ONCE = Retry(attempts=3, first_s=0.001, max_s=0.005)
 TABLE = "CREATE TABLE IF NOT EXISTS heard (name TEXT NOT NULL, number INTEGER NOT NULL)"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Listener(Service):

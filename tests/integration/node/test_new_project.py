@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.node.commands import Command, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 PYTEST_S = 120
 

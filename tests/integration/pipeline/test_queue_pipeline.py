@@ -41,7 +41,7 @@ from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.integration
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 MESSAGES = 20_000
 # Payments of nothing, which nobody can book.
 POISON_EVERY = 2_000

@@ -12,7 +12,7 @@ import pytest
 from tests.servers.spark import QUICK_JAVA
 from tests.source_tree import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 PROGRAM_S = 150.0
 

@@ -201,7 +201,7 @@ async def test_a_result_that_contains_itself_is_answered(failing: Failing, far: 
 class Small(MemoryTransporter):
     """Carries little at once."""
 
-    packet_bytes_max = 2_000
+    packet_bytes_max = 6_000
 
     def publish(self, kind: Kind, node_id: str | None, data: bytes) -> None:
         self._check_size(data)
@@ -215,17 +215,17 @@ async def test_what_is_too_large_is_answered(nodes: Nodes) -> None:
     async with near:
         far = await nodes.add("far")
         await far.wait_for_services("failing", timeout_s=5)
-        service.returned = "x" * 3_000
+        service.returned = "x" * 8_000
         for name in ("later", "at_once"):
-            with pytest.raises(RemoteError, match="a packet of 3") as caught:
+            with pytest.raises(RemoteError, match="a packet of 8") as caught:
                 await far.call(f"failing.{name}")
             assert caught.value.name == "MessageTooLarge"
-        service.raised = MoleculerError("large", data="x" * 3_000)
+        service.raised = MoleculerError("large", data="x" * 8_000)
         with pytest.raises(MoleculerError, match="large") as failure:
             await far.call("failing.later")
         assert failure.value.data is None
         with pytest.raises(MessageTooLarge):
-            await near.call("$node.list", {"x": "x" * 3_000}, node_id="far")
+            await near.call("$node.list", {"x": "x" * 8_000}, node_id="far")
 
 
 async def test_params_that_cannot_be_sent_are_not(failing: Failing, far: Broker) -> None:

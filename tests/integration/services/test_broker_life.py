@@ -257,6 +257,24 @@ async def test_what_takes_too_long_is_ended(nodes: Nodes, caplog: pytest.LogCapt
     assert "2 calls and events took too long" in caplog.text
 
 
+async def test_a_stop_that_is_cancelled_waits_for_nobody_and_leaves_nothing(nodes: Nodes) -> None:
+    worker = Worker()
+    near = await nodes.add("near", worker)
+    call = asyncio.ensure_future(near.call("worker.wait"))
+    await worker.gate.reached()
+    stopping = asyncio.ensure_future(near.stop())
+    await asyncio.sleep(0.05)
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    assert stopping.cancelled()
+    assert worker.log == ["started", "stopped"]
+    assert not near.is_running
+    worker.gate.open()
+    assert await call == "done"
+    await near.start()
+    assert worker.log[-1] == "started"
+
+
 async def test_stopping_twice_stops_once(nodes: Nodes) -> None:
     worker = Worker()
     near = await nodes.add("near", worker)

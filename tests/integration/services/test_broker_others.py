@@ -120,7 +120,7 @@ async def test_calls_that_the_new_life_got_are_not_over(nodes: Nodes) -> None:
 
 
 async def test_a_silent_node_is_lost_and_found_again(nodes: Nodes) -> None:
-    near = await nodes.add("near", heartbeat_interval_s=0.05, heartbeat_timeout_s=0.2)
+    near = await nodes.add("near", heartbeat_interval_s=0.1, heartbeat_timeout_s=1.0)
     raw = await introduced(nodes, near)
     await raw.next(Kind.HEARTBEAT)
     call = asyncio.ensure_future(near.call("odd.act"))

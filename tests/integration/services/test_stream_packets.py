@@ -80,7 +80,7 @@ async def test_parts_of_a_response_in_any_order_and_number(seed: int) -> None:
 
 
 async def test_a_lost_part_of_a_request() -> None:
-    async with pair_of(stream_idle_s=0.1) as pair, raw_peer_of(pair, pair.far) as peer:
+    async with pair_of(stream_idle_s=1.0) as pair, raw_peer_of(pair, pair.far) as peer:
         parts = request_parts("files.put")
         for part in parts[:4] + parts[5:]:
             peer.send(part, "far")
@@ -93,7 +93,7 @@ async def test_a_lost_part_of_a_request() -> None:
 
 
 async def test_a_lost_end_of_a_response() -> None:
-    async with pair_of(stream_idle_s=0.1) as pair, raw_peer_of(pair, pair.near) as peer:
+    async with pair_of(stream_idle_s=1.0) as pair, raw_peer_of(pair, pair.near) as peer:
         call, request = await called(pair, peer)
         for part in response_parts(request)[:-1]:
             peer.send(part, "near")
@@ -117,7 +117,7 @@ async def test_a_lost_beginning_of_a_response() -> None:
 
 
 async def test_parts_without_a_beginning_are_dropped_after_a_while() -> None:
-    async with pair_of(stream_idle_s=0.1) as pair, raw_peer_of(pair, pair.far) as peer:
+    async with pair_of(stream_idle_s=1.0) as pair, raw_peer_of(pair, pair.far) as peer:
         for part in request_parts("files.put")[1:]:
             peer.send(part, "far")
         await eventually(lambda: pair.streams_of(pair.far) == (1, 0), "they wait", WAIT_S)
@@ -389,7 +389,7 @@ async def test_a_sign_of_life_is_answered_with_what_was_read() -> None:
 
 
 async def test_signs_of_life_do_not_hide_a_lost_part() -> None:
-    settings: dict[str, Any] = {"stream_idle_s": 0.2}
+    settings: dict[str, Any] = {"stream_idle_s": 1.0}
     async with (
         pair_of(**settings) as pair,
         raw_peer_of(pair, pair.far, client="postroad") as peer,
@@ -406,7 +406,7 @@ async def test_signs_of_life_do_not_hide_a_lost_part() -> None:
 
 
 async def test_a_silent_reader_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    settings: dict[str, Any] = {"stream_idle_s": 0.1}
+    settings: dict[str, Any] = {"stream_idle_s": 1.0}
     async with (
         pair_of(**settings) as pair,
         raw_peer_of(pair, pair.near, client="postroad") as peer,

@@ -95,7 +95,7 @@ async def test_a_stream_does_not_stop_everything_else() -> None:
 @pytest.mark.parametrize("way", ["there", "back"])
 async def test_a_stream_may_be_quiet(where: str, way: str) -> None:
     """Between nodes of this package, whoever has nothing to send says that it is alive."""
-    async with pair_of(stream_idle_s=0.2) as pair:
+    async with pair_of(stream_idle_s=1.0) as pair:
         tape = Tape(2, b"x")
         tape.gate.clear()
         if way == "there":
@@ -104,7 +104,7 @@ async def test_a_stream_may_be_quiet(where: str, way: str) -> None:
             pair.files.tape = tape
             stream = await pair.caller(where).call("files.get")
             call = asyncio.ensure_future(chunks_of(stream))
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(2.2)
         assert not call.done()
         tape.gate.set()
         assert await call
@@ -113,11 +113,11 @@ async def test_a_stream_may_be_quiet(where: str, way: str) -> None:
 
 @WHERE
 async def test_a_reader_may_take_its_time(where: str) -> None:
-    async with pair_of(stream_idle_s=0.2) as pair:
+    async with pair_of(stream_idle_s=1.0) as pair:
         tape = Tape(500)
         call = asyncio.ensure_future(pair.caller(where).call("files.hold", stream=tape.play()))
         await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(2.2)
         pair.files.gate.set()
         assert await call == 500
         await pair.until_idle()

@@ -12,7 +12,7 @@ from postroad.pipeline import SeqInput, SeqOutput, new_job
 from postroad.pipeline.spark import SparkRunner, SparkSettings
 from tests.servers.spark_connect import spark_connect
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[3]
 FUNCTIONS = "tests.spark_functions:"

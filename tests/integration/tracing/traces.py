@@ -11,7 +11,7 @@ from postroad.core import tracing
 from postroad.core.tracing import Span
 from postroad.node.tracing import Recorder, SpanRecord, TracingConfig
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Traces:

@@ -24,7 +24,7 @@ from tests.servers.process import free_port
 from tests.servers.rabbitmq import shared_rabbitmq
 from tests.servers.redis import shared_redis
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 OURS, THEIRS = "py", "js"
 
 _namespaces = count(1)

@@ -20,7 +20,7 @@ from postroad.services.transporters.tcp import TcpTransporter
 from tests.interop.services.python_services import services_of
 from tests.source_tree import ROOT
 
-START_S = 30.0
+START_S = 90.0
 
 
 def transporter_at(place: str | dict[str, str]) -> Transporter:

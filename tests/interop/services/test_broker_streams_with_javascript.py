@@ -18,7 +18,7 @@ WIRINGS = (*PLAIN, Wiring("TCP", "MsgPack"), Wiring("NATS", "CBOR"), BALANCED[0]
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.parametrize("pair", WIRINGS, ids=str, indirect=True, scope="module"),
 ]

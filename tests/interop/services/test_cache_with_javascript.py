@@ -14,7 +14,7 @@ from postroad.services import Broker, Cache, Context, RedisStore, Service, actio
 from tests.interop.services.javascript import HERE, find_program
 from tests.servers.redis import fresh_key, shared_redis
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Posts(Service):

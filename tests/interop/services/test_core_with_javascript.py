@@ -15,7 +15,7 @@ from tests.interop.services.python_services import content, digest, source
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.parametrize("pair", ALL, ids=str, indirect=True, scope="module"),
 ]

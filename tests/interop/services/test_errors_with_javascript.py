@@ -15,7 +15,7 @@ from tests.interop.services.error_samples import ARGUMENTS, UNKNOWN_THERE, make_
 from tests.interop.services.javascript import marked
 from tests.interop.services.talk import THEM, US, Talk
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": US}
 

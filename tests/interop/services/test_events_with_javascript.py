@@ -10,7 +10,7 @@ from tests.interop.services.pairs import OURS, PLAIN, THEIRS, Pair
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.parametrize("pair", PLAIN, ids=str, indirect=True, scope="module"),
 ]

@@ -23,7 +23,7 @@ from postroad.services.serializers import JsonSerializer, Serializer
 from tests.interop.services.javascript import Peer, start_node
 from tests.servers.process import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def recorded(modules: Path, serializer: Serializer) -> list[tuple[Kind, bytes]]:
     """What two nodes say until they know each other."""
     ports = {free_port(), free_port(), free_port()}
     process = start_node(modules, "gossip.js", serializer.name, *map(str, sorted(ports)[:2]))
-    output, _ = process.communicate(timeout=50)
+    output, _ = process.communicate(timeout=120)
     lines = [json.loads(line) for line in output.splitlines()]
     return [(Kind(line["kind"]), bytes.fromhex(line["hex"])) for line in lines]
 

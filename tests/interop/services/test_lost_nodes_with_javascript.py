@@ -20,7 +20,7 @@ from tests.interop.services.pairs import OURS, WAIT_S, Pair, Wiring
 from tests.interop.services.python_services import NAMES, THEIR_NAMES
 from tests.raw_peers import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 BEATING = Wiring("NATS")
 LINKED = Wiring("TCP")

@@ -21,7 +21,7 @@ from tests.raw_peers import eventually
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.parametrize("pair", PLAIN, ids=str, indirect=True, scope="module"),
 ]

@@ -18,7 +18,7 @@ from tests.servers.mosquitto import mosquitto_server
 from tests.servers.nats import nats_server
 from tests.servers.redis import redis_server
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SERVERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "MQTT": mosquitto_server,

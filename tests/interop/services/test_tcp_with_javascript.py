@@ -24,9 +24,9 @@ from tests.gossip_nodes import LOCAL, GossipNode, running
 from tests.interop.services.javascript import HERE, find_program
 from tests.servers.process import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 PERIOD_S = 1
 """The shortest between two rounds of gossip there."""
 

@@ -15,7 +15,7 @@ from postroad.durable.store.units import Work
 from tests.durable_nodes import OWN, PEER, QUEUE, once, opened, posting_of, raising
 
 ROOM = 3
-WAIT_S = 10.0
+WAIT_S = 60.0
 OTHER = "delta"
 
 

@@ -15,7 +15,7 @@ from postroad.durable.store.schema import read_meta, write_meta
 from postroad.durable.store.units import Work
 from tests.durable_nodes import once, opened, raising
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

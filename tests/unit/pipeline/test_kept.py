@@ -13,7 +13,7 @@ import pytest
 from postroad.pipeline.media.kept import Kept, LoopThread
 
 IDLE_S = 0.05
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Thing:

@@ -26,7 +26,7 @@ from postroad.pipeline.media import Staged, Stager
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.records import PenRoot
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 QUICK = RetryPolicy(attempts=3, first_s=0.001, max_s=0.01)
 
 

@@ -17,7 +17,7 @@ from postroad.pipeline.pen import Pen
 from postroad.pipeline.records import State
 from tests.unit.pipeline.desk_jobs import JOB, Appended, count_to, input_task, numbers
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 SEGMENTS = 15
 POISON = 5
 # Opening, two commits to deliver, one to settle: with the sixth, something was done.

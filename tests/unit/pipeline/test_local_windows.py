@@ -17,7 +17,7 @@ from postroad.pipeline.pen import Pen
 from postroad.pipeline.records import PenRoot
 from postroad.pipeline.windows import Extent
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 QUICK = {"attempts": 3, "first_s": 0.001, "max_s": 0.01}
 TASKS: list[dict[str, Any]] = [
     {"name": "in", "type": "input", "medium": "seq", "batch_size": 10, "retry": QUICK},

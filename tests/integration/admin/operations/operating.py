@@ -18,7 +18,7 @@ from postroad.flows import Flow, FlowError, Session, flow, responds_to
 from postroad.node import App, Consuming, Node, NodeConfig
 from postroad.services import Context, Service, action, event
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 T = TypeVar("T")
 
 

@@ -35,7 +35,7 @@ from tests.unit.pipeline.desk_jobs import JOB, input_task
 from tests.unit.pipeline.media.queue_stores import NODE
 from tests.unit.pipeline.test_local_crashes import Crash, Killer, RollsBack, end
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 LETTERS = 24
 POISON = 5
 # The last of what it does before anything is settled.

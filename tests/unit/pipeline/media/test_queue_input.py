@@ -19,7 +19,7 @@ from tests.durable_nodes import NOW_MS, QUEUE, SENDER, make_aside, make_letter, 
 from tests.unit.pipeline.desk_jobs import Clock
 from tests.unit.pipeline.media.queue_stores import NODE, Reading, letters, reading
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def now_ms() -> int:
