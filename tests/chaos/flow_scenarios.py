@@ -45,13 +45,13 @@ F11  commit.after of one that is parked           tried again when the process s
 F12  step.*, commit.after inside of a subflow     what the flow did before is not done again
 F13  commit.after of changed code being parked    parked; goes on with the code it began with
 F14  event.handled and others: a soft stop there  all payments under way end
-F15  none: a disk that takes nothing for a while  all of them end when there is room
+F15  commit.lost: a disk that takes nothing       all of them end when there is room
 F16  schedule.due, .begun                         one flow for each time
 P1   step.begins, step.done                       done again, under the same id
 P2   commit.after, commit.durable of a step       not done again
 P3   step.done, commit.after among branches       those that are not recorded are done again
 P4   commit.* of the first of several             it stays the first
-P5   none: two processes with one store           the second does not start
+P5   recovery.claimed: two processes, one store   the second does not start, or takes over
 P6   recovery.counted, loaded while it starts     the next start goes on with all of them
 P7   commit.after of fewer, more, other steps     parked with what differs
 P8   commit.after of a result that cannot be      parked, and says why
@@ -71,7 +71,8 @@ PAYER, PAYEE, THIRD = "payer", "payee", "third"
 BEFORE, AFTER, REPORTED = "durable.commit.before", "durable.commit.after", "durable.commit.reported"
 HANDLED, LETTER = "flows.event.handled", "flows.letter.taken"
 BEGINS, DONE = "flows.step.begins", "flows.step.done"
-COUNTED = "flows.recovery.counted"
+CLAIMED, COUNTED = "flows.recovery.claimed", "flows.recovery.counted"
+LOST = "flows.commit.lost"
 BEFORE_SEND, AFTER_SEND = "durable.bridge.before_send", "durable.bridge.after_send"
 
 
@@ -123,6 +124,7 @@ KILLS: dict[str, list[Kill]] = {
         Kill("F2", "client-not-told", PAYER, "flows.client.told"),
         Kill("P6", "then-loaded", PAYER, AFTER, "flow=pay&has=is_new", again="flows.loaded"),
         Kill("P6", "then-counted", PAYER, AFTER, "flow=pay&has=says", again=COUNTED),
+        Kill("P5", "then-claimed", PAYER, AFTER, "flow=pay&has=says", again=CLAIMED),
     ],
     "be paid": [
         Kill("R1", "stored", PAYEE, AFTER, "unit=Acceptance"),
@@ -273,6 +275,8 @@ TROUBLES = frozenset(
     }
 )
 """Those that are tests of their own, because there is more to them than one death."""
+DISK = (LOST,)
+"""Where a process dies that cannot write: F15."""
 SCHEDULED = ("flows.schedule.due", "flows.schedule.begun")
 """Where a process dies when the time of a schedule has come: F16."""
 ALL = frozenset(

@@ -81,7 +81,7 @@ async def test_every_fault_point_of_flows_kills_somebody() -> None:
     points = {name for name in faults.names() if name.startswith("flows.")}
     kills = [kill for kills in KILLS.values() for kill in kills]
     killing = {it for kill in kills for it in (kill.point, kill.again)}
-    assert points - killing == set(flow_scenarios.SCHEDULED)
+    assert points - killing == {*flow_scenarios.SCHEDULED, *flow_scenarios.DISK}
 
 
 async def test_every_scenario_is_told_and_played() -> None:

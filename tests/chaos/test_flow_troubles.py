@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import sqlite3
@@ -18,6 +19,8 @@ from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes, introduc
 from tests.chaos.flow_scenarios import (
     AFTER,
     BEGINS,
+    CLAIMED,
+    DISK,
     DONE,
     HANDLED,
     LETTER,
@@ -405,6 +408,24 @@ async def test_disk_that_takes_nothing(tmp_path: Path, victim: str) -> None:
         await check_payments(payer, payee, payments)
 
 
+@pytest.mark.parametrize("nth", [1, 5])
+@pytest.mark.parametrize("point", DISK)
+async def test_death_while_the_disk_takes_nothing(tmp_path: Path, point: str, nth: int) -> None:
+    """F15: what could not be written has not happened, and is done by the next process."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        naps = [f"nap-{number}" for number in range(3)]
+        for nap in naps:
+            await payer.begin(nap, "nap", nap, 0.3)
+        payer.tell("arm", point, "-", nth)
+        await payer.limit_disk(DISK_BYTES)
+        await payer.dies()
+        await payer.start()
+        await all_ended(payer)
+        for nap in naps:
+            assert "value" in await payer.result(nap)
+            assert payer.notes(nap) == ["awake"]
+
+
 async def test_disk_that_takes_nothing_when_a_flow_wakes(tmp_path: Path) -> None:
     """P6."""
     async with flow_nodes(tmp_path, PAYER) as (payer,):
@@ -436,3 +457,40 @@ async def test_two_processes_with_one_store(tmp_path: Path) -> None:
         assert await payer.operate("signal", id, "first", True)
         assert await payer.result("choice") == {"value": "first"}
         assert len(payer.done_outside("choice")) == 1
+
+
+async def test_process_that_takes_over(tmp_path: Path) -> None:
+    """P5: killed the moment it has the store, or refused; one of them goes on with the flow."""
+    async with flow_nodes(tmp_path, PAYER) as (payer,):
+        id = await payer.begin("choice", "choose", "choice")
+        await until(lambda: bool(payer.done_outside("choice")), "it waits")
+        heirs = [FlowNode(PAYER, tmp_path) for _ in range(3)]
+        try:
+            await heirs[0].launch("usual", CLAIMED, "-", "1")
+            # The first one has it, so this one does not come that far.
+            assert await asyncio.wait_for(heirs[0].process.wait(), WAIT_S) == 1
+            await payer.kill()
+            await heirs[0].launch("usual", CLAIMED, "-", "1")
+            await heirs[0].dies()
+            for heir in heirs:
+                await heir.launch()
+            running, refused = await sort_out(heirs)
+            assert len(running) == 1 and len(refused) == 2
+            assert await running[0].operate("signal", id, "first", True)
+            assert await running[0].result("choice") == {"value": "first"}
+        finally:
+            for heir in heirs:
+                await heir.kill()
+
+
+async def sort_out(heirs: list[FlowNode]) -> tuple[list[FlowNode], list[FlowNode]]:
+    """Those that have started, and those that ended instead."""
+    running, refused = [], []
+    for heir in heirs:
+        if line := await heir.line():
+            heir.address = json.loads(line)
+            running.append(heir)
+        else:
+            assert await asyncio.wait_for(heir.process.wait(), WAIT_S) == 1
+            refused.append(heir)
+    return running, refused

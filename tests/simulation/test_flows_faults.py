@@ -11,6 +11,7 @@ import pytest
 
 from postroad.testing import SimCluster, Simulation, require
 from tests.simulation.durable.plan import POINTS as MAIL_POINTS
+from tests.simulation.flows.coverage import LOST
 from tests.simulation.flows.plan import POINTS, draw_plan
 from tests.simulation.flows.scenario import finish
 from tests.simulation.flows.world import World
@@ -21,7 +22,9 @@ VISITS = (0, 2, 7)
 # Nobody comes there often.
 RARE = {
     "flows.client.told",
+    "flows.commit.lost",
     "flows.loaded",
+    "flows.recovery.claimed",
     "flows.recovery.counted",
     "flows.schedule.begun",
     "flows.schedule.due",
@@ -43,6 +46,10 @@ def run_with_traps(point: str, visits: int, is_soft: bool, simulation: Simulatio
             trap = world.traps.stop if is_soft else world.traps.kill
             traps = [trap(it, point, visits) for it in world.machines.values()]
             while sim.now < plan.mail.healed_s:
+                if point == LOST:
+                    # Every other second nothing can be committed.
+                    for machine in world.machines.values():
+                        machine.disk.is_full = not machine.disk.is_full
                 world.start_all()
                 sim.run_for(RESTART_S)
             world.heal()

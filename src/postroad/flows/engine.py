@@ -63,6 +63,7 @@ logger = logging.getLogger("postroad.flows")
 
 HANDLED = faults.declare("flows.event.handled")
 COMMITTED = faults.declare("flows.commit.durable")
+LOST = faults.declare("flows.commit.lost")
 LOADED = faults.declare("flows.loaded")
 COUNTED = faults.declare("flows.recovery.counted")
 
@@ -286,6 +287,7 @@ class Engine:
         if resident.newest is unit:
             resident.newest = None
         if error is not None or unit.is_duplicate:
+            LOST.reach(flow=resident.id)
             error = error or PostroadError("it exists already")
             fail(done, error)
             self._on_lost(resident, error, is_duplicate=unit.is_duplicate)
@@ -429,7 +431,7 @@ class Engine:
         """A flow in memory, which it does not leave until it is unpinned.
 
         Raises:
-            UsageError: it is not known, or has ended.
+            UsageError: it is not known, has ended, or does not run.
         """
         while True:
             is_known: asyncio.Future[None] | None = None
@@ -442,6 +444,10 @@ class Engine:
             if self.residents.get(id) is resident and resident.can_handle:
                 return resident
             resident.pins -= 1
+            if resident.is_at_rest:
+                # It leaves the memory at once, however often it is read.
+                status = resident.machine and resident.machine.head.status
+                raise UsageError(f"flow {show_id(id)} is {status}: it does not run")
             if is_known is not None:
                 await is_known
             # Until what it is in the midst of is over.

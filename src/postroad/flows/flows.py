@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
 
-from postroad.core import Lifecycle
+from postroad.core import Lifecycle, faults
 from postroad.core.errors import ConfigError, PostroadError, UsageError
 from postroad.durable import Mail
 
@@ -30,6 +30,8 @@ from .scheduling import ScheduleOperations, Scheduler
 from .traces import beginning, keep
 
 logger = logging.getLogger("postroad.flows")
+
+CLAIMED = faults.declare("flows.recovery.claimed")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,6 +124,8 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         self._scheduler: Scheduler | None = None
         self._beginning: dict[str, asyncio.Future[None]] = {}
         self._forgetting: asyncio.Task[None] | None = None
+        # The task that stops everything, once somebody wants that.
+        self._stopping: asyncio.Task[None] | None = None
         self._is_draining = False
         self._is_holding = False
 
@@ -147,6 +151,7 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         if self._is_holding:
             engine.stepping.hold()
         try:
+            CLAIMED.reach()
             await engine.open()
             # Those who were at work go on before anybody says anything new to them.
             self._intake = Intake(engine)
@@ -187,8 +192,14 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
     async def stop(self) -> None:
         """Put all flows away; they go on when this node is started again."""
         engine, self._engine = self._engine, None
-        if engine is None:
-            return
+        if engine is not None:
+            loop = asyncio.get_running_loop()
+            self._stopping = loop.create_task(self._stop(engine), name="postroad flows stop")
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+
+    async def _stop(self, engine: Engine) -> None:
+        """A task of its own, so that it ends even if its caller is cancelled."""
         if self._scheduler is not None:
             await self._scheduler.stop()
             self._scheduler = None

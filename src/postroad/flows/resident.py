@@ -10,6 +10,7 @@ from postroad.durable.handling import Lane
 
 from .asks import Ask
 from .events import Event
+from .life import Status
 
 if TYPE_CHECKING:
     from postroad.durable import Transaction
@@ -97,6 +98,13 @@ class Resident:
     def can_handle(self) -> bool:
         """Whether it can take up events."""
         return self.is_sound and self.tx is None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it was read, and does not run; all of that is durable."""
+        machine = self.machine
+        is_durable = not self.pending and not self.lane.is_broken
+        return is_durable and machine is not None and machine.head.status is not Status.RUNNING
 
     def take_held(self) -> list[FlowCommit]:
         """The commits that were held, in order."""

@@ -17,6 +17,8 @@ from postroad.flows import (
     flow,
     responds_to,
 )
+from postroad.flows.head import parse_id
+from tests.integration.durable.mail_pairs import WAIT_S
 
 from .flow_nodes import FlowNodes
 
@@ -220,6 +222,21 @@ async def test_queries_are_answered_by_the_code(nodes: FlowNodes) -> None:
     assert await alpha.result(handle.id) == [3, 4]
     with pytest.raises(UsageError, match="is done: only one that runs answers"):
         await alpha.flows.query(handle.id, "count")
+
+
+async def test_a_flow_that_is_paused_before_it_can_answer(nodes: FlowNodes) -> None:
+    @flow
+    async def waits(flow: Flow) -> str:
+        return await flow.signal("go", str)
+
+    alpha = await nodes.start("alpha", waits)
+    handle = await alpha.begin(waits)
+    await alpha.flows.pause(handle.id)
+    with pytest.raises(UsageError, match="is paused: it does not run"):
+        await asyncio.wait_for(alpha.flows.engine.pin(parse_id(handle.id)), WAIT_S)
+    await alpha.flows.resume(handle.id)
+    await alpha.flows.signal(handle.id, "go", "gone")
+    assert await alpha.result(handle.id) == "gone"
 
 
 async def test_a_flow_is_begun_anew_from_one_of_its_steps(nodes: FlowNodes) -> None:

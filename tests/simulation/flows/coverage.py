@@ -12,6 +12,7 @@ BEFORE, AFTER, REPORTED = "durable.commit.before", "durable.commit.after", "dura
 BEFORE_SEND, AFTER_SEND = "durable.bridge.before_send", "durable.bridge.after_send"
 ACCEPTED, ACCEPTS = "durable.bridge.accepted", "durable.intake.after_accept"
 HANDLED, DURABLE = "flows.event.handled", "flows.commit.durable"
+LOST, CLAIMED = "flows.commit.lost", "flows.recovery.claimed"
 BEGINS, DONE = "flows.step.begins", "flows.step.done"
 LETTER, TAKEN = "flows.letter.taken", "durable.consumer.taken"
 TOLD, LOADED, COUNTED = "flows.client.told", "flows.loaded", "flows.recovery.counted"
@@ -147,7 +148,7 @@ COVERAGE: dict[str, Cover] = {
         ),
     ),
     "F15": Cover(
-        (BEFORE,),
+        (BEFORE, LOST),
         (QUIET, MEMORY),
         (
             "test_flows_troubles.test_disk_that_takes_nothing",
@@ -172,7 +173,7 @@ COVERAGE: dict[str, Cover] = {
     ),
     "P4": Cover((BEFORE, AFTER, HANDLED), (COURSE, REPLAY, GOES_ON)),
     "P5": Cover(
-        (COUNTED,),
+        (CLAIMED, COUNTED),
         (COURSE, QUIET),
         (
             "test_flows_troubles.test_two_processes_with_one_store",
