@@ -204,3 +204,23 @@ async def test_the_same_flows_can_be_started_again(nodes: FlowNodes) -> None:
     await alpha.flows.start()
     assert await alpha.run(one) == 1
     assert len(await alpha.flows.list()) == 2
+
+
+async def test_a_stop_whose_caller_gives_up_comes_to_its_end(nodes: FlowNodes) -> None:
+    @flow
+    async def wait(flow: Flow) -> str:
+        return await flow.signal("go", str)
+
+    alpha = await nodes.start("alpha", wait)
+    handle = await alpha.begin(wait)
+    for ticks in range(6):
+        stopping = asyncio.ensure_future(alpha.flows.stop())
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        # Whoever asks again waits for the same.
+        await alpha.flows.stop()
+        await alpha.start_flows()
+    await alpha.flows.signal(handle.id, "go", "on")
+    assert await (await alpha.flows.handle(handle.id)).result(60) == "on"
