@@ -134,7 +134,7 @@ async def test_nacked_message_comes_again_after_its_delay(tmp_path: Path) -> Non
 
 
 async def test_pulled_message_that_is_forgotten_is_given_out_again(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(QUICK, lease_s=0.05)
+    config = msgspec.structs.replace(QUICK, lease_s=1.0)
     async with running_pair(tmp_path, config=config) as (alpha, beta):
         await alpha.mail.post("beta", "orders", b"tea")
         (forgotten,) = await beta.mail.pull("orders", timeout=5, retry=AT_ONCE)
@@ -146,7 +146,7 @@ async def test_pulled_message_that_is_forgotten_is_given_out_again(tmp_path: Pat
 
 
 async def test_message_pulled_when_the_node_stops_comes_again(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(QUICK, lease_s=0.2)
+    config = msgspec.structs.replace(QUICK, lease_s=1.0)
     async with running_station("alpha", tmp_path, config=config) as alpha:
         await alpha.mail.post("alpha", "orders", b"tea")
         (pulled,) = await alpha.mail.pull("orders", timeout=5)
@@ -155,7 +155,7 @@ async def test_message_pulled_when_the_node_stops_comes_again(tmp_path: Path) ->
         assert (message.body, message.attempt) == (b"tea", 1)
         await message.ack()
         # The time of the first one is over by now, and nothing came of it.
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(1.1)
     assert pulled.body == b"tea"
 
 

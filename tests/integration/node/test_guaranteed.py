@@ -94,7 +94,7 @@ async def test_while_nobody_consumes_it_a_message_waits_and_is_no_dead_letter(
 
 
 async def test_waiting_longer_than_a_message_is_held_in_hand_kills_none(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(MAIL, handler_s=0.02)
+    config = msgspec.structs.replace(MAIL, handler_s=0.4)
     async with guaranteed_nodes(tmp_path, 0, 1, mail=config) as nodes:
         await nodes.declare()
         await nodes["S1"].domain.send(QUEUE, b"1")

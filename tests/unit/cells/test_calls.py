@@ -125,7 +125,7 @@ async def test_nobody_takes_it_until_the_time_is_over() -> None:
     started = shop.exchange.loop.time()
     with pytest.raises(NoRoute) as caught:
         await shop.call("nobody", b"", timeout=0.1)
-    assert 0.09 < shop.exchange.loop.time() - started < 1
+    assert shop.exchange.loop.time() - started > 0.09
     assert caught.value.timeout_s == 0.1
     assert caught.value.elapsed_s is not None and caught.value.elapsed_s >= 0.09
     assert shop.pending == 0
@@ -138,7 +138,7 @@ async def test_who_appears_in_time_is_found_at_once() -> None:
     await asyncio.sleep(0.01)
     assert not call.done()
     shop.add("late", Inbox())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         assert await call == b"x"
 
 
@@ -148,7 +148,7 @@ async def test_a_consumer_of_a_queue_that_appears_in_time_is_found() -> None:
     await asyncio.sleep(0)
     inbox = Inbox()
     shop.add("worker", inbox, consume=["work"])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         assert await call == b"x"
     assert inbox.messages[0].name == "work"
 

@@ -103,7 +103,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled() -> None:
     runner = shop.add("a", gate)
     with pytest.raises(RequestTimeout):
         await hand_over(shop, b"1", timeout=0.02)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await runner.wait_idle()
     assert (gate.cancelled, gate.finished) == (1, [])
     assert not dock.envelopes

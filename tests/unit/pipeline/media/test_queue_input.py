@@ -194,7 +194,7 @@ async def test_delayed_letters_are_read_when_they_are_due(clock: Clock) -> None:
         soon = clock() + 50
         await put(it.store, make_letter(1, due_ms=soon), make_letter(2, due_ms=soon + 100_000))
         assert await it.cut() == []
-        await asyncio.wait_for(it.medium.wait(WAIT_S), 5.0)
+        await asyncio.wait_for(it.medium.wait(WAIT_S), WAIT_S / 2)
         assert await it.cut() == []
         clock.advance(0.05)
         assert it.ids(await it.cut()) == [1]
@@ -289,7 +289,7 @@ async def test_new_letters_end_the_waiting() -> None:
             await put(it.store, make_letter(3, queue="other"))
             assert not waiting.done()
             await put(it.store, letter)
-            await asyncio.wait_for(waiting, 1.0)
+            await asyncio.wait_for(waiting, WAIT_S / 2)
             assert it.ids(await it.cut()) == [letter.id]
 
 
@@ -297,7 +297,7 @@ async def test_what_came_since_the_last_cut_is_not_waited_for() -> None:
     async with reading() as it:
         await it.cut()
         await put(it.store, make_letter(1))
-        await asyncio.wait_for(it.medium.wait(WAIT_S), 1.0)
+        await asyncio.wait_for(it.medium.wait(WAIT_S), WAIT_S / 2)
 
 
 async def test_waiting_ends_without_letters_too() -> None:
