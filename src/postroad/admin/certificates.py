@@ -176,6 +176,16 @@ def inspect_certificates(
     return [_status(path, root, now or datetime.now(UTC)) for path in files]
 
 
+def expiry_of_file(path: str | Path) -> datetime | None:
+    """When the certificate in a file expires; None if that cannot be told here."""
+    try:
+        with _certs_extra():
+            from . import signing
+        return signing.expiry_of(signing.read_certificate(_read(Path(path))))
+    except (MissingExtra, OSError, ValueError):
+        return None
+
+
 def _status(path: Path, root: Certificate | None, now: datetime) -> CertificateStatus:
     from . import signing
 

@@ -8,6 +8,12 @@ import socket
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 
+_NEXT = {
+    errno.EADDRINUSE: "stop whoever has the port, or choose another: port 0 is any that is free",
+    errno.EADDRNOTAVAIL: "give an address of this machine, or 0.0.0.0 for all of them",
+    errno.EACCES: "ports below 1024 need more rights; choose a larger one",
+}
+
 
 class AddressTaken(ConfigError):
     """Another process listens there."""
@@ -26,8 +32,11 @@ def take_address(bind: Address) -> socket.socket:
         )
         family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"admin.bind {str(bind)!r} cannot be used: {error}") from None
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"admin.bind {str(bind)!r} cannot be used: {getattr(error, 'strerror', error)}; "
+            "give a name or an address of this machine"
+        ) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -37,6 +46,6 @@ def take_address(bind: Address) -> socket.socket:
         refusal = AddressTaken if error.errno == errno.EADDRINUSE else ConfigError
         raise refusal(
             f"admin.bind {str(bind)!r} cannot be used: {error.strerror}; "
-            "stop whoever has the port, or choose another: port 0 is any that is free"
+            f"{_NEXT.get(error.errno or 0, 'choose another')}"
         ) from None
     return listener

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from postroad.node import Node
 from postroad.node.settings import Layer
 
 from .cards import Card, keep_token, leave_card, take_card, token_path
+from .certificates import expiry_of_file
 from .operations import NodeOffice
 from .remote import RemoteOffice
 
@@ -76,6 +78,21 @@ class AdminServer(Lifecycle):
             await self.stop()
             raise
         logger.info("%s is administered at %s", self.node.name, self.url)
+        self._warn_of_expiry()
+
+    def _warn_of_expiry(self) -> None:
+        """Say that certificates are over: nobody but those who refuse them would know."""
+        tls = self.node.config.tls
+        shown = {"admin.certificate": self._settings.certificate}
+        shown["tls.certificate"] = None if tls is None else tls.certificate
+        for setting, file in shown.items():
+            expires = None if file is None else expiry_of_file(file)
+            if expires is not None and expires < datetime.now(UTC):
+                logger.warning(
+                    "%s %s has expired on %s, and others refuse it; `postroad certs issue` makes a "
+                    "new one",
+                    *(setting, file, expires.date()),
+                )
 
     def _make_server(self) -> tuple[HttpServer, Watch]:
         try:

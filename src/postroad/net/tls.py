@@ -11,6 +11,8 @@ import msgspec
 
 from postroad.core.errors import ConfigError
 
+from .identity_files import explain, load_identity
+
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Certificate files of a node, in PEM. `postroad certs` makes them for development."""
@@ -41,16 +43,11 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"TLS certificate {self.certificate} with key {self.key} cannot be used: {error}"
-            ) from error
+        load_identity(context, self.certificate, self.key, what="TLS certificate")
         try:
             context.load_verify_locations(self.trust)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"TLS trust {self.trust} cannot be used: {error}") from error
+            raise ConfigError(f"TLS trust {self.trust} cannot be used: {explain(error)}") from error
         return context
 
 

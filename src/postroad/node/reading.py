@@ -146,14 +146,15 @@ def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 def _from_file(path: Path, problems: list[str]) -> dict[str, _Given]:
     try:
-        text = path.read_text(encoding="utf-8")
+        # Some editors begin a file with a mark of its encoding.
+        text = path.read_text(encoding="utf-8-sig")
         data = tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}; `postroad new` writes a first one") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text in UTF-8") from None
+        raise ConfigError(f"{path} is not a text in UTF-8; save it as one") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     lines = _lines_of(text)
@@ -211,6 +212,10 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
             continue
         if variable in variables:
             given[variables[variable]] = _Given(environ[variable], variable, True)
+            continue
+        within = next((it for it in variables if it.startswith(f"{variable}_")), None)
+        if within is not None:
+            problems.append(f"{variable}: that is a table; give one of its settings, as {within}")
             continue
         close = difflib.get_close_matches(variable, variables, n=1)
         hint = f"did you mean {close[0]}?" if close else "`postroad config keys` lists all"

@@ -13,7 +13,14 @@ from postroad.admin import NodeCertificate
 from postroad.admin.client import Client, Tls, find_nodes
 from postroad.admin.errors import Forbidden
 from postroad.core.errors import ConfigError, ConnectionClosed, TlsFailed
-from tests.integration.admin.admin_nodes import READ_TOKEN, TOKEN, Served, served
+from tests.integration.admin.admin_nodes import (
+    READ_TOKEN,
+    TOKEN,
+    Served,
+    connect,
+    hang_up,
+    served,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -100,6 +107,22 @@ async def test_names_of_the_server(node: Served, host: str, is_local_name: bool)
         assert (reply.status == 421) == (is_local and not is_local_name)
 
 
+async def test_whoever_says_no_name_is_no_browser(node: Served) -> None:
+    reader, writer = await connect(node.admin.url)
+    writer.write(b"GET /livez HTTP/1.0\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"200"
+    await hang_up(writer)
+
+
+@pytest.mark.parametrize("origin", ["null", "https://[", "\t"])
+async def test_odd_origins_are_nothing_to_whoever_has_a_token(node: Served, origin: str) -> None:
+    await node.node.mail.declare("orders")
+    reply = await node.ask(
+        CHANGE[1], method="POST", data={"queue": "orders"}, headers={"Origin": origin}
+    )
+    assert reply.status == 200
+
+
 # HTTPS.
 
 
@@ -142,7 +165,9 @@ async def test_a_certificate_allows_everything(tmp_path: Path, certificates: Cer
         assert paused["is_paused"] is True
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "https://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "https://127.0.0.1:1", "https://["]
+)
 async def test_pages_of_others_cannot_use_a_certificate(
     tmp_path: Path, certificates: Certificates, origin: str
 ) -> None:

@@ -5,12 +5,14 @@ import os
 import signal
 import stat
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from postroad.admin.cards import Card, find_cards, leave_card, read_token, token_path
+from postroad.admin.certificates import create_root, issue
 from postroad.admin.client import find_nodes
 from postroad.admin.listening import take_address
 from postroad.admin.serving import AdminServer
@@ -155,6 +157,22 @@ async def test_a_start_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None
             assert asyncio.all_tasks() == before
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection(*address)
+
+
+async def test_certificates_that_are_over_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    then = datetime.now(UTC) - timedelta(days=30)
+    create_root(tmp_path, now=then)
+    issued = issue(tmp_path, "alpha", days=7, now=then)
+    files = {"certificate": str(issued.certificate), "key": str(issued.key)}
+    async with served(tmp_path, admin=files):
+        told = [it for it in caplog.messages if "has expired on" in it]
+    end = (then + timedelta(days=7)).date()
+    assert told == [
+        f"admin.certificate {issued.certificate} has expired on {end},"
+        " and others refuse it; `postroad certs issue` makes a new one"
+    ]
 
 
 async def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

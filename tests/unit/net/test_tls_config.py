@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from postroad import TlsConfig
 from postroad.core.errors import ConfigError
@@ -71,3 +72,26 @@ def test_unusable_files_are_named(files: Path, field: str, name: str) -> None:
         with pytest.raises(ConfigError) as caught:
             make()
         assert str(files / name) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "told"),
+    [
+        ("key", "other.key", "the key belongs to another certificate"),
+        ("key", "garbage.pem", "one of them is not in PEM form"),
+        ("key", "locked.key", "the key is encrypted; give one that is not"),
+        ("key", "missing.key", "missing.key: No such file or directory"),
+        ("trust", "garbage.pem", "there is no certificate in it"),
+    ],
+)
+def test_what_is_wrong_is_told_in_words(files: Path, field: str, name: str, told: str) -> None:
+    key = serialization.load_pem_private_key((files / "node.key").read_bytes(), None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    (files / "locked.key").write_bytes(locked)
+    with pytest.raises(ConfigError) as caught:
+        config(files, **{field: name}).server_context()
+    assert str(caught.value).endswith(told)

@@ -237,6 +237,9 @@ def test_mistakes_in_the_environment_and_in_flags(file: Path) -> None:
     assert mistake(file, POSTROAD_NODE_NAMES="a") == (
         "POSTROAD_NODE_NAMES: there is no such setting; did you mean POSTROAD_NODE_NAME?"
     )
+    assert mistake(file, POSTROAD_LOG="debug") == (
+        "POSTROAD_LOG: that is a table; give one of its settings, as POSTROAD_LOG_LEVEL"
+    )
     assert mistake(file, flags={"mail.bridge": "maybe"}) == (
         "--set mail.bridge: expected true or false, got 'maybe'"
     )
@@ -272,6 +275,11 @@ def test_what_is_not_toml(file: Path) -> None:
     file.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is not a text in UTF-8"):
         load_config(environ={})
+
+
+def test_a_mark_of_the_encoding_does_no_harm(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbfnode.name = 'alpha'\r\n")
+    assert load_config(environ={}).config.node.name == "alpha"
 
 
 def test_files_that_cannot_be_read(file: Path) -> None:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from postroad.admin.listening import take_address
 from postroad.core import Address, Lifecycle
 from postroad.core.errors import ConfigError
+from postroad.net.identity_files import explain, load_identity
 from postroad.node.settings import AdminSettings
 
 from .connection import Bounds, bounded
@@ -183,19 +184,14 @@ def make_tls_context(settings: AdminSettings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.certificate, settings.key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"admin.certificate {settings.certificate} with key {settings.key} "
-            f"cannot be used: {error}"
-        ) from None
+    assert settings.key is not None
+    load_identity(context, settings.certificate, settings.key, what="admin.certificate")
     if settings.client_trust is not None:
         try:
             context.load_verify_locations(settings.client_trust)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"admin.client_trust {settings.client_trust} cannot be used: {error}"
+                f"admin.client_trust {settings.client_trust} cannot be used: {explain(error)}"
             ) from None
         # Others still can show a token.
         context.verify_mode = ssl.CERT_OPTIONAL

@@ -236,7 +236,7 @@ def _schema_of(office: Office, action: str) -> dict[str, Any] | None:
     found = {it.name: it for it in office.node.broker.registry.actions}
     endpoints = found.get(action)
     if endpoints is None:
-        raise NotFound(f"there is no action {action!r}{nearest(action, found)}")
+        raise NotFound(f"there is no action {action!r:.300}{nearest(action, found)}")
     own: dict[str, Any] | None = _all_own_schemas(office).get(action)
     first = next(iter(endpoints), None)
     if own is not None or first is None:
