@@ -47,9 +47,17 @@ class Form:
         return not self.wants.isdisjoint(("tx", "connection", "sql_session"))
 
 
-@functools.lru_cache(maxsize=4096)
 def form_of(function: Callable[..., Any]) -> Form:
     """How a function wants to be called."""
+    try:
+        return _form_of(function)
+    except TypeError:
+        # An object that can be called, and cannot be a key.
+        return _form_of.__wrapped__(function)
+
+
+@functools.lru_cache(maxsize=4096)
+def _form_of(function: Callable[..., Any]) -> Form:
     form = Form(function)
     _check(function, form)
     return form

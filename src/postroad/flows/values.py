@@ -80,9 +80,17 @@ def digest_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         return b""
 
 
-@functools.lru_cache(maxsize=4096)
 def result_type(function: Callable[..., Any]) -> Any:
     """What a function says it returns; anything if it does not say, or nothing readable."""
+    try:
+        return _result_type(function)
+    except TypeError:
+        # An object that can be called, and cannot be a key.
+        return _result_type.__wrapped__(function)
+
+
+@functools.lru_cache(maxsize=4096)
+def _result_type(function: Callable[..., Any]) -> Any:
     try:
         hint = get_type_hints(function).get("return", Any)
         if isinstance(msgspec.inspect.type_info(hint), msgspec.inspect.CustomType):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
@@ -338,3 +339,21 @@ async def test_subflows_within_subflows(nodes: FlowNodes, depth: int) -> None:
     await alpha.restart_flows()
     await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == 7
+
+
+async def test_an_object_that_can_be_called_and_not_hashed(nodes: FlowNodes) -> None:
+    @dataclasses.dataclass
+    class Adder:
+        amount: int
+
+        def __call__(self, number: int) -> int:
+            return number + self.amount
+
+    @flow
+    async def adds(flow: Flow) -> list[object]:
+        return [await flow.step(Adder(3), 4), await flow.step(Adder(4), 4, name="more")]
+
+    alpha = await nodes.start("alpha", adds)
+    handle = await alpha.begin(adds)
+    assert await alpha.result(handle.id) == [7, 8]
+    assert [it.name for it in await alpha.flows.history(handle.id)][1:] == ["more"]
