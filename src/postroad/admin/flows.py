@@ -205,9 +205,7 @@ async def changing_flows(location: str) -> AsyncIterator[FlowsAtRest]:
         await store.open()
     except StoreLocked as error:
         node = await _owner_of(location)
-        raise StoreLocked(
-            f"{error}, or leave out --store: node {node} does this itself"
-        ) from None
+        raise StoreLocked(f"{error}, or leave out --store: node {node} does this itself") from None
     async with _flows_of(store, can_change=True) as flows:
         yield flows
 

@@ -172,9 +172,7 @@ async def test_a_store_that_never_was(path: Path) -> None:
 async def test_a_running_node_changes_its_flows_itself(path: Path) -> None:
     async with running(path) as flows:
         handle = await flows.begin(wait_for_word)
-        with pytest.raises(
-            StoreLocked, match=r"first, or leave out --store: node alpha does this"
-        ):
+        with pytest.raises(StoreLocked, match=r"first, or leave out --store: node alpha does this"):
             async with changing_flows(str(path)) as others:
                 await others.kill(handle.id)
         assert (await flows.show(handle.id)).status is Status.RUNNING
