@@ -8,7 +8,7 @@ from postroad.admin.errors import NotFound, nearest
 from postroad.durable import BridgeHealth, PeerStatistics
 
 from .limits import CountView, Limit
-from .office import Office, mail_changed
+from .office import Office, change_mail
 from .queues import LetterView, view_letter
 from .table import Effect, operation
 
@@ -59,18 +59,14 @@ async def show_bridge(office: Office, peer: str) -> BridgeView:
 @operation("bridge.pause", Effect.CHANGE)
 async def pause_bridge(office: Office, peer: str) -> BridgeView:
     """Send a peer nothing more for now, also after a restart; its mail waits."""
-    await show_bridge(office, peer)
-    await office.mail.pause_bridge(peer)
-    mail_changed(office)
+    await change_mail(office, show_bridge, peer, office.mail.pause_bridge)
     return await show_bridge(office, peer)
 
 
 @operation("bridge.resume", Effect.CHANGE)
 async def resume_bridge(office: Office, peer: str) -> BridgeView:
     """Go on sending to a peer."""
-    await show_bridge(office, peer)
-    await office.mail.resume_bridge(peer)
-    mail_changed(office)
+    await change_mail(office, show_bridge, peer, office.mail.resume_bridge)
     return await show_bridge(office, peer)
 
 
@@ -84,10 +80,7 @@ async def peek_bridge(office: Office, peer: str, limit: Limit = 20) -> list[Lett
 @operation("bridge.purge", Effect.DANGER, scope="bridge.show")
 async def purge_bridge(office: Office, peer: str) -> CountView:
     """Throw away what waits for a peer; what is on its way may still arrive."""
-    await show_bridge(office, peer)
-    count = await office.mail.purge_outbox(peer)
-    mail_changed(office)
-    return CountView(count=count)
+    return CountView(count=await change_mail(office, show_bridge, peer, office.mail.purge_outbox))
 
 
 @operation("bridge.reset", Effect.DANGER, scope="bridge.show")
@@ -96,9 +89,7 @@ async def reset_bridge(office: Office, peer: str) -> BridgeView:
 
     Everything that waits is sent as if the peer had never heard of it: purge first what it has.
     """
-    await show_bridge(office, peer)
-    await office.mail.start_epoch(peer)
-    mail_changed(office)
+    await change_mail(office, show_bridge, peer, office.mail.start_epoch)
     return await show_bridge(office, peer)
 
 

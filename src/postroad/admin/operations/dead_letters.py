@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -127,11 +129,9 @@ async def retry_dead(
     Those of the ids, or all of a queue, of a reason, or all there are; those that died first if
     there is a limit.
     """
-    if ids is None:
-        count = await office.mail.retry_all_dead(queue, reason=reason, limit=limit)
-    else:
-        count = await office.mail.retry_some_dead(_numbers(ids))
-    return _counted(office, count, ids)
+    mail = office.mail
+    of_all = partial(mail.retry_all_dead, queue, reason=reason, limit=limit)
+    return await _change(office, ids, mail.retry_some_dead, of_all)
 
 
 @operation("dlq.drop", Effect.DANGER, scope="dlq.count")
@@ -146,14 +146,19 @@ async def drop_dead(
 
     Those that died first if there is a limit.
     """
-    if ids is None:
-        count = await office.mail.drop_all_dead(queue, reason=reason, limit=limit)
-    else:
-        count = await office.mail.drop_some_dead(_numbers(ids))
-    return _counted(office, count, ids)
+    mail = office.mail
+    of_all = partial(mail.drop_all_dead, queue, reason=reason, limit=limit)
+    return await _change(office, ids, mail.drop_some_dead, of_all)
 
 
-def _counted(office: Office, count: int, ids: list[str] | None) -> CountView:
+async def _change(
+    office: Office,
+    ids: list[str] | None,
+    of_ids: Callable[[list[int]], Awaitable[int]],
+    of_all: Callable[[], Awaitable[int]],
+) -> CountView:
+    """Do something with the dead letters of some ids, or with all that are meant without."""
+    count = await (of_all() if ids is None else of_ids(_numbers(ids)))
     if ids and not count:
         raise NoSuchDeadLetter(f"there is no dead letter {' or '.join(ids[:5])}")
     mail_changed(office)

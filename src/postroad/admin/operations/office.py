@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from postroad.admin.vitals import vitals_of
 from postroad.core.errors import UsageError
 from postroad.durable import StoreOperations
 from postroad.flows.operations import FlowOperations
 from postroad.node import Node
+
+Result = TypeVar("Result")
 
 
 class Ask(Protocol):
@@ -125,3 +127,22 @@ def mail_changed(office: Office) -> None:
     """An operator has changed something about the mail: whoever looks next shall see it."""
     if office.is_running:
         vitals_of(office.node).forget_mail()
+
+
+async def change_mail(
+    office: Office,
+    find: Callable[[Office, str], Awaitable[object]],
+    name: str,
+    change: Callable[[str], Awaitable[Result]],
+) -> Result:
+    """Change something about a queue or a peer that exists.
+
+    Args:
+        find: raises NotFound if it does not.
+        name: of the queue or the peer.
+        change: what to do with it; returns what this returns.
+    """
+    await find(office, name)
+    result = await change(name)
+    mail_changed(office)
+    return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from postroad.durable import Letter, QueueStatistics
 from postroad.durable.store.rows import WaitingLetter
 
 from .limits import Count, CountView, Limit
-from .office import Office, mail_changed
+from .office import Office, change_mail
 from .table import Effect, operation
 
 
@@ -99,28 +100,21 @@ async def peek_queue(
 @operation("queue.pause", Effect.CHANGE)
 async def pause_queue(office: Office, queue: str) -> QueueView:
     """Hand out no more messages of a queue; they are taken in and wait."""
-    await _find(office, queue)
-    await office.mail.pause(queue)
-    mail_changed(office)
+    await change_mail(office, _find, queue, office.mail.pause)
     return await show_queue(office, queue)
 
 
 @operation("queue.resume", Effect.CHANGE)
 async def resume_queue(office: Office, queue: str) -> QueueView:
     """Hand out the messages of a queue again."""
-    await _find(office, queue)
-    await office.mail.resume(queue)
-    mail_changed(office)
+    await change_mail(office, _find, queue, office.mail.resume)
     return await show_queue(office, queue)
 
 
 @operation("queue.purge", Effect.DANGER, scope="queue.show")
 async def purge_queue(office: Office, queue: str) -> CountView:
     """Throw away all messages of a queue."""
-    await _find(office, queue)
-    count = await office.mail.purge(queue)
-    mail_changed(office)
-    return CountView(count=count)
+    return CountView(count=await change_mail(office, _find, queue, office.mail.purge))
 
 
 @operation("queue.move", Effect.DANGER, scope="queue.show")
@@ -130,10 +124,8 @@ async def move_queue(office: Office, queue: str, to: str, limit: Count | None = 
     A queue that is being consumed has to be paused before.
     """
     await _find(office, queue)
-    await _find(office, to)
-    count = await office.mail.move(queue, to, limit=limit)
-    mail_changed(office)
-    return CountView(count=count)
+    move = partial(office.mail.move, queue, limit=limit)
+    return CountView(count=await change_mail(office, _find, to, move))
 
 
 @operation("queue.post", Effect.CHANGE)
