@@ -21,6 +21,7 @@ class Dashboard:
         self.problems: list[str] = []
         self.expected: tuple[str, ...] = ()
         """Beginnings of problems that a test wants to see."""
+        self._has_left = False
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self._note(f"error {error.message} {error.stack}"))
         page.on("requestfailed", self._on_failed)
@@ -35,7 +36,8 @@ class Dashboard:
             self._note(f"console {message.text}")
 
     def _on_failed(self, request: Request) -> None:
-        if not ("/watch?" in request.url and request.failure == _ENDED):
+        is_given_up = self._has_left or "/watch?" in request.url
+        if not (is_given_up and request.failure == _ENDED):
             self._note(f"failed {request.failure} {request.url}")
 
     def _on_response(self, response: Response) -> None:
@@ -49,6 +51,7 @@ class Dashboard:
 
     async def leave(self) -> None:
         """Look at nothing any more, before the node goes away."""
+        self._has_left = True
         await self.page.goto("about:blank")
 
     async def go(self, route: str) -> None:
