@@ -76,7 +76,7 @@ async def is_well(raw: RawNode) -> bool:
 
 async def begun(raw: RawNode, near: Broker) -> tuple[asyncio.Future[Any], str]:
     raw.introduce(raw_service("odd", "act"))
-    await near.wait_for_services("odd", timeout_s=5)
+    await near.wait_for_services("odd", timeout_s=30)
     call = asyncio.ensure_future(near.call("odd.act", timeout_s=5))
     return call, (await raw.next(Kind.REQUEST))["id"]
 
@@ -102,7 +102,7 @@ async def test_a_response_that_makes_no_sense_leaves_the_call_to_its_time(
     near: Broker, raw: RawNode
 ) -> None:
     raw.introduce(raw_service("odd", "act"))
-    await near.wait_for_services("odd", timeout_s=5)
+    await near.wait_for_services("odd", timeout_s=30)
     call = asyncio.ensure_future(near.call("odd.act", timeout_s=0.1))
     id = (await raw.next(Kind.REQUEST))["id"]
     raw.send(Kind.RESPONSE, "near", id=id, success="yes")
@@ -121,7 +121,7 @@ async def test_meta_of_a_response_that_is_none(near: Broker, raw: RawNode) -> No
 
 async def test_too_many_calls_wait(near: Broker, raw: RawNode) -> None:
     raw.introduce(raw_service("odd", "act"))
-    await near.wait_for_services("odd", timeout_s=5)
+    await near.wait_for_services("odd", timeout_s=30)
     calls = [asyncio.ensure_future(near.call("odd.act", timeout_s=5)) for _ in range(3)]
     await raw.next(Kind.REQUEST, 3)
     with pytest.raises(QueueIsFullError) as caught:
@@ -250,7 +250,7 @@ async def test_one_bad_service_harms_only_itself(
         None,  # type: ignore[arg-type]
         strange,
     )
-    await near.wait_for_services(["good", "half", "strange"], timeout_s=5)
+    await near.wait_for_services(["good", "half", "strange"], timeout_s=30)
     for name in ("good.act", "half.b", "strange.act"):
         call = asyncio.ensure_future(near.call(name, timeout_s=5))
         number = len(raw.packets(Kind.REQUEST)) + 1
@@ -282,7 +282,7 @@ async def test_an_info_that_makes_no_sense_is_dropped(
 
 async def test_an_older_info_changes_nothing(near: Broker, raw: RawNode) -> None:
     raw.introduce(raw_service("odd", "act"), seq=5)
-    await near.wait_for_services("odd", timeout_s=5)
+    await near.wait_for_services("odd", timeout_s=30)
     raw.introduce(seq=4)
     raw.introduce(seq=5)
     assert await is_well(raw)

@@ -121,7 +121,7 @@ async def test_services_come_and_go(nodes: Nodes) -> None:
     far = await nodes.add("far", uses_balancer=False)
     for _ in range(2):
         await near.launch(Worker())
-        await far.wait_for_services("worker", timeout_s=5)
+        await far.wait_for_services("worker", timeout_s=30)
         assert await far.call("worker.am_i") == "near"
         await near.remove("worker")
         await nodes.settle()

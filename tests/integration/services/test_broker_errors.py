@@ -214,7 +214,7 @@ async def test_what_is_too_large_is_answered(nodes: Nodes) -> None:
     near.add(service)
     async with near:
         far = await nodes.add("far")
-        await far.wait_for_services("failing", timeout_s=5)
+        await far.wait_for_services("failing", timeout_s=30)
         service.returned = "x" * 8_000
         for name in ("later", "at_once"):
             with pytest.raises(RemoteError, match="a packet of 8") as caught:
@@ -283,7 +283,7 @@ async def test_an_error_that_makes_no_sense_is_still_one(nodes: Nodes) -> None:
     broker = await nodes.add("near")
     raw = await nodes.raw("raw")
     raw.introduce(raw_service("odd", "act"))
-    await broker.wait_for_services("odd", timeout_s=5)
+    await broker.wait_for_services("odd", timeout_s=30)
     answers: list[dict[str, Any]] = [
         {"success": False},
         {"success": False, "error": {}},

@@ -329,7 +329,7 @@ async def test_groups_of_an_event_may_be_doubled(nodes: Nodes) -> None:
 async def test_an_event_on_the_wire(nodes: Nodes) -> None:
     near, raw, _, _ = await raw_and_ear(nodes)
     raw.introduce({"name": "far", "fullName": "far", "events": {"user.*": {"name": "user.*"}}})
-    await near.wait_for_services("far", timeout_s=5)
+    await near.wait_for_services("far", timeout_s=30)
     await near.emit("user.created", {"id": 1}, meta={"m": 1})
     await near.broadcast("user.gone")
     packet, broadcast = await raw.next(Kind.EVENT), await raw.next(Kind.EVENT, 2)

@@ -71,7 +71,7 @@ async def test_a_conflict_that_comes_later_is_told_and_changes_nothing(
 async def introduced(nodes: Nodes, broker: Broker) -> RawNode:
     raw = await nodes.raw("raw")
     raw.introduce(raw_service("odd", "act"))
-    await broker.wait_for_services("odd", timeout_s=5)
+    await broker.wait_for_services("odd", timeout_s=30)
     return raw
 
 
@@ -131,7 +131,7 @@ async def test_a_silent_node_is_lost_and_found_again(nodes: Nodes) -> None:
     raw.send(Kind.HEARTBEAT, None, cpu=10)
     await eventually(lambda: len(raw.packets(Kind.DISCOVER)) > asked, "it is asked")
     raw.introduce(raw_service("odd", "act"))
-    await near.wait_for_services("odd", timeout_s=5)
+    await near.wait_for_services("odd", timeout_s=30)
 
 
 async def test_heartbeats_keep_a_node(nodes: Nodes) -> None:
@@ -223,7 +223,7 @@ async def test_a_node_that_was_cut_off_catches_up(nodes: Nodes) -> None:
     near = Broker("near", transporter=loose, **SHORT)
     near.add(Watcher())
     async with near:
-        await near.wait_for_services("worker", timeout_s=5)
+        await near.wait_for_services("worker", timeout_s=30)
         await loose.cut()
         assert not near.is_connected
         with pytest.raises(BrokerDisconnectedError) as caught:
@@ -235,8 +235,8 @@ async def test_a_node_that_was_cut_off_catches_up(nodes: Nodes) -> None:
         await far.launch(Worker("new"))
         assert await near.call("own.act") == "near"
         await loose.mend()
-        await near.wait_for_services("new", timeout_s=5)
-        await far.wait_for_services("own", timeout_s=5)
+        await near.wait_for_services("new", timeout_s=30)
+        await far.wait_for_services("own", timeout_s=30)
         assert await far.call("own.act") == "near"
         assert await near.call("new.act") == "far"
         names = [name for name, _ in told]

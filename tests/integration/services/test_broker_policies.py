@@ -247,7 +247,7 @@ async def test_a_node_in_a_new_life_is_not_blamed_for_the_former(nodes: Nodes) -
     )
     raw = await nodes.raw("raw")
     raw.introduce(raw_service("odd", "act"))
-    await far.wait_for_services("odd", timeout_s=5)
+    await far.wait_for_services("odd", timeout_s=30)
     with pytest.raises(RequestTimeoutError):
         await far.call("odd.act", timeout_s=0.01)
     with pytest.raises(ServiceNotAvailableError):

@@ -308,7 +308,7 @@ async def test_a_service_starts_when_its_dependencies_are_there(nodes: Nodes) ->
     await eventually(lambda: broker.registry.has_service("second"), "one is there")
     assert clock.log == []
     await nodes.add("logged", Logged())
-    await asyncio.wait_for(starting, 5)
+    await asyncio.wait_for(starting, 30)
     assert clock.log == ["mixin started", "own started"]
 
 
@@ -328,7 +328,7 @@ async def test_services_come_and_go_while_a_broker_runs(nodes: Nodes) -> None:
     with pytest.raises(UsageError, match="launch"):
         near.add(service)
     await near.launch(service)
-    await far.wait_for_services("logged", timeout_s=5)
+    await far.wait_for_services("logged", timeout_s=30)
     assert await far.call("logged.act") == "logged"
     await near.remove("logged")
     await near.remove("logged")
@@ -336,7 +336,7 @@ async def test_services_come_and_go_while_a_broker_runs(nodes: Nodes) -> None:
     await eventually(lambda: not far.registry.has_service("logged"), "it is gone")
     assert near.services() == []
     await near.launch(service)
-    await far.wait_for_services("logged", timeout_s=5)
+    await far.wait_for_services("logged", timeout_s=30)
     assert await far.call("logged.act") == "logged"
 
 
@@ -397,7 +397,7 @@ async def test_waiting_for_services(nodes: Nodes) -> None:
     await near.stop()
     await far.stop()
     with pytest.raises(UsageError, match="was stopped"):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
 
 
 # Opening.

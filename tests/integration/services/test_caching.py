@@ -97,7 +97,7 @@ async def test_calls_of_other_nodes_and_equal_ones_at_once() -> None:
     there = Broker("b", transporter=MemoryTransporter(hub), start_wait_s=0.01)
     here.add(service)
     async with here, there:
-        await there.wait_for_services("posts", timeout_s=5)
+        await there.wait_for_services("posts", timeout_s=30)
         results = await asyncio.gather(
             *(there.call("posts.slow") for _ in range(20)),
             *(here.call("posts.slow") for _ in range(20)),
@@ -193,7 +193,7 @@ async def test_what_cannot_be_kept_is_given_all_the_same(caplog: pytest.LogCaptu
 async def test_redis_that_hangs_or_dies_fails_no_call(caplog: pytest.LogCaptureFixture) -> None:
     service = Posts()
     with redis_server() as server:
-        store = RedisStore(server.url, wait_s=0.05)
+        store = RedisStore(server.url, wait_s=1.0)
         broker = Broker("a", caching=Cache(store))
         broker.add(service)
         async with broker:
@@ -201,7 +201,7 @@ async def test_redis_that_hangs_or_dies_fails_no_call(caplog: pytest.LogCaptureF
             assert (await broker.call("posts.find"))["run"] == 1
             server.pause()
             try:
-                assert (await broker.call("posts.find", timeout_s=5))["run"] == 2
+                assert (await broker.call("posts.find", timeout_s=30))["run"] == 2
             finally:
                 server.resume()
             server.kill()

@@ -184,7 +184,7 @@ async def test_a_slow_queue_fills_without_keeping_others_out() -> None:
         await until(lambda: inbox.messages)
         gate.open()
         await until(lambda: len(gate.finished) == taken)
-        await asyncio.wait_for(slow.room(), 5.0)
+        await asyncio.wait_for(slow.room(), 30)
         outgoing.put(slow, "REQ", bytes(MIB))
         await until(lambda: len(gate.finished) == taken + 1)
         await outgoing.close()
@@ -205,7 +205,7 @@ async def test_no_more_than_a_window_is_under_way() -> None:
         assert MIB <= lane.under_way < MIB + 66 * KIB
         assert not draining.done()
         gate.open()
-        await asyncio.wait_for(draining, 5.0)
+        await asyncio.wait_for(draining, 30)
         await until(lambda: len(gate.finished) == 64)
         assert lane.waiting == 0
         # What is confirmed is confirmed once nothing asks any more.

@@ -87,7 +87,7 @@ async def nodes(*services: list[Listener], **settings: Any) -> AsyncIterator[lis
             await stack.enter_async_context(broker)
         for broker in brokers:
             for offered in services:
-                await broker.wait_for_services([it.name for it in offered], timeout_s=5)
+                await broker.wait_for_services([it.name for it in offered], timeout_s=30)
         yield brokers
 
 
@@ -198,7 +198,7 @@ async def test_two_patterns_of_one_group() -> None:
     two = Two()
     async with nodes([]) as (sender, other):
         await other.launch(two)
-        await sender.wait_for_services("two", timeout_s=5)
+        await sender.wait_for_services("two", timeout_s=30)
         with pytest.raises(EventNotHandledError, match="one of two"):
             await sender.emit(EVENT, ack=True, groups=["two"])
         assert sorted(two.heard[-2:]) == ["all", "some"]

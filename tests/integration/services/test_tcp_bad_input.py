@@ -152,4 +152,4 @@ async def test_by_default_it_listens_everywhere(heard: Recorder, host: str) -> N
         await check_alive(peer, heard, b"hello")
     assert speakers == [host]
     assert transporter.speaker is None
-    await asyncio.wait_for(transporter.disconnect(), 5)
+    await asyncio.wait_for(transporter.disconnect(), 30)
