@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from postroad import PostroadError
 from tests.browser.stage import RunningNode, running_node, write_job
@@ -20,6 +20,9 @@ from tests.browser.watcher import WAIT_MS, Dashboard
 
 # It makes the pictures of the documentation, and takes its time.
 collect_ignore = [] if os.environ.get("POSTROAD_SCREENSHOTS") == "1" else ["test_screenshots.py"]
+
+# A test that expects something without saying how soon is as patient as all others.
+expect.set_options(timeout=WAIT_MS)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
