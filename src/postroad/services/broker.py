@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from typing import Any, Unpack
 
 import msgspec
@@ -234,26 +233,27 @@ class Broker(Emitting, Lifecycle):
             return
         for middleware in self._middlewares:
             await quietly(middleware.broker_stopping, self)
-        async with AsyncExitStack() as leaving:
-            # The last comes first. Each is done, also if this is cancelled or another one fails.
-            for middleware in reversed(self._middlewares):
-                leaving.push_async_callback(quietly, middleware.broker_stopped, self)
-            leaving.callback(self._forget_engine)
-            if self._caching is not None:
-                leaving.push_async_callback(self._caching.stop)
-            leaving.push_async_callback(engine.stop)
-            leaving.push_async_callback(self._hosting.stop_all, engine)
+        try:
             try:
                 await engine.withdraw()
                 self._tell("$broker.stopped", {})
                 await self._finish(engine)
-            except BaseException:
+            except asyncio.CancelledError:
+                # Nobody waits for calls any more, but the services are stopped all the same.
                 await engine.finish(0.0)
+                await self._hosting.stop_all(engine)
                 raise
-
-    def _forget_engine(self) -> None:
-        self._engine = self._calling = None
-        self._is_started = False
+            await self._hosting.stop_all(engine)
+        finally:
+            try:
+                await engine.stop()
+                if self._caching is not None:
+                    await self._caching.stop()
+            finally:
+                self._engine = self._calling = None
+                self._is_started = False
+        for middleware in self._middlewares:
+            await quietly(middleware.broker_stopped, self)
 
     async def _finish(self, engine: Engine) -> None:
         """Let what runs come to its end, as long as there is time."""
