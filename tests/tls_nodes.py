@@ -11,7 +11,7 @@ from postroad import Limits, MessagingService, Protocol, TlsConfig
 from postroad.admin import certificates
 from tests.raw_peers import CLUSTER, echo_on
 
-LIMITS = Limits(connect_timeout_s=1.0, handshake_timeout_s=1.0, stop_grace_s=0.5)
+LIMITS = Limits(connect_timeout_s=10.0, handshake_timeout_s=3.0, stop_grace_s=0.5)
 
 
 class Authority:

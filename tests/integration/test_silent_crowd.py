@@ -23,7 +23,7 @@ CROWD = 5_000
 BYTES_EACH_MAX = 20 * 1024
 FILES_NEEDED = 2 * CROWD + 500
 
-LIMITS = Limits(handshake_timeout_s=3.0, stop_grace_s=1.0)
+LIMITS = Limits(handshake_timeout_s=10.0, stop_grace_s=1.0)
 
 
 @pytest.fixture
@@ -79,9 +79,9 @@ async def test_five_thousand_silent_connections(caplog: pytest.LogCaptureFixture
         with contextlib.ExitStack() as stack:
             crowd = await connect_crowd(stack, server)
             assert resident_bytes() - before < CROWD * BYTES_EACH_MAX
-            assert await client.request(server.address, "echo", b"x", timeout=2) == b"x"
+            assert await client.request(server.address, "echo", b"x", timeout=60) == b"x"
             while server.statistics().accepted > 1:
-                assert await client.request(server.address, "echo", b"x", timeout=2) == b"x"
+                assert await client.request(server.address, "echo", b"x", timeout=60) == b"x"
                 await asyncio.sleep(0.01)
             assert count_closed(crowd) == CROWD
         assert server.statistics().protocol_errors_by_kind == {"PeerSilent": CROWD}
@@ -89,7 +89,7 @@ async def test_five_thousand_silent_connections(caplog: pytest.LogCaptureFixture
         assert client.statistics().connections_lost == 0
     warnings = [it for it in caplog.records if it.levelno == logging.WARNING]
     assert 1 <= len(warnings) <= 5
-    assert "no complete handshake within 3 s" in caplog.text
+    assert "no complete handshake within 10 s" in caplog.text
 
 
 async def test_connections_above_the_limit_are_turned_away(
