@@ -26,7 +26,7 @@ _WORDS = {"ok": "OK", "warning": "WARNING", "failing": "CRITICAL"}
     help="For whom the line is.",
 )
 def check(form: str, **given: Any) -> int:
-    """Tell monitors in one line whether a node is well.
+    """Report in one line whether a node is healthy.
 
     Exits with 0 if it is, with 4 if it is not, or does not answer.
 

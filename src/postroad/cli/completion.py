@@ -42,7 +42,7 @@ LIVE: dict[str, tuple[str, str]] = {
 @click.command(cls=Command)
 @argument("shell", type=click.Choice(["bash", "zsh", "fish"]), help="The shell that you type in.")
 def completion(shell: str) -> None:
-    """Print what makes a shell complete words.
+    """Print the completion script for a shell.
 
     Commands and options are completed, and names of queues, actions, flows and nodes, as long as
     a node answers at once.

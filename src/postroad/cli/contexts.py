@@ -89,7 +89,7 @@ def path_of_contexts() -> Path:
 
 @click.group(cls=Group)
 def context() -> None:
-    """Save where nodes are, and choose one for all commands.
+    """Save where nodes are, and switch between them.
 
     \b
     Example: two clusters, and back to the first

@@ -35,7 +35,7 @@ class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def errors(which: str | None, as_json: bool) -> None:
-    """Explain an error, or list all of them.
+    """Explain an error, or list them all.
 
     \b
     Example:

@@ -23,7 +23,7 @@ _RESTLESS = ("_s", "_ms", "_per_s", "_bytes", "_share")
 @click.command(cls=PlacedCommand)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def events(as_json: bool, **given: Any) -> None:
-    """Follow what changes.
+    """Follow changes as they happen.
 
     Members that come and go, queues that grow, flows that end, letters that die: a line for each.
 
@@ -91,7 +91,7 @@ def _tell(change: dict[str, Any], as_json: bool) -> None:
 @click.option("--limit", default=100, show_default=True, help="How many lines at first.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def logs(follow: bool, limit: int, as_json: bool, **given: Any) -> None:
-    """Show what a node says of itself.
+    """Show the log of a node.
 
     \b
     Example:

@@ -17,7 +17,7 @@ from .places import PlacedCommand, open_desk, take_place
 @click.option("--dot", "form", flag_value="dot", help="For Graphviz.")
 @click.option("--json", "form", flag_value="json", help="Print JSON, for programs.")
 def graph(form: str | None, **given: Any) -> None:
-    """Draw everything and what it talks to.
+    """Draw everything and how it is connected.
 
     \b
     Example:

@@ -69,7 +69,7 @@ class LazyGroup(Group):
                 )
 
 
-_NODES, _WORK, _LOOK, _TOOLS = "Nodes", "What nodes do", "Looking", "Tools"
+_NODES, _WORK, _LOOK, _TOOLS = "Nodes", "Work", "Observe", "Tools"
 
 
 def _noun(name: str, summary: str, section: str) -> LazyCommand:
@@ -86,7 +86,7 @@ COMMANDS = {
     ),
     "context": LazyCommand(
         "postroad.cli.contexts:context",
-        "Save where nodes are, and choose one for all commands.",
+        "Save where nodes are, and switch between them.",
         _NODES,
     ),
     "config": LazyCommand(
@@ -99,40 +99,40 @@ COMMANDS = {
     "node": _noun("node", "Run a node; look at it, drain it, stop it.", _NODES),
     "bridge": _noun("bridge", "What carries durable messages to other nodes.", _WORK),
     "call": LazyCommand("postroad.cli.calling:call", "Call an action of a service.", _WORK),
-    "cells": _noun("cells", "Cells, their domains, and the ways between them.", _WORK),
-    "dlq": _noun("dlq", "Dead letters: look at them, try them again, drop them.", _WORK),
+    "cells": _noun("cells", "Cells, their domains, and the routes between them.", _WORK),
+    "dlq": _noun("dlq", "Dead letters: inspect, retry or drop them.", _WORK),
     "emit": LazyCommand("postroad.cli.calling:emit", "Emit an event.", _WORK),
-    "flow": _noun("flow", "Flows: look at them, and help those in need.", _WORK),
-    "pipeline": _noun("pipeline", "Run pipelines whose every segment is accounted for.", _WORK),
+    "flow": _noun("flow", "Flows: inspect them, and help those that are stuck.", _WORK),
+    "pipeline": _noun("pipeline", "Run pipelines that account for every segment.", _WORK),
     "queue": _noun("queue", "Queues of durable messages.", _WORK),
     "service": _noun("service", "Services, their actions and events.", _WORK),
     "check": LazyCommand(
-        "postroad.cli.checking:check", "Tell monitors in one line whether a node is well.", _LOOK
+        "postroad.cli.checking:check", "Report in one line whether a node is healthy.", _LOOK
     ),
-    "events": LazyCommand("postroad.cli.events:events", "Follow what changes.", _LOOK),
+    "events": LazyCommand("postroad.cli.events:events", "Follow changes as they happen.", _LOOK),
     "graph": LazyCommand(
-        "postroad.cli.graph:graph", "Draw everything and what it talks to.", _LOOK
+        "postroad.cli.graph:graph", "Draw everything and how it is connected.", _LOOK
     ),
-    "logs": LazyCommand("postroad.cli.events:logs", "Show what a node says of itself.", _LOOK),
+    "logs": LazyCommand("postroad.cli.events:logs", "Show the log of a node.", _LOOK),
     "search": _noun("search", "Find anything by its id or name.", _LOOK),
     "top": LazyCommand("postroad.cli.top:top", "Watch a node at work.", _LOOK),
     "trace": _noun("trace", "Follow a request from hop to hop.", _LOOK),
     "bench": LazyCommand("postroad.cli.bench:bench", "Measure how fast nodes are here.", _TOOLS),
     "cheat": LazyCommand("postroad.cli.cheat:cheat", "Show examples of commands by topic.", _TOOLS),
     "completion": LazyCommand(
-        "postroad.cli.completion:completion", "Print what makes a shell complete words.", _TOOLS
+        "postroad.cli.completion:completion", "Print the completion script for a shell.", _TOOLS
     ),
     "doctor": LazyCommand(
         "postroad.cli.doctor:doctor", "Look for what is wrong on this machine.", _TOOLS
     ),
     "errors": LazyCommand(
-        "postroad.cli.errors:errors", "Explain an error, or list all of them.", _TOOLS
+        "postroad.cli.errors:errors", "Explain an error, or list them all.", _TOOLS
     ),
     "export": LazyCommand(
         "postroad.cli.export:export", "Describe services and operations for other programs.", _TOOLS
     ),
     "shell": LazyCommand(
-        "postroad.cli.shell:shell", "Work with a node by typing, with completion.", _TOOLS
+        "postroad.cli.shell:shell", "Work with a node interactively, with completion.", _TOOLS
     ),
 }
 

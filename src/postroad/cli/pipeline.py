@@ -58,7 +58,7 @@ _all = click.option("--all", "is_all", is_flag=True, help="All of them.")
 
 @click.group(cls=Group)
 def pipeline() -> None:
-    """Run pipelines whose every segment is accounted for.
+    """Run pipelines that account for every segment.
 
     A job is a TOML or JSON file: what flows where, and through which functions.
 

@@ -40,7 +40,7 @@ Read = Callable[[str], str]
 
 @click.command(cls=PlacedCommand)
 def shell(**given: Any) -> int:
-    """Work with a node by typing, with completion.
+    """Work with a node interactively, with completion.
 
     All commands are known by the same words, without postroad before them; \\? tells more. Lines
     from a pipe are run one after another, and the exit code is that of the last one.

@@ -208,7 +208,7 @@ async def drain_node(office: Office, timeout_s: Seconds = 30.0) -> DrainView:
 
 @operation("node.stop", Effect.DANGER, scope="node.show")
 async def stop_node(office: Office) -> NodeView:
-    """Stop this node: it finishes what it does, and its process ends."""
+    """Stop this node: it finishes its work, and its process ends."""
     node = office.node
     asyncio.get_running_loop().call_later(_FAREWELL_S, node.ask_to_stop)
     node.readiness.drains()
