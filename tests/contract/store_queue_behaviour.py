@@ -251,8 +251,8 @@ class QueueBehaviour:
     async def test_the_oldest_of_a_queue(self, store: Store) -> None:
         await put(store, make_letter(1))
         id = await queue_id(store)
-        assert await store.read(query.oldest_in, id) == NOW_MS
+        assert await store.read(query.oldest_in, id, NOW_MS) == NOW_MS
         assert len(await store.read(query.browse_queue, QUEUE, 1)) == 1
         (page,) = await inbox(store)
         await finish(store, page, 0)
-        assert await store.read(query.oldest_in, id) is None
+        assert await store.read(query.oldest_in, id, NOW_MS) is None
