@@ -142,6 +142,6 @@ async def test_what_actions_of_other_nodes_take(tmp_path: Path) -> None:
                 "currency": {"type": "string", "default": "EUR"},
             }
             assert view.schema["required"] == ["amount"]
-            said = {"action": "till.pay", "params": {"amount": 3, "curency": "USD"}}
+            said = {"action": "till.pay", "params": {"amount": 3, "currncy": "USD"}}
             called = await operator.do("service.call", **said)
             assert (called.result, len(called.warnings)) == (3, 1)
