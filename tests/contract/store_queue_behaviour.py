@@ -217,7 +217,7 @@ class QueueBehaviour:
         news: list[News] = []
         store.audience.add(news.append)
         await finish(store, page, 1, 2)
-        assert [it.held for it in news] == [{}]
+        assert [it.held for it in news] == []
 
     async def test_a_pause_is_remembered(self, place: Place) -> None:
         async with opened(place.store()) as store:
