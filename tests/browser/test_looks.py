@@ -76,7 +76,10 @@ async def test_all_texts_can_be_read(dashboard: Dashboard, alpha: RunningNode, s
         assert await dashboard.page.evaluate(WEAK_TEXTS, CONTRAST_MIN) == [], route
 
 
-async def test_everything_that_can_be_used_has_a_name(dashboard: Dashboard) -> None:
+async def test_everything_that_can_be_used_has_a_name(
+    dashboard: Dashboard, alpha: RunningNode
+) -> None:
+    await alpha.begin("deliver", item="name tag")
     await dashboard.enter()
     for route, text in PAGES.items():
         await dashboard.go(route)
@@ -87,7 +90,10 @@ async def test_everything_that_can_be_used_has_a_name(dashboard: Dashboard) -> N
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-async def test_pages_fit_and_buttons_are_in_reach(dashboard: Dashboard, width: int) -> None:
+async def test_pages_fit_and_buttons_are_in_reach(
+    dashboard: Dashboard, alpha: RunningNode, width: int
+) -> None:
+    await alpha.begin("deliver", item="ladder")
     await dashboard.page.set_viewport_size({"width": width, "height": 800})
     await dashboard.enter()
     for route, text in PAGES.items():

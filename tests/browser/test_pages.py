@@ -48,7 +48,8 @@ async def test_each_page_shows_what_it_is_about(dashboard: Dashboard, alpha: Run
         await dashboard.expect_text("main", text)
 
 
-async def test_pages_fit_a_telephone(dashboard: Dashboard) -> None:
+async def test_pages_fit_a_telephone(dashboard: Dashboard, alpha: RunningNode) -> None:
+    await alpha.begin("buy", item="telephone")
     await dashboard.page.set_viewport_size({"width": 360, "height": 740})
     await dashboard.enter()
     for route, text in PAGES.items():

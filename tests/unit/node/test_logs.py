@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad.cells.pinboard import PINBOARD
+from postroad.cells.pinboard import Pinboard
 from postroad.node.logs import set_up_logs
 from postroad.node.settings import LogSettings
 
@@ -59,17 +59,20 @@ def test_no_text_can_be_taken_for_another_line() -> None:
     assert second == "    00:00:00.000 ERROR postroad: all is lost\\x1b[2J\\r\\u2028"
 
 
-def test_what_others_log_is_kept_while_a_node_runs() -> None:
+def test_what_others_log_is_kept_while_a_node_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # That of the process may still be used by nodes that a simulation killed.
+    pinboard = Pinboard(logging.getLogger("postroad"))
+    monkeypatch.setattr("postroad.node.logs.PINBOARD", pinboard)
     set_up_logs(LogSettings(), io.StringIO())
     set_up_logs(LogSettings(), io.StringIO())
     elsewhere = logging.getLogger("shop")
     elsewhere.info("lost")
     user = Terminal()
-    PINBOARD.attach(user)
+    pinboard.attach(user)
     elsewhere.info("open\nfor all")
     logger.info("probed")
-    kept = [(it.logger, it.text) for it in PINBOARD.records(10)]
-    PINBOARD.detach(user)
+    kept = [(it.logger, it.text) for it in pinboard.records(10)]
+    pinboard.detach(user)
     assert kept == [("shop", "open for all"), ("postroad.probe", "probed")]
 
 

@@ -13,6 +13,7 @@ const PAGE_ROWS = 200;
  * @property {(row: any) => any} value what it is sorted by, and what a CSV says
  * @property {(row: any) => any} [show] what is seen; the value by default
  * @property {boolean} [isNumber] right-aligned
+ * @property {boolean} [isTime] with room for the longest, so that nothing moves when a minute is over
  * @property {boolean} [isWide] left out where there is little room
  */
 
@@ -208,6 +209,7 @@ function bodyRow(view, table, state, row) {
 function cellClass(column) {
   const kinds = [
     column.isNumber && "number",
+    column.isTime && "time",
     column.isWide && "wide",
     column.label === "" && "actions",
   ];

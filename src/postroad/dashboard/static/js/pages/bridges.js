@@ -54,6 +54,7 @@ function listPage(view) {
             value: (row) => row.oldest_s,
             show: (row) => span(row.oldest_s),
             isNumber: true,
+            isTime: true,
           },
           {
             label: "Sent",

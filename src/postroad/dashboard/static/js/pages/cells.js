@@ -78,6 +78,7 @@ function cells(view) {
           value: (row) => row.oldest_wait_s,
           show: (row) => span(row.oldest_wait_s),
           isNumber: true,
+          isTime: true,
           isWide: true,
         },
         {

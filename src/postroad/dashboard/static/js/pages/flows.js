@@ -204,6 +204,7 @@ function columns() {
       value: (row) => (row.ended_at || now()) - row.started_at,
       show: (row) => span((row.ended_at || now()) - row.started_at),
       isNumber: true,
+      isTime: true,
     },
     { label: "Begun as", value: (row) => row.client_id, isWide: true },
     {

@@ -83,6 +83,7 @@ function columns(view) {
       value: (row) => row.oldest_s,
       show: (row) => span(row.oldest_s),
       isNumber: true,
+      isTime: true,
     },
     {
       label: "Handled",
