@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from postroad.core.errors import UsageError
 from postroad.flows import Flows, tables
 from postroad.flows.head import show_id
 from postroad.flows.machine import Machine as FlowMachine
@@ -21,7 +22,12 @@ def check_memory(world: World) -> None:
 
 
 def _check_machine(machine: Machine, flows: Flows) -> None:
-    for resident in flows.engine.residents.values():
+    try:
+        engine = flows.engine
+    except UsageError:
+        # Its program met a store that takes nothing, and ends.
+        return
+    for resident in engine.residents.values():
         if resident.is_sound and not resident.pending and resident.machine is not None:
             _check_flow(machine, resident.machine)
 
