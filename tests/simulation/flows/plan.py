@@ -145,10 +145,12 @@ def _draw_config(rng: Random) -> FlowsConfig:
 def _draw_job(rng: Random, name: str, drawn: mail.Plan, flaky: float) -> Job:
     (kind,) = rng.choices(tuple(_KIND_WEIGHTS), weights=tuple(_KIND_WEIGHTS.values()))
     order = _draw_order(rng, name, kind, drawn, flaky)
+    # A client that dies before it is told the id of its flow can send it no signal.
+    needs_name = kind is Kind.APPROVE and order.patience_s is None
     return Job(
         order=order,
         time=rng.uniform(0.0, 0.9 * drawn.healed_s),
-        is_named=rng.random() < 0.8,
+        is_named=rng.random() < 0.8 or needs_name,
         repeats=rng.choice((1, 1, 3)),
         pause_s=rng.choice((0.0, order.rest_s + rng.uniform(0.0, 0.5))),
     )
