@@ -48,17 +48,6 @@ async def test_each_page_shows_what_it_is_about(dashboard: Dashboard, alpha: Run
         await dashboard.expect_text("main", text)
 
 
-async def test_pages_fit_a_telephone(dashboard: Dashboard, alpha: RunningNode) -> None:
-    await alpha.begin("buy", item="telephone")
-    await dashboard.page.set_viewport_size({"width": 360, "height": 740})
-    await dashboard.enter()
-    for route, text in PAGES.items():
-        await dashboard.go(route)
-        await dashboard.expect_text("main", text)
-        too_wide = "document.documentElement.scrollWidth - innerWidth"
-        assert await dashboard.evaluate(too_wide) <= 0, route
-
-
 async def test_cluster_and_node_are_in_header_and_title(dashboard: Dashboard) -> None:
     await dashboard.enter("/queues")
     await dashboard.expect_text(".cluster", "market")

@@ -7,21 +7,9 @@ from pathlib import Path
 import pytest
 
 from postroad.cli.main import run
-from tests.integration.node.commands import Command
+from tests.integration.node.commands import APP, QUIET, Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-
-APP = """
-from postroad.services import Context, Service, action
-
-class Greeter(Service):
-    name = "greeter"
-
-    @action
-    async def hello(self, ctx: Context, name: str = "you") -> str:
-        return f"hello {name}"
-"""
-QUIET = ("--set", "admin.bind=127.0.0.1:0")
 
 
 def test_they_wait_for_the_node_or_tell_what_is_wrong(

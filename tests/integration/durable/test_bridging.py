@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from postroad.durable import Draft, SqliteStore
 from postroad.durable.store import queries as query
 
-from .mail_pairs import Recorder, numbers_of, post_numbers, running_station, until_empty
+from .mail_pairs import Recorder, Station, numbers_of, post_numbers, running_station, until_empty
 
 pytestmark = pytest.mark.integration
 
@@ -28,17 +30,26 @@ class CountingStore(SqliteStore):
         return await super().read(function, *args, **kwargs)
 
 
-async def test_what_was_committed_just_now_is_sent_from_memory(tmp_path: Path) -> None:
-    store = CountingStore(tmp_path / "alpha.db")
+@asynccontextmanager
+async def served(
+    count: int, directory: Path
+) -> AsyncIterator[tuple[CountingStore, Station, Recorder]]:
+    """Alpha with its store, and what arrives at beta: so many letters until now."""
+    store = CountingStore(directory / "alpha.db")
     async with (
-        running_station("beta", tmp_path) as beta,
+        running_station("beta", directory) as beta,
         running_station("alpha", store, beta) as alpha,
     ):
         recorder = Recorder()
         await beta.mail.consume("orders", recorder)
-        await post_numbers(alpha, "beta", [0])
-        await recorder.until(1)
+        await post_numbers(alpha, "beta", range(count))
+        await recorder.until(count)
         await until_empty(alpha.mail, "beta")
+        yield store, alpha, recorder
+
+
+async def test_what_was_committed_just_now_is_sent_from_memory(tmp_path: Path) -> None:
+    async with served(1, tmp_path) as (store, alpha, recorder):
         before = store.reads[query.read_pages_of_epoch]
         for number in range(1, 21):
             await post_numbers(alpha, "beta", [number])
@@ -51,16 +62,7 @@ async def test_what_was_committed_just_now_is_sent_from_memory(tmp_path: Path) -
 async def test_what_was_committed_at_once_and_is_too_much_for_memory_is_read(
     tmp_path: Path,
 ) -> None:
-    store = CountingStore(tmp_path / "alpha.db")
-    async with (
-        running_station("beta", tmp_path) as beta,
-        running_station("alpha", store, beta) as alpha,
-    ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        await post_numbers(alpha, "beta", [0])
-        await recorder.until(1)
-        await until_empty(alpha.mail, "beta")
+    async with served(1, tmp_path) as (store, alpha, recorder):
         before = store.reads[query.read_pages_of_epoch]
         sizes = [300_000 + index for index in range(12)]
         await alpha.mail.post_all(
@@ -72,16 +74,7 @@ async def test_what_was_committed_at_once_and_is_too_much_for_memory_is_read(
 
 
 async def test_a_bridge_that_was_paused_reads_what_waits(tmp_path: Path) -> None:
-    store = CountingStore(tmp_path / "alpha.db")
-    async with (
-        running_station("beta", tmp_path) as beta,
-        running_station("alpha", store, beta) as alpha,
-    ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        await post_numbers(alpha, "beta", range(3))
-        await recorder.until(3)
-        await until_empty(alpha.mail, "beta")
+    async with served(3, tmp_path) as (store, alpha, recorder):
         before = store.reads[query.read_pages_of_epoch]
         await alpha.mail.pause_bridge("beta")
         await post_numbers(alpha, "beta", range(3, 6))

@@ -12,6 +12,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+# A program, and what has its dashboard disturb nobody.
+APP = """
+from postroad.services import Context, Service, action
+
+class Greeter(Service):
+    name = "greeter"
+
+    @action
+    async def hello(self, ctx: Context, name: str = "you") -> str:
+        return f"hello {name}"
+"""
+QUIET = ("--set", "admin.bind=127.0.0.1:0")
 WAIT_S = 60.0
 _LOOK_S = 0.02
 

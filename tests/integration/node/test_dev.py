@@ -12,22 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.node.commands import Command, run
+from tests.integration.node.commands import APP, QUIET, Command, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-APP = """
-from postroad.services import Context, Service, action
-
-class Greeter(Service):
-    name = "greeter"
-
-    @action
-    async def hello(self, ctx: Context, name: str = "you") -> str:
-        return f"hello {name}"
-"""
 BANNER = r"node \S+ of cluster postroad runs at"
-QUIET = ("--set", "admin.bind=127.0.0.1:0")
 
 
 @pytest.fixture
