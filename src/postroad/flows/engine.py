@@ -209,17 +209,25 @@ class Engine:
                 tx.undo()
                 tx = None
         self._commit(resident, machine, transition, done, tx)
+        if transition.concludes is not None:
+            self._catch_up(resident)
         if transition.statement is not None:
             assert isinstance(transition.statement, Statement)
-            self.stepping.run_statement(resident, transition.statement)
-        elif transition.concludes is not None:
-            self._catch_up(resident)
+            self._run_statement(resident, transition.statement)
+
+    def _run_statement(self, resident: Resident, statement: Statement) -> None:
+        """Run the next statement of a flow, but a new block only after those who wait for a gap."""
+        if resident.tx is None and resident.announce_gap():
+            self._loop.call_soon(self.stepping.run_statement, resident, statement)
+        else:
+            self.stepping.run_statement(resident, statement)
 
     def _catch_up(self, resident: Resident) -> None:
-        """Take up what has happened while a transaction was open."""
-        wishes = list(resident.wishes)
-        resident.wishes.clear()
-        for event, done in wishes:
+        """Handle the events that arrived while a transaction was open, before the next one opens.
+
+        A flow that goes from one block to the next must not keep its operators waiting.
+        """
+        for event, done in resident.take_wishes():
             self.tell(resident.id, event, done)
 
     def lose(self, resident: Resident, error: Exception) -> None:
@@ -370,8 +378,7 @@ class Engine:
             resident, head, records=found.records, kept=found.kept, signals=found.signals
         )
         resident.on_read()
-        wishes = list(resident.wishes)
-        resident.wishes.clear()
+        wishes = resident.take_wishes()
         if found.problem is not None and head.status is Status.RUNNING:
             self._observe(resident, machine, found.problem)
         elif head.recoveries > self.config.recoveries_max and head.status is Status.RUNNING:
@@ -414,10 +421,8 @@ class Engine:
                 self.responders.pop(_origin_key(machine.head), None)
             if machine.due_ms is not None:
                 self._alarm.set(machine.due_ms)
-        wishes = list(resident.wishes)
-        resident.wishes.clear()
         resident.on_read()
-        return wishes
+        return resident.take_wishes()
 
     def _evict_some(self) -> None:
         """Make room: those that nothing has happened to for longest leave."""

@@ -141,7 +141,7 @@ class Machine:
         elif isinstance(event, StatementDone):
             self._on_statement_done(event)
         elif isinstance(event, Signalled):
-            is_wanted = self.code is not None and waiting.wants_signal(self.code, event.name)
+            is_wanted = waiting.wants_signal(self.code, event.name)
             self.dialogues.hear_signal(event, transition, is_wanted=is_wanted)
         elif isinstance(event, Admitted):
             self._on_admitted(event)
@@ -212,7 +212,7 @@ class Machine:
         return self._asked(ask.position) is ask
 
     def _asked(self, position: Position) -> Ask | None:
-        return None if self.code is None else waiting.asked_at(self.code, position)
+        return waiting.asked_at(self.code, position)
 
     # The code.
 
@@ -243,12 +243,11 @@ class Machine:
                 assert self.code is not None
                 self.code.current.steps -= 1
                 return Outcome(False)
-            return outcome_of(ask, self._log.take(ask))
+            record = self._log.take(ask)
+            self._move_time(record.at_ms)
+            return outcome_of(ask, record)
         if isinstance(ask, ask_for.Conclude):
-            if ask.transaction is self._open:
-                self._open = None
-                self._transition.concludes = ask.is_kept
-            self._record(ask, encode_results(ask.transaction))
+            self._on_conclude(ask)
             return NOTHING
         try:
             if isinstance(ask, ask_for.SessionAsk):
@@ -259,6 +258,13 @@ class Machine:
             return Outcome(error=error)
         self._record(ask)
         return Outcome(True) if isinstance(ask, ask_for.Patch) else NOTHING
+
+    def _on_conclude(self, ask: ask_for.Conclude) -> None:
+        if ask.transaction is self._open:
+            self._open, self._transition.concludes = None, ask.is_kept
+        # A sleep that follows begins now, and not when the block did.
+        self._move_time(self._wall_ms)
+        self._record(ask, encode_results(ask.transaction))
 
     def withdraw(self, ask: Ask) -> None:
         """The code does not wait for something any more."""
@@ -276,10 +282,8 @@ class Machine:
     def _give_something(self, code: Code) -> bool:
         """Answer one thing the code waits for; False if nothing can be."""
         fresh, self._fresh = self._fresh, []
-        for position in fresh:
-            branch = code.waiting.get(position)
-            if branch is not None and isinstance(branch.asked, ask_for.Step):
-                self._transition.runs.append(branch.asked)
+        asked = [waiting.asked_at(code, position) for position in fresh]
+        self._transition.runs += [it for it in asked if isinstance(it, ask_for.Step)]
         for ask in waiting.asked_by(code):
             if isinstance(ask, ask_for.Statement):
                 self._want(ask)
@@ -461,8 +465,7 @@ class Machine:
             self._open = None
             self._transition.concludes = False
         if code is not None:
-            asked = [it.asked for it in code.waiting.values()]
-            steps = [it.position for it in asked if isinstance(it, ask_for.Step)]
+            steps = [it.position for it in waiting.asked_by(code) if isinstance(it, ask_for.Step)]
             self._transition.cancels += steps
             code.close()
 
@@ -490,7 +493,8 @@ class Machine:
             return None, None
         if code is None:
             return None, 0
-        due_ms = waiting.find_due_ms(code)
+        # While a block is open, only its statements count.
+        due_ms = waiting.find_due_ms(code) if self._open is None else None
         if head.deadline_ms is not None:
             due_ms = head.deadline_ms if due_ms is None else min(due_ms, head.deadline_ms)
         return due_ms, 0 if waiting.is_at_work(code) else due_ms

@@ -21,10 +21,11 @@ def replay(code: Code, log: Log, move_time: Callable[[int], None]) -> None:
     code.start()
     while not log.is_over:
         record = log.upcoming
-        move_time(record.at_ms)
         if record.kind is Kind.TRANSACTION:
+            # Time moves when its block is left.
             _replay_transaction(code, log, record)
             continue
+        move_time(record.at_ms)
         ask = waiting.asked_at(code, record.position)
         if ask is None:
             if code.end is not None and isinstance(code.end.error, Diverged):

@@ -48,6 +48,7 @@ class Resident:
 
     __slots__ = (
         "flow",
+        "gap_waiters",
         "held",
         "id",
         "is_counted",
@@ -69,6 +70,8 @@ class Resident:
         self.machine: Machine | None = None
         # Resolved when it was read, or could not be.
         self.is_read: asyncio.Future[None] | None = None
+        # Resolved when no block is open.
+        self.gap_waiters: list[asyncio.Future[None]] = []
         self.flow: Flow | None = None
         self.lane = Lane()
         self.pending = 0
@@ -106,6 +109,12 @@ class Resident:
         is_durable = not self.pending and not self.lane.is_broken
         return is_durable and machine is not None and machine.head.status is not Status.RUNNING
 
+    def take_wishes(self) -> list[Wish]:
+        """The events that wait, in order."""
+        wishes = list(self.wishes)
+        self.wishes.clear()
+        return wishes
+
     def take_held(self) -> list[FlowCommit]:
         """The commits that were held, in order."""
         held, self.held = self.held, []
@@ -130,13 +139,28 @@ class Resident:
             await asyncio.shield(self.is_read)
 
     async def pin(self) -> None:
-        """Stay in memory, and wait until it was read, or will not be."""
+        """Stay in memory, and wait until it was read and is in no block, or will not be read."""
         self.pins += 1
         try:
             await self.wait_until_read()
+            await self._wait_for_gap()
         except asyncio.CancelledError:
             self.pins -= 1
             raise
+
+    async def _wait_for_gap(self) -> None:
+        """Wait until no block is open; the next one opens no sooner than the waiter ran."""
+        while self.tx is not None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.gap_waiters.append(waiter)
+            await waiter
+
+    def announce_gap(self) -> bool:
+        """Wake those who wait until no block is open; whether there were any."""
+        waiters, self.gap_waiters = self.gap_waiters, []
+        for waiter in waiters:
+            resolve(waiter)
+        return bool(waiters)
 
     async def is_durable(self) -> bool:
         """Wait for what it did so far to be durable; whether it is, or was undone."""
@@ -155,6 +179,7 @@ class Resident:
         if self.tx is not None:
             self.tx.undo()
             self.tx = None
+        self.announce_gap()
 
     def cancel_timer(self) -> None:
         if self.timer is not None:

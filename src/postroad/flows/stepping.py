@@ -258,14 +258,17 @@ class Stepping:
 
     def run_statement(self, resident: Resident, statement: Statement) -> None:
         """Run a statement of the transaction a flow is in; it begins with the first."""
-        engine = self._engine
-        tx = resident.tx
-        if tx is not None:
-            self._start_statement(resident, tx, statement)
-            return
-        tx = resident.tx = Transaction(engine.store, engine.mail.clerk)
-        start = partial(self._start_statement, resident, tx, statement)
-        self._when_allowed(resident.id, statement, start)
+        if resident.tx is not None:
+            self._start_statement(resident, resident.tx, statement)
+        else:
+            begin = partial(self._begin_block, resident, statement)
+            self._when_allowed(resident.id, statement, begin)
+
+    def _begin_block(self, resident: Resident, statement: Statement) -> None:
+        # An operator may have paused or killed the flow meanwhile.
+        if resident.is_sound and resident.still_asked([statement]):
+            resident.tx = Transaction(self._engine.store, self._engine.mail.clerk)
+            self._start_statement(resident, resident.tx, statement)
 
     def _start_statement(self, resident: Resident, tx: Transaction, statement: Statement) -> None:
         work = self._run_statement(resident, tx, statement)

@@ -19,9 +19,9 @@ def asked_by(code: Code) -> Iterator[Ask]:
             yield branch.asked
 
 
-def asked_at(code: Code, position: Position) -> Ask | None:
+def asked_at(code: Code | None, position: Position) -> Ask | None:
     """What the code waits for at a place."""
-    branch = code.waiting.get(position)
+    branch = None if code is None else code.waiting.get(position)
     return branch.asked if branch is not None and isinstance(branch.asked, Ask) else None
 
 
@@ -30,9 +30,11 @@ def is_at_work(code: Code) -> bool:
     return any(ask.is_work for ask in asked_by(code))
 
 
-def wants_signal(code: Code, name: str) -> bool:
+def wants_signal(code: Code | None, name: str) -> bool:
     """Whether it waits for a signal of that name."""
-    return any(isinstance(it, ask_for.Signal) and it.name == name for it in asked_by(code))
+    return code is not None and any(
+        isinstance(it, ask_for.Signal) and it.name == name for it in asked_by(code)
+    )
 
 
 def find_due_ms(code: Code) -> int | None:

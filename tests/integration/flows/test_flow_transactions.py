@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import sqlalchemy
 
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, FlowError, Session, Status, StepFailed, flow, responds_to
+from tests.integration.durable.mail_pairs import WAIT_S
 
 from .flow_nodes import FlowNodes
 from .stores import MakeStore
@@ -263,3 +265,72 @@ async def test_flows_with_blocks_are_killed_and_paused(nodes: FlowNodes) -> None
     assert [await it.result(20) for it in handles[1:]] == [1, 2, 3, 4, 5]
     rows = await alpha.rows("SELECT number FROM books WHERE number > 0 ORDER BY 1")
     assert rows == [(1,), (2,), (3,), (4,), (5,)]
+
+
+@flow
+async def rewrite(flow: Flow, number: int) -> int:
+    """Goes from one block to the next, and never waits for anything else."""
+    count = 0
+    flow.answer("count", lambda: count)
+    while count < 1_000_000:
+        count += 1
+        async with flow.transaction() as tx:
+            await tx.execute(f"DELETE FROM books WHERE number = {number}")
+            await tx.execute(f"INSERT INTO books VALUES ({number}, 'busy')")
+    return count
+
+
+async def test_operators_of_flows_that_never_leave_blocks_are_heard(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", open_books, rewrite)
+    await alpha.run(open_books)
+    handles = [await alpha.begin(rewrite, number) for number in range(4)]
+    flows = alpha.flows
+    async with asyncio.timeout(WAIT_S):
+        before = [await flows.query(it.id, "count") for it in handles]
+        await asyncio.gather(*(flows.pause(it.id) for it in handles[:3]))
+        for handle in handles[:3]:
+            assert (await flows.show(handle.id)).status is Status.PAUSED
+        await flows.kill(handles[0].id)
+        for handle in handles[1:3]:
+            await flows.resume(handle.id)
+        for handle, count in zip(handles[1:], before[1:], strict=True):
+            while await flows.query(handle.id, "count") <= count:
+                pass
+            await flows.signal(handle.id, "unread", True)
+            await flows.kill(handle.id)
+    for handle in handles:
+        assert (await flows.show(handle.id)).status is Status.KILLED
+    rows = await alpha.rows("SELECT number FROM books ORDER BY 1")
+    assert rows == [(0,), (1,), (2,), (3,)]
+
+
+async def test_flow_held_back_before_a_block_can_be_paused_and_killed(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", open_books, rewrite)
+    await alpha.run(open_books)
+    alpha.flows.hold()
+    handles = [await alpha.begin(rewrite, number) for number in range(2)]
+    async with asyncio.timeout(WAIT_S):
+        await alpha.flows.pause(handles[0].id)
+        await alpha.flows.kill(handles[1].id)
+        alpha.flows.release()
+        await alpha.flows.resume(handles[0].id)
+        while await alpha.flows.query(handles[0].id, "count") < 3:
+            pass
+        await alpha.flows.kill(handles[0].id)
+    assert await alpha.rows("SELECT number FROM books") == [(0,)]
+
+
+async def test_sleep_after_a_block_begins_when_the_block_ends(nodes: FlowNodes) -> None:
+    def dawdle(connection: Any) -> float:
+        time.sleep(0.3)
+        return time.time()
+
+    @flow
+    async def rest(flow: Flow) -> float:
+        async with flow.transaction() as tx:
+            ended_at = float(await tx.run(dawdle))
+        await flow.sleep(0.2)
+        return flow.now().timestamp() - ended_at
+
+    alpha = await nodes.start("alpha", rest)
+    assert await alpha.run(rest) >= 0.19
