@@ -82,7 +82,7 @@ $(VENV)/.stamp-spark: $(VENV)/.stamp
 # So that Spark starts in half the time.
 $(VENV)/.stamp-classes: $(VENV)/.stamp-test
 	@echo "Preparing $(VENV) (classes of Spark)"
-	@$(PY) -m tests.servers.spark_classes $(VENV)/spark-classes.jsa 2>/dev/null && touch $@ || \
+	@$(PY) -m tests.support.servers.spark_classes $(VENV)/spark-classes.jsa 2>/dev/null && touch $@ || \
 		echo "They could not be written; tests of Spark take longer." >&2
 
 # What one group of targets needs besides, named like the extra in pyproject.toml.

@@ -7,23 +7,20 @@ Environment:
     TMPDIR                  where files go; if not set, into memory where there is enough of it.
 """
 
-import asyncio
 import gc
-import importlib.util
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.require_all import RequireAll
-
-LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+from tests.support.event_loop import LoopFactory, loop_factory, loop_name
+from tests.support.require_all import RequireAll
 
 # A deadline per example fails on a busy machine, and pytest-timeout bounds the whole test anyway.
 settings.register_profile("quick", deadline=None, derandomize=True)
@@ -33,23 +30,6 @@ settings.load_profile("quick")
 SHARED_MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
 """Several times what a whole run needs."""
-
-
-def loop_name() -> str:
-    """Say which event loop this run uses."""
-    default = "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
-    name = os.environ.get("POSTROAD_LOOP") or default
-    if name not in ("asyncio", "uvloop"):
-        raise pytest.UsageError(f"POSTROAD_LOOP is {name!r}; it must be asyncio or uvloop")
-    return name
-
-
-def loop_factory(name: str) -> LoopFactory:
-    if name == "asyncio":
-        return asyncio.new_event_loop
-    import uvloop
-
-    return uvloop.new_event_loop
 
 
 def hear_interrupts() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import PACKAGE, ROOT
+from tests.support.source_tree import PACKAGE, ROOT
 
 LAYERS = (
     "admin", "cells", "cli", "cluster", "core", "dashboard", "durable", "flows", "net", "node",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 SKIPS = {
     "marked": "@pytest.mark.skip(reason='no such tool')\ndef test_it(): assert False",
@@ -22,7 +22,7 @@ SKIPS = {
 def run_pytest(directory: Path, source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     directory.joinpath("test_planted.py").write_text(f"import pytest\n\n{source}\n")
     directory.joinpath("pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT}\n")
-    loader = "from tests.require_all import RequireAll\nimport pytest, sys\n"
+    loader = "from tests.support.require_all import RequireAll\nimport pytest, sys\n"
     plugins = "[RequireAll()]" if "required" in arguments else "[]"
     options = ["-rA", *(it for it in arguments if it != "required")]
     return subprocess.run(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import (
+from tests.support.source_tree import (
     code_files,
     module_name,
     package_files,

@@ -28,7 +28,7 @@ from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.service import Service, event
 from postroad.services.transporters.tcp import TcpTransporter
-from tests.chaos.mail_node import CLUSTER, CONFIG, LIMITS, RETRY, Executioner, say
+from tests.support.durable.mail_node import CLUSTER, CONFIG, LIMITS, RETRY, Executioner, say
 
 GROUPS = ("mail", "stock")
 TABLE = "CREATE TABLE IF NOT EXISTS handled (sender TEXT NOT NULL, number INTEGER NOT NULL)"

@@ -52,7 +52,7 @@ from postroad.core.errors import NotRunning, PostroadError, StoreUnavailable
 from postroad.durable import Mail, SqliteStore, StaticDirectory
 from postroad.flows import FlowHandle, Flows, FlowsConfig
 from tests.chaos import flow_bank
-from tests.chaos.mail_node import CLUSTER, CONFIG, LIMITS, UNLIMITED
+from tests.support.durable.mail_node import CLUSTER, CONFIG, LIMITS, UNLIMITED
 
 FLOWS = FlowsConfig(retry_first_s=0.05, retry_max_s=0.2, recoveries_max=1_000)
 AT_ONCE = 20

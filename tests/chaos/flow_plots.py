@@ -10,8 +10,9 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from tests.chaos.flow_bank import BRANCHES, CENTS_MAX, LINES
-from tests.chaos.flow_processes import FlowNode, until
-from tests.chaos.flow_scenarios import PAYEE, THIRD
+from tests.chaos.flow_processes import FlowNode
+from tests.support.deadlines import eventually
+from tests.support.flows.kill_scenarios import PAYEE, THIRD
 
 CENTS = 100
 NAP_S = 1.2
@@ -72,7 +73,7 @@ class Plot(ABC):
 
     async def responder(self) -> str:
         """The flow of the payee that responds; waits until it is there."""
-        await until(lambda: bool(self.payee.responders(self.id)), "a responder")
+        await eventually(lambda: bool(self.payee.responders(self.id)), "a responder")
         return self.payee.responders(self.id)[0]
 
     @abstractmethod
@@ -154,9 +155,9 @@ class Dictate(Plot):
         responder = await self.responder()
         await self.payer.operate("signal", self.id, "more", True)
         outcome = await self.payer.result(self.subject)
-        await until(lambda: not self.payer.waiting and not self.payee.waiting, "all was heard")
+        await eventually(lambda: not self.payer.waiting and not self.payee.waiting, "all was heard")
         await self.payee.operate("signal", responder, "listen", True)
-        await until(lambda: self.payee.status(responder) == "done", "it was listened to")
+        await eventually(lambda: self.payee.status(responder) == "done", "it was listened to")
         return outcome
 
     def check(self, outcome: Any) -> None:
@@ -197,7 +198,7 @@ class Blurt(Plot):
         outcome = await self.payer.result(self.subject)
         self.payer.meet(self.payee)
         responder = await self.responder()
-        await until(lambda: self.payee.status(responder) == "done", "it was heard out")
+        await eventually(lambda: self.payee.status(responder) == "done", "it was heard out")
         return outcome
 
     def check(self, outcome: Any) -> None:
@@ -261,7 +262,7 @@ class Choose(Alone):
 
     async def act(self) -> Any:
         await self.begin()
-        await until(lambda: bool(self.payer.done_outside(self.subject)), "the step that hangs")
+        await eventually(lambda: bool(self.payer.done_outside(self.subject)), "the step that hangs")
         await self.payer.operate("signal", self.id, "first", True)
         await self.payer.operate("signal", self.id, "second", True)
         return await self.payer.result(self.subject)
@@ -284,7 +285,7 @@ class Nap(Alone):
 
     async def act(self) -> Any:
         await self.begin()
-        await until(self._is_awake, "it is awake")
+        await eventually(self._is_awake, "it is awake")
         self.started_ms = round((await self.payer.show(self.id))["started_at"] * 1000)
         return await self.payer.result(self.subject)
 

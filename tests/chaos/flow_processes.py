@@ -7,15 +7,16 @@ import json
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from postroad.flows.head import parse_id, show_id
-from tests.chaos.mail_processes import WAIT_S, MailNode
-from tests.servers.process import free_port
-from tests.source_tree import ROOT
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.mail_processes import MailNode
+from tests.support.servers.process import free_port
+from tests.support.source_tree import ROOT
 
 UNFINISHED = "status NOT IN ('done', 'failed', 'killed')"
 
@@ -63,7 +64,7 @@ class FlowNode(MailNode):
         """End it the soft way."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert await asyncio.wait_for(self.process.wait(), WAIT_S) == 0
+        assert await asyncio.wait_for(self.process.wait(), DEADLINE_S) == 0
         self._close()
 
     def tell(self, *words: object) -> None:
@@ -159,24 +160,16 @@ class FlowNode(MailNode):
         return {what: count for what, count in everything.items() if count}
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that must come true."""
-    deadline = asyncio.get_running_loop().time() + WAIT_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"waited in vain: {what}"
-        await asyncio.sleep(0.01)
-
-
 async def all_ended(*banks: FlowNode, after: str = "") -> None:
     """Return when all flows have ended and nothing is on its way.
 
-    That may take long on a busy machine; it fails when no less is left than WAIT_S ago.
+    That may take long on a busy machine; it fails when no less is left than DEADLINE_S ago.
     """
     now = asyncio.get_running_loop().time
     fewest, deadline = math.inf, 0.0
     while any((left := {bank.name: bank.left for bank in banks}).values()):
         if (count := sum(sum(it.values()) for it in left.values())) < fewest:
-            fewest, deadline = count, now() + WAIT_S
+            fewest, deadline = count, now() + DEADLINE_S
         assert now() < deadline, f"still left: {left} {after}"
         await asyncio.sleep(0.01)
 

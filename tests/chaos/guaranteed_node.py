@@ -25,8 +25,8 @@ from postroad.cells import CellDomain, CellMessage, Role, StaticLocations
 from postroad.core import faults
 from postroad.durable import Mail, SqliteStore, StaticDirectory
 from postroad.node import GuaranteedConfig, GuaranteedQueues
-from tests.cell_nodes import QUICK
-from tests.chaos.mail_node import CLUSTER, CONFIG, KEYS, LIMITS, RETRY, Executioner, say
+from tests.support.cells.nodes import QUICK
+from tests.support.durable.mail_node import CLUSTER, CONFIG, KEYS, LIMITS, RETRY, Executioner, say
 
 QUEUE = "payments"
 CELL = "till"

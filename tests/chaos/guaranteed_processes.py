@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from postroad.cells import Role
-from tests.chaos.mail_processes import MailNode
-from tests.servers.process import free_port
-from tests.source_tree import ROOT
+from tests.support.durable.mail_processes import MailNode
+from tests.support.servers.process import free_port
+from tests.support.source_tree import ROOT
 
 
 class DomainNode(MailNode):

@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 
 from postroad.durable import Draft, Mail, Message, StaticDirectory, Transaction
-from tests.raw_peers import eventually
-from tests.source_tree import ROOT
-from tests.spark_kill_functions import CREDIT, DEBIT, END, POISON_EVERY
-from tests.spark_kill_job import BETA, BOOKED, BOOKING, PAYMENTS, RANGE, SUMMING
+from tests.support.deadlines import eventually
+from tests.support.pipeline.spark_kill_functions import CREDIT, DEBIT, END, POISON_EVERY
+from tests.support.pipeline.spark_kill_job import BETA, BOOKED, BOOKING, PAYMENTS, RANGE, SUMMING
+from tests.support.source_tree import ROOT
 
-WAIT_S = 300.0
+SPARK_DEADLINE_S = 300.0
 """How long anything may take before a test fails; generous, because machines are busy."""
 
 PORTION = 500
@@ -58,14 +58,14 @@ class JobsNode:
         paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.spark_kill_job", *self._arguments),
+                *(sys.executable, "-m", "tests.support.pipeline.spark_kill_job", *self._arguments),
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )
-        address = await asyncio.wait_for(self._line(), WAIT_S)
+        address = await asyncio.wait_for(self._line(), SPARK_DEADLINE_S)
         assert address, f"beta did not start:\n{self.last_words()}"
         self._peers.set(BETA, address)
         self._listening = asyncio.create_task(self._listen())
@@ -89,7 +89,7 @@ class JobsNode:
         await eventually(
             lambda: all(self.settled[job] > before[job] for job in (BOOKING, SUMMING)),
             "batches are settled",
-            WAIT_S,
+            SPARK_DEADLINE_S,
         )
 
     def arm(self, job: str, point: str, count: int) -> None:
@@ -99,7 +99,7 @@ class JobsNode:
 
     async def dies(self) -> None:
         """Wait until it has killed itself."""
-        status = await asyncio.wait_for(self.process.wait(), WAIT_S)
+        status = await asyncio.wait_for(self.process.wait(), SPARK_DEADLINE_S)
         assert status == -signal.SIGKILL, self.last_words()
         await self._close()
 
@@ -115,7 +115,7 @@ class JobsNode:
         """Have it end by itself."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert await asyncio.wait_for(self.process.wait(), WAIT_S) == 0, self.last_words()
+        assert await asyncio.wait_for(self.process.wait(), SPARK_DEADLINE_S) == 0, self.last_words()
         await self._close()
 
     async def _close(self) -> None:
@@ -193,7 +193,9 @@ class Store:
         self._place = place
 
     def _query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self._place / "beta.db", timeout=WAIT_S)) as connection:
+        with closing(
+            sqlite3.connect(self._place / "beta.db", timeout=SPARK_DEADLINE_S)
+        ) as connection:
             return connection.execute(statement, parameters).fetchall()
 
     def _count(self, table: str, where: str = "1 = 1") -> int:

@@ -10,16 +10,9 @@ from pathlib import Path
 import pytest
 
 from postroad.core.errors import RequestTimeout
-from tests.integration.cells_processes.call_load import (
-    HASTY_S,
-    PATIENT_S,
-    SLACK_S,
-    CallLoad,
-    check_accounts,
-    say,
-)
-from tests.integration.cells_processes.domain_node import LIMITS, QUEUE
-from tests.integration.cells_processes.domain_processes import DomainProcess, Fabric, fabric
+from tests.support.cells.call_load import HASTY_S, PATIENT_S, SLACK_S, CallLoad, check_accounts, say
+from tests.support.cells.domain_node import LIMITS, QUEUE
+from tests.support.cells.domain_processes import DomainProcess, Fabric, fabric
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 

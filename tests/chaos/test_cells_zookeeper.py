@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cells_processes.call_load import PATIENT_S, CallLoad, check_accounts, say
-from tests.integration.cells_processes.domain_processes import fabric
-from tests.servers.zookeeper import SESSION_TIMEOUT_S, ZooKeeperServer, zookeeper_server
+from tests.support.cells.call_load import PATIENT_S, CallLoad, check_accounts, say
+from tests.support.cells.domain_processes import fabric
+from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, ZooKeeperServer, zookeeper_server
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 

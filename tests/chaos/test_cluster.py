@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from postroad.cluster import MembershipConfig
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 

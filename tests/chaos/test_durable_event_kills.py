@@ -16,9 +16,9 @@ import pytest
 import postroad.node  # noqa: F401 - it declares fault points
 from postroad.core import faults
 from tests.chaos.event_node import GROUPS
-from tests.chaos.mail_processes import MailNode, all_quiet, duplicates
-from tests.servers.process import free_port
-from tests.source_tree import ROOT
+from tests.support.durable.mail_processes import MailNode, all_quiet, duplicates
+from tests.support.servers.process import free_port
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 

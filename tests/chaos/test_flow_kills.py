@@ -10,10 +10,10 @@ import pytest_asyncio
 
 import postroad.flows  # noqa: F401 - it declares fault points
 from postroad.core import faults
-from tests.chaos import flow_scenarios
 from tests.chaos.flow_plots import PLOTS, Plot, Town
 from tests.chaos.flow_processes import Died, all_ended, flow_nodes, introduce
-from tests.chaos.flow_scenarios import KILLS, PAYEE, PAYER, THIRD, Kill
+from tests.support.flows import kill_scenarios as flow_scenarios
+from tests.support.flows.kill_scenarios import KILLS, PAYEE, PAYER, THIRD, Kill
 
 pytestmark = [
     pytest.mark.chaos,

@@ -15,8 +15,10 @@ import pytest
 from postroad.flows.head import parse_id
 from postroad.flows.messages import QUEUE
 from tests.chaos.flow_bank import LINES
-from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes, introduce, until
-from tests.chaos.flow_scenarios import (
+from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes, introduce
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.durable.mail_node import LIMITS
+from tests.support.flows.kill_scenarios import (
     AFTER,
     BEGINS,
     CLAIMED,
@@ -29,8 +31,6 @@ from tests.chaos.flow_scenarios import (
     SCHEDULED,
     TROUBLES,
 )
-from tests.chaos.mail_node import LIMITS
-from tests.chaos.mail_processes import WAIT_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 
@@ -62,11 +62,11 @@ async def check_payments(payer: FlowNode, payee: FlowNode, payments: list[str]) 
 
 
 async def all_heard(*banks: FlowNode) -> None:
-    await until(lambda: not any(bank.waiting for bank in banks), "no mail is under way")
+    await eventually(lambda: not any(bank.waiting for bank in banks), "no mail is under way")
 
 
 async def responder_of(payee: FlowNode, id: str) -> str:
-    await until(lambda: bool(payee.responders(id)), "a responder")
+    await eventually(lambda: bool(payee.responders(id)), "a responder")
     (responder,) = payee.responders(id)
     return responder
 
@@ -86,7 +86,7 @@ async def test_pause_of_the_receiver(tmp_path: Path) -> None:
         payer.lose(payee)
         payments = await begin_payments(payer, PAYMENTS_MANY)
         payer.meet(payee)
-        await until(lambda: payee.begun > 0, "a letter was taken")
+        await eventually(lambda: payee.begun > 0, "a letter was taken")
         payee.signal(signal.SIGSTOP)
         # Longer than the other side waits for a sign of life.
         await asyncio.sleep(LIMITS.heartbeat_timeout_s * 1.5)
@@ -103,7 +103,7 @@ async def test_letter_for_a_flow_that_is_gone(tmp_path: Path, state: str) -> Non
         await all_heard(payer, payee)
         payee.lose(payer)
         assert await payee.operate("signal", responder, "answer", True)
-        await until(lambda: payee.waiting > 0, "the answer is on its way")
+        await eventually(lambda: payee.waiting > 0, "the answer is on its way")
         assert await payer.operate("kill", id)
         if state == "unknown":
             assert await payer.do("forget", "question")
@@ -159,7 +159,7 @@ async def test_signal_while_a_transaction_is_open(tmp_path: Path) -> None:
     """S3: it is read after the transaction, and is not there any more then."""
     async with flow_nodes(tmp_path, PAYER) as (payer,):
         id = await payer.begin("numbers", "heed", "numbers")
-        await until(lambda: bool(payer.done_outside("numbers")), "the transaction is open")
+        await eventually(lambda: bool(payer.done_outside("numbers")), "the transaction is open")
         signalling = asyncio.get_running_loop().create_task(
             payer.operate("signal", id, "number", 1)
         )
@@ -167,7 +167,7 @@ async def test_signal_while_a_transaction_is_open(tmp_path: Path) -> None:
         await asyncio.sleep(0.2)
         (tmp_path / f"{PAYER}.go").touch()
         assert await signalling
-        await until(lambda: payer.notes("numbers") == ["slowly", "heard"], "it was heard")
+        await eventually(lambda: payer.notes("numbers") == ["slowly", "heard"], "it was heard")
         assert payer.kept == 0
         await payer.kill()
         await payer.start()
@@ -208,7 +208,7 @@ async def test_flow_that_is_parked(tmp_path: Path) -> None:
         await payer.start()
         view = await payer.show(id)
         assert "LookupError: nobody knows doubt" in view["error"]
-        await until(lambda: payer.status(id) == "parked", "it is parked again")
+        await eventually(lambda: payer.status(id) == "parked", "it is parked again")
         await payer.kill()
         await payer.start("mended")
         assert await payer.result("doubt") == {"value": "known"}
@@ -224,7 +224,7 @@ async def test_result_that_cannot_be_written_down(tmp_path: Path) -> None:
         id = await payer.begin("doubt", "doubt", "doubt")
         await payer.dies()
         await payer.start("odd")
-        await until(lambda: payer.status(id) == "parked", "it is parked")
+        await eventually(lambda: payer.status(id) == "parked", "it is parked")
         view = await payer.show(id)
         assert "what step 'ask' returned cannot be written down" in view["error"]
         await payer.kill()
@@ -251,7 +251,7 @@ async def test_changed_code(tmp_path: Path, code: str, difference: str) -> None:
     """F13, P7: parked with what differs, and unharmed."""
     async with flow_nodes(tmp_path, PAYER) as (payer,):
         id = await payer.begin("tour", "journey", "tour")
-        await until(lambda: steps_of(payer) == 2, "two steps are recorded")
+        await eventually(lambda: steps_of(payer) == 2, "two steps are recorded")
         await payer.kill()
         await payer.start(code)
         payer.tell("arm", AFTER, "flow=journey&status=parked", 1)
@@ -259,7 +259,7 @@ async def test_changed_code(tmp_path: Path, code: str, difference: str) -> None:
         await payer.dies()
         await payer.start(code)
         assert await payer.operate("signal", id, "go", True)
-        await until(lambda: payer.status(id) == "parked", "it is parked")
+        await eventually(lambda: payer.status(id) == "parked", "it is parked")
         detail = (await payer.show(id))["detail"]
         assert "the code of this flow does not fit its record" in detail
         assert difference in detail
@@ -292,7 +292,7 @@ async def test_time_of_a_schedule(tmp_path: Path, point: str) -> None:
         await payer.dies()
         await payer.start()
         begun = "SELECT id FROM postroad_flows WHERE client_id LIKE 'schedule:daily:%'"
-        await until(lambda: bool(payer.query(begun)), "it was begun")
+        await eventually(lambda: bool(payer.query(begun)), "it was begun")
         await all_ended(payer)
         assert len(payer.query(begun)) == 1
         done = payer.done_outside("daily")
@@ -313,7 +313,7 @@ async def test_clock_that_is_set_back(tmp_path: Path) -> None:
         assert await payer.do("clock", DAY_MS / 1000) == "shifted"
         # Whoever says it again has it looked at.
         assert await payer.do(*daily)
-        await until(lambda: len(payer.query(begun)) == 1, "it was begun")
+        await eventually(lambda: len(payer.query(begun)) == 1, "it was begun")
         long = await payer.begin("long", "nap", "long", 3600)
         payer.tell("arm", AFTER, "flow=errand&has=is_over", 1)
         first = await payer.begin("first", "errand", "first")
@@ -368,7 +368,7 @@ async def test_soft_stop_at(tmp_path: Path, victim: str, point: str, where: str,
         stopped.tell("halt", point, where, nth)
         payments = [f"payment-{number}" for number in range(PAYMENTS)]
         beginning = asyncio.get_running_loop().create_task(begin_payments(payer))
-        assert await asyncio.wait_for(stopped.process.wait(), WAIT_S) == TERMINATED
+        assert await asyncio.wait_for(stopped.process.wait(), DEADLINE_S) == TERMINATED
         await asyncio.gather(beginning, return_exceptions=True)
         await stopped.start()
         introduce([payer, payee])
@@ -383,7 +383,7 @@ async def test_soft_stop(tmp_path: Path, victim: str) -> None:
         payer.lose(payee)
         payments = await begin_payments(payer, PAYMENTS_MANY)
         payer.meet(payee)
-        await until(lambda: payee.begun > 0, "a letter was taken")
+        await eventually(lambda: payee.begun > 0, "a letter was taken")
         stopped = payer if victim == PAYER else payee
         await stopped.stop()
         await stopped.start()
@@ -397,7 +397,7 @@ async def test_disk_that_takes_nothing(tmp_path: Path, victim: str) -> None:
     async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
         payer.lose(payee)
         payments = await begin_payments(payer)
-        await until(lambda: payer.waiting == PAYMENTS, "all are to be sent")
+        await eventually(lambda: payer.waiting == PAYMENTS, "all are to be sent")
         poor = payer if victim == PAYER else payee
         await poor.limit_disk(DISK_BYTES)
         payer.meet(payee)
@@ -445,12 +445,12 @@ async def test_two_processes_with_one_store(tmp_path: Path) -> None:
     """P5: whoever comes second does not start, even while the first one stands still."""
     async with flow_nodes(tmp_path, PAYER) as (payer,):
         id = await payer.begin("choice", "choose", "choice")
-        await until(lambda: bool(payer.done_outside("choice")), "it waits")
+        await eventually(lambda: bool(payer.done_outside("choice")), "it waits")
         payer.signal(signal.SIGSTOP)
         second = FlowNode(PAYER, tmp_path)
         await second.launch()
         try:
-            assert await asyncio.wait_for(second.process.wait(), WAIT_S) == 1
+            assert await asyncio.wait_for(second.process.wait(), DEADLINE_S) == 1
         finally:
             await second.kill()
         payer.signal(signal.SIGCONT)
@@ -463,12 +463,12 @@ async def test_process_that_takes_over(tmp_path: Path) -> None:
     """P5: killed the moment it has the store, or refused; one of them goes on with the flow."""
     async with flow_nodes(tmp_path, PAYER) as (payer,):
         id = await payer.begin("choice", "choose", "choice")
-        await until(lambda: bool(payer.done_outside("choice")), "it waits")
+        await eventually(lambda: bool(payer.done_outside("choice")), "it waits")
         heirs = [FlowNode(PAYER, tmp_path) for _ in range(3)]
         try:
             await heirs[0].launch("usual", CLAIMED, "-", "1")
             # The first one has it, so this one does not come that far.
-            assert await asyncio.wait_for(heirs[0].process.wait(), WAIT_S) == 1
+            assert await asyncio.wait_for(heirs[0].process.wait(), DEADLINE_S) == 1
             await payer.kill()
             await heirs[0].launch("usual", CLAIMED, "-", "1")
             await heirs[0].dies()
@@ -491,6 +491,6 @@ async def sort_out(heirs: list[FlowNode]) -> tuple[list[FlowNode], list[FlowNode
             heir.address = json.loads(line)
             running.append(heir)
         else:
-            assert await asyncio.wait_for(heir.process.wait(), WAIT_S) == 1
+            assert await asyncio.wait_for(heir.process.wait(), DEADLINE_S) == 1
             refused.append(heir)
     return running, refused

@@ -16,7 +16,7 @@ import pytest
 
 from tests.chaos.flow_bank import CENTS_MAX
 from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes
-from tests.chaos.mail_node import LIMITS
+from tests.support.durable.mail_node import LIMITS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 

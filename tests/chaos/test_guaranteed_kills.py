@@ -14,7 +14,7 @@ import pytest
 import postroad.node  # noqa: F401 - it declares fault points
 from postroad.core import faults
 from tests.chaos.guaranteed_processes import DomainNode, domain_nodes, introduce
-from tests.chaos.mail_processes import all_quiet, duplicates, in_order
+from tests.support.durable.mail_processes import all_quiet, duplicates, in_order
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 

@@ -14,8 +14,14 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.chaos.mail_node import LIMITS
-from tests.chaos.mail_processes import MailNode, all_quiet, duplicates, in_order, mail_nodes
+from tests.support.durable.mail_node import LIMITS
+from tests.support.durable.mail_processes import (
+    MailNode,
+    all_quiet,
+    duplicates,
+    in_order,
+    mail_nodes,
+)
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 

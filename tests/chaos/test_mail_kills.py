@@ -18,8 +18,8 @@ from typing import NamedTuple
 import pytest
 
 from postroad.core import faults
-from tests.chaos.mail_node import BATCH
-from tests.chaos.mail_processes import MailNode, all_quiet, in_order, mail_nodes
+from tests.support.durable.mail_node import BATCH
+from tests.support.durable.mail_processes import MailNode, all_quiet, in_order, mail_nodes
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 

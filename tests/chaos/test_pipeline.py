@@ -23,15 +23,14 @@ from postroad.durable import Mail, SqliteStore, StaticDirectory
 from tests.chaos.pipeline_processes import (
     BACKLOG,
     BACKLOG_QUICK,
-    WAIT_S,
+    SPARK_DEADLINE_S,
     JobsNode,
     Load,
     Store,
     Verdict,
 )
-from tests.raw_peers import eventually
-from tests.servers.spark import SparkCluster, spark_cluster
-from tests.spark_kill_job import (
+from tests.support.deadlines import eventually
+from tests.support.pipeline.spark_kill_job import (
     ALPHA,
     BOOKING,
     CLUSTER,
@@ -42,6 +41,7 @@ from tests.spark_kill_job import (
     STAGED,
     SUMMING,
 )
+from tests.support.servers.spark import SparkCluster, spark_cluster
 
 pytestmark = [
     pytest.mark.chaos,
@@ -201,5 +201,5 @@ async def kill_each_once(killer: Killer, node: JobsNode, chance: random.Random) 
 
 
 async def until_done(node: JobsNode, store: Store) -> None:
-    await eventually(lambda: SUMMING in node.ended, "sums are done", WAIT_S)
-    await eventually(lambda: not store.unfinished(), "everything is done", WAIT_S)
+    await eventually(lambda: SUMMING in node.ended, "sums are done", SPARK_DEADLINE_S)
+    await eventually(lambda: not store.unfinished(), "everything is done", SPARK_DEADLINE_S)

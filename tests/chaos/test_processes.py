@@ -24,9 +24,10 @@ from postroad.core.errors import (
     RequestTimeout,
 )
 from tests.chaos.echo_node import CLUSTER, LIMITS
-from tests.raw_peers import echo_on, eventually
-from tests.servers.process import free_port
-from tests.source_tree import ROOT
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import echo_on
+from tests.support.servers.process import free_port
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration]
 

@@ -11,7 +11,7 @@ import pytest
 
 from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import Kind
-from tests.contract.transporter_nodes import Nodes, numbered, until_shared
+from tests.support.services.transporter_nodes import Nodes, numbered, until_shared
 
 
 class BalancedBehaviour:

@@ -22,7 +22,6 @@ from tests.contract.pipeline_media_harness import (
     JOB,
     RUN,
     SEGMENTS,
-    WAIT_S,
     Crash,
     Source,
     Target,
@@ -43,11 +42,11 @@ from tests.contract.pipeline_media_harness import (
     stage,
     stage_elsewhere,
 )
+from tests.support.deadlines import DEADLINE_S
 
 __all__ = [
     "JOB",
     "SEGMENTS",
-    "WAIT_S",
     "InputBehaviour",
     "OutputBehaviour",
     "PortableInputBehaviour",
@@ -303,7 +302,7 @@ class OutputBehaviour:
     async def test_a_job_from_end_to_end(self, target: Target) -> None:
         inputs = {"in": SeqInput(count_to(SEGMENTS))}
         runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await runner.run()
         assert in_order(await target.published()) == count_to(SEGMENTS)
         assert await target.leftovers() == []
@@ -326,11 +325,11 @@ class OutputBehaviour:
             runner = LocalRunner(job_of(), inputs, {"out": medium}, target.store())
             with monkeypatch.context() as patched, pytest.raises(Crash):
                 patched.setattr(medium, "publish", publish_and_crash)
-                async with asyncio.timeout(WAIT_S):
+                async with asyncio.timeout(DEADLINE_S):
                     await runner.run()
             await medium.close()
         runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await runner.run()
         assert in_order(await target.published()) == count_to(SEGMENTS)
 

@@ -38,9 +38,8 @@ from postroad.pipeline.media import Chunk, Place, Staged
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import Delivery
 from postroad.pipeline.staging import stage_prefix
-from tests.raw_peers import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
-WAIT_S = 60.0
 # How long a medium on a server may take until it gives what was just put there.
 PAUSE_S = 0.02
 JOB = "job"
@@ -148,7 +147,7 @@ class Process:
 
     async def admit(self) -> list[Delivery]:
         """What is delivered next; waits for it."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             while not (deliveries := await self.desk.admit()):  # noqa: ASYNC110
                 # It may be on its way from a server.
                 await asyncio.sleep(PAUSE_S)
@@ -243,7 +242,7 @@ def call_elsewhere(program: str, given: object) -> Any:
         [sys.executable, "-c", program],
         input=pickle.dumps(given),
         stdout=subprocess.PIPE,
-        timeout=WAIT_S,
+        timeout=DEADLINE_S,
         check=True,
     )
     return pickle.loads(ended.stdout)
@@ -258,7 +257,7 @@ async def run_job(source: Source, count: int) -> tuple[list[Segment], LocalRunne
         await eventually(
             lambda: running.done() or (not medium.is_bounded and len(output.segments) >= count),
             f"{count} are written",
-            WAIT_S,
+            DEADLINE_S,
         )
     finally:
         running.cancel()

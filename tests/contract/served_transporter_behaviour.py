@@ -16,8 +16,8 @@ import pytest
 from postroad.core.limits import MIB
 from postroad.services.errors import BrokerDisconnectedError, QueueIsFullError
 from postroad.services.kinds import Kind
-from tests.contract.transporter_nodes import (
-    WAIT_S,
+from tests.support.deadlines import DEADLINE_S
+from tests.support.services.transporter_nodes import (
     Node,
     Nodes,
     ServedWiring,
@@ -104,7 +104,7 @@ class ServedBehaviour:
         with pytest.raises(OSError):
             await asyncio.wait_for(node.transporter.connect(), SOON_S)
         await served_wiring.start()
-        await asyncio.wait_for(node.transporter.connect(), WAIT_S)
+        await asyncio.wait_for(node.transporter.connect(), DEADLINE_S)
         assert node.heard.connections == [False]
         await talk(node, await served.join("beta"), b"hello")
 
@@ -118,7 +118,7 @@ class ServedBehaviour:
                 await asyncio.wait_for(node.transporter.connect(), SOON_S)
         finally:
             await served_wiring.resume()
-        await asyncio.wait_for(node.transporter.connect(), WAIT_S)
+        await asyncio.wait_for(node.transporter.connect(), DEADLINE_S)
         assert node.heard.connections == [False]
 
     async def test_a_server_that_restarts_under_load(
@@ -152,7 +152,7 @@ class ServedBehaviour:
         await alpha.until_lost()
         with pytest.raises(BrokerDisconnectedError):
             alpha.send(Kind.EVENT, beta, b"lost")
-        await asyncio.wait_for(alpha.transporter.drain(), WAIT_S)
+        await asyncio.wait_for(alpha.transporter.drain(), DEADLINE_S)
         await beta.until_lost()
         await served_wiring.start()
         await alpha.until_back()
@@ -214,7 +214,7 @@ class ServedBehaviour:
             assert not draining.done()
         finally:
             await served_wiring.resume()
-        await asyncio.wait_for(draining, WAIT_S)
+        await asyncio.wait_for(draining, DEADLINE_S)
         assert Counter(await beta.until_count(Kind.RESPONSE, len(packets))) == Counter(packets)
         assert alpha.heard.losses == beta.heard.losses == []
 
@@ -280,7 +280,7 @@ class BalancedServedBehaviour:
         topic = alpha.action("math.add")
         await served_wiring.kill()
         await beta.until_lost()
-        await asyncio.wait_for(beta.transporter.listen_balanced([topic]), WAIT_S)
+        await asyncio.wait_for(beta.transporter.listen_balanced([topic]), DEADLINE_S)
         await served_wiring.start()
         await alpha.until_back()
         await beta.until_back()

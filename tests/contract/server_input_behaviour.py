@@ -23,7 +23,6 @@ from tests.contract.pipeline_media_harness import (
     BATCH,
     JOB,
     SEGMENTS,
-    WAIT_S,
     Crash,
     Source,
     assert_once,
@@ -33,6 +32,7 @@ from tests.contract.pipeline_media_harness import (
     plain,
     process_of,
 )
+from tests.support.deadlines import DEADLINE_S
 
 # What a machine under load may take to do something that is done at once.
 AT_ONCE_S = 20.0
@@ -81,7 +81,7 @@ class ServerSource(Source):
 
 async def eventually(look: Callable[[], Awaitable[object]], expected: object) -> None:
     """Wait until something is as it should be."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + DEADLINE_S
     while (found := await look()) != expected:
         assert time.monotonic() < deadline, f"it is {found!r} and not {expected!r}"
         await asyncio.sleep(POLL_S)
@@ -152,14 +152,14 @@ class ServerInputBehaviour:
     async def test_who_waits_is_woken(self, source: ServerSource) -> None:
         async with process_of(source) as process:
             assert await process.desk.admit() == []
-            waiting = asyncio.create_task(process.medium.wait(WAIT_S))
+            waiting = asyncio.create_task(process.medium.wait(DEADLINE_S))
             await asyncio.sleep(0.2)
             assert not waiting.done()
             began = time.monotonic()
             await source.put(count_to(1))
             async with asyncio.timeout(AT_ONCE_S):
                 while not (deliveries := await process.desk.admit()):
-                    await process.medium.wait(WAIT_S)
+                    await process.medium.wait(DEADLINE_S)
             assert time.monotonic() - began < AT_ONCE_S
             waiting.cancel()
             await process.settle(deliveries)
@@ -176,7 +176,7 @@ class ServerInputBehaviour:
         async with process_of(source) as process:
             for n in range(5):
                 assert await process.desk.admit() == []
-                waiting = asyncio.create_task(process.medium.wait(WAIT_S))
+                waiting = asyncio.create_task(process.medium.wait(DEADLINE_S))
                 await asyncio.sleep(0.01 * n)
                 waiting.cancel()
                 await asyncio.wait([waiting])
@@ -199,7 +199,7 @@ class ServerInputBehaviour:
     async def test_a_job_with_an_end_ends(self, source: ServerSource) -> None:
         await source.put(count_to(SEGMENTS))
         output, inputs = SeqOutput(), {"in": source.medium(until_empty=True)}
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await LocalRunner(job_of(), inputs, {"out": output}, source.store()).run()
         assert numbers(output.segments) == list(range(SEGMENTS))
         await eventually(source.unacknowledged, 0)

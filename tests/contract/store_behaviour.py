@@ -27,9 +27,8 @@ from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.schema import MIGRATIONS, read_meta, write_meta
 from postroad.durable.store.units import Unit, Work
-from tests.durable_nodes import OWN, PEER, QUEUE, opened, post, posting_of
-
-WAIT_S = 60.0
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.nodes import OWN, PEER, QUEUE, opened, post, posting_of
 
 
 class Place(Protocol):
@@ -303,7 +302,7 @@ class CommitBehaviour:
     async def test_what_is_not_urgent_is_written_too(self, store: Store) -> None:
         posting = posting_of(PEER, b"1")
         store.submit(posting, lazy=True)
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await posting.done
 
     async def test_too_much_that_is_unwritten_makes_others_wait(self, place: Place) -> None:

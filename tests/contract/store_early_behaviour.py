@@ -15,10 +15,10 @@ from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.rows import InPage
 from postroad.durable.store.streams import Arrival
 from postroad.durable.store.units import Work
-from tests.contract.held_commits import held_commit
 from tests.contract.store_behaviour import Place
 from tests.contract.store_inbox_behaviour import ids, numbered
-from tests.durable_nodes import (
+from tests.support.durable.held_commits import held_commit
+from tests.support.durable.nodes import (
     NOW_MS,
     OWN,
     PEER,

@@ -18,7 +18,7 @@ from postroad.durable.store.ledger import Ledger, News
 from tests.contract.store_behaviour import Place, bodies
 from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered
 from tests.contract.store_queue_behaviour import LATER_MS, finish, finish_aside
-from tests.durable_nodes import (
+from tests.support.durable.nodes import (
     NOW_MS,
     PEER,
     QUEUE,

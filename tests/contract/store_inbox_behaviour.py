@@ -15,7 +15,7 @@ from postroad.durable.letters import NEVER_MS
 from postroad.durable.store import queries as query
 from postroad.durable.store.rows import AsideLetter, InPage
 from tests.contract.store_behaviour import Place
-from tests.durable_nodes import (
+from tests.support.durable.nodes import (
     NOW_MS,
     QUEUE,
     SENDER,

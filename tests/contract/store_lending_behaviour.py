@@ -15,9 +15,9 @@ from postroad.durable import MailConfig, Store, Transaction
 from postroad.durable.posting import Clerk
 from postroad.durable.store.turn import Turn
 from postroad.durable.store.units import Work
-from tests.contract.store_behaviour import WAIT_S, Place, bodies, make_table, rows
-from tests.durable_nodes import PEER, opened, post, posting_of
-from tests.raw_peers import eventually
+from tests.contract.store_behaviour import Place, bodies, make_table, rows
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.durable.nodes import PEER, opened, post, posting_of
 
 
 async def keep(turn: Turn) -> None:
@@ -269,7 +269,7 @@ class LendingBehaviour:
         def work(connection: Any) -> None:
             insert(connection, 1)
             is_inside.set()
-            goes_on.wait(WAIT_S)
+            goes_on.wait(DEADLINE_S)
             try:
                 insert(connection, 2)
             except BaseException as error:
@@ -278,7 +278,7 @@ class LendingBehaviour:
 
         turn = await store.begin()
         calling = asyncio.create_task(turn.call(work))
-        await asyncio.to_thread(is_inside.wait, WAIT_S)
+        await asyncio.to_thread(is_inside.wait, DEADLINE_S)
         waiting = asyncio.create_task(turn.call(lambda connection: insert(connection, 3)))
         beside = posting_of(PEER, b"beside")
         store.submit(beside)
@@ -300,7 +300,7 @@ class LendingBehaviour:
 
         def work(connection: Any) -> None:
             insert(connection, 1)
-            goes_on.wait(WAIT_S)
+            goes_on.wait(DEADLINE_S)
             insert(connection, 2)
 
         async with opened(place.store(), config=MailConfig(transaction_s=0.05)) as store:
@@ -330,7 +330,7 @@ class LendingBehaviour:
     async def test_no_exception_of_a_function_is_lost(self, store: Store) -> None:
         turn = await store.begin()
         with pytest.raises(RuntimeError, match="StopIteration"):
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await turn.call(lambda connection: next(iter(())))
         turn.end(None)
 

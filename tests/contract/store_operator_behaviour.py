@@ -14,7 +14,7 @@ from postroad.durable.store.schema import MIGRATIONS
 from tests.contract.store_behaviour import Place
 from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered, queue_id
 from tests.contract.store_queue_behaviour import finish
-from tests.durable_nodes import (
+from tests.support.durable.nodes import (
     NOW_MS,
     PEER,
     QUEUE,

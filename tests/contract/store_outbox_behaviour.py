@@ -17,7 +17,7 @@ from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.outbox import UNREADABLE_QUEUE
 from postroad.durable.store.rows import InPage, OutPage, Peer
 from tests.contract.store_behaviour import Place, bodies
-from tests.durable_nodes import NOW_MS, OWN, PEER, QUEUE, opened, post
+from tests.support.durable.nodes import NOW_MS, OWN, PEER, QUEUE, opened, post
 
 ONE_EACH = MailConfig(page_letters_max=1)
 

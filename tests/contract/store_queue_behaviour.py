@@ -16,7 +16,7 @@ from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.rows import AsideLetter, InPage
 from tests.contract.store_behaviour import Place
 from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered, queue_id
-from tests.durable_nodes import (
+from tests.support.durable.nodes import (
     NOW_MS,
     QUEUE,
     SENDER,

@@ -15,7 +15,7 @@ from postroad.durable import MailConfig, Store, Transaction
 from postroad.durable.posting import Clerk
 from tests.contract.store_behaviour import bodies, make_table, rows
 from tests.contract.store_lending_behaviour import insert, keep
-from tests.durable_nodes import PEER, posting_of
+from tests.support.durable.nodes import PEER, posting_of
 
 
 class Base(DeclarativeBase):

@@ -22,7 +22,7 @@ from postroad.durable.store.stretches import (
 from tests.contract.store_behaviour import Place, bodies
 from tests.contract.store_inbox_behaviour import asides, ids, inbox, numbered, queue_id
 from tests.contract.store_queue_behaviour import depth, finish
-from tests.durable_nodes import (
+from tests.support.durable.nodes import (
     NOW_MS,
     OWN,
     PEER,

@@ -12,8 +12,9 @@ from postroad.durable import MailConfig, Store
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work
-from tests.contract.store_behaviour import WAIT_S, Place, bodies, make_table, rows
-from tests.durable_nodes import OWN, PEER, QUEUE, once, opened, post, posting_of, raising
+from tests.contract.store_behaviour import Place, bodies, make_table, rows
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.nodes import OWN, PEER, QUEUE, once, opened, post, posting_of, raising
 
 
 class TurnBehaviour:
@@ -168,7 +169,7 @@ class TurnBehaviour:
             await turn.execute("INSERT INTO mine VALUES (1)")
         posting = posting_of(PEER, b"with 1")
         turn.end(posting)
-        await asyncio.wait((posting.done,), timeout=WAIT_S)
+        await asyncio.wait((posting.done,), timeout=DEADLINE_S)
         await beside.done
         is_done = posting.done.exception() is None
         assert await rows(store) == ([1] if is_done else [])
@@ -254,7 +255,9 @@ class TurnBehaviour:
             store.submit(unit)
         posting = posting_of(PEER, b"with 1")
         turn.end(posting)
-        _, waiting = await asyncio.wait((posting.done, broken.done, beside.done), timeout=WAIT_S)
+        _, waiting = await asyncio.wait(
+            (posting.done, broken.done, beside.done), timeout=DEADLINE_S
+        )
         assert not waiting
         assert isinstance(broken.done.exception(), ZeroDivisionError)
         assert beside.done.exception() is None

@@ -13,8 +13,8 @@ from tests.contract.transporter_behaviour import (
     LimitBehaviour,
     TransporterBehaviour,
 )
-from tests.contract.transporter_nodes import ServerWiring
-from tests.servers.rabbitmq import RabbitServer, revived_rabbitmq, shared_rabbitmq
+from tests.support.servers.rabbitmq import RabbitServer, revived_rabbitmq, shared_rabbitmq
+from tests.support.services.transporter_nodes import ServerWiring
 
 
 def wiring_of(server: RabbitServer) -> ServerWiring:

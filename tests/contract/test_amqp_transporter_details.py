@@ -17,9 +17,10 @@ from postroad.services.kinds import Kind
 from postroad.services.topics import BROADCAST
 from postroad.services.transporters.amqp import AmqpTransporter
 from tests.contract.served_transporter_behaviour import talk
-from tests.contract.transporter_nodes import WAIT_S, Node, Nodes, Recorder, nodes_of, numbered
-from tests.servers.process import free_port
-from tests.servers.rabbitmq import shared_rabbitmq
+from tests.support.deadlines import DEADLINE_S
+from tests.support.servers.process import free_port
+from tests.support.servers.rabbitmq import shared_rabbitmq
+from tests.support.services.transporter_nodes import Node, Nodes, Recorder, nodes_of, numbered
 
 LASTING = {"arguments": {"x-expires": 120_000}}
 FLEETING = {"auto_delete": True}
@@ -328,4 +329,4 @@ async def posing(said: bytes) -> AsyncIterator[str]:
 async def test_somebody_else_answers(nodes: Nodes, said: bytes) -> None:
     async with posing(said) as url:
         with pytest.raises(OSError, match="amqp: "):
-            await asyncio.wait_for(join(nodes, url, connect_timeout_s=1.0), WAIT_S)
+            await asyncio.wait_for(join(nodes, url, connect_timeout_s=1.0), DEADLINE_S)

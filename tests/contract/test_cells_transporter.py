@@ -8,7 +8,6 @@ import pytest
 
 from postroad.core import Limits
 from postroad.services.transporters.cells import CellsTransporter, DomainOptions
-from tests.cell_nodes import Domains
 from tests.contract.balanced_transporter_behaviour import BalancedBehaviour
 from tests.contract.served_transporter_behaviour import BalancedServedBehaviour, ServedBehaviour
 from tests.contract.transporter_behaviour import (
@@ -16,8 +15,9 @@ from tests.contract.transporter_behaviour import (
     LimitBehaviour,
     TransporterBehaviour,
 )
-from tests.contract.transporter_nodes import NODE_IDS, ServerWiring
-from tests.servers.cell_core import CoreServer, core_server
+from tests.support.cells.nodes import Domains
+from tests.support.servers.cell_core import CoreServer, core_server
+from tests.support.services.transporter_nodes import NODE_IDS, ServerWiring
 
 # A slow listener keeps all domains of a test from being heard.
 PATIENT = Limits(stop_grace_s=1.0)

@@ -19,8 +19,8 @@ from postroad.cluster.discovery import (
     ZooKeeperDiscovery,
 )
 from postroad.core import Address
-from tests.contract.discovery_behaviour import ChangingDiscoveryBehaviour, DiscoveryBehaviour
-from tests.servers.zookeeper import (
+from tests.support.cluster.discovery_behaviour import ChangingDiscoveryBehaviour, DiscoveryBehaviour
+from tests.support.servers.zookeeper import (
     SESSION_TIMEOUT_S,
     ZooKeeperServer,
     zookeeper_client,

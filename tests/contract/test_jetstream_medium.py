@@ -25,7 +25,7 @@ from tests.contract.server_input_behaviour import (
     ServerInputBehaviour,
     ServerSource,
 )
-from tests.servers.nats import NatsServer, fresh_stream_name, nats_server, shared_nats
+from tests.support.servers.nats import NatsServer, fresh_stream_name, nats_server, shared_nats
 
 pytestmark = pytest.mark.integration
 

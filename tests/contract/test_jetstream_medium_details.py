@@ -26,7 +26,7 @@ from tests.contract.pipeline_media_harness import (
 )
 from tests.contract.server_input_behaviour import eventually
 from tests.contract.test_jetstream_medium import Messages, client_of
-from tests.servers.nats import NatsServer, nats_server, shared_nats
+from tests.support.servers.nats import NatsServer, nats_server, shared_nats
 
 pytestmark = pytest.mark.integration
 

@@ -17,11 +17,11 @@ import pyarrow.parquet
 import pytest
 
 from tests.contract.user_databases import execute, insert
-from tests.servers.postgres import fresh_database
+from tests.support.deadlines import DEADLINE_S
+from tests.support.servers.postgres import fresh_database
 
 SEGMENTS = 400
 KILLS = 4
-WAIT_S = 60.0
 
 # Says when it has begun, so that a kill comes while it is at work.
 PROGRAM = """
@@ -67,7 +67,7 @@ def run_and_kill(job: str, store: Path) -> None:
             if kill < KILLS:
                 time.sleep(chance.uniform(0.0, 0.25))
                 process.send_signal(signal.SIGKILL)
-            statuses.append(process.wait(WAIT_S))
+            statuses.append(process.wait(DEADLINE_S))
     assert set(statuses) == {0, -signal.SIGKILL}
     assert statuses[-1] == 0
 

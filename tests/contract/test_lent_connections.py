@@ -18,10 +18,11 @@ from sqlalchemy.orm import Session
 from postroad.core.errors import StoreUnavailable, TransactionLost, UsageError
 from postroad.durable import PostgresStore, SqliteStore, Store
 from postroad.durable.store.turn import Turn
-from tests.contract.store_behaviour import WAIT_S, bodies, make_table, rows
+from tests.contract.store_behaviour import bodies, make_table, rows
 from tests.contract.store_lending_behaviour import insert, keep
-from tests.durable_nodes import PEER, opened, post
-from tests.servers.postgres import fresh_database
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.nodes import PEER, opened, post
+from tests.support.servers.postgres import fresh_database
 
 
 @pytest.fixture
@@ -262,7 +263,7 @@ async def test_a_connection_that_is_lost_in_a_function_is_named(
 
 
 async def begin_when_possible(store: Store) -> Turn:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
                 return await store.begin()

@@ -21,13 +21,13 @@ from postroad.cells.locations import (
 )
 from postroad.cells.locations.membership import ROLE, ZONE
 from postroad.core import Address
-from tests.cluster_nodes import Node, running_node
-from tests.contract.locations_behaviour import (
+from tests.support.cells.locations_behaviour import (
     ChangingLocationsBehaviour,
     LocationsBehaviour,
     Site,
 )
-from tests.servers.zookeeper import (
+from tests.support.cluster.nodes import Node, running_node
+from tests.support.servers.zookeeper import (
     SESSION_TIMEOUT_S,
     ZooKeeperServer,
     zookeeper_client,

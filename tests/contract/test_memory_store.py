@@ -14,7 +14,7 @@ from postroad.core.errors import (
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.durable.store import queries as query
 from tests.contract.store_behaviour import bodies, make_table, rows
-from tests.durable_nodes import OWN, PEER, once, opened, post, posting_of, raising
+from tests.support.durable.nodes import OWN, PEER, once, opened, post, posting_of, raising
 
 
 async def test_a_full_disk_in_memory() -> None:

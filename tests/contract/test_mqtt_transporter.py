@@ -14,8 +14,8 @@ from tests.contract.transporter_behaviour import (
     LimitBehaviour,
     TransporterBehaviour,
 )
-from tests.contract.transporter_nodes import ServerWiring
-from tests.servers.mosquitto import MosquittoServer, mosquitto_server, shared_mosquitto
+from tests.support.servers.mosquitto import MosquittoServer, mosquitto_server, shared_mosquitto
+from tests.support.services.transporter_nodes import ServerWiring
 
 
 def wiring_of(server: MosquittoServer) -> ServerWiring:

@@ -19,9 +19,9 @@ from postroad.services.transporters.mqtt import MqttTransporter
 from postroad.services.transporters.mqtt_client import MqttClient
 from postroad.services.transporters.server_address import ServerAddress
 from tests.contract.served_transporter_behaviour import talk
-from tests.contract.transporter_nodes import WAIT_S, Node, Nodes, nodes_of
-from tests.raw_peers import eventually
-from tests.servers.mosquitto import find_binary, mosquitto_server, shared_mosquitto
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.servers.mosquitto import find_binary, mosquitto_server, shared_mosquitto
+from tests.support.services.transporter_nodes import Node, Nodes, nodes_of
 
 CONNACK = b"\x20\x02\0\0"
 
@@ -104,7 +104,7 @@ async def test_other_clients_see_topics_and_bytes(nodes: Nodes, separator: str) 
     place = ServerAddress("127.0.0.1", shared_mosquitto().port)
     other = MqttClient(place, lambda topic, data: seen.append((topic, data)))
     try:
-        await other.open(WAIT_S)
+        await other.open(DEADLINE_S)
         await other.subscribe(["#"])
         alpha = await join(nodes, shared_mosquitto().url, topic_separator=separator)
         alpha.send(Kind.INFO, None, b'{"ver":"5"}')

@@ -15,8 +15,8 @@ from tests.contract.transporter_behaviour import (
     LimitBehaviour,
     TransporterBehaviour,
 )
-from tests.contract.transporter_nodes import ServerWiring
-from tests.servers.nats import NatsServer, nats_server, shared_nats
+from tests.support.servers.nats import NatsServer, nats_server, shared_nats
+from tests.support.services.transporter_nodes import ServerWiring
 
 
 def wiring_of(server: NatsServer) -> ServerWiring:

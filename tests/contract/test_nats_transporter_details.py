@@ -19,10 +19,10 @@ from postroad.services.kinds import Kind
 from postroad.services.transporters.nats import NatsTransporter
 from postroad.services.transporters.nats_protocol import LINE_BYTES_MAX
 from tests.contract.served_transporter_behaviour import talk
-from tests.contract.transporter_nodes import WAIT_S, Node, Nodes, nodes_of
-from tests.raw_peers import eventually
-from tests.servers.nats import nats_server, shared_nats
-from tests.servers.process import free_port
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.servers.nats import nats_server, shared_nats
+from tests.support.servers.process import free_port
+from tests.support.services.transporter_nodes import Node, Nodes, nodes_of
 
 INFO = b'INFO {"max_payload":1000}\r\n'
 
@@ -205,7 +205,7 @@ async def test_other_clients_see_subjects_and_bytes(nodes: Nodes) -> None:
         alpha.transporter.publish(Kind.REQUEST, "b.e", b"\0\xff")
         alpha.send_balanced(alpha.action("math.add"), b"sum")
         alpha.send_balanced(alpha.event("mail", "user.created"), b"who")
-        seen = [await everything.next_msg(timeout=WAIT_S) for _ in range(4)]
+        seen = [await everything.next_msg(timeout=DEADLINE_S) for _ in range(4)]
         begin = f"MOL-{nodes.namespace}."
         assert [(it.subject.removeprefix(begin), it.data, it.reply) for it in seen] == [
             ("INFO", b'{"ver":"5"}', ""),
@@ -362,7 +362,7 @@ async def test_pings_are_answered_and_limits_may_change(nodes: Nodes) -> None:
 
     async with posing(ask) as url:
         alpha = await join(nodes, url)
-        await asyncio.wait_for(answered.wait(), WAIT_S)
+        await asyncio.wait_for(answered.wait(), DEADLINE_S)
 
         def is_refused() -> bool:
             try:
@@ -387,5 +387,5 @@ async def test_what_is_sent_on_a_connection_that_just_ended(nodes: Nodes) -> Non
                 await asyncio.sleep(0)
 
         with pytest.raises(BrokerDisconnectedError):
-            await asyncio.wait_for(send_on(), WAIT_S)
+            await asyncio.wait_for(send_on(), DEADLINE_S)
         await alpha.until_lost()

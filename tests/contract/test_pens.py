@@ -15,7 +15,7 @@ from tests.contract.pipeline_pen_behaviour import (
     pens,
 )
 from tests.contract.pipeline_root_behaviour import DeadBehaviour, DueBehaviour, RetryBehaviour
-from tests.servers.postgres import fresh_database
+from tests.support.servers.postgres import fresh_database
 
 __all__ = ["pens"]
 

@@ -27,10 +27,10 @@ from postroad.durable import (
 )
 from postroad.durable.store import queries as query
 from postroad.net import MessagingService
-from tests.contract.store_behaviour import WAIT_S, bodies, make_table, open_both_at_once, rows
-from tests.durable_nodes import OWN, PEER, QUEUE, once, opened, post, posting_of
-from tests.raw_peers import eventually
-from tests.servers.postgres import PostgresServer, fresh_database, postgres_server
+from tests.contract.store_behaviour import bodies, make_table, open_both_at_once, rows
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.durable.nodes import OWN, PEER, QUEUE, once, opened, post, posting_of
+from tests.support.servers.postgres import PostgresServer, fresh_database, postgres_server
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def end_session(dsn: str, session: int) -> None:
 
 async def post_when_possible(store: Store, body: bytes) -> None:
     """Post as soon as the store can be used again."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
                 await post(store, PEER, body, idempotency_key=body.decode())
@@ -73,7 +73,7 @@ async def post_when_possible(store: Store, body: bytes) -> None:
 
 
 async def read_when_possible(store: Store) -> list[bytes]:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
                 return await bodies(store)
@@ -108,7 +108,7 @@ async def test_a_connection_lost_at_the_commit(dsn: str, point: str) -> None:
         with faults.armed(f"durable.commit.{point}", once(lose)):
             posting = posting_of(PEER, b"2")
             store.submit(posting)
-            _, waiting = await asyncio.wait((posting.done,), timeout=WAIT_S)
+            _, waiting = await asyncio.wait((posting.done,), timeout=DEADLINE_S)
             assert not waiting
         has_happened = point == "after"
         assert (posting.done.exception() is None) is has_happened
@@ -186,7 +186,7 @@ async def test_a_server_that_dies_and_comes_back(server: PostgresServer) -> None
             with pytest.raises(StoreUnavailable):
                 await post(store, PEER, b"refused")
             server.start()
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await asyncio.gather(first, return_exceptions=True)
             await post_when_possible(store, b"2")
             assert await read_when_possible(store) == [b"1", b"2"]
@@ -198,7 +198,7 @@ async def test_a_store_whose_server_is_gone_can_be_closed(server: PostgresServer
     server.stop()
     posting = posting_of(PEER, b"1")
     store.submit(posting)
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         await store.close()
     with pytest.raises(StoreUnavailable):
         await posting.done

@@ -28,7 +28,6 @@ from postroad.pipeline import (
 from tests.contract.pipeline_media_behaviour import (
     JOB,
     SEGMENTS,
-    WAIT_S,
     InputBehaviour,
     OutputBehaviour,
     PortableOutputBehaviour,
@@ -40,8 +39,9 @@ from tests.contract.pipeline_media_behaviour import (
     count_to,
     job_of,
 )
-from tests.durable_nodes import PEER, QUEUE, make_letter, put
-from tests.servers.postgres import fresh_database
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.nodes import PEER, QUEUE, make_letter, put
+from tests.support.servers.postgres import fresh_database
 
 PAGE = 10
 
@@ -116,7 +116,7 @@ class QueueInputBehaviour(InputBehaviour, UnboundedBehaviour, UndecodableBehavio
         output = QueueOutput(source._stores.current(), PEER, "out")
         inputs = {"in": QueueInput(source._stores.current(), QUEUE, until_empty=True)}
         runner = LocalRunner(job_of(), inputs, {"out": output}, source.store())
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await runner.run()
         async with source._stores.borrow() as store:
             assert await store.read(query.sizes_by_sender) == {}
@@ -183,7 +183,7 @@ class QueueOutputBehaviour(OutputBehaviour, UnwritableBehaviour, PortableOutputB
             runner = LocalRunner(job_of(), inputs, {"out": target.medium()}, target.store())
             with faults.armed("durable.commit.before", outage):
                 try:
-                    async with asyncio.timeout(WAIT_S):
+                    async with asyncio.timeout(DEADLINE_S):
                         await runner.run()
                 except StoreUnavailable:
                     failures += 1

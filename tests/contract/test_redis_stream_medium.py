@@ -24,7 +24,7 @@ from tests.contract.server_input_behaviour import (
     ServerInputBehaviour,
     ServerSource,
 )
-from tests.servers.redis import RedisServer, fresh_key, redis_server, shared_redis
+from tests.support.servers.redis import RedisServer, fresh_key, redis_server, shared_redis
 
 pytestmark = pytest.mark.integration
 

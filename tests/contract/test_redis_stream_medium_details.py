@@ -26,8 +26,8 @@ from tests.contract.pipeline_media_harness import (
 )
 from tests.contract.server_input_behaviour import eventually
 from tests.contract.test_redis_stream_medium import Entries
-from tests.servers.process import free_port
-from tests.servers.redis import RedisServer, redis_server, shared_redis
+from tests.support.servers.process import free_port
+from tests.support.servers.redis import RedisServer, redis_server, shared_redis
 
 pytestmark = pytest.mark.integration
 

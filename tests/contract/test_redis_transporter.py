@@ -14,8 +14,8 @@ from tests.contract.transporter_behaviour import (
     LimitBehaviour,
     TransporterBehaviour,
 )
-from tests.contract.transporter_nodes import ServerWiring
-from tests.servers.redis import RedisServer, redis_server, shared_redis
+from tests.support.servers.redis import RedisServer, redis_server, shared_redis
+from tests.support.services.transporter_nodes import ServerWiring
 
 
 def wiring_of(server: RedisServer) -> ServerWiring:

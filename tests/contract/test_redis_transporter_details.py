@@ -16,10 +16,10 @@ from postroad.core.errors import MessageTooLarge
 from postroad.services.kinds import Kind
 from postroad.services.transporters.redis import RedisTransporter
 from tests.contract.served_transporter_behaviour import talk
-from tests.contract.transporter_nodes import WAIT_S, Node, Nodes, nodes_of
-from tests.raw_peers import eventually
-from tests.servers.process import free_port
-from tests.servers.redis import redis_server, shared_redis
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.servers.process import free_port
+from tests.support.servers.redis import redis_server, shared_redis
+from tests.support.services.transporter_nodes import Node, Nodes, nodes_of
 
 
 class SharedWiring:
@@ -133,11 +133,11 @@ async def test_other_clients_see_channels_and_bytes(nodes: Nodes) -> None:
     async with other_client(shared_redis().url) as client:
         everything = client.pubsub()
         await everything.psubscribe(f"{begin}*")
-        assert (await everything.get_message(timeout=WAIT_S))["type"] == "psubscribe"
+        assert (await everything.get_message(timeout=DEADLINE_S))["type"] == "psubscribe"
         alpha = await nodes.join("alpha")
         alpha.send(Kind.INFO, None, b'{"ver":"5"}')
         alpha.transporter.publish(Kind.REQUEST, "b e.t", b"\0\xff\r\n")
-        seen = [await everything.get_message(timeout=WAIT_S) for _ in range(2)]
+        seen = [await everything.get_message(timeout=DEADLINE_S) for _ in range(2)]
         assert [(it["channel"].decode().removeprefix(begin), it["data"]) for it in seen] == [
             ("INFO", b'{"ver":"5"}'),
             ("REQ.b e.t", b"\0\xff\r\n"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,8 +12,8 @@ from postroad.durable import Mail, MailConfig, MemoryDisk, MemoryStore, StaticDi
 from postroad.durable.settlement import Settlement
 from postroad.durable.store.units import Unit
 from postroad.net import MessagingService
-from tests.durable_nodes import OWN, PEER
-from tests.raw_peers import WAIT_S, eventually
+from tests.support.deadlines import eventually
+from tests.support.durable.nodes import OWN, PEER
 
 CLUSTER = "contract"
 CONFIG = MailConfig(page_letters_max=1, bridge_first_s=0.01, bridge_max_s=0.1)
@@ -49,22 +48,13 @@ async def nodes() -> AsyncIterator[Nodes]:
             yield nodes
 
 
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    """Return when something has become true."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            if await is_so():
-                return
-            await asyncio.sleep(0.01)
-
-
 async def until_settled(mail: Mail) -> None:
     """Return when nothing waits for beta any more."""
 
     async def is_settled() -> bool:
         return (await mail.statistics()).peers[PEER].depth == 0
 
-    await until(is_settled)
+    await eventually(is_settled)
 
 
 async def until_taken(mail: Mail) -> None:
@@ -73,7 +63,7 @@ async def until_taken(mail: Mail) -> None:
     async def is_taken() -> bool:
         return bool(await mail.browse("open"))
 
-    await until(is_taken)
+    await eventually(is_taken)
 
 
 async def dead_bodies(mail: Mail) -> list[bytes]:

@@ -17,9 +17,8 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.pipeline.media import Place, SqlInput
 from tests.contract.user_databases import execute, insert
-from tests.servers.postgres import fresh_database, postgres_server
-
-WAIT_S = 60.0
+from tests.support.deadlines import DEADLINE_S
+from tests.support.servers.postgres import fresh_database, postgres_server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -397,7 +396,7 @@ async def test_a_server_that_is_down_comes_back() -> None:
         async with reading(dsn) as reader:
             (first,) = await reader.medium.cut(None, 1)
             server.stop()
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 with pytest.raises(OSError, match="postgresql://"):
                     await reader.medium.cut(first.end, 1)
                 with pytest.raises(ConnectionError, match="postgresql://"):
@@ -416,7 +415,7 @@ async def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         async with reading(dsn) as reader:
             (first,) = await reader.medium.cut(None, 1)
             server.pause()
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 with pytest.raises(TimeoutError):
                     await reader.medium.cut(first.end, 1)
             server.resume()

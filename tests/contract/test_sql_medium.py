@@ -20,7 +20,7 @@ from tests.contract.pipeline_media_behaviour import (
     UnwritableBehaviour,
 )
 from tests.contract.user_databases import execute, insert
-from tests.servers.postgres import fresh_database
+from tests.support.servers.postgres import fresh_database
 
 
 class Table(Source):

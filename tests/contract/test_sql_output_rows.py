@@ -17,9 +17,9 @@ from postroad.core.errors import ConfigError
 from postroad.pipeline import Segment
 from postroad.pipeline.media import SqlOutput, Staged, Unwritable
 from tests.contract.user_databases import execute
-from tests.servers.postgres import fresh_database, postgres_server
+from tests.support.deadlines import DEADLINE_S
+from tests.support.servers.postgres import fresh_database, postgres_server
 
-WAIT_S = 60.0
 TABLE = "CREATE TABLE numbers (postroad_id BIGINT PRIMARY KEY, n BIGINT, text TEXT)"
 HIGHEST = (1 << 64) - 1
 
@@ -230,7 +230,7 @@ async def test_a_server_that_is_down_is_waited_for() -> None:
         async with writing(dsn) as medium:
             staged = stage(medium, [{"n": 1}])
             server.kill()
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 for _ in range(2):
                     with pytest.raises(OSError, match="postgresql://"):
                         await medium.publish(staged)

@@ -24,8 +24,9 @@ from postroad.durable.store import queries as query
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.sqlite import SqliteDatabase
-from tests.contract.store_behaviour import WAIT_S, bodies, make_table, open_both_at_once, rows
-from tests.durable_nodes import OWN, PEER, opened, post, posting_of
+from tests.contract.store_behaviour import bodies, make_table, open_both_at_once, rows
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.nodes import OWN, PEER, opened, post, posting_of
 
 
 def read(path: Path) -> bytes:
@@ -169,7 +170,7 @@ async def test_a_statement_of_another_program_is_waited_for(path: Path) -> None:
         assert not posting.done()
         other.execute("ROLLBACK")
         other.close()
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await posting
 
 
@@ -304,7 +305,7 @@ async def test_the_log_is_not_made_longer_over_what_another_process_wrote(
     monkeypatch.setattr(os, "pwrite", write_late)
     bridge = SqliteStore(path)
     opening = asyncio.create_task(bridge.open(OWN, role="bridge"))
-    await asyncio.to_thread(is_late.wait, WAIT_S)
+    await asyncio.to_thread(is_late.wait, DEADLINE_S)
     async with opened(SqliteStore(path)) as node:
         await post(node, PEER, b"1")
         goes_on.set()

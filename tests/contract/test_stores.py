@@ -29,7 +29,7 @@ from tests.contract.store_stretch_behaviour import (
     StretchBehaviour,
 )
 from tests.contract.store_turn_behaviour import FailureBehaviour, TurnBehaviour
-from tests.servers.postgres import fresh_database
+from tests.support.servers.postgres import fresh_database
 
 __all__ = ["store"]
 

@@ -8,8 +8,8 @@ from postroad.core.limits import MIB
 from postroad.services.kinds import Kind
 from postroad.services.transporters.tcp import TcpTransporter
 from tests.contract.transporter_behaviour import LimitBehaviour, TransporterBehaviour
-from tests.contract.transporter_nodes import NODE_IDS
-from tests.servers.process import free_port
+from tests.support.servers.process import free_port
+from tests.support.services.transporter_nodes import NODE_IDS
 
 
 class TcpWiring:

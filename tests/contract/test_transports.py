@@ -21,13 +21,13 @@ from tests.contract.transport_ends import (
     Recorder,
     connection,
 )
+from tests.support.deadlines import DEADLINE_S
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], T]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 LARGE = bytes(range(256)) * 16 * 1024
-WAIT_S = 60.0
 
 FACTORIES: dict[str, LoopFactory] = {
     "asyncio": asyncio.new_event_loop,
@@ -43,7 +43,7 @@ def run(request: pytest.FixtureRequest) -> Run[Any]:
 
     def run_on_loop(coroutine: Coroutine[Any, Any, T]) -> T:
         with asyncio.Runner(loop_factory=FACTORIES[request.param]) as runner:
-            return runner.run(asyncio.wait_for(coroutine, WAIT_S))
+            return runner.run(asyncio.wait_for(coroutine, DEADLINE_S))
 
     return run_on_loop
 

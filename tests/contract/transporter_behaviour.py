@@ -21,9 +21,9 @@ from postroad.services.kinds import Kind
 from postroad.services.topics import BROADCAST
 from tests.contract.balanced_transporter_behaviour import BalancedBehaviour
 from tests.contract.served_transporter_behaviour import BalancedServedBehaviour, ServedBehaviour
-from tests.contract.transporter_nodes import (
+from tests.support.deadlines import DEADLINE_S
+from tests.support.services.transporter_nodes import (
     NODE_IDS,
-    WAIT_S,
     Node,
     Nodes,
     Wiring,
@@ -113,7 +113,7 @@ class TransporterBehaviour:
         connecting = asyncio.create_task(node.transporter.connect())
         await asyncio.sleep(0)
         connecting.cancel()
-        await asyncio.wait([connecting], timeout=WAIT_S)
+        await asyncio.wait([connecting], timeout=DEADLINE_S)
         await node.transporter.disconnect()
 
         assert connecting.done()
@@ -222,7 +222,7 @@ class TransporterBehaviour:
     async def test_packets_of_all_sizes_keep_their_order(self, nodes: Nodes) -> None:
         alpha, beta = await nodes.join_all(["alpha", "beta"])
         packets = [b"%d:" % index + b"x" * (index * 7919 % 50_000) for index in range(200)]
-        await asyncio.wait_for(send_all(alpha, Kind.REQUEST, beta, packets), WAIT_S)
+        await asyncio.wait_for(send_all(alpha, Kind.REQUEST, beta, packets), DEADLINE_S)
         came = await beta.until_count(Kind.REQUEST, len(packets))
         assert Counter(came) == Counter(packets)
         assert came == packets or not alpha.transporter.keeps_order
@@ -238,7 +238,7 @@ class TransporterBehaviour:
                 packets = [f"{sender.node_id} {index}".encode() for index in range(300)]
                 expected[sender, receiver] = packets
                 sending.append(send_all(sender, Kind.EVENT, receiver, packets))
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(*sending)
         for receiver in everybody:
             came = await receiver.until_count(Kind.EVENT, 300 * (len(everybody) - 1))
@@ -262,7 +262,7 @@ class TransporterBehaviour:
         alpha = await nodes.join("alpha")
         slow = await nodes.join("beta", slowness_s=0.001)
         packets = [data + b"x" * 4 * KIB for data in numbered(500)]
-        await asyncio.wait_for(send_all(alpha, Kind.REQUEST, slow, packets), WAIT_S)
+        await asyncio.wait_for(send_all(alpha, Kind.REQUEST, slow, packets), DEADLINE_S)
         came = await slow.until_count(Kind.REQUEST, len(packets))
         assert came == packets or not alpha.transporter.keeps_order
         assert Counter(came) == Counter(packets)
@@ -270,7 +270,7 @@ class TransporterBehaviour:
     async def test_drain_returns(self, nodes: Nodes) -> None:
         alpha, beta = await nodes.join_all(["alpha", "beta"])
         packets = [data + bytes(256 * KIB) for data in numbered(40)]
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await alpha.transporter.drain()
             for data in packets:
                 alpha.send(Kind.RESPONSE, beta, data)

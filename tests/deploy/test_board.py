@@ -14,9 +14,9 @@ from postroad.admin.metrics import Metrics
 from postroad.admin.pipeline_metrics import add_job
 from postroad.node import Node
 from postroad.pipeline import Progress
-from tests.integration.admin.admin_nodes import config_of, make_app
-from tests.raw_peers import eventually
-from tests.source_tree import ROOT
+from tests.support.admin.nodes import config_of, make_app
+from tests.support.deadlines import eventually
+from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from postroad import __version__
 from postroad.node.reading import load_config
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "postroad"

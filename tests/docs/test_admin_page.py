@@ -15,7 +15,7 @@ import pytest
 from postroad.admin.cards import read_token
 from postroad.admin.http.openapi import make_document
 from tests.docs.pages import ROOT, printed, programs
-from tests.integration.admin.admin_nodes import Served, connect, hang_up, served
+from tests.support.admin.nodes import Served, connect, hang_up, served
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.pages import ROOT, files_of
-from tests.servers.process import free_port
+from tests.support.servers.process import free_port
 
 STORY = """\
 alpha joined

@@ -17,7 +17,7 @@ from postroad.flows import Flows
 from postroad.flows.commit import FlowCommit
 from postroad.flows.life import Status
 from tests.docs.pages import ROOT, files_of, programs
-from tests.integration.durable.mail_pairs import running_pair
+from tests.support.durable.mail_pairs import running_pair
 
 TEXT = (ROOT / "docs" / "flows.md").read_text(encoding="utf-8")
 JOURNEY = "## The journey of a message"

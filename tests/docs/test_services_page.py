@@ -12,9 +12,9 @@ from typing import IO
 import pytest
 
 from tests.docs.pages import ROOT, files_of
-from tests.interop.services.javascript import find_program, installed_packages
-from tests.servers.nats import shared_nats
-from tests.servers.process import free_port
+from tests.support.servers.nats import shared_nats
+from tests.support.servers.process import free_port
+from tests.support.services.javascript import find_program, installed_packages
 
 PAGE = "services.md"
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")

@@ -14,28 +14,20 @@ import pytest
 
 from postroad import Limits, MessagingService
 from postroad.wire import encode_preamble
-from tests.raw_dialects import DIALECTS, Dialect, Version3
-from tests.raw_peers import (
-    CLUSTER,
-    LONG_S,
-    WAIT_S,
-    RawPeer,
-    echo_on,
-    eventually,
-    holds_for,
-    raw_client,
-)
-from tests.wire_pairs import version3_frame
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.raw_peers import CLUSTER, LONG_S, RawPeer, echo_on, holds_for, raw_client
+from tests.support.wire.pairs import version3_frame
+from tests.support.wire.raw_dialects import DIALECTS, Dialect, Version3
 
 pytestmark = pytest.mark.integration
 
 LIMITS = Limits(
     frame_bytes_max=1 << 20,
     write_buffer_bytes_max=64 * 1024,
-    handshake_timeout_s=WAIT_S,
+    handshake_timeout_s=DEADLINE_S,
     frame_timeout_s=1.0,
     heartbeat_interval_s=0.5,
-    heartbeat_timeout_s=WAIT_S,
+    heartbeat_timeout_s=DEADLINE_S,
     stop_grace_s=0.5,
 )
 IMPATIENT = msgspec.structs.replace(LIMITS, handshake_timeout_s=1.0)
@@ -418,7 +410,7 @@ async def test_handshake_a_byte_at_a_time_is_too_slow(
             peer.send(bytes([byte]))
             if ended in (await asyncio.wait([ended], timeout=0.24))[0]:
                 break
-        await asyncio.wait_for(ended, WAIT_S)
+        await asyncio.wait_for(ended, DEADLINE_S)
         await scene.expect_refused("PeerSilent")
 
 

@@ -19,30 +19,29 @@ from postroad.core.errors import (
     RemoteHandlerFailure,
     RequestTimeout,
 )
-from tests.raw_dialects import DIALECTS, Dialect, Version3, Zeebe, serve_echo
-from tests.raw_peers import (
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.raw_peers import (
     CLUSTER,
     LONG_S,
-    WAIT_S,
     RawPeer,
     RawServer,
     Script,
     echo_on,
-    eventually,
     failure_of,
     for_ever,
     raw_server,
 )
-from tests.wire_pairs import version3_frame
+from tests.support.wire.pairs import version3_frame
+from tests.support.wire.raw_dialects import DIALECTS, Dialect, Version3, Zeebe, serve_echo
 
 pytestmark = pytest.mark.integration
 
 LIMITS = Limits(
     frame_bytes_max=1 << 20,
     write_buffer_bytes_max=64 * 1024,
-    connect_timeout_s=WAIT_S,
-    handshake_timeout_s=WAIT_S,
-    frame_timeout_s=WAIT_S,
+    connect_timeout_s=DEADLINE_S,
+    handshake_timeout_s=DEADLINE_S,
+    frame_timeout_s=DEADLINE_S,
     # Heartbeats are a matter of their own; here they would only be in the way.
     heartbeat_interval_s=0,
     heartbeat_timeout_s=0,
@@ -437,7 +436,7 @@ async def test_server_that_reads_nothing(
     async with scene_of(dialect, caplog, script) as scene:
         payload = bytes(200_000)
         asked = [scene.ask(payload, timeout=0.6) for _ in range(200)]
-        ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), WAIT_S)
+        ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), DEADLINE_S)
         assert all(isinstance(end, RequestTimeout | ConnectionClosed) for end in ends), ends
         outcomes = [end.outcome for end in ends if isinstance(end, MessagingError)]
         # What the sockets and the buffer take is sent, the rest waits outside.

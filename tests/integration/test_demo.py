@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 DEADLINE_S = 180.0
 # Spark takes long to start, also on a machine with nothing else to do.

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-from tests.source_tree import ROOT
+from tests.support.deadlines import DEADLINE_S
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-
-DEADLINE_S = 60.0
 
 
 def test_echo_example() -> None:

@@ -14,19 +14,19 @@ import pytest
 
 from postroad import Limits, MessagingService, Outcome, Protocol
 from postroad.core.errors import ConnectionClosed
-from tests.raw_dialects import RawReply, RawRequest, Zeebe
-from tests.raw_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import (
     CLUSTER,
     LONG_S,
     RawPeer,
     echo_on,
-    eventually,
     failure_of,
     for_ever,
     holds_for,
     raw_client,
     raw_server,
 )
+from tests.support.wire.raw_dialects import RawReply, RawRequest, Zeebe
 
 pytestmark = pytest.mark.integration
 

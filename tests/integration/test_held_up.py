@@ -9,18 +9,18 @@ import msgspec
 import pytest
 
 from postroad import Limits, MessagingService
-from tests.raw_dialects import Version3
-from tests.raw_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import (
     CLUSTER,
     LONG_S,
     RawPeer,
     both_loops,
     echo_on,
-    eventually,
     raw_client,
     raw_server,
 )
-from tests.tunnel_ends import running_tunnels
+from tests.support.wire.raw_dialects import Version3
+from tests.support.wire.tunnel_ends import running_tunnels
 
 pytestmark = pytest.mark.integration
 

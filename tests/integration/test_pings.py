@@ -13,20 +13,20 @@ import pytest
 
 from postroad import Limits, MessagingService, Outcome
 from postroad.core.errors import ConnectionClosed
-from tests.raw_dialects import Dialect, Version3
-from tests.raw_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import (
     CLUSTER,
     LONG_S,
     RawPeer,
     echo_on,
-    eventually,
     failure_of,
     for_ever,
     holds_for,
     raw_client,
     raw_server,
 )
-from tests.wire_pairs import version3_frame
+from tests.support.wire.pairs import version3_frame
+from tests.support.wire.raw_dialects import Dialect, Version3
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from postroad import Limits, MessagingService
-from tests.raw_peers import CLUSTER, echo_on, eventually
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import CLUSTER, echo_on
 
 pytestmark = pytest.mark.integration
 

@@ -22,15 +22,10 @@ from postroad.core.errors import (
     TlsFailed,
     WrongPeer,
 )
-from tests.raw_dialects import Dialect, Version3, Zeebe
-from tests.raw_peers import (
-    CLUSTER,
-    both_loops,
-    eventually,
-    failure_of,
-    raw_client,
-)
-from tests.tls_nodes import Authority, node
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import CLUSTER, both_loops, failure_of, raw_client
+from tests.support.net.tls import Authority, node
+from tests.support.wire.raw_dialects import Dialect, Version3, Zeebe
 
 pytestmark = pytest.mark.integration
 

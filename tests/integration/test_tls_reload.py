@@ -10,8 +10,8 @@ import pytest
 
 from postroad import Limits, MessagingService, Outcome
 from postroad.core.errors import ConfigError, TlsFailed, UsageError
-from tests.raw_peers import both_loops, failure_of, raw_client
-from tests.tls_nodes import Authority, node
+from tests.support.net.raw_peers import both_loops, failure_of, raw_client
+from tests.support.net.tls import Authority, node
 
 pytestmark = pytest.mark.integration
 

@@ -7,9 +7,10 @@ import pytest
 
 from postroad.core.errors import ConnectionClosed, MessagingError
 from postroad.wire import Hello
-from tests.raw_peers import both_loops, eventually
-from tests.tls_nodes import Authority, node
-from tests.tunnel_ends import Recorders
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import both_loops
+from tests.support.net.tls import Authority, node
+from tests.support.wire.tunnel_ends import Recorders
 
 
 @pytest.fixture(scope="module")

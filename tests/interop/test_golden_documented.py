@@ -13,7 +13,7 @@ import pytest
 from postroad.core.address import Address
 from postroad.core.errors import HandshakeRefused, MalformedFrame
 from postroad.wire import DOCUMENTED, Opened, Phase, Reply, Request, Role, Status
-from tests.wire_pairs import FEEDINGS, Side, make_config, server_config
+from tests.support.wire.pairs import FEEDINGS, Side, make_config, server_config
 
 PREAMBLE = struct.pack(">i", -345052022)
 

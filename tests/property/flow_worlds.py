@@ -40,7 +40,7 @@ from tests.property.flow_programs import (
     obey,
     walk,
 )
-from tests.unit.flows.driven import CONFIRM, ORIGIN, START_MS, Driven, Stored
+from tests.support.flows.driven import CONFIRM, ORIGIN, START_MS, Driven, Stored
 
 EVENTS_MAX = 25
 # Nobody kills it before so many events.

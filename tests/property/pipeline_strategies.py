@@ -20,8 +20,8 @@ from postroad.pipeline import (
 )
 from postroad.pipeline.media.medium import Chunk, encode_segment
 from postroad.pipeline.windows.aggregations import BUILT_IN
-from tests.unit.pipeline.fused.both_ways import Comparable, Failed, Kept, Slices, refuse_nothing
-from tests.unit.pipeline.fused.odd_functions import (
+from tests.support.pipeline.both_ways import Comparable, Failed, Kept, Slices, refuse_nothing
+from tests.support.pipeline.odd_functions import (
     FUNCTIONS,
     HANDLED,
     PREDICATES,

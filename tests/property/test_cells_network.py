@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.cells import CellAddress, NoRoute, Role, Route, RouteType
-from tests.unit.cells.networks import Journey, Network
+from tests.support.cells.networks import Journey, Network
 
 TOPICS = ("T", "U")
 QUEUES = ("Q", "R")

@@ -15,7 +15,7 @@ from postroad.durable.letters import NEVER_MS, decode_page, encode_page
 from postroad.durable.outflow import Course, Outflow
 from postroad.durable.shelf import Entry, Shelf
 from postroad.durable.store.rows import AsideLetter, OutPage
-from tests.durable_nodes import (
+from tests.support.durable.nodes import (
     NOW_MS,
     Correspondent,
     make_aside,

@@ -33,7 +33,7 @@ from postroad.cluster.membership.packets import (
 from postroad.cluster.membership.rumours import Rumours
 from postroad.core import Address
 from postroad.core.errors import MalformedPayload
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     NEWS_MAX,
     START,

@@ -10,8 +10,8 @@ from postroad.pipeline import Job
 from postroad.pipeline.fused import reading
 from postroad.pipeline.validation import find_problems
 from tests.property.pipeline_strategies import WRITING, Writing, alike, deliveries, jobs
-from tests.unit.pipeline.fused.both_ways import RawInput, make_program, run_fused, run_one_by_one
-from tests.unit.pipeline.fused.odd_functions import TABLE, decode_oddly
+from tests.support.pipeline.both_ways import RawInput, make_program, run_fused, run_one_by_one
+from tests.support.pipeline.odd_functions import TABLE, decode_oddly
 
 
 # To find the smallest job that goes wrong takes longer than to find one.

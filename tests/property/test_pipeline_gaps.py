@@ -16,7 +16,7 @@ from postroad.durable import MemoryDisk
 from postroad.pipeline import RetryPolicy
 from postroad.pipeline.desk import Settled
 from postroad.pipeline.records import Delivery, State
-from tests.unit.pipeline.desk_jobs import OpenDesk, count_to, input_task, job_of, open_desk
+from tests.support.pipeline.desk_jobs import OpenDesk, count_to, input_task, job_of, open_desk
 
 SEGMENTS = 40
 PATIENT = RetryPolicy(attempts=1_000, first_s=0.0, max_s=0.0)

@@ -13,7 +13,7 @@ from postroad.pipeline.graph import Graph
 from postroad.pipeline.job import TaskKind
 from postroad.pipeline.reading import job_from_data, job_from_json, job_to_data, job_to_json
 from postroad.pipeline.validation import find_problems
-from tests.pipeline_jobs import complaints
+from tests.support.pipeline.jobs import complaints
 
 Data = dict[str, Any]
 

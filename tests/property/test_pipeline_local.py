@@ -26,9 +26,8 @@ from postroad.pipeline import (
 from postroad.pipeline.functions import Function
 from postroad.pipeline.media.medium import encode_segment
 from postroad.pipeline.pen import Pen
-from tests.unit.pipeline.desk_jobs import AT_ONCE, JOB, Appended
-
-WAIT_S = 60.0
+from tests.support.deadlines import DEADLINE_S
+from tests.support.pipeline.desk_jobs import AT_ONCE, JOB, Appended
 
 # Functions of a segment and of how often its root was delivered, so that both the job and the
 # evaluation below know what they do.
@@ -305,7 +304,7 @@ async def carry_out(job: Job, segments: list[Segment], slice_segments: int) -> D
 
     disk, outputs = MemoryDisk(), {"out0": Appended(), "out1": Appended()}
     inputs = {"in": SeqInput(segments, slice_segments)}
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         await LocalRunner(job, inputs, outputs, MemoryStore(disk), find=find).run()
     written = Counter(
         (name, repr(sorted(segment.items())))

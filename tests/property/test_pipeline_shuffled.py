@@ -22,7 +22,7 @@ from postroad.pipeline.records import KeptRoot
 from postroad.pipeline.tree import grow
 from postroad.pipeline.validation import find_problems
 from tests.property.pipeline_strategies import WRITING, Writing, alike, deliveries, jobs
-from tests.unit.pipeline.fused.both_ways import (
+from tests.support.pipeline.both_ways import (
     Comparable,
     Failed,
     Kept,
@@ -30,8 +30,8 @@ from tests.unit.pipeline.fused.both_ways import (
     make_program,
     run_delivered,
 )
-from tests.unit.pipeline.fused.odd_functions import TABLE, decode_oddly
-from tests.unit.pipeline.fused.without_spark import (
+from tests.support.pipeline.odd_functions import TABLE, decode_oddly
+from tests.support.pipeline.without_spark import (
     Again,
     Given,
     OnWay,

@@ -22,9 +22,9 @@ from postroad.pipeline.fused.gathered import GatheredPart
 from postroad.pipeline.fused.rows import Kind, Row
 from postroad.pipeline.media.medium import Chunk, encode_segment
 from postroad.pipeline.program import Program
-from tests.unit.pipeline.fused.both_ways import Comparable, Kept, RawInput, Slices
-from tests.unit.pipeline.fused.small_jobs import grouped_program_of
-from tests.unit.pipeline.fused.without_spark import Given, Shuffling, run_shuffled
+from tests.support.pipeline.both_ways import Comparable, Kept, RawInput, Slices
+from tests.support.pipeline.small_jobs import grouped_program_of
+from tests.support.pipeline.without_spark import Given, Shuffling, run_shuffled
 
 ROOT = 4711
 

@@ -10,7 +10,14 @@ from postroad.durable import MemoryDisk
 from postroad.pipeline import publishing
 from postroad.pipeline.desk import Outcome, Settled
 from postroad.pipeline.media import Staged
-from tests.unit.pipeline.desk_jobs import Appended, count_to, input_task, job_of, numbers, open_desk
+from tests.support.pipeline.desk_jobs import (
+    Appended,
+    count_to,
+    input_task,
+    job_of,
+    numbers,
+    open_desk,
+)
 
 
 class DownAtFirst(Appended):

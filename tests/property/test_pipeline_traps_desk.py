@@ -18,7 +18,7 @@ from postroad.pipeline.desk import Outcome, Settled
 from postroad.pipeline.media import Staged
 from postroad.pipeline.media.medium import Place, encode_segment
 from postroad.pipeline.records import Attempt, Delivery, FailedRoot
-from tests.unit.pipeline.desk_jobs import (
+from tests.support.pipeline.desk_jobs import (
     Appended,
     Clock,
     OpenDesk,

@@ -16,7 +16,7 @@ from postroad.pipeline.records import Delivery
 from postroad.pipeline.spark.client import DeskClient, desk_client
 from postroad.pipeline.spark.host import DeskHost
 from postroad.pipeline.spark.questions import Parts
-from tests.unit.pipeline.desk_jobs import (
+from tests.support.pipeline.desk_jobs import (
     OpenDesk,
     count_to,
     input_task,

@@ -27,8 +27,8 @@ from postroad.pipeline.pen import Pen
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import State
 from postroad.pipeline.windows import WindowState
+from tests.support.deadlines import DEADLINE_S
 
-WAIT_S = 60.0
 QUICK = {"attempts": 3, "first_s": 0.0, "max_s": 0.0}
 
 
@@ -80,7 +80,7 @@ class Ran:
         source, store = SeqInput(segments, slice_segments=3), MemoryStore(self._disk)
         outputs = {"out": self.output}
         self.runner = LocalRunner(self._job, {"in": source}, outputs, store, find=self._find)
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await self.runner.run()
         return self.runner.desk.counts
 

@@ -15,7 +15,7 @@ from postroad.pipeline.windows import Delta, DeltaMaker, Extent, WindowPlan, Win
 from postroad.pipeline.windows.aggregations import BUILT_IN, Aggregation
 from postroad.pipeline.windows.assignment import assignment_of
 from postroad.pipeline.windows.panes import Pane, decode_row
-from tests.window_model import Emission, Model, is_punctuation
+from tests.support.pipeline.window_model import Emission, Model, is_punctuation
 
 TASK = "gathering"
 

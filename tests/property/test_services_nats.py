@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from postroad.core.errors import MalformedPayload
 from postroad.services.transporters.nats_protocol import NatsParser
-from tests.nats_talk import Heard, heard_of, message
+from tests.support.services.nats_talk import Heard, heard_of, message
 
 SIDS = st.integers(1, 10**6).map(lambda number: str(number).encode())
 # Each with what is told of it.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from postroad.services.stream_sources import Objects
 from postroad.services.transporters import MemoryHub
-from tests.stream_nodes import chunks_of, joined, pair_of, values
+from tests.support.services.stream_nodes import chunks_of, joined, pair_of, values
 
 _STREAMED = (".REQ.", ".RES.", ".STREAM.")
 _HELD_MAX = 20

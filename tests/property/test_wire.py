@@ -47,7 +47,7 @@ from postroad.wire.varint import (
     encode_varint32,
     encode_varint64,
 )
-from tests.wire_pairs import (
+from tests.support.wire.pairs import (
     Pair,
     Side,
     cut_at,

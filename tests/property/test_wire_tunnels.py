@@ -5,8 +5,14 @@ from hypothesis import strategies as st
 
 from postroad.core.errors import RemoteProtocolError
 from postroad.wire import Opened, Phase, Request, Role
-from tests.tunnel_ends import PREAMBLE, tunnel_client, tunnel_hello, tunnel_pair, tunnel_server
-from tests.wire_pairs import Pair, Side, cut_at, hello_frame, version3_frame
+from tests.support.wire.pairs import Pair, Side, cut_at, hello_frame, version3_frame
+from tests.support.wire.tunnel_ends import (
+    PREAMBLE,
+    tunnel_client,
+    tunnel_hello,
+    tunnel_pair,
+    tunnel_server,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 messages = st.lists(st.tuples(texts, st.binary(max_size=200)), max_size=8)

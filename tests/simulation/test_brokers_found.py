@@ -8,7 +8,7 @@ from postroad.services import Context, Service, action
 from postroad.services.packets import Request
 from postroad.services.serving import Serving
 from postroad.services.transit import Done
-from tests.service_nodes import Nodes
+from tests.support.services.nodes import Nodes
 
 
 class Diary(Service):

@@ -8,11 +8,11 @@ import re
 import pytest
 
 from postroad.core import faults
-from tests.chaos import flow_scenarios
 from tests.simulation import test_flows, test_flows_faults, test_flows_troubles
 from tests.simulation.flows.coverage import COVERAGE
 from tests.simulation.flows.plan import POINTS
-from tests.source_tree import ROOT
+from tests.support.flows import kill_scenarios as flow_scenarios
+from tests.support.source_tree import ROOT
 
 EXPECTED = {
     *(f"S{number}" for number in range(1, 12)),

@@ -1,6 +1,6 @@
 """A bank is killed or stopped at every fault point of flows and of the mail; the books agree.
 
-What must happen at each of them is in the table of `tests/chaos/flow_scenarios.py`, where processes
+What must happen at each of them is a table in tests.support.flows.kill_scenarios, where processes
 are killed for real. Here all banks of a run are killed there, each after so many visits.
 """
 

@@ -11,7 +11,7 @@ import pytest
 from postroad.testing import CorrectnessFailure, LivenessFailure, Simulation, Timeline
 from tests.simulation.__main__ import main
 from tests.simulation.scenarios import SCENARIOS, run_seed
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 PRINT_LOG_DIGEST = """
 import hashlib, sys

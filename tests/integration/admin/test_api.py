@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from postroad.admin.operations import OPERATIONS
-from tests.integration.admin.admin_nodes import READ_TOKEN, Served, served
+from tests.support.admin.nodes import READ_TOKEN, Served, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 

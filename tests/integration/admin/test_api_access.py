@@ -13,14 +13,7 @@ from postroad.admin import NodeCertificate
 from postroad.admin.client import Client, Tls, find_nodes
 from postroad.admin.errors import Forbidden
 from postroad.core.errors import ConfigError, ConnectionClosed, TlsFailed
-from tests.integration.admin.admin_nodes import (
-    READ_TOKEN,
-    TOKEN,
-    Served,
-    connect,
-    hang_up,
-    served,
-)
+from tests.support.admin.nodes import READ_TOKEN, TOKEN, Served, connect, hang_up, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 

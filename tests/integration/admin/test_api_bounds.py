@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.admin.admin_nodes import TOKEN, Served, connect, hang_up, served
+from tests.support.admin.nodes import TOKEN, Served, connect, hang_up, served
 
 pytestmark = pytest.mark.integration
 

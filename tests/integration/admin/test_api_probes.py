@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.admin.admin_nodes import Served, pack, served
+from tests.support.admin.nodes import Served, pack, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 

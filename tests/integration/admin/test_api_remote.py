@@ -14,8 +14,8 @@ from postroad.admin.remote import SUBJECT, RemoteOffice
 from postroad.admin.serving import AdminServer
 from postroad.core.errors import NoSuchMember, RemoteProtocolFailure, UsageError
 from postroad.node import App, Node
-from tests.integration.admin.admin_nodes import READ_TOKEN, Served, config_of, served
-from tests.raw_peers import eventually
+from tests.support.admin.nodes import READ_TOKEN, Served, config_of, served
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 

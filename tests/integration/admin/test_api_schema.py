@@ -13,7 +13,7 @@ from schemathesis import Case
 from schemathesis.checks import CHECKS
 
 from postroad.admin.http.openapi import make_document
-from tests.integration.admin.admin_nodes import TOKEN, served
+from tests.support.admin.nodes import TOKEN, served
 
 pytestmark = pytest.mark.integration
 

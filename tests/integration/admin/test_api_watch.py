@@ -13,8 +13,8 @@ import pytest_asyncio
 from postroad.admin.client import Client
 from postroad.admin.errors import Forbidden, NotFound
 from postroad.core.errors import ConnectionClosed
-from tests.integration.admin.admin_nodes import TOKEN, Served, connect, hang_up, served
-from tests.raw_peers import eventually
+from tests.support.admin.nodes import TOKEN, Served, connect, hang_up, served
+from tests.support.deadlines import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 

@@ -21,7 +21,7 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.node import App, Node
-from tests.integration.admin.admin_nodes import TOKEN, Served, config_of, served
+from tests.support.admin.nodes import TOKEN, Served, config_of, served
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from postroad.admin.serving import AdminServer
 from postroad.core import Address
 from postroad.core.errors import ConfigError, MissingExtra, UsageError
 from postroad.node import Node
-from tests.integration.admin.admin_nodes import TOKEN, Served, config_of, connect, hang_up, served
+from tests.support.admin.nodes import TOKEN, Served, config_of, connect, hang_up, served
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from postroad.cells import CellDomain, Role, StaticLocations
 from postroad.core import Address
 from postroad.net import MessagingService
-from tests.cell_nodes import CLUSTER, LIMITS, QUICK
-from tests.source_tree import ROOT
+from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK
+from tests.support.source_tree import ROOT
 
 
 @asynccontextmanager

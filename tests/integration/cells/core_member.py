@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from postroad.cells import Domain, Role
 from postroad.cells.locations import CoreLocation, MembershipLocations
 from postroad.core import Address
-from tests.cluster_nodes import running_node
-from tests.source_tree import ROOT
+from tests.support.cluster.nodes import running_node
+from tests.support.source_tree import ROOT
 
 
 @asynccontextmanager

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from postroad.cells import Domain, Role
 from postroad.cells.locations import CoreLocation, ZooKeeperLocations
 from postroad.core import Address
-from tests.servers.zookeeper import SESSION_TIMEOUT_S
-from tests.source_tree import ROOT
+from tests.support.servers.zookeeper import SESSION_TIMEOUT_S
+from tests.support.source_tree import ROOT
 
 
 @asynccontextmanager

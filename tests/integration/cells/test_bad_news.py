@@ -16,7 +16,8 @@ from postroad.cells import (
     encode_update,
 )
 from postroad.cells.links import ROUTES
-from tests.cell_nodes import Domains, Inbox, beside_others, forged_domain, until
+from tests.support.cells.nodes import Domains, Inbox, beside_others, forged_domain
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -27,10 +28,10 @@ async def test_news_of_another_incarnation_are_dropped() -> None:
         for number, incarnation in enumerate((own - 1, own + 1, 0, 2**62)):
             forged.tell(Snapshot(incarnation, number + 1, Offer.of(["forged"])))
             forged.tell(Leaving(incarnation))
-        await until(lambda: domains["C1"].statistics().malformed == 8)
+        await eventually(lambda: domains["C1"].statistics().malformed == 8)
         assert not domains["C1"].table.queues("forged")
         forged.tell(Snapshot(own, 1, Offer.of(["real"])))
-        await until(lambda: domains["C1"].table.queues("real"))
+        await eventually(lambda: domains["C1"].table.queues("real"))
 
 
 async def test_old_news_change_nothing() -> None:
@@ -39,7 +40,7 @@ async def test_old_news_change_nothing() -> None:
         forged.tell(Snapshot(own, 5, Offer.of(["new"])))
         forged.tell(Snapshot(own, 4, Offer.of(["old"])))
         forged.tell(Check())
-        await until(lambda: sum(isinstance(it, Have) for it in forged.updates) == 3)
+        await eventually(lambda: sum(isinstance(it, Have) for it in forged.updates) == 3)
         haves = [it for it in forged.updates if isinstance(it, Have)]
         assert [it.number for it in haves] == [5, 5, 5]
         assert domains["C1"].table.queues("new") and not domains["C1"].table.queues("old")
@@ -56,8 +57,8 @@ async def test_acknowledgements_of_what_was_never_sent_do_not_stop_the_sender() 
         ):
             forged.tell(have)
         domains["C1"].add_function("new", Inbox(), consume=["work"])
-        await until(lambda: any(_offers(it, "work") for it in forged.updates))
-        await until(lambda: domains["S1"].table.queues("work"))
+        await eventually(lambda: any(_offers(it, "work") for it in forged.updates))
+        await eventually(lambda: domains["S1"].table.queues("work"))
 
 
 def _offers(update: object, queue: str) -> bool:
@@ -75,7 +76,7 @@ async def test_news_that_break_the_rules_of_names_are_dropped() -> None:
         ):
             assert old in good
             forged.post(good.replace(old, new), ROUTES)
-        await until(lambda: domains["C1"].statistics().malformed == 3)
+        await eventually(lambda: domains["C1"].statistics().malformed == 3)
         assert "X" not in {it.target.domain for it in domains["C1"].table if it.cell != "*"}
 
 
@@ -84,7 +85,7 @@ async def test_a_satellite_cannot_claim_the_way_to_others() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
         forged.tell(Snapshot(own, 1, Offer.of(["work"], domains=["C1", "S1", "S2", "S9"])))
-        await until(lambda: domains["C1"].table.queues("work"))
+        await eventually(lambda: domains["C1"].table.queues("work"))
         for name in ("S1", "S2", "S9"):
             targets = {it.target for it in domains["C1"].table.domains(name)}
             assert CellAddress.of_domain("X") not in targets
@@ -96,7 +97,7 @@ async def test_a_core_cannot_take_over_domains_that_are_connected() -> None:
     async with beside_others(Role.CORE) as (domains, forged):
         own = forged.service.incarnation
         forged.tell(Snapshot(own, 1, Offer.of(["work"], domains=["C1", "S1", "S2", "S9"])))
-        await until(lambda: domains["C1"].table.domains("S9"))
+        await eventually(lambda: domains["C1"].table.domains("S9"))
         assert await domains["C1"].call("echo@S2", b"x") == b"x"
         assert not forged.envelopes
 
@@ -105,7 +106,7 @@ async def test_a_queue_that_somebody_else_offers_does_not_hide_a_cell() -> None:
     async with beside_others() as (domains, forged):
         own = forged.service.incarnation
         forged.tell(Snapshot(own, 1, Offer.of(["System", "echo"], ["System", "echo"])))
-        await until(lambda: domains["C1"].table.queues("echo"))
+        await eventually(lambda: domains["C1"].table.queues("echo"))
         for n in range(20):
             assert await domains["C1"].call("echo", b"%d" % n) == b"%d" % n
         assert not forged.envelopes
@@ -114,10 +115,12 @@ async def test_a_queue_that_somebody_else_offers_does_not_hide_a_cell() -> None:
 async def test_a_core_that_is_about_to_stop_is_left() -> None:
     async with Domains(1, 1) as domains, forged_domain(domains["S1"], "C9", role=Role.CORE) as core:
         core.tell(Snapshot(core.service.incarnation, 1, Offer()))
-        await until(lambda: len(domains["S1"].table.defaults()) == 2)
+        await eventually(lambda: len(domains["S1"].table.defaults()) == 2)
         core.tell(Leaving(core.service.incarnation))
-        await until(lambda: len(domains["S1"].table.defaults()) == 1)
-        await until(lambda: any(isinstance(it, Have) and it.knows_leaving for it in core.updates))
+        await eventually(lambda: len(domains["S1"].table.defaults()) == 1)
+        await eventually(
+            lambda: any(isinstance(it, Have) and it.knows_leaving for it in core.updates)
+        )
         # It can still be asked for what only it has.
         assert "C9" in domains["S1"].links.by_domain
 

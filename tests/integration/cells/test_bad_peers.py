@@ -22,7 +22,7 @@ from postroad.cells import (
 )
 from postroad.core.errors import ConfigError, ConnectionClosed, MalformedPayload
 from postroad.net import MessagingService
-from tests.cell_nodes import (
+from tests.support.cells.nodes import (
     CLUSTER,
     LIMITS,
     Domains,
@@ -33,8 +33,8 @@ from tests.cell_nodes import (
     forged_domain,
     link_of,
     quick,
-    until,
 )
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -63,7 +63,7 @@ async def test_garbage_is_dropped_and_counted(data: bytes, subject: str) -> None
         before = domains["C1"].statistics().malformed
         for _ in range(3):
             forged.post(data, subject)
-        await until(lambda: domains["C1"].statistics().malformed == before + 3)
+        await eventually(lambda: domains["C1"].statistics().malformed == before + 3)
 
 
 def _other_source(forged: ForgedDomain) -> CellPath:
@@ -90,7 +90,7 @@ async def test_whoever_claims_to_be_somebody_else_is_not_heard(
         inbox = Inbox()
         domains["C1"].add_function("victim", inbox)
         forged.send("victim@C1", b"forged", source=make_source(forged))
-        await until(lambda: domains["C1"].statistics().malformed == 1)
+        await eventually(lambda: domains["C1"].statistics().malformed == 1)
         assert link_of(domains["C1"], "X").statistics().malformed == 1
         assert not inbox.messages
 
@@ -98,7 +98,7 @@ async def test_whoever_claims_to_be_somebody_else_is_not_heard(
 async def test_a_malformed_message_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with beside_others() as (domains, forged):
         forged.post(b"garbage")
-        await until(lambda: domains["C1"].statistics().malformed == 1)
+        await eventually(lambda: domains["C1"].statistics().malformed == 1)
         assert "C1: dropped what X sent: " in caplog.text
 
 
@@ -168,7 +168,7 @@ async def test_a_message_that_goes_straight_on_may_be_malformed_after_its_route(
         for place in range(len(good)):
             forged.post(good[:place] + b"\xc1" + good[place + 1 :])
         forged.post(good)
-        await until(lambda: inbox.payloads.count(b"good") >= 4)
+        await eventually(lambda: inbox.payloads.count(b"good") >= 4)
         assert await domains["S1"].call("sink@S2", b"other") == b"other"
         assert "C1" in domains["S2"].links.by_domain
 
@@ -189,7 +189,7 @@ async def test_expired_message_is_answered_and_not_handled() -> None:
         assert not inbox.messages
         forged.send("busy@C1", b"working")
         late = forged.send("busy@C1", b"late", ttl_ms=1)
-        await until(lambda: len(domains["C1"]._runner("busy").mailbox) == 1)
+        await eventually(lambda: len(domains["C1"]._runner("busy").mailbox) == 1)
         await asyncio.sleep(0.005)
         gate.open()
         assert (await forged.failure_of(late)).code == MessageExpired.code
@@ -253,17 +253,17 @@ async def test_a_flood_is_refused_and_others_get_in() -> None:
         domains["C1"].add_function("slow", gate)
         async with forged_domain(domains["C1"]) as forged:
             ids = [forged.send("slow@C1", b"flood") for _ in range(1_000)]
-            await until(lambda: len(forged.envelopes) >= 1_000 - 51)
+            await eventually(lambda: len(forged.envelopes) >= 1_000 - 51)
             calls = [
                 asyncio.ensure_future(domains["S1"].call("slow@C1", b"%d" % n)) for n in range(20)
             ]
-            await until(lambda: len(domains["C1"]._runner("slow").mailbox) == 70)
+            await eventually(lambda: len(domains["C1"]._runner("slow").mailbox) == 70)
             refused = {it.answers for it in forged.envelopes}
             assert refused == set(ids[51:])
             assert (await forged.failure_of(ids[-1])).code == CellBusy.code
             gate.open()
             assert [await call for call in calls] == [b"%d" % n for n in range(20)]
-            await until(lambda: len(forged.envelopes) == 1_000)
+            await eventually(lambda: len(forged.envelopes) == 1_000)
             assert gate.finished.count(b"flood") == 51
             assert all(len(forged.answers_to(id)) == 1 for id in (ids[0], ids[50], ids[51]))
 
@@ -314,15 +314,17 @@ async def test_an_answer_to_a_call_of_others_is_not_believed() -> None:
         gate = Gate()
         domains["S2"].add_function("bank", gate)
         await domains["S1"].send("spy@X", b"of no interest")
-        await until(lambda: forged.envelopes)
+        await eventually(lambda: forged.envelopes)
         seen = int.from_bytes(forged.envelopes[0].id)
         call = asyncio.ensure_future(domains["S1"].call("bank@S2", b"balance"))
-        await until(lambda: gate.begun)
+        await eventually(lambda: gate.begun)
         late = domains["S1"].statistics().replies_late
         for step in range(1, 21):
             guess = (seen + step).to_bytes(17)[-16:]
             forged.send("System@S1", b"forged", kind=Kind.REPLY, answers=guess, wants_reply=False)
-        await until(lambda: call.done() or domains["S1"].statistics().replies_late == late + 20)
+        await eventually(
+            lambda: call.done() or domains["S1"].statistics().replies_late == late + 20
+        )
         assert not call.done()
         gate.open()
         assert await call == b"balance"

@@ -25,8 +25,9 @@ from postroad.core.errors import (
     RequestTimeout,
     UsageError,
 )
-from tests.cell_nodes import LIMITS, Domains, Gate, Inbox, link_of, quick, until
-from tests.net_peers import nothing_left
+from tests.support.cells.nodes import LIMITS, Domains, Gate, Inbox, link_of, quick
+from tests.support.deadlines import eventually
+from tests.support.net.peers import nothing_left
 
 pytestmark = pytest.mark.integration
 
@@ -77,12 +78,12 @@ async def test_reply_error_no_route_busy_and_time_out_are_told_apart() -> None:
             await caller.call("slow@S2", b"1", timeout=0.5)
         assert silent.value.outcome is Outcome.UNKNOWN
         await caller.send("slow@S2", b"2")
-        await until(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
+        await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
         with pytest.raises(CellBusy) as busy:
             await caller.call("slow@S2", b"3")
         assert (busy.value.retryable, busy.value.outcome) == (True, Outcome.KNOWN)
         gate.open()
-        await until(lambda: gate.finished == [b"1", b"2"])
+        await eventually(lambda: gate.finished == [b"1", b"2"])
 
 
 async def test_undecodable_payload_is_told_as_such() -> None:
@@ -104,7 +105,7 @@ async def test_what_waited_too_long_in_a_mailbox_is_answered_and_not_handled(
         domains["S2"].add_function("slow", gate)
         await domains["S1"].send("slow@S2", b"working")
         call = asyncio.ensure_future(domains["S1"].call("slow@S2", b"late", timeout=4.0))
-        await until(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
+        await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
         await asyncio.sleep(2.2)
         gate.open()
         with pytest.raises(MessageExpired, match="waited too long for cell slow"):
@@ -203,7 +204,9 @@ async def test_news_too_large_for_a_peer_do_not_keep_others_from_them() -> None:
     async with Domains(1, 3, limits_of=small) as domains:
         names = [f"queue-{n}-{'x' * 50}" for n in range(3_000)]
         domains["C1"].add_function("many", Inbox(), consume=names)
-        await until(lambda: all(len(domains[it].table.queues(names[0])) for it in ("S2", "S3")))
+        await eventually(
+            lambda: all(len(domains[it].table.queues(names[0])) for it in ("S2", "S3"))
+        )
         # There are other ways than to know of the queue.
         assert await domains["S1"].call(names[0], b"x", timeout=5) == b"x"
 
@@ -217,7 +220,7 @@ async def test_calls_in_flight_when_the_domain_stops() -> None:
         domains["S2"].add_function("slow", gate)
         far = asyncio.ensure_future(domains["S1"].call("slow@S2"))
         hopeful = asyncio.ensure_future(domains["S1"].call("nobody"))
-        await until(lambda: gate.begun)
+        await eventually(lambda: gate.begun)
         await domains["S1"].stop(0.2)
         for call in (far, hopeful):
             with pytest.raises(NotRunning):
@@ -234,7 +237,7 @@ async def test_the_other_domain_stops_during_a_call() -> None:
         gate = Gate()
         domains["S2"].add_function("slow", gate)
         call = asyncio.ensure_future(domains["S1"].call("slow@S2"))
-        await until(lambda: gate.begun)
+        await eventually(lambda: gate.begun)
         stop = asyncio.ensure_future(domains["S2"].stop(5.0))
         await asyncio.sleep(0.05)
         # What was begun is finished and answered, though nothing new gets there.
@@ -249,7 +252,7 @@ async def test_a_handler_that_does_not_finish_is_cancelled_and_its_caller_told()
         domains["S2"].add_function("slow", gate)
         call = asyncio.ensure_future(domains["S1"].call("slow@S2", b"1"))
         waiting = asyncio.ensure_future(domains["S1"].call("slow@S2", b"2", wait=False))
-        await until(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
+        await eventually(lambda: len(domains["S2"]._runner("slow").mailbox) == 1)
         await domains["S2"].remove("slow", 0.05)
         with pytest.raises(RemoteHandlerFailure):
             await call
@@ -264,11 +267,11 @@ async def test_cancelled_calls_leave_nothing_behind() -> None:
         domains["S2"].add_function("slow", gate, concurrency=100)
         calls = [asyncio.ensure_future(domains["S1"].call("slow@S2")) for _ in range(50)]
         calls += [asyncio.ensure_future(domains["S1"].call("nobody")) for _ in range(50)]
-        await until(lambda: len(gate.begun) == 50)
+        await eventually(lambda: len(gate.begun) == 50)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         assert len(domains["S1"]._calls) == 0
         gate.open()
-        await until(lambda: domains["S1"].statistics().replies_late == 50)
+        await eventually(lambda: domains["S1"].statistics().replies_late == 50)
         assert link_of(domains["S1"], "C1").statistics().waiting == 0

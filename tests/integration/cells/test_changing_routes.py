@@ -7,7 +7,8 @@ import pytest
 from postroad.cells import CellAddress, NoRoute, NoSuchCell, Route, RouteRefused
 from postroad.cells.snapshots import NAMES_MAX
 from postroad.core.errors import RemoteHandlerFailure
-from tests.cell_nodes import Domains, Inbox, link_of, until
+from tests.support.cells.nodes import Domains, Inbox, link_of
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +80,7 @@ async def test_a_listener_that_raises_harms_nothing(caplog: pytest.LogCaptureFix
         core.on_routes_changed(fail)
         core.on_routes_changed(lambda: told.append(len(core.table)))
         domains["S1"].add_function("worker", Inbox(), consume=["early"])
-        await until(lambda: core.table.queues("early"))
+        await eventually(lambda: core.table.queues("early"))
         assert told == [len(core.table)]
         core.add_function("worker", Inbox(), consume=["late"])
         assert await core.settle()

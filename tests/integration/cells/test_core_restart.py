@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from postroad.cells import CellDomain
-from tests.cell_nodes import Domains, Gate, Inbox, cut, until
+from tests.support.cells.nodes import Domains, Gate, Inbox, cut
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -41,7 +42,7 @@ class Traffic:
     async def more(self, count: int) -> None:
         """Wait until so many calls more have ended."""
         target = self.done + count
-        await until(lambda: self.done >= target)
+        await eventually(lambda: self.done >= target)
 
     def end(self) -> None:
         self._is_over = True
@@ -93,20 +94,20 @@ async def test_satellites_leave_a_core_before_its_tunnels_close() -> None:
         gate = Gate()
         domains["C1"].add_function("slow", gate)
         call = asyncio.ensure_future(domains["S1"].call("slow@C1"))
-        await until(lambda: gate.begun)
+        await eventually(lambda: gate.begun)
         stop = asyncio.ensure_future(domains["C1"].stop(5.0))
 
         def defaults(name: str) -> set[str]:
             return {it.target.domain for it in domains[name].table.defaults()}
 
-        await until(lambda: defaults("S1") == defaults("S2") == {"C2"})
+        await eventually(lambda: defaults("S1") == defaults("S2") == {"C2"})
         # The tunnels are still there, for what was begun.
         assert "C1" in domains["S1"].links.by_domain
         assert not stop.done()
         gate.open()
         assert await call == b""
         await stop
-        await until(lambda: "C1" not in domains["S1"].links.by_domain)
+        await eventually(lambda: "C1" not in domains["S1"].links.by_domain)
 
 
 async def test_everything_a_domain_offered_is_withdrawn_before_it_closes() -> None:
@@ -117,9 +118,9 @@ async def test_everything_a_domain_offered_is_withdrawn_before_it_closes() -> No
         await domains.settled()
         core = domains["C1"]
         await core.send("worker@S1", b"begun")
-        await until(lambda: gate.begun)
+        await eventually(lambda: gate.begun)
         stop = asyncio.ensure_future(domains["S1"].stop(5.0))
-        await until(lambda: [it.target.domain for it in core.table.queues("work")] == ["S2"])
+        await eventually(lambda: [it.target.domain for it in core.table.queues("work")] == ["S2"])
         for n in range(20):
             assert await core.call("work", b"%d" % n) == b"%d" % n
         assert not stop.done()

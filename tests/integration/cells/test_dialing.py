@@ -12,7 +12,8 @@ import pytest
 from postroad.cells import CellDomain, CellsConfig, CoreLocation, Role
 from postroad.core import Address
 from postroad.net import MessagingService
-from tests.cell_nodes import CLUSTER, LIMITS, QUICK, Domains, Inbox, cut, quick, until
+from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Inbox, cut, quick
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +49,7 @@ async def test_of_two_cores_one_dials(own: str, role: Role, dialed: set[str]) ->
     async with lonely(own, role) as domain:
         domain.dialer.update(at("A", NOWHERE) | at("Z", NOWHERE))
         assert {it for it in ("A", "Z") if domain.dialer.should_dial(it)} == dialed
-        await until(lambda: set(domain.dialer.failures) == dialed)
+        await eventually(lambda: set(domain.dialer.failures) == dialed)
 
 
 async def test_cores_are_connected_once() -> None:
@@ -62,14 +63,14 @@ async def test_cores_are_connected_once() -> None:
 async def test_a_core_nobody_tells_of_is_dialed_for_a_while_and_then_forgotten() -> None:
     async with lonely(config=quick(forget_core_s=0.3)) as domain:
         domain.dialer.update(at("C1", NOWHERE))
-        await until(lambda: "C1" in domain.dialer.failures)
+        await eventually(lambda: "C1" in domain.dialer.failures)
         domain.dialer.update({})
         assert "C1" in domain.dialer.cores
-        await until(lambda: "C1" not in domain.dialer.cores)
+        await eventually(lambda: "C1" not in domain.dialer.cores)
         assert not domain.dialer.failures
         # Who is told of again is dialed again.
         domain.dialer.update(at("C1", NOWHERE))
-        await until(lambda: "C1" in domain.dialer.failures)
+        await eventually(lambda: "C1" in domain.dialer.failures)
 
 
 async def test_a_tunnel_that_works_is_left_alone_whatever_is_told() -> None:
@@ -90,7 +91,7 @@ async def test_a_core_that_moved_is_found_at_its_new_place() -> None:
         core = domains["C1"]
         core.add_function("echo", Inbox())
         satellite.dialer.update(at("C1", NOWHERE))
-        await until(lambda: "C1" in satellite.dialer.failures)
+        await eventually(lambda: "C1" in satellite.dialer.failures)
         satellite.dialer.update(at("C1", core.service.address))
         assert await satellite.call("echo", b"x", timeout=5) == b"x"
 
@@ -98,10 +99,10 @@ async def test_a_core_that_moved_is_found_at_its_new_place() -> None:
 async def test_somebody_else_at_the_address_of_a_core_is_not_taken_for_it() -> None:
     async with Domains(1, 0) as domains, lonely() as satellite:
         satellite.dialer.update(at("C7", domains["C1"].service.address))
-        await until(lambda: "C7" in satellite.dialer.failures)
+        await eventually(lambda: "C7" in satellite.dialer.failures)
         assert "expected node 'C7'" in satellite.dialer.failures["C7"]
         assert not satellite.links.by_domain
-        await until(lambda: not domains["C1"].links.by_domain)
+        await eventually(lambda: not domains["C1"].links.by_domain)
 
 
 async def test_broken_tunnels_come_back_each_time() -> None:
@@ -127,7 +128,7 @@ async def test_failed_attempts_come_further_and_further_apart() -> None:
     config = quick(redial_first_s=0.02, redial_max_s=0.5)
     async with server, lonely(config=config) as domain:
         domain.dialer.update(at("C1", address))
-        await until(lambda: len(attempts) >= 7)
+        await eventually(lambda: len(attempts) >= 7)
     pauses = [after - before for before, after in pairwise(attempts)]
     # There is chance in each of them, so only the trend is sure.
     assert sum(pauses[:2]) < sum(pauses[-2:])

@@ -10,7 +10,8 @@ import pytest
 
 from postroad.cells import CellDomain, CellMessage, Have, NoRoute, Offer, Snapshot, decode_update
 from postroad.cells.links import MESSAGE, DomainLink
-from tests.cell_nodes import Domains, ForgedDomain, Inbox, forged_domain, link_of, until
+from tests.support.cells.nodes import Domains, ForgedDomain, Inbox, forged_domain, link_of
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +37,7 @@ class Stream:
     async def pass_by(self, count: int) -> None:
         """Wait until so many more are sent."""
         so_far = len(self.sent)
-        await until(lambda: self._task.done() or len(self.sent) >= so_far + count)
+        await eventually(lambda: self._task.done() or len(self.sent) >= so_far + count)
         assert not self._task.done()
 
     async def end(self) -> None:
@@ -47,7 +48,7 @@ class Stream:
 async def ended_without_loss(stream: Stream, handled: list[bytes]) -> None:
     """Every message is handled, and once."""
     await stream.end()
-    await until(lambda: len(handled) >= len(stream.sent))
+    await eventually(lambda: len(handled) >= len(stream.sent))
     assert sorted(handled, key=int) == stream.sent
 
 
@@ -92,10 +93,10 @@ async def test_a_cell_takes_what_comes_until_others_know_that_it_drains() -> Non
     async with Domains(1, 0) as domains, forged_domain(domains["C1"]) as forged:
         core, inbox = domains["C1"], Inbox()
         core.add_function("worker", inbox, consume=[QUEUE])
-        await until(lambda: any(told(it) == (QUEUE,) for it in forged.updates))
+        await eventually(lambda: any(told(it) == (QUEUE,) for it in forged.updates))
         await forged.acknowledge(core)
         drain = asyncio.ensure_future(core.drain("worker", 5.0))
-        await until(lambda: told(forged.updates[-1]) == ())
+        await eventually(lambda: told(forged.updates[-1]) == ())
         reply = await forged.answer_to(forged.send(QUEUE, b"not told yet"))
         assert reply.payload == b"not told yet"
         assert not drain.done()
@@ -117,7 +118,7 @@ def told(update: object) -> tuple[str, ...] | None:
 async def offer(forged: ForgedDomain, core: CellDomain, number: int, what: Offer) -> None:
     """Have a core hear of an offer, and change its routes accordingly."""
     forged.tell(Snapshot(forged.service.incarnation, number, what))
-    await until(lambda: core.spreader.learner.have("X").number == number)
+    await eventually(lambda: core.spreader.learner.have("X").number == number)
     await asyncio.sleep(0)
 
 
@@ -157,7 +158,7 @@ async def test_less_is_acknowledged_after_the_messages_that_wait() -> None:
         assert not core.table.queues(QUEUE)
         assert not link.is_written
         release(link)
-        await until(lambda: "acknowledged" in heard(forged, 2))
+        await eventually(lambda: "acknowledged" in heard(forged, 2))
         assert heard(forged, 2) == ["message"] * 3 + ["acknowledged"]
         assert [it.payload for it in forged.envelopes] == [
             b"nobody else takes it",
@@ -175,7 +176,7 @@ async def test_more_is_acknowledged_before_the_messages_that_wait() -> None:
         core.tell("cell@X", b"for it alone")
         await offer(forged, core, 2, Offer.of([QUEUE, "more"]))
         release(link)
-        await until(lambda: "message" in heard(forged, 2))
+        await eventually(lambda: "message" in heard(forged, 2))
         assert heard(forged, 2) == ["acknowledged", "message"]
 
 
@@ -191,11 +192,11 @@ async def test_what_others_take_as_well_goes_to_them() -> None:
         await domains["S1"].settle()
         assert link.statistics().waiting == 5
         await offer(forged, core, 2, Offer())
-        await until(lambda: len(inbox.messages) == 5)
+        await eventually(lambda: len(inbox.messages) == 5)
         assert inbox.payloads == [b"%d" % n for n in range(5)]
         assert link.statistics().waiting == 0
         release(link)
-        await until(lambda: heard(forged, 2))
+        await eventually(lambda: heard(forged, 2))
         assert heard(forged, 2) == ["acknowledged"]
 
 
@@ -212,12 +213,12 @@ async def test_what_has_no_other_way_waits_on_when_its_core_offers_less() -> Non
         for number in range(5):
             satellite.publish("news", b"%d" % number)
         call = asyncio.ensure_future(domains["S2"].call("echo@S1", b"x", timeout=10))
-        await until(lambda: link.statistics().waiting == 6)
+        await eventually(lambda: link.statistics().waiting == 6)
 
         core.unconsume("worker", "work")
-        await until(lambda: not satellite.table.queues("work"))
+        await eventually(lambda: not satellite.table.queues("work"))
         assert link.statistics().waiting == 6
         link.tunnel.can_send = True
         link.writable()
         assert await call == b"x"
-        await until(lambda: len(inbox.messages) == 5)
+        await eventually(lambda: len(inbox.messages) == 5)

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.cell_nodes import Domains, Gate, Inbox, forged_domain, link_of, quick, until
+from tests.support.cells.nodes import Domains, Gate, Inbox, forged_domain, link_of, quick
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -18,13 +19,13 @@ async def test_a_satellite_that_floods_a_cell_leaves_room_for_the_others() -> No
         mailbox = domains["S2"]._runner("slow").mailbox
         for _ in range(100):
             await domains["S1"].send("slow@S2", b"flood")
-        await until(lambda: domains["S2"].statistics().refused == 79)
+        await eventually(lambda: domains["S2"].statistics().refused == 79)
         assert len(mailbox) == 20
         calls = [
             asyncio.ensure_future(domains[name].call("slow@S2", name.encode()))
             for name in ("S3", "C1")
         ]
-        await until(lambda: len(mailbox) == 22)
+        await eventually(lambda: len(mailbox) == 22)
         gate.open()
         assert await asyncio.gather(*calls) == [b"S3", b"C1"]
 
@@ -39,7 +40,9 @@ async def test_replies_need_a_place_in_a_tunnel_but_no_share() -> None:
         link.tunnel.can_send = False
         payloads = [b"%d" % n for n in range(9)]
         calls = [asyncio.ensure_future(domains["S1"].call("echo@S2", it)) for it in payloads]
-        await until(lambda: link.statistics().waiting + domains["C1"].statistics().refused == 9)
+        await eventually(
+            lambda: link.statistics().waiting + domains["C1"].statistics().refused == 9
+        )
         assert domains["C1"].statistics().refused == 0
         link.tunnel.can_send = True
         link.writable()
@@ -59,9 +62,9 @@ async def test_messages_without_a_payload_do_not_wait_without_bounds() -> None:
         headers = {"a": "x" * 4_000, "b": "y" * 4_000}
         for _ in range(50):
             forged.send("echo@S1", headers=headers, wants_reply=False)
-        await until(lambda: link.statistics().waiting + link.statistics().refused == 50)
+        await eventually(lambda: link.statistics().waiting + link.statistics().refused == 50)
         told = link.statistics()
         assert 8_000 * told.waiting < told.waiting_bytes <= bytes_max
         link.tunnel.can_send = True
         link.writable()
-        await until(lambda: len(inbox.messages) == told.waiting)
+        await eventually(lambda: len(inbox.messages) == told.waiting)

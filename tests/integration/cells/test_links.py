@@ -17,17 +17,8 @@ from postroad.cells import (
     Snapshot,
 )
 from postroad.cells.links import MESSAGE
-from tests.cell_nodes import (
-    DEADLINE_S,
-    Domains,
-    Gate,
-    Inbox,
-    cut,
-    forged_domain,
-    link_of,
-    quick,
-    until,
-)
+from tests.support.cells.nodes import Domains, Gate, Inbox, cut, forged_domain, link_of, quick
+from tests.support.deadlines import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +30,7 @@ async def test_round_trips_are_measured_and_traffic_is_counted() -> None:
         before = [it.statistics() for it in links]
         for _ in range(10):
             await domains["S1"].call("echo@S2", b"x")
-        await until(lambda: all(it.statistics().round_trip_s is not None for it in links))
+        await eventually(lambda: all(it.statistics().round_trip_s is not None for it in links))
         own, core = (it.statistics() for it in links)
         assert own.sent - before[0].sent == core.received - before[1].received == 10
         assert own.received - before[0].received == core.sent - before[1].sent == 10
@@ -130,13 +121,13 @@ async def test_what_goes_straight_on_does_not_overtake_what_waits() -> None:
         link.tunnel.can_send = False
         for n in range(50):
             await domains["S1"].send("sink@S2", b"%d" % n)
-        await until(lambda: link.statistics().waiting == 50)
+        await eventually(lambda: link.statistics().waiting == 50)
         link.tunnel.can_send = True
         for n in range(50, 100):
             await domains["S1"].send("sink@S2", b"%d" % n)
-        await until(lambda: link.statistics().waiting == 100)
+        await eventually(lambda: link.statistics().waiting == 100)
         link.writable()
-        await until(lambda: len(inbox.messages) == 101)
+        await eventually(lambda: len(inbox.messages) == 101)
         assert inbox.payloads == [b"first", *(b"%d" % n for n in range(100))]
 
 
@@ -149,7 +140,7 @@ async def test_many_different_routes_are_all_followed() -> None:
             forged.send("sink@S1", b"%d" % n, source=forged.path(f"p{n}"))
             if n % 500 == 0:
                 await asyncio.sleep(0)
-        await until(lambda: sum(it.subject == MESSAGE for it in forged.requests) == count)
+        await eventually(lambda: sum(it.subject == MESSAGE for it in forged.requests) == count)
         assert all(it.kind is Kind.REPLY for it in forged.envelopes)
         assert inbox.payloads == [b"%d" % n for n in range(count)]
 
@@ -166,7 +157,7 @@ async def test_news_that_are_not_acknowledged_come_again_and_then_no_more() -> N
             told = [it for it in forged.updates if isinstance(it, Snapshot)]
             return [it for it in told if it.offer.queues == ("work",)]
 
-        await until(lambda: len(snapshots()) >= 2)
+        await eventually(lambda: len(snapshots()) >= 2)
         assert await core.settle(0.05) is False
         assert len(set(snapshots())) == 1
         await forged.acknowledge(core)
@@ -181,13 +172,13 @@ async def test_a_peer_that_forgot_everything_is_told_again() -> None:
     async with Domains(1, 1) as domains:
         core, satellite = domains["C1"], domains["S1"]
         core.add_function("worker", Inbox(), consume=["work"])
-        await until(lambda: satellite.table.queues("work"))
+        await eventually(lambda: satellite.table.queues("work"))
         peer = satellite.spreader.learner._peers["C1"]
         peer.offer, peer.have = Offer(), type(peer.have)()
         satellite.spreader.learner._touch("C1")
         satellite.spreader._pump()
         assert not satellite.table.queues("work")
-        await until(lambda: satellite.table.queues("work"))
+        await eventually(lambda: satellite.table.queues("work"))
 
 
 async def test_many_changes_within_a_turn_are_told_as_one() -> None:
@@ -197,7 +188,7 @@ async def test_many_changes_within_a_turn_are_told_as_one() -> None:
         before = len(forged.updates)
         for n in range(200):
             core.add_function(f"worker-{n}", Inbox(), consume=[f"work-{n}"])
-        await until(lambda: len(forged.updates) > before)
+        await eventually(lambda: len(forged.updates) > before)
         told = forged.updates[before]
         assert isinstance(told, Snapshot) and len(told.offer.queues) == 200
 

@@ -14,7 +14,8 @@ from postroad.cells import CellDomain, CellMessage, Role, StaticLocations
 from postroad.cells.routing_manager import RoutingManager
 from postroad.core.errors import RemoteHandlerFailure
 from postroad.net import MessagingService
-from tests.cell_nodes import LIMITS, QUICK, Domains, Inbox, until
+from tests.support.cells.nodes import LIMITS, QUICK, Domains, Inbox
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -70,7 +71,7 @@ async def test_a_domain_without_a_tunnel_to_one_core() -> None:
             MessagingService("test", "S9", "127.0.0.1:0", limits=LIMITS) as service,
             CellDomain(service, locations=some, config=QUICK) as lonely,
         ):
-            await until(lambda: "C1" in lonely.links.by_domain)
+            await eventually(lambda: "C1" in lonely.links.by_domain)
             await lonely.settle()
             assert await rows(domains["S1"], "RoutingMgr@S1", "check") == [
                 ["S9", "C2", "has", "no", "tunnel", "to", "it"]
@@ -111,7 +112,7 @@ async def test_cores_that_do_not_answer() -> None:
             MessagingService("test", "S9", "127.0.0.1:0", limits=LIMITS) as service,
             CellDomain(service, locations=StaticLocations(cores), config=QUICK) as domain,
         ):
-            await until(lambda: domain.table.defaults() and "C9" in domain.dialer.failures)
+            await eventually(lambda: domain.table.defaults() and "C9" in domain.dialer.failures)
             assert (await domain.command("RoutingMgr", "check")).splitlines() == [
                 "core C9 did not answer: no route for RoutingMgr@C9 at C1",
                 "C1 alone tells of 2 domains",
@@ -178,7 +179,7 @@ async def test_cores_that_nobody_told_of() -> None:
                 service, role=Role.CORE, zone="west", locations=StaticLocations(cores), config=QUICK
             ),
         ):
-            await until(lambda: "C9" in domains["C1"].links.by_domain)
+            await eventually(lambda: "C9" in domains["C1"].links.by_domain)
             (c9,) = await rows(domains["C1"], "lm", "ls")
             assert c9[:3] == ["C9", "west", "yes"]
             assert " ".join(c9).endswith("it - nobody told of it")

@@ -13,7 +13,9 @@ from postroad.cluster import ChangeKind, MembershipConfig, State, events
 from postroad.cluster.membership import NameLost
 from postroad.core import Address
 from postroad.core.errors import ConfigError, UsageError
-from tests.cluster_nodes import (
+from tests.integration.cells.core_member import core_member
+from tests.support.cells.locations_behaviour import Told, by_name
+from tests.support.cluster.nodes import (
     QUICK,
     Node,
     make_node,
@@ -21,9 +23,7 @@ from tests.cluster_nodes import (
     running_node,
     running_service,
 )
-from tests.contract.locations_behaviour import Told, by_name
-from tests.integration.cells.core_member import core_member
-from tests.raw_peers import eventually
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 

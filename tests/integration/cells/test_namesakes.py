@@ -10,7 +10,8 @@ import pytest
 from postroad.cells import CellDomain, Role, StaticLocations
 from postroad.core.errors import ConnectionClosed
 from postroad.net import MessagingService
-from tests.cell_nodes import CLUSTER, LIMITS, QUICK, Domains, ForgedDomain, Inbox, until
+from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, ForgedDomain, Inbox
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -35,8 +36,8 @@ async def test_the_later_one_wins_and_the_older_is_told_why() -> None:
         async with another(domains, "S1") as later:
             later.add_function("who", lambda message: b"later", consume=["work"])
             assert later.service.incarnation > older.service.incarnation
-            await until(lambda: "C1" in later.links.by_domain)
-            await until(lambda: "C1" in older.dialer.failures)
+            await eventually(lambda: "C1" in later.links.by_domain)
+            await eventually(lambda: "C1" in older.dialer.failures)
             reason = older.dialer.failures["C1"]
             assert "another process is domain S1, and began later than this one" in reason
             for name in ("who@S1", "work"):
@@ -44,11 +45,11 @@ async def test_the_later_one_wins_and_the_older_is_told_why() -> None:
             # It goes on like that, and the tunnel of the later one is left alone.
             tunnel = later.links.by_domain["C1"].tunnel
             older.dialer.failures.clear()
-            await until(lambda: older.dialer.failures)
+            await eventually(lambda: older.dialer.failures)
             assert later.links.by_domain["C1"].tunnel is tunnel
             assert await domains["S2"].call("who@S1", timeout=5) == b"later"
         # The older one keeps trying, and is the only one now.
-        await until(lambda: "C1" in older.links.by_domain)
+        await eventually(lambda: "C1" in older.links.by_domain)
         assert await domains["S2"].call("who@S1", timeout=5) == b"older"
 
 
@@ -75,7 +76,7 @@ async def test_a_second_tunnel_of_one_process_takes_the_place_of_the_first() -> 
         domains["C1"].add_function("echo", Inbox())
         first = await ForgedDomain(service).connect(domains["C1"].service.address)
         second = await ForgedDomain(service).connect(domains["C1"].service.address)
-        await until(lambda: first.lost_because is not None)
+        await eventually(lambda: first.lost_because is not None)
         assert first.lost_because is not None and "replaced" in first.lost_because
         reply = await second.answer_to(second.send("echo@C1", b"x"))
         assert reply.payload == b"x"

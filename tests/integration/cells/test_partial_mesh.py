@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from postroad.cells import CellAddress, CellBusy, NoRoute
-from tests.cell_nodes import DEADLINE_S, Domains, Gate, Inbox, cut, link_of, quick, until
+from tests.support.cells.nodes import Domains, Gate, Inbox, cut, link_of, quick
+from tests.support.deadlines import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -75,7 +76,7 @@ async def test_messages_that_nobody_waits_for_find_the_way_too() -> None:
         for n in range(COUNT):
             await domains["S2"].send(f"cell-{n}@S1", b"cell")
             await domains["S2"].send(f"work-S1-{n}", b"queue")
-        await until(lambda: sum(len(it.messages) for it in inboxes) == 2 * COUNT)
+        await eventually(lambda: sum(len(it.messages) for it in inboxes) == 2 * COUNT)
         assert all(sorted(it.payloads) == [b"cell", b"queue"] for it in inboxes)
         # About half of the names lead to C2 first.
         assert domains["S2"].statistics().resent > 0
@@ -89,7 +90,7 @@ async def test_a_tunnel_between_cores_breaks_and_there_is_a_detour() -> None:
         # Of two cores it is the later one that dials: this one no more.
         await domains["C2"].dialer.close()
         await cut(domains["C1"], "C2")
-        await until(lambda: "C1" not in domains["C2"].links.by_domain)
+        await eventually(lambda: "C1" not in domains["C2"].links.by_domain)
         await check_all_ways(domains, "S1", "S2", CELL)
 
 
@@ -155,7 +156,7 @@ async def test_when_a_tunnel_is_full_the_next_one_takes_more() -> None:
         for n in range(30):
             await sender.send("sink@S2", b"%d" % n)
         assert full.statistics().waiting == 5
-        await until(lambda: len(inbox.messages) == 26)
+        await eventually(lambda: len(inbox.messages) == 26)
         for link in sender.links.by_domain.values():
             link.tunnel.can_send = False
         with pytest.raises(CellBusy):
@@ -165,6 +166,6 @@ async def test_when_a_tunnel_is_full_the_next_one_takes_more() -> None:
         for link in sender.links.by_domain.values():
             link.tunnel.can_send = True
             link.writable()
-        await until(lambda: len(inbox.messages) == 26 + taken)
+        await eventually(lambda: len(inbox.messages) == 26 + taken)
         await asyncio.sleep(0.05)
         assert len(inbox.messages) == 26 + taken

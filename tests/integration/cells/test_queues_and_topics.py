@@ -9,7 +9,8 @@ import pytest
 
 from postroad.cells import CellMessage, NoRoute, NoSuchCell, NoSuchRoute, RouteRefused
 from postroad.core.errors import ConfigError
-from tests.cell_nodes import Domains, Gate, Inbox, names_of, until
+from tests.support.cells.nodes import Domains, Gate, Inbox, names_of
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +26,7 @@ async def test_each_message_of_a_queue_is_for_one_consumer() -> None:
         payloads = [b"%d" % n for n in range(200)]
         for n, payload in enumerate(payloads):
             await domains[f"S{n % 4 + 1}"].send("work", payload)
-        await until(lambda: sum(len(it.messages) for it in inboxes) >= 200)
+        await eventually(lambda: sum(len(it.messages) for it in inboxes) >= 200)
         await asyncio.sleep(0.02)
         everything = [it for inbox in inboxes for it in inbox.messages]
         assert Counter(it.payload for it in everything) == Counter(payloads)
@@ -44,7 +45,7 @@ async def test_each_publication_reaches_every_subscriber_once() -> None:
             domains[name].publish("news", name.encode())
         everything = sorted(name.encode() for name in domains.by_name)
         listening = [*inboxes.values(), second]
-        await until(lambda: all(len(it.messages) >= len(everything) for it in listening))
+        await eventually(lambda: all(len(it.messages) >= len(everything) for it in listening))
         await asyncio.sleep(0.02)
         for inbox in listening:
             assert sorted(inbox.payloads) == everything
@@ -87,7 +88,7 @@ async def test_messages_to_one_cell_stay_in_order() -> None:
         domains["S2"].add_function("slow", slow)
         for n in range(200):
             await domains["S1"].send("slow@S2", n)
-        await until(lambda: len(seen) == 200)
+        await eventually(lambda: len(seen) == 200)
         assert seen == list(range(200))
 
 
@@ -150,7 +151,7 @@ async def test_a_subscriber_can_stop_and_begin_again() -> None:
             await domains.settled()
             domains["S1"].publish("news", b"%d" % n)
             await domains["S1"].call("listener@S2", b"after")
-        await until(lambda: len(inbox.messages) == 6)
+        await eventually(lambda: len(inbox.messages) == 6)
         assert [it for it in inbox.payloads if it != b"after"] == [b"0", b"2"]
 
 
@@ -189,11 +190,11 @@ async def test_a_drained_cell_gets_nothing_more_and_finishes(name: str) -> None:
         draining.add_function(name, gate, consume=["work"])
         await domains.settled()
         begun = [asyncio.ensure_future(domains["S1"].call("work", b"%d" % n)) for n in range(5)]
-        await until(lambda: len(draining._runner(name).mailbox) == 4)
+        await eventually(lambda: len(draining._runner(name).mailbox) == 4)
         domains["S3"].add_function("other", inbox, consume=["work"])
         await domains.settled()
         drain = asyncio.ensure_future(draining.drain(name, 5.0))
-        await until(lambda: name in draining.exchange.hidden)
+        await eventually(lambda: name in draining.exchange.hidden)
         for domain in ("S1", "S2", "S3", "C1", "C2"):
             for _ in range(5):
                 assert await domains[domain].call("work", b"later", wait=False) == b"later"
@@ -236,9 +237,9 @@ async def test_a_removed_cell_finishes_what_it_has() -> None:
         domains["S2"].add_function("worker", gate, consume=["work"])
         await domains.settled()
         calls = [asyncio.ensure_future(domains["S1"].call("work", b"%d" % n)) for n in range(3)]
-        await until(lambda: len(domains["S2"]._runner("worker").mailbox) == 2)
+        await eventually(lambda: len(domains["S2"]._runner("worker").mailbox) == 2)
         remove = asyncio.ensure_future(domains["S2"].remove("worker", 5.0))
-        await until(lambda: not domains["C1"].table.queues("work"))
+        await eventually(lambda: not domains["C1"].table.queues("work"))
         with pytest.raises(NoRoute):
             await domains["S1"].call("worker@S2", wait=False)
         gate.open()

@@ -6,7 +6,8 @@ import pytest
 
 from postroad.cells import Cell, CellAddress, CellMessage, CellPath, NoRoute
 from postroad.core.errors import RemoteHandlerFailure
-from tests.cell_nodes import Domains, Inbox, until
+from tests.support.cells.nodes import Domains, Inbox
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -97,7 +98,7 @@ async def test_messages_that_nobody_answers_are_sent_on_too() -> None:
         await domains["S3"].add(Relay())
         domains["S2"].add_function("target", inbox)
         await domains["S1"].send("relay@S3:target@S2", b"x")
-        await until(lambda: inbox.payloads == [b"x"])
+        await eventually(lambda: inbox.payloads == [b"x"])
         assert inbox.messages[0].sender == CellAddress("System", "S1")
 
 

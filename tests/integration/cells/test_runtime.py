@@ -9,18 +9,9 @@ import pytest
 from postroad.cells import Cell, CellDomain, CellMessage, DuplicateRoute, Role, StaticLocations
 from postroad.core.errors import ConfigError, NotRunning, RemoteHandlerFailure, UsageError
 from postroad.net import MessagingService
-from tests.cell_nodes import (
-    CLUSTER,
-    DEADLINE_S,
-    LIMITS,
-    QUICK,
-    Domains,
-    Gate,
-    Inbox,
-    quick,
-    until,
-)
-from tests.net_peers import Stubborn, nothing_left
+from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Gate, Inbox, quick
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.peers import Stubborn, nothing_left
 
 pytestmark = pytest.mark.integration
 
@@ -206,7 +197,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_up_the_end() -> 
             domain = domains["S1"]
             domain.add_function("stubborn", stubborn)  # type: ignore[arg-type]
             await domain.send("stubborn")
-            await until(lambda: stubborn.begun)
+            await eventually(lambda: stubborn.begun)
             stop = asyncio.ensure_future(domain.stop(0.1))
             done, _ = await asyncio.wait({stop}, timeout=DEADLINE_S)
             # Whatever comes of it, the test itself must end.
@@ -256,11 +247,11 @@ async def test_locations_that_fail_to_stop_do_not_hold_up_the_end(
             cores = Failing({"C1": [core.service.address]})
             domain = CellDomain(service, locations=cores, config=QUICK)
             await domain.start()
-            await until(lambda: "S1" in core.links.by_domain)
+            await eventually(lambda: "S1" in core.links.by_domain)
             async with asyncio.timeout(DEADLINE_S):
                 await domain.stop()
             assert repr(domain) == "<CellDomain satellite S1 stopped>"
-            await until(lambda: not core.links.by_domain)
+            await eventually(lambda: not core.links.by_domain)
         assert "S1: what tells of cores failed to stop" in caplog.text
 
 
@@ -280,12 +271,12 @@ async def test_stop_that_is_cancelled_still_stops() -> None:
         gate = Gate()
         domain.add_function("slow", gate)
         await domain.send("slow")
-        await until(lambda: gate.begun)
+        await eventually(lambda: gate.begun)
         stop = asyncio.ensure_future(domain.stop(0.2))
         await asyncio.sleep(0)
         stop.cancel()
         await asyncio.gather(stop, return_exceptions=True)
-        await until(lambda: repr(domain) == "<CellDomain satellite S1 stopped>")
+        await eventually(lambda: repr(domain) == "<CellDomain satellite S1 stopped>")
         assert gate.cancelled == 1
 
 
@@ -306,7 +297,7 @@ async def test_a_core_that_is_not_there_yet_is_dialed_until_it_is() -> None:
     ):
         cores = StaticLocations({"C1": [core_service.address]})
         async with CellDomain(service, locations=cores, config=QUICK) as satellite:
-            await until(lambda: "C1" in satellite.dialer.failures)
+            await eventually(lambda: "C1" in satellite.dialer.failures)
             call = asyncio.ensure_future(satellite.call("echo", b"x", timeout=10))
             async with CellDomain(core_service, role=Role.CORE, config=QUICK) as core:
                 core.add_function("echo", Inbox())
@@ -326,4 +317,4 @@ async def test_every_endpoint_of_a_core_is_tried() -> None:
             CellDomain(core_service, role=Role.CORE, config=QUICK),
             CellDomain(service, locations=cores, config=QUICK) as satellite,
         ):
-            await until(lambda: "C1" in satellite.links.by_domain)
+            await eventually(lambda: "C1" in satellite.links.by_domain)

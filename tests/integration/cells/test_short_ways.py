@@ -11,7 +11,8 @@ import pytest
 from postroad.cells import CellDomain, CellMessage
 from postroad.cells.short_ways import Onward, ToCaller, ToCell
 from postroad.core.errors import MessagingError
-from tests.cell_nodes import DEADLINE_S, Domains, Gate, Inbox, cut, link_of, quick, until
+from tests.support.cells.nodes import Domains, Gate, Inbox, cut, link_of, quick
+from tests.support.deadlines import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -123,7 +124,7 @@ async def test_a_busy_cell_refuses_and_keeps_the_order() -> None:
         await domains["S2"].remove("cell")
         domains["S2"].add_function("cell", again)
         calls = [asyncio.create_task(outcome_of(domains["S1"], b"%d" % n)) for n in range(CALLS)]
-        await until(lambda: len(again.begun) == 1)
+        await eventually(lambda: len(again.begun) == 1)
         again.open()
         outcomes = await asyncio.gather(*calls)
         answered = [outcome[1] for outcome in outcomes if outcome[0] == "answer"]

@@ -12,9 +12,10 @@ from postroad.cells import CellBusy, NoRoute, Snapshot
 from postroad.cells.links import MESSAGE, ROUTES
 from postroad.core.errors import RequestTimeout
 from postroad.core.limits import KIB, MIB
-from tests.cell_nodes import LIMITS, Domains, Inbox, forged_domain, link_of, quick, until
 from tests.integration.cells.cell_child import child_domain
-from tests.net_peers import resident_bytes
+from tests.support.cells.nodes import LIMITS, Domains, Inbox, forged_domain, link_of, quick
+from tests.support.deadlines import eventually
+from tests.support.net.peers import resident_bytes
 
 pytestmark = pytest.mark.integration
 
@@ -37,8 +38,8 @@ async def test_a_frozen_process_is_noticed_and_its_routes_go() -> None:
             process.send_signal(signal.SIGSTOP)
             with pytest.raises(RequestTimeout):
                 await domains["S1"].call("echo@F1", b"x", timeout=0.2)
-            await until(lambda: "F1" not in core.links.by_domain)
-            await until(lambda: not core.table.queues("work"))
+            await eventually(lambda: "F1" not in core.links.by_domain)
+            await eventually(lambda: not core.table.queues("work"))
             assert not core.table.domains("F1")
             assert "tunnel-F1" not in core.cells
             for name in ("work", "echo@F1"):
@@ -56,7 +57,9 @@ async def test_a_killed_process_is_noticed_at_once() -> None:
         async with child_domain("F1", "C1", address) as process:
             assert await domains["S1"].call("work", b"x", timeout=10) == b"x"
             process.kill()
-            await until(lambda: not core.table.queues("work"), LIMITS.heartbeat_timeout_s / 2)
+            await eventually(
+                lambda: not core.table.queues("work"), timeout=LIMITS.heartbeat_timeout_s / 2
+            )
             assert "F1" not in core.links.by_domain
 
 
@@ -89,12 +92,12 @@ async def test_a_slow_reader_holds_little_memory_and_nobody_else() -> None:
             await core.call("sink@S1", payload, timeout=5)
         # Others have their share of the queue, and other tunnels know nothing of it.
         await domains["S3"].send("sink@S1", b"from S3")
-        await until(lambda: link.statistics().waiting == now.waiting + 1)
+        await eventually(lambda: link.statistics().waiting == now.waiting + 1)
         assert await domains["S3"].call("sink@S2", b"x", timeout=5) == b"x"
 
         received = len(inbox.messages)
         transport.resume_reading()
-        await until(lambda: b"from S3" in inbox.payloads)
+        await eventually(lambda: b"from S3" in inbox.payloads)
         assert len(inbox.messages) == received + 10_000 - refused + 1
         assert link.statistics().waiting == 0
 
@@ -116,10 +119,10 @@ async def test_news_of_routes_pass_what_waits() -> None:
             core.tell("sink@X", b"last")
         core.add_function("new", Inbox(), consume=["new"])
         # Whoever reads has heard of it.
-        await until(lambda: domains["S1"].table.queues("new"))
+        await eventually(lambda: domains["S1"].table.queues("new"))
         assert link.statistics().waiting > 300
         transport.resume_reading()
-        await until(lambda: sum(it.payload == b"last" for it in forged.envelopes) == 300)
+        await eventually(lambda: sum(it.payload == b"last" for it in forged.envelopes) == 300)
 
         subjects = [it.subject for it in forged.requests]
         news = len(subjects) - subjects[::-1].index(ROUTES) - 1
@@ -142,7 +145,7 @@ async def test_a_peer_that_never_reads_is_cut_off() -> None:
             core.tell("sink@S1", bytes(100 * KIB))
             await asyncio.sleep(0)
         call = asyncio.ensure_future(core.call("sink@S1", b"", wait=False, timeout=8))
-        await until(lambda: "S1" not in core.links.by_domain)
+        await eventually(lambda: "S1" not in core.links.by_domain)
         with pytest.raises(NoRoute):
             await call
         assert not core.table.domains("S1")

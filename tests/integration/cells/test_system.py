@@ -12,7 +12,8 @@ import pytest
 from postroad.cells import Cell, CellMessage, command
 from postroad.cells.pinboard import Pinboard
 from postroad.core.errors import ConfigError, RemoteHandlerFailure
-from tests.cell_nodes import Domains, Inbox, until
+from tests.support.cells.nodes import Domains, Inbox
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -244,7 +245,7 @@ async def test_a_killed_tunnel_is_closed_and_dialed_again(domains: Domains) -> N
     before = domains["S1"].links.by_domain["C1"]
     assert "tunnel-C1 is closed" in await say(domains, "kill tunnel-C1", "System")
     assert domains["S1"].links.by_domain.get("C1") is not before
-    await until(lambda: domains["S1"].links.by_domain.get("C1") not in (before, None))
+    await eventually(lambda: domains["S1"].links.by_domain.get("C1") not in (before, None))
     assert "cannot be drained" in await refusal(domains, "drain tunnel-C2")
 
 
@@ -252,7 +253,7 @@ async def test_a_text_is_sent(domains: Domains) -> None:
     inbox = Inbox()
     domains["S2"].add_function("box", inbox)
     assert await say(domains, "send box@S2 'two  spaces' more -- -x", "System") == "sent to box@S2"
-    await until(lambda: inbox.messages)
+    await eventually(lambda: inbox.messages)
     assert inbox.messages[0].body == "two  spaces more -x"
     assert str(inbox.messages[0].sender) == "System@S1"
 

@@ -8,8 +8,9 @@ import pytest
 
 from postroad.cells import CellDomain, StaticLocations
 from postroad.net import MessagingService
-from tests.cell_nodes import CLUSTER, LIMITS, QUICK, Domains, Inbox, until
-from tests.tls_nodes import Authority
+from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Inbox
+from tests.support.deadlines import eventually
+from tests.support.net.tls import Authority
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +25,7 @@ async def test_messages_and_routes_go_through_tls(tmp_path: Path) -> None:
         for name in ("worker@S2", "work"):
             assert await domains["S1"].call(name, b"x") == b"x"
         domains["S1"].publish("news", b"y")
-        await until(lambda: inbox.payloads == [b"x", b"x", b"y"])
+        await eventually(lambda: inbox.payloads == [b"x", b"x", b"y"])
 
 
 async def test_a_domain_without_a_certificate_gets_no_tunnel(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ async def test_a_domain_without_a_certificate_gets_no_tunnel(tmp_path: Path) -> 
     ):
         cores = StaticLocations({"C1": [domains.services["C1"].address]})
         async with CellDomain(service, locations=cores, config=QUICK) as plain:
-            await until(lambda: "C1" in plain.dialer.failures)
+            await eventually(lambda: "C1" in plain.dialer.failures)
             assert not plain.links.by_domain
         assert set(domains["C1"].links.by_domain) == {"S1"}
         domains["C1"].add_function("echo", Inbox())

@@ -12,7 +12,6 @@ import pytest
 
 from postroad.cells.locations import CoreLocation
 from postroad.core import Address
-from tests.contract.locations_behaviour import by_name
 from tests.integration.cells.registered_core import registered_core
 from tests.integration.cells.zookeeper_domains import (
     C1,
@@ -24,8 +23,10 @@ from tests.integration.cells.zookeeper_domains import (
     Trio,
     ZooKeeperDomain,
 )
-from tests.raw_peers import eventually, holds_for
-from tests.servers.zookeeper import (
+from tests.support.cells.locations_behaviour import by_name
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import holds_for
+from tests.support.servers.zookeeper import (
     SESSION_TIMEOUT_S,
     ZooKeeperServer,
     zookeeper_client,

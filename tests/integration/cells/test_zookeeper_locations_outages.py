@@ -23,8 +23,9 @@ from tests.integration.cells.zookeeper_domains import (
     Trio,
     ZooKeeperDomain,
 )
-from tests.raw_peers import eventually, holds_for
-from tests.servers.zookeeper import (
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import holds_for
+from tests.support.servers.zookeeper import (
     SESSION_TIMEOUT_S,
     ZooKeeperServer,
     zookeeper_client,

@@ -11,9 +11,9 @@ from kazoo.client import KazooClient
 from postroad.cells import Domain, Role
 from postroad.cells.locations import CoreLocation, ZooKeeperLocations
 from postroad.core import Address
-from tests.contract.locations_behaviour import Told
-from tests.raw_peers import eventually
-from tests.servers.zookeeper import SESSION_TIMEOUT_S, ZooKeeperServer
+from tests.support.cells.locations_behaviour import Told
+from tests.support.deadlines import eventually
+from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, ZooKeeperServer
 
 CLUSTER = "clearing"
 CORES = f"/postroad/{CLUSTER}/cores"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_home import move_home
-from tests.cli_nodes import RunningNode, running_node
+from tests.support.cli.home import move_home
+from tests.support.cli.nodes import RunningNode, running_node
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from postroad.cli.main import run
-from tests.cli_nodes import DEADLINE_S, RunningNode
-from tests.terminal import Terminal
+from tests.support.cli.nodes import RunningNode
+from tests.support.cli.terminal import Terminal
+from tests.support.deadlines import DEADLINE_S
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroad.cli.main import run
-from tests.integration.node.commands import APP, QUIET, Command
+from tests.support.cli.commands import APP, QUIET, Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from postroad.cli.main import run
-from tests.cli_nodes import DEADLINE_S, RunningNode, running_node
+from tests.support.cli.nodes import RunningNode, running_node
+from tests.support.deadlines import DEADLINE_S
 
 pytestmark = pytest.mark.integration
 

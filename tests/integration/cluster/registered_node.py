@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address
-from tests.contract.discovery_behaviour import OTHER
-from tests.servers.zookeeper import SESSION_TIMEOUT_S
-from tests.source_tree import ROOT
+from tests.support.cluster.discovery_behaviour import OTHER
+from tests.support.servers.zookeeper import SESSION_TIMEOUT_S
+from tests.support.source_tree import ROOT
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from postroad.cluster import (
     ZooKeeperDiscovery,
 )
 from postroad.core.errors import ConfigError, UsageError
-from tests.cluster_nodes import (
+from tests.support.cluster.nodes import (
     QUICK,
     Node,
     all_know,
@@ -31,9 +31,10 @@ from tests.cluster_nodes import (
     running_service,
     udp_ports,
 )
-from tests.net_peers import nothing_left, until
-from tests.net_scripts import blackhole, unused_address
-from tests.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_server
+from tests.support.deadlines import eventually
+from tests.support.net.peers import nothing_left
+from tests.support.net.scripts import blackhole, unused_address
+from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_server
 
 pytestmark = pytest.mark.integration
 
@@ -148,7 +149,7 @@ async def test_clusters_do_not_mix(caplog: pytest.LogCaptureFixture) -> None:
         await all_know([first, second])
         await all_know([alien, fellow])
         # Contacts that refuse are asked again; that changes nothing.
-        await until(lambda: alien.agent.statistics().streams_failed >= 3)
+        await eventually(lambda: alien.agent.statistics().streams_failed >= 3)
         assert first.names == second.names == {"a", "b"}
         assert alien.names == fellow.names == {"a", "c"}
         assert first.service.statistics().protocol_errors_by_kind.keys() == {"HandshakeRefused"}
@@ -201,7 +202,7 @@ async def test_statistics_and_repr() -> None:
         async with node.agent, running_node("b", node, config=QUICK) as other:
             await all_know([node, other])
             assert repr(node.agent) == "<Agent a member, 2 members>"
-            await until(lambda: "b" in node.agent.statistics().round_trips_s)
+            await eventually(lambda: "b" in node.agent.statistics().round_trips_s)
             statistics = node.agent.statistics()
             assert (statistics.members, statistics.suspects) == (2, 0)
             assert statistics.counters.probes > 0
@@ -385,8 +386,8 @@ async def start_in_vain(
     """A node that waits for a contact which never answers."""
     node = make_node(service, contact, config=MembershipConfig(join_timeout_s=60))
     starting = asyncio.create_task(node.agent.start())
-    await until(lambda: service.statistics().subscriptions == 1)
-    await until(lambda: node.agent.statistics().discovery.contacts == 1)
+    await eventually(lambda: service.statistics().subscriptions == 1)
+    await eventually(lambda: node.agent.statistics().discovery.contacts == 1)
     return node, starting
 
 

@@ -19,7 +19,7 @@ from postroad.cluster.membership import Record
 from postroad.cluster.membership.packets import Ack, News, Packet, Ping, SyncRequest, encode_packet
 from postroad.core.errors import MessagingError
 from postroad.wire import Datagram, encode_datagram, encode_preamble
-from tests.cluster_nodes import (
+from tests.support.cluster.nodes import (
     CLUSTER,
     QUICK,
     Node,
@@ -28,7 +28,8 @@ from tests.cluster_nodes import (
     running_service,
     spy_out,
 )
-from tests.net_peers import LOOPBACK, until
+from tests.support.deadlines import eventually
+from tests.support.net.peers import LOOPBACK
 
 pytestmark = pytest.mark.integration
 
@@ -146,7 +147,7 @@ async def test_datagrams_of_another_cluster(caplog: pytest.LogCaptureFixture) ->
         a, b, _c = nodes
         death = enemy.forge("b", state=State.DEAD, incarnation=b.agent.local.incarnation + 9)
         enemy.say(a, News(news=[death]), cluster="another")
-        await until(lambda: datagrams_refused(a) == 1)
+        await eventually(lambda: datagrams_refused(a) == 1)
         assert a.see("b").is_reachable
     assert "datagram of another cluster" in caplog.text
 
@@ -202,7 +203,7 @@ async def test_forged_death_of_the_receiver() -> None:
         a = nodes[0]
         before = a.agent.local.incarnation
         enemy.say(a, News(news=[enemy.forge("a", state=State.DEAD)]))
-        await until(lambda: a.agent.local.incarnation > before)
+        await eventually(lambda: a.agent.local.incarnation > before)
 
 
 async def test_forged_farewell() -> None:
@@ -212,8 +213,8 @@ async def test_forged_farewell() -> None:
             farewell = enemy.forge("b", state=State.LEFT, secret=secret)
             enemy.say(a, News(news=[farewell]))
             enemy.say(b, News(news=[farewell]))
-        await until(lambda: refused(a, "forged farewell") == 3)
-        await until(lambda: refused(b, "forged farewell") == 3)
+        await eventually(lambda: refused(a, "forged farewell") == 3)
+        await eventually(lambda: refused(b, "forged farewell") == 3)
 
 
 @pytest.mark.parametrize("has_port", [True, False], ids=["attacker's address", "nobody's address"])
@@ -234,7 +235,7 @@ async def test_forged_successor(has_port: bool) -> None:
             await node.eventually(lambda it: it.agent.statistics().counters.names_contested >= 1)
         # Longer than the question may take.
         enough = a.agent.statistics().counters.probes + 8
-        await until(lambda: a.agent.statistics().counters.probes >= enough)
+        await eventually(lambda: a.agent.statistics().counters.probes >= enough)
         assert b.agent.failure is None
 
 
@@ -265,7 +266,7 @@ async def test_forged_answers() -> None:
         enemy.say(a, Ping(number=1, name="a", instance=7, joins=True))
         enemy.say(a, Ping(number=1, name="b", instance=local.instance + 1))
         enemy.say(a, SyncRequest(number=1, digest=b""))
-        await until(lambda: a.agent.statistics().counters.packets_received >= before + 203)
+        await eventually(lambda: a.agent.statistics().counters.packets_received >= before + 203)
         assert a.agent.failure is None
 
 
@@ -291,7 +292,7 @@ async def test_impossible_record(changes: dict[str, object], reason: str) -> Non
     async with attacked_cluster() as (nodes, enemy):
         a = nodes[0]
         enemy.say(a, News(news=[enemy.forge("b", **changes)]))
-        await until(lambda: refused(a, reason) == 1)
+        await eventually(lambda: refused(a, reason) == 1)
 
 
 async def test_newcomers_at_the_address_of_members() -> None:
@@ -300,8 +301,8 @@ async def test_newcomers_at_the_address_of_members() -> None:
         for place, victim in enumerate((a, b)):
             ghost = enemy.forge(victim.name, name=f"ghost-{place}", instance=5)
             enemy.say(a, News(news=[ghost]))
-        await until(lambda: refused(a, "claims this node's address") >= 1)
-        await until(lambda: refused(a, "claims another member's address") >= 1)
+        await eventually(lambda: refused(a, "claims this node's address") >= 1)
+        await eventually(lambda: refused(a, "claims another member's address") >= 1)
         # They do not answer under those names, so that they are gone soon.
         await all_know(nodes)
 

@@ -8,7 +8,7 @@ import pytest
 
 from postroad.cluster import Agent, ChangeKind, Member, MemberChange, State
 from postroad.core.errors import EventsLost
-from tests.cluster_nodes import (
+from tests.support.cluster.nodes import (
     QUICK,
     Node,
     all_know,

@@ -16,7 +16,7 @@ from postroad.core.errors import (
     MessagingError,
     NoSuchMember,
 )
-from tests.cluster_nodes import (
+from tests.support.cluster.nodes import (
     Inbox,
     Node,
     all_know,
@@ -25,7 +25,8 @@ from tests.cluster_nodes import (
     running_node,
     running_service,
 )
-from tests.net_peers import SPEECHES, Gate, Speech, until
+from tests.support.deadlines import eventually
+from tests.support.net.peers import SPEECHES, Gate, Speech
 
 pytestmark = pytest.mark.integration
 
@@ -98,7 +99,7 @@ async def test_bytes_on_the_wire_are_exactly_those_of_the_encoder() -> None:
         assert await a.communication.send("b", "raw", Order("apple", 3), encoder=encode) == b""
         await a.communication.unicast("b", "raw", Order("apple", 3), encoder=encode)
         await a.communication.unicast("b", "raw", Order("apple", 3), encoder=encode, reliable=False)
-        await until(lambda: len(raw) == 3)
+        await eventually(lambda: len(raw) == 3)
         assert raw == [(order, "raw")] * 3
 
         b.communication.reply_to("bill", bill, decoder=read_order, encoder=encode)
@@ -128,7 +129,7 @@ async def test_unreliable_goes_by_datagram_and_reliable_does_not() -> None:
         b.service.subscribe("note", lambda message: streamed.append(message.payload))
         await a.communication.unicast("b", "note", b"quick", reliable=False)
         await a.communication.unicast("b", "note", b"sure")
-        await until(lambda: heard and streamed)
+        await eventually(lambda: heard and streamed)
         assert (heard, streamed) == ([b"quick"], [b"sure"])
 
 
@@ -177,9 +178,9 @@ async def test_asynchronous_consumers() -> None:
         b.communication.consume("slow", consume)
         await a.communication.unicast("b", "slow", b"1")
         await a.communication.unicast("b", "slow", b"2", reliable=False)
-        await until(lambda: gate.waiting == 2)
+        await eventually(lambda: gate.waiting == 2)
         gate.open()
-        await until(lambda: gate.finished == 2)
+        await eventually(lambda: gate.finished == 2)
 
 
 async def test_unsubscribe() -> None:
@@ -192,8 +193,8 @@ async def test_unsubscribe() -> None:
         await a.communication.unicast("b", "note", b"2", reliable=False)
         await a.communication.unicast("b", "note", b"3")
         assert b.agent.datagrams is not None
-        await until(lambda: b.agent.datagrams.statistics().unheard == 1)  # type: ignore[union-attr]
-        await until(lambda: b.service.statistics().no_handler == 1)
+        await eventually(lambda: b.agent.datagrams.statistics().unheard == 1)  # type: ignore[union-attr]
+        await eventually(lambda: b.service.statistics().no_handler == 1)
         assert len(inbox.letters) == 1
         again = Inbox(b)
         await a.communication.unicast("b", "note", b"4")
@@ -236,7 +237,7 @@ async def expect_stranger_refused(stranger: MessagingService, node: Node) -> Non
         await stranger.request(node.address, "who")
     assert refused.value.outcome is Outcome.KNOWN
     # It is asked who it is. Stopped meanwhile, asyncio's own loop would forget the connection.
-    await until(lambda: stranger.statistics().connections_accepted > 0)
+    await eventually(lambda: stranger.statistics().connections_accepted > 0)
 
 
 async def test_versions_mix_within_a_profile() -> None:

@@ -22,7 +22,7 @@ from postroad.core.errors import (
     RequestTimeout,
     WrongPeer,
 )
-from tests.cluster_nodes import (
+from tests.support.cluster.nodes import (
     CLUSTER,
     QUICK,
     Inbox,
@@ -33,7 +33,8 @@ from tests.cluster_nodes import (
     running_service,
     spy_out,
 )
-from tests.net_peers import stays, until
+from tests.support.deadlines import eventually
+from tests.support.net.peers import stays
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +79,7 @@ async def test_sender_that_is_no_member(caplog: pytest.LogCaptureFixture) -> Non
         assert (refused.value.outcome, refused.value.retryable) == (Outcome.KNOWN, True)
         assert f"sender {stranger.address} is not a known cluster member" in str(refused.value)
         await stranger.send(b.address, "note", b"2")
-        await until(lambda: b.communication.statistics().strangers == 2)
+        await eventually(lambda: b.communication.statistics().strangers == 2)
         assert (calls, inbox.letters) == ([], [])
         assert b.names == {"a", "b"}
     assert "is not a known cluster member" in caplog.text
@@ -183,7 +184,7 @@ async def test_failing_consumers_of_datagrams(caplog: pytest.LogCaptureFixture) 
     async with running_cluster("a b") as (a, b):
         b.communication.consume("later", fail_later)
         await a.communication.unicast("b", "later", b"", reliable=False)
-        await until(lambda: b.communication.statistics().failed == 1)
+        await eventually(lambda: b.communication.statistics().failed == 1)
         assert "the consumer of 'later' failed: RuntimeError('out of pears')" in caplog.text
 
 
@@ -196,10 +197,10 @@ async def test_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) 
         assert (error.outcome, error.retryable) == (Outcome.KNOWN, False)
         assert "DecodeError" in str(error)
         await a.communication.unicast("b", "order", b"\xc1", reliable=False)
-        await until(lambda: b.communication.statistics().malformed == 1)
+        await eventually(lambda: b.communication.statistics().malformed == 1)
         await a.communication.unicast("b", "order", b"\xc1")
         await a.communication.unicast("b", "order", Order("apple"), encoder=encode)
-        await until(lambda: orders == [Order("apple")])
+        await eventually(lambda: orders == [Order("apple")])
         assert "dropped a datagram to 'order'" in caplog.text
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from postroad import Address
 from postroad.cluster import ChangeKind, State
-from tests.cluster_nodes import QUICK, all_know, both_ways, running_cluster, running_node
+from tests.support.cluster.nodes import QUICK, all_know, both_ways, running_cluster, running_node
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from postroad.cluster import Agent, MemberChange
 from postroad.cluster.discovery import DiscoveryStatistics
 from postroad.cluster.discovery.contacts import OnContacts
 from postroad.core.errors import NameTaken
-from tests.cluster_nodes import (
+from tests.support.cluster.nodes import (
     QUICK,
     Node,
     all_know,
@@ -26,7 +26,7 @@ from tests.cluster_nodes import (
     running_service,
     udp_ports,
 )
-from tests.net_peers import until
+from tests.support.deadlines import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +73,7 @@ async def expect_refused(
             await second.agent.wait_closed()
         assert service.statistics().subscriptions == 0
         assert service.address.port not in udp_ports()
-    await until(lambda: repr(holder.name) in warnings_of(caplog))
+    await eventually(lambda: repr(holder.name) in warnings_of(caplog))
     assert str(service.address) in warnings_of(caplog)
 
 
@@ -191,7 +191,7 @@ async def test_of_many_started_together_no_two_stay(datagrams: bool) -> None:
         starts = (it.agent.start() for it in nodes)
         for error in await asyncio.gather(*starts, return_exceptions=True):
             assert error is None or isinstance(error, NameTaken)
-        await until(lambda: sum(it.agent.failure is None for it in nodes) <= 1)
+        await eventually(lambda: sum(it.agent.failure is None for it in nodes) <= 1)
         for winner in (it for it in nodes if it.agent.failure is None):
             await a.until_meets(winner.agent.local)
         await asyncio.gather(*(it.agent.stop() for it in nodes))

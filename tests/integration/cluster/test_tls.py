@@ -11,7 +11,7 @@ import pytest
 from postroad import Unicast
 from postroad.cluster import Agent, ChangeKind, Member, MembershipConfig, State, Topics
 from postroad.core.errors import ConfigError, NameTaken
-from tests.cluster_nodes import (
+from tests.support.cluster.nodes import (
     CLUSTER,
     QUICK,
     USUAL,
@@ -22,8 +22,8 @@ from tests.cluster_nodes import (
     running_service,
     udp_ports,
 )
-from tests.net_peers import until
-from tests.tls_nodes import Authority
+from tests.support.deadlines import eventually
+from tests.support.net.tls import Authority
 
 pytestmark = pytest.mark.integration
 
@@ -65,7 +65,9 @@ async def test_whole_life(authority: Authority) -> None:
         for node in (b, c):
             await node.until(lambda it: it.see("a").properties, "a changed")
         # Long enough for probes to have gone both ways.
-        await until(lambda: all(it.agent.statistics().counters.probes >= 4 for it in (a, b, c)))
+        await eventually(
+            lambda: all(it.agent.statistics().counters.probes >= 4 for it in (a, b, c))
+        )
         assert not a.told(ChangeKind.REMOVED)
         await c.crash()
         for node in (a, b):
@@ -85,12 +87,12 @@ async def test_messages(authority: Authority) -> None:
         b.communication.consume("note", note)
         assert await a.communication.send("b", "who", b"") == b"a"
         await a.communication.unicast("b", "note", b"1", reliable=False)
-        await until(lambda: notes == [(b"1", "a")])
+        await eventually(lambda: notes == [(b"1", "a")])
         Topics(c.communication).subscribe("news", note)
         topics = Topics(a.communication)
         await a.until(lambda _: topics.subscribers("news"), "c wants news")
         assert await topics.publish("news", b"2") == {}
-        await until(lambda: (b"2", "a") in notes)
+        await eventually(lambda: (b"2", "a") in notes)
 
 
 @pytest.mark.parametrize("asks_holder", [True, False], ids=["asks holder", "asks another"])
@@ -119,7 +121,7 @@ async def test_strangers_stay_outside(authority: Authority, tmp_path: Path) -> N
     ):
         for _ in range(20):
             await f.send(a.address, "cluster.membership", b"anything")
-        await until(lambda: a.service.statistics().tls_failures >= 2)
+        await eventually(lambda: a.service.statistics().tls_failures >= 2)
         assert d.names == {"d"}
         assert e.names == {"e"}
         await all_know([a, b, c])

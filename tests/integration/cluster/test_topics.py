@@ -9,8 +9,9 @@ import pytest
 
 from postroad.cluster import Member, Topics
 from postroad.core.errors import ConfigError, ConnectFailed, ConnectionClosed
-from tests.cluster_nodes import Node, both_ways, running_cluster, running_node
-from tests.net_peers import stays, until
+from tests.support.cluster.nodes import Node, both_ways, running_cluster, running_node
+from tests.support.deadlines import eventually
+from tests.support.net.peers import stays
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +31,7 @@ class Reader:
         self.messages.append((message, member.name))
 
     async def until(self, count: int) -> None:
-        await until(lambda: len(self.messages) == count)
+        await eventually(lambda: len(self.messages) == count)
 
 
 async def until_subscribed(node: Node, topic: str, *names: str) -> None:
@@ -135,7 +136,7 @@ async def test_unsubscribe() -> None:
         b.subscribe("prices", first)
         await until_subscribed(nodes[0], "prices", "b")
         await a.publish("prices", b"4")
-        await until(lambda: first.messages == [(b"4", "a")])
+        await eventually(lambda: first.messages == [(b"4", "a")])
 
 
 async def test_subscriber_that_crashed_is_told_to_the_publisher() -> None:

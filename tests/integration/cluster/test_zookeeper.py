@@ -17,10 +17,11 @@ from kazoo.security import make_digest_acl
 
 from postroad.cluster.discovery import ZooKeeperDiscovery
 from postroad.core import Address
-from tests.contract.discovery_behaviour import OTHER, OWN, THIRD, Told
 from tests.integration.cluster.registered_node import registered_node
-from tests.raw_peers import eventually, holds_for
-from tests.servers.zookeeper import (
+from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Told
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import holds_for
+from tests.support.servers.zookeeper import (
     SESSION_TIMEOUT_S,
     ZooKeeperServer,
     zookeeper_client,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from postroad.durable import Handler, Message, Transaction
 from postroad.durable.intake import Acceptance
-from tests.contract.held_commits import HeldCommit, held_commit
-
-from .mail_pairs import Station, eventually, until_empty, until_waiting
+from tests.support.durable.held_commits import HeldCommit, held_commit
+from tests.support.durable.mail_pairs import Station, until_empty, until_waiting
 
 
 @contextmanager
@@ -35,15 +34,6 @@ async def consume(station: Station, handler: Handler, **options: Any) -> None:
     await station.mail.post(station.name, "orders", b"ready")
     await is_ready.wait()
     await until_waiting(station.mail, "orders", 0)
-
-
-async def eventually_true(condition: Callable[[], object], what: str) -> None:
-    """Return as soon as something holds that can be seen without waiting."""
-
-    async def holds() -> object:
-        return condition()
-
-    await eventually(holds, what)
 
 
 async def until_settled(alpha: Station, beta: Station) -> None:

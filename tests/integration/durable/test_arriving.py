@@ -25,12 +25,10 @@ from postroad.durable.intake import Acceptance
 from postroad.durable.store import Store, writer
 from postroad.durable.store.turn import Turn
 from postroad.durable.store.units import Unit
-
-from .arrivals import consume, eventually_true, held_arrival, until_settled
-from .mail_pairs import (
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
-    WAIT_S,
     Recorder,
     Station,
     numbers_of,
@@ -41,6 +39,8 @@ from .mail_pairs import (
     until_empty,
     until_waiting,
 )
+
+from .arrivals import consume, held_arrival, until_settled
 
 pytestmark = pytest.mark.integration
 
@@ -125,7 +125,7 @@ async def test_what_a_handler_posts_is_posted_once_though_its_message_did_not_ar
         with held_arrival() as commit:
             await alpha.mail.post("beta", "orders", b"tea")
             await commit.begun()
-            await eventually_true(lambda: attempts, "it was handled")
+            await eventually(lambda: attempts, "it was handled")
             commit.fail(error)
             await bills.until(1)
             await until_settled(alpha, beta)
@@ -167,7 +167,7 @@ class OneCommit:
 
 async def next_turn(store: Store, turn: Turn) -> Turn:
     """End a turn when mail waits behind it; the turn after that mail, in the same commit."""
-    await eventually_true(
+    await eventually(
         lambda: isinstance(store.writer.newest, Acceptance), "mail waits for its commit"
     )
     begin = asyncio.create_task(store.begin())
@@ -179,7 +179,7 @@ async def next_turn(store: Store, turn: Turn) -> Turn:
 @pytest.fixture
 def long_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """One commit goes on for as long as there are transactions."""
-    monkeypatch.setattr(writer, "_ROUND_S", WAIT_S)
+    monkeypatch.setattr(writer, "_ROUND_S", DEADLINE_S)
 
 
 @pytest.mark.usefixtures("long_rounds")
@@ -213,7 +213,7 @@ async def test_failure_of_a_message_that_did_not_arrive_is_not_counted(tmp_path:
         with held_arrival() as commit:
             await alpha.mail.post("beta", "orders", b"tea", key="a")
             await commit.begun()
-            await eventually_true(lambda: recorder.attempts, "it has failed")
+            await eventually(lambda: recorder.attempts, "it has failed")
             commit.fail(StoreUnavailable("away"))
             await recorder.until(1)
             await until_settled(alpha, beta)
@@ -229,7 +229,7 @@ async def test_failure_of_a_message_that_is_still_arriving_is_counted(tmp_path: 
         with held_arrival() as commit:
             await post_numbers(alpha, "beta", range(3), key="a")
             await commit.begun()
-            await eventually_true(lambda: recorder.attempts, "it has failed")
+            await eventually(lambda: recorder.attempts, "it has failed")
         assert numbers_of(await recorder.until(3)) == [0, 1, 2]
         await until_settled(alpha, beta)
         assert [message.attempt for message in recorder.messages] == [2, 1, 1]
@@ -244,7 +244,7 @@ async def test_message_that_is_rejected_and_did_not_arrive_is_one_dead_letter(
         with held_arrival() as commit:
             await alpha.mail.post("beta", "orders", b"tea")
             await commit.begun()
-            await eventually_true(lambda: recorder.attempts, "it was rejected")
+            await eventually(lambda: recorder.attempts, "it was rejected")
             commit.fail(StoreUnavailable("away"))
             await until_dead(beta.mail, 1)
             await until_settled(alpha, beta)
@@ -275,7 +275,7 @@ async def test_more_arrives_in_one_commit_than_is_kept_in_memory(tmp_path: Path)
             alpha.meet(beta)
             await commit.begun()
             # The first pages are being handled, and there is no room for the others.
-            await eventually_true(lambda: len(handled) == 2, "two are being handled")
+            await eventually(lambda: len(handled) == 2, "two are being handled")
             commit.go_on()
         await until_empty(alpha.mail, "beta")
         gate.set()

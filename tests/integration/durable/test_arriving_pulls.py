@@ -9,9 +9,16 @@ import pytest
 
 from postroad.core.errors import StoreUnavailable, TransactionLost
 from postroad.durable import Pulled
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.durable.mail_pairs import (
+    Station,
+    running_pair,
+    running_station,
+    until_empty,
+    until_waiting,
+)
 
-from .arrivals import eventually_true, held_arrival, until_settled
-from .mail_pairs import WAIT_S, Station, running_pair, running_station, until_empty, until_waiting
+from .arrivals import held_arrival, until_settled
 
 pytestmark = pytest.mark.integration
 
@@ -19,12 +26,12 @@ pytestmark = pytest.mark.integration
 async def pulling(station: Station) -> asyncio.Task[list[Pulled]]:
     """Wait for a message of a queue that is known to be empty."""
     await station.mail.post(station.name, "orders", b"ready")
-    (message,) = await station.mail.pull("orders", timeout=WAIT_S)
+    (message,) = await station.mail.pull("orders", timeout=DEADLINE_S)
     await message.ack()
-    pulling = asyncio.create_task(station.mail.pull("orders", timeout=WAIT_S))
+    pulling = asyncio.create_task(station.mail.pull("orders", timeout=DEADLINE_S))
     # It begins with a commit, which is not to wait for the one that is held.
     before = station.mail.store.writer.commits
-    await eventually_true(lambda: station.mail.store.writer.commits > before, "it has begun")
+    await eventually(lambda: station.mail.store.writer.commits > before, "it has begun")
     return pulling
 
 
@@ -43,7 +50,7 @@ async def test_message_is_pulled_while_it_arrives(tmp_path: Path, is_lost: bool)
                 commit.fail(StoreUnavailable("away"))
                 with pytest.raises(TransactionLost):
                     await ack
-                (again,) = await beta.mail.pull("orders", timeout=WAIT_S)
+                (again,) = await beta.mail.pull("orders", timeout=DEADLINE_S)
                 assert (again.body, again.id, again.attempt) == (b"tea", message.id, 1)
                 await again.ack()
             else:
@@ -66,7 +73,7 @@ async def test_pulled_message_that_did_not_arrive_is_not_acknowledged_later(
             await until_empty(alpha.mail, "beta")
             with pytest.raises(TransactionLost, match="comes once more"):
                 await message.ack()
-            (again,) = await beta.mail.pull("orders", timeout=WAIT_S)
+            (again,) = await beta.mail.pull("orders", timeout=DEADLINE_S)
             await again.ack()
         await until_settled(alpha, beta)
 

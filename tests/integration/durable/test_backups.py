@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from postroad.durable import SqliteStore
-
-from .mail_pairs import (
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import (
     Recorder,
     Station,
-    eventually,
     numbers_of,
     post_numbers,
     running_pair,

@@ -12,8 +12,14 @@ import pytest
 
 from postroad.durable import Draft, SqliteStore
 from postroad.durable.store import queries as query
-
-from .mail_pairs import Recorder, Station, numbers_of, post_numbers, running_station, until_empty
+from tests.support.durable.mail_pairs import (
+    Recorder,
+    Station,
+    numbers_of,
+    post_numbers,
+    running_station,
+    until_empty,
+)
 
 pytestmark = pytest.mark.integration
 

@@ -9,15 +9,14 @@ import pytest
 
 from postroad.core.errors import StoreLocked, StoreMismatch, StoreUnavailable
 from postroad.durable import MemoryDisk, MemoryStore
-from tests.chaos.mail_processes import all_quiet, mail_nodes
-
-from .mail_pairs import (
+from tests.support.durable.mail_pairs import (
     Recorder,
     numbers_of,
     post_numbers,
     running_station,
     until_waiting,
 )
+from tests.support.durable.mail_processes import all_quiet, mail_nodes
 
 pytestmark = pytest.mark.integration
 

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import ROOT
-
-from .mail_pairs import (
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.mail_pairs import (
     CLUSTER,
-    WAIT_S,
     Recorder,
     Station,
     numbers_of,
@@ -23,6 +21,7 @@ from .mail_pairs import (
     running_station,
     until_empty,
 )
+from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -49,13 +48,13 @@ class BridgeProcess:
     async def line(self) -> str:
         """What it says first; empty if it ends instead."""
         assert self._process.stdout is not None
-        return (await asyncio.wait_for(self._process.stdout.readline(), WAIT_S)).decode()
+        return (await asyncio.wait_for(self._process.stdout.readline(), DEADLINE_S)).decode()
 
     async def ends(self) -> str:
         """What it says in the end, when it ends by itself."""
         assert self._process.stderr is not None
-        error = await asyncio.wait_for(self._process.stderr.read(), WAIT_S)
-        assert await asyncio.wait_for(self._process.wait(), WAIT_S) != 0
+        error = await asyncio.wait_for(self._process.stderr.read(), DEADLINE_S)
+        assert await asyncio.wait_for(self._process.wait(), DEADLINE_S) != 0
         return error.decode()
 
     async def kill(self) -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from postroad.core.errors import UsageError
 from postroad.durable import Message, Retry, Transaction, consumer
-
-from .mail_pairs import (
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
-    WAIT_S,
     Recorder,
     numbers_of,
     post_numbers,
@@ -34,7 +33,7 @@ async def test_handler_whose_own_task_is_cancelled_has_failed_and_others_go_on(
     async def handle(message: Message, tx: Transaction) -> None:
         if message.body == b"bad":
             # A library gives up something of its own; nobody cancelled the handler.
-            task = asyncio.create_task(asyncio.sleep(WAIT_S))
+            task = asyncio.create_task(asyncio.sleep(DEADLINE_S))
             task.cancel()
             await task
         await recorder(message, tx)
@@ -57,7 +56,7 @@ async def test_each_handler_has_its_own_time_though_one_hides_that_it_was_cancel
 
     async def handle(message: Message, tx: Transaction) -> None:
         try:
-            await asyncio.sleep(WAIT_S)
+            await asyncio.sleep(DEADLINE_S)
         except asyncio.CancelledError:
             if message.body == b"0":
                 raise ConnectionError("closed by a library") from None

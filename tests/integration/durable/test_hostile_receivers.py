@@ -21,13 +21,12 @@ from postroad.durable.exchange import (
     encode,
 )
 from postroad.durable.names import DELIVER, OFFER
-
-from .mail_pairs import (
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import (
     CLUSTER,
     LIMITS,
     Recorder,
     Station,
-    eventually,
     numbers_of,
     post_numbers,
     running_pair,

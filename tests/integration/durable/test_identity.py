@@ -10,18 +10,17 @@ from postroad import MessagingService
 from postroad.core.errors import RemoteProtocolFailure
 from postroad.durable.exchange import encode
 from postroad.durable.names import DELIVER
-from tests.durable_nodes import QUEUE, Correspondent, make_letters
-from tests.tls_nodes import Authority
-
-from .mail_pairs import (
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import (
     CLUSTER,
     LIMITS,
     Recorder,
     Station,
-    eventually,
     running_station,
     until_empty,
 )
+from tests.support.durable.nodes import QUEUE, Correspondent, make_letters
+from tests.support.net.tls import Authority
 
 pytestmark = pytest.mark.integration
 

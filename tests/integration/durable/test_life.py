@@ -9,8 +9,7 @@ import pytest
 from postroad import MessagingService
 from postroad.core.errors import PostroadError
 from postroad.durable import Mail, Message, SqliteStore, StaticDirectory, Transaction
-
-from .mail_pairs import CLUSTER, LIMITS, QUICK, Recorder, running_station
+from tests.support.durable.mail_pairs import CLUSTER, LIMITS, QUICK, Recorder, running_station
 
 pytestmark = pytest.mark.integration
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from postroad.durable import Mail, SqliteStore
-from tests.cluster_nodes import QUICK as QUICK_MEMBERS
-from tests.cluster_nodes import Node, running_node
-
-from .mail_pairs import QUICK, Recorder, eventually, until_empty
+from tests.support.cluster.nodes import QUICK as QUICK_MEMBERS
+from tests.support.cluster.nodes import Node, running_node
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import QUICK, Recorder, until_empty
 
 pytestmark = pytest.mark.integration
 

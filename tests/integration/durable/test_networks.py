@@ -8,17 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from .mail_pairs import (
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.durable.mail_pairs import (
     LIMITS,
     QUICK,
-    WAIT_S,
     Recorder,
-    eventually,
     numbers_of,
     post_numbers,
     running_station,
     until_empty,
 )
+
 from .tcp_proxy import proxy_to
 
 pytestmark = pytest.mark.integration
@@ -72,7 +72,9 @@ async def test_answers_that_are_lost_bring_no_duplicates(tmp_path: Path) -> None
 
 async def test_mail_goes_on_when_the_peer_moves_in_the_middle(tmp_path: Path) -> None:
     """B8: the old address still answers, but nothing comes back from there."""
-    patient = msgspec.structs.replace(QUICK, offer_timeout_s=WAIT_S, window_timeout_s=WAIT_S)
+    patient = msgspec.structs.replace(
+        QUICK, offer_timeout_s=DEADLINE_S, window_timeout_s=DEADLINE_S
+    )
     async with (
         running_station("beta", tmp_path) as beta,
         proxy_to(beta.address) as old,

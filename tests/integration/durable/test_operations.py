@@ -13,13 +13,11 @@ import pytest
 from postroad.core.errors import NoSuchDeadLetter, Reject, RequestTimeout, UsageError
 from postroad.durable import Message, Retry, Transaction
 from postroad.durable.posting import Clerk, Posting
-
-from .mail_pairs import (
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
-    WAIT_S,
     Recorder,
-    eventually,
     numbers_of,
     post_numbers,
     running_pair,
@@ -169,21 +167,21 @@ async def test_pull_ends_when_the_node_stops(tmp_path: Path) -> None:
         await eventually(is_pulling, "it waits for a message")
         await alpha.mail.stop()
         with pytest.raises(UsageError, match="not running"):
-            await asyncio.wait_for(pulling, WAIT_S)
+            await asyncio.wait_for(pulling, DEADLINE_S)
 
 
 @pytest.mark.parametrize("end", ["nack", "release"])
 async def test_message_that_is_given_back_ends_its_transaction(tmp_path: Path, end: str) -> None:
     async with running_station("alpha", tmp_path) as alpha:
         await alpha.mail.post("alpha", "orders", b"tea")
-        (message,) = await alpha.mail.pull("orders", timeout=WAIT_S, retry=AT_ONCE)
+        (message,) = await alpha.mail.pull("orders", timeout=DEADLINE_S, retry=AT_ONCE)
         tx = message.begin()
         with pytest.raises(sqlite3.OperationalError, match="no such table"):
             await tx.execute("INSERT INTO nowhere VALUES (1)")
         await tx.execute("CREATE TABLE somewhere (x INTEGER)")
         getattr(message, end)()
         # Sooner than the transaction would be lost for taking too long, and in the same task.
-        async with asyncio.timeout(WAIT_S / 2):
+        async with asyncio.timeout(DEADLINE_S / 2):
             await alpha.mail.post("alpha", "orders", b"cake")
         async with alpha.mail.transaction() as tx:
             tables = await tx.execute("SELECT 1 FROM sqlite_master WHERE name = 'somewhere'")
@@ -198,7 +196,9 @@ async def test_reply_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
         running_station("gamma", tmp_path, alpha) as gamma,
     ):
         await beta.mail.consume("orders", lambda message, tx: asked.set_result(message))
-        request = asyncio.create_task(alpha.mail.request("beta", "orders", b"?", timeout=WAIT_S))
+        request = asyncio.create_task(
+            alpha.mail.request("beta", "orders", b"?", timeout=DEADLINE_S)
+        )
         question = await asked
         for station, body in ((gamma, b"forged"), (beta, b"true")):
             clerk = Clerk(QUICK)
@@ -378,7 +378,7 @@ async def test_pull_that_begins_when_the_node_stops_ends_too(tmp_path: Path) -> 
         await store.write(lambda ledger: None)
         before = store.writer.commits
         # It is at the point of reading when everything else has been stopped.
-        reading = asyncio.create_task(store.read(lambda database: gate.wait(WAIT_S)))
+        reading = asyncio.create_task(store.read(lambda database: gate.wait(DEADLINE_S)))
         pulling = asyncio.create_task(alpha.mail.pull("orders"))
 
         async def has_begun() -> bool:
@@ -394,4 +394,4 @@ async def test_pull_that_begins_when_the_node_stops_ends_too(tmp_path: Path) -> 
         gate.set()
         await asyncio.gather(reading, stopping)
         with pytest.raises(UsageError, match="not running"):
-            await asyncio.wait_for(pulling, WAIT_S)
+            await asyncio.wait_for(pulling, DEADLINE_S)

@@ -10,12 +10,11 @@ import pytest
 from postroad.core.errors import UsageError
 from postroad.durable import Message, Transaction
 from postroad.durable.bridge import Phase
-
-from .mail_pairs import (
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import (
     AT_ONCE,
     Recorder,
     Station,
-    eventually,
     numbers_of,
     post_numbers,
     running_pair,
@@ -24,6 +23,7 @@ from .mail_pairs import (
     until_empty,
     until_waiting,
 )
+
 from .test_external_bridge import BridgeProcess
 
 pytestmark = pytest.mark.integration

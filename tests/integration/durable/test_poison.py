@@ -16,9 +16,15 @@ from postroad.durable import Letter, MailConfig
 from postroad.durable.chain import extend
 from postroad.durable.exchange import Answer, SentPage, Verdict, Window, decode, encode
 from postroad.durable.names import DELIVER
-from tests.durable_nodes import QUEUE, Correspondent, make_letter, make_letters
-
-from .mail_pairs import CLUSTER, LIMITS, QUICK, Recorder, Station, running_station
+from tests.support.durable.mail_pairs import (
+    CLUSTER,
+    LIMITS,
+    QUICK,
+    Recorder,
+    Station,
+    running_station,
+)
+from tests.support.durable.nodes import QUEUE, Correspondent, make_letter, make_letters
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,7 @@ import pytest
 
 from postroad.core.errors import ConfigError, IdempotencyConflict, MessageTooLarge, UsageError
 from postroad.durable import Draft, MailConfig, Message, Transaction
-
-from .mail_pairs import (
+from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
     Recorder,

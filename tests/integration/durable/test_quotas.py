@@ -12,12 +12,11 @@ import pytest
 
 from postroad.core.errors import MailboxFull
 from postroad.durable import MailConfig, Message, Transaction
-
-from .mail_pairs import (
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import (
     LIMITS,
     QUICK,
     Recorder,
-    eventually,
     numbers_of,
     post_numbers,
     running_pair,

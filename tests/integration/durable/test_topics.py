@@ -9,8 +9,8 @@ import pytest
 
 from postroad.core.errors import ConfigError, IdempotencyConflict
 from postroad.durable import HandlerRegistration, Message, TopicMessaging, Transaction
-
-from .mail_pairs import WAIT_S, running_pair, running_station, until_waiting
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.mail_pairs import running_pair, running_station, until_waiting
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ class Listener:
         self._stirred.set()
 
     async def until(self, count: int) -> list[bytes]:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             while len(self.messages) < count:
                 self._stirred.clear()
                 await self._stirred.wait()

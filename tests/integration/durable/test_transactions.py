@@ -12,12 +12,11 @@ import pytest
 
 from postroad.core.errors import TransactionLost, UsageError
 from postroad.durable import Draft, Mail, Message, Retry, Transaction
-
-from .mail_pairs import (
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
     Recorder,
-    eventually,
     numbers_of,
     post_numbers,
     running_pair,

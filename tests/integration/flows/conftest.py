@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from postroad.flows import FlowsConfig
+from tests.support.flows.nodes import FlowNodes
 
-from .flow_nodes import FlowNodes
 from .stores import make_store
 
 __all__ = ["config", "make_store", "nodes"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from postroad.durable import MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
-from tests.servers.postgres import fresh_database
+from tests.support.servers.postgres import fresh_database
 
 MakeStore = Callable[[], Store]
 

@@ -9,8 +9,7 @@ import pytest
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, Retry, Session, Status, flow, responds_to
 from postroad.flows.errors import FlowError
-
-from .flow_nodes import FlowNodes
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from postroad.flows import Definition, Flow, Session, Status, flow, responds_to
-
-from .flow_nodes import FlowNodes
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

@@ -21,8 +21,7 @@ from postroad.flows import (
     flow,
     responds_to,
 )
-
-from .flow_nodes import FlowNodes
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

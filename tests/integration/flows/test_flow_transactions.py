@@ -11,9 +11,9 @@ import sqlalchemy
 
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, FlowError, Session, Status, StepFailed, flow, responds_to
-from tests.integration.durable.mail_pairs import WAIT_S
+from tests.support.deadlines import DEADLINE_S
+from tests.support.flows.nodes import FlowNodes
 
-from .flow_nodes import FlowNodes
 from .stores import MakeStore
 
 pytestmark = pytest.mark.integration
@@ -285,7 +285,7 @@ async def test_operators_of_flows_that_never_leave_blocks_are_heard(nodes: FlowN
     await alpha.run(open_books)
     handles = [await alpha.begin(rewrite, number) for number in range(4)]
     flows = alpha.flows
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         before = [await flows.query(it.id, "count") for it in handles]
         await asyncio.gather(*(flows.pause(it.id) for it in handles[:3]))
         for handle in handles[:3]:
@@ -309,7 +309,7 @@ async def test_flow_held_back_before_a_block_can_be_paused_and_killed(nodes: Flo
     await alpha.run(open_books)
     alpha.flows.hold()
     handles = [await alpha.begin(rewrite, number) for number in range(2)]
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         await alpha.flows.pause(handles[0].id)
         await alpha.flows.kill(handles[1].id)
         alpha.flows.release()

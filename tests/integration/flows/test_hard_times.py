@@ -24,9 +24,8 @@ from postroad.flows import (
 )
 from postroad.flows.head import parse_id
 from postroad.flows.messages import QUEUE, Data, End, Initial, Letter, SessionKey, encode_letter
-from tests.integration.durable.mail_pairs import QUICK, until_dead, until_empty
-
-from .flow_nodes import FlowNodes
+from tests.support.durable.mail_pairs import QUICK, until_dead, until_empty
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

@@ -20,9 +20,8 @@ from postroad.flows import (
     flow,
     responds_to,
 )
-from tests.integration.durable.mail_pairs import eventually
-
-from .flow_nodes import FlowNodes
+from tests.support.deadlines import eventually
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

@@ -13,9 +13,8 @@ import pytest
 from postroad.core import faults
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, Session, Status, flow, responds_to
-from tests.integration.durable.mail_pairs import WAIT_S
-
-from .flow_nodes import FlowNode, FlowNodes
+from tests.support.deadlines import DEADLINE_S
+from tests.support.flows.nodes import FlowNode, FlowNodes
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +25,7 @@ def slow_disk() -> Iterator[threading.Event]:
     is_allowed = threading.Event()
 
     def wait(**details: Any) -> None:
-        assert is_allowed.wait(WAIT_S)
+        assert is_allowed.wait(DEADLINE_S)
 
     with faults.armed("durable.commit.before", wait):
         try:
@@ -161,7 +160,7 @@ async def test_a_result_is_told_while_a_late_letter_is_looked_at(nodes: FlowNode
     asked: asyncio.Future[asyncio.Task[str]] = asyncio.get_running_loop().create_future()
 
     def on_letter(peer: str) -> None:
-        asked.set_result(asyncio.get_running_loop().create_task(again.result(WAIT_S)))
+        asked.set_result(asyncio.get_running_loop().create_task(again.result(DEADLINE_S)))
 
     with faults.armed("flows.letter.taken", on_letter):
         await beta.flows.undrain()

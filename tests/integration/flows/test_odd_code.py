@@ -9,8 +9,7 @@ import pytest
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.flows import Flow, FlowError, Session, Status, flow, responds_to
-
-from .flow_nodes import FlowNodes
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

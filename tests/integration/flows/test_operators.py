@@ -18,9 +18,8 @@ from postroad.flows import (
     responds_to,
 )
 from postroad.flows.head import parse_id
-from tests.integration.durable.mail_pairs import WAIT_S
-
-from .flow_nodes import FlowNodes
+from tests.support.deadlines import DEADLINE_S
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 
@@ -233,7 +232,7 @@ async def test_a_flow_that_is_paused_before_it_can_answer(nodes: FlowNodes) -> N
     handle = await alpha.begin(waits)
     await alpha.flows.pause(handle.id)
     with pytest.raises(UsageError, match="is paused: it does not run"):
-        await asyncio.wait_for(alpha.flows.engine.pin(parse_id(handle.id)), WAIT_S)
+        await asyncio.wait_for(alpha.flows.engine.pin(parse_id(handle.id)), DEADLINE_S)
     await alpha.flows.resume(handle.id)
     await alpha.flows.signal(handle.id, "go", "gone")
     assert await alpha.result(handle.id) == "gone"

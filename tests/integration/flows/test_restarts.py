@@ -9,9 +9,8 @@ import pytest
 
 from postroad.durable import Transaction
 from postroad.flows import Flow, Retry, Session, SessionEnded, Status, flow, responds_to
-from tests.integration.durable.mail_pairs import until_empty
-
-from .flow_nodes import FlowNodes
+from tests.support.durable.mail_pairs import until_empty
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

@@ -19,11 +19,10 @@ from postroad.durable.store.units import Work
 from postroad.flows import Flow, Session, Status, flow, responds_to, scheduling
 from postroad.flows import schedule as rows
 from postroad.flows.errors import NoSuchSchedule
-from tests.durable_nodes import once, raising
-from tests.integration.durable.mail_pairs import WAIT_S, eventually
-from tests.servers.postgres import fresh_database
-
-from .flow_nodes import FlowNode, FlowNodes
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.durable.nodes import once, raising
+from tests.support.flows.nodes import FlowNode, FlowNodes
+from tests.support.servers.postgres import fresh_database
 
 pytestmark = pytest.mark.integration
 
@@ -125,7 +124,7 @@ class TestTimes:
         assert (made.arguments, made.last_at, made.problem) == (["hello"], None, None)
         await until_times(node, "12:00:00Z")
         handle = await node.flows.attach("schedule:tick:2026-11-16T12:00:00Z")
-        assert await handle.result(WAIT_S) == "hello"
+        assert await handle.result(DEADLINE_S) == "hello"
         (view,) = await node.flows.schedules()
         assert view.last_at == made.next_at
         assert view.next_at == made.next_at + 60
@@ -219,7 +218,7 @@ class TestMissedTimes:
     async def test_a_node_that_drains_begins_nothing(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
         await node.flows.schedule("tick", EVERY_MINUTE, tick)
-        assert await node.flows.drain(WAIT_S) == 0
+        assert await node.flows.drain(DEADLINE_S) == 0
         clock.set("12:05:30")
         await until_looked_at(clock)
         assert await times_of(node) == []
@@ -243,7 +242,7 @@ class TestEndsInBetween:
 
         with faults.armed(point, end):
             clock.set("12:02:30")
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await is_reached.wait()
             await node.stop_flows()
         await node.start_flows()
@@ -276,7 +275,7 @@ class TestEndsInBetween:
         assert begun.client_id == "schedule:slow:2026-11-16T12:01:00Z"
         await node.flows.signal(begun.id, "go", "done")
         assert await node.result(begun.id) == "done"
-        assert await node.flows.drain(WAIT_S) == 0
+        assert await node.flows.drain(DEADLINE_S) == 0
 
     async def test_one_that_is_changed_meanwhile_begins_nothing(
         self, nodes: FlowNodes, clock: Clock
@@ -300,7 +299,7 @@ class TestEndsInBetween:
             await eventually(is_paused, "the schedule is paused")
             await until_looked_at(clock)
         assert await times_of(node) == []
-        assert await node.flows.drain(WAIT_S) == 0
+        assert await node.flows.drain(DEADLINE_S) == 0
 
 
 class TestLimits:
@@ -329,11 +328,11 @@ class TestLimits:
 
         def hold() -> None:
             loop.call_soon_threadsafe(is_committing.set)
-            may_commit.wait(WAIT_S)
+            may_commit.wait(DEADLINE_S)
 
         with faults.armed("durable.commit.before", once(hold)):
             clock.set("12:01:00")
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await is_committing.wait()
             signalling = asyncio.ensure_future(node.flows.signal(first.id, "go", "done"))
 
@@ -422,7 +421,7 @@ class TestOperations:
         made = await node.flows.schedule("tick", EVERY_MINUTE, tick, "now")
         await node.flows.pause_schedule("tick")
         handle = await node.flows.run_schedule_now("tick")
-        assert await handle.result(WAIT_S) == "now"
+        assert await handle.result(DEADLINE_S) == "now"
         resumed = await node.flows.resume_schedule("tick")
         assert resumed == made
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from postroad.flows import Flow, Session, Status, flow, responds_to
-
-from .flow_nodes import FlowNodes
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,8 @@ import pytest
 from postroad.core.errors import ConfigError, UsageError
 from postroad.flows import Flow, Session, Status, flow, responds_to
 from postroad.flows.errors import FlowError, FlowTimeout, PeerFailed, SessionEnded, SessionRejected
-from tests.integration.durable.mail_pairs import QUICK, until_empty
-
-from .flow_nodes import FlowNodes
+from tests.support.durable.mail_pairs import QUICK, until_empty
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,7 @@ import pytest
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, PeerInfo, Session, Status, flow, responds_to
 from postroad.flows.errors import SessionEnded
-
-from .flow_nodes import FlowNodes
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,9 @@ import sqlalchemy
 
 from postroad.durable import Transaction
 from postroad.flows import Flow, FlowTimeout, Retry, Session, Status, flow, responds_to
-from tests.integration.durable.mail_pairs import Recorder
+from tests.support.durable.mail_pairs import Recorder
+from tests.support.flows.nodes import FlowNodes
 
-from .flow_nodes import FlowNodes
 from .stores import MakeStore
 
 pytestmark = pytest.mark.integration

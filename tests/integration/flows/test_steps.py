@@ -14,9 +14,8 @@ import pytest
 from postroad.core.errors import PostroadError
 from postroad.flows import Flow, Retry, Status, flow
 from postroad.flows.errors import StepFailed, Unrecordable
-from tests.integration.durable.mail_pairs import eventually
-
-from .flow_nodes import FlowNodes
+from tests.support.deadlines import eventually
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

@@ -19,9 +19,9 @@ from postroad.flows import (
     flow,
     responds_to,
 )
-from tests.integration.durable.mail_pairs import eventually, until_empty
-
-from .flow_nodes import FlowNodes
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import until_empty
+from tests.support.flows.nodes import FlowNodes
 
 pytestmark = pytest.mark.integration
 

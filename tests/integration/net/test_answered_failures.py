@@ -16,7 +16,8 @@ from postroad.core.errors import (
     RequestTimeout,
     WrongPeer,
 )
-from tests.net_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.peers import (
     NEWEST,
     Gate,
     Speech,
@@ -26,15 +27,8 @@ from tests.net_peers import (
     older_speech,
     running_pair,
     turns,
-    until,
 )
-from tests.net_scripts import (
-    RawPeer,
-    RawServer,
-    echo,
-    greet_only,
-    raw_versions,
-)
+from tests.support.net.scripts import RawPeer, RawServer, echo, greet_only, raw_versions
 
 pytestmark = pytest.mark.integration
 
@@ -87,7 +81,7 @@ async def test_invalid_utf8_is_answered_with_that_status(version: int) -> None:
     async with running_pair() as pair:
         with await RawPeer.connect(pair.server.address, version) as peer:
             await peer.request(1, "echo", b"fine")
-            await until(lambda: pair.server.statistics().replies_sent == 1)
+            await eventually(lambda: pair.server.statistics().replies_sent == 1)
             await peer.request(2, b"\xff\xfe", b"not fine")
             first, second = await peer.read_reply(), await peer.read_reply()
             await peer.read_to_end()
@@ -140,7 +134,7 @@ async def test_no_handler_while_the_peer_stops(version: int) -> None:
         pair.server.subscribe("gate", gate)
         with await RawPeer.connect(pair.server.address, version) as peer:
             await peer.request(1, "gate")
-            await until(lambda: gate.waiting == 1)
+            await eventually(lambda: gate.waiting == 1)
             stopping = asyncio.create_task(pair.server.stop())
             await turns()
             await peer.request(2, "gate")

@@ -6,7 +6,8 @@ import pytest
 
 from postroad import Message, Outcome
 from postroad.core.errors import ConnectionClosed, RequestTimeout
-from tests.net_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.peers import (
     Gate,
     Speech,
     Stubborn,
@@ -16,9 +17,8 @@ from tests.net_peers import (
     running_pair,
     stays,
     turns,
-    until,
 )
-from tests.net_scripts import RawPeer, RawServer, raw_versions
+from tests.support.net.scripts import RawPeer, RawServer, raw_versions
 
 pytestmark = pytest.mark.integration
 
@@ -92,7 +92,7 @@ async def test_sender_waits_for_a_peer_that_does_not_read(version: int, size: in
         assert resident_bytes() - before < 24 * MIB
         reader.go.set()
         await sender
-        await until(lambda: len(reader.ids) == total, 30.0)
+        await eventually(lambda: len(reader.ids) == total)
         assert reader.ids == [b"%08d" % number for number in range(total)]
 
 
@@ -119,7 +119,7 @@ async def test_many_waiting_senders_are_woken_a_few_at_a_time() -> None:
             assert progress.sent * size - reader.payload_bytes < KERNEL + MIB
             await asyncio.sleep(0)
         await asyncio.gather(*senders)
-        await until(lambda: reader.payload_bytes == size * total)
+        await eventually(lambda: reader.payload_bytes == size * total)
 
 
 async def test_requests_wait_as_well_and_time_out_unsent() -> None:
@@ -150,7 +150,7 @@ async def test_waiting_senders_fail_when_the_connection_ends() -> None:
                 asyncio.create_task(client.request(server.address, "log", bytes(100_000)))
                 for _ in range(200)
             ]
-            await until(lambda: client.statistics().requests_sent > 0)
+            await eventually(lambda: client.statistics().requests_sent > 0)
             await turns()
         results = await asyncio.gather(*senders, return_exceptions=True)
         assert all(isinstance(result, ConnectionError) for result in results)
@@ -186,7 +186,7 @@ async def test_server_against_a_client_that_does_not_read(
         ) as peer:
             before = resident_bytes()
             await peer.write(b"".join(peer.request_bytes(it, "big") for it in range(1, total + 1)))
-            await until(lambda: handled > 0)
+            await eventually(lambda: handled > 0)
             await turns(50)
             assert handled * size < KERNEL
             assert resident_bytes() - before < 24 * MIB
@@ -211,7 +211,7 @@ async def test_slow_consumer_pauses_reading_at_the_limit(speech: Speech) -> None
                 await pair.tell("gate", payload)
 
         sender = asyncio.create_task(send_all())
-        await until(lambda: gate.waiting == 5)
+        await eventually(lambda: gate.waiting == 5)
         await turns(50)
         assert gate.waiting == 5
         received = pair.server.statistics().bytes_received
@@ -219,7 +219,7 @@ async def test_slow_consumer_pauses_reading_at_the_limit(speech: Speech) -> None
         await stays(lambda: pair.server.statistics().bytes_received == received)
         gate.open()
         await sender
-        await until(lambda: gate.finished == len(payloads))
+        await eventually(lambda: gate.finished == len(payloads))
         assert [message.payload for message in gate.messages] == payloads
 
 
@@ -248,7 +248,7 @@ async def test_cancelled_handlers_count_until_they_are_over() -> None:
         async with running_pair(server_limits=limits) as pair:
             pair.server.subscribe("stubborn", stubborn)
             requests = [asyncio.create_task(pair.ask("stubborn")) for _ in range(3)]
-            await until(lambda: stubborn.begun == 3)
+            await eventually(lambda: stubborn.begun == 3)
             for request in requests:
                 request.cancel()
             await asyncio.gather(*requests, return_exceptions=True)
@@ -268,7 +268,7 @@ async def test_silence_while_reading_is_paused_is_not_the_peers_fault() -> None:
     async with running_pair(server_limits=server_limits) as pair:
         pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate", timeout=20.0)) for _ in range(3)]
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         await turns(100)
         gate.open()
         assert await asyncio.gather(*requests) == [b"done"] * 3
@@ -280,7 +280,7 @@ async def test_pending_requests_are_limited_by_the_peers_window() -> None:
     async with running_pair(server_limits={"requests_pending_max": 4}) as pair:
         pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate")) for _ in range(10)]
-        await until(lambda: gate.waiting == 4)
+        await eventually(lambda: gate.waiting == 4)
         await stays(lambda: pair.client.statistics().requests_pending == 4)
         gate.open()
         assert await asyncio.gather(*requests) == [b"done"] * 10

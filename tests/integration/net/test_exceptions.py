@@ -12,15 +12,9 @@ from postroad.core.errors import (
     NotRunning,
     RequestTimeout,
 )
-from tests.net_peers import (
-    Speech,
-    check_error,
-    every_speech,
-    make_service,
-    running_pair,
-    until,
-)
-from tests.net_scripts import (
+from tests.support.deadlines import eventually
+from tests.support.net.peers import Speech, check_error, every_speech, make_service, running_pair
+from tests.support.net.scripts import (
     RawPeer,
     RawServer,
     blackhole,
@@ -66,7 +60,7 @@ async def test_not_running_after_stop(speech: Speech, keep_alive: bool) -> None:
 async def test_not_running_when_stopped_in_flight(speech: Speech, keep_alive: bool) -> None:
     async with running_pair(speech) as pair:
         request = asyncio.create_task(pair.ask("hang", timeout=30.0, keep_alive=keep_alive))
-        await until(lambda: pair.server.statistics().handlers_running == 1)
+        await eventually(lambda: pair.server.statistics().handlers_running == 1)
         await pair.client.stop(grace=0.01)
         with pytest.raises(NotRunning, match="in flight") as caught:
             await request
@@ -86,7 +80,7 @@ async def test_not_running_when_stopped_while_connecting(keep_alive: bool) -> No
         request = asyncio.create_task(
             client.request(server.address, "echo", timeout=30.0, keep_alive=keep_alive)
         )
-        await until(lambda: server.accepted == 1)
+        await eventually(lambda: server.accepted == 1)
         await client.stop(grace=0.01)
         with pytest.raises(NotRunning) as caught:
             async with asyncio.timeout(20.0):
@@ -98,7 +92,7 @@ async def test_not_running_when_stopped_while_waiting_to_connect() -> None:
     async with make_service("client", limits={"backoff_max_s": 0.05}) as client:
         address = unused_address()
         request = asyncio.create_task(client.request(address, "echo", timeout=30.0, wait=True))
-        await until(lambda: client.statistics().connections_failed >= 2)
+        await eventually(lambda: client.statistics().connections_failed >= 2)
         await client.stop(grace=0.01)
         with pytest.raises(NotRunning) as caught:
             async with asyncio.timeout(20.0):
@@ -335,7 +329,7 @@ async def test_timeout_waiting_for_room() -> None:
     limits = {"requests_pending_max": 1}
     async with running_pair(client_limits=limits) as pair:
         first = asyncio.create_task(pair.ask("hang", timeout=30.0))
-        await until(lambda: pair.server.statistics().handlers_running == 1)
+        await eventually(lambda: pair.server.statistics().handlers_running == 1)
         with pytest.raises(
             RequestTimeout, match="no connection in time, or the peer reads too slowly"
         ) as caught:

@@ -14,7 +14,8 @@ from postroad.core.errors import (
     NotRunning,
     RequestTimeout,
 )
-from tests.net_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.peers import (
     Gate,
     Pair,
     make_service,
@@ -23,9 +24,8 @@ from tests.net_peers import (
     stays,
     subscribe_usual,
     turns,
-    until,
 )
-from tests.net_scripts import RawPeer, RawServer, raw_versions, unused_address
+from tests.support.net.scripts import RawPeer, RawServer, raw_versions, unused_address
 
 pytestmark = pytest.mark.integration
 
@@ -65,12 +65,12 @@ async def test_transient_request_waits_for_a_server_that_starts_later() -> None:
         request = asyncio.create_task(
             client.request(address, "echo", b"1", timeout=20.0, keep_alive=False, wait=True)
         )
-        await until(lambda: client.statistics().connections_failed >= 2)
+        await eventually(lambda: client.statistics().connections_failed >= 2)
         assert not request.done()
         async with make_service("server", bind=address) as server:
             subscribe_usual(server)
             assert await request == b"1"
-            await until(lambda: client.statistics().dialed == 0)
+            await eventually(lambda: client.statistics().dialed == 0)
 
 
 async def test_transient_request_that_waits_tells_why_it_gave_up() -> None:
@@ -95,8 +95,8 @@ async def test_requests_not_read_yet_are_told_that_the_server_stops() -> None:
         requests = [
             asyncio.create_task(pair.ask("gate", bytes(4_000), timeout=30.0)) for _ in range(total)
         ]
-        await until(lambda: gate.waiting == at_work)
-        await until(lambda: pair.client.statistics().requests_pending == total)
+        await eventually(lambda: gate.waiting == at_work)
+        await eventually(lambda: pair.client.statistics().requests_pending == total)
         await turns()
         # The server has stopped reading long before the end.
         assert pair.server.statistics().bytes_received < total * 4_000
@@ -147,7 +147,7 @@ async def test_a_server_that_stops_under_load_leaves_no_doubt() -> None:
         pair.server.subscribe("note", note)
         load = Load(pair)
         tasks = [asyncio.create_task(load.run()) for _ in range(callers)]
-        await until(lambda: load.answered > 3_000)
+        await eventually(lambda: load.answered > 3_000)
         await pair.server.stop(grace=10.0)
         async with asyncio.timeout(20.0):
             await asyncio.gather(*tasks)
@@ -171,7 +171,7 @@ async def test_stop_goes_on_when_its_caller_is_cancelled(who: str) -> None:
     async with nothing_left(), running_pair() as pair:
         pair.server.subscribe("gate", gate)
         request = asyncio.create_task(pair.ask("gate", timeout=30.0))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         service: MessagingService = pair.client if who == "client" else pair.server
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(service.stop(grace=0.2), 0.02)
@@ -188,7 +188,7 @@ async def test_a_second_caller_of_stop_waits_as_the_first_does() -> None:
     async with running_pair() as pair:
         pair.server.subscribe("gate", gate)
         request = asyncio.create_task(pair.ask("gate", timeout=30.0))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         stops = [asyncio.create_task(pair.client.stop(grace=20.0)) for _ in range(2)]
         await stays(lambda: not any(stop.done() for stop in stops))
         gate.open()
@@ -231,7 +231,7 @@ async def test_messages_handed_over_before_the_stop_arrive(version: int) -> None
             reader.go.set()
             async with asyncio.timeout(20.0):
                 await stopping
-        await until(lambda: reader.is_over)
+        await eventually(lambda: reader.is_over)
     assert sent > 10
     missing = [it for it in range(sent) if b"<%06d>" % it + bytes(60_000) not in reader.data]
     assert missing == []

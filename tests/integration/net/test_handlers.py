@@ -14,7 +14,8 @@ from postroad.core.errors import (
     RequestTimeout,
     UsageError,
 )
-from tests.net_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.peers import (
     NEWEST,
     OLDER,
     Gate,
@@ -23,10 +24,9 @@ from tests.net_peers import (
     make_service,
     older_speech,
     running_pair,
-    until,
 )
-from tests.net_scripts import RawPeer, RawServer, raw_versions
-from tests.wire_pairs import version3_frame
+from tests.support.net.scripts import RawPeer, RawServer, raw_versions
+from tests.support.wire.pairs import version3_frame
 
 pytestmark = pytest.mark.integration
 
@@ -94,7 +94,7 @@ async def test_message_tells_of_its_sender(speech: Speech) -> None:
         before = asyncio.get_running_loop().time()
         assert await pair.ask("gate", b"payload", timeout=7.0) == b"done"
         await pair.tell("gate", b"one way")
-        await until(lambda: len(gate.messages) == 2)
+        await eventually(lambda: len(gate.messages) == 2)
         request, message = gate.messages
         assert (request.payload, request.subject) == (b"payload", "gate")
         assert request.sender == pair.client.address
@@ -120,7 +120,7 @@ async def test_async_handlers_run_at_once_and_answer_in_any_order(speech: Speech
     async with running_pair(speech) as pair:
         pair.server.subscribe("turn", wait_for_turn)
         requests = [asyncio.create_task(pair.ask("turn", b"%d" % number)) for number in range(5)]
-        await until(lambda: pair.server.statistics().handlers_running == 5)
+        await eventually(lambda: pair.server.statistics().handlers_running == 5)
         for number in (4, 0, 3, 1, 2):
             turn[number].set()
             assert await requests[number] == b"%d" % number
@@ -165,7 +165,7 @@ async def test_handler_that_returns_a_future() -> None:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         pair.server.subscribe("future", lambda _: future)
         request = asyncio.create_task(pair.ask("future"))
-        await until(lambda: pair.server.statistics().handlers_running == 1)
+        await eventually(lambda: pair.server.statistics().handlers_running == 1)
         future.set_result(b"at last")
         assert await request == b"at last"
 
@@ -197,7 +197,7 @@ async def test_one_way_messages(speech: Speech, is_async: bool) -> None:
         pair.server.subscribe("log", take_later if is_async else take, one_way=True)
         for number in range(100):
             await pair.tell("log", b"%d" % number)
-        await until(lambda: len(seen) == 100)
+        await eventually(lambda: len(seen) == 100)
         assert seen == [b"%d" % number for number in range(100)]
         # Only the zeebe profile's heartbeat set-up has ever been answered.
         assert pair.server.statistics().replies_sent == 0
@@ -207,7 +207,7 @@ async def test_one_way_messages(speech: Speech, is_async: bool) -> None:
 async def test_send_to_a_handler_that_replies_is_not_answered() -> None:
     async with running_pair() as pair:
         await pair.tell("echo", b"1")
-        await until(lambda: pair.server.statistics().requests_received == 1)
+        await eventually(lambda: pair.server.statistics().requests_received == 1)
         assert await pair.ask("echo", b"2") == b"2"
         assert pair.server.statistics().replies_sent == 1
         assert pair.client.statistics().frames_ignored == 0
@@ -257,7 +257,7 @@ async def test_failing_consumer_harms_nobody(
     async with running_pair(speech) as pair:
         pair.server.subscribe("log", fail_later if is_async else fail, one_way=True)
         await pair.tell("log")
-        await until(lambda: pair.server.statistics().handlers_failed == 1)
+        await eventually(lambda: pair.server.statistics().handlers_failed == 1)
         assert await pair.ask("echo", b"still open") == b"still open"
         assert pair.client.statistics().connections_opened == 1
     assert "no room in the log" in caplog.text
@@ -268,7 +268,7 @@ async def test_message_nobody_handles(speech: Speech, caplog: pytest.LogCaptureF
     async with running_pair(speech) as pair:
         for _ in range(100):
             await pair.tell("nobody")
-        await until(lambda: pair.server.statistics().no_handler == 100)
+        await eventually(lambda: pair.server.statistics().no_handler == 100)
         assert await pair.ask("echo", b"still open") == b"still open"
     if speech == NEWEST:
         told = [it for it in caplog.records if "no handler for 'nobody'" in it.getMessage()]
@@ -295,7 +295,7 @@ async def test_unsubscribe_lets_running_handlers_finish(speech: Speech) -> None:
     async with running_pair(speech) as pair:
         pair.server.subscribe("gate", gate)
         request = asyncio.create_task(pair.ask("gate"))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         pair.server.unsubscribe("gate")
         with pytest.raises(NoRemoteHandler):
             await pair.ask("gate")
@@ -363,13 +363,13 @@ async def test_giving_up_cancels_the_handler(how: str) -> None:
     async with running_pair() as pair:
         pair.server.subscribe("gate", gate)
         request = asyncio.create_task(pair.ask("gate", timeout=0.5 if how == "timeout" else 30.0))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         if how == "cancel":
             request.cancel()
         with pytest.raises((RequestTimeout, asyncio.CancelledError)):
             await request
-        await until(lambda: gate.cancelled == 1)
-        await until(lambda: pair.server.statistics().handlers_running == 0)
+        await eventually(lambda: gate.cancelled == 1)
+        await eventually(lambda: pair.server.statistics().handlers_running == 0)
         if how == "cancel":
             assert pair.client.statistics().requests_cancelled == 1
         assert pair.client.statistics().requests_pending == 0
@@ -383,14 +383,14 @@ async def test_older_versions_cannot_cancel_but_forget(speech: Speech) -> None:
     async with running_pair(speech) as pair:
         pair.server.subscribe("gate", gate)
         request = asyncio.create_task(pair.ask("gate"))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
         gate.open()
-        await until(lambda: gate.finished == 1)
+        await eventually(lambda: gate.finished == 1)
         assert await pair.ask("echo", b"1") == b"1"
-        await until(lambda: pair.client.statistics().replies_late == 1)
+        await eventually(lambda: pair.client.statistics().replies_late == 1)
         assert pair.client.statistics().requests_pending == 0
 
 
@@ -405,7 +405,7 @@ async def test_request_cancelled_before_its_handler_began() -> None:
                 await peer.write(peer.request_bytes(1, "gate") + version3_frame(4, id=1))
                 await peer.request(2, "echo", b"1")
                 assert (await peer.read_reply()).payload == b"1"
-            await until(lambda: pair.server.statistics().handlers_running == 0)
+            await eventually(lambda: pair.server.statistics().handlers_running == 0)
     assert [str(it.message) for it in caught] == []
 
 
@@ -430,7 +430,7 @@ async def test_an_id_used_twice_is_answered_twice(version: int) -> None:
         with await RawPeer.connect(pair.server.address, version) as peer:
             await peer.request(7, "gate")
             await peer.request(7, "gate")
-            await until(lambda: gate.waiting == 2)
+            await eventually(lambda: gate.waiting == 2)
             gate.open()
             replies = [await peer.read_reply(), await peer.read_reply()]
         assert [(it.id, it.status, it.payload) for it in replies] == [(7, 0, b"done")] * 2
@@ -443,9 +443,9 @@ async def test_handlers_of_a_lost_connection_are_cancelled(version: int) -> None
         pair.server.subscribe("gate", gate)
         with await RawPeer.connect(pair.server.address, version) as peer:
             await peer.request(1, "gate")
-            await until(lambda: gate.waiting == 1)
-        await until(lambda: gate.cancelled == 1)
-        await until(lambda: pair.server.statistics().accepted == 0)
+            await eventually(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.cancelled == 1)
+        await eventually(lambda: pair.server.statistics().accepted == 0)
 
 
 # Versions that differ.

@@ -17,15 +17,8 @@ from postroad.core.errors import (
     UsageError,
     WrongPeer,
 )
-from tests.net_peers import (
-    Gate,
-    Stubborn,
-    check_error,
-    make_service,
-    nothing_left,
-    stays,
-    until,
-)
+from tests.support.deadlines import eventually
+from tests.support.net.peers import Gate, Stubborn, check_error, make_service, nothing_left, stays
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +51,7 @@ async def test_message_tells_of_its_sender() -> None:
         now = asyncio.get_running_loop().time()
         await ask(service, "gate", timeout=7.0)
         await service.send(service.address, "gate")
-        await until(lambda: len(gate.messages) == 2)
+        await eventually(lambda: len(gate.messages) == 2)
         request, message = gate.messages
         assert (request.sender, request.peer) == (service.address, "alone")
         assert request.deadline == pytest.approx(now + 7.0, abs=0.5)
@@ -71,7 +64,7 @@ async def test_payload_is_a_copy() -> None:
         service.subscribe("gate", gate)
         payload = bytearray(b"before")
         request = asyncio.create_task(service.request(service.address, "gate", payload))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         payload[:] = b"after!"
         assert gate.messages[0].payload == b"before"
         assert type(gate.messages[0].payload) is bytes
@@ -170,7 +163,7 @@ async def test_deadline_holds_and_cancels_the_handler() -> None:
             peer=service.address,
             timeout=0.03,
         )
-        await until(lambda: gate.cancelled == 1)
+        await eventually(lambda: gate.cancelled == 1)
         assert service.statistics().requests_timed_out == 1
 
 
@@ -190,11 +183,11 @@ async def test_cancelling_the_caller_cancels_the_handler() -> None:
     async with make_service("alone") as service:
         service.subscribe("gate", gate)
         request = asyncio.create_task(ask(service, "gate"))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        await until(lambda: gate.cancelled == 1)
+        await eventually(lambda: gate.cancelled == 1)
 
 
 async def test_sizes_are_checked() -> None:
@@ -235,7 +228,7 @@ async def test_one_way(is_async: bool) -> None:
         service.subscribe("log", take_later if is_async else take, one_way=True)
         for number in range(100):
             await service.send(service.address, "log", b"%d" % number)
-        await until(lambda: len(seen) == 100)
+        await eventually(lambda: len(seen) == 100)
         assert seen == [b"%d" % number for number in range(100)]
 
 
@@ -249,7 +242,7 @@ async def test_one_way_to_nobody_or_to_a_failing_consumer_is_no_error(
         service.subscribe("log", fail, one_way=True)
         await service.send(service.address, "nobody")
         await service.send(service.address, "log")
-        await until(lambda: service.statistics().handlers_failed == 1)
+        await eventually(lambda: service.statistics().handlers_failed == 1)
         assert service.statistics().no_handler == 1
     assert "no handler for 'nobody'" in caplog.text
     assert "log is full" in caplog.text
@@ -262,14 +255,14 @@ async def test_one_way_messages_are_bounded() -> None:
         for _ in range(3):
             await service.send(service.address, "gate")
         waiting = asyncio.create_task(service.send(service.address, "gate"))
-        await until(lambda: gate.waiting == 3)
+        await eventually(lambda: gate.waiting == 3)
         await stays(lambda: not waiting.done() and gate.waiting == 3)
         with pytest.raises(RequestTimeout) as caught:
             await service.send(service.address, "gate", timeout=0.02)
         assert caught.value.outcome is Outcome.NOT_SENT
         gate.open()
         await waiting
-        await until(lambda: gate.finished == 4)
+        await eventually(lambda: gate.finished == 4)
 
 
 async def test_stop_waits_for_requests_in_flight() -> None:
@@ -277,7 +270,7 @@ async def test_stop_waits_for_requests_in_flight() -> None:
     async with nothing_left(), make_service("alone") as service:
         service.subscribe("gate", gate)
         request = asyncio.create_task(ask(service, "gate"))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         stopping = asyncio.create_task(service.stop(grace=5.0))
         await stays(lambda: not stopping.done())
         gate.open()
@@ -290,7 +283,7 @@ async def test_stop_fails_requests_that_outlast_the_grace() -> None:
         gate = Gate()
         service.subscribe("gate", gate)
         request = asyncio.create_task(ask(service, "gate", timeout=30.0))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         await service.stop(grace=0.02)
         _, late = await asyncio.wait([request], timeout=20.0)
         request.cancel()
@@ -304,6 +297,6 @@ async def test_stop_ends_consumers() -> None:
     async with nothing_left(), make_service("alone") as service:
         service.subscribe("gate", gate, one_way=True)
         await service.send(service.address, "gate")
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         await service.stop(grace=0.02)
-        await until(lambda: gate.cancelled == 1)
+        await eventually(lambda: gate.cancelled == 1)

@@ -15,8 +15,9 @@ from postroad.core.errors import (
     RequestTimeout,
 )
 from postroad.net.loop import run
-from tests.conftest import loop_factory
-from tests.net_peers import (
+from tests.support.deadlines import eventually
+from tests.support.event_loop import loop_factory
+from tests.support.net.peers import (
     NEWEST,
     SPEECHES,
     Gate,
@@ -25,9 +26,8 @@ from tests.net_peers import (
     nothing_left,
     running_pair,
     turns,
-    until,
 )
-from tests.net_scripts import RawPeer, RawServer, greet_only, unused_address
+from tests.support.net.scripts import RawPeer, RawServer, greet_only, unused_address
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +45,7 @@ async def requests_and_messages(speech: Speech) -> None:
         pair.server.subscribe("log", lambda it: seen.append(it.payload), one_way=True)
         for number in range(100):
             await pair.tell("log", b"%d" % number)
-        await until(lambda: len(seen) == 100)
+        await eventually(lambda: len(seen) == 100)
 
 
 async def failures(speech: Speech) -> None:
@@ -96,7 +96,7 @@ async def full_buffers(speech: Speech) -> None:
                 sent += 1
 
         sender = asyncio.create_task(send_all())
-        await until(lambda: sent > 0)
+        await eventually(lambda: sent > 0)
         await turns(50)
         assert sent < 200
         sender.cancel()
@@ -109,7 +109,7 @@ async def stopping(speech: Speech) -> None:
     async with nothing_left(), running_pair(speech) as pair:
         pair.server.subscribe("gate", gate)
         request = asyncio.create_task(pair.ask("gate"))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         stopping = asyncio.create_task(pair.server.stop(grace=5.0))
         await turns(5)
         gate.open()

@@ -7,7 +7,8 @@ import pytest
 
 from postroad import Message
 from postroad.core.errors import RemoteHandlerFailure
-from tests.net_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.peers import (
     OLDER,
     Gate,
     Speech,
@@ -16,9 +17,8 @@ from tests.net_peers import (
     running_pair,
     stays,
     turns,
-    until,
 )
-from tests.net_scripts import RawPeer
+from tests.support.net.scripts import RawPeer
 
 pytestmark = pytest.mark.integration
 
@@ -38,9 +38,9 @@ async def test_requests_whose_time_is_over_never_run() -> None:
                 # In one piece, so that all are read before the first is seen to fill the limit.
                 requests = [peer.request_bytes(it, "stubborn", timeout_ms=300) for it in range(6)]
                 await peer.write(b"".join(requests))
-                await until(lambda: stubborn.begun == 1)
+                await eventually(lambda: stubborn.begun == 1)
                 arrived = loop.time()
-                await until(lambda: loop.time() > arrived + 0.6)
+                await eventually(lambda: loop.time() > arrived + 0.6)
             # The one at work ends, and the others could begin; what comes behind them is served.
             await peer.request(6, "echo", b"1")
             assert (await peer.read_reply()).id == 6
@@ -56,7 +56,7 @@ async def test_a_request_that_waited_has_the_deadline_of_its_caller() -> None:
         with await RawPeer.connect(pair.server.address) as peer:
             requests = [peer.request_bytes(it, "gate", timeout_ms=30_000) for it in range(2)]
             await peer.write(b"".join(requests))
-            await until(lambda: gate.waiting == 1)
+            await eventually(lambda: gate.waiting == 1)
             await turns()
             assert len(gate.messages) == 1
             opened = loop.time()
@@ -74,10 +74,10 @@ async def test_one_way_messages_that_waited_are_handled_however_late() -> None:
         await pair.ask("echo")
         for _ in range(5):
             await pair.client.send(pair.server.address, "gate", timeout=0.05)
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         await turns(60)
         gate.open()
-        await until(lambda: gate.finished == 5)
+        await eventually(lambda: gate.finished == 5)
         assert pair.server.statistics().requests_expired == 0
 
 
@@ -101,7 +101,7 @@ async def test_a_long_error_text_is_cut_to_what_the_client_accepts(
         pair.server.subscribe("fail", fail_later if is_async else fail)
         pair.server.subscribe("gate", gate)
         unrelated = asyncio.create_task(pair.ask("gate"))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         with pytest.raises(RemoteHandlerFailure, match=letter * 100):
             await pair.ask("fail")
         gate.open()
@@ -122,12 +122,12 @@ async def test_a_consumer_at_work_outlives_the_connection_of_its_sender(speech: 
         async with make_service("client", speech) as client:
             for _ in range(3):
                 await client.send(server.address, "gate", bytes(100))
-            await until(lambda: gate.waiting == 3)
+            await eventually(lambda: gate.waiting == 3)
         await stays(lambda: gate.cancelled == 0)
         gate.open()
-        await until(lambda: gate.finished == 3)
+        await eventually(lambda: gate.finished == 3)
         assert gate.cancelled == 0
-        await until(lambda: server.statistics().accepted == 0)
+        await eventually(lambda: server.statistics().accepted == 0)
 
 
 # Clients that read slowly, or not at all.
@@ -155,11 +155,11 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
         server.subscribe("large", replies)
         with await RawPeer.connect(server.address, receive_buffer=256 * 1024) as peer:
             await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
-            await until(lambda: server.statistics().replies_sent == 1)
+            await eventually(lambda: server.statistics().replies_sent == 1)
             # The first reply fills the buffer in a turn of its own.
             await turns()
             replies.go.set()
-            await until(lambda: server.statistics().replies_sent == total)
+            await eventually(lambda: server.statistics().replies_sent == total)
             loop, left = asyncio.get_running_loop(), total * 1024 * 1024
             while left > 0:
                 piece = await loop.sock_recv(peer.sock, 64 * 1024)
@@ -176,8 +176,8 @@ async def test_a_client_that_reads_nothing_is_given_up() -> None:
         server.subscribe("large", replies)
         with await RawPeer.connect(server.address, receive_buffer=SMALL_SOCKET) as peer:
             await peer.write(b"".join(peer.request_bytes(it, "large") for it in range(total)))
-            await until(lambda: replies.begun == total)
-            await until(lambda: server.statistics().accepted == 0)
+            await eventually(lambda: replies.begun == total)
+            await eventually(lambda: server.statistics().accepted == 0)
             assert server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
 
 
@@ -209,7 +209,7 @@ async def test_many_unknown_subjects_do_not_flood_the_log(
     async with running_pair() as pair:
         for number in range(500):
             await pair.tell(f"unknown{number}")
-        await until(lambda: pair.server.statistics().no_handler == 500)
+        await eventually(lambda: pair.server.statistics().no_handler == 500)
     lines = [it for it in caplog.records if "no handler for" in it.getMessage()]
     assert 1 <= len(lines) <= 3
 
@@ -225,7 +225,7 @@ async def test_many_failing_consumers_do_not_flood_the_log(
         for number in range(100):
             pair.server.subscribe(f"fail{number}", fail, one_way=True)
             await pair.tell(f"fail{number}")
-        await until(lambda: pair.server.statistics().handlers_failed == 100)
+        await eventually(lambda: pair.server.statistics().handlers_failed == 100)
     lines = [it for it in caplog.records if "failed: no" in it.getMessage()]
     assert 1 <= len(lines) <= 3
 

@@ -12,7 +12,8 @@ from postroad.core.errors import (
     RemoteHandlerFailure,
     RequestTimeout,
 )
-from tests.net_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.peers import (
     Gate,
     Pair,
     Speech,
@@ -24,10 +25,16 @@ from tests.net_peers import (
     stays,
     subscribe_usual,
     turns,
-    until,
 )
-from tests.net_scripts import RawPeer, RawServer, echo, greet_only, say_nothing, unused_address
-from tests.wire_pairs import version3_frame
+from tests.support.net.scripts import (
+    RawPeer,
+    RawServer,
+    echo,
+    greet_only,
+    say_nothing,
+    unused_address,
+)
+from tests.support.wire.pairs import version3_frame
 
 pytestmark = pytest.mark.integration
 
@@ -175,7 +182,7 @@ async def test_a_caller_that_waits_is_not_overtaken() -> None:
                 await pair.ask("note", b"again %d" % number)
 
         greedy = asyncio.create_task(ask_again_and_again())
-        await until(lambda: pair.client.statistics().requests_sent > 2)
+        await eventually(lambda: pair.client.statistics().requests_sent > 2)
         patient = asyncio.create_task(pair.ask("note", b"patient"))
         await asyncio.sleep(0)
         sent_before = pair.client.statistics().requests_sent
@@ -189,7 +196,7 @@ async def test_bulk_traffic_does_not_delay_small_requests() -> None:
     async with running_pair(server_limits={"handlers_running_max": 2}) as pair:
         pair.server.subscribe("bulk.upload", bulk)
         uploads = [asyncio.create_task(pair.ask("bulk.upload", bytes(500_000))) for _ in range(40)]
-        await until(lambda: bulk.waiting == 2)
+        await eventually(lambda: bulk.waiting == 2)
         await stays(lambda: bulk.waiting == 2)
         for number in range(100):
             assert await pair.ask("echo", b"%d" % number) == b"%d" % number
@@ -234,12 +241,12 @@ async def test_waiting_goes_on_until_the_server_is_there(way: str) -> None:
     async with make_service("client", limits=limits) as client:
         send = client.request if way == "request" else client.send
         waiting = asyncio.create_task(send(address, "echo", b"1", timeout=20.0, wait=True))
-        await until(lambda: client.statistics().connections_failed >= 3)
+        await eventually(lambda: client.statistics().connections_failed >= 3)
         assert not waiting.done()
         async with make_service("server", bind=address) as server:
             subscribe_usual(server)
             assert await waiting == (b"1" if way == "request" else None)
-            await until(lambda: server.statistics().requests_received == 1)
+            await eventually(lambda: server.statistics().requests_received == 1)
 
 
 async def test_waiting_backs_off() -> None:
@@ -291,13 +298,13 @@ async def test_a_draining_link_is_replaced_while_it_finishes() -> None:
         await first_request.wait()
         before = client.statistics().bytes_received
         leave.set()
-        await until(lambda: client.statistics().bytes_received > before)
+        await eventually(lambda: client.statistics().bytes_received > before)
         assert await client.request(server.address, "echo") == b"second"
         assert not first.done()
         finish.set()
         assert await first == b"first"
         assert server.accepted == 2
-        await until(lambda: client.statistics().dialed == 1)
+        await eventually(lambda: client.statistics().dialed == 1)
 
 
 # Limits and closing.
@@ -308,8 +315,8 @@ async def test_idle_connections_are_closed(speech: Speech) -> None:
     async with running_pair(speech, client_limits={"idle_close_s": 0.5}) as pair:
         assert await pair.ask("echo", b"1") == b"1"
         assert pair.client.statistics().dialed == 1
-        await until(lambda: pair.client.statistics().dialed == 0)
-        await until(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.client.statistics().dialed == 0)
+        await eventually(lambda: pair.server.statistics().accepted == 0)
         assert await pair.ask("echo", b"2") == b"2"
         assert pair.client.statistics().connections_opened == 2
         assert pair.client.statistics().connections_lost == 0
@@ -322,12 +329,12 @@ async def test_a_connection_with_a_request_in_flight_is_not_idle() -> None:
     async with running_pair(client_limits=limits) as pair:
         pair.server.subscribe("gate", gate)
         request = asyncio.create_task(pair.ask("gate", timeout=20.0))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         for _ in range(15):
             await stays(lambda: pair.client.statistics().dialed == 1)
         gate.open()
         assert await request == b"done"
-        await until(lambda: pair.client.statistics().dialed == 0)
+        await eventually(lambda: pair.client.statistics().dialed == 0)
 
 
 async def test_the_cap_closes_the_connection_unused_for_longest() -> None:
@@ -343,7 +350,7 @@ async def test_the_cap_closes_the_connection_unused_for_longest() -> None:
         # "b" had to go, "a" is still there.
         await pair.ask("a.x")
         assert pair.client.statistics().connections_opened == 3
-        await until(lambda: pair.server.statistics().accepted == 2)
+        await eventually(lambda: pair.server.statistics().accepted == 2)
 
 
 async def test_the_cap_refuses_when_all_are_in_use() -> None:
@@ -352,7 +359,7 @@ async def test_the_cap_refuses_when_all_are_in_use() -> None:
         for subject in ("a.x", "b.x"):
             pair.server.subscribe(subject, gate)
         busy = [asyncio.create_task(pair.ask(subject)) for subject in ("a.x", "b.x")]
-        await until(lambda: gate.waiting == 2)
+        await eventually(lambda: gate.waiting == 2)
         for keep_alive in (True, False):
             with pytest.raises(ConnectFailed, match="connections_max") as caught:
                 await pair.ask("c.x", keep_alive=keep_alive)
@@ -367,7 +374,7 @@ async def test_the_cap_holds_for_concurrent_transient_requests() -> None:
     async with running_pair(client_limits={"connections_max": 5}) as pair:
         pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate", keep_alive=False)) for _ in range(40)]
-        await until(lambda: gate.waiting >= 5)
+        await eventually(lambda: gate.waiting >= 5)
         await stays(lambda: gate.waiting == 5)
         gate.open()
         results = await asyncio.gather(*requests, return_exceptions=True)
@@ -385,7 +392,7 @@ async def test_accepted_max() -> None:
         assert pair.server.statistics().accepted == 2
         for peer in peers:
             peer.close()
-        await until(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().accepted == 0)
         assert await pair.ask("echo", b"1") == b"1"
 
 
@@ -398,8 +405,8 @@ async def test_transient_requests_close_their_connection(speech: Speech) -> None
         for number in range(20):
             assert await pair.ask("echo", b"%d" % number, keep_alive=False) == b"%d" % number
         assert pair.client.statistics().connections_opened == 20
-        await until(lambda: pair.client.statistics().dialed == 0)
-        await until(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.client.statistics().dialed == 0)
+        await eventually(lambda: pair.server.statistics().accepted == 0)
         assert pair.server.statistics().connections_lost == 0
 
 
@@ -415,13 +422,13 @@ async def test_no_socket_is_left_after_1000_time_outs() -> None:
             await asyncio.gather(*(time_out() for _ in range(50)))
             server.hang_up()
         assert client.statistics().requests_pending == 0
-        await until(lambda: client.statistics().dialed == 0)
+        await eventually(lambda: client.statistics().dialed == 0)
 
         def is_all_closed() -> bool:
             server.hang_up()
             return len(open_sockets()) <= before
 
-        await until(is_all_closed)
+        await eventually(is_all_closed)
 
 
 async def test_no_socket_is_left_after_time_outs_in_the_handshake() -> None:
@@ -435,19 +442,19 @@ async def test_no_socket_is_left_after_time_outs_in_the_handshake() -> None:
             server.hang_up()
             return open_sockets() <= before
 
-        await until(is_all_closed)
+        await eventually(is_all_closed)
 
 
 async def test_cancelled_transient_requests_leave_no_socket() -> None:
     async with nothing_left(), running_pair() as pair:
         before = open_sockets()
         requests = [asyncio.create_task(pair.ask("hang", keep_alive=False)) for _ in range(20)]
-        await until(lambda: pair.server.statistics().handlers_running >= 10)
+        await eventually(lambda: pair.server.statistics().handlers_running >= 10)
         for request in requests:
             request.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
-        await until(lambda: open_sockets() <= before)
-        await until(lambda: pair.server.statistics().handlers_running == 0)
+        await eventually(lambda: open_sockets() <= before)
+        await eventually(lambda: pair.server.statistics().handlers_running == 0)
 
 
 async def test_failing_transient_requests_leave_no_socket() -> None:
@@ -460,4 +467,4 @@ async def test_failing_transient_requests_leave_no_socket() -> None:
         for _ in range(20):
             with pytest.raises(RemoteHandlerFailure):
                 await pair.ask("fail", keep_alive=False)
-        await until(lambda: open_sockets() <= before)
+        await eventually(lambda: open_sockets() <= before)

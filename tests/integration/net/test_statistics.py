@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from postroad.core.errors import NoRemoteHandler, RequestTimeout
-from tests.net_peers import NEWEST, Gate, Speech, every_speech, make_service, running_pair, until
-from tests.net_scripts import RawPeer
+from tests.support.deadlines import eventually
+from tests.support.net.peers import NEWEST, Gate, Speech, every_speech, make_service, running_pair
+from tests.support.net.scripts import RawPeer
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +36,7 @@ async def test_traffic_is_counted_on_both_sides(speech: Speech) -> None:
             await pair.tell("log", bytes(1_000))
         with pytest.raises(NoRemoteHandler):
             await pair.ask("nobody")
-        await until(lambda: pair.server.statistics().requests_received == 16)
+        await eventually(lambda: pair.server.statistics().requests_received == 16)
         client, server = pair.client.statistics(), pair.server.statistics()
         assert (client.requests_sent, client.messages_sent, client.replies_received) == (11, 5, 11)
         assert (server.requests_received, server.replies_sent, server.no_handler) == (16, 11, 1)
@@ -54,7 +55,7 @@ async def test_what_is_going_on_now(speech: Speech) -> None:
     async with running_pair(speech) as pair:
         pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate")) for _ in range(3)]
-        await until(lambda: gate.waiting == 3)
+        await eventually(lambda: gate.waiting == 3)
         assert pair.client.statistics().requests_pending == 3
         assert pair.server.statistics().handlers_running == 3
         gate.open()
@@ -68,7 +69,7 @@ async def test_local_handlers_are_counted_as_running() -> None:
     async with make_service("alone") as service:
         service.subscribe("gate", gate)
         request = asyncio.create_task(service.request(service.address, "gate"))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         assert service.statistics().handlers_running == 1
         gate.open()
         await request
@@ -97,9 +98,9 @@ async def test_lost_connections_are_counted() -> None:
     async with running_pair() as pair:
         peer = await RawPeer.connect(pair.server.address)
         await peer.request(1, "hang")
-        await until(lambda: pair.server.statistics().handlers_running == 1)
+        await eventually(lambda: pair.server.statistics().handlers_running == 1)
         peer.reset()
-        await until(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().accepted == 0)
         assert pair.server.statistics().connections_lost == 1
 
 
@@ -107,6 +108,6 @@ async def test_a_peer_that_just_closes_an_open_connection_is_counted_as_lost() -
     """Version 3 says goodbye first; without it the end came unexpectedly."""
     async with running_pair(NEWEST) as pair:
         with await RawPeer.connect(pair.server.address):
-            await until(lambda: pair.server.statistics().accepted == 1)
-        await until(lambda: pair.server.statistics().accepted == 0)
+            await eventually(lambda: pair.server.statistics().accepted == 1)
+        await eventually(lambda: pair.server.statistics().accepted == 0)
         assert pair.server.statistics().connections_lost == 1

@@ -17,7 +17,8 @@ from postroad.core.errors import (
     NotRunning,
     UsageError,
 )
-from tests.net_peers import (
+from tests.support.deadlines import eventually
+from tests.support.net.peers import (
     CLUSTER,
     Gate,
     Speech,
@@ -29,9 +30,8 @@ from tests.net_peers import (
     stays,
     subscribe_usual,
     turns,
-    until,
 )
-from tests.net_scripts import RawPeer, RawServer, echo, say_nothing, unused_address
+from tests.support.net.scripts import RawPeer, RawServer, echo, say_nothing, unused_address
 
 pytestmark = pytest.mark.integration
 
@@ -43,7 +43,7 @@ async def test_requests_in_flight_finish_within_the_grace(speech: Speech, who: s
     async with nothing_left(), running_pair(speech) as pair:
         pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate")) for _ in range(5)]
-        await until(lambda: gate.waiting == 5)
+        await eventually(lambda: gate.waiting == 5)
         service = pair.client if who == "client" else pair.server
         stopping = asyncio.create_task(service.stop(grace=10.0))
         await stays(lambda: not stopping.done())
@@ -58,12 +58,12 @@ async def test_client_fails_what_outlasts_its_grace(speech: Speech) -> None:
     async with nothing_left(), running_pair(speech) as pair:
         pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(5)]
-        await until(lambda: gate.waiting == 5)
+        await eventually(lambda: gate.waiting == 5)
         await pair.client.stop(grace=0.02)
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert [type(result) for result in results] == [NotRunning] * 5
         # The server learns that nobody waits any more.
-        await until(lambda: gate.cancelled == 5)
+        await eventually(lambda: gate.cancelled == 5)
 
 
 @every_speech
@@ -72,12 +72,12 @@ async def test_server_fails_what_outlasts_its_grace(speech: Speech) -> None:
     async with nothing_left(), running_pair(speech) as pair:
         pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(5)]
-        await until(lambda: gate.waiting == 5)
+        await eventually(lambda: gate.waiting == 5)
         await pair.server.stop(grace=0.02)
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert [type(result) for result in results] == [ConnectionClosed] * 5
         assert {it.outcome for it in results if isinstance(it, MessagingError)} == {Outcome.UNKNOWN}
-        await until(lambda: gate.cancelled == 5)
+        await eventually(lambda: gate.cancelled == 5)
 
 
 @every_speech
@@ -100,7 +100,7 @@ async def test_requests_after_the_server_said_goodbye_are_refused_clearly() -> N
     async with running_pair() as pair:
         pair.server.subscribe("gate", gate)
         first = asyncio.create_task(pair.ask("gate"))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         stopping = asyncio.create_task(pair.server.stop(grace=10.0))
         await turns()
         with pytest.raises((ConnectFailed, NoRemoteHandler)) as caught:
@@ -127,7 +127,7 @@ async def test_a_second_stop_waits_for_the_first() -> None:
     async with running_pair() as pair:
         pair.server.subscribe("gate", gate)
         request = asyncio.create_task(pair.ask("gate"))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         stops = [asyncio.create_task(pair.server.stop(grace=10.0)) for _ in range(2)]
         await stays(lambda: not any(stop.done() for stop in stops))
         gate.open()
@@ -141,7 +141,7 @@ async def test_stop_does_not_wait_for_a_handler_that_ignores_cancellation() -> N
             async with running_pair() as pair:
                 pair.server.subscribe("stubborn", stubborn)
                 request = asyncio.create_task(pair.ask("stubborn", timeout=30.0))
-                await until(lambda: stubborn.begun == 1)
+                await eventually(lambda: stubborn.begun == 1)
                 async with asyncio.timeout(20.0):
                     await pair.server.stop(grace=0.02)
                 with pytest.raises(ConnectionClosed):
@@ -155,7 +155,7 @@ async def test_consumers_of_a_lost_connection_are_waited_for() -> None:
         server.subscribe("gate", gate, one_way=True)
         async with make_service("client") as client:
             await client.send(server.address, "gate")
-            await until(lambda: gate.waiting == 1)
+            await eventually(lambda: gate.waiting == 1)
         await turns()
         assert gate.waiting == 1
         stopping = asyncio.create_task(server.stop(grace=10.0))
@@ -170,11 +170,11 @@ async def test_consumers_that_outlast_the_grace_are_cancelled() -> None:
     async with nothing_left(), running_pair() as pair:
         pair.server.subscribe("gate", gate, one_way=True)
         await pair.tell("gate")
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         await pair.client.stop()
         await turns()
         await pair.server.stop(grace=0.02)
-        await until(lambda: gate.cancelled == 1)
+        await eventually(lambda: gate.cancelled == 1)
 
 
 async def test_messages_sent_before_stop_arrive() -> None:
@@ -185,7 +185,7 @@ async def test_messages_sent_before_stop_arrive() -> None:
         async with make_service("client") as client:
             for number in range(500):
                 await client.send(server.address, "log", b"%d" % number)
-        await until(lambda: len(seen) == 500)
+        await eventually(lambda: len(seen) == 500)
         assert seen == [b"%d" % number for number in range(500)]
 
 
@@ -216,7 +216,7 @@ async def test_stop_while_dialing_leaves_nothing() -> None:
             for subject in ("a.x", "b.x")
             for keep_alive in (True, False)
         ]
-        await until(lambda: server.accepted == 4)
+        await eventually(lambda: server.accepted == 4)
         await client.stop(grace=0.02)
         for peer in server.peers:
             peer.close()
@@ -240,7 +240,7 @@ async def test_nothing_is_sent_after_stop() -> None:
         request = asyncio.create_task(
             client.request(server.address, "late", timeout=30.0, keep_alive=False)
         )
-        await until(lambda: server.accepted == 1)
+        await eventually(lambda: server.accepted == 1)
         await client.stop(grace=0.02)
         go.set()
         with pytest.raises(NotRunning):
@@ -252,7 +252,7 @@ async def test_nothing_is_sent_after_stop() -> None:
 async def test_callers_waiting_for_room_are_told() -> None:
     async with running_pair(client_limits={"requests_pending_max": 1}) as pair:
         first = asyncio.create_task(pair.ask("hang", timeout=30.0))
-        await until(lambda: pair.server.statistics().handlers_running == 1)
+        await eventually(lambda: pair.server.statistics().handlers_running == 1)
         second = asyncio.create_task(pair.ask("hang", timeout=30.0))
         await turns(5)
         await pair.client.stop(grace=0.02)
@@ -351,7 +351,7 @@ async def test_a_connection_during_the_start_is_served() -> None:
         request = asyncio.create_task(
             client.request(address, "echo", b"1", wait=True, timeout=10.0)
         )
-        await until(lambda: client.statistics().connections_failed > 0)
+        await eventually(lambda: client.statistics().connections_failed > 0)
         await service.start()
         assert await request == b"1"
         await service.stop()

@@ -5,11 +5,18 @@ import asyncio
 import pytest
 
 from postroad.core.errors import IllegalFrame, MalformedFrame
-from tests.net_peers import nothing_left, until
-from tests.net_scripts import RawPeer, RawServer
-from tests.raw_peers import both_loops
-from tests.tunnel_ends import TunnelPair, raw_part, raw_tunnel, running_tunnels, serve_raw_tunnel
-from tests.wire_pairs import version3_frame
+from tests.support.deadlines import eventually
+from tests.support.net.peers import nothing_left
+from tests.support.net.raw_peers import both_loops
+from tests.support.net.scripts import RawPeer, RawServer
+from tests.support.wire.pairs import version3_frame
+from tests.support.wire.tunnel_ends import (
+    TunnelPair,
+    raw_part,
+    raw_tunnel,
+    running_tunnels,
+    serve_raw_tunnel,
+)
 
 NEWS = version3_frame(1, b"news" + b"fine", short=4)
 LARGE = bytes(range(256)) * 2_000
@@ -43,7 +50,7 @@ async def goodbye_of(peer: RawPeer) -> int:
 async def check_that_others_live(pair: TunnelPair) -> None:
     near, far = await pair.open()
     near.tunnel.post("still", b"here")
-    await until(lambda: far.payloads == [b"here"])
+    await eventually(lambda: far.payloads == [b"here"])
 
 
 @bad_frames
@@ -56,7 +63,7 @@ async def test_what_a_client_may_not_send(kind: str) -> None:
             await peer.write(NEWS + data + NEWS)
             said = await goodbye_of(peer)
             assert code in (0, said)
-        await until(lambda: user.reasons)
+        await eventually(lambda: user.reasons)
         assert user.payloads == [b"fine"], "what was before still counts"
         assert len(user.reasons) == 1 and "connection closed: " in user.reasons[0]
         assert pair.server.statistics().protocol_errors == 1
@@ -78,7 +85,7 @@ async def test_what_a_server_may_not_send(kind: str) -> None:
         tunnel = await pair.client.open_tunnel(server.address, pair.users)
         user = pair.users.last
         await tunnel.wait_closed()
-        await until(lambda: said)
+        await eventually(lambda: said)
         assert code in (0, said[0])
         assert user.payloads == [b"fine"]
         assert len(user.reasons) == 1
@@ -91,9 +98,9 @@ async def test_garbage_right_after_the_hello() -> None:
         with await raw_tunnel(pair.server.address, *bad, is_taken=False) as peer:
             assert await goodbye_of(peer) == MalformedFrame.code
         user = pair.server_users.last
-        await until(lambda: user.reasons)
+        await eventually(lambda: user.reasons)
         assert (user.payloads, len(user.reasons)) == ([b"fine"], 1)
-        await until(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().accepted == 0)
 
 
 async def test_flags_that_change_nothing_do_no_harm() -> None:
@@ -101,7 +108,7 @@ async def test_flags_that_change_nothing_do_no_harm() -> None:
         with await raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             await peer.write(version3_frame(1, b"news" + b"1", flags=1, short=4, word=5, id=9))
-            await until(lambda: user.payloads == [b"1"])
+            await eventually(lambda: user.payloads == [b"1"])
             assert user.tunnel.is_open
 
 
@@ -110,10 +117,10 @@ async def test_what_comes_with_a_clients_hello_is_not_lost() -> None:
     async with running_tunnels() as pair:
         with await raw_tunnel(pair.server.address, NEWS, BULK, NEWS) as peer:
             user = pair.server_users.last
-            await until(lambda: len(user.payloads) == 3)
+            await eventually(lambda: len(user.payloads) == 3)
             assert user.payloads == [b"fine", LARGE, b"fine"]
             await peer.write(BULK * 2 + NEWS)
-            await until(lambda: len(user.payloads) == 6)
+            await eventually(lambda: len(user.payloads) == 6)
             assert user.payloads[3:] == [LARGE, LARGE, b"fine"]
             # The handshake's six bytes count too.
             expected = 6 + len(raw_part("raw", role="satellite", is_tunnel=True))
@@ -129,7 +136,7 @@ async def test_what_comes_with_a_servers_hello_is_not_lost() -> None:
     async with running_tunnels() as pair, RawServer(speak_first) as server:
         await pair.client.open_tunnel(server.address, pair.users)
         user = pair.users.last
-        await until(lambda: len(user.payloads) == 3)
+        await eventually(lambda: len(user.payloads) == 3)
         assert user.payloads == [b"fine", LARGE, b"fine"]
 
 
@@ -140,7 +147,7 @@ async def test_bytes_one_by_one() -> None:
             for byte in NEWS * 3:
                 await peer.write(bytes([byte]))
                 await asyncio.sleep(0)
-            await until(lambda: user.payloads == [b"fine"] * 3)
+            await eventually(lambda: user.payloads == [b"fine"] * 3)
 
 
 async def test_a_tunnel_is_never_answered() -> None:
@@ -149,7 +156,7 @@ async def test_a_tunnel_is_never_answered() -> None:
         with await raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             await peer.write(NEWS)
-            await until(lambda: user.payloads)
+            await eventually(lambda: user.payloads)
             await peer.write(version3_frame(5, id=77))
             kind, _, _, _, id, _ = await peer.read_frame()
             assert (kind, id) == (6, 77)

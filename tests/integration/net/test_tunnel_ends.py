@@ -9,11 +9,18 @@ from postroad.core.errors import ConnectionClosed, NotRunning, PeerSilent
 from postroad.core.limits import KIB
 from postroad.net import Tunnel, TunnelUser
 from postroad.wire import Request
-from tests.net_peers import make_service, nothing_left, stays, until
-from tests.net_scripts import RawPeer, RawServer, blackhole
-from tests.raw_peers import both_loops
-from tests.tunnel_ends import Recorder, Recorders, raw_tunnel, running_tunnels, serve_raw_tunnel
-from tests.wire_pairs import version3_frame
+from tests.support.deadlines import eventually
+from tests.support.net.peers import make_service, nothing_left, stays
+from tests.support.net.raw_peers import both_loops
+from tests.support.net.scripts import RawPeer, RawServer, blackhole
+from tests.support.wire.pairs import version3_frame
+from tests.support.wire.tunnel_ends import (
+    Recorder,
+    Recorders,
+    raw_tunnel,
+    running_tunnels,
+    serve_raw_tunnel,
+)
 
 NEWS = version3_frame(1, b"news" + b"fine", short=4)
 BEATING = {"heartbeat_interval_s": 0.1, "heartbeat_timeout_s": 0.4}
@@ -31,7 +38,7 @@ async def test_either_end_may_close(is_client: bool) -> None:
         users = await pair.open()
         closing, other = users if is_client else reversed(users)
         closing.tunnel.close("had enough")
-        await until(lambda: closing.reasons and other.reasons)
+        await eventually(lambda: closing.reasons and other.reasons)
         assert closing.reasons == ["connection closed: had enough"]
         assert other.reasons == ["the peer closed the connection: had enough"]
         await closing.tunnel.wait_closed()
@@ -44,7 +51,7 @@ async def test_both_ends_may_close_at_once() -> None:
         near, far = await pair.open()
         near.tunnel.close("had enough")
         far.tunnel.close("me too")
-        await until(lambda: near.reasons and far.reasons)
+        await eventually(lambda: near.reasons and far.reasons)
         assert near.reasons == ["connection closed: had enough"]
         assert far.reasons == ["connection closed: me too"]
 
@@ -55,7 +62,7 @@ async def test_closing_again_changes_nothing() -> None:
         near, far = await pair.open()
         near.tunnel.close("first")
         near.tunnel.close("second")
-        await until(lambda: near.reasons and far.reasons)
+        await eventually(lambda: near.reasons and far.reasons)
         near.tunnel.close("third")
         await stays(lambda: near.reasons == ["connection closed: first"])
         assert far.reasons == ["the peer closed the connection: first"]
@@ -70,7 +77,7 @@ async def test_what_was_posted_before_closing_arrives() -> None:
             near.tunnel.post("news", bytes([value % 256]) * 2_000)
             far.tunnel.post("news", bytes([value % 256]) * 2_000)
         near.tunnel.close("done")
-        await until(lambda: near.reasons and far.reasons)
+        await eventually(lambda: near.reasons and far.reasons)
         assert len(far.payloads) == len(near.payloads) == 500
 
 
@@ -79,7 +86,7 @@ async def test_a_user_may_close_while_it_receives() -> None:
         near, far = await pair.open()
         far.on_received = lambda _: far.tunnel.close("that was all")
         near.tunnel.post("news", b"1")
-        await until(lambda: near.reasons and far.reasons)
+        await eventually(lambda: near.reasons and far.reasons)
         assert near.reasons == ["the peer closed the connection: that was all"]
 
 
@@ -89,7 +96,7 @@ async def test_a_peer_that_ignores_the_goodbye_is_cut_off() -> None:
             user = pair.server_users.last
             user.tunnel.close("go away", linger_s=0.05)
             await peer.write(NEWS)
-            await until(lambda: user.reasons)
+            await eventually(lambda: user.reasons)
             assert user.payloads == [b"fine"]
             assert user.reasons == ["connection closed: go away"]
 
@@ -98,14 +105,14 @@ async def test_a_peer_that_hangs_up_without_a_word() -> None:
     async with running_tunnels() as pair:
         with await raw_tunnel(pair.server.address, NEWS) as peer:
             user = pair.server_users.last
-            await until(lambda: user.payloads)
+            await eventually(lambda: user.payloads)
             peer.close()
-            await until(lambda: user.reasons)
+            await eventually(lambda: user.reasons)
             assert user.reasons == ["the peer closed the connection"]
         with await raw_tunnel(pair.server.address) as peer:
             user = pair.server_users.last
             peer.reset()
-            await until(lambda: user.reasons)
+            await eventually(lambda: user.reasons)
             assert user.reasons[0].startswith("connection lost: ")
         assert pair.server.statistics().connections_lost == 2
         assert pair.server.statistics().accepted == 0
@@ -121,11 +128,11 @@ async def test_nothing_can_be_posted_once_the_peer_has_hung_up() -> None:
                 user.tunnel.post("flood", bytes(50_000))
                 await asyncio.sleep(0)
             peer.sock.shutdown(socket.SHUT_WR)
-            await until(lambda: not user.tunnel.is_open)
+            await eventually(lambda: not user.tunnel.is_open)
             with pytest.raises(ConnectionClosed):
                 user.tunnel.post("news", b"")
             assert user.reasons == []
-        await until(lambda: user.reasons)
+        await eventually(lambda: user.reasons)
 
 
 async def test_a_server_that_takes_a_tunnel_and_says_goodbye_in_one_breath(
@@ -167,12 +174,12 @@ async def test_a_user_that_fails_to_receive_loses_its_tunnel_only() -> None:
         for _ in range(3):
             near.tunnel.post("news", b"1")
             await asyncio.sleep(0)
-        await until(lambda: near.reasons and far.reasons)
+        await eventually(lambda: near.reasons and far.reasons)
         assert far.batches == 1, "it is not asked again"
         assert far.reasons == ["connection closed: ZeroDivisionError in the node"]
         assert near.reasons == ["the peer closed the connection: ZeroDivisionError in the node"]
         bystander.tunnel.post("still", b"here")
-        await until(lambda: other.payloads == [b"here"])
+        await eventually(lambda: other.payloads == [b"here"])
         assert pair.server.statistics().handlers_failed == 1
 
 
@@ -187,7 +194,7 @@ async def test_a_user_that_fails_at_the_end_or_at_room(caplog: pytest.LogCapture
             near.tunnel.post("flood", bytes(10_000))
             await asyncio.sleep(0)
         far.tunnel.transport.resume_reading()
-        await until(lambda: far.reasons)
+        await eventually(lambda: far.reasons)
         await near.tunnel.wait_closed()
         assert far.reasons == ["the peer closed the connection: ZeroDivisionError in the node"]
         assert caplog.text.count("ZeroDivisionError: planted") == 2
@@ -201,7 +208,7 @@ async def test_a_frozen_client_is_given_up() -> None:
     async with running_tunnels(server_limits=BEATING) as pair:
         with await raw_tunnel(pair.server.address):
             user = pair.server_users.last
-            await until(lambda: user.reasons)
+            await eventually(lambda: user.reasons)
             assert "PeerSilent: nothing was read for" in user.reasons[0]
         assert pair.server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
 
@@ -213,7 +220,7 @@ async def test_a_frozen_server_is_given_up() -> None:
 
     async with RawServer(freeze) as server, running_tunnels(client_limits=BEATING) as pair:
         await pair.client.open_tunnel(server.address, pair.users)
-        await until(lambda: pair.users.last.reasons)
+        await eventually(lambda: pair.users.last.reasons)
         assert "PeerSilent: nothing was read for" in pair.users.last.reasons[0]
 
 
@@ -222,7 +229,7 @@ async def test_two_quiet_ends_keep_each_other_alive() -> None:
         near, far = await pair.open()
         loop = asyncio.get_running_loop()
         until_s = loop.time() + 3 * BEATING["heartbeat_timeout_s"]
-        await until(lambda: loop.time() > until_s)
+        await eventually(lambda: loop.time() > until_s)
         assert near.reasons == far.reasons == []
 
 
@@ -241,7 +248,7 @@ async def test_a_peer_that_talks_but_never_reads_is_given_up() -> None:
                 except ConnectionError:
                     break
                 await asyncio.sleep(0.01)
-            await until(lambda: user.reasons)
+            await eventually(lambda: user.reasons)
             assert "the peer read nothing for 0.3 s" in user.reasons[0]
         assert pair.server.statistics().protocol_errors_by_kind == {PeerSilent.__name__: 1}
 
@@ -258,10 +265,10 @@ async def test_a_service_that_stops_says_goodbye_on_its_tunnels(is_client: bool)
         service = pair.client if is_client else pair.server
         await asyncio.wait_for(service.stop(grace=60.0), 20.0)
         assert stopping.reasons == ["connection closed: the node is stopping"]
-        await until(lambda: other.reasons)
+        await eventually(lambda: other.reasons)
         assert other.reasons == ["the peer closed the connection: the node is stopping"]
         assert other.payloads == [b"words"]
-        await until(lambda: all(user.reasons for user in second))
+        await eventually(lambda: all(user.reasons for user in second))
 
 
 async def test_stopping_does_not_wait_for_a_frozen_peer_beyond_the_grace() -> None:

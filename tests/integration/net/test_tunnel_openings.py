@@ -23,9 +23,10 @@ from postroad.core.errors import (
 from postroad.net import MessagingService, Tunnel, TunnelUser
 from postroad.wire import Hello, encode_preamble
 from postroad.wire.hello import decode_hello
-from tests.net_peers import CLUSTER, make_service, nothing_left, stays, until
-from tests.net_scripts import RawPeer, RawServer, blackhole, unused_address
-from tests.tunnel_ends import Recorders, raw_part, running_tunnels
+from tests.support.deadlines import eventually
+from tests.support.net.peers import CLUSTER, make_service, nothing_left, stays
+from tests.support.net.scripts import RawPeer, RawServer, blackhole, unused_address
+from tests.support.wire.tunnel_ends import Recorders, raw_part, running_tunnels
 
 
 async def refusal_of(opening: Awaitable[Tunnel]) -> ConnectionClosed:
@@ -64,7 +65,7 @@ async def test_a_node_that_accepts_none_takes_no_tunnels() -> None:
         assert "the peer closed the connection: node 'core-1' takes no tunnels" in str(error)
         assert users.all == []
         assert pair.client.statistics().connections_failed == 1
-        await until(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().accepted == 0)
 
 
 async def test_the_accepting_side_tells_why_it_refuses() -> None:
@@ -80,7 +81,7 @@ async def test_the_dialing_side_tells_why_it_refuses() -> None:
     async with running_tunnels() as pair, nothing_left():
         error = await refusal_of(pair.client.open_tunnel(pair.server.address, refuse))
         assert "domain 'x' is known here already" in str(error)
-        await until(lambda: pair.server_users.all and pair.server_users.last.reasons)
+        await eventually(lambda: pair.server_users.all and pair.server_users.last.reasons)
         assert pair.server_users.last.reasons == [
             "the peer closed the connection: domain 'x' is known here already"
         ]
@@ -104,7 +105,7 @@ async def test_an_accept_that_fails_costs_its_tunnel_only(
         assert caught.value.retryable, "it was no refusal"
         assert caplog.text.count("ZeroDivisionError: planted") == 2
         near.tunnel.post("still", b"here")
-        await until(lambda: far.payloads == [b"here"])
+        await eventually(lambda: far.payloads == [b"here"])
 
 
 async def test_another_node_than_the_expected_one() -> None:
@@ -114,7 +115,7 @@ async def test_another_node_than_the_expected_one() -> None:
         assert caught.value.retryable
         assert caught.value.outcome is Outcome.NOT_SENT
         assert pair.users.all == []
-        await until(lambda: pair.server_users.last.reasons)
+        await eventually(lambda: pair.server_users.last.reasons)
         assert "expected node 'core-2'" in pair.server_users.last.reasons[0]
         near, _ = await pair.open(peer="core-1")
         assert near.tunnel.can_send
@@ -186,7 +187,7 @@ async def test_a_peer_that_never_takes_the_tunnel(timeout: float | None) -> None
         assert text in str(caught.value)
         assert caught.value.retryable and caught.value.outcome is Outcome.NOT_SENT
         assert pair.users.all == []
-        await until(lambda: pair.client.statistics().dialed == 0)
+        await eventually(lambda: pair.client.statistics().dialed == 0)
 
 
 async def test_a_connection_that_does_not_come_about() -> None:
@@ -203,7 +204,7 @@ async def test_whoever_gives_up_leaves_nothing() -> None:
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await until(lambda: pair.server.statistics().accepted == 0)
+        await eventually(lambda: pair.server.statistics().accepted == 0)
         assert pair.client.statistics().dialed == 0
 
 
@@ -218,9 +219,9 @@ async def test_whoever_gives_up_in_the_last_moment_leaves_nothing() -> None:
         opening = asyncio.create_task(pair.client.open_tunnel(pair.server.address, cancel_and_take))
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await until(lambda: users.last.reasons)
+        await eventually(lambda: users.last.reasons)
         assert users.last.reasons == ["connection closed: given up"]
-        await until(lambda: pair.server_users.last.reasons)
+        await eventually(lambda: pair.server_users.last.reasons)
 
 
 # Limits and settings.
@@ -234,7 +235,7 @@ async def test_tunnels_count_as_accepted_connections() -> None:
             await pair.client.open_tunnel(pair.server.address, pair.users)
         assert pair.server.statistics().connections_rejected == 1
         second.tunnel.close("room for another")
-        await until(lambda: pair.server.statistics().accepted == 1)
+        await eventually(lambda: pair.server.statistics().accepted == 1)
         await pair.open()
 
 

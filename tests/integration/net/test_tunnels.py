@@ -8,9 +8,10 @@ from postroad.core.errors import ConnectionClosed, MessageTooLarge, Outcome, Usa
 from postroad.core.limits import KIB, MIB
 from postroad.net import Tunnel
 from postroad.wire import Request
-from tests.net_peers import resident_bytes, stays, subscribe_usual, turns, until
-from tests.raw_peers import both_loops
-from tests.tunnel_ends import Recorder, running_tunnels
+from tests.support.deadlines import eventually
+from tests.support.net.peers import resident_bytes, stays, subscribe_usual, turns
+from tests.support.net.raw_peers import both_loops
+from tests.support.wire.tunnel_ends import Recorder, running_tunnels
 
 SMALL_BUFFERS = {"write_buffer_bytes_max": 64 * KIB}
 
@@ -28,7 +29,7 @@ async def test_messages_go_both_ways_in_order() -> None:
             far.tunnel.post("back", number(value))
             if value % 500 == 0:
                 await asyncio.sleep(0)
-        await until(lambda: len(near.payloads) == len(far.payloads) == 3_000)
+        await eventually(lambda: len(near.payloads) == len(far.payloads) == 3_000)
         assert near.payloads == far.payloads == [number(value) for value in range(3_000)]
         assert far.subjects == [f"subject-{value % 5}" for value in range(3_000)]
         assert far.batches < 1_000, "what is posted together arrives together"
@@ -64,7 +65,7 @@ async def test_what_is_posted_in_one_turn_leaves_at_its_end() -> None:
         near.tunnel.post("news", b"one")
         near.tunnel.post("news", b"two")
         assert near.tunnel.bytes_sent == before
-        await until(lambda: far.payloads)
+        await eventually(lambda: far.payloads)
         assert (far.payloads, far.batches) == ([b"one", b"two"], 1)
 
 
@@ -85,7 +86,7 @@ async def test_large_messages_both_ways() -> None:
         for payload in payloads:
             near.tunnel.post("bulk", payload)
             far.tunnel.post("bulk", payload)
-        await until(lambda: len(near.payloads) == len(far.payloads) == len(payloads))
+        await eventually(lambda: len(near.payloads) == len(far.payloads) == len(payloads))
         assert near.payloads == far.payloads == payloads
 
 
@@ -105,7 +106,7 @@ async def test_a_user_may_post_while_it_is_given_the_tunnel() -> None:
         pair.server.refuse_tunnels()
         pair.server.accept_tunnels(greet)
         near, far = await pair.open()
-        await until(lambda: len(near.payloads) == 3)
+        await eventually(lambda: len(near.payloads) == 3)
         assert near.payloads == [b"first", payload, b"last"]
 
         def greet_back(tunnel: Tunnel) -> Recorder:
@@ -114,7 +115,9 @@ async def test_a_user_may_post_while_it_is_given_the_tunnel() -> None:
             return recorder
 
         await pair.client.open_tunnel(pair.server.address, greet_back)
-        await until(lambda: pair.server_users.last is not far and pair.server_users.last.payloads)
+        await eventually(
+            lambda: pair.server_users.last is not far and pair.server_users.last.payloads
+        )
         assert pair.server_users.last.payloads == [payload]
 
 
@@ -124,7 +127,7 @@ async def test_requests_of_the_service_go_on_beside_tunnels() -> None:
         near, far = await pair.open()
         near.tunnel.post("echo", b"through the tunnel")
         assert await pair.client.request(pair.server.address, "echo", b"beside") == b"beside"
-        await until(lambda: far.payloads)
+        await eventually(lambda: far.payloads)
         assert near.payloads == []
 
 
@@ -140,7 +143,7 @@ async def test_a_message_must_not_be_larger_than_the_peer_takes() -> None:
         with pytest.raises(MessageTooLarge, match="1001 bytes exceeds the 1000"):
             near.tunnel.post("four", bytes(997))
         near.tunnel.post("", bytes(1_000))
-        await until(lambda: len(far.payloads) == 2)
+        await eventually(lambda: len(far.payloads) == 2)
         assert near.tunnel.messages_sent == 2
 
 
@@ -153,7 +156,7 @@ async def test_a_subject_must_be_one() -> None:
             near.tunnel.post("\ud800", b"")
         near.tunnel.post("s" * 32_767, b"long")
         near.tunnel.post("käse", b"")
-        await until(lambda: len(far.payloads) == 2)
+        await eventually(lambda: len(far.payloads) == 2)
         assert far.subjects == ["s" * 32_767, "käse"]
 
 
@@ -165,7 +168,7 @@ async def test_nothing_can_be_posted_on_a_closed_tunnel() -> None:
         with pytest.raises(ConnectionClosed, match="is closed") as caught:
             near.tunnel.post("news", b"")
         assert caught.value.outcome is Outcome.NOT_SENT
-        await until(lambda: far.reasons)
+        await eventually(lambda: far.reasons)
         with pytest.raises(ConnectionClosed, match="is closed"):
             far.tunnel.post("news", bytes(1 * MIB))
 
@@ -191,7 +194,7 @@ async def test_a_full_socket_is_told_and_so_is_room() -> None:
 
         near.tunnel.post("flood", number(posted) + bytes(10_000))
         far.tunnel.transport.resume_reading()
-        await until(lambda: len(far.payloads) == posted + 1)
+        await eventually(lambda: len(far.payloads) == posted + 1)
         assert [payload[:4] for payload in far.payloads] == [*map(number, range(posted + 1))]
         assert near.tunnel.can_send
         assert near.rooms >= 1
@@ -230,7 +233,7 @@ async def test_two_ends_that_both_send_as_fast_as_they_can() -> None:
         for index, user in enumerate(users):
             user.on_writable = lambda index=index: pump(index)
             pump(index)
-        await until(lambda: all(len(user.payloads) == 3_000 for user in users))
+        await eventually(lambda: all(len(user.payloads) == 3_000 for user in users))
         for user in users:
             assert [payload[:4] for payload in user.payloads] == [*map(number, range(3_000))]
 
@@ -244,7 +247,7 @@ async def test_counters() -> None:
         for _ in range(10):
             near.tunnel.post("news", bytes(100))
         far.tunnel.post("news", b"")
-        await until(lambda: len(far.payloads) == 10 and near.payloads)
+        await eventually(lambda: len(far.payloads) == 10 and near.payloads)
         assert (near.tunnel.messages_sent, near.tunnel.messages_received) == (10, 1)
         assert (far.tunnel.messages_sent, far.tunnel.messages_received) == (1, 10)
         await turns()
@@ -256,7 +259,7 @@ async def test_counters() -> None:
         assert pair.server.statistics().bytes_received == near.tunnel.bytes_sent
 
         near.tunnel.close("enough")
-        await until(lambda: far.reasons and near.reasons)
+        await eventually(lambda: far.reasons and near.reasons)
         statistics = pair.server.statistics()
         assert (statistics.tunnels, statistics.accepted) == (0, 0)
         assert statistics.tunnel_messages_received == 10
@@ -283,8 +286,8 @@ async def test_users_learn_the_round_trip_on_a_busy_tunnel() -> None:
     beating = {"heartbeat_interval_s": 0.05, "heartbeat_timeout_s": 5.0}
     async with running_tunnels(client_limits=beating, server_limits=beating) as pair:
         near, far = await pair.open()
-        await until(lambda: near.tunnel.round_trip_s is not None)
-        await until(lambda: far.tunnel.round_trip_s is not None)
+        await eventually(lambda: near.tunnel.round_trip_s is not None)
+        await eventually(lambda: far.tunnel.round_trip_s is not None)
         measured: set[float | None] = set()
         far.on_received = lambda requests: far.tunnel.post("back", requests[0].payload)
         # A time no round trip here can have.
@@ -295,6 +298,6 @@ async def test_users_learn_the_round_trip_on_a_busy_tunnel() -> None:
             measured.add(near.tunnel.round_trip_s)
             return near.tunnel.round_trip_s != 1e9
 
-        await until(is_measured_anew)
+        await eventually(is_measured_anew)
         assert 1e9 in measured
         assert 0 <= (near.tunnel.round_trip_s or 0) < 5

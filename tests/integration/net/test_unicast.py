@@ -11,8 +11,9 @@ import pytest
 from postroad import Address, Message, Unicast
 from postroad.core.errors import ConfigError, MessageTooLarge, NotRunning, UsageError
 from postroad.wire import encode_preamble
-from tests.net_peers import CLUSTER, nothing_left, until
-from tests.net_scripts import unused_address
+from tests.support.deadlines import eventually
+from tests.support.net.peers import CLUSTER, nothing_left
+from tests.support.net.scripts import unused_address
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +43,7 @@ async def test_delivery(payload: bytes) -> None:
         pair.receiver.subscribe("tick", seen.append)
         assert await pair.sender.send(pair.receiver.address, "tick", payload)
         assert await pair.sender.send(str(pair.receiver.address), "tick", payload)
-        await until(lambda: len(seen) == 2)
+        await eventually(lambda: len(seen) == 2)
         message = seen[0]
         assert (message.payload, message.subject) == (payload, "tick")
         assert (message.sender, message.peer) == (pair.sender.address, "one")
@@ -56,7 +57,7 @@ async def test_a_service_can_send_to_itself() -> None:
     async with two() as pair:
         pair.sender.subscribe("tick", seen.append)
         await pair.sender.send(pair.sender.address, "tick")
-        await until(lambda: len(seen) == 1)
+        await eventually(lambda: len(seen) == 1)
 
 
 async def test_several_listeners() -> None:
@@ -67,15 +68,15 @@ async def test_several_listeners() -> None:
         pair.receiver.subscribe("tick", add_first)
         pair.receiver.subscribe("tick", add_second)
         await pair.sender.send(pair.receiver.address, "tick", b"1")
-        await until(lambda: first and second)
+        await eventually(lambda: first and second)
         pair.receiver.unsubscribe("tick", add_first)
         await pair.sender.send(pair.receiver.address, "tick", b"2")
-        await until(lambda: len(second) == 2)
+        await eventually(lambda: len(second) == 2)
         assert len(first) == 1
         pair.receiver.unsubscribe("tick")
         pair.receiver.unsubscribe("tick")
         await pair.sender.send(pair.receiver.address, "tick", b"3")
-        await until(lambda: pair.receiver.statistics().unheard == 1)
+        await eventually(lambda: pair.receiver.statistics().unheard == 1)
         assert len(second) == 2
 
 
@@ -90,7 +91,7 @@ async def test_failing_listener_does_not_stop_the_others(caplog: pytest.LogCaptu
         pair.receiver.subscribe("tick", seen.append)
         for _ in range(10):
             await pair.sender.send(pair.receiver.address, "tick")
-        await until(lambda: len(seen) == 10)
+        await eventually(lambda: len(seen) == 10)
         assert pair.receiver.statistics().listeners_failed == 10
     assert len([it for it in caplog.records if "deaf" in it.getMessage()]) == 1
 
@@ -106,7 +107,7 @@ async def test_listener_that_unsubscribes_itself() -> None:
         pair.receiver.subscribe("tick", once)
         await pair.sender.send(pair.receiver.address, "tick")
         await pair.sender.send(pair.receiver.address, "tick")
-        await until(lambda: pair.receiver.statistics().received == 2)
+        await eventually(lambda: pair.receiver.statistics().received == 2)
         assert len(seen) == 1
 
 
@@ -116,9 +117,9 @@ async def test_foreign_cluster_is_refused(caplog: pytest.LogCaptureFixture) -> N
         pair.receiver.subscribe("tick", seen.append)
         for _ in range(5):
             await stranger.send(pair.receiver.address, "tick")
-        await until(lambda: pair.receiver.statistics().refused == 5)
+        await eventually(lambda: pair.receiver.statistics().refused == 5)
         await pair.sender.send(pair.receiver.address, "tick")
-        await until(lambda: len(seen) == 1)
+        await eventually(lambda: len(seen) == 1)
     assert len([it for it in caplog.records if "another cluster" in it.getMessage()]) == 1
 
 
@@ -140,9 +141,9 @@ async def test_garbage_is_refused_and_counted() -> None:
     async with two() as pair:
         pair.receiver.subscribe("tick", seen.append)
         throw(pair.receiver.address, *garbage)
-        await until(lambda: pair.receiver.statistics().refused == len(garbage))
+        await eventually(lambda: pair.receiver.statistics().refused == len(garbage))
         await pair.sender.send(pair.receiver.address, "tick", b"still here")
-        await until(lambda: len(seen) == 1)
+        await eventually(lambda: len(seen) == 1)
         assert pair.receiver.statistics().received == 1
 
 
@@ -175,7 +176,7 @@ async def test_host_names_are_resolved() -> None:
         pair.receiver.subscribe("tick", seen.append)
         for _ in range(3):
             await pair.sender.send(Address("localhost", pair.receiver.address.port), "tick")
-        await until(lambda: len(seen) == 3)
+        await eventually(lambda: len(seen) == 3)
 
 
 async def test_nobody_listens_at_the_port() -> None:
@@ -185,7 +186,7 @@ async def test_nobody_listens_at_the_port() -> None:
         seen: list[Message] = []
         pair.receiver.subscribe("tick", seen.append)
         await pair.sender.send(pair.receiver.address, "tick")
-        await until(lambda: len(seen) == 1)
+        await eventually(lambda: len(seen) == 1)
 
 
 async def test_not_running() -> None:
@@ -233,7 +234,7 @@ async def test_advertised_address() -> None:
         assert third.address.host == "elsewhere"
         assert third.address.port > 0
         await third.send(pair.receiver.address, "tick")
-        await until(lambda: len(seen) == 1)
+        await eventually(lambda: len(seen) == 1)
         assert seen[0].sender == third.address
 
 
@@ -247,7 +248,7 @@ async def test_post_to_an_address_is_sent_at_once() -> None:
         pair.sender.post(pair.receiver.address, "tick", b"1")
         assert pair.sender.statistics().sent == 1, "nothing had to be looked up"
         assert not pair.sender._lookups
-        await until(lambda: len(seen) == 1)
+        await eventually(lambda: len(seen) == 1)
         assert seen[0].payload == b"1"
 
 
@@ -258,11 +259,11 @@ async def test_post_to_a_host_name_is_sent_when_it_is_found() -> None:
         named = Address("localhost", pair.receiver.address.port)
         pair.sender.post(named, "tick", b"1")
         assert pair.sender.statistics().sent == 0
-        await until(lambda: len(seen) == 1)
+        await eventually(lambda: len(seen) == 1)
         assert not pair.sender._lookups
         pair.sender.post(named, "tick", b"2")
         assert pair.sender.statistics().sent == 2, "it is remembered"
-        await until(lambda: len(seen) == 2)
+        await eventually(lambda: len(seen) == 2)
 
 
 async def test_post_does_not_wait_behind_names_that_are_slow_to_find(
@@ -284,14 +285,14 @@ async def test_post_does_not_wait_behind_names_that_are_slow_to_find(
         assert pair.sender.statistics().unresolved == 44, "more are dropped"
         pair.sender.post(pair.receiver.address, "tick")
         assert await pair.sender.send(pair.receiver.address, "tick")
-        await until(lambda: len(seen) == 2)
+        await eventually(lambda: len(seen) == 2)
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 300, "::1", "1.2.3", ""])
 async def test_post_to_a_host_that_is_none_is_counted(host: str) -> None:
     async with two() as pair:
         pair.sender.post(Address(host, 7), "tick")
-        await until(lambda: not pair.sender._lookups)
+        await eventually(lambda: not pair.sender._lookups)
         statistics = pair.sender.statistics()
         assert statistics.sent + statistics.unresolved == 1
 
@@ -314,5 +315,5 @@ async def test_stop_ends_what_was_posted_and_not_found() -> None:
         unicast.post("localhost:7", "tick")
         assert len(unicast._lookups) == 1
         await unicast.stop()
-        await until(lambda: not unicast._lookups)
+        await eventually(lambda: not unicast._lookups)
         assert unicast.statistics().sent == 0

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from postroad import Message, MessagingService
-from tests.net_peers import Gate, make_service, running_pair, stays, turns, until
-from tests.net_scripts import RawPeer, RawServer
+from tests.support.deadlines import eventually
+from tests.support.net.peers import Gate, make_service, running_pair, stays, turns
+from tests.support.net.scripts import RawPeer, RawServer
 
 pytestmark = pytest.mark.integration
 
@@ -43,7 +44,7 @@ async def test_cancelling_everybody_leaves_a_link_that_works() -> None:
     async with running_pair(client_limits={"requests_pending_max": 4}) as pair:
         pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(12)]
-        await until(lambda: gate.waiting == 4)
+        await eventually(lambda: gate.waiting == 4)
         await stays(lambda: pair.client.statistics().requests_pending == 4)
         for request in requests:
             request.cancel()
@@ -66,7 +67,7 @@ async def test_a_cancelled_caller_does_not_take_the_turn_of_the_next() -> None:
     async with running_pair(client_limits=ONE_SLOT) as pair:
         pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(4)]
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         gate.open()
         for request in requests[:2]:
             request.cancel()
@@ -93,7 +94,7 @@ async def test_concurrent_senders_keep_their_order_to_a_slow_reader() -> None:
             for it in range(total)
         ]
         await asyncio.gather(*senders)
-        await until(lambda: len(reader.numbers) == total)
+        await eventually(lambda: len(reader.numbers) == total)
     assert reader.numbers == list(range(total))
 
 
@@ -117,7 +118,7 @@ async def test_newcomers_do_not_overtake_those_who_wait() -> None:
             ]
             await turns(3)
         await asyncio.gather(*senders)
-        await until(lambda: len(reader.numbers) == wave * waves + 1)
+        await eventually(lambda: len(reader.numbers) == wave * waves + 1)
     assert reader.numbers == list(range(wave * waves + 1))
 
 
@@ -133,7 +134,7 @@ async def test_a_sender_that_needs_no_slot_passes_its_turn_on(senders: int) -> N
         pair.server.subscribe("gate", gate)
         pair.server.subscribe("log", consume, one_way=True)
         first = asyncio.create_task(pair.ask("gate", timeout=30.0))
-        await until(lambda: gate.waiting == 1)
+        await eventually(lambda: gate.waiting == 1)
         sending = [asyncio.create_task(pair.tell("log", b"%d" % it)) for it in range(senders)]
         second = asyncio.create_task(pair.ask("gate", timeout=30.0))
         await stays(lambda: not second.done() and not any(it.done() for it in sending))
@@ -159,5 +160,5 @@ async def test_newcomers_do_not_overtake_those_who_waited_for_the_dial() -> None
                 sends.append(asyncio.create_task(send))
                 await asyncio.sleep(0)
             await asyncio.gather(*sends)
-        await until(lambda: len(got) == 400)
+        await eventually(lambda: len(got) == 400)
     assert got == list(range(400))

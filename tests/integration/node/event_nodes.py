@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.service import Service, event
 from postroad.services.transporters import MemoryHub, MemoryTransporter
+from tests.support.deadlines import DEADLINE_S, eventually
 
 EVENT = "order.created"
 MAIL = MailConfig(bridge_first_s=0.02, bridge_max_s=0.1, offer_timeout_s=1.0, window_timeout_s=2.0)
 AT_ONCE = Retry(attempts=3, first_s=0.001, max_s=0.005)
 TABLE = "CREATE TABLE IF NOT EXISTS heard (name TEXT NOT NULL, number INTEGER NOT NULL)"
-WAIT_S = 60.0
 
 
 class Listener(Service):
@@ -116,18 +115,11 @@ async def started(*nodes: Node) -> AsyncIterator[None]:
         for node in nodes:
             for other in nodes:
                 names = [it.name for it in other.broker.services()]
-                await node.broker.wait_for_services(names, timeout_s=WAIT_S)
+                await node.broker.wait_for_services(names, timeout_s=DEADLINE_S)
         yield
     finally:
         for node in nodes:
             await node.stop()
-
-
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait for something that nobody tells of."""
-    async with asyncio.timeout(WAIT_S):
-        while not await holds():  # noqa: ASYNC110 - it is in a database
-            await asyncio.sleep(0.005)
 
 
 async def all_handled(*nodes: Node, but: int = 0) -> None:
@@ -136,4 +128,4 @@ async def all_handled(*nodes: Node, but: int = 0) -> None:
     async def is_quiet() -> bool:
         return sum([await node.waiting() for node in nodes]) == but
 
-    await until(is_quiet)
+    await eventually(is_quiet)

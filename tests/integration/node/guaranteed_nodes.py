@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,11 +10,10 @@ from typing import Any, NamedTuple
 from postroad.cells import CellDomain, CellMessage
 from postroad.durable import DeadLetter, Mail, MailConfig, Retry, SqliteStore, StaticDirectory
 from postroad.node import GuaranteedConfig, GuaranteedQueues
-from tests.cell_nodes import Domains
+from tests.support.cells.nodes import Domains
+from tests.support.deadlines import eventually
 
 QUEUE = "payments"
-WAIT_S = 60.0
-"""How long a condition may take before a test fails; generous, because machines are busy."""
 MAIL = MailConfig(bridge_first_s=0.02, bridge_max_s=0.1, offer_timeout_s=1.0, window_timeout_s=2.0)
 QUICK = GuaranteedConfig(
     ask_timeout_s=1.0, remember_s=0.1, look_first_s=0.005, look_max_s=0.05, patience_s=0.05
@@ -139,14 +137,6 @@ class Till:
 
         await eventually(are_there, f"{count} rows")
         return await self.rows()
-
-
-async def eventually(condition: Callable[[], Awaitable[object]], what: str) -> None:
-    """Return as soon as the condition holds."""
-    deadline = asyncio.get_running_loop().time() + WAIT_S
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {WAIT_S:g} s: {what}"
-        await asyncio.sleep(0.005)
 
 
 async def until_dead(node: Node, count: int) -> list[DeadLetter]:

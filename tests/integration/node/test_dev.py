@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.node.commands import APP, QUIET, Command, run
+from tests.support.cli.commands import APP, QUIET, Command, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -24,8 +24,8 @@ from tests.integration.node.event_nodes import (
     all_handled,
     introduce,
     started,
-    until,
 )
+from tests.support.deadlines import eventually
 
 
 async def test_every_group_handles_each_event_once(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_an_event_follows_a_group_that_moved(tmp_path: Path) -> None:
     async with started(sender, old, new):
         await old.events.stop()
         await sender.emit(1)
-        await until(old.waiting)
+        await eventually(old.waiting)
         await old.broker.remove("mail")
         await new.broker.launch(Listener("mail"))
         await old.broker.wait_for_services("mail", timeout_s=20)
@@ -169,7 +169,7 @@ async def test_events_of_handlers_belong_to_their_transaction(tmp_path: Path) ->
 
     async with started(node, books):
         await node.emit(1)
-        await until(lambda: node.heard("mail"))
+        await eventually(lambda: node.heard("mail"))
         # Nobody listens to the second one: it waits, once.
         await all_handled(node, but=1)
         assert (first.attempts, await node.heard("mail")) == (2, [1])

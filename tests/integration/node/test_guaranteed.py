@@ -12,7 +12,8 @@ from postroad.cells import CellBusy, CellMessage
 from postroad.core import faults
 from postroad.core.errors import IdempotencyConflict, NotRunning, UsageError
 from postroad.node import ID_HEADER, KEY_HEADER, GuaranteedQueues
-from tests.cell_nodes import Gate, Inbox, quick, until
+from tests.support.cells.nodes import Gate, Inbox, quick
+from tests.support.deadlines import eventually
 
 from .guaranteed_nodes import (
     AT_ONCE,
@@ -21,7 +22,6 @@ from .guaranteed_nodes import (
     QUICK,
     Till,
     all_quiet,
-    eventually,
     guaranteed_nodes,
     until_dead,
     until_waiting,
@@ -100,7 +100,7 @@ async def test_waiting_longer_than_a_message_is_held_in_hand_kills_none(tmp_path
         await nodes["S1"].domain.send(QUEUE, b"1")
         consumption = nodes["S1"].mail.consumptions["cells.out.payments"]
         # As often as would have killed a message of any other queue.
-        await until(lambda: consumption.failed > 12)
+        await eventually(lambda: consumption.failed > 12)
         till = await Till.at(nodes["S1"])
         assert await till.until(1) == [b"1"]
         assert await nodes["S1"].dead() == []
@@ -367,7 +367,7 @@ async def test_queues_that_stop_leave_nobody_at_work_on_their_messages(tmp_path:
         await nodes.declare(concurrency=2)
         for payload in (b"1", b"2"):
             await node.domain.send(QUEUE, payload)
-        await until(lambda: gate.begun and len(runner.mailbox) == 1)
+        await eventually(lambda: gate.begun and len(runner.mailbox) == 1)
         await node.queues.stop(0.05)
         assert gate.cancelled == 1
         await runner.wait_idle()
@@ -377,7 +377,7 @@ async def test_queues_that_stop_leave_nobody_at_work_on_their_messages(tmp_path:
         gate.open()
         async with GuaranteedQueues(node.domain, node.mail, config=QUICK) as queues:
             await queues.declare(QUEUE, retry=AT_ONCE)
-            await until(lambda: sorted(gate.finished) == [b"1", b"2"])
+            await eventually(lambda: sorted(gate.finished) == [b"1", b"2"])
 
 
 async def test_plain_queues_and_calls_of_the_same_domains_are_as_before(tmp_path: Path) -> None:

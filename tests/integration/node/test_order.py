@@ -15,7 +15,7 @@ from postroad.node import App, Consuming, Node, current_node
 from postroad.node.app import Lifespan
 from postroad.services import Context, Service, action
 from tests.integration.node.test_node import config_of
-from tests.service_nodes import Gate
+from tests.support.services.nodes import Gate
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.node.commands import Command, run
+from tests.support.cli.commands import Command, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -36,12 +36,11 @@ from tests.integration.pipeline.payments_node import (
     JOB,
     PAYMENTS,
 )
-from tests.raw_peers import eventually
-from tests.source_tree import ROOT
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.integration
 
-WAIT_S = 60.0
 MESSAGES = 20_000
 # Payments of nothing, which nobody can book.
 POISON_EVERY = 2_000
@@ -67,7 +66,7 @@ class Beta:
             stdout=asyncio.subprocess.PIPE,
         )
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), WAIT_S)
+        line = await asyncio.wait_for(self._process.stdout.readline(), DEADLINE_S)
         assert line, "beta did not start"
         self._peers.set(BETA, line.decode().strip())
 
@@ -83,7 +82,7 @@ class Beta:
         """Have it end by itself."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert await asyncio.wait_for(self._process.wait(), WAIT_S) == 0
+        assert await asyncio.wait_for(self._process.wait(), DEADLINE_S) == 0
         await self.kill()
 
 
@@ -113,7 +112,7 @@ async def post_payments(mail: Mail) -> None:
 
 
 async def until_booked(mail: Mail, count: int) -> None:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             queues = (await mail.statistics()).queues
             if BOOKED in queues and queues[BOOKED].depth >= count:
@@ -129,7 +128,7 @@ def look_at_beta(directory: Path) -> tuple[int, ...]:
         "SELECT COUNT(*) FROM postroad_pipeline_roots WHERE state = 'waiting'",
         "SELECT COUNT(*) FROM postroad_pipeline_roots WHERE state = 'dead'",
     )
-    with closing(sqlite3.connect(directory / "beta.db", timeout=WAIT_S)) as connection:
+    with closing(sqlite3.connect(directory / "beta.db", timeout=DEADLINE_S)) as connection:
         return tuple(connection.execute(it).fetchone()[0] for it in counts)
 
 
@@ -215,7 +214,7 @@ async def test_a_job_hands_on_to_consumers_of_its_own_node(mail: Mail) -> None:
     running = asyncio.create_task(runner.run())
     for n in range(100):
         await mail.post(ALPHA, PAYMENTS, msgspec.json.encode({"n": n, "amount": 1}))
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         await is_done.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -17,7 +17,7 @@ from postroad.pipeline import LinesInput, LinesOutput, new_job
 from postroad.pipeline.media import ParquetOutput
 from postroad.pipeline.spark import SparkSettings, spark_session
 from postroad.pipeline.spark.runner import SparkRunner
-from tests.servers.spark import QUICK_JAVA, spark_cluster
+from tests.support.servers.spark import QUICK_JAVA, spark_cluster
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,8 +17,8 @@ import pytest
 import postroad
 from postroad.core.errors import ConfigError, UsageError
 from postroad.pipeline.spark import SparkSettings, start_spark, stop_spark
-from tests.servers.process import free_port
-from tests.servers.spark import QUICK_JAVA
+from tests.support.servers.process import free_port
+from tests.support.servers.spark import QUICK_JAVA
 
 if TYPE_CHECKING:
     import pyarrow as pa

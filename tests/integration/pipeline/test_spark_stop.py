@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.servers.spark import QUICK_JAVA
+from tests.support.servers.spark import QUICK_JAVA
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

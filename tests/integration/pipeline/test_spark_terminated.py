@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.spark import QUICK_JAVA
-from tests.source_tree import ROOT
+from tests.support.servers.spark import QUICK_JAVA
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -23,7 +23,7 @@ from postroad import run
 from postroad.durable import MemoryStore
 from postroad.pipeline import SeqOutput, new_job
 from postroad.pipeline.spark import SparkRunner, SparkSettings
-from tests.spark_kill_functions import GrowingLines
+from tests.support.pipeline.spark_kill_functions import GrowingLines
 
 async def main(place):
     (place / "first.jsonl").write_text('{"n": 1}')

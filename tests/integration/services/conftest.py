@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.service_nodes import Nodes
+from tests.support.services.nodes import Nodes
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from postroad.services.errors import (
 )
 from postroad.services.kinds import Kind
 from postroad.services.service import Service, action, event
-from tests.raw_peers import eventually
-from tests.service_nodes import Gate, Nodes, RawNode, raw_service
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import Gate, Nodes, RawNode, raw_service
 
 
 class Worker(Service):

@@ -16,8 +16,8 @@ from postroad.services.errors import (
 )
 from postroad.services.service import Service, action, event
 from postroad.services.transporters import MemoryHub, MemoryTransporter
-from tests.raw_peers import eventually
-from tests.service_nodes import SHORT, Gate, Nodes
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import SHORT, Gate, Nodes
 
 
 class Worker(Service):

@@ -21,8 +21,8 @@ from postroad.services.errors import (
 from postroad.services.middleware import Handler, Middleware
 from postroad.services.schema import ActionInfo
 from postroad.services.service import Service, action
-from tests.raw_peers import eventually
-from tests.service_nodes import Gate, Nodes
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import Gate, Nodes
 
 
 class Greeter(Service):

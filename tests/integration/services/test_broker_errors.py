@@ -20,8 +20,8 @@ from postroad.services.errors import (
 from postroad.services.kinds import Kind
 from postroad.services.service import Service, action, event
 from postroad.services.transporters import MemoryTransporter
-from tests.raw_peers import eventually
-from tests.service_nodes import SHORT, Gate, Nodes, raw_service
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import SHORT, Gate, Nodes, raw_service
 
 CLASSES = [
     it

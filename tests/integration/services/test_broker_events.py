@@ -11,8 +11,8 @@ from postroad.services.context import Context
 from postroad.services.errors import BrokerDisconnectedError, UnsendablePacket
 from postroad.services.kinds import Kind
 from postroad.services.service import Service, action, event
-from tests.raw_peers import eventually
-from tests.service_nodes import Gate, Nodes, RawNode
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import Gate, Nodes, RawNode
 
 
 class Ear(Service):

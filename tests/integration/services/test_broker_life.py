@@ -16,8 +16,8 @@ from postroad.services.errors import (
 from postroad.services.kinds import Kind
 from postroad.services.service import action
 from postroad.services.transporters import MemoryTransporter
-from tests.raw_peers import eventually
-from tests.service_nodes import SHORT, Gate, Nodes, Worker
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import SHORT, Gate, Nodes, Worker
 
 
 class Failing(Worker):

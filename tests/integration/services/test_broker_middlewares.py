@@ -13,8 +13,8 @@ from postroad.services.kinds import Kind
 from postroad.services.middleware import Handler, Middleware
 from postroad.services.schema import ActionInfo, EventInfo
 from postroad.services.service import Service, action, event
-from tests.raw_peers import eventually
-from tests.service_nodes import Nodes
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import Nodes
 
 
 class Worker(Service):

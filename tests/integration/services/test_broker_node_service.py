@@ -9,8 +9,8 @@ from postroad.services.context import Context
 from postroad.services.errors import ServiceNotFoundError
 from postroad.services.policies import RetryPolicy
 from postroad.services.service import Service, action, event
-from tests.raw_peers import eventually
-from tests.service_nodes import Nodes
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import Nodes
 
 NODE = [
     *("id", "instanceID", "available", "local", "lastHeartbeatTime", "config", "client"),

@@ -17,8 +17,8 @@ from postroad.services.errors import (
 from postroad.services.kinds import Kind
 from postroad.services.service import Service, event
 from postroad.services.transporters import MemoryTransporter
-from tests.raw_peers import eventually
-from tests.service_nodes import SHORT, Nodes, RawNode, Worker, raw_service
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import SHORT, Nodes, RawNode, Worker, raw_service
 
 # Others with the same name.
 

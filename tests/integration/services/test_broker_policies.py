@@ -23,8 +23,8 @@ from postroad.services.errors import (
 from postroad.services.kinds import Kind
 from postroad.services.policies import RetryPolicy
 from postroad.services.service import Service, action, event
-from tests.raw_peers import eventually
-from tests.service_nodes import Gate, Nodes, raw_service
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import Gate, Nodes, raw_service
 
 RETRY = RetryPolicy(is_enabled=True, retries=3, delay_s=0.001)
 BREAKER = BreakerConfig(is_enabled=True, requests_min=4, half_open_s=0.05)

@@ -12,8 +12,8 @@ from postroad.services.context import Context
 from postroad.services.errors import ServiceNotAvailableError, ServiceNotFoundError
 from postroad.services.kinds import Kind
 from postroad.services.service import Service, action, event
-from tests.raw_peers import eventually
-from tests.service_nodes import WAIT_S, Gate, Nodes, RawNode
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.services.nodes import Gate, Nodes, RawNode
 
 
 def log_of(service: "Logged") -> Sequence[str]:
@@ -414,7 +414,7 @@ async def test_a_broker_that_has_not_opened_serves_itself_alone(nodes: Nodes) ->
     assert not far.registry.has_service("logged")
     await near.open()
     await near.open()
-    await far.wait_for_services("logged", timeout_s=WAIT_S)
+    await far.wait_for_services("logged", timeout_s=DEADLINE_S)
     assert await far.call("logged.act") == "logged"
     await near.withdraw()
     await eventually(lambda: not far.registry.has_service("logged"), "it is withdrawn")
@@ -440,5 +440,5 @@ async def test_a_broker_opens_before_it_waits_for_others(nodes: Nodes) -> None:
         await broker.start(opens=False)
         await broker.open()
 
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(bring_up(near), bring_up(far))

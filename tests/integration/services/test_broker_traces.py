@@ -8,8 +8,8 @@ from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.errors import MoleculerError
 from postroad.services.service import Service, action, event
-from tests.raw_peers import eventually
-from tests.service_nodes import Nodes
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import Nodes
 
 ROUNDS = 40
 AT_ONCE = 25

@@ -14,7 +14,7 @@ from postroad.services.caching import Cache, RedisStore
 from postroad.services.context import Context
 from postroad.services.service import CacheOptions, Service, action
 from postroad.services.transporters import MemoryHub, MemoryTransporter
-from tests.servers.redis import fresh_key, redis_server, shared_redis
+from tests.support.servers.redis import fresh_key, redis_server, shared_redis
 
 
 class Posts(Service):

@@ -17,11 +17,12 @@ from postroad.services.topics import Topics
 from postroad.services.transporters import cells_peers
 from postroad.services.transporters.cells import CellsTransporter, DomainOptions
 from postroad.services.transporters.cells_lanes import NodeLane
-from tests.cell_nodes import Domains, until
-from tests.contract.transporter_nodes import Node, Recorder
-from tests.raw_peers import holds_for
-from tests.servers.process import free_port
-from tests.tls_nodes import Authority
+from tests.support.cells.nodes import Domains
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import holds_for
+from tests.support.net.tls import Authority
+from tests.support.servers.process import free_port
+from tests.support.services.transporter_nodes import Node, Recorder
 
 pytestmark = pytest.mark.integration
 
@@ -77,7 +78,7 @@ async def until_found(node: Node, node_id: str) -> None:
     """Wait until a silent node was looked for, and found, twice."""
     lane = lane_to(node, node_id)
     heard = lane.heard
-    await until(lambda: lane.heard >= heard + 2)
+    await eventually(lambda: lane.heard >= heard + 2)
 
 
 # Nodes that are gone.
@@ -140,8 +141,8 @@ async def test_nobody_is_watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> No
     ):
         lane = lane_to(alpha, "beta")
         alpha.send(Kind.REQUEST, beta, b"take your time")
-        await until(lambda: lane.watched_until > 0.0)
-        await until(lambda: asyncio.get_running_loop().time() > lane.watched_until + 0.1)
+        await eventually(lambda: lane.watched_until > 0.0)
+        await eventually(lambda: asyncio.get_running_loop().time() > lane.watched_until + 0.1)
         heard = lane.heard
         await holds_for(lambda: lane.heard == heard, "nobody looks for it", 0.3)
 

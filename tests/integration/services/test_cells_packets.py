@@ -21,8 +21,9 @@ from postroad.services.transporters.cells import CellsTransporter
 from postroad.services.transporters.cells_lanes import NodeLane, QueueLane
 from postroad.services.transporters.cells_letters import encode_letter
 from postroad.services.transporters.cells_outgoing import WAITING_BYTES_MAX, Outgoing
-from tests.cell_nodes import Domains, Gate, Inbox, quick, until
-from tests.contract.transporter_nodes import Node, Recorder
+from tests.support.cells.nodes import Domains, Gate, Inbox, quick
+from tests.support.deadlines import eventually
+from tests.support.services.transporter_nodes import Node, Recorder
 
 pytestmark = pytest.mark.integration
 
@@ -181,12 +182,12 @@ async def test_a_slow_queue_fills_without_keeping_others_out() -> None:
         outgoing.put(fast, "REQ", bytes(16 * MIB))
         outgoing.clear(fast)
         outgoing.put(fast, "REQ", b"let me through")
-        await until(lambda: inbox.messages)
+        await eventually(lambda: inbox.messages)
         gate.open()
-        await until(lambda: len(gate.finished) == taken)
+        await eventually(lambda: len(gate.finished) == taken)
         await asyncio.wait_for(slow.room(), 30)
         outgoing.put(slow, "REQ", bytes(MIB))
-        await until(lambda: len(gate.finished) == taken + 1)
+        await eventually(lambda: len(gate.finished) == taken + 1)
         await outgoing.close()
 
 
@@ -201,15 +202,15 @@ async def test_no_more_than_a_window_is_under_way() -> None:
         for number in range(64):
             outgoing.put(lane, "REQ", bytes(64 * KIB) + b"%d" % number)
         draining = asyncio.create_task(outgoing.drain())
-        await until(lambda: lane.is_blocked)
+        await eventually(lambda: lane.is_blocked)
         assert MIB <= lane.under_way < MIB + 66 * KIB
         assert not draining.done()
         gate.open()
         await asyncio.wait_for(draining, 30)
-        await until(lambda: len(gate.finished) == 64)
+        await eventually(lambda: len(gate.finished) == 64)
         assert lane.waiting == 0
         # What is confirmed is confirmed once nothing asks any more.
-        await until(lambda: lane.under_way < MIB)
+        await eventually(lambda: lane.under_way < MIB)
         outgoing.clear(lane)
         await outgoing.close()
 

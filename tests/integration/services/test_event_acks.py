@@ -26,6 +26,7 @@ from postroad.services.packets import EventAck
 from postroad.services.schema import ClientInfo
 from postroad.services.service import Service, event
 from postroad.services.transporters import MemoryHub, MemoryTransporter
+from tests.support.deadlines import eventually
 
 EVENT = "order.created"
 
@@ -52,13 +53,6 @@ class Listener(Service):
         await self.gate.wait()
         if self.does is not None:
             self.does(ctx)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that nobody tells of."""
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - these are counters
-            await asyncio.sleep(0.001)
 
 
 def failing(error: Exception) -> Callable[[Context], Any]:
@@ -215,7 +209,7 @@ async def test_time_out() -> None:
         assert raised.value.outcome is Outcome.UNKNOWN
         assert raised.value.retryable
         slow.gate.set()
-        await until(lambda: sender._eventing().acks.orphans > 0)
+        await eventually(lambda: sender._eventing().acks.orphans > 0)
         # The late one did no harm.
         await sender.emit(EVENT, ack=True)
 
@@ -280,7 +274,7 @@ async def test_too_many_that_wait() -> None:
     slow.gate.clear()
     async with nodes([slow], pending_max=2) as (sender, _):
         waiting = [asyncio.create_task(sender.emit(EVENT, ack=True)) for _ in range(2)]
-        await until(lambda: len(slow.heard) == 2)
+        await eventually(lambda: len(slow.heard) == 2)
         with pytest.raises(QueueIsFullError):
             await sender.emit(EVENT, ack=True)
         slow.gate.set()
@@ -330,7 +324,7 @@ async def test_acks_that_nobody_asked_for() -> None:
         transit.send(ack, "n0")
         transit.send(msgspec.structs.replace(ack, sender="n1", group="other"), "n0")
         transit.send(msgspec.structs.replace(ack, sender="n1", id="unknown"), "n0")
-        await until(lambda: acks.orphans == 3)
+        await eventually(lambda: acks.orphans == 3)
         assert not waiting.done()
         # Twice from the right one.
         for _ in range(2):

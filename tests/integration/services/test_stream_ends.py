@@ -24,8 +24,8 @@ from postroad.services.errors import (
 from postroad.services.incoming_stream import CANCELLED, IncomingStream
 from postroad.services.middleware import Handler, Middleware
 from postroad.services.schema import ActionInfo
-from tests.raw_peers import eventually
-from tests.stream_nodes import WAIT_S, Tape, joined, pair_of
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.services.stream_nodes import Tape, joined, pair_of
 
 WHERE = pytest.mark.parametrize("where", ["local", "remote"])
 ENDLESS = 1_000_000
@@ -124,7 +124,7 @@ async def test_an_action_that_fails_ends_the_stream_it_got(where: str) -> None:
         tape = Tape(ENDLESS)
         with pytest.raises((ValueError, RemoteError), match="not this one"):
             await pair.caller(where).call("files.refuse", stream=tape.play())
-        await eventually(lambda: not tape.given or tape.is_closed, "closed", WAIT_S)
+        await eventually(lambda: not tape.given or tape.is_closed, "closed", DEADLINE_S)
         await pair.until_idle()
 
 
@@ -157,7 +157,7 @@ async def test_an_action_that_does_not_read_its_stream(where: str) -> None:
     async with pair_of() as pair:
         tape = Tape(ENDLESS)
         assert await pair.caller(where).call("files.ignore", stream=tape.play())
-        await eventually(lambda: not tape.given or tape.is_closed, "closed", WAIT_S)
+        await eventually(lambda: not tape.given or tape.is_closed, "closed", DEADLINE_S)
         await pair.until_idle()
 
 
@@ -216,10 +216,10 @@ async def test_a_caller_that_gives_up_ends_its_stream() -> None:
     async with pair_of() as pair:
         tape = Tape(ENDLESS, b"x")
         call = asyncio.ensure_future(pair.near.call("files.put", stream=tape.play()))
-        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
         call.cancel()
         await tape.until_closed()
-        await eventually(lambda: pair.files.failure, "the action was told", WAIT_S)
+        await eventually(lambda: pair.files.failure, "the action was told", DEADLINE_S)
         assert isinstance(pair.files.failure, MoleculerError)
         assert pair.files.failure.type == CANCELLED
         await pair.until_idle()
@@ -229,7 +229,7 @@ async def test_a_local_caller_that_gives_up() -> None:
     async with pair_of() as pair:
         tape = Tape(2, b"x")
         call = asyncio.ensure_future(pair.far.call("files.hold", stream=tape.play()))
-        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -279,11 +279,11 @@ async def test_the_node_of_a_caller_is_lost() -> None:
     async with pair_of() as pair:
         tape = Tape(ENDLESS, b"x")
         call = asyncio.ensure_future(pair.near.call("files.put", stream=tape.play()))
-        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
         engine = pair.far._engine
         assert engine is not None
         engine._lost("near", True)
-        await eventually(lambda: pair.files.failure, "the action was told", WAIT_S)
+        await eventually(lambda: pair.files.failure, "the action was told", DEADLINE_S)
         assert isinstance(pair.files.failure, RequestRejectedError)
         assert str(pair.files.failure.detail) == "Stream closed by near"
         call.cancel()
@@ -294,7 +294,7 @@ async def test_the_node_of_an_action_is_lost() -> None:
     async with pair_of() as pair:
         tape = Tape(ENDLESS, b"x")
         call = asyncio.ensure_future(pair.near.call("files.hold", stream=tape.play()))
-        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
         engine = pair.near._engine
         assert engine is not None
         engine._lost("far", True)
@@ -330,7 +330,7 @@ async def test_a_caller_that_stops_lets_its_streams_finish() -> None:
         # The answer may come before it is gone, and after its last part has left.
         with suppress(BrokerDisconnectedError):
             await call
-        await eventually(lambda: len(pair.files.seen) == 3, "all of it came", WAIT_S)
+        await eventually(lambda: len(pair.files.seen) == 3, "all of it came", DEADLINE_S)
         assert pair.files.failure is None
 
 

@@ -17,8 +17,17 @@ from postroad.services.packets import Request, Response, StreamProgress
 from postroad.services.serializers import make_serializer
 from postroad.services.stream_writer import StreamWriter
 from postroad.services.streams import OBJECT_MODE, REPORTED, STREAM_ERROR
-from tests.raw_peers import eventually, holds_for
-from tests.stream_nodes import WAIT_S, Pair, RawPeer, Tape, joined, pair_of, raw_peer_of, values
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.raw_peers import holds_for
+from tests.support.services.stream_nodes import (
+    Pair,
+    RawPeer,
+    Tape,
+    joined,
+    pair_of,
+    raw_peer_of,
+    values,
+)
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": "raw"}
 CHUNKS = [bytes([65 + number]) for number in range(10)]
@@ -120,7 +129,7 @@ async def test_parts_without_a_beginning_are_dropped_after_a_while() -> None:
     async with pair_of(stream_idle_s=1.0) as pair, raw_peer_of(pair, pair.far) as peer:
         for part in request_parts("files.put")[1:]:
             peer.send(part, "far")
-        await eventually(lambda: pair.streams_of(pair.far) == (1, 0), "they wait", WAIT_S)
+        await eventually(lambda: pair.streams_of(pair.far) == (1, 0), "they wait", DEADLINE_S)
         await pair.until_idle()
         assert peer.of(Response) == []
 
@@ -275,7 +284,7 @@ async def test_a_node_of_the_original_system_is_never_told_what_was_read() -> No
         await peer.until(Response)
         for part in request_parts("files.ignore", [b"x"], headers={REPORTED: True})[:-1]:
             peer.send(part, "far")
-        await eventually(lambda: len(peer.of(Response)) == 2, "both are answered", WAIT_S)
+        await eventually(lambda: len(peer.of(Response)) == 2, "both are answered", DEADLINE_S)
         await pair.until_idle()
         assert peer.of(StreamProgress) == []
 
@@ -286,7 +295,7 @@ async def test_a_sender_that_cannot_be_slowed_down_overflows() -> None:
         parts = request_parts("files.hold", [bytes(20_000)] * 10)
         for part in parts:
             peer.send(part, "far")
-        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
         pair.files.gate.set()
         response = await peer.until(Response)
         assert response.error is not UNSET
@@ -305,7 +314,7 @@ async def test_all_streams_together_overflow() -> None:
             for part in response_parts(request, [bytes(20_000)] * 2)[:-1]:
                 peer.send(part, "near")
             streams.append(await call)
-        await eventually(lambda: pair.bytes_waiting(pair.near) >= 100_000, "they came", WAIT_S)
+        await eventually(lambda: pair.bytes_waiting(pair.near) >= 100_000, "they came", DEADLINE_S)
         assert pair.bytes_waiting(pair.near) <= 120_000
         with pytest.raises(MoleculerError, match="were not read in time"):
             await joined(streams[2])
@@ -380,7 +389,7 @@ async def test_a_sign_of_life_is_answered_with_what_was_read() -> None:
         parts = request_parts("files.put", [b"x"] * 3, headers={REPORTED: True})
         for part in parts[:-1]:
             peer.send(part, "far")
-        await eventually(lambda: len(pair.files.seen) == 3, "all is read", WAIT_S)
+        await eventually(lambda: len(pair.files.seen) == 3, "all is read", DEADLINE_S)
         await peer.until(StreamProgress, lambda it: it.received == 3)
         peer.packets.clear()
         peer.send(StreamProgress(id=parts[0].id, is_request=True, sent=3, **NAMES), "far")

@@ -9,8 +9,9 @@ import pytest
 from postroad.core.limits import KIB, MIB
 from postroad.services.stream_sources import Objects
 from postroad.services.stream_window import WINDOW_BYTES
-from tests.raw_peers import eventually, holds_for
-from tests.stream_nodes import WAIT_S, Tape, chunks_of, joined, pair_of
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.raw_peers import holds_for
+from tests.support.services.stream_nodes import Tape, chunks_of, joined, pair_of
 
 CHUNK = bytes(100 * KIB)
 WHERE = pytest.mark.parametrize("where", ["local", "remote"])
@@ -23,7 +24,7 @@ async def test_a_sender_waits_for_the_action_that_reads() -> None:
     async with pair_of(serializer="MsgPack") as pair:
         tape = Tape(500, CHUNK)
         call = asyncio.ensure_future(pair.near.call("files.hold", stream=tape.play()))
-        await eventually(lambda: tape.given > 30, "it sends what it may", WAIT_S)
+        await eventually(lambda: tape.given > 30, "it sends what it may", DEADLINE_S)
         await holds_for(lambda: tape.given < 50, "no more than that", 0.2)
         assert pair.bytes_waiting(pair.far) <= WINDOW_BYTES + len(CHUNK)
         pair.files.gate.set()
@@ -35,7 +36,7 @@ async def test_an_action_waits_for_the_caller_that_reads() -> None:
     async with pair_of(serializer="MsgPack") as pair:
         tape = pair.files.tape = Tape(500, CHUNK)
         stream = await pair.near.call("files.get")
-        await eventually(lambda: tape.given > 30, "it sends what it may", WAIT_S)
+        await eventually(lambda: tape.given > 30, "it sends what it may", DEADLINE_S)
         await holds_for(lambda: tape.given < 50, "no more than that", 0.2)
         assert pair.bytes_waiting(pair.near) <= WINDOW_BYTES + len(CHUNK)
         assert len(await joined(stream)) == 500 * len(CHUNK)
@@ -46,7 +47,7 @@ async def test_values_count_as_much_as_they_weigh() -> None:
     async with pair_of(serializer="MsgPack") as pair:
         tape = pair.files.tape = Tape(50, {"text": "x" * MIB})
         stream = await pair.near.call("files.play", {"objects": True})
-        await eventually(lambda: tape.given >= 4, "it sends what it may", WAIT_S)
+        await eventually(lambda: tape.given >= 4, "it sends what it may", DEADLINE_S)
         await holds_for(lambda: tape.given <= 6, "no more than that", 0.1)
         assert len(await chunks_of(stream)) == 50
         await pair.until_idle()
@@ -116,7 +117,7 @@ async def test_a_reader_may_take_its_time(where: str) -> None:
     async with pair_of(stream_idle_s=1.0) as pair:
         tape = Tape(500)
         call = asyncio.ensure_future(pair.caller(where).call("files.hold", stream=tape.play()))
-        await eventually(lambda: pair.files.seen, "the action reads", WAIT_S)
+        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
         await asyncio.sleep(2.2)
         pair.files.gate.set()
         assert await call == 500

@@ -11,10 +11,10 @@ import pytest
 from postroad.core.limits import KIB
 from postroad.services.broker import Broker
 from postroad.services.transporters import MemoryHub, make_transporter
-from tests.raw_peers import eventually
-from tests.servers.nats import shared_nats
-from tests.servers.redis import shared_redis
-from tests.stream_nodes import WAIT_S, Files, Pair, Tape, joined
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.servers.nats import shared_nats
+from tests.support.servers.redis import shared_redis
+from tests.support.services.stream_nodes import Files, Pair, Tape, joined
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -33,8 +33,8 @@ async def test_many_streams_at_once(server: Callable[[], Any]) -> None:
     files = Files()
     far.add(files)
     async with near, far:
-        await near.wait_for_services("files", timeout_s=WAIT_S)
-        await eventually(lambda: far.registry.node("near"), "they know each other", WAIT_S)
+        await near.wait_for_services("files", timeout_s=DEADLINE_S)
+        await eventually(lambda: far.registry.node("near"), "they know each other", DEADLINE_S)
 
         async def echo() -> int:
             stream = await near.call("files.echo", stream=Tape(PARTS, CHUNK).play())

@@ -15,9 +15,10 @@ from postroad.services.errors import MoleculerError
 from postroad.services.stream_window import WINDOW_BYTES
 from postroad.services.transporters import MemoryHub
 from postroad.services.transporters.tcp import TcpTransporter
-from tests.raw_peers import eventually, holds_for
-from tests.servers.process import free_port
-from tests.stream_nodes import WAIT_S, Files, Pair, Tape, joined
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.raw_peers import holds_for
+from tests.support.servers.process import free_port
+from tests.support.services.stream_nodes import Files, Pair, Tape, joined
 
 pytestmark = pytest.mark.integration
 
@@ -39,9 +40,9 @@ async def tcp_pair(**settings: Any) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(near)
         await stack.enter_async_context(far)
-        await near.wait_for_services("files", timeout_s=WAIT_S)
-        await eventually(lambda: near.registry.node("far"), "they know each other", WAIT_S)
-        await eventually(lambda: far.registry.node("near"), "they know each other", WAIT_S)
+        await near.wait_for_services("files", timeout_s=DEADLINE_S)
+        await eventually(lambda: near.registry.node("far"), "they know each other", DEADLINE_S)
+        await eventually(lambda: far.registry.node("near"), "they know each other", DEADLINE_S)
         yield Pair(MemoryHub(), near, far, files)
 
 
@@ -62,7 +63,7 @@ async def test_a_sender_waits_for_its_reader() -> None:
     async with tcp_pair() as pair:
         tape = pair.files.tape = Tape(256, CHUNK)
         stream = await pair.near.call("files.get")
-        await eventually(lambda: tape.given >= 20, "it sends what it may", WAIT_S)
+        await eventually(lambda: tape.given >= 20, "it sends what it may", DEADLINE_S)
         await holds_for(lambda: tape.given < 30, "no more than that", 0.2)
         assert len(await joined(stream)) == 256 * len(CHUNK)
         await pair.until_idle()

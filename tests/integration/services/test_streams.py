@@ -15,7 +15,7 @@ from postroad.services.errors import MoleculerError, RemoteError
 from postroad.services.incoming_stream import IncomingStream
 from postroad.services.policies import RetryPolicy
 from postroad.services.stream_sources import BAD_CHUNK, Objects
-from tests.stream_nodes import Tape, chunks_of, joined, pair_of, pieces, values
+from tests.support.services.stream_nodes import Tape, chunks_of, joined, pair_of, pieces, values
 
 WHERE = pytest.mark.parametrize("where", ["local", "remote"])
 SIZES = [0, 1, 300 * KIB, 5 * MIB + 1]

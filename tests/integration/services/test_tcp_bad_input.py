@@ -15,8 +15,8 @@ from postroad.services.topics import Topics
 from postroad.services.transporters import tcp_arrivals
 from postroad.services.transporters.tcp import TcpTransporter
 from postroad.services.transporters.tcp_frames import encode_header
-from tests.contract.transporter_nodes import Received, Recorder
-from tests.raw_peers import RawPeer, holds_for, raw_client
+from tests.support.net.raw_peers import RawPeer, holds_for, raw_client
+from tests.support.services.transporter_nodes import Received, Recorder
 
 pytestmark = pytest.mark.integration
 

@@ -13,9 +13,10 @@ from postroad.services.nodes import NodeDisconnected, NodeForgotten
 from postroad.services.serializers import JsonSerializer
 from postroad.services.transporters.tcp import TcpTransporter
 from postroad.services.transporters.tcp_frames import encode_header
-from tests.gossip_nodes import LOCAL, GossipNode, running
-from tests.raw_peers import RawPeer, eventually, holds_for, raw_client, raw_server
-from tests.servers.process import free_port
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import RawPeer, holds_for, raw_client, raw_server
+from tests.support.servers.process import free_port
+from tests.support.services.gossip_nodes import LOCAL, GossipNode, running
 
 pytestmark = pytest.mark.integration
 

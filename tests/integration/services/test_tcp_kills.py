@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from postroad.services.transporters.tcp import TcpTransporter
-from tests.gossip_child import child
-from tests.gossip_nodes import LOCAL, GossipNode, running
-from tests.servers.process import free_port
+from tests.support.servers.process import free_port
+from tests.support.services.gossip_child import child
+from tests.support.services.gossip_nodes import LOCAL, GossipNode, running
 
 pytestmark = pytest.mark.integration
 

@@ -17,9 +17,10 @@ from postroad.services.topics import Topics
 from postroad.services.transporters import tcp_link, tcp_links
 from postroad.services.transporters.tcp import TcpTransporter
 from postroad.services.transporters.tcp_frames import FrameReader, encode_header
-from tests.contract.transporter_nodes import Recorder
-from tests.raw_peers import RawPeer, RawServer, eventually, for_ever, raw_server
-from tests.servers.process import free_port
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import RawPeer, RawServer, for_ever, raw_server
+from tests.support.servers.process import free_port
+from tests.support.services.transporter_nodes import Recorder
 
 pytestmark = pytest.mark.integration
 

@@ -11,10 +11,11 @@ from postroad.core import Address
 from postroad.services.topics import Topics
 from postroad.services.transporters.tcp import TcpTransporter
 from postroad.services.transporters.udp_discovery import UdpConfig, UdpDiscovery
-from tests.contract.transporter_nodes import Recorder
-from tests.gossip_nodes import LOCAL, GossipNode, running
-from tests.raw_peers import eventually, holds_for
-from tests.servers.process import free_port
+from tests.support.deadlines import eventually
+from tests.support.net.raw_peers import holds_for
+from tests.support.servers.process import free_port
+from tests.support.services.gossip_nodes import LOCAL, GossipNode, running
+from tests.support.services.transporter_nodes import Recorder
 
 pytestmark = pytest.mark.integration
 

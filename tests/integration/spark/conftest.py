@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroad.pipeline.spark import SparkSettings, start_spark, stop_spark
-from tests.servers.spark import QUICK_JAVA
+from tests.support.servers.spark import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

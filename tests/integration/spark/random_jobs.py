@@ -9,7 +9,7 @@ from typing import Any
 from postroad.pipeline import Job, SeqInput
 from postroad.pipeline.validation import require_valid
 
-FUNCTIONS = "tests.random_job_functions:"
+FUNCTIONS = "tests.support.pipeline.random_job_functions:"
 RETRY = {"attempts": 2, "first_s": 0.02, "max_s": 0.05}
 MAKES = ([1], [1], [0, 1], [1, 2], [0, 1, 3])
 GROUPS = ("n", "g", ["g", "n"], ["g", "nowhere"])

@@ -15,7 +15,7 @@ from postroad.pipeline.spark.runner import SparkRunner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FUNCTIONS = "tests.spark_functions:"
+FUNCTIONS = "tests.support.pipeline.spark_functions:"
 LIMIT_S = 120.0
 
 

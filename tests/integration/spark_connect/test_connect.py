@@ -10,12 +10,12 @@ import pytest
 from postroad.durable import MemoryStore
 from postroad.pipeline import SeqInput, SeqOutput, new_job
 from postroad.pipeline.spark import SparkRunner, SparkSettings
-from tests.servers.spark_connect import spark_connect
+from tests.support.servers.spark_connect import spark_connect
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[3]
-FUNCTIONS = "tests.spark_functions:"
+FUNCTIONS = "tests.support.pipeline.spark_functions:"
 
 
 async def test_a_job_runs_through_spark_connect(tmp_path: Path) -> None:

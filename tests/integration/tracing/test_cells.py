@@ -15,8 +15,9 @@ from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.service import Service, action, event
 from postroad.services.transporters.cells import CellsTransporter
-from tests.cell_nodes import Domains, Inbox, until
-from tests.service_nodes import SHORT
+from tests.support.cells.nodes import Domains, Inbox
+from tests.support.deadlines import eventually
+from tests.support.services.nodes import SHORT
 
 from .traces import begun, recording, trace_ids
 
@@ -67,7 +68,7 @@ async def test_what_a_cell_sends_is_part_of_what_it_handles() -> None:
         domains["S1"].add_function("inbox", inbox)
         domains["S2"].add_function("ask", ask)
         await domains["S1"].call("ask@S2", b"")
-        await until(lambda: bool(inbox.messages))
+        await eventually(lambda: bool(inbox.messages))
         traces.line(
             "cells: call ask@S2 @S1",
             "cells: forward ask@S2 @C1",

@@ -16,8 +16,9 @@ from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.service import Service, action
 from postroad.services.transporters import MemoryHub, MemoryTransporter
-from tests.integration.durable.mail_pairs import Station, eventually, running_station
-from tests.service_nodes import SHORT
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_pairs import Station, running_station
+from tests.support.services.nodes import SHORT
 
 from .traces import begun, recording, trace_ids
 

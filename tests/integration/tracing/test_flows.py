@@ -14,7 +14,7 @@ from postroad.core.tracing import SpanContext
 from postroad.durable import Transaction
 from postroad.flows import Flow, FlowsConfig, flow
 from postroad.flows.errors import FlowError
-from tests.integration.flows.flow_nodes import FlowNode, FlowNodes
+from tests.support.flows.nodes import FlowNode, FlowNodes
 
 from .traces import begun, recording, trace_ids
 

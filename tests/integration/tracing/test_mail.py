@@ -14,7 +14,7 @@ from postroad.durable import Draft, Message, Transaction
 from postroad.node.tracing import Recorder
 from postroad.pipeline import LocalRunner, QueueInput, SeqOutput
 from postroad.pipeline.job import Job, Task, TaskType
-from tests.integration.durable.mail_pairs import AT_ONCE, running_pair, running_station
+from tests.support.durable.mail_pairs import AT_ONCE, running_pair, running_station
 
 from .traces import begun, recording
 

@@ -17,7 +17,7 @@ from postroad import Message, MessagingService
 from postroad.core import tracing
 from postroad.core.errors import RemoteHandlerFailure, UsageError
 from postroad.node.tracing import Recorder, TracingConfig
-from tests.raw_peers import eventually
+from tests.support.deadlines import eventually
 
 from .collector import attributes_of, running_collector
 

@@ -20,9 +20,9 @@ from postroad.flows.head import Head
 from postroad.flows.life import Status
 from postroad.net import Tunnel
 from postroad.services.kinds import Kind
-from tests.cell_nodes import Domains, Inbox
-from tests.integration.flows.flow_nodes import FlowNodes
-from tests.service_nodes import Nodes, raw_service
+from tests.support.cells.nodes import Domains, Inbox
+from tests.support.flows.nodes import FlowNodes
+from tests.support.services.nodes import Nodes, raw_service
 
 from .traces import begun, recording
 

@@ -10,8 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from postroad.core import tracing
 from postroad.core.tracing import Span
 from postroad.node.tracing import Recorder, SpanRecord, TracingConfig
-
-WAIT_S = 60.0
+from tests.support.deadlines import DEADLINE_S
 
 
 class Traces:
@@ -45,7 +44,7 @@ class Traces:
 
     async def until(self, *told: str) -> None:
         """Wait until these spans have ended."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             while missing := set(told) - set(self.told()):
                 assert missing
                 await asyncio.sleep(0.005)

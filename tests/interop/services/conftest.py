@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from postroad.services.serializers import Serializer, make_serializer
-from tests.interop.services.javascript import Peer, installed_packages
 from tests.interop.services.pairs import Pair, open_pair
 from tests.interop.services.talk import Talk
+from tests.support.services.javascript import Peer, installed_packages
 
 SERIALIZERS = ("JSON", "MsgPack", "CBOR")
 

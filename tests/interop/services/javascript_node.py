@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tests.interop.services.javascript import HERE, find_program, marked, revive
+from tests.support.services.javascript import HERE, find_program, marked, revive
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_S = 60.0

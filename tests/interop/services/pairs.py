@@ -17,14 +17,13 @@ from postroad.services.schema import ActionInfo
 from tests.interop.services.javascript_node import JavascriptNode
 from tests.interop.services.python_node import start_child, transporter_at
 from tests.interop.services.python_services import NAMES, THEIR_NAMES, Heard, services_of
-from tests.raw_peers import eventually
-from tests.servers.mosquitto import shared_mosquitto
-from tests.servers.nats import shared_nats
-from tests.servers.process import free_port
-from tests.servers.rabbitmq import shared_rabbitmq
-from tests.servers.redis import shared_redis
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.servers.mosquitto import shared_mosquitto
+from tests.support.servers.nats import shared_nats
+from tests.support.servers.process import free_port
+from tests.support.servers.rabbitmq import shared_rabbitmq
+from tests.support.servers.redis import shared_redis
 
-WAIT_S = 60.0
 OURS, THEIRS = "py", "js"
 
 _namespaces = count(1)
@@ -183,7 +182,7 @@ class Pair:
         before = self.life_there()
         await self.js.kill()
         await self.start_javascript()
-        await eventually(lambda: self.life_there() not in (None, before), "it is back", WAIT_S)
+        await eventually(lambda: self.life_there() not in (None, before), "it is back", DEADLINE_S)
         await self.acquainted()
 
     def life_there(self) -> str | None:
@@ -200,7 +199,7 @@ class Pair:
     async def acquainted(self) -> None:
         """Wait until each knows the services of the other."""
         await asyncio.gather(
-            self.broker.wait_for_services(THEIR_NAMES, timeout_s=WAIT_S),
+            self.broker.wait_for_services(THEIR_NAMES, timeout_s=DEADLINE_S),
             self.js.has_services(*NAMES),
         )
 
@@ -216,7 +215,7 @@ class Pair:
 
     async def hear(self, number: int = 1) -> Heard:
         """Take what our handlers of events got, once there is so much."""
-        await eventually(lambda: len(self.heard) >= number, f"{number} events", WAIT_S)
+        await eventually(lambda: len(self.heard) >= number, f"{number} events", DEADLINE_S)
         heard = [*self.heard]
         self.heard.clear()
         return heard

@@ -18,7 +18,7 @@ from postroad.services.broker import Broker
 from postroad.services.transporters import Transporter, make_transporter
 from postroad.services.transporters.tcp import TcpTransporter
 from tests.interop.services.python_services import services_of
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 START_S = 90.0
 

@@ -12,7 +12,7 @@ from postroad.services.packets import PACKETS, Info, Packet, Request
 from postroad.services.schema import ActionInfo, EventInfo, NodeInfo, ServiceInfo
 from postroad.services.serializers import JsonSerializer, Serializer
 from postroad.services.serializers.buffers import with_buffers
-from tests.interop.services.javascript import Peer, marked
+from tests.support.services.javascript import Peer, marked
 
 US = "py-1"
 THEM = "js-1"

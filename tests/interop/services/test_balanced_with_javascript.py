@@ -10,8 +10,9 @@ import pytest
 
 from postroad.services.errors import MoleculerClientError, ServiceNotFoundError
 from tests.interop.services.javascript_node import JavascriptError
-from tests.interop.services.pairs import BALANCED, OURS, THEIRS, WAIT_S, Pair, Wiring, open_pair
+from tests.interop.services.pairs import BALANCED, OURS, THEIRS, Pair, Wiring, open_pair
 from tests.interop.services.python_services import digest, source
+from tests.support.deadlines import DEADLINE_S
 
 pytestmark = [
     pytest.mark.integration,
@@ -86,7 +87,7 @@ async def test_an_event_comes_to_each_group_once(pair: Pair) -> None:
         await pair.js.ask("emit", event="shared.done", data=CALLS + number)
     theirs: list[Any] = []
     ours: list[Any] = []
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         while len(theirs) + len(ours) < 2 * CALLS:
             theirs += await pair.js.heard(0)
             ours += await pair.hear(0)

@@ -7,9 +7,9 @@ import pytest
 from postroad.services import errors
 from postroad.services.errors import MoleculerError, RemoteError
 from tests.interop.services.error_samples import ARGUMENTS, UNKNOWN_THERE, make_error
-from tests.interop.services.javascript import marked
 from tests.interop.services.javascript_node import JavascriptError
 from tests.interop.services.pairs import OURS, PLAIN, THEIRS, Pair
+from tests.support.services.javascript import marked
 
 pytestmark = [
     pytest.mark.integration,

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from postroad.services import Broker, Cache, Context, RedisStore, Service, action
-from tests.interop.services.javascript import HERE, find_program
-from tests.servers.redis import fresh_key, shared_redis
-
-WAIT_S = 60.0
+from tests.support.deadlines import DEADLINE_S
+from tests.support.servers.redis import fresh_key, shared_redis
+from tests.support.services.javascript import HERE, find_program
 
 
 class Posts(Service):
@@ -44,7 +43,7 @@ class JavaScript:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([action, params, meta or {}]).encode() + b"\n")
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             return json.loads(await self._process.stdout.readline())
 
 
@@ -66,7 +65,7 @@ async def both(modules: Path) -> AsyncIterator[tuple[Broker, JavaScript]]:
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             await process.wait()
 
 

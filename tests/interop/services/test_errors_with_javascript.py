@@ -12,8 +12,8 @@ from postroad.services.errors import MoleculerError, RemoteError
 from postroad.services.kinds import VERSION, Kind
 from postroad.services.packets import Response
 from tests.interop.services.error_samples import ARGUMENTS, UNKNOWN_THERE, make_error
-from tests.interop.services.javascript import marked
 from tests.interop.services.talk import THEM, US, Talk
+from tests.support.services.javascript import marked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -20,8 +20,8 @@ from postroad.services.kinds import Kind
 from postroad.services.packet_form import to_wire
 from postroad.services.packets import Packet
 from postroad.services.serializers import JsonSerializer, Serializer
-from tests.interop.services.javascript import Peer, start_node
-from tests.servers.process import free_port
+from tests.support.servers.process import free_port
+from tests.support.services.javascript import Peer, start_node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -16,9 +16,9 @@ from postroad.services.errors import (
     ServiceNotFoundError,
 )
 from tests.interop.services.javascript_node import JavascriptError, JavascriptNode
-from tests.interop.services.pairs import OURS, WAIT_S, Pair, Wiring
+from tests.interop.services.pairs import OURS, Pair, Wiring
 from tests.interop.services.python_services import NAMES, THEIR_NAMES
-from tests.raw_peers import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -45,7 +45,7 @@ async def nodes(modules: Path, wiring: Wiring) -> AsyncIterator[Pair]:
 
 async def served(pair: Pair) -> None:
     """Wait until an action of ours runs."""
-    await eventually(lambda: pair.broker.statistics()["serving"], "it runs", WAIT_S)
+    await eventually(lambda: pair.broker.statistics()["serving"], "it runs", DEADLINE_S)
 
 
 # Goodbye.
@@ -82,7 +82,7 @@ async def test_they_stop(nodes: Pair) -> None:
 async def test_they_stop_and_start_again(nodes: Pair) -> None:
     await nodes.start()
     await nodes.js.ask("stop")
-    await eventually(lambda: nodes.life_there() is None, "it is offline", WAIT_S)
+    await eventually(lambda: nodes.life_there() is None, "it is offline", DEADLINE_S)
     await nodes.js.close()
     await nodes.start_javascript()
     await nodes.acquainted()
@@ -151,13 +151,13 @@ async def test_we_are_killed_and_start_again(nodes: Pair) -> None:
     child.kill()
     await child.wait()
     await nodes.start_python()
-    await nodes.broker.wait_for_services(THEIR_NAMES, timeout_s=WAIT_S)
+    await nodes.broker.wait_for_services(THEIR_NAMES, timeout_s=DEADLINE_S)
     local = nodes.broker.registry.local.instance_id
 
     async def instance() -> Any:
         return next(it["instanceID"] for it in await nodes.js.ask("nodes") if it["id"] == OURS)
 
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         while await instance() != local:
             await nodes.js.ask("ping", node=OURS)
     await nodes.js.has_services(*NAMES)

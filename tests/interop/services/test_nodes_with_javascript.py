@@ -16,8 +16,8 @@ from postroad.services.errors import (
 )
 from postroad.services.service import Service, action
 from tests.interop.services.javascript_node import JavascriptError, JavascriptNode
-from tests.interop.services.pairs import OURS, PLAIN, THEIRS, WAIT_S, Pair
-from tests.raw_peers import eventually
+from tests.interop.services.pairs import OURS, PLAIN, THEIRS, Pair
+from tests.support.deadlines import DEADLINE_S, eventually
 
 pytestmark = [
     pytest.mark.integration,
@@ -107,11 +107,11 @@ async def test_our_services_come_and_go(pair: Pair) -> None:
 
 async def test_their_services_come_and_go(pair: Pair) -> None:
     await pair.js.ask("create", name="late")
-    await pair.broker.wait_for_services("late", timeout_s=WAIT_S)
+    await pair.broker.wait_for_services("late", timeout_s=DEADLINE_S)
     assert await pair.broker.call("late.run") == "late"
 
     await pair.js.ask("destroy", name="late")
-    await eventually(lambda: not pair.broker.registry.has_service("late"), "forgotten", WAIT_S)
+    await eventually(lambda: not pair.broker.registry.has_service("late"), "forgotten", DEADLINE_S)
     with pytest.raises(ServiceNotAvailableError):
         await pair.broker.call("late.run")
 
@@ -121,21 +121,21 @@ async def test_another_node_of_ours_joins(pair: Pair) -> None:
     third = pair.make_broker("third")
     third.add(Late())
     async with third:
-        await third.wait_for_services(["js", "py"], timeout_s=WAIT_S)
+        await third.wait_for_services(["js", "py"], timeout_s=DEADLINE_S)
         await pair.js.has_services("late")
-        await pair.broker.wait_for_services("late", timeout_s=WAIT_S)
+        await pair.broker.wait_for_services("late", timeout_s=DEADLINE_S)
         assert await pair.js.call("late.run", nodeID="third") == "late"
         assert await pair.broker.call("late.run") == "late"
         assert await third.call("js.echo", {"n": 1}) == {"n": 1}
     await pair.js.lacks_services("late")
-    await eventually(lambda: not pair.broker.registry.has_service("late"), "forgotten", WAIT_S)
+    await eventually(lambda: not pair.broker.registry.has_service("late"), "forgotten", DEADLINE_S)
 
 
 async def test_a_third_node_uses_both(pair: Pair) -> None:
     """Calls and events of a group go to each in turn, whichever system it is of."""
     third = pair.make_broker("third")
     async with third:
-        await third.wait_for_services(["js", "py"], timeout_s=WAIT_S)
+        await third.wait_for_services(["js", "py"], timeout_s=DEADLINE_S)
         answered = [await third.call("shared.where") for _ in range(10)]
         for number in range(10):
             await third.emit("shared.done", number)
@@ -154,7 +154,7 @@ async def test_another_node_of_theirs_uses_both(pair: Pair, modules: Path) -> No
         await fourth.ask("destroy", name="shared")
         await fourth.has_services("py")
         answered: list[str] = []
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             while {*answered} != {OURS, THEIRS}:  # It hears of one, then of the other.
                 await fourth.has_services("shared")
                 answered = [await fourth.call("shared.where") for _ in range(2)]

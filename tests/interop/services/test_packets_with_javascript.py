@@ -24,8 +24,8 @@ from postroad.services.packets import (
 )
 from postroad.services.serializers import JsonSerializer
 from postroad.services.topics import Topics
-from tests.interop.services.javascript import marked
 from tests.interop.services.talk import THEM, US, Talk
+from tests.support.services.javascript import marked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -12,11 +12,11 @@ import pytest
 
 from postroad.services.errors import MoleculerError
 from tests.interop.services.javascript_node import JavascriptError
-from tests.interop.services.pairs import WAIT_S, Pair, Wiring
-from tests.raw_peers import eventually
-from tests.servers.mosquitto import mosquitto_server
-from tests.servers.nats import nats_server
-from tests.servers.redis import redis_server
+from tests.interop.services.pairs import Pair, Wiring
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.servers.mosquitto import mosquitto_server
+from tests.support.servers.nats import nats_server
+from tests.support.servers.redis import redis_server
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -35,7 +35,7 @@ TIMES: dict[str, Any] = {
 
 async def until_both_answer(pair: Pair) -> None:
     """Try until calls succeed both ways; meanwhile they fail with errors that tell to try again."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
                 assert await pair.broker.call("js.echo", {"n": 1}) == {"n": 1}
@@ -55,7 +55,7 @@ async def test_both_find_each_other_again(modules: Path, transporter: str) -> No
         try:
             await pair.start()
             server.kill()
-            await eventually(lambda: not pair.broker.is_connected, "disconnected", WAIT_S)
+            await eventually(lambda: not pair.broker.is_connected, "disconnected", DEADLINE_S)
             with pytest.raises(MoleculerError) as failed:
                 await pair.broker.call("js.echo")
             server.start()

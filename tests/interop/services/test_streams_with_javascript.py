@@ -24,8 +24,8 @@ from postroad.services.streams import (
     is_stream,
     part_of,
 )
-from tests.interop.services.javascript import marked
 from tests.interop.services.talk import US, Talk
+from tests.support.services.javascript import marked
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -19,14 +19,14 @@ from postroad.services.packets import Packet, Request, Response
 from postroad.services.serializers import Serializer
 from postroad.services.transporters.tcp import TcpTransporter
 from postroad.services.transporters.udp_discovery import UdpConfig
-from tests.gossip_child import child
-from tests.gossip_nodes import LOCAL, GossipNode, running
-from tests.interop.services.javascript import HERE, find_program
-from tests.servers.process import free_port
+from tests.support.deadlines import DEADLINE_S
+from tests.support.servers.process import free_port
+from tests.support.services.gossip_child import child
+from tests.support.services.gossip_nodes import LOCAL, GossipNode, running
+from tests.support.services.javascript import HERE, find_program
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-WAIT_S = 60.0
 PERIOD_S = 1
 """The shortest between two rounds of gossip there."""
 
@@ -43,7 +43,7 @@ class Broker:
         assert stdin is not None
         assert stdout is not None
         stdin.write(json.dumps({"command": command, **arguments}).encode() + b"\n")
-        answered = json.loads(await asyncio.wait_for(stdout.readline(), WAIT_S))
+        answered = json.loads(await asyncio.wait_for(stdout.readline(), DEADLINE_S))
         assert "failure" not in answered, answered["failure"]
         return answered.get("answer")
 
@@ -54,7 +54,7 @@ class Broker:
         return found
 
     async def until_online(self, node_id: str, *services: str) -> None:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             while True:
                 node = await self.node(node_id)
                 if node["available"] and set(services) <= set(node["services"]):
@@ -62,7 +62,7 @@ class Broker:
                 await asyncio.sleep(0.02)
 
     async def until_offline(self, node_id: str) -> None:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(DEADLINE_S):
             while True:
                 if not (await self.node(node_id))["available"]:
                     return
@@ -94,7 +94,7 @@ async def broker(
     )
     try:
         assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readline(), WAIT_S) == b"{}\n"
+        assert await asyncio.wait_for(process.stdout.readline(), DEADLINE_S) == b"{}\n"
         yield Broker(process, node_id)
     finally:
         assert process.stdin is not None

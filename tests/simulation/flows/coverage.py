@@ -1,4 +1,4 @@
-"""What covers each scenario of `tests/chaos/flow_scenarios.py` in the simulator.
+"""What covers each scenario of `tests/support/flows/kill_scenarios.py` in the simulator.
 
 All of them also happen by chance, one among others: `test_flows.test_seed` runs whole plans, and
 `test_flows.test_planted_bug_is_found` shows for many of them that it would not be overlooked.

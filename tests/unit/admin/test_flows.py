@@ -22,8 +22,8 @@ from postroad.flows import (
     responds_to,
     tables,
 )
-from tests.integration.durable.mail_pairs import eventually
-from tests.servers.postgres import fresh_database
+from tests.support.deadlines import eventually
+from tests.support.servers.postgres import fresh_database
 
 done: list[str] = []
 is_broken = True

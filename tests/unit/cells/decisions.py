@@ -14,7 +14,7 @@ from postroad.cells import (
     RouteTable,
     route_message,
 )
-from tests.unit.cells.networks import make_envelope
+from tests.support.cells.networks import make_envelope
 
 S1 = Domain("S1", Role.SATELLITE, "east")
 CELLS = {"a", "b", "to-C1", "to-C2", "to-S2"}

@@ -28,8 +28,9 @@ from postroad.core.errors import (
     RemoteProtocolFailure,
     RequestTimeout,
 )
-from tests.cell_nodes import Gate, Inbox, until
-from tests.cell_workshop import Dock, Workshop
+from tests.support.cells.nodes import Gate, Inbox
+from tests.support.cells.workshop import Dock, Workshop
+from tests.support.deadlines import eventually
 
 
 def fail(
@@ -66,7 +67,7 @@ async def test_reply_that_came_from_afar() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
-    await until(lambda: dock.envelopes)
+    await eventually(lambda: dock.envelopes)
     request = dock.envelopes[0]
     assert (request.payload, request.wants_reply) == (b"ask", True)
     shop.answer(request, b"tell")
@@ -79,7 +80,7 @@ async def test_a_call_to_oneself_is_not_its_own_answer() -> None:
     shop, gate = Workshop(), Gate()
     me = shop.add("me", gate)
     call = asyncio.ensure_future(shop.call("me", b"x", sender=me.cell.address))
-    await until(lambda: gate.begun)
+    await eventually(lambda: gate.begun)
     assert not call.done()
     gate.open()
     assert await call == b"x"
@@ -89,7 +90,7 @@ async def test_second_answer_is_late_and_harmless() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
-    await until(lambda: dock.envelopes)
+    await eventually(lambda: dock.envelopes)
     for payload in (b"first", b"second"):
         shop.answer(dock.envelopes[0], payload)
 
@@ -102,7 +103,7 @@ async def test_reply_that_cannot_be_read_is_the_other_sides_fault() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
-    await until(lambda: dock.envelopes)
+    await eventually(lambda: dock.envelopes)
     shop.answer(dock.envelopes[0], b"no failure at all", kind=Kind.ERROR)
     with pytest.raises(RemoteProtocolFailure, match="no failure"):
         await call
@@ -197,7 +198,7 @@ async def test_busy_at_the_other_end_is_told_and_not_sent_elsewhere() -> None:
     shop = Workshop()
     docks = [shop.connect("C1"), shop.connect("C2")]
     call = asyncio.ensure_future(shop.call("b@S2", b""))
-    await until(lambda: any(dock.envelopes for dock in docks))
+    await eventually(lambda: any(dock.envelopes for dock in docks))
     [dock] = [it for it in docks if it.envelopes]
     fail(shop, dock, CellBusy, at="S2")
     with pytest.raises(CellBusy, match="said S2"):
@@ -303,9 +304,9 @@ async def test_cancelled_calls_leave_nothing_behind() -> None:
         asyncio.ensure_future(shop.call(name, b"", timeout=60))
         for name in ("b@S2", "slow", "slow", "nobody@S1")
     ]
-    await until(lambda: len(gate.begun) == 2)
+    await eventually(lambda: len(gate.begun) == 2)
     near = asyncio.ensure_future(shop.call("slow", b"", timeout=60))
-    await until(lambda: len(gate.begun) == 3)
+    await eventually(lambda: len(gate.begun) == 3)
     for call in (*calls, near):
         call.cancel()
     results = await asyncio.gather(*calls, near, return_exceptions=True)
@@ -323,7 +324,7 @@ async def test_calls_in_flight_are_told_that_the_domain_stops() -> None:
     shop = Workshop(CellsConfig(route_retry_s=30.0))
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b""))
-    await until(lambda: dock.envelopes)
+    await eventually(lambda: dock.envelopes)
     shop._calls.close()
     with pytest.raises(NotRunning) as caught:
         await call

@@ -8,8 +8,8 @@ import pytest
 
 from postroad.cells import CellAddress, CellBusy, CellsConfig, Failure, Kind, NoRoute
 from postroad.cells.failure import _encoder as failure_encoder
-from tests.cell_nodes import until
-from tests.cell_workshop import Dock, Workshop
+from tests.support.cells.workshop import Dock, Workshop
+from tests.support.deadlines import eventually
 
 
 def fail(
@@ -22,7 +22,7 @@ def fail(
 
 async def next_asked(docks: dict[str, Dock], asked: list[str]) -> str:
     """The core that is asked after those that were; remembers it."""
-    await until(lambda: any(docks[it].envelopes for it in docks if it not in asked))
+    await eventually(lambda: any(docks[it].envelopes for it in docks if it not in asked))
     [name] = [it for it in docks if docks[it].envelopes and it not in asked]
     asked.append(name)
     return name
@@ -68,7 +68,7 @@ async def test_when_all_cores_have_no_route_they_are_asked_again_when_routes_cha
     await asyncio.sleep(0.01)
     assert sum(len(it.envelopes) for it in docks.values()) == 2
     shop.connect("C3", is_default=False)
-    await until(lambda: sum(len(it.envelopes) for it in docks.values()) == 3)
+    await eventually(lambda: sum(len(it.envelopes) for it in docks.values()) == 3)
     [again] = [it for it in docks.values() if len(it.envelopes) == 2]
     shop.answer(again.envelopes[-1], b"found")
     assert await call == b"found"
@@ -153,7 +153,7 @@ async def test_the_last_gateway_that_goes_takes_nothing_along() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", wait=False))
-    await until(lambda: dock.parcels)
+    await eventually(lambda: dock.parcels)
     shop.disconnect("C1")
     shop.exchange.give_back(dock.parcels[0])
     with pytest.raises(NoRoute):

@@ -6,7 +6,7 @@ import pytest
 
 from postroad.cells import Cell, CellAddress, CellMessage, FunctionCell
 from postroad.core.errors import ConfigError, UsageError
-from tests.cell_workshop import Workshop
+from tests.support.cells.workshop import Workshop
 
 
 class Echo(Cell):

@@ -20,7 +20,7 @@ from postroad.cells.content import (
     encode_body,
 )
 from postroad.core.errors import ConfigError, MalformedPayload
-from tests.cell_workshop import UnreliableZone
+from tests.support.cells.workshop import UnreliableZone
 
 
 class Point(msgspec.Struct):

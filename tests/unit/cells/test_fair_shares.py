@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postroad.cells import HERE, CellBusy, CellPath, CellsConfig, Origin, Role
-from tests.cell_nodes import Gate, Inbox
-from tests.cell_workshop import Workshop, make_request
+from tests.support.cells.nodes import Gate, Inbox
+from tests.support.cells.workshop import Workshop, make_request
 
 CORE = Origin.from_peer("C1", Role.CORE)
 SATELLITE = Origin.from_peer("S2", Role.SATELLITE)

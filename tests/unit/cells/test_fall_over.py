@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroad.cells import OUTWARDS, CellAddress, rank
-from tests.unit.cells.networks import Network, make_envelope, make_network
+from tests.support.cells.networks import Network, make_envelope, make_network
 
 CORES = ("C1", "C2", "C3")
 

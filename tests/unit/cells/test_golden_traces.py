@@ -23,7 +23,7 @@ from postroad.cells import (
     make_reply,
     rank,
 )
-from tests.unit.cells.networks import Network, make_envelope, make_id, make_network
+from tests.support.cells.networks import Network, make_envelope, make_id, make_network
 
 CORES = ("C1", "C2")
 ALL_OF_T = ["a1@S1", "a2@S1", "b1@S2", "x1@C1", "y1@C2"]

@@ -8,8 +8,9 @@ import pytest
 
 from postroad.cells import CellMessage, NoRoute
 from postroad.core.errors import RemoteHandlerFailure, RequestTimeout
-from tests.cell_nodes import Gate, until
-from tests.cell_workshop import Workshop, make_request
+from tests.support.cells.nodes import Gate
+from tests.support.cells.workshop import Workshop, make_request
+from tests.support.deadlines import eventually
 
 TRANSACTION = object()
 
@@ -71,7 +72,7 @@ async def test_a_message_given_up_while_it_waits_is_not_begun() -> None:
     dock = shop.connect("C1")
     runner = shop.add("a", gate)
     tasks = [hand_over(shop, payload) for payload in (b"1", b"2", b"3")]
-    await until(lambda: len(runner.mailbox) == 2)
+    await eventually(lambda: len(runner.mailbox) == 2)
     await give_up(tasks[1])
     gate.open()
     await asyncio.gather(tasks[0], tasks[2])
@@ -85,10 +86,10 @@ async def test_a_handler_whose_message_was_given_up_is_cancelled() -> None:
     dock = shop.connect("C1")
     runner = shop.add("a", gate)
     tasks = [hand_over(shop, payload) for payload in (b"1", b"2")]
-    await until(lambda: gate.begun and runner.mailbox)
+    await eventually(lambda: gate.begun and runner.mailbox)
     await give_up(tasks[0])
     # The next one is begun when it has ended.
-    await until(lambda: gate.begun == [b"1", b"2"])
+    await eventually(lambda: gate.begun == [b"1", b"2"])
     assert gate.cancelled == 1
     gate.open()
     await tasks[1]
@@ -114,7 +115,7 @@ async def test_a_plain_message_is_handled_although_its_caller_gave_up() -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
     calls = [asyncio.ensure_future(shop.call("a", payload)) for payload in (b"1", b"2")]
-    await until(lambda: gate.begun and runner.mailbox)
+    await eventually(lambda: gate.begun and runner.mailbox)
     for call in calls:
         call.cancel()
     await asyncio.wait(calls)

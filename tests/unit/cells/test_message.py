@@ -4,8 +4,8 @@ import pytest
 
 from postroad.cells import CellAddress, CellMessage, CellPath
 from postroad.core.errors import MalformedPayload
-from tests.cell_nodes import Inbox
-from tests.cell_workshop import Workshop
+from tests.support.cells.nodes import Inbox
+from tests.support.cells.workshop import Workshop
 
 
 def test_body_is_read_from_the_payload() -> None:

@@ -3,8 +3,9 @@
 from itertools import pairwise
 
 from postroad.cells.envelope import ID_BYTES
-from tests.cell_nodes import Inbox, until
-from tests.cell_workshop import Workshop
+from tests.support.cells.nodes import Inbox
+from tests.support.cells.workshop import Workshop
+from tests.support.deadlines import eventually
 
 COUNT = 2_000
 
@@ -33,5 +34,5 @@ async def test_every_message_has_an_id_of_its_own() -> None:
     for _ in range(3):
         shop.tell("a")
         await shop.call("a")
-    await until(lambda: len(inbox.messages) == 6)
+    await eventually(lambda: len(inbox.messages) == 6)
     assert len({it.id for it in inbox.messages}) == 6

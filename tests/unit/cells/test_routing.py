@@ -13,6 +13,7 @@ from postroad.cells import (
     rank,
 )
 from postroad.cells.routing import STEPS_MAX
+from tests.support.cells.networks import make_envelope
 from tests.unit.cells.decisions import (
     DEFAULTS,
     FROM_CORE,
@@ -22,7 +23,6 @@ from tests.unit.cells.decisions import (
     failure_of,
     gateways_of,
 )
-from tests.unit.cells.networks import make_envelope
 
 # Precedence.
 

@@ -14,6 +14,7 @@ from postroad.cells import (
     rank,
 )
 from postroad.cells.routing import SOURCE_HOPS_MAX
+from tests.support.cells.networks import Network, make_envelope
 from tests.unit.cells.decisions import (
     DEFAULTS,
     FROM_CORE,
@@ -24,7 +25,6 @@ from tests.unit.cells.decisions import (
     failure_of,
     gateways_of,
 )
-from tests.unit.cells.networks import Network, make_envelope
 
 # Topics.
 

@@ -9,8 +9,9 @@ import pytest
 
 from postroad.cells import CellBusy, CellMessage, CellPath, CellsConfig, MessageExpired
 from postroad.cells.sending import _CALLS_IN_A_ROW
-from tests.cell_nodes import Gate, Inbox, until
-from tests.cell_workshop import Workshop, make_request
+from tests.support.cells.nodes import Gate, Inbox
+from tests.support.cells.workshop import Workshop, make_request
+from tests.support.deadlines import eventually
 
 PAYLOADS = [bytes([n]) for n in range(50)]
 
@@ -82,7 +83,7 @@ async def test_concurrency_is_used_and_not_exceeded() -> None:
     runner = shop.add("a", gate, concurrency=3)
     for payload in PAYLOADS[:10]:
         shop.tell("a", payload)
-    await until(lambda: len(gate.begun) == 3)
+    await eventually(lambda: len(gate.begun) == 3)
     await asyncio.sleep(0.01)
     assert gate.begun == PAYLOADS[:3]
     assert len(runner.mailbox) == 7
@@ -182,7 +183,7 @@ async def test_two_handlers_that_send_to_each_other_are_not_called_within_each_o
 
     runners = [shop.add("a", make("a", "b")), shop.add("b", make("b", "a"))]
     shop.tell("a", b"")
-    await until(lambda: all(it.is_idle for it in runners) and len(log) >= 40)
+    await eventually(lambda: all(it.is_idle for it in runners) and len(log) >= 40)
     assert all(log[i].split()[0] == log[i + 1].split()[0] for i in range(0, len(log), 2))
 
 
@@ -358,7 +359,7 @@ async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:
     runner = shop.add("a", gate)
     dock = shop.connect("C1")
     requests = [shop.arrive("a@S1", payload) for payload in PAYLOADS[:3]]
-    await until(lambda: gate.begun)
+    await eventually(lambda: gate.begun)
     shop.exchange.remove_cell("a")
     await runner.end()
 
@@ -374,7 +375,7 @@ async def test_idle_is_told_to_everybody_who_waits() -> None:
     shop.tell("a", b"1")
     shop.tell("a", b"2")
     waiting = [asyncio.ensure_future(runner.wait_idle()) for _ in range(3)]
-    await until(lambda: gate.begun)
+    await eventually(lambda: gate.begun)
     waiting[0].cancel()
     await asyncio.sleep(0)
     assert not any(it.done() for it in waiting[1:])

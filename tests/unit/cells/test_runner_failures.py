@@ -21,8 +21,8 @@ from postroad.core.errors import (
     RequestTimeout,
     UsageError,
 )
-from tests.cell_nodes import Inbox
-from tests.cell_workshop import UnreliableZone, Workshop
+from tests.support.cells.nodes import Inbox
+from tests.support.cells.workshop import UnreliableZone, Workshop
 
 
 class Unprintable(Exception):

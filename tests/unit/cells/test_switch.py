@@ -20,6 +20,7 @@ from postroad.cells import (
 )
 from postroad.cells.routing import SOURCE_HOPS_MAX
 from postroad.cells.switch import Switch
+from tests.support.cells.networks import make_envelope
 from tests.unit.cells.decisions import (
     CELLS,
     DEFAULTS,
@@ -32,7 +33,6 @@ from tests.unit.cells.decisions import (
     failure_of,
     gateways_of,
 )
-from tests.unit.cells.networks import make_envelope
 
 NOBODY: frozenset[str] = frozenset()
 

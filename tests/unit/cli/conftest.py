@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_home import move_home
+from tests.support.cli.home import move_home
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from postroad import MessagingService
 from postroad.cli.main import run
 from postroad.durable import Mail, SqliteStore, StaticDirectory
 from postroad.flows import Flow, Flows, flow
-from tests.integration.durable.mail_pairs import eventually
+from tests.support.deadlines import eventually
 
 paid: list[str] = []
 

@@ -13,29 +13,8 @@ import pytest
 from postroad.admin.pipeline import count_dead
 from postroad.cli.main import run
 from postroad.durable import SqliteStore
+from tests.support.pipeline.clearing_job import JOB, cleared
 
-JOB = """
-name = "clearing"
-workflow = [["in", "parse"], ["parse", "out"]]
-
-[[catalog]]
-name = "in"
-type = "input"
-medium = "lines"
-options = { path = "payments/*.jsonl" }
-retry = { attempts = 2, first_s = 0.001 }
-
-[[catalog]]
-name = "parse"
-type = "function"
-fn = "clearing_functions:parse"
-
-[[catalog]]
-name = "out"
-type = "output"
-medium = "lines"
-options = { path = "cleared" }
-"""
 FUNCTIONS = """
 def parse(segment):
     return {"amount": int(segment["amount"])}
@@ -54,11 +33,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     lines = [json.dumps({"amount": amount}) for amount in ("1", "two", "3")]
     (tmp_path / "payments" / "a.jsonl").write_text("\n".join(lines))
     return "clearing.toml"
-
-
-def cleared() -> list[int]:
-    lines = "".join(path.read_text() for path in Path("cleared").glob("*.jsonl"))
-    return sorted(json.loads(line)["amount"] for line in lines.splitlines())
 
 
 def test_a_job_is_drawn(job: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,16 +13,9 @@ import pytest
 
 from postroad.admin.pipeline_runs import find_progress
 from postroad.cli.main import run
-from tests.unit.cli.test_pipeline import JOB, cleared
+from tests.support.pipeline.clearing_job import JOB, SLOW, cleared
 
 SEGMENTS = 400
-SLOW = """
-import time
-
-def parse(segment):
-    time.sleep(0.01)
-    return {"amount": int(segment["amount"])}
-"""
 
 
 @pytest.fixture

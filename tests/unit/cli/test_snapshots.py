@@ -16,7 +16,7 @@ from postroad.admin.operations import OPERATIONS
 from postroad.cli.main import postroad
 from postroad.cli.rendering import render_result
 from postroad.cli.tables import struct_of, unwrap
-from tests.snapshot import check_snapshot
+from tests.support.snapshot import check_snapshot
 
 HELPED = [
     ("queue", "purge"),

@@ -11,7 +11,7 @@ from postroad.cluster.events import _UNREAD_MAX, Audience, ChangeStream
 from postroad.cluster.membership import ChangeKind, MemberChange
 from postroad.cluster.membership.records import to_member
 from postroad.core.errors import EventsLost, NameTaken
-from tests.membership_nodes import make_record
+from tests.support.cluster.membership import make_record
 
 
 def make_change(name: str) -> MemberChange:

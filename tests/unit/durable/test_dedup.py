@@ -6,7 +6,7 @@ import pytest
 from postroad.core.errors import HistoryDiverged
 from postroad.durable.dedup import GapBefore, sift
 from postroad.durable.exchange import SentPage, Window
-from tests.durable_nodes import Correspondent, make_letters
+from tests.support.durable.nodes import Correspondent, make_letters
 
 PAGES = [make_letters(3), make_letters(1), make_letters(2)]
 

@@ -12,10 +12,10 @@ from postroad.durable.posting import Clerk, Gathering, gather
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work
-from tests.durable_nodes import OWN, PEER, QUEUE, once, opened, posting_of, raising
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.nodes import OWN, PEER, QUEUE, once, opened, posting_of, raising
 
 ROOM = 3
-WAIT_S = 60.0
 OTHER = "delta"
 
 
@@ -36,7 +36,7 @@ def post(store: Store, *numbers: int, peer: str = PEER) -> list[asyncio.Future[N
 
 async def outcomes(*waiting: asyncio.Future[None]) -> list[bool]:
     """For each whether it was taken; otherwise its mailbox was full."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         results = await asyncio.gather(*waiting, return_exceptions=True)
     assert all(it is None or isinstance(it, MailboxFull) for it in results)
     return [it is None for it in results]

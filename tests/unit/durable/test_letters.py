@@ -15,7 +15,7 @@ from postroad.durable.letters import (
     encode_letter,
     encode_page,
 )
-from tests.durable_nodes import make_letter, make_letters
+from tests.support.durable.nodes import make_letter, make_letters
 
 FULL = Letter(
     id=(1 << 63) - 1,

@@ -2,7 +2,7 @@
 
 from postroad.durable import Message
 from postroad.durable.shelf import Entry, Shelf
-from tests.durable_nodes import NOW_MS, SENDER, make_aside, make_letter, make_page
+from tests.support.durable.nodes import NOW_MS, SENDER, make_aside, make_letter, make_page
 
 
 def entry_of(shelf: Shelf) -> Entry:

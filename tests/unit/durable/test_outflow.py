@@ -13,7 +13,7 @@ from postroad.durable import MailConfig
 from postroad.durable.exchange import Answer, Reason, Refusal, SentPage, Verdict
 from postroad.durable.outflow import Course, Outflow, compare, refusals_between
 from postroad.durable.store.rows import OutPage, Peer
-from tests.durable_nodes import NOW_MS
+from tests.support.durable.nodes import NOW_MS
 
 COURSE = Course(peer="beta", store=b"s" * 16, epoch=3, token=7)
 CONFIG = MailConfig(window_bytes=1_000, windows_max=2)

@@ -4,7 +4,7 @@ import pytest
 
 from postroad.durable.letters import NEVER_MS
 from postroad.durable.shelf import Entry, Shelf
-from tests.durable_nodes import NOW_MS, make_aside, make_letter, make_letters, make_page
+from tests.support.durable.nodes import NOW_MS, make_aside, make_letter, make_letters, make_page
 
 
 def make_shelf(*keys: str | None, is_ordered: bool = True) -> Shelf:

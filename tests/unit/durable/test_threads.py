@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from postroad.durable.store.threads import ExecutorThread, QuickThread, Thread
+from tests.support.deadlines import DEADLINE_S
 
-WAIT_S = 60.0
 NAME = "a thread of this test"
 
 Maker = Callable[[str], Thread]
@@ -23,7 +23,7 @@ def all_end() -> Iterator[None]:
     """A thread that was stopped ends."""
     yield
     for thread in own_threads():
-        thread.join(WAIT_S)
+        thread.join(DEADLINE_S)
     assert own_threads() == []
 
 
@@ -32,7 +32,7 @@ def own_threads() -> list[threading.Thread]:
 
 
 def wait_for(event: threading.Event) -> None:
-    assert event.wait(WAIT_S)
+    assert event.wait(DEADLINE_S)
 
 
 def fail(error: BaseException) -> None:
@@ -131,7 +131,7 @@ async def test_what_was_given_up_before_its_turn_is_not_done(make: Maker) -> Non
 @KINDS
 async def test_several_threads_work_at_the_same_time(make: Makers) -> None:
     threads, together = make(NAME, 3), threading.Barrier(3)
-    assert await asyncio.gather(*(threads.run(together.wait, WAIT_S) for _ in range(3)))
+    assert await asyncio.gather(*(threads.run(together.wait, DEADLINE_S) for _ in range(3)))
     assert len(own_threads()) == 3
     threads.stop()
 
@@ -166,7 +166,7 @@ async def test_nothing_is_kept_alive_while_there_is_nothing_to_do() -> None:
     ref = weakref.ref(thing)
     await thread.run(id, thing)
     del thing
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         while ref() is not None:
             gc.collect()
             await asyncio.sleep(0.001)
@@ -187,7 +187,7 @@ def test_a_thread_whose_loop_is_closed_ends() -> None:
     loop.close()
     (thread,) = own_threads()
     event.set()
-    thread.join(WAIT_S)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive()
     assert done == ["done"]
 

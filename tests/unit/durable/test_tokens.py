@@ -8,7 +8,7 @@ from postroad.core import Address
 from postroad.core.errors import Fenced
 from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.durable.fencing import check_token, find_manager, take_token
-from tests.durable_nodes import opened
+from tests.support.durable.nodes import opened
 
 NAME = "alpha.bridge"
 HERE = Address("127.0.0.1", 4000)

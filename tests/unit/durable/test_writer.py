@@ -13,9 +13,8 @@ from postroad.durable.store import writer
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.schema import read_meta, write_meta
 from postroad.durable.store.units import Work
-from tests.durable_nodes import once, opened, raising
-
-WAIT_S = 60.0
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.nodes import once, opened, raising
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ async def test_lazy_units_are_committed_together_in_their_order(store: Store) ->
     began = loop.time()
     for unit in units:
         store.submit(unit, lazy=True)
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(*(unit.done for unit in units))
     assert done == list(range(20))
     assert store.writer.commits == before + 1
@@ -103,8 +102,8 @@ async def test_lazy_units_hear_of_a_commit_that_failed_and_others_come_later(sto
         lost = noting(done, 1)
         store.submit(lost, lazy=True)
         with pytest.raises(StoreUnavailable):
-            await asyncio.wait_for(lost.done, WAIT_S)
+            await asyncio.wait_for(lost.done, DEADLINE_S)
     later = noting(done, 2)
     store.submit(later, lazy=True)
-    await asyncio.wait_for(later.done, WAIT_S)
+    await asyncio.wait_for(later.done, DEADLINE_S)
     assert done == [1, 2]

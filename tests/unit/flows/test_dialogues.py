@@ -18,7 +18,7 @@ from postroad.flows.events import (
 )
 from postroad.flows.messages import Confirm, End, Failed, Initial, Rejection
 from postroad.flows.values import encode
-from tests.unit.flows.driven import CONFIRM, ORIGIN, Driven, begun, data, labels
+from tests.support.flows.driven import CONFIRM, ORIGIN, Driven, begun, data, labels
 
 
 def work(number: int = 0) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from postroad.flows import Flow, Status, flow
 from postroad.flows.events import Admitted, StepDone
-from tests.unit.flows.driven import Driven, begun, labels
+from tests.support.flows.driven import Driven, begun, labels
 
 
 def work(number: int = 0) -> int:

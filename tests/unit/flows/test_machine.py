@@ -11,7 +11,7 @@ from postroad.flows.events import (
     Woke,
 )
 from postroad.flows.values import encode
-from tests.unit.flows.driven import START_MS, Driven, begun, labels, runs
+from tests.support.flows.driven import START_MS, Driven, begun, labels, runs
 
 
 def work(number: int = 0) -> int:

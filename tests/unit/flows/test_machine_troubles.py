@@ -24,7 +24,7 @@ from postroad.flows.events import (
 )
 from postroad.flows.messages import Confirm, End, Failed, Initial
 from postroad.flows.values import encode
-from tests.unit.flows.driven import CONFIRM, ORIGIN, START_MS, Driven, begun, data, labels, runs
+from tests.support.flows.driven import CONFIRM, ORIGIN, START_MS, Driven, begun, data, labels, runs
 
 
 def work(number: int = 0) -> int:

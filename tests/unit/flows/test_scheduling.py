@@ -27,7 +27,7 @@ from postroad.flows.schedule import (
     revised,
 )
 from postroad.flows.tables import create_tables
-from tests.durable_nodes import opened
+from tests.support.durable.nodes import opened
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS

@@ -16,7 +16,7 @@ from postroad.flows.life import Status
 from postroad.flows.messages import Confirm, Data, SessionKey
 from postroad.flows.records import Kind, Record
 from postroad.flows.session import Kept
-from tests.durable_nodes import opened
+from tests.support.durable.nodes import opened
 
 ORIGIN = Origin("beta", SessionKey(5, 1), "ask", 2, "shop")
 

@@ -7,7 +7,7 @@ import pytest
 
 from postroad.flows import Definition, Flow, Status, flow
 from postroad.flows.events import Admitted, Loaded, StatementDone
-from tests.unit.flows.driven import START_MS, Driven, begun, labels
+from tests.support.flows.driven import START_MS, Driven, begun, labels
 
 Body = Callable[[Flow], Coroutine[Any, Any, Any]]
 

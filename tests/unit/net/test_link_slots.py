@@ -12,7 +12,7 @@ from postroad.net.dispatch import Subscriptions
 from postroad.net.link import LargeFrameReader, Link
 from postroad.net.tunnel import Tunnel
 from postroad.wire import Role
-from tests.wire_pairs import SERVER_ADDRESS, make_config
+from tests.support.wire.pairs import SERVER_ADDRESS, make_config
 
 
 def make_link(kind: type[Link]) -> Link:

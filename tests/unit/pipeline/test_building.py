@@ -9,7 +9,7 @@ from postroad.core.errors import ConfigError, JobInvalid
 from postroad.pipeline.building import import_path, new_job
 from postroad.pipeline.job import Job, RetryPolicy, TaskKind, TriggerType, WindowType
 from postroad.pipeline.reading import job_from_data
-from tests.pipeline_jobs import clearing_data
+from tests.support.pipeline.jobs import clearing_data
 
 HERE = __name__
 

@@ -12,7 +12,7 @@ from postroad.pipeline.media import Staged
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import Delivery, State
-from tests.unit.pipeline.desk_jobs import (
+from tests.support.pipeline.desk_jobs import (
     JOB,
     Appended,
     Clock,

@@ -8,7 +8,7 @@ import pytest
 from postroad.pipeline.building import new_job
 from postroad.pipeline.explain import explain_mermaid, explain_text
 from postroad.pipeline.reading import job_from_data
-from tests.pipeline_jobs import clearing_data
+from tests.support.pipeline.jobs import clearing_data
 
 CLEARING = """\
 job clearing: 5 tasks in 2 stages

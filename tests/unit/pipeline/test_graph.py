@@ -5,7 +5,7 @@ from typing import Any
 from postroad.pipeline.graph import Graph, Stage
 from postroad.pipeline.job import Job
 from postroad.pipeline.reading import job_from_data
-from tests.pipeline_jobs import clearing_data
+from tests.support.pipeline.jobs import clearing_data
 
 
 def job_of(tasks: str, edges: str) -> Job:

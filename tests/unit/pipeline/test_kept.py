@@ -11,9 +11,9 @@ import time
 import pytest
 
 from postroad.pipeline.media.kept import Kept, LoopThread
+from tests.support.deadlines import DEADLINE_S
 
 IDLE_S = 0.05
-WAIT_S = 60.0
 
 
 class Thing:
@@ -43,10 +43,10 @@ def test_what_is_idle_is_closed() -> None:
     kept: Kept[Thing] = Kept(IDLE_S)
     with kept.borrow("a", Thing) as first:
         assert not first.closed.wait(4 * IDLE_S)
-    assert first.closed.wait(WAIT_S)
+    assert first.closed.wait(DEADLINE_S)
     with kept.borrow("a", Thing) as second:
         assert second is not first
-    assert second.closed.wait(WAIT_S)
+    assert second.closed.wait(DEADLINE_S)
 
 
 def test_what_is_used_is_not_closed() -> None:
@@ -73,19 +73,19 @@ def test_a_forked_process_has_its_own() -> None:
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", program]
-    subprocess.run(command, check=True, timeout=WAIT_S)
+    subprocess.run(command, check=True, timeout=DEADLINE_S)
 
 
 def test_a_loop_in_a_thread_is_called_from_elsewhere() -> None:
     thread = LoopThread("test")
     try:
-        assert thread.call(asyncio.sleep(0, "slept"), WAIT_S) == "slept"
+        assert thread.call(asyncio.sleep(0, "slept"), DEADLINE_S) == "slept"
         with pytest.raises(ZeroDivisionError):
-            thread.call(_divide(0), WAIT_S)
+            thread.call(_divide(0), DEADLINE_S)
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            thread.call(asyncio.sleep(WAIT_S), 0.01)
-        assert time.monotonic() - began < WAIT_S / 2
+            thread.call(asyncio.sleep(DEADLINE_S), 0.01)
+        assert time.monotonic() - began < DEADLINE_S / 2
     finally:
         thread.close()
 

@@ -25,8 +25,8 @@ from postroad.pipeline import (
 from postroad.pipeline.media import Staged, Stager
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.records import PenRoot
+from tests.support.deadlines import DEADLINE_S
 
-WAIT_S = 60.0
 QUICK = RetryPolicy(attempts=3, first_s=0.001, max_s=0.01)
 
 
@@ -86,7 +86,7 @@ def numbers(output: SeqOutput) -> list[int]:
 
 
 async def run(runner: LocalRunner) -> None:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         await runner.run()
 
 

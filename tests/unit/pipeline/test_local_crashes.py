@@ -15,9 +15,9 @@ from postroad.pipeline import Job, LocalRunner, Segment, Task, TaskType
 from postroad.pipeline.functions import Function
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.records import State
-from tests.unit.pipeline.desk_jobs import JOB, Appended, count_to, input_task, numbers
+from tests.support.deadlines import DEADLINE_S
+from tests.support.pipeline.desk_jobs import JOB, Appended, count_to, input_task, numbers
 
-WAIT_S = 60.0
 SEGMENTS = 15
 POISON = 5
 # Opening, two commits to deliver, one to settle: with the sixth, something was done.
@@ -101,7 +101,7 @@ class Pipeline:
         with faults.armed(f"durable.commit.{point}", killer):
             running = asyncio.create_task(runner.run())
             dying = asyncio.create_task(killer.is_dead.wait())
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await asyncio.wait((running, dying), return_when=asyncio.FIRST_COMPLETED)
                 await end(running, dying)
         return killer

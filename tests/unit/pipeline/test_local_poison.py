@@ -23,9 +23,8 @@ from postroad.pipeline import (
 from postroad.pipeline.functions import Function
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.records import State
-from tests.unit.pipeline.desk_jobs import JOB, Appended, count_to, input_task, numbers
-
-WAIT_S = 60.0
+from tests.support.deadlines import DEADLINE_S
+from tests.support.pipeline.desk_jobs import JOB, Appended, count_to, input_task, numbers
 
 
 def job_of(*functions: str, output: str | None = None) -> Job:
@@ -41,7 +40,7 @@ def job_of(*functions: str, output: str | None = None) -> Job:
 
 async def dead_after(runner: LocalRunner, disk: MemoryDisk) -> int:
     """Run a job to its end; how many dead letters there are."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         await runner.run()
     store = MemoryStore(disk)
     await store.open(JOB)

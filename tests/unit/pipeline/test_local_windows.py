@@ -16,8 +16,8 @@ from postroad.pipeline import Job, LocalRunner, RetryPolicy, Segment, SeqInput, 
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.records import PenRoot
 from postroad.pipeline.windows import Extent
+from tests.support.deadlines import DEADLINE_S
 
-WAIT_S = 60.0
 QUICK = {"attempts": 3, "first_s": 0.001, "max_s": 0.01}
 TASKS: list[dict[str, Any]] = [
     {"name": "in", "type": "input", "medium": "seq", "batch_size": 10, "retry": QUICK},
@@ -75,7 +75,7 @@ async def run(
 ) -> None:
     functions.setdefault("add", lambda segment: segment)
     store = MemoryStore(disk)
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(DEADLINE_S):
         await LocalRunner(
             job, {"in": source}, {"out": output}, store, find=functions.__getitem__
         ).run()

@@ -15,7 +15,7 @@ from postroad.pipeline.reading import (
     job_to_json,
     read_job,
 )
-from tests.pipeline_jobs import clearing_data
+from tests.support.pipeline.jobs import clearing_data
 
 TOML = """
 name = "plain"

@@ -7,7 +7,7 @@ import pytest
 from postroad.core.errors import ConfigError, JobInvalid
 from postroad.pipeline.job import Job, RetryPolicy, Task, TaskType, Window, WindowType
 from postroad.pipeline.validation import Problem, find_problems, require_valid
-from tests.pipeline_jobs import IN, PARSE, TOTAL, Data, broken, clearing_data, complaints
+from tests.support.pipeline.jobs import IN, PARSE, TOTAL, Data, broken, clearing_data, complaints
 
 
 def test_the_job_that_is_broken_here_is_valid() -> None:

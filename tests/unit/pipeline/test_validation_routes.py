@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline_jobs import Data, broken, clearing_data, complaints
+from tests.support.pipeline.jobs import Data, broken, clearing_data, complaints
 
 # Flow conditions.
 

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline_jobs import IN, OUT, PARSE, TOTAL, Data, broken, clearing_data, complaints
+from tests.support.pipeline.jobs import (
+    IN,
+    OUT,
+    PARSE,
+    TOTAL,
+    Data,
+    broken,
+    clearing_data,
+    complaints,
+)
 
 # The workflow.
 

@@ -16,7 +16,7 @@ from postroad.services.transporters.nats_protocol import (
     subscribe,
     unsubscribe,
 )
-from tests.nats_talk import Heard, heard_of, message
+from tests.support.services.nats_talk import Heard, heard_of, message
 
 EVERYTHING = (
     b'INFO {"server_id":"x","max_payload":8000,"tls_required":true,"connect_urls":["a:1"]} \r\n'

@@ -12,7 +12,8 @@ from postroad.services.kinds import Kind
 from postroad.services.topics import Topics
 from postroad.services.transporters.outbox import PACKET_COST, Outbox
 from postroad.services.transporters.sessions import SessionTransporter
-from tests.contract.transporter_nodes import WAIT_S, Recorder
+from tests.support.deadlines import DEADLINE_S
+from tests.support.services.transporter_nodes import Recorder
 
 Session = Callable[[Callable[[], None]], Awaitable[None]]
 
@@ -92,7 +93,7 @@ async def left() -> AsyncIterator[list[Scripted]]:
     those: list[Scripted] = []
     yield those
     for transporter in those:
-        await asyncio.wait_for(transporter.disconnect(), WAIT_S)
+        await asyncio.wait_for(transporter.disconnect(), DEADLINE_S)
 
 
 async def test_a_session_that_ends_is_followed_by_another(left: list[Scripted]) -> None:
@@ -144,7 +145,7 @@ async def test_a_session_that_does_not_get_ready(left: list[Scripted]) -> None:
 async def test_a_session_that_fails_as_it_is_left() -> None:
     transporter = Scripted(fail_when_cancelled)
     await transporter.connect()
-    await asyncio.wait_for(transporter.disconnect(), WAIT_S)
+    await asyncio.wait_for(transporter.disconnect(), DEADLINE_S)
 
     assert transporter.had == 1
     assert transporter.heard.losses == []
@@ -155,7 +156,7 @@ async def test_to_leave_while_there_is_no_connection() -> None:
     transporter = Scripted(end_silently, refuse)
     await transporter.connect()
     await transporter.until_told(connections=1, losses=1)
-    await asyncio.wait_for(transporter.disconnect(), WAIT_S)
+    await asyncio.wait_for(transporter.disconnect(), DEADLINE_S)
     assert transporter.heard.connections == [False]
 
 
@@ -214,7 +215,7 @@ async def test_an_outbox_is_bounded() -> None:
     size = 5 + PACKET_COST
     outbox: Outbox[str] = Outbox(waiting_bytes_max=2 * size, high_bytes=size)
     outbox.put("to", bytes(5))
-    await asyncio.wait_for(outbox.room(), WAIT_S)
+    await asyncio.wait_for(outbox.room(), DEADLINE_S)
     outbox.put("to", bytes(5))
     # Nothing takes room as well.
     with pytest.raises(QueueIsFullError, match=str(2 * size)):
@@ -223,7 +224,7 @@ async def test_an_outbox_is_bounded() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     outbox.take_now()
-    await asyncio.wait_for(waiting, WAIT_S)
+    await asyncio.wait_for(waiting, DEADLINE_S)
 
 
 async def test_to_give_up_what_waits() -> None:
@@ -231,6 +232,6 @@ async def test_to_give_up_what_waits() -> None:
     outbox.put("to", b"1")
     outbox.put("to", b"2")
     assert outbox.clear() == 2
-    await asyncio.wait_for(outbox.room(), WAIT_S)
+    await asyncio.wait_for(outbox.room(), DEADLINE_S)
     outbox.put("to", bytes(2 * PACKET_COST))
     assert len(outbox) == 1

@@ -15,7 +15,7 @@ from postroad.services.transporters import make_transporter
 from postroad.services.transporters.amqp import AmqpTransporter
 from postroad.services.transporters.mqtt import MqttTransporter
 from postroad.services.transporters.server_address import Scheme, ServerAddress, parse_address
-from tests.contract.transporter_nodes import Recorder
+from tests.support.services.transporter_nodes import Recorder
 
 SCHEMES = {"post": Scheme(10, False), "posts": Scheme(11, True)}
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 PROGRAM = """
 import asyncio, hashlib, random, uuid

@@ -20,7 +20,7 @@ from postroad.testing import (
     run_seed,
 )
 from postroad.testing.runner import STOPPED
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 USER_PROGRAM = """
 import sys

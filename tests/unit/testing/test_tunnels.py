@@ -10,7 +10,7 @@ import pytest
 from postroad import Limits, MessagingService
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster, SimNode
-from tests.tunnel_ends import Recorder, Recorders
+from tests.support.wire.tunnel_ends import Recorder, Recorders
 
 LIMITS = Limits(heartbeat_interval_s=1.0, heartbeat_timeout_s=3.0, write_buffer_bytes_max=64 * 1024)
 

@@ -7,7 +7,7 @@ from postroad.wire import DOCUMENTED, ZEEBE, Profile, Role
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, ZeebeCodec
 from postroad.wire.config import make_codec, make_heartbeats
 from postroad.wire.heartbeat import Heartbeats, ZeebeClientHeartbeats, ZeebeServerHeartbeats
-from tests.wire_pairs import make_config
+from tests.support.wire.pairs import make_config
 
 
 @pytest.mark.parametrize(

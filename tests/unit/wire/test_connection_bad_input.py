@@ -16,7 +16,7 @@ from postroad.core.errors import (
 from postroad.core.limits import HELLO_BYTES_MAX
 from postroad.wire import DOCUMENTED, ZEEBE, Opened, Phase, Profile, Reply, Request, Role
 from postroad.wire.compression import load_algorithm
-from tests.wire_pairs import (
+from tests.support.wire.pairs import (
     FEEDINGS,
     Side,
     byte_by_byte,

@@ -13,16 +13,7 @@ from postroad.core.errors import (
 )
 from postroad.core.limits import Limits
 from postroad.wire import DOCUMENTED, Goodbye, Opened, Phase, Request, Role
-from tests.tunnel_ends import (
-    PREAMBLE,
-    tunnel_client,
-    tunnel_hello,
-    tunnel_pair,
-    tunnel_server,
-    tunnel_side,
-    with_part,
-)
-from tests.wire_pairs import (
+from tests.support.wire.pairs import (
     Pair,
     Side,
     byte_by_byte,
@@ -33,6 +24,15 @@ from tests.wire_pairs import (
     version3_frame,
     version3_sample,
     whole,
+)
+from tests.support.wire.tunnel_ends import (
+    PREAMBLE,
+    tunnel_client,
+    tunnel_hello,
+    tunnel_pair,
+    tunnel_server,
+    tunnel_side,
+    with_part,
 )
 
 REQUEST = version3_sample(Request, Role.SERVER)

@@ -21,7 +21,7 @@ from postroad.wire import (
     WireConfig,
     java_string_hash,
 )
-from tests.wire_pairs import (
+from tests.support.wire.pairs import (
     CLIENT_ADDRESS,
     QUIET,
     SERVER_ADDRESS,

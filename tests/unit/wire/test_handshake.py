@@ -5,7 +5,7 @@ import pytest
 from postroad.core.errors import ConfigError, HandshakeRefused
 from postroad.wire import DOCUMENTED, PROFILES, ZEEBE, Profile, Role
 from postroad.wire.handshake import Handshake
-from tests.wire_pairs import byte_by_byte, two_pieces
+from tests.support.wire.pairs import byte_by_byte, two_pieces
 
 PREAMBLE = b"\xeb\x6e\xec\x8a"
 BOTH = [DOCUMENTED, ZEEBE]

@@ -10,7 +10,7 @@ from postroad.core.errors import MalformedFrame
 from postroad.core.limits import HELLO_BYTES_MAX
 from postroad.wire.frames import Hello
 from postroad.wire.hello import Tag, decode_hello, encode_hello
-from tests.wire_pairs import hello_fields
+from tests.support.wire.pairs import hello_fields
 
 HELLO = Hello(
     cluster="c",

@@ -9,8 +9,7 @@ from postroad.core.errors import IllegalFrame
 from postroad.wire import Goodbye, Hello, Phase, Reply, Request, Role
 from postroad.wire.frames import Cancel, Frame, Ping, Pong
 from postroad.wire.legality import LENIENT, STRICT, TUNNEL, Verdict, judge
-from tests.tunnel_ends import tunnel_side
-from tests.wire_pairs import (
+from tests.support.wire.pairs import (
     Side,
     cut_version3,
     greeted_side,
@@ -18,6 +17,7 @@ from tests.wire_pairs import (
     version3_frame,
     version3_sample,
 )
+from tests.support.wire.tunnel_ends import tunnel_side
 
 KINDS: list[type[Frame]] = list(get_args(Frame))
 ROLES = list(Role)

@@ -11,7 +11,7 @@ from postroad.core.errors import FrameTooLarge, MalformedFrame, RemoteProtocolEr
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
 from postroad.wire.frames import Cancel, Frame, Reply, Request
 from postroad.wire.reader import FrameReader, SpareBuffer
-from tests.wire_pairs import byte_by_byte, cut_at, version3_frame
+from tests.support.wire.pairs import byte_by_byte, cut_at, version3_frame
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -17,8 +17,8 @@ from postroad.durable import Message, Retry, Transaction
 from postroad.flows import Flow, FlowError, Session, flow, responds_to
 from postroad.node import App, Consuming, Node, NodeConfig
 from postroad.services import Context, Service, action, event
+from tests.support.deadlines import DEADLINE_S
 
-WAIT_S = 60.0
 T = TypeVar("T")
 
 
@@ -40,7 +40,7 @@ class Operator:
         """The result of an operation, when it is as it should be."""
         result = None
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 while True:
                     result = await self.do(operation, **said)
                     if is_so(result):

@@ -14,8 +14,7 @@ import pytest
 from postroad.admin.errors import NotFound
 from postroad.admin.pipeline_runs import find_progress, stop_job, submit_job
 from postroad.core.errors import ConfigError
-from tests.unit.cli.test_pipeline import JOB
-from tests.unit.cli.test_pipeline_background import SLOW
+from tests.support.pipeline.clearing_job import JOB, SLOW
 
 from .operating import Operator, operated
 

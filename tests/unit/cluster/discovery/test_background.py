@@ -9,7 +9,7 @@ import pytest
 
 from postroad.cluster.discovery.background import BackgroundDiscovery, retry_pause
 from postroad.core import Address
-from tests.contract.discovery_behaviour import OTHER, OWN, THIRD, Told
+from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Told
 
 
 class Planted(BackgroundDiscovery):

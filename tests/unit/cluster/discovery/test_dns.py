@@ -11,8 +11,8 @@ import pytest
 
 from postroad.cluster.discovery import DnsDiscovery
 from postroad.core import Address
-from tests.contract.discovery_behaviour import OTHER, OWN, THIRD, Told
-from tests.raw_peers import eventually
+from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Told
+from tests.support.deadlines import eventually
 
 NEVER_S = 1_000.0
 

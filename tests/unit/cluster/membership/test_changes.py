@@ -2,7 +2,7 @@
 
 from postroad.cluster.membership import ChangeKind, MemberChange, State
 from postroad.cluster.membership.records import to_member
-from tests.membership_nodes import make_record
+from tests.support.cluster.membership import make_record
 
 
 def test_a_change_says_what_happened_to_whom() -> None:

@@ -8,7 +8,7 @@ from postroad.cluster.membership.contacts import _ASKED_MAX, _BATCH_PAUSE_S, Con
 from postroad.cluster.membership.packets import News, Sync, SyncRequest
 from postroad.cluster.membership.voice import Voice
 from postroad.core import Address
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     Said,
     address_of,

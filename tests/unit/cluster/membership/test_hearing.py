@@ -12,7 +12,7 @@ from postroad.cluster.membership.probing import Prober
 from postroad.cluster.membership.records import CLAIM_MAX
 from postroad.cluster.membership.roster import LEAP_MAX
 from postroad.core import Address
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     address_of,
     instance_of,

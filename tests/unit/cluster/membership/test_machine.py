@@ -19,7 +19,7 @@ from postroad.cluster.membership.packets import (
 )
 from postroad.core import Address
 from postroad.core.errors import ConfigError
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     START,
     Wire,

@@ -16,7 +16,7 @@ from postroad.cluster.membership.packets import (
 from postroad.cluster.membership.records import CLAIM_MAX, digest_of
 from postroad.cluster.membership.roster import LEAP_MAX
 from postroad.core import Address
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     START,
     Wire,

@@ -4,7 +4,7 @@ from postroad.cluster.membership import (
     MembershipConfig,
     State,
 )
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     instance_of,
     make_cluster,

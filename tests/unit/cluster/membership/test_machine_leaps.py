@@ -11,7 +11,7 @@ from postroad.cluster.membership import Membership, State
 from postroad.cluster.membership.packets import Ack, Ping, Pull
 from postroad.cluster.membership.records import CLAIM_MAX
 from postroad.cluster.membership.roster import LEAP_MAX
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     Wire,
     ask,

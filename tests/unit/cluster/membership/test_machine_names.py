@@ -10,7 +10,7 @@ from postroad.cluster.membership import (
     NameLost,
     Phase,
 )
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     START,
     Wire,

@@ -18,7 +18,7 @@ from postroad.cluster.membership.packets import (
     SyncRequest,
 )
 from postroad.cluster.membership.records import CLAIM_MAX
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     START,
     address_of,
     ask,

@@ -3,7 +3,7 @@
 import pytest
 
 from postroad.cluster.membership import MembershipConfig, State
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     START,
     address_of,

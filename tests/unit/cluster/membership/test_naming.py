@@ -9,7 +9,7 @@ from postroad.cluster.membership.packets import Ack, Ping
 from postroad.cluster.membership.records import digest_of
 from postroad.cluster.membership.roster import Verdict
 from postroad.cluster.membership.voice import Voice
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     address_of,
     instance_of,

@@ -7,7 +7,7 @@ from postroad.cluster.membership.own import OwnRecord, check_properties, first_r
 from postroad.cluster.membership.packets import News
 from postroad.cluster.membership.records import may_leave
 from postroad.core.errors import ConfigError
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     address_of,
     instance_of,

@@ -20,7 +20,7 @@ from postroad.cluster.membership.packets import (
     record_size,
 )
 from postroad.core.errors import MalformedPayload
-from tests.membership_nodes import make_record
+from tests.support.cluster.membership import make_record
 
 NEWS = [
     make_record("a"),

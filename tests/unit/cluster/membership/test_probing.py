@@ -7,7 +7,7 @@ from postroad.cluster.membership.packets import Ack, Nack, Ping, PingRequest
 from postroad.cluster.membership.probing import Prober
 from postroad.cluster.membership.records import digest_of
 from postroad.cluster.membership.voice import Voice
-from tests.membership_nodes import (
+from tests.support.cluster.membership import (
     INCARNATION,
     Said,
     address_of,

@@ -13,7 +13,7 @@ from postroad.cluster.membership.records import (
 )
 from postroad.core import Address
 from postroad.core.errors import MalformedPayload
-from tests.membership_nodes import INCARNATION, make_record, secret_of
+from tests.support.cluster.membership import INCARNATION, make_record, secret_of
 
 
 def check(record: Record) -> None:

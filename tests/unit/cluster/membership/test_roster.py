@@ -4,7 +4,7 @@ import pytest
 
 from postroad.cluster.membership import ChangeKind, MembershipConfig, Record, State
 from postroad.cluster.membership.roster import LEAP_MAX, Roster, Verdict
-from tests.membership_nodes import INCARNATION, address_of, make_record, make_roster
+from tests.support.cluster.membership import INCARNATION, address_of, make_record, make_roster
 
 CONFIG = MembershipConfig()
 NOW = 100.0

@@ -5,7 +5,13 @@ import pytest
 from postroad.cluster.membership import ChangeKind, MembershipConfig, Record, State
 from postroad.cluster.membership.roster import Entry, Roster, Verdict
 from postroad.cluster.membership.rumours import Rumours
-from tests.membership_nodes import INCARNATION, address_of, instance_of, make_record, make_roster
+from tests.support.cluster.membership import (
+    INCARNATION,
+    address_of,
+    instance_of,
+    make_record,
+    make_roster,
+)
 
 CONFIG = MembershipConfig()
 NOW = 100.0

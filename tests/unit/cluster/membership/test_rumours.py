@@ -5,7 +5,7 @@ import pytest
 from postroad.cluster.membership import Record, State
 from postroad.cluster.membership.packets import record_size
 from postroad.cluster.membership.rumours import Rumours, retellings
-from tests.membership_nodes import make_record
+from tests.support.cluster.membership import make_record
 
 ROOM = 100_000
 

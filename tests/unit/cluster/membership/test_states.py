@@ -8,7 +8,7 @@ import pytest
 from postroad.cluster.membership import TRANSITIONS, Cause, MembershipConfig, State
 from postroad.cluster.membership.roster import Roster
 from postroad.cluster.membership.states import HEARD
-from tests.membership_nodes import INCARNATION, instance_of, make_record, make_roster
+from tests.support.cluster.membership import INCARNATION, instance_of, make_record, make_roster
 
 NOW = 100.0
 LATER = NOW + MembershipConfig().tombstone_s + MembershipConfig().failure_timeout_s

@@ -3,7 +3,7 @@
 from postroad.cluster.membership import MembershipConfig, State
 from postroad.cluster.membership.packets import Nack, News, encode_packet
 from postroad.cluster.membership.voice import Voice
-from tests.membership_nodes import address_of, make_record, make_voice, take_said
+from tests.support.cluster.membership import address_of, make_record, make_voice, take_said
 
 NOW = 100.0
 

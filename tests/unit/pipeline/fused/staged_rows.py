@@ -11,7 +11,7 @@ from postroad.pipeline.fused.staged_passes import FirstPass, LaterPass
 from postroad.pipeline.media.medium import Chunk, encode_segment
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import KeptRoot
-from tests.unit.pipeline.fused.both_ways import RawInput
+from tests.support.pipeline.both_ways import RawInput
 
 NUMBER = 7
 

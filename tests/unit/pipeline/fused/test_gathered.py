@@ -17,8 +17,8 @@ from postroad.pipeline.fused.rows import Kind, Row
 from postroad.pipeline.media.medium import encode_segment
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import FailedRoot, KeptRoot
-from tests.unit.pipeline.fused.both_ways import Kept
-from tests.unit.pipeline.fused.small_jobs import grouped_program_of
+from tests.support.pipeline.both_ways import Kept
+from tests.support.pipeline.small_jobs import grouped_program_of
 from tests.unit.pipeline.fused.staged_rows import (
     NUMBER,
     Unreadable,

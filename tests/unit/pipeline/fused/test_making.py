@@ -11,7 +11,7 @@ from postroad.pipeline import FlowAction, FlowCondition, Segment
 from postroad.pipeline.functions import Function, NotASegment
 from postroad.pipeline.fused.making import Made, make
 from postroad.pipeline.outcomes import RetryWanted
-from tests.unit.pipeline.fused.small_jobs import count, program_of
+from tests.support.pipeline.small_jobs import count, program_of
 
 EDGES = [("in", "f"), ("f", "out"), ("f", "out_b")]
 CATCH = FlowCondition(source="f", to=["out_b"], exceptions=True, short_circuit=True)

@@ -14,7 +14,7 @@ from postroad.pipeline.fused.part import Part
 from postroad.pipeline.media.medium import Chunk, decode_segment, encode_segment
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import FailedRoot, KeptRoot
-from tests.unit.pipeline.fused.both_ways import (
+from tests.support.pipeline.both_ways import (
     Comparable,
     Kept,
     RawInput,
@@ -22,7 +22,7 @@ from tests.unit.pipeline.fused.both_ways import (
     run_fused,
     run_one_by_one,
 )
-from tests.unit.pipeline.fused.small_jobs import program_of
+from tests.support.pipeline.small_jobs import program_of
 
 decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 

@@ -13,7 +13,7 @@ from postroad.pipeline.fused.ledger import Edges
 from postroad.pipeline.fused.making import Made
 from postroad.pipeline.fused.passing import Pass, Piece
 from postroad.pipeline.program import Program
-from tests.unit.pipeline.fused.small_jobs import ROOTS, count, piece_of, program_of
+from tests.support.pipeline.small_jobs import ROOTS, count, piece_of, program_of
 
 
 class Kept:

@@ -14,8 +14,8 @@ from postroad.pipeline.fused.sinks import StagingSink
 from postroad.pipeline.media import Staged, Stager
 from postroad.pipeline.media.medium import Unwritable
 from postroad.pipeline.program import Program
-from tests.unit.pipeline.fused.both_ways import Kept, tell
-from tests.unit.pipeline.fused.small_jobs import ROOTS, count, piece_of, program_of
+from tests.support.pipeline.both_ways import Kept, tell
+from tests.support.pipeline.small_jobs import ROOTS, count, piece_of, program_of
 
 BITS = Bits("job")
 EDGES = [BITS.edge(root, "in", "out", 0) for root in ROOTS]

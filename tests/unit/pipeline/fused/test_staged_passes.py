@@ -16,8 +16,8 @@ from postroad.pipeline.fused.staged_passes import FirstPass, LaterPass
 from postroad.pipeline.media.medium import Chunk, encode_segment
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import FailedRoot
-from tests.unit.pipeline.fused.both_ways import RawInput
-from tests.unit.pipeline.fused.small_jobs import grouped_program_of
+from tests.support.pipeline.both_ways import RawInput
+from tests.support.pipeline.small_jobs import grouped_program_of
 from tests.unit.pipeline.fused.staged_rows import (
     NUMBER,
     Unreadable,

@@ -10,7 +10,7 @@ import msgspec
 from postroad.durable import Letter, MailConfig, MemoryDisk, MemoryStore, Store
 from postroad.pipeline import QueueInput
 from postroad.pipeline.media import Place, Slice
-from tests.durable_nodes import QUEUE, make_letter, opened
+from tests.support.durable.nodes import QUEUE, make_letter, opened
 
 NODE = "alpha"
 

@@ -30,12 +30,12 @@ from postroad.pipeline import (
     TaskType,
 )
 from postroad.pipeline.functions import Function
-from tests.durable_nodes import PEER, QUEUE, make_letter, opened, put
-from tests.unit.pipeline.desk_jobs import JOB, input_task
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.nodes import PEER, QUEUE, make_letter, opened, put
+from tests.support.pipeline.desk_jobs import JOB, input_task
 from tests.unit.pipeline.media.queue_stores import NODE
 from tests.unit.pipeline.test_local_crashes import Crash, Killer, RollsBack, end
 
-WAIT_S = 60.0
 LETTERS = 24
 POISON = 5
 # The last of what it does before anything is settled.
@@ -93,7 +93,7 @@ class Node:
         with faults.armed(f"durable.commit.{point}", killer):
             running = asyncio.create_task(runner.run())
             dying = asyncio.create_task(killer.is_dead.wait())
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await asyncio.wait((running, dying), return_when=asyncio.FIRST_COMPLETED)
                 await end(running, dying)
         with nullcontext() if not killer.is_dead.is_set() else pytest.raises(Crash):

@@ -15,11 +15,10 @@ from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
 from postroad.pipeline import QueueInput
 from postroad.pipeline.media import queue_input, queue_slices
-from tests.durable_nodes import NOW_MS, QUEUE, SENDER, make_aside, make_letter, opened, put
-from tests.unit.pipeline.desk_jobs import Clock
+from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.nodes import NOW_MS, QUEUE, SENDER, make_aside, make_letter, opened, put
+from tests.support.pipeline.desk_jobs import Clock
 from tests.unit.pipeline.media.queue_stores import NODE, Reading, letters, reading
-
-WAIT_S = 60.0
 
 
 def now_ms() -> int:
@@ -194,7 +193,7 @@ async def test_delayed_letters_are_read_when_they_are_due(clock: Clock) -> None:
         soon = clock() + 50
         await put(it.store, make_letter(1, due_ms=soon), make_letter(2, due_ms=soon + 100_000))
         assert await it.cut() == []
-        await asyncio.wait_for(it.medium.wait(WAIT_S), WAIT_S / 2)
+        await asyncio.wait_for(it.medium.wait(DEADLINE_S), DEADLINE_S / 2)
         assert await it.cut() == []
         clock.advance(0.05)
         assert it.ids(await it.cut()) == [1]
@@ -285,11 +284,11 @@ async def test_what_a_consumer_left_behind_is_read() -> None:
 async def test_new_letters_end_the_waiting() -> None:
     async with reading() as it:
         for letter in (make_letter(1), make_letter(2, priority=1)):
-            waiting = asyncio.create_task(it.medium.wait(WAIT_S))
+            waiting = asyncio.create_task(it.medium.wait(DEADLINE_S))
             await put(it.store, make_letter(3, queue="other"))
             assert not waiting.done()
             await put(it.store, letter)
-            await asyncio.wait_for(waiting, WAIT_S / 2)
+            await asyncio.wait_for(waiting, DEADLINE_S / 2)
             assert it.ids(await it.cut()) == [letter.id]
 
 
@@ -297,12 +296,12 @@ async def test_what_came_since_the_last_cut_is_not_waited_for() -> None:
     async with reading() as it:
         await it.cut()
         await put(it.store, make_letter(1))
-        await asyncio.wait_for(it.medium.wait(WAIT_S), WAIT_S / 2)
+        await asyncio.wait_for(it.medium.wait(DEADLINE_S), DEADLINE_S / 2)
 
 
 async def test_waiting_ends_without_letters_too() -> None:
     async with reading() as it:
-        await asyncio.wait_for(it.medium.wait(0.01), WAIT_S)
+        await asyncio.wait_for(it.medium.wait(0.01), DEADLINE_S)
 
 
 # Life and options.

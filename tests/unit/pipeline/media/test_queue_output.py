@@ -15,8 +15,8 @@ from postroad.durable.store import queries as query
 from postroad.pipeline import LocalRunner, QueueOutput, Segment, SeqInput, Task, make_output
 from postroad.pipeline.job import TaskType
 from postroad.pipeline.media import Staged, Unwritable, make_input
-from tests.durable_nodes import PEER, opened, post
-from tests.unit.pipeline.desk_jobs import input_task, job_of
+from tests.support.durable.nodes import PEER, opened, post
+from tests.support.pipeline.desk_jobs import input_task, job_of
 from tests.unit.pipeline.media.queue_stores import NODE
 
 RESULTS = "results"

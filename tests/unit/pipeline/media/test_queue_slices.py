@@ -11,7 +11,7 @@ from postroad.durable.letters import encode_page
 from postroad.durable.store.rows import InPage
 from postroad.durable.store.stretches import AsideStretch, PageStretch, bits_between, unfinished
 from postroad.pipeline.media.queue_slices import Cutter, Frontier, Piece, Sight, find_expired
-from tests.durable_nodes import NOW_MS, QUEUE, SENDER, make_aside, make_letter
+from tests.support.durable.nodes import NOW_MS, QUEUE, SENDER, make_aside, make_letter
 
 QUEUE_ID = 3
 

@@ -7,7 +7,7 @@ from postroad.core.errors import LocalProtocolError, MalformedFrame
 from postroad.wire.codecs import DocumentedCodec, ZeebeCodec
 from postroad.wire.codecs.addressed import AddressedCodec
 from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Reply, Request
-from tests.wire_pairs import make_config
+from tests.support.wire.pairs import make_config
 
 SENDER = Address("host", 27998)
 SHORT_IP = b"\x04\x0a\x00\x00\x01\x00\x00\x6d\x5e"

@@ -7,7 +7,7 @@ import pytest
 from postroad.wire.codecs import Version3Codec
 from postroad.wire.codecs.codec import encode_application_frame
 from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Reply, Request
-from tests.wire_pairs import make_config
+from tests.support.wire.pairs import make_config
 
 FRAMES: dict[type[Frame], Frame] = {
     Request: Request(1, "echo", b"x", 250, one_way=True),

@@ -13,7 +13,7 @@ from postroad.wire.codecs.version3 import COMPRESSED, ONE_WAY, TRACED
 from postroad.wire.compression import load_algorithm
 from postroad.wire.frames import Frame, Request
 from postroad.wire.hello import decode_hello, encode_hello
-from tests.wire_pairs import make_config, version3_frame
+from tests.support.wire.pairs import make_config, version3_frame
 
 LIMIT = 100_000
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

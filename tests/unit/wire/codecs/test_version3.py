@@ -10,7 +10,7 @@ from postroad.wire.codecs import Version3Codec
 from postroad.wire.codecs.version3 import GOODBYE_BYTES_MAX
 from postroad.wire.compression import load_algorithm
 from postroad.wire.frames import Cancel, Frame, Goodbye, Ping, Pong, Reply, Request, Status
-from tests.wire_pairs import hello_frame, make_config, version3_frame
+from tests.support.wire.pairs import hello_frame, make_config, version3_frame
 
 LIMIT = 100_000
 HELLO = make_config().hello

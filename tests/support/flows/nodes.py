@@ -1,0 +1,198 @@
+"""Nodes with flows over real sockets and real stores, which can be stopped and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+
+from postroad import Address
+from postroad.durable import MailConfig, SqliteStore, Store
+from postroad.flows import Definition, FlowHandle, Flows, FlowsConfig, FlowView, Status
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.durable.mail_pairs import QUICK, Station, running_station
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Definitions = tuple[Definition[Any, Any], ...]
+
+
+class FlowNode:
+    """A node with mail and flows.
+
+    Attributes:
+        station: its mail.
+        flows: those of the last start.
+    """
+
+    station: Station
+    flows: Flows
+
+    def __init__(
+        self,
+        name: str,
+        make_store: Callable[[], Store],
+        definitions: Definitions,
+        config: FlowsConfig,
+        mail_config: MailConfig = QUICK,
+    ) -> None:
+        self.name = name
+        self._make_store = make_store
+        self._definitions = definitions
+        self.config = config
+        self._mail_config = mail_config
+        self._stack = AsyncExitStack()
+        # The same after every start, so that the others need not look for it.
+        self._bind: Address | str = "127.0.0.1:0"
+        self._peers: tuple[Station, ...] = ()
+
+    async def start(self, *peers: Station) -> None:
+        """Start mail and flows."""
+        self._peers = peers
+        running = running_station(
+            self.name, self._make_store(), *peers, bind=self._bind, config=self._mail_config
+        )
+        self.station = await self._stack.enter_async_context(running)
+        self._bind = self.station.address
+        self._stack.push_async_callback(self.stop_flows)
+        await self.start_flows()
+
+    async def start_flows(self, *definitions: Definition[Any, Any]) -> None:
+        """Start flows, with other code if some is given."""
+        self._definitions = definitions or self._definitions
+        self.flows = Flows(self.station.mail, self._definitions, self.config)
+        await self.flows.start()
+
+    async def stop_flows(self) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await self.flows.stop()
+
+    async def stop(self) -> None:
+        """Stop everything in good order."""
+        await self._stack.aclose()
+
+    async def restart_flows(self, *definitions: Definition[Any, Any]) -> None:
+        """Stop flows and start them again, with other code if some is given."""
+        await self.stop_flows()
+        await self.start_flows(*definitions)
+
+    async def restart(self) -> None:
+        """Stop everything and start it again."""
+        await self.stop()
+        await self.start(*self._peers)
+
+    def meet(self, *peers: Station) -> None:
+        """Learn where peers are, for good."""
+        self._peers = peers
+        self.station.meet(*peers)
+
+    async def begin(
+        self, definition: Definition[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> FlowHandle[R]:
+        return await self.flows.begin(definition, *args, **kwargs)
+
+    async def run(self, definition: Definition[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Begin a flow and wait for its result, but not for ever."""
+        handle = await self.flows.begin(definition, *args, **kwargs)
+        return await self._result(handle)
+
+    async def result(self, id: str) -> Any:
+        """The result of a flow, whoever began it."""
+        return await self._result(await self.flows.handle(id))
+
+    async def _result(self, handle: FlowHandle[R]) -> R:
+        try:
+            return await handle.result(DEADLINE_S)
+        except TimeoutError:
+            if (view := await self.flows.show(handle.id)).ended_at is not None:
+                raise
+            history = await self.flows.history(handle.id)
+            raise AssertionError(f"{handle!r} does not end: {view}, {history}") from None
+
+    async def until(self, id: str, status: Status) -> FlowView:
+        """Wait until a flow is where it is meant to be, in the store too."""
+
+        async def is_there() -> bool:
+            found = await self.flows.list(status=status)
+            return id in [it.id for it in found]
+
+        await eventually(is_there, f"flow {id} is {status}")
+        return await self.flows.show(id)
+
+    async def until_listed(
+        self, name: str, status: Status | None = None, count: int = 1
+    ) -> list[FlowView]:
+        """Flows of a name, the oldest first, when there are so many."""
+        found: list[FlowView] = []
+
+        async def are_there() -> bool:
+            found[:] = reversed(await self.flows.list(status, name))
+            return len(found) == count
+
+        await eventually(are_there, f"{count} flows {name} are {status or 'there'}")
+        return found
+
+    async def until_steps(self, id: str, count: int) -> None:
+        """Wait until so many steps of a flow are recorded."""
+
+        async def are_there() -> bool:
+            return len(await self.flows.history(id)) >= count
+
+        await eventually(are_there, f"flow {id} has {count} steps")
+
+    async def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """What a statement finds in the store."""
+        async with self.station.mail.transaction() as tx:
+            return [tuple(row) for row in await tx.execute(statement)]
+
+
+class FlowNodes:
+    """Starts nodes as tests want them, and stops them at the end.
+
+    Attributes:
+        config: of the flows of all nodes.
+    """
+
+    def __init__(self, directory: Path, config: FlowsConfig) -> None:
+        self._directory = directory
+        self.config = config
+        self.nodes: list[FlowNode] = []
+
+    async def start(
+        self,
+        name: str,
+        *definitions: Definition[Any, Any],
+        make_store: Callable[[], Store] | None = None,
+        mail_config: MailConfig = QUICK,
+        **settings: Any,
+    ) -> FlowNode:
+        """Start a node that knows all that were started before, and they it."""
+        path = self._directory / f"{name}.db"
+        node = FlowNode(
+            name,
+            make_store or (lambda: SqliteStore(path)),
+            definitions,
+            msgspec.structs.replace(self.config, **settings),
+            mail_config,
+        )
+        self.nodes.append(node)
+        await node.start(*(it.station for it in self.nodes if it is not node))
+        for other in self.nodes:
+            other.meet(*(it.station for it in self.nodes if it is not other))
+        return node
+
+    async def pair(
+        self, *definitions: Definition[Any, Any], **settings: Any
+    ) -> tuple[FlowNode, FlowNode]:
+        """Nodes alpha and beta, which know the same flows."""
+        alpha = await self.start("alpha", *definitions, **settings)
+        return alpha, await self.start("beta", *definitions, **settings)
+
+    async def stop(self) -> None:
+        for node in self.nodes:
+            await node.stop()

@@ -1,0 +1,234 @@
+"""Services, handlers, waiting and counting for tests over real sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Self
+
+import pytest
+
+from postroad import Address, Limits, Message, MessagingService, Protocol
+from postroad.core.errors import MessagingError, Outcome
+from tests.support.deadlines import eventually
+
+CLUSTER = "net-tests"
+LOOPBACK = "127.0.0.1"
+
+
+class Speech(NamedTuple):
+    """A profile and the newest version of it that a service speaks."""
+
+    profile: str
+    version: int
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(profile=self.profile, version_max=self.version)
+
+    def __str__(self) -> str:
+        return f"{self.profile}-{self.version}"
+
+
+NEWEST = Speech("documented", 3)
+OLDER = [Speech("documented", 1), Speech("documented", 2), Speech("zeebe", 1), Speech("zeebe", 2)]
+SPEECHES = [*OLDER, NEWEST]
+
+every_speech = pytest.mark.parametrize("speech", SPEECHES, ids=str)
+older_speech = pytest.mark.parametrize("speech", OLDER, ids=str)
+
+
+# Services.
+
+
+def make_service(
+    name: str,
+    speech: Speech = NEWEST,
+    *,
+    bind: Address | str = f"{LOOPBACK}:0",
+    cluster: str = CLUSTER,
+    limits: Mapping[str, float] | None = None,
+) -> MessagingService:
+    """A service that is not started yet; `limits` are fields of Limits."""
+    settings = {"stop_grace_s": 1.0, **(limits or {})}
+    return MessagingService(
+        cluster,
+        name,
+        bind,
+        limits=Limits(**settings),  # type: ignore[arg-type]
+        protocol=speech.protocol,
+    )
+
+
+class Pair(NamedTuple):
+    """Two services that can reach each other."""
+
+    client: MessagingService
+    server: MessagingService
+
+    async def ask(self, subject: str, payload: bytes = b"", **options: object) -> bytes:
+        """A request from the client to the server."""
+        return await self.client.request(
+            self.server.address,
+            subject,
+            payload,
+            **options,  # type: ignore[arg-type]
+        )
+
+    async def tell(self, subject: str, payload: bytes = b"") -> None:
+        """A one-way message from the client to the server."""
+        await self.client.send(self.server.address, subject, payload)
+
+
+@asynccontextmanager
+async def running_pair(
+    client: Speech = NEWEST,
+    server: Speech | None = None,
+    *,
+    client_limits: Mapping[str, float] | None = None,
+    server_limits: Mapping[str, float] | None = None,
+) -> AsyncIterator[Pair]:
+    """A client and a server, which has the handlers of `subscribe_usual`."""
+    async with (
+        make_service("server", server or client, limits=server_limits) as second,
+        make_service("client", client, limits=client_limits) as first,
+    ):
+        subscribe_usual(second)
+        yield Pair(first, second)
+
+
+def subscribe_usual(service: MessagingService) -> None:
+    """`echo` answers, `hang` never does."""
+    service.subscribe("echo", lambda message: message.payload)
+    service.subscribe("hang", hang)
+
+
+async def hang(_message: Message) -> bytes:
+    """A handler that works until it is cancelled."""
+    await asyncio.Event().wait()
+    return b""
+
+
+class Gate:
+    """A handler that answers when it is let go; remembers what it saw."""
+
+    def __init__(self, answer: bytes = b"done") -> None:
+        self.answer = answer
+        self.messages: list[Message] = []
+        self.finished = 0
+        self.cancelled = 0
+        self._opened = asyncio.Event()
+
+    async def __call__(self, message: Message) -> bytes:
+        self.messages.append(message)
+        try:
+            await self._opened.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        self.finished += 1
+        return self.answer
+
+    def open(self) -> None:
+        """Let every message through, those to come as well."""
+        self._opened.set()
+
+    @property
+    def waiting(self) -> int:
+        """Handlers that have begun and are not over."""
+        return len(self.messages) - self.finished - self.cancelled
+
+
+class Stubborn:
+    """A handler that ignores being cancelled until the block ends, so that no test hangs."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._over = asyncio.Event()
+
+    async def __call__(self, _message: Message) -> bytes:
+        self.begun += 1
+        while not self._over.is_set():
+            try:
+                await self._over.wait()
+            except asyncio.CancelledError:
+                pass
+        return b"at last"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+
+# Waiting and counting.
+
+
+async def turns(count: int = 20) -> None:
+    """Let the event loop go round, with time for what is on its way through the kernel."""
+    for _ in range(count):
+        await asyncio.sleep(0.001)
+
+
+async def stays(condition: Callable[[], object]) -> None:
+    """The condition holds for some turns of the loop."""
+    for _ in range(20):
+        assert condition()
+        await asyncio.sleep(0.002)
+
+
+def open_sockets() -> set[str]:
+    """The sockets of this process, as the kernel names them."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:"):
+            found.add(target)
+    return found
+
+
+def resident_bytes() -> int:
+    """Memory this process really occupies."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[None]:
+    """Every task and socket that the block made is gone soon after it."""
+    # The loop opens sockets of its own when it is first used.
+    await asyncio.sleep(0)
+    tasks, sockets = asyncio.all_tasks(), open_sockets()
+    yield
+    await eventually(lambda: asyncio.all_tasks() <= tasks)
+    await eventually(lambda: open_sockets() <= sockets)
+
+
+def check_error(
+    error: MessagingError,
+    *,
+    outcome: Outcome,
+    retryable: bool,
+    subject: str,
+    peer: Address | str,
+    timeout: float,
+) -> None:
+    """The error says what to do, and its text names peer, subject, elapsed and allowed time."""
+    assert error.outcome is outcome
+    assert error.retryable is retryable
+    assert error.subject == subject
+    assert error.timeout_s == timeout
+    assert error.elapsed_s is not None and 0 <= error.elapsed_s < timeout + 5
+    text = str(error)
+    assert repr(subject) in text
+    assert str(peer) in text
+    assert f"outcome {outcome.value}" in text
+    allowed = f"{timeout:.3g} s" if timeout >= 1 else f"{timeout * 1000:.0f} ms"
+    assert re.search(rf" after [\d.]+ m?s of {allowed} allowed", text)

@@ -1,0 +1,64 @@
+"""What the jobs of `tests.support.pipeline.spark_kill_job` do: workers import it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from postroad.pipeline import LinesInput, Segment
+from postroad.pipeline.media import Place, Slice
+
+POISON_EVERY = 997
+"""Nobody can do these."""
+FLAKY = 0.002
+"""How likely an attempt at something fails that will be done at the next."""
+WORK_S = 0.0001
+"""Whoever is killed shall be killed at work."""
+
+DEBIT, CREDIT = "debit", "credit"
+END = "end"
+
+
+def book(segment: Segment) -> list[Segment]:
+    """Both sides of a payment."""
+    return [segment | {"side": DEBIT}, segment | {"side": CREDIT}]
+
+
+def check(segment: Segment) -> Segment:
+    """Nobody can credit some payments, so that half of them is done and the other is not."""
+    if segment["side"] == CREDIT:
+        refuse_poison(segment)
+    return segment
+
+
+def spread(segment: Segment) -> list[Segment]:
+    """Nothing, one or two."""
+    return [{"n": segment["n"], "part": part} for part in range(segment["n"] % 3)]
+
+
+def refuse_poison(segment: Segment) -> Segment:
+    time.sleep(WORK_S)
+    if segment["n"] % POISON_EVERY == 0:
+        raise ValueError("nobody can do this")
+    if random.random() < FLAKY:
+        raise ConnectionError("not this time")
+    return segment
+
+
+class GrowingLines(LinesInput):
+    """Files of lines that become more, until there is one that is called `end`."""
+
+    is_bounded = False
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"{directory}/*.jsonl", slice_bytes=8_000)
+        self._end = Path(directory) / END
+
+    async def cut(self, after: Place | None, segments: int) -> Sequence[Slice]:
+        is_end = self._end.exists()
+        slices = await super().cut(after, segments)
+        # What came before the end is in slices by now.
+        self.is_bounded = is_end and not slices
+        return slices

@@ -1,0 +1,209 @@
+"""The stages of a job chained as on Spark, and its sink, in this process.
+
+Instead of a data frame there is one that has no more than the stages ask for. Rows go through it as
+record batches, and come out of a shuffle in any order, in batches of any size.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import msgspec
+import pyarrow as pa
+
+from postroad.pipeline.delivered import Delivered, to_delivered
+from postroad.pipeline.fused.outcome import PartOutcome, decode_part
+from postroad.pipeline.fused.rows import DDL, Row, from_batch, to_batch
+from postroad.pipeline.media.medium import Chunk, InputMedium
+from postroad.pipeline.program import Program
+from postroad.pipeline.records import Delivery, KeptRoot
+from postroad.pipeline.spark.client import DeskClient
+from postroad.pipeline.spark.order import Order
+from postroad.pipeline.spark.questions import DeskAddress
+from postroad.pipeline.spark.sink import work
+from postroad.pipeline.spark.stages import add_stages
+from postroad.pipeline.windows import DeltaMaker
+from tests.support.pipeline.both_ways import (
+    Comparable,
+    Kept,
+    Slices,
+    comparable,
+    deliver,
+    run_delivered,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Batches: TypeAlias = list["pa.RecordBatch"]
+OnWay: TypeAlias = Callable[[int, list[Row]], list[Row]]
+
+
+def leave_alone(hop: int, rows: list[Row]) -> list[Row]:
+    return rows
+
+
+class Again(msgspec.Struct, frozen=True):
+    """Roots of a task that come again."""
+
+    task: str
+    roots: list[KeptRoot]
+
+    def deliver(self) -> list[Delivered]:
+        return [
+            to_delivered(it.root, self.task, it.generation, it.segment, it.published)
+            for it in self.roots
+        ]
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What a batch is given."""
+
+    medium: InputMedium
+    slices: list[Slices]
+    again: list[Again] = []
+
+    def deliveries(self) -> list[Delivery]:
+        """All of it, numbered from 1 on."""
+        first = 1 + len(self.slices)
+        slices = [
+            Delivery(1 + at, it.task, {"slice": at}, _count(it), it.generation, 0, 0)
+            for at, it in enumerate(self.slices)
+        ]
+        again = [
+            Delivery(first + at, it.task, None, len(it.roots), 0, 0, 0)
+            for at, it in enumerate(self.again)
+        ]
+        return slices + again
+
+    def deliver(self, program: Program) -> list[Delivered]:
+        """All roots, new at each call: functions change them."""
+        read = [root for it in self.slices for root in deliver(program, it, self.medium)]
+        return read + [root for it in self.again for root in it.deliver()]
+
+
+def _count(slice: Slices) -> int:
+    return sum(len(chunk.raws) for chunk in slice.chunks)
+
+
+class LocalOrder(Order):
+    """An order whose desk and inputs are at hand."""
+
+    def __init__(
+        self, program: Program, given: Given, outputs: Mapping[str, Kept], partitions: int
+    ) -> None:
+        inputs = dict.fromkeys(program.graph.inputs, given.medium)
+        desk = DeskAddress("nowhere", "token")
+        super().__init__(program.job, inputs, outputs, desk, "run", partitions, 0)
+        self._program = program
+        self._given = given
+
+    @property
+    def program(self) -> Program:
+        return self._program
+
+    @property
+    def desk(self) -> DeskClient:
+        return cast("DeskClient", self)
+
+    def begin(self) -> Program:
+        return self._program
+
+    def read(self, delivery: Delivery) -> Iterator[Chunk]:
+        assert delivery.place is not None
+        return iter(self._given.slices[delivery.place["slice"]].chunks)
+
+    def read_again(self, delivery: Delivery) -> Iterator[KeptRoot]:
+        first = 1 + len(self._given.slices)
+        return iter(self._given.again[delivery.number - first].roots)
+
+
+class Shuffling(msgspec.Struct, frozen=True):
+    """How rows go from one stage to the next.
+
+    Attributes:
+        seed: decides about everything else.
+        partitions: how many there are after a shuffle.
+        batch_rows: how many rows a record batch has, at most.
+        on_way: what happens to the rows, given the number of the shuffle.
+    """
+
+    seed: int = 0
+    partitions: int = 2
+    batch_rows: int = 100
+    on_way: OnWay = leave_alone
+
+
+class Frame:
+    """As much of a data frame as stages ask for."""
+
+    def __init__(self, partitions: list[Batches], shuffling: Shuffling, hop: int = 0) -> None:
+        self.partitions = partitions
+        self._shuffling = shuffling
+        self._hop = hop
+
+    def mapInArrow(self, operator: Callable[[Any], Iterator[Any]], schema: str) -> Frame:
+        assert schema == DDL
+        done = [list(operator(iter(batches))) for batches in self.partitions]
+        return Frame(done, self._shuffling, self._hop)
+
+    def repartition(self, count: int, column: str) -> Frame:
+        assert column == "shard"
+        how, chance = self._shuffling, random.Random(f"{self._shuffling.seed} {self._hop}")
+        rows = [row for part in self.partitions for batch in part for row in from_batch(batch)]
+        divided: list[list[Row]] = [[] for _ in range(count)]
+        for row in how.on_way(self._hop, rows):
+            divided[hash((how.seed, row.shard)) % count].append(row)
+        for part in divided:
+            chance.shuffle(part)
+        return Frame([_cut(part, how, chance) for part in divided], how, self._hop + 1)
+
+
+def _cut(rows: list[Row], how: Shuffling, chance: random.Random) -> Batches:
+    batches = []
+    while rows:
+        size = chance.randint(1, how.batch_rows)
+        batches.append(to_batch(rows[:size]))
+        rows = rows[size:]
+    return batches
+
+
+def work_without_spark(
+    program: Program, given: Given, outputs: Mapping[str, Kept], how: Shuffling
+) -> list[PartOutcome]:
+    """What the parts of a batch come to."""
+    order = LocalOrder(program, given, outputs, how.partitions)
+    chance = random.Random(how.seed)
+    divided: list[list[Delivery]] = [[] for _ in range(how.partitions)]
+    for it in given.deliveries():
+        chance.choice(divided).append(it)
+    source = Frame([[_source_row(part)] for part in divided], how)
+    frame = cast("Frame", add_stages(cast("DataFrame", source), order))
+    done = [work(order, iter(it)).outcome for it in frame.partitions]
+    return [decode_part(cast("bytes", it)) for it in done]
+
+
+def _source_row(deliveries: Sequence[Delivery]) -> pa.RecordBatch:
+    encoded = pa.array([msgspec.msgpack.encode(deliveries)], pa.binary())
+    return pa.RecordBatch.from_arrays([encoded], names=["deliveries"])
+
+
+def run_shuffled(
+    program: Program, given: Given, outputs: Mapping[str, Kept], how: Shuffling
+) -> Comparable:
+    """What a batch comes to, as the desk puts it together."""
+    parts = work_without_spark(program, given, outputs, how)
+    windows = DeltaMaker(program.plan)
+    for part in parts:
+        windows.merge(part.delta)
+    numbers = {number for part in parts for number in part.deliveries}
+    assert numbers == {it.number for it in given.deliveries()}
+    assert sum(part.segments for part in parts) == sum(it.segments for it in given.deliveries())
+    return comparable(outputs, [it for part in parts for it in part.failed], windows.delta)
+
+
+def run_in_order(program: Program, given: Given, outputs: Mapping[str, Kept]) -> Comparable:
+    """What it comes to root by root."""
+    return run_delivered(program, given.deliver(program), outputs)

@@ -1,0 +1,160 @@
+"""A real standalone Spark cluster on the loopback interface, from the pyspark wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from postroad.pipeline.spark import find_java_home
+from tests.support.servers.process import ServerProcess, free_port, send_signal
+from tests.support.servers.spark_classes import CLASSES
+
+START_S = 90.0
+POLL_S = 0.05
+
+_HOST = "127.0.0.1"
+_PACKAGE = "org.apache.spark.deploy"
+_LOG_LINES = 20
+
+ANY_QUICK_JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Options for a JVM that lives for seconds: to start is most of what it does."""
+# Silent where the file is of no use: what a JVM prints is looked at.
+_SHARE = f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr"
+QUICK_JAVA = ANY_QUICK_JAVA + (_SHARE if CLASSES.exists() else "")
+"""The same for the Java of this machine."""
+
+
+class SparkCluster:
+    """A master and workers with one core each, which can be killed one by one."""
+
+    def __init__(self, directory: Path, *, workers: int = 2, worker_memory: str = "1g") -> None:
+        """Keep logs and the working directories of the workers in `directory`."""
+        self._directory = directory
+        self._count = workers
+        self._memory = worker_memory
+        self._port = free_port()
+        self._web_port = free_port()
+        self._home = find_spark_home()
+        self._environment = os.environ | {
+            "JAVA_HOME": str(find_java_home()),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_HOME": str(self._home),
+            "SPARK_LOCAL_DIRS": str(directory),
+            "SPARK_LOCAL_IP": _HOST,
+            # Of the master: tests may kill as many executors as they like.
+            "SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",
+        }
+        self._processes: dict[str, ServerProcess] = {}
+        self.master = f"spark://{_HOST}:{self._port}"
+
+    def start(self) -> None:
+        """Start and return when the master knows all workers."""
+        ports = ("--port", str(self._port), "--webui-port", str(self._web_port))
+        self._launch("master", "master.Master", *ports)
+        # A worker that finds no master waits long before it tries again.
+        self._wait(lambda: self.alive_workers() is not None, "the master is up")
+        for number in range(self._count):
+            self.start_worker(number)
+        self._wait(lambda: self.alive_workers() == self._count, "the workers are up")
+
+    def start_worker(self, number: int) -> None:
+        name = f"worker-{number}"
+        options = ("--webui-port", "0", "--cores", "1", "--memory", self._memory)
+        place = ("--work-dir", str(self._directory / name))
+        self._launch(name, "worker.Worker", *options, *place, self.master)
+
+    def kill_worker(self, number: int) -> None:
+        """End a worker and its executors at once."""
+        process = self._processes.pop(f"worker-{number}")
+        executors = process.children()
+        process.stop()
+        for pid in executors:
+            send_signal(pid, signal.SIGKILL)
+
+    def kill_executors(self, number: int) -> int:
+        """End the executors of a worker at once, and not the worker; returns how many."""
+        executors = self._processes[f"worker-{number}"].children()
+        alive = [pid for pid, state in executors.items() if state != "Z"]
+        for pid in alive:
+            send_signal(pid, signal.SIGKILL)
+        return len(alive)
+
+    def alive_workers(self) -> int | None:
+        """How many workers the master knows; None if it does not answer."""
+        try:
+            with urllib.request.urlopen(
+                f"http://{_HOST}:{self._web_port}/json/", timeout=5
+            ) as told:
+                alive: int = json.load(told)["aliveworkers"]
+                return alive
+        except (OSError, ValueError):
+            return None
+
+    def stop(self) -> None:
+        """Be quick: nobody needs it any more."""
+        for number in range(self._count):
+            if f"worker-{number}" in self._processes:
+                self.kill_worker(number)
+        for process in self._processes.values():
+            process.stop()
+        self._processes.clear()
+
+    def _launch(self, name: str, main_class: str, *arguments: str) -> None:
+        command = [self._home / "bin" / "spark-class", f"{_PACKAGE}.{main_class}", "--host", _HOST]
+        with self._log(name).open("ab") as log:
+            # The script becomes the Java that it starts: one process, which the guard knows.
+            self._processes[name] = ServerProcess(
+                [*map(str, command), *arguments],
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                env=self._environment,
+            )
+
+    def _wait(self, is_so: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + START_S
+        while not is_so():
+            ended = [
+                name for name, process in self._processes.items() if process.status is not None
+            ]
+            assert not ended, f"{ended[0]} ended:\n{self._last_words(ended[0])}"
+            assert time.monotonic() < deadline, f"not within {START_S:g} s: {what}"
+            time.sleep(POLL_S)
+
+    def _log(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+    def _last_words(self, name: str) -> str:
+        return "\n".join(self._log(name).read_text().splitlines()[-_LOG_LINES:])
+
+
+@contextmanager
+def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
+    """A running cluster of two workers, killed at the end."""
+    cluster = SparkCluster(directory)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def find_spark_home() -> Path:
+    """The directory of the installed pyspark, which has Spark itself inside."""
+    # Found, not imported: that takes long.
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None and spec.origin is not None, "needs pyspark: make test installs it"
+    return Path(spec.origin).parent
