@@ -5,7 +5,6 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 
 ARGS          ?=
-AGAIN         ?=
 WORKERS       ?= 3
 BENCH         ?=
 SIM           ?=
@@ -17,7 +16,7 @@ CHAOS_SECONDS ?= 120
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check bench sim fuzz chaos docs clean
+.PHONY: help demo quick test check bench sim fuzz chaos docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,14 +24,15 @@ help: ## list the targets
 demo: $(VENV)/.stamp-spark ## a clearing house: five nodes and Spark, killed at work; it all adds up
 	@$(PY) -m examples.clearing
 
-# In the order of the files: those that take longest are the chaos tests, and come first.
 # More processes than a small machine has cores: half of the time tests wait for something.
-# Where real processes are late because the machine is busy, AGAIN=1 gives each test that failed a
-# second chance, alone. Status 1 says that all tests ran; after any other there is none.
-test: $(VENV)/.stamp-test $(VENV)/.stamp-classes ## run all tests (ARGS="-k name" for some)
-	@$(PY) -m pytest $(or $(ARGS),-n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=20) \
-		$(if $(AGAIN),|| { test $$? -eq 1 && echo && echo "Once more what failed:" && \
-		$(PY) -m pytest --last-failed --last-failed-no-failures=none --maxfail=1; })
+# The files that take longest come first. A test that ends its process does not end the run.
+PYTEST = $(PY) -m pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=8 --durations=20
+
+quick: $(VENV)/.stamp-test ## the tests for every save: unit, property, a few seeds
+	@POSTROAD_TIER=quick $(PYTEST) $(ARGS)
+
+test: $(VENV)/.stamp-test $(VENV)/.stamp-classes ## every promise, with real servers, Spark and a browser (ARGS="-k name" for some)
+	@$(PYTEST) $(ARGS)
 
 check: $(VENV)/.stamp-check ## lint, format, types, layers, spelling
 	@$(PY) -m ruff check
@@ -52,7 +52,7 @@ fuzz: $(VENV)/.stamp-fuzz ## fuzz each decoder (FUZZ_SECONDS=20 for each)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m fuzz
 
 chaos: $(VENV)/.stamp-test $(VENV)/.stamp-classes ## kill and pause real processes for longer (CHAOS_SECONDS=120)
-	@POSTROAD_CHAOS_SECONDS=$(CHAOS_SECONDS) $(PY) -m pytest tests/chaos -m chaos --timeout=1800 $(ARGS)
+	@POSTROAD_CHAOS_SECONDS=$(CHAOS_SECONDS) $(PY) -m pytest tests/chaos -m chaos $(ARGS)
 
 docs: $(VENV)/.stamp-docs ## build the documentation into docs/_build
 	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build

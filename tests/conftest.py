@@ -1,9 +1,12 @@
-"""What holds for every test: the event loop, the hypothesis profiles, skips that may not happen.
+"""What holds for every test: its tier and markers, its time limit, the event loop, its chance.
 
 Environment:
+    POSTROAD_TIER           "quick", "test" or "nightly": see tests/support/tiers.py.
+    POSTROAD_SEED           what all chance of the run is made from.
     POSTROAD_LOOP           "uvloop" (the default where it is installed) or "asyncio".
     POSTROAD_REQUIRE_ALL    "1" turns every skip into a failure; continuous integration sets it.
     POSTROAD_CHAOS_SECONDS  how long one chaos test goes on; `make chaos` sets it.
+    POSTROAD_SLOW_MACHINE   "1" where syncs are delayed or cores are missing: no test is too slow.
     TMPDIR                  where files go; if not set, into memory where there is enough of it.
 """
 
@@ -13,19 +16,28 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.support.event_loop import LoopFactory, loop_factory, loop_name
 from tests.support.require_all import RequireAll
+from tests.support.slowness import Slowness
+from tests.support.tiers import SEED, TIER, Tier, by_tier, seed_for
+from tests.support.watchdog import Scheduling, Watchdog
 
-# A deadline per example fails on a busy machine, and pytest-timeout bounds the whole test anyway.
-settings.register_profile("quick", deadline=None, derandomize=True)
-settings.register_profile("thorough", deadline=None, max_examples=5_000)
-settings.load_profile("quick")
+TESTS = Path(__file__).parent
+
+# A deadline per example fails on a busy machine, and the watchdog bounds the whole test anyway.
+# What is derandomized tries the same examples in every run.
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=15)
+settings.register_profile("test", deadline=None, derandomize=True)
+settings.register_profile("nightly", deadline=None, max_examples=1_000, print_blob=True)
+settings.register_profile("thorough", deadline=None, max_examples=5_000, print_blob=True)
+settings.load_profile(TIER.value)
 
 SHARED_MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
@@ -68,6 +80,46 @@ gc.disable()
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("POSTROAD_REQUIRE_ALL") == "1":
         config.pluginmanager.register(RequireAll())
+    if os.environ.get("POSTROAD_SLOW_MACHINE") != "1":
+        config.pluginmanager.register(Slowness())
+    config.pluginmanager.register(Watchdog())
+
+
+# By folder, from the tests on. Those of the first kind need seconds, and are begun first.
+SLOW = ("chaos", "integration/spark", "integration/pipeline", "integration/test_demo.py", "browser",
+        "simulation", "interop", "docs", "integration/cli", "deploy")  # fmt: skip
+REAL = ("browser", "chaos", "contract", "deploy", "docs", "integration", "interop")
+CHAOS = ("chaos",)
+QUICK = ("property", "simulation", "test_", "unit")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Set the markers that follow from where a test lies, and leave out other tiers' tests."""
+    left_out = []
+    for item in items:
+        path = item.path.relative_to(TESTS).as_posix()
+        for marker, folders in (("slow", SLOW), ("integration", REAL), ("chaos", CHAOS)):
+            if _is_below(path, folders):
+                item.add_marker(marker)
+        is_nightly = item.get_closest_marker("nightly") is not None
+        is_quick = _is_below(path, QUICK)
+        if (is_nightly and TIER is not Tier.NIGHTLY) or (TIER is Tier.QUICK and not is_quick):
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        unwanted = set(left_out)
+        items[:] = [item for item in items if item not in unwanted]
+    # A long file that is begun last keeps one process busy while the others have nothing to do.
+    items.sort(key=lambda it: not _is_below(it.path.relative_to(TESTS).as_posix(), SLOW))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return path.startswith(tuple(folders))
 
 
 def pytest_collection_finish() -> None:
@@ -75,7 +127,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_report_header() -> str:
-    return f"event loop: {loop_name()}"
+    return f"tier: {TIER}, POSTROAD_SEED={SEED}, event loop: {loop_name()}"
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, LoopFactory]:
@@ -101,4 +153,10 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture
 def chaos_seconds() -> float:
     """How long a chaos test goes on: a few seconds, unless `make chaos` asks for more."""
-    return float(os.environ.get("POSTROAD_CHAOS_SECONDS", "3"))
+    return float(os.environ.get("POSTROAD_CHAOS_SECONDS") or by_tier(test=3, nightly=20))
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of a test that takes chances; what fails once fails again with it."""
+    return seed_for(request.node.nodeid)

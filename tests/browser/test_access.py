@@ -10,7 +10,7 @@ from playwright.async_api import expect
 from tests.browser.stage import READ_TOKEN, TOKEN, RunningNode, running_node
 from tests.browser.watcher import WAIT_MS, Dashboard
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 REFUSED = ("401 ", "console Failed to load resource: the server responded with a status of 401")
 

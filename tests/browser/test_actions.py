@@ -8,7 +8,7 @@ from playwright.async_api import expect
 from tests.browser.stage import RunningNode
 from tests.browser.watcher import WAIT_MS, Dashboard
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def order(item: str) -> dict[str, object]:

@@ -12,7 +12,7 @@ from postroad.admin.operations import OPERATIONS
 from postroad.cli.main import postroad
 from tests.browser.watcher import Dashboard
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # Something of each kind, for whatever an operation can be told.
 SAID: dict[str, Any] = {

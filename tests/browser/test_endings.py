@@ -9,7 +9,7 @@ from playwright.async_api import Browser, expect
 from tests.browser.stage import RunningNode, running_node
 from tests.browser.watcher import WAIT_MS, Dashboard
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 UNREACHABLE = ("failed net::ERR_INTERNET_DISCONNECTED", "console Failed to load resource: net::ERR")
 

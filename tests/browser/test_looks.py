@@ -10,7 +10,7 @@ from tests.browser.stage import RunningNode
 from tests.browser.test_pages import PAGES
 from tests.browser.watcher import WAIT_MS, Dashboard
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # Of desks and of telephones.
 WIDTHS = (1440, 1024, 390, 360)

@@ -13,7 +13,7 @@ from postroad.node.settings import AdminSettings, ClusterSettings, Layer, NodeSe
 from tests.browser.stage import RunningNode, running_node
 from tests.browser.watcher import WAIT_MS, Dashboard
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WIDTHS = (1440, 1024, 390)
 LETTER_PX_MIN = 9.5

@@ -10,7 +10,7 @@ from tests.browser.shop import MARKUP
 from tests.browser.stage import RunningNode, running_node
 from tests.browser.watcher import WAIT_MS, Dashboard
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGES = {
     "/overview": "Handled",

@@ -14,7 +14,7 @@ from tests.browser.stage import READ_TOKEN, RunningNode, running_node
 from tests.browser.test_pages import PAGES
 from tests.browser.watcher import WAIT_MS, Dashboard
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MANY = 10_000
 AWAY = ("failed ", "console Failed to load resource: net::ERR")

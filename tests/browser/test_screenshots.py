@@ -9,11 +9,7 @@ from playwright.async_api import expect
 from tests.browser.stage import RunningNode
 from tests.browser.watcher import WAIT_MS, Dashboard
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 IMAGES = Path(__file__).parents[2] / "docs/images"
 # Until the small charts have something to show.

@@ -14,8 +14,6 @@ from tests.support.cells.call_load import HASTY_S, PATIENT_S, SLACK_S, CallLoad,
 from tests.support.cells.domain_node import LIMITS, QUEUE
 from tests.support.cells.domain_processes import DomainProcess, Fabric, fabric
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
-
 BACK_S = 60.0
 """How long it may take until all is well again."""
 AFTERWARDS = 1_000_000_000

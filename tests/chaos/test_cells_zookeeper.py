@@ -12,8 +12,6 @@ from tests.support.cells.call_load import PATIENT_S, CallLoad, check_accounts, s
 from tests.support.cells.domain_processes import fabric
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, ZooKeeperServer, zookeeper_server
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
-
 OUTAGE_S_MIN = 3 * SESSION_TIMEOUT_S
 """By then every session is over, as soon as there is a server again to say so."""
 OUTAGE_S_MAX = 60.0

@@ -12,12 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-import pytest
-
 from postroad.cluster import MembershipConfig
 from tests.support.source_tree import ROOT
-
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
 
 NAMES = [f"node-{number}" for number in range(8)]
 CONFIG = MembershipConfig()

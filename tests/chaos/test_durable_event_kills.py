@@ -20,8 +20,6 @@ from tests.support.durable.mail_processes import MailNode, all_quiet, duplicates
 from tests.support.servers.process import free_port
 from tests.support.source_tree import ROOT
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
-
 COUNT = 20
 """Events around each kill."""
 BATCH = 4

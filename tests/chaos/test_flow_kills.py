@@ -15,12 +15,7 @@ from tests.chaos.flow_processes import Died, all_ended, flow_nodes, introduce
 from tests.support.flows import kill_scenarios as flow_scenarios
 from tests.support.flows.kill_scenarios import KILLS, PAYEE, PAYER, THIRD, Kill
 
-pytestmark = [
-    pytest.mark.chaos,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CASES = [
     pytest.param(plot, kill, id=f"{plot} {kill.victim} {kill.name}".replace(" ", "-"))

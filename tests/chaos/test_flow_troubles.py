@@ -32,8 +32,6 @@ from tests.support.flows.kill_scenarios import (
     TROUBLES,
 )
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
-
 CENTS = 100
 PAYMENTS = 10
 PAYMENTS_MANY = 50

@@ -18,8 +18,6 @@ from tests.chaos.flow_bank import CENTS_MAX
 from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes
 from tests.support.durable.mail_node import LIMITS
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
-
 Say: TypeAlias = Callable[[str], None]
 
 NAMES = ("north", "south", "west")

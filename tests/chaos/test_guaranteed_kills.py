@@ -16,8 +16,6 @@ from postroad.core import faults
 from tests.chaos.guaranteed_processes import DomainNode, domain_nodes, introduce
 from tests.support.durable.mail_processes import all_quiet, duplicates, in_order
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
-
 COUNT = 40
 """Messages around each kill: half of them wait when the consumer can be reached at last."""
 BATCH = 4

@@ -23,8 +23,6 @@ from tests.support.durable.mail_processes import (
     mail_nodes,
 )
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
-
 Say: TypeAlias = Callable[[str], None]
 
 NAMES = ("north", "south", "west")

@@ -21,8 +21,6 @@ from postroad.core import faults
 from tests.support.durable.mail_node import BATCH
 from tests.support.durable.mail_processes import MailNode, all_quiet, in_order, mail_nodes
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.slow]
-
 COUNT = 40
 # With what has been posted by then, the point is reached or will not be.
 NEXT_S = 2.0

@@ -43,12 +43,7 @@ from tests.support.pipeline.spark_kill_job import (
 )
 from tests.support.servers.spark import SparkCluster, spark_cluster
 
-pytestmark = [
-    pytest.mark.chaos,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-]
+pytestmark = pytest.mark.timeout(1800)
 
 Say: TypeAlias = Callable[[str], None]
 

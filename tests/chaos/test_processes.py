@@ -29,8 +29,6 @@ from tests.support.net.raw_peers import echo_on
 from tests.support.servers.process import free_port
 from tests.support.source_tree import ROOT
 
-pytestmark = [pytest.mark.chaos, pytest.mark.integration]
-
 # What a busy machine may add to a time-out.
 SLACK_S = 15.0
 

@@ -45,7 +45,6 @@ def core() -> Iterator[CoreServer]:
         yield core
 
 
-@pytest.mark.integration
 class TestCellsByCore(CellsBehaviour, ServedBehaviour, BalancedServedBehaviour):
     @pytest.fixture
     def wiring(self, core: CoreServer) -> ByCore:
@@ -68,7 +67,6 @@ class Given:
         return CellsTransporter(self._domains[self._names[node_id]])
 
 
-@pytest.mark.integration
 class TestCellsByTwoCores(CellsBehaviour):
     @pytest.fixture
     async def wiring(self) -> AsyncIterator[Given]:
@@ -76,7 +74,6 @@ class TestCellsByTwoCores(CellsBehaviour):
             yield Given(domains, ["S1", "S2", "S3", "S4"])
 
 
-@pytest.mark.integration
 class TestCellsNextToEachOther(CellsBehaviour):
     """Every node is in a core, and so has a tunnel to every other."""
 
@@ -86,7 +83,6 @@ class TestCellsNextToEachOther(CellsBehaviour):
             yield Given(domains, ["C1", "C2", "C3", "C4"])
 
 
-@pytest.mark.integration
 class TestCellsOfOneProcess(CellsBehaviour):
     @pytest.fixture
     def wiring(self) -> OneProcess:

@@ -162,7 +162,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer
         yield server
 
 
-@pytest.mark.integration
 class TestZooKeeper(ChangingDiscoveryBehaviour):
     @pytest.fixture
     def source(self, server: ZooKeeperServer, tmp_path: Path) -> ZooKeeperSource:

@@ -27,8 +27,6 @@ from tests.contract.server_input_behaviour import (
 )
 from tests.support.servers.nats import NatsServer, fresh_stream_name, nats_server, shared_nats
 
-pytestmark = pytest.mark.integration
-
 
 @asynccontextmanager
 async def client_of(server: NatsServer) -> AsyncIterator[Any]:

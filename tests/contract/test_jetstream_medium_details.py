@@ -28,8 +28,6 @@ from tests.contract.server_input_behaviour import eventually
 from tests.contract.test_jetstream_medium import Messages, client_of
 from tests.support.servers.nats import NatsServer, nats_server, shared_nats
 
-pytestmark = pytest.mark.integration
-
 URL = "nats://127.0.0.1:4222"
 
 

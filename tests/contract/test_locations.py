@@ -165,7 +165,6 @@ def _hears(node: Node, *, name: str, properties: dict[str, str]) -> bool:
     return member is not None and member.properties == properties
 
 
-@pytest.mark.integration
 class TestMembership(ChangingLocationsBehaviour):
     @pytest.fixture
     async def source(self) -> AsyncIterator[MembershipSource]:
@@ -228,7 +227,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer
         yield server
 
 
-@pytest.mark.integration
 class TestZooKeeper(ChangingLocationsBehaviour):
     @pytest.fixture
     def source(self, server: ZooKeeperServer, tmp_path: Path) -> Iterator[ZooKeeperSource]:

@@ -26,8 +26,6 @@ from tests.contract.server_input_behaviour import (
 )
 from tests.support.servers.redis import RedisServer, fresh_key, redis_server, shared_redis
 
-pytestmark = pytest.mark.integration
-
 
 class Entries(ServerSource):
     """A stream."""

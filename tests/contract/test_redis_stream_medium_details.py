@@ -29,8 +29,6 @@ from tests.contract.test_redis_stream_medium import Entries
 from tests.support.servers.process import free_port
 from tests.support.servers.redis import RedisServer, redis_server, shared_redis
 
-pytestmark = pytest.mark.integration
-
 URL = "redis://127.0.0.1:6379"
 
 

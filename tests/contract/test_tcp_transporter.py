@@ -22,7 +22,6 @@ class TcpWiring:
         return TcpTransporter(self._urls, host="127.0.0.1", packet_bytes_max=MIB)
 
 
-@pytest.mark.integration
 class TestTcp(TransporterBehaviour, LimitBehaviour):
     targeted = (
         Kind.EVENT,

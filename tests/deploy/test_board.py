@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,8 +16,6 @@ from postroad.pipeline import Progress
 from tests.support.admin.nodes import config_of, make_app
 from tests.support.deadlines import eventually
 from tests.support.source_tree import ROOT
-
-pytestmark = pytest.mark.integration
 
 DEPLOY = ROOT / "deploy"
 BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "postroad.json").read_text())

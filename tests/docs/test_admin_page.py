@@ -10,14 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from postroad.admin.cards import read_token
 from postroad.admin.http.openapi import make_document
 from tests.docs.pages import ROOT, printed, programs
 from tests.support.admin.nodes import Served, connect, hang_up, served
-
-pytestmark = pytest.mark.integration
 
 TEXT = (ROOT / "docs" / "admin.md").read_text(encoding="utf-8")
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)

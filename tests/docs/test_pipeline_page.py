@@ -18,7 +18,7 @@ import pytest
 from tests.docs.pages import ROOT, programs
 from tests.support.servers.spark import ANY_QUICK_JAVA
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 LIMIT_S = 150
 PAGE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")

@@ -64,7 +64,6 @@ def test_two_processes(tmp_path: Path, order: tuple[str, str]) -> None:
         assert [outputs["front"].readline().rstrip()] == told_after("front_node.py")
 
 
-@pytest.mark.integration
 @pytest.mark.timeout(600)
 def test_a_node_in_javascript_and_one_in_python(
     tmp_path: Path, pytestconfig: pytest.Config

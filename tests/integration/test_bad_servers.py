@@ -34,8 +34,6 @@ from tests.support.net.raw_peers import (
 from tests.support.wire.pairs import version3_frame
 from tests.support.wire.raw_dialects import DIALECTS, Dialect, Version3, Zeebe, serve_echo
 
-pytestmark = pytest.mark.integration
-
 LIMITS = Limits(
     frame_bytes_max=1 << 20,
     write_buffer_bytes_max=64 * 1024,

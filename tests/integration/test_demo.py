@@ -20,7 +20,7 @@ from tests.support.source_tree import ROOT
 DEADLINE_S = 180.0
 # Spark takes long to start, also on a machine with nothing else to do.
 SPARK_DEADLINE_S = 480.0
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
 
 NODE = re.compile(
     r"(?P<name>(?:core-|bank-)\w|house) +process (?P<pid>\d+) +(?P<host>[\d.]+):(?P<port>\d+)"

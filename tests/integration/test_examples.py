@@ -9,7 +9,7 @@ import pytest
 from tests.support.deadlines import DEADLINE_S
 from tests.support.source_tree import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def test_echo_example() -> None:

@@ -28,8 +28,6 @@ from tests.support.net.raw_peers import (
 )
 from tests.support.wire.raw_dialects import RawReply, RawRequest, Zeebe
 
-pytestmark = pytest.mark.integration
-
 ZEEBE = Zeebe(2)
 SETUP = "internal-heartbeat-setup"
 BEAT = "internal-heartbeat"

@@ -6,7 +6,6 @@ import asyncio
 import time
 
 import msgspec
-import pytest
 
 from postroad import Limits, MessagingService
 from tests.support.deadlines import eventually
@@ -21,8 +20,6 @@ from tests.support.net.raw_peers import (
 )
 from tests.support.wire.raw_dialects import Version3
 from tests.support.wire.tunnel_ends import running_tunnels
-
-pytestmark = pytest.mark.integration
 
 V3 = Version3()
 BEATS = {"heartbeat_interval_s": 0.1, "heartbeat_timeout_s": 0.4}

@@ -28,8 +28,6 @@ from tests.support.net.raw_peers import (
 from tests.support.wire.pairs import version3_frame
 from tests.support.wire.raw_dialects import Dialect, Version3
 
-pytestmark = pytest.mark.integration
-
 V3 = Version3()
 PING, PONG = 5, 6
 

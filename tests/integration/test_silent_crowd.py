@@ -17,8 +17,6 @@ from postroad import Limits, MessagingService
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import CLUSTER, echo_on
 
-pytestmark = pytest.mark.integration
-
 CROWD = 5_000
 # What an idle connection may cost, and both of its ends are in this process.
 BYTES_EACH_MAX = 20 * 1024

@@ -27,8 +27,6 @@ from tests.support.net.raw_peers import CLUSTER, both_loops, failure_of, raw_cli
 from tests.support.net.tls import Authority, node
 from tests.support.wire.raw_dialects import Dialect, Version3, Zeebe
 
-pytestmark = pytest.mark.integration
-
 ZEEBE = Protocol(profile="zeebe")
 VERSION2 = Protocol(version_max=2)
 

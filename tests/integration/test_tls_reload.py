@@ -13,8 +13,6 @@ from postroad.core.errors import ConfigError, TlsFailed, UsageError
 from tests.support.net.raw_peers import both_loops, failure_of, raw_client
 from tests.support.net.tls import Authority, node
 
-pytestmark = pytest.mark.integration
-
 # For many handshakes at once on a busy machine.
 PATIENT = Limits(connect_timeout_s=4.0, handshake_timeout_s=4.0, stop_grace_s=0.5)
 

@@ -25,8 +25,6 @@ from tests.support.pipeline.desk_jobs import (
     open_desk,
 )
 
-pytestmark = pytest.mark.integration
-
 T = TypeVar("T")
 JOB = job_of(input_task(batch_size=3))
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from postroad.admin.operations import OPERATIONS
 from tests.support.admin.nodes import READ_TOKEN, Served, served
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PROBLEM = "application/problem+json"
 

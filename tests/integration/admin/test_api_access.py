@@ -15,7 +15,7 @@ from postroad.admin.errors import Forbidden
 from postroad.core.errors import ConfigError, ConnectionClosed, TlsFailed
 from tests.support.admin.nodes import READ_TOKEN, TOKEN, Served, connect, hang_up, served
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LOOK = ("GET", "/api/v1/queue/ls")
 CHANGE = ("POST", "/api/v1/queue/pause")

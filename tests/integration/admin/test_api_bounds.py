@@ -11,8 +11,6 @@ import pytest
 
 from tests.support.admin.nodes import TOKEN, Served, connect, hang_up, served
 
-pytestmark = pytest.mark.integration
-
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024

@@ -17,8 +17,6 @@ from postroad.node import App, Node
 from tests.support.admin.nodes import READ_TOKEN, Served, config_of, served
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 
 @asynccontextmanager
 async def pair(directory: Path, **admin: Any) -> AsyncIterator[tuple[Served, Served]]:

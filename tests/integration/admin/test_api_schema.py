@@ -15,8 +15,6 @@ from schemathesis.checks import CHECKS
 from postroad.admin.http.openapi import make_document
 from tests.support.admin.nodes import TOKEN, served
 
-pytestmark = pytest.mark.integration
-
 # The one never ends, the other ends the node.
 LEFT_OUT = ["/api/v1/watch", "/api/v1/node/stop"]
 

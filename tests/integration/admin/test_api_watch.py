@@ -16,7 +16,7 @@ from postroad.core.errors import ConnectionClosed
 from tests.support.admin.nodes import TOKEN, Served, connect, hang_up, served
 from tests.support.deadlines import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -23,8 +23,6 @@ from postroad.core.errors import (
 from postroad.node import App, Node
 from tests.support.admin.nodes import TOKEN, Served, config_of, served
 
-pytestmark = pytest.mark.integration
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:

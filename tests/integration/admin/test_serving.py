@@ -21,8 +21,6 @@ from postroad.core.errors import ConfigError, MissingExtra, UsageError
 from postroad.node import Node
 from tests.support.admin.nodes import TOKEN, Served, config_of, connect, hang_up, served
 
-pytestmark = pytest.mark.integration
-
 
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)

@@ -19,8 +19,6 @@ from postroad.cells.links import ROUTES
 from tests.support.cells.nodes import Domains, Inbox, beside_others, forged_domain
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 
 async def test_news_of_another_incarnation_are_dropped() -> None:
     async with beside_others() as (domains, forged):

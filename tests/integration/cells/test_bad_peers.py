@@ -36,8 +36,6 @@ from tests.support.cells.nodes import (
 )
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 
 def envelope_of(forged: ForgedDomain, **fields: object) -> Envelope:
     settings: dict[str, object] = {

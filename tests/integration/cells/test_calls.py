@@ -29,8 +29,6 @@ from tests.support.cells.nodes import LIMITS, Domains, Gate, Inbox, link_of, qui
 from tests.support.deadlines import eventually
 from tests.support.net.peers import nothing_left
 
-pytestmark = pytest.mark.integration
-
 SMALL_FRAMES = msgspec.structs.replace(LIMITS, frame_bytes_max=64 * 1024)
 
 

@@ -10,8 +10,6 @@ from postroad.core.errors import RemoteHandlerFailure
 from tests.support.cells.nodes import Domains, Inbox, link_of
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 ECHO = CellAddress("echo", "C1")
 ROUTES = [Route.to_domain("X", ECHO), Route.to_address(CellAddress("old", "Y"), ECHO)]
 DESTINATIONS = ["foo@X", "old@Y"]

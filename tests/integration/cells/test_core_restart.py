@@ -10,8 +10,6 @@ from postroad.cells import CellDomain
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 
 class Traffic:
     """Calls from one satellite to the other, several at a time, until it is told to end."""

@@ -15,8 +15,6 @@ from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Inbox, cut, quick
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 NOWHERE = Address("127.0.0.1", 1)
 
 

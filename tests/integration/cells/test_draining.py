@@ -6,14 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from postroad.cells import CellDomain, CellMessage, Have, NoRoute, Offer, Snapshot, decode_update
 from postroad.cells.links import MESSAGE, DomainLink
 from tests.support.cells.nodes import Domains, ForgedDomain, Inbox, forged_domain, link_of
 from tests.support.deadlines import eventually
-
-pytestmark = pytest.mark.integration
 
 QUEUE = "orders"
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.support.cells.nodes import Domains, Gate, Inbox, forged_domain, link_of, quick
 from tests.support.deadlines import eventually
-
-pytestmark = pytest.mark.integration
 
 
 async def test_a_satellite_that_floods_a_cell_leaves_room_for_the_others() -> None:

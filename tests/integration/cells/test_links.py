@@ -20,8 +20,6 @@ from postroad.cells.links import MESSAGE
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut, forged_domain, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
 
-pytestmark = pytest.mark.integration
-
 
 async def test_round_trips_are_measured_and_traffic_is_counted() -> None:
     async with Domains(1, 2) as domains:

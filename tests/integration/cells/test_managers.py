@@ -17,8 +17,6 @@ from postroad.net import MessagingService
 from tests.support.cells.nodes import LIMITS, QUICK, Domains, Inbox
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 NOBODY = "127.0.0.1:1"
 
 

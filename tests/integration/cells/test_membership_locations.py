@@ -25,8 +25,6 @@ from tests.support.cluster.nodes import (
 )
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_after_s=0.3)
 """Suspects soon and buries late."""
 

@@ -13,8 +13,6 @@ from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, ForgedDomain, Inbox
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 
 @asynccontextmanager
 async def another(domains: Domains, name: str) -> AsyncIterator[CellDomain]:

@@ -10,8 +10,6 @@ from postroad.cells import CellAddress, CellBusy, NoRoute
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
 
-pytestmark = pytest.mark.integration
-
 COUNT = 40
 
 

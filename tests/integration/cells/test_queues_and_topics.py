@@ -12,8 +12,6 @@ from postroad.core.errors import ConfigError
 from tests.support.cells.nodes import Domains, Gate, Inbox, names_of
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 
 async def test_each_message_of_a_queue_is_for_one_consumer() -> None:
     async with Domains(2, 4) as domains:

@@ -9,8 +9,6 @@ from postroad.core.errors import RemoteHandlerFailure
 from tests.support.cells.nodes import Domains, Inbox
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 
 class Relay(Cell):
     """Sends on what has further hops to go, and remembers it."""

@@ -13,8 +13,6 @@ from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Gate, Inb
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import Stubborn, nothing_left
 
-pytestmark = pytest.mark.integration
-
 
 class Careful(Cell):
     """Notes what happens to it, and fails where it is told to."""

@@ -14,8 +14,6 @@ from postroad.core.errors import MessagingError
 from tests.support.cells.nodes import Domains, Gate, Inbox, cut, link_of, quick
 from tests.support.deadlines import DEADLINE_S, eventually
 
-pytestmark = pytest.mark.integration
-
 CALLS = 5
 
 

@@ -17,8 +17,6 @@ from tests.support.cells.nodes import LIMITS, Domains, Inbox, forged_domain, lin
 from tests.support.deadlines import eventually
 from tests.support.net.peers import resident_bytes
 
-pytestmark = pytest.mark.integration
-
 # Heartbeats long enough not to interfere, since only one direction stands still.
 PATIENT = msgspec.structs.replace(
     LIMITS,

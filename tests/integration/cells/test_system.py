@@ -15,8 +15,6 @@ from postroad.core.errors import ConfigError, RemoteHandlerFailure
 from tests.support.cells.nodes import Domains, Inbox
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 
 class Clerk(Cell):
     """Files papers.

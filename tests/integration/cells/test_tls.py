@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from postroad.cells import CellDomain, StaticLocations
 from postroad.net import MessagingService
 from tests.support.cells.nodes import CLUSTER, LIMITS, QUICK, Domains, Inbox
 from tests.support.deadlines import eventually
 from tests.support.net.tls import Authority
-
-pytestmark = pytest.mark.integration
 
 
 async def test_messages_and_routes_go_through_tls(tmp_path: Path) -> None:

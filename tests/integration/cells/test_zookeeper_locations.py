@@ -33,8 +33,6 @@ from tests.support.servers.zookeeper import (
     zookeeper_server,
 )
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:

@@ -32,8 +32,6 @@ from tests.support.servers.zookeeper import (
     zookeeper_server,
 )
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:

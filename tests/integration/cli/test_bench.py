@@ -8,8 +8,6 @@ import pytest
 
 from postroad.cli.main import run
 
-pytestmark = pytest.mark.integration
-
 
 def test_all_ways_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "--seconds", "0.05", "--at-once", "4", "--json"]) == 0

@@ -17,8 +17,6 @@ from tests.support.cli.nodes import RunningNode
 from tests.support.cli.terminal import Terminal
 from tests.support.deadlines import DEADLINE_S
 
-pytestmark = pytest.mark.integration
-
 
 def postroad(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(

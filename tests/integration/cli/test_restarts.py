@@ -9,7 +9,7 @@ import pytest
 from postroad.cli.main import run
 from tests.support.cli.commands import APP, QUIET, Command
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_they_wait_for_the_node_or_tell_what_is_wrong(

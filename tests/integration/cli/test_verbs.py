@@ -16,8 +16,6 @@ from postroad.cli.main import run
 from tests.support.cli.nodes import RunningNode, running_node
 from tests.support.deadlines import DEADLINE_S
 
-pytestmark = pytest.mark.integration
-
 Say = Callable[..., tuple[int, str, str]]
 
 

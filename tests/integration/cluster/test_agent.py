@@ -36,9 +36,6 @@ from tests.support.net.peers import nothing_left
 from tests.support.net.scripts import blackhole, unused_address
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_server
 
-pytestmark = pytest.mark.integration
-
-
 # Joining.
 
 

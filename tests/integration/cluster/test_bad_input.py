@@ -31,8 +31,6 @@ from tests.support.cluster.nodes import (
 from tests.support.deadlines import eventually
 from tests.support.net.peers import LOOPBACK
 
-pytestmark = pytest.mark.integration
-
 DATAGRAM_BYTES_MAX = 65_507
 
 

@@ -18,8 +18,6 @@ from tests.support.cluster.nodes import (
     running_service,
 )
 
-pytestmark = pytest.mark.integration
-
 
 class Mirror:
     """What a listener knows if it believes every change, and nothing else."""

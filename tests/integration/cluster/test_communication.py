@@ -28,8 +28,6 @@ from tests.support.cluster.nodes import (
 from tests.support.deadlines import eventually
 from tests.support.net.peers import SPEECHES, Gate, Speech
 
-pytestmark = pytest.mark.integration
-
 
 class Order(msgspec.Struct):
     item: str

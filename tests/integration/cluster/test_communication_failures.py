@@ -36,8 +36,6 @@ from tests.support.cluster.nodes import (
 from tests.support.deadlines import eventually
 from tests.support.net.peers import stays
 
-pytestmark = pytest.mark.integration
-
 
 class Order(msgspec.Struct):
     item: str

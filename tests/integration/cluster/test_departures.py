@@ -8,8 +8,6 @@ from postroad import Address
 from postroad.cluster import ChangeKind, State
 from tests.support.cluster.nodes import QUICK, all_know, both_ways, running_cluster, running_node
 
-pytestmark = pytest.mark.integration
-
 
 @both_ways
 async def test_leaving_is_seen_at_once_by_all(datagrams: bool) -> None:

@@ -28,8 +28,6 @@ from tests.support.cluster.nodes import (
 )
 from tests.support.deadlines import eventually
 
-pytestmark = pytest.mark.integration
-
 
 class Introduction:
     """A discovery that finds nobody until a test says whom."""

@@ -25,8 +25,6 @@ from tests.support.cluster.nodes import (
 from tests.support.deadlines import eventually
 from tests.support.net.tls import Authority
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:

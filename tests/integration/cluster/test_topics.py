@@ -13,8 +13,6 @@ from tests.support.cluster.nodes import Node, both_ways, running_cluster, runnin
 from tests.support.deadlines import eventually
 from tests.support.net.peers import stays
 
-pytestmark = pytest.mark.integration
-
 
 class Price(msgspec.Struct):
     item: str

@@ -28,8 +28,6 @@ from tests.support.servers.zookeeper import (
     zookeeper_server,
 )
 
-pytestmark = pytest.mark.integration
-
 CLUSTER = "clearing"
 
 

@@ -24,8 +24,6 @@ from tests.support.servers.zookeeper import (
     zookeeper_server,
 )
 
-pytestmark = pytest.mark.integration
-
 CLUSTER = "clearing"
 RETURN_S = 60.0
 """How long a node may take to be entered again after an outage."""

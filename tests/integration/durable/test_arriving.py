@@ -42,8 +42,6 @@ from tests.support.durable.mail_pairs import (
 
 from .arrivals import consume, held_arrival, until_settled
 
-pytestmark = pytest.mark.integration
-
 FAILURES = pytest.mark.parametrize(
     "error", [StoreUnavailable("away"), ZeroDivisionError()], ids=repr
 )

@@ -20,8 +20,6 @@ from tests.support.durable.mail_pairs import (
 
 from .arrivals import held_arrival, until_settled
 
-pytestmark = pytest.mark.integration
-
 
 async def pulling(station: Station) -> asyncio.Task[list[Pulled]]:
     """Wait for a message of a queue that is known to be empty."""

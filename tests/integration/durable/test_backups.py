@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
-
 from postroad.durable import SqliteStore
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import (
@@ -19,8 +17,6 @@ from tests.support.durable.mail_pairs import (
     until_empty,
     until_waiting,
 )
-
-pytestmark = pytest.mark.integration
 
 
 async def back_up(station: Station, directory: Path) -> None:

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from postroad.durable import Draft, SqliteStore
 from postroad.durable.store import queries as query
 from tests.support.durable.mail_pairs import (
@@ -20,8 +18,6 @@ from tests.support.durable.mail_pairs import (
     running_station,
     until_empty,
 )
-
-pytestmark = pytest.mark.integration
 
 
 class CountingStore(SqliteStore):

@@ -18,8 +18,6 @@ from tests.support.durable.mail_pairs import (
 )
 from tests.support.durable.mail_processes import all_quiet, mail_nodes
 
-pytestmark = pytest.mark.integration
-
 
 async def test_sender_with_a_full_disk_refuses_and_goes_on_when_there_is_room(
     tmp_path: Path,

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import (
     CLUSTER,
@@ -22,8 +20,6 @@ from tests.support.durable.mail_pairs import (
     until_empty,
 )
 from tests.support.source_tree import ROOT
-
-pytestmark = pytest.mark.integration
 
 
 class BridgeProcess:

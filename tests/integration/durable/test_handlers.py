@@ -22,8 +22,6 @@ from tests.support.durable.mail_pairs import (
     until_waiting,
 )
 
-pytestmark = pytest.mark.integration
-
 
 async def test_handler_whose_own_task_is_cancelled_has_failed_and_others_go_on(
     tmp_path: Path,

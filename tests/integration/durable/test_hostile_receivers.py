@@ -34,8 +34,6 @@ from tests.support.durable.mail_pairs import (
     until_empty,
 )
 
-pytestmark = pytest.mark.integration
-
 MUCH = 1 << 30
 
 

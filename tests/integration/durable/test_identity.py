@@ -22,8 +22,6 @@ from tests.support.durable.mail_pairs import (
 from tests.support.durable.nodes import QUEUE, Correspondent, make_letters
 from tests.support.net.tls import Authority
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:

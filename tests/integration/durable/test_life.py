@@ -11,8 +11,6 @@ from postroad.core.errors import PostroadError
 from postroad.durable import Mail, Message, SqliteStore, StaticDirectory, Transaction
 from tests.support.durable.mail_pairs import CLUSTER, LIMITS, QUICK, Recorder, running_station
 
-pytestmark = pytest.mark.integration
-
 
 async def test_a_second_mail_of_a_service_is_refused_and_disturbs_nobody(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path) as alpha:

@@ -7,15 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from postroad.durable import Mail, SqliteStore
 from tests.support.cluster.nodes import QUICK as QUICK_MEMBERS
 from tests.support.cluster.nodes import Node, running_node
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import QUICK, Recorder, until_empty
-
-pytestmark = pytest.mark.integration
 
 
 @asynccontextmanager

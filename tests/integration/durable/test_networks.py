@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import (
@@ -20,8 +19,6 @@ from tests.support.durable.mail_pairs import (
 )
 
 from .tcp_proxy import proxy_to
-
-pytestmark = pytest.mark.integration
 
 WATCHFUL = msgspec.structs.replace(LIMITS, heartbeat_interval_s=0.1, heartbeat_timeout_s=0.4)
 

@@ -27,8 +27,6 @@ from tests.support.durable.mail_pairs import (
     until_waiting,
 )
 
-pytestmark = pytest.mark.integration
-
 
 async def test_message_that_fails_too_often_is_a_dead_letter_and_can_be_retried(
     tmp_path: Path,

@@ -26,8 +26,6 @@ from tests.support.durable.mail_pairs import (
 
 from .test_external_bridge import BridgeProcess
 
-pytestmark = pytest.mark.integration
-
 
 async def until_paused(station: Station, peer: str = "beta") -> None:
     async def is_paused() -> bool:

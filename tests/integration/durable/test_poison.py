@@ -26,8 +26,6 @@ from tests.support.durable.mail_pairs import (
 )
 from tests.support.durable.nodes import QUEUE, Correspondent, make_letter, make_letters
 
-pytestmark = pytest.mark.integration
-
 
 class Poisoner:
     """A peer that sends whatever it likes."""

@@ -24,8 +24,6 @@ from tests.support.durable.mail_pairs import (
     until_waiting,
 )
 
-pytestmark = pytest.mark.integration
-
 
 async def test_message_arrives_with_everything_that_was_said(tmp_path: Path) -> None:
     async with running_pair(tmp_path) as (alpha, beta):

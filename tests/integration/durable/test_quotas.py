@@ -25,8 +25,6 @@ from tests.support.durable.mail_pairs import (
     until_empty,
 )
 
-pytestmark = pytest.mark.integration
-
 FLOOD, EACH = 3_000, 20
 
 

@@ -12,8 +12,6 @@ from postroad.durable import HandlerRegistration, Message, TopicMessaging, Trans
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import running_pair, running_station, until_waiting
 
-pytestmark = pytest.mark.integration
-
 TOPIC = "platform.session"
 
 

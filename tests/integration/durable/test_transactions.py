@@ -26,8 +26,6 @@ from tests.support.durable.mail_pairs import (
     until_waiting,
 )
 
-pytestmark = pytest.mark.integration
-
 
 async def create(mail: Mail, table: str = "books (number INTEGER)") -> None:
     async with mail.transaction() as tx:

@@ -11,8 +11,6 @@ from postroad.flows import Flow, Retry, Session, Status, flow, responds_to
 from postroad.flows.errors import FlowError
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 
 class Broken(FlowError):
     """Raised by a branch."""

@@ -9,8 +9,6 @@ import pytest
 from postroad.flows import Definition, Flow, Session, Status, flow, responds_to
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 
 def first(number: int) -> int:
     return number + 1

@@ -23,8 +23,6 @@ from postroad.flows import (
 )
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 
 @flow
 async def add(flow: Flow, peer: str, first: int, second: int) -> int:

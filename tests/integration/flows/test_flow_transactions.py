@@ -16,8 +16,6 @@ from tests.support.flows.nodes import FlowNodes
 
 from .stores import MakeStore
 
-pytestmark = pytest.mark.integration
-
 
 @flow
 async def open_books(flow: Flow) -> None:

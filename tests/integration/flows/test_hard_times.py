@@ -27,8 +27,6 @@ from postroad.flows.messages import QUEUE, Data, End, Initial, Letter, SessionKe
 from tests.support.durable.mail_pairs import QUICK, until_dead, until_empty
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 
 @flow
 async def wait_for_go(flow: Flow) -> int:

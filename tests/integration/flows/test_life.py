@@ -23,8 +23,6 @@ from postroad.flows import (
 from tests.support.deadlines import eventually
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 
 @flow
 async def double(flow: Flow, number: int) -> int:

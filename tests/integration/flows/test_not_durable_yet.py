@@ -8,15 +8,11 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from postroad.core import faults
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, Session, Status, flow, responds_to
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNode, FlowNodes
-
-pytestmark = pytest.mark.integration
 
 
 @contextmanager

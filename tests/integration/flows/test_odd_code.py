@@ -11,8 +11,6 @@ from postroad.core.errors import ConfigError, UsageError
 from postroad.flows import Flow, FlowError, Session, Status, flow, responds_to
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 
 class Fussy(FlowError):
     """Cannot be made again from its arguments."""

@@ -21,8 +21,6 @@ from postroad.flows.head import parse_id
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 
 @flow
 async def count_down(flow: Flow, peer: str, count: int) -> int:

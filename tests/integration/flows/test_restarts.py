@@ -12,8 +12,6 @@ from postroad.flows import Flow, Retry, Session, SessionEnded, Status, flow, res
 from tests.support.durable.mail_pairs import until_empty
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 SOON = Retry(attempts=20, first_s=0.001, max_s=0.01)
 
 

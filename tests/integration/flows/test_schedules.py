@@ -24,8 +24,6 @@ from tests.support.durable.nodes import once, raising
 from tests.support.flows.nodes import FlowNode, FlowNodes
 from tests.support.servers.postgres import fresh_database
 
-pytestmark = pytest.mark.integration
-
 EVERY_MINUTE = "* * * * *"
 
 

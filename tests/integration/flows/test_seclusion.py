@@ -15,8 +15,6 @@ import pytest
 from postroad.flows import Flow, Session, Status, flow, responds_to
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 SHOWN: ContextVar[int] = ContextVar("shown", default=0)
 
 

@@ -13,8 +13,6 @@ from postroad.flows.errors import FlowError, FlowTimeout, PeerFailed, SessionEnd
 from tests.support.durable.mail_pairs import QUICK, until_empty
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 LARGEST = QUICK.message_bytes_max - 2_048 - 5
 """Bytes that can just be sent."""
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, PeerInfo, Session, Status, flow, responds_to
 from postroad.flows.errors import SessionEnded
 from tests.support.flows.nodes import FlowNodes
-
-pytestmark = pytest.mark.integration
 
 
 class Offer(msgspec.Struct):

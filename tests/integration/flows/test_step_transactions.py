@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 import sqlalchemy
 
 from postroad.durable import Transaction
@@ -14,8 +13,6 @@ from tests.support.durable.mail_pairs import Recorder
 from tests.support.flows.nodes import FlowNodes
 
 from .stores import MakeStore
-
-pytestmark = pytest.mark.integration
 
 SOON = Retry(attempts=4, first_s=0.001, max_s=0.004)
 

@@ -17,8 +17,6 @@ from postroad.flows.errors import StepFailed, Unrecordable
 from tests.support.deadlines import eventually
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 SOON = Retry(attempts=4, first_s=0.001, max_s=0.004)
 
 

@@ -23,8 +23,6 @@ from tests.support.deadlines import eventually
 from tests.support.durable.mail_pairs import until_empty
 from tests.support.flows.nodes import FlowNodes
 
-pytestmark = pytest.mark.integration
-
 
 class Shaky:
     """A function that fails as often as it is told to."""

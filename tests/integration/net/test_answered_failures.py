@@ -30,9 +30,6 @@ from tests.support.net.peers import (
 )
 from tests.support.net.scripts import RawPeer, RawServer, echo, greet_only, raw_versions
 
-pytestmark = pytest.mark.integration
-
-
 # RemoteProtocolFailure.
 
 

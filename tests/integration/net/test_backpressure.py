@@ -20,8 +20,6 @@ from tests.support.net.peers import (
 )
 from tests.support.net.scripts import RawPeer, RawServer, raw_versions
 
-pytestmark = pytest.mark.integration
-
 BUFFER = 256 * 1024
 MIB = 1024 * 1024
 # What the kernel holds on both sides of a loopback connection, generously.

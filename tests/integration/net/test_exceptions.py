@@ -23,9 +23,6 @@ from tests.support.net.scripts import (
     unused_address,
 )
 
-pytestmark = pytest.mark.integration
-
-
 # NotRunning.
 
 

@@ -27,8 +27,6 @@ from tests.support.net.peers import (
 )
 from tests.support.net.scripts import RawPeer, RawServer, raw_versions, unused_address
 
-pytestmark = pytest.mark.integration
-
 SMALL_SOCKET = 32 * 1024
 MIB = 1024 * 1024
 # Longer than any link that is merely closed waits for its peer to read.

@@ -3,13 +3,9 @@
 import asyncio
 import gc
 
-import pytest
-
 from postroad import MessagingService
 from postroad.core.errors import MessagingError
 from postroad.net import Message
-
-pytestmark = pytest.mark.integration
 
 
 def errors_alive() -> dict[int, MessagingError]:

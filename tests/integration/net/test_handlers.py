@@ -28,8 +28,6 @@ from tests.support.net.peers import (
 from tests.support.net.scripts import RawPeer, RawServer, raw_versions
 from tests.support.wire.pairs import version3_frame
 
-pytestmark = pytest.mark.integration
-
 
 @every_speech
 @pytest.mark.parametrize("size", [0, 1, 100, 65_535, 65_536, 1_000_000])

@@ -20,8 +20,6 @@ from postroad.core.errors import (
 from tests.support.deadlines import eventually
 from tests.support.net.peers import Gate, Stubborn, check_error, make_service, nothing_left, stays
 
-pytestmark = pytest.mark.integration
-
 
 async def ask(service: MessagingService, subject: str, **options: object) -> bytes:
     return await service.request(service.address, subject, **options)  # type: ignore[arg-type]

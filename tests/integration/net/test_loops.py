@@ -29,8 +29,6 @@ from tests.support.net.peers import (
 )
 from tests.support.net.scripts import RawPeer, RawServer, greet_only, unused_address
 
-pytestmark = pytest.mark.integration
-
 LOOPS = ["asyncio", "uvloop"]
 Scenario = Callable[[Speech], Awaitable[None]]
 

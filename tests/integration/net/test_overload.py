@@ -20,8 +20,6 @@ from tests.support.net.peers import (
 )
 from tests.support.net.scripts import RawPeer
 
-pytestmark = pytest.mark.integration
-
 SMALL_SOCKET = 32 * 1024
 ONE_AT_A_TIME = {"handlers_running_max": 1}
 

@@ -36,9 +36,6 @@ from tests.support.net.scripts import (
 )
 from tests.support.wire.pairs import version3_frame
 
-pytestmark = pytest.mark.integration
-
-
 # Sharing.
 
 

@@ -9,8 +9,6 @@ from tests.support.deadlines import eventually
 from tests.support.net.peers import NEWEST, Gate, Speech, every_speech, make_service, running_pair
 from tests.support.net.scripts import RawPeer
 
-pytestmark = pytest.mark.integration
-
 
 async def test_before_the_start_and_after_the_end() -> None:
     service = make_service("alone")

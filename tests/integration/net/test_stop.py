@@ -33,8 +33,6 @@ from tests.support.net.peers import (
 )
 from tests.support.net.scripts import RawPeer, RawServer, echo, say_nothing, unused_address
 
-pytestmark = pytest.mark.integration
-
 
 @every_speech
 @pytest.mark.parametrize("who", ["client", "server"])

@@ -10,8 +10,6 @@ import pytest
 
 from postroad import run
 
-pytestmark = pytest.mark.integration
-
 PROGRAM = """
 import asyncio
 from postroad import MessagingService, run

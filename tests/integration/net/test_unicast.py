@@ -15,8 +15,6 @@ from tests.support.deadlines import eventually
 from tests.support.net.peers import CLUSTER, nothing_left
 from tests.support.net.scripts import unused_address
 
-pytestmark = pytest.mark.integration
-
 
 class Two(NamedTuple):
     sender: Unicast

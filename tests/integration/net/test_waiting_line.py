@@ -9,8 +9,6 @@ from tests.support.deadlines import eventually
 from tests.support.net.peers import Gate, make_service, running_pair, stays, turns
 from tests.support.net.scripts import RawPeer, RawServer
 
-pytestmark = pytest.mark.integration
-
 SMALL_SOCKET = 32 * 1024
 ONE_SLOT = {"requests_pending_max": 1}
 

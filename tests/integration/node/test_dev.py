@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.cli.commands import APP, QUIET, Command, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 BANNER = r"node \S+ of cluster postroad runs at"
 

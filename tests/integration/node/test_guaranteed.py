@@ -27,8 +27,6 @@ from .guaranteed_nodes import (
     until_waiting,
 )
 
-pytestmark = pytest.mark.integration
-
 
 async def test_message_from_a_satellite_is_handled_once_at_another(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 3) as nodes:

@@ -27,8 +27,6 @@ from .guaranteed_nodes import (
     until_dead,
 )
 
-pytestmark = pytest.mark.integration
-
 ID = bytes(16)
 MESSAGE = encode_envelope(Envelope(id=ID, destination=CellPath.of(QUEUE), payload=b"1"))
 

@@ -13,8 +13,6 @@ from postroad.testing import CorrectnessFailure, LivenessFailure, Outcome, run_s
 
 from .guaranteed_world import run_guaranteed
 
-pytestmark = pytest.mark.integration
-
 SEEDS = 20
 # A planted bug must show within so many.
 PLANTED_SEEDS = 20

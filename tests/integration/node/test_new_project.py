@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cli.commands import Command, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PYTEST_S = 120
 

@@ -18,8 +18,6 @@ from postroad.flows import Flow, flow
 from postroad.node import App, Consuming, Layer, Node, NodeConfig, current_node
 from postroad.services import Context, Service, action
 
-pytestmark = pytest.mark.integration
-
 
 class Greeter(Service):
     name = "greeter"

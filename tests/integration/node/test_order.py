@@ -6,8 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from postroad.cells import Cell, CellMessage
 from postroad.durable import Message, Transaction
 from postroad.flows import Flow, flow
@@ -16,8 +14,6 @@ from postroad.node.app import Lifespan
 from postroad.services import Context, Service, action
 from tests.integration.node.test_node import config_of
 from tests.support.services.nodes import Gate
-
-pytestmark = pytest.mark.integration
 
 
 @flow

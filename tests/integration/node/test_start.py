@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.cli.commands import Command, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 APP = """
 from postroad.durable import Message, Transaction

@@ -39,8 +39,6 @@ from tests.integration.pipeline.payments_node import (
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.source_tree import ROOT
 
-pytestmark = pytest.mark.integration
-
 MESSAGES = 20_000
 # Payments of nothing, which nobody can book.
 POISON_EVERY = 2_000

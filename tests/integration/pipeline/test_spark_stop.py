@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.servers.spark import QUICK_JAVA
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PROGRAM_S = 150.0
 """For three sessions on a busy machine; far less than the interrupted job would take."""

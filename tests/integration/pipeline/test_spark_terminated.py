@@ -12,7 +12,7 @@ import pytest
 from tests.support.servers.spark import QUICK_JAVA
 from tests.support.source_tree import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PROGRAM_S = 150.0
 

@@ -18,8 +18,6 @@ from tests.support.deadlines import eventually
 from tests.support.servers.postgres import PostgresServer, fresh_database, postgres_server
 from tests.support.source_tree import ROOT
 
-pytestmark = pytest.mark.integration
-
 ENDLESS = b"DO $$ BEGIN LOOP END LOOP; END $$"
 BUSY = b"SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'DO %'"
 HUNG_S = 0.3

@@ -24,8 +24,6 @@ from tests.support.net.tls import Authority
 from tests.support.servers.process import free_port
 from tests.support.services.transporter_nodes import Node, Recorder
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,6 @@ from tests.support.cells.nodes import Domains, Gate, Inbox, quick
 from tests.support.deadlines import eventually
 from tests.support.services.transporter_nodes import Node, Recorder
 
-pytestmark = pytest.mark.integration
-
 
 def node_in(domain: CellDomain, node_id: str, namespace: str = "") -> Node:
     return Node(node_id, CellsTransporter(domain), Topics(node_id, namespace), Recorder())

@@ -16,7 +16,7 @@ from tests.support.servers.nats import shared_nats
 from tests.support.servers.redis import shared_redis
 from tests.support.services.stream_nodes import Files, Pair, Tape, joined
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 STREAMS = 20
 PARTS = 20

@@ -20,8 +20,6 @@ from tests.support.net.raw_peers import holds_for
 from tests.support.servers.process import free_port
 from tests.support.services.stream_nodes import Files, Pair, Tape, joined
 
-pytestmark = pytest.mark.integration
-
 CHUNK = bytes(200 * KIB)
 
 

@@ -18,8 +18,6 @@ from postroad.services.transporters.tcp_frames import encode_header
 from tests.support.net.raw_peers import RawPeer, holds_for, raw_client
 from tests.support.services.transporter_nodes import Received, Recorder
 
-pytestmark = pytest.mark.integration
-
 
 def frame(data: bytes) -> bytes:
     return encode_header(Kind.EVENT, len(data)) + data

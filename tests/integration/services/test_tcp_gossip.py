@@ -18,8 +18,6 @@ from tests.support.net.raw_peers import RawPeer, holds_for, raw_client, raw_serv
 from tests.support.servers.process import free_port
 from tests.support.services.gossip_nodes import LOCAL, GossipNode, running
 
-pytestmark = pytest.mark.integration
-
 SLOW = {"period_s": 60.0}
 """Rounds that do not come within a test: what happens, happens at once."""
 

@@ -9,8 +9,6 @@ from tests.support.servers.process import free_port
 from tests.support.services.gossip_child import child
 from tests.support.services.gossip_nodes import LOCAL, GossipNode, running
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.mark.parametrize("is_at_another_port", [False, True])
 async def test_a_node_is_killed_and_comes_back(is_at_another_port: bool) -> None:

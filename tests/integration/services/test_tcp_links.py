@@ -22,8 +22,6 @@ from tests.support.net.raw_peers import RawPeer, RawServer, for_ever, raw_server
 from tests.support.servers.process import free_port
 from tests.support.services.transporter_nodes import Recorder
 
-pytestmark = pytest.mark.integration
-
 
 class Losses(Recorder):
     """Remembers also whether losses were expected."""

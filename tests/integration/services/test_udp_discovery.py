@@ -17,8 +17,6 @@ from tests.support.servers.process import free_port
 from tests.support.services.gossip_nodes import LOCAL, GossipNode, running
 from tests.support.services.transporter_nodes import Recorder
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def config() -> UdpConfig:

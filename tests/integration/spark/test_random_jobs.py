@@ -20,7 +20,7 @@ from tests.integration.spark.spark_jobs import run_here, run_on_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 logger = logging.getLogger(__name__)
 

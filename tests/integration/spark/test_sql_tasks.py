@@ -18,7 +18,7 @@ from tests.integration.spark.spark_jobs import FUNCTIONS, outputs_of, run_here, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 RETRY = {"attempts": 2, "first_s": 0.02, "max_s": 0.05}
 

@@ -12,7 +12,7 @@ from postroad.pipeline import SeqInput, SeqOutput, new_job
 from postroad.pipeline.spark import SparkRunner, SparkSettings
 from tests.support.servers.spark_connect import spark_connect
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[3]
 FUNCTIONS = "tests.support.pipeline.spark_functions:"

@@ -21,8 +21,6 @@ from tests.support.services.nodes import SHORT
 
 from .traces import begun, recording, trace_ids
 
-pytestmark = pytest.mark.integration
-
 NODES = ("C1", "S1", "S2")
 HOPS = ("cells: call echo@S2 @S1", "cells: forward echo@S2 @C1", "cells: handle echo @S2")
 

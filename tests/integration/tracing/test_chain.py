@@ -22,8 +22,6 @@ from tests.support.services.nodes import SHORT
 
 from .traces import begun, recording, trace_ids
 
-pytestmark = pytest.mark.integration
-
 
 async def pack(order: str) -> str:
     return f"packed {order}"

@@ -18,8 +18,6 @@ from tests.support.flows.nodes import FlowNode, FlowNodes
 
 from .traces import begun, recording, trace_ids
 
-pytestmark = pytest.mark.integration
-
 NODE = contextvars.ContextVar("node", default="nobody")
 seen: list[tuple[str, str]] = []
 

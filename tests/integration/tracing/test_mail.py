@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from postroad.core import tracing
 from postroad.core.errors import ConfigError
 from postroad.core.tracing import Kind
@@ -17,8 +15,6 @@ from postroad.pipeline.job import Job, Task, TaskType
 from tests.support.durable.mail_pairs import AT_ONCE, running_pair, running_station
 
 from .traces import begun, recording
-
-pytestmark = pytest.mark.integration
 
 
 async def test_handling_is_part_of_posting(tmp_path: Path) -> None:

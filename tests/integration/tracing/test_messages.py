@@ -15,8 +15,6 @@ from postroad.net import Protocol
 
 from .traces import begun, recording, trace_ids
 
-pytestmark = pytest.mark.integration
-
 SUBJECT = "price"
 
 

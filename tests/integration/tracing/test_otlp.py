@@ -21,8 +21,6 @@ from tests.support.deadlines import eventually
 
 from .collector import attributes_of, running_collector
 
-pytestmark = pytest.mark.integration
-
 CLIENT, SERVER, PRODUCER, CONSUMER = 3, 2, 4, 5
 OK, ERROR = 1, 2
 

@@ -26,8 +26,6 @@ from tests.support.services.nodes import Nodes, raw_service
 
 from .traces import begun, recording
 
-pytestmark = pytest.mark.integration
-
 HEADER = struct.Struct(">IBBHIQ")
 HELLO, REQUEST = 3, 1
 TRACES_TAG = 14

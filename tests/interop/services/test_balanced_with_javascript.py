@@ -14,11 +14,7 @@ from tests.interop.services.pairs import BALANCED, OURS, THEIRS, Pair, Wiring, o
 from tests.interop.services.python_services import digest, source
 from tests.support.deadlines import DEADLINE_S
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(600),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
 
 balanced = pytest.mark.parametrize("pair", BALANCED, ids=str, indirect=True, scope="module")
 # Servers of this sort know no wildcards.

@@ -17,7 +17,6 @@ from tests.interop.services.python_services import content, digest, source
 WIRINGS = (*PLAIN, Wiring("TCP", "MsgPack"), Wiring("NATS", "CBOR"), BALANCED[0])
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.parametrize("pair", WIRINGS, ids=str, indirect=True, scope="module"),

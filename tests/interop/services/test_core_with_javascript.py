@@ -14,7 +14,6 @@ from tests.interop.services.pairs import ALL, OURS, THEIRS, Pair
 from tests.interop.services.python_services import content, digest, source
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.parametrize("pair", ALL, ids=str, indirect=True, scope="module"),

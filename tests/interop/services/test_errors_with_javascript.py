@@ -15,7 +15,7 @@ from tests.interop.services.error_samples import ARGUMENTS, UNKNOWN_THERE, make_
 from tests.interop.services.talk import THEM, US, Talk
 from tests.support.services.javascript import marked
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": US}
 

@@ -9,7 +9,6 @@ import pytest
 from tests.interop.services.pairs import OURS, PLAIN, THEIRS, Pair
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.parametrize("pair", PLAIN, ids=str, indirect=True, scope="module"),

@@ -23,7 +23,7 @@ from postroad.services.serializers import JsonSerializer, Serializer
 from tests.support.servers.process import free_port
 from tests.support.services.javascript import Peer, start_node
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="session")

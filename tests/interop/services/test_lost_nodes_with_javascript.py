@@ -20,7 +20,7 @@ from tests.interop.services.pairs import OURS, Pair, Wiring
 from tests.interop.services.python_services import NAMES, THEIR_NAMES
 from tests.support.deadlines import DEADLINE_S, eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 BEATING = Wiring("NATS")
 LINKED = Wiring("TCP")

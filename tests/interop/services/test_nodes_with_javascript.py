@@ -20,7 +20,6 @@ from tests.interop.services.pairs import OURS, PLAIN, THEIRS, Pair
 from tests.support.deadlines import DEADLINE_S, eventually
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.parametrize("pair", PLAIN, ids=str, indirect=True, scope="module"),

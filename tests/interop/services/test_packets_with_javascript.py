@@ -27,7 +27,7 @@ from postroad.services.topics import Topics
 from tests.interop.services.talk import THEM, US, Talk
 from tests.support.services.javascript import marked
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": US}
 VALUES: list[Any] = [

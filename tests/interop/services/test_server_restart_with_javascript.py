@@ -18,7 +18,7 @@ from tests.support.servers.mosquitto import mosquitto_server
 from tests.support.servers.nats import nats_server
 from tests.support.servers.redis import redis_server
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SERVERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "MQTT": mosquitto_server,

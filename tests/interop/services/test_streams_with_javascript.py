@@ -27,7 +27,7 @@ from postroad.services.streams import (
 from tests.interop.services.talk import US, Talk
 from tests.support.services.javascript import marked
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": US}
 SIZES = [0, 1, 1_000, 256 * 1_024, 600_000]

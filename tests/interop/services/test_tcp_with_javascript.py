@@ -25,7 +25,7 @@ from tests.support.services.gossip_child import child
 from tests.support.services.gossip_nodes import LOCAL, GossipNode, running
 from tests.support.services.javascript import HERE, find_program
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PERIOD_S = 1
 """The shortest between two rounds of gossip there."""

@@ -12,8 +12,6 @@ from postroad.core.errors import ConfigError, UsageError
 
 from .operating import Operator, operated, two_operated
 
-pytestmark = pytest.mark.integration
-
 
 async def test_cells_of_one_domain(tmp_path: Path) -> None:
     async with operated(tmp_path) as operator:

@@ -14,8 +14,6 @@ from postroad.flows import Draining, NoSuchFlow, NoSuchSchedule, Status
 
 from .operating import Operator, calculate, operated
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:

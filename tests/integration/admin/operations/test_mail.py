@@ -15,8 +15,6 @@ from postroad.node import Consuming
 
 from .operating import Operator, make_app, operated, two_operated
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:

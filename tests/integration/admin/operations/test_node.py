@@ -16,8 +16,6 @@ from postroad.node import App, Node
 
 from .operating import Operator, calculate, config_of, make_app, operated, two_operated
 
-pytestmark = pytest.mark.integration
-
 
 async def test_what_a_node_is(tmp_path: Path) -> None:
     async with operated(tmp_path) as operator:

@@ -18,8 +18,6 @@ from tests.support.pipeline.clearing_job import JOB, SLOW
 
 from .operating import Operator, operated
 
-pytestmark = pytest.mark.integration
-
 DEAD = """
 def parse(segment):
     raise ValueError(segment["amount"])

@@ -23,8 +23,6 @@ from .operating import (
     two_operated,
 )
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
