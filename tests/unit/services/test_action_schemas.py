@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-import pytest
 
 from postroad.services import Broker, Context, Service, action
 from postroad.services.action_schemas import action_schemas, described
+from tests.support.cases import each
 
 
 class Item(msgspec.Struct):
@@ -64,6 +64,6 @@ async def test_actions_say_what_they_take() -> None:
     assert [*action_schemas(bare)] == ["ping"]
 
 
-@pytest.mark.parametrize("params", [None, "text", {"id": {"type": "of my own"}}])
+@each(None, "text", {"id": {"type": "of my own"}})
 def test_what_is_no_schema_says_nothing(params: Any) -> None:
     assert described(params) is None

@@ -19,6 +19,7 @@ from postroad.services.transporters.amqp_frames import (
     content,
     publish_head,
 )
+from tests.support.cases import each
 
 CHANNEL = 7
 
@@ -65,7 +66,7 @@ class Sorted:
         self.sorter.channel = channel
 
 
-def test_publishing() -> None:
+def test_frames_that_are_written_are_read_by_pamqp() -> None:
     data = publish_head(CHANNEL, "MOL.INFO", "") + content(CHANNEL, b"hello", 4_096)
     (_, publish), (_, head), (channel, part) = frames_in(data)
     assert isinstance(publish, commands.Basic.Publish)
@@ -76,15 +77,16 @@ def test_publishing() -> None:
     assert head.body_size == 5
     assert isinstance(part, body.ContentBody)
     assert (channel, part.value) == (CHANNEL, b"hello")
-
-
-def test_names_that_are_not_ascii() -> None:
     ((_, publish),) = frames_in(publish_head(CHANNEL, "", "MOL.REQ.größe"))
     assert isinstance(publish, commands.Basic.Publish)
     assert publish.routing_key == "MOL.REQ.größe"
+    ((channel, frame),) = frames_in(ack(CHANNEL, 1 << 40))
+    assert isinstance(frame, commands.Basic.Ack)
+    assert (channel, frame.delivery_tag, frame.multiple) == (CHANNEL, 1 << 40, False)
+    assert heartbeat.Heartbeat().marshal() == HEARTBEAT_FRAME
 
 
-@pytest.mark.parametrize("size", [0, 1, 91, 92, 93, 184, 185, 1_000])
+@each(0, 1, 91, 92, 93, 184, 185, 1_000)
 def test_content_has_as_many_frames_as_it_takes(size: int) -> None:
     data = bytes(index % 251 for index in range(size))
     (_, head), *parts = frames_in(content(CHANNEL, data, 100))
@@ -95,12 +97,6 @@ def test_content_has_as_many_frames_as_it_takes(size: int) -> None:
     assert len(values) == len(parts) == -(-size // 92)
 
 
-def test_confirming() -> None:
-    ((channel, frame),) = frames_in(ack(CHANNEL, 1 << 40))
-    assert isinstance(frame, commands.Basic.Ack)
-    assert (channel, frame.delivery_tag, frame.multiple) == (CHANNEL, 1 << 40, False)
-
-
 def test_what_a_server_says_at_the_end() -> None:
     close = commands.Connection.Close(530, "NOT_ALLOWED - größe", 10, 40)
     assert closing_words(marshal(close, 0)) == "NOT_ALLOWED - größe"
@@ -108,10 +104,6 @@ def test_what_a_server_says_at_the_end() -> None:
         assert closing_words(other) == ""
     for length in range(20):
         assert "NOT_ALLOWED".startswith(closing_words(marshal(close, 0)[:length]))
-
-
-def test_heartbeat() -> None:
-    assert heartbeat.Heartbeat().marshal() == HEARTBEAT_FRAME
 
 
 def test_packets_are_found_however_they_are_cut() -> None:
@@ -137,58 +129,46 @@ def test_packets_are_found_however_they_are_cut() -> None:
         assert found.passed == [other, elsewhere, HEARTBEAT_FRAME]
 
 
-def test_other_frames_may_come_within_a_packet() -> None:
+def test_frames_of_no_packet_are_passed_on() -> None:
     whole = delivery(b"x" * 2_000, 5)
     found = Sorted()
     cut = len(whole) - 1_008
     found.sorter.feed(whole[:cut] + HEARTBEAT_FRAME + whole[cut:])
     assert found.packets == [(b"c", 5, b"x" * 2_000)]
     assert found.passed == [HEARTBEAT_FRAME]
-
-
-def test_all_passes_until_there_is_a_channel() -> None:
     found = Sorted(channel=0)
     found.sorter.feed(delivery(b"early"))
     assert found.packets == []
     assert b"".join(found.passed) == delivery(b"early")
-
-
-def test_content_of_no_packet_passes() -> None:
     found = Sorted()
     alone = content(CHANNEL, b"returned", 4_096)
     found.sorter.feed(alone)
     assert b"".join(found.passed) == alone
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"\xff" * 20,
-        HEARTBEAT_FRAME[:-1] + b"\0",
-        marshal(commands.Basic.Deliver("c", 1, False, "", ""), CHANNEL) * 2,
-        marshal(commands.Basic.Deliver("c", 1, False, "", ""), CHANNEL)
-        + marshal(body.ContentBody(b"no header"), CHANNEL),
-        delivery(b"more")[:-12] + marshal(body.ContentBody(b"than it says"), CHANNEL),
-        b"\x01\0\x07\0\0\0\x04\0\x3c\0\x3c\xce",
-        b"\x01\0\x07\0\0\0\x06\0\x3c\0\x3c\x09c\xce",
-        marshal(commands.Basic.Deliver("c", 1, False, "", ""), CHANNEL)
-        + b"\x02\0\x07\0\0\0\x02\0\x3c\xce",
-    ],
+@each(
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"\xff" * 20,
+    HEARTBEAT_FRAME[:-1] + b"\0",
+    marshal(commands.Basic.Deliver("c", 1, False, "", ""), CHANNEL) * 2,
+    marshal(commands.Basic.Deliver("c", 1, False, "", ""), CHANNEL)
+    + marshal(body.ContentBody(b"no header"), CHANNEL),
+    delivery(b"more")[:-12] + marshal(body.ContentBody(b"than it says"), CHANNEL),
+    b"\x01\0\x07\0\0\0\x04\0\x3c\0\x3c\xce",
+    b"\x01\0\x07\0\0\0\x06\0\x3c\0\x3c\x09c\xce",
+    marshal(commands.Basic.Deliver("c", 1, False, "", ""), CHANNEL)
+    + b"\x02\0\x07\0\0\0\x02\0\x3c\xce",
 )
 def test_nonsense_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedPayload):
         Sorted().sorter.feed(data)
 
 
-def test_packets_that_are_too_large_are_refused_before_they_are_there() -> None:
+def test_frames_and_packets_that_are_too_large_are_refused_before_they_are_there() -> None:
     deliver = commands.Basic.Deliver("c", 1, False, "exchange", "key")
     announced = header.ContentHeader(0, PACKET_BYTES_MAX + 1, commands.Basic.Properties())
     with pytest.raises(MalformedPayload, match=str(PACKET_BYTES_MAX + 1)):
         Sorted().sorter.feed(marshal(deliver, CHANNEL) + marshal(announced, CHANNEL))
-
-
-def test_frames_larger_than_agreed_are_refused_before_they_are_there() -> None:
     found = Sorted()
     found.sorter.frame_bytes_max = 4_096
     with pytest.raises(MalformedPayload, match="4089"):

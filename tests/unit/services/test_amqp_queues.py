@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from postroad.core.errors import ConfigError
@@ -14,24 +16,22 @@ from postroad.services.transporters.amqp_queues import (
     check_queue_name,
     is_confirmed,
 )
+from tests.support.cases import each
 
 LASTING = QueueForm(False, {"x-expires": 120_000})
 FLEETING = QueueForm(True, {})
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in GOSSIP])
+@each(*[kind for kind in Kind if kind not in GOSSIP])
 def test_queues_of_a_node(kind: Kind) -> None:
     is_lasting = kind in (Kind.REQUEST, Kind.RESPONSE, Kind.EVENT)
     assert QueueForms().of(kind) == (LASTING if is_lasting else FLEETING)
 
 
-def test_balanced_queues() -> None:
+def test_queue_forms_follow_kind_and_options() -> None:
     forms = QueueForms()
     assert forms.of(Kind.REQUEST, is_balanced=True) == QueueForm(False, {})
     assert forms.of(Kind.EVENT, is_balanced=True) == LASTING
-
-
-def test_choices() -> None:
     forms = QueueForms(expires_s=None, event_ttl_s=5, heartbeat_ttl_s=0.25)
     assert forms.of(Kind.REQUEST) == QueueForm(False, {})
     assert forms.of(Kind.RESPONSE) == QueueForm(False, {})
@@ -43,28 +43,24 @@ def test_choices() -> None:
     assert both.arguments == {"x-expires": 60_000, "x-message-ttl": 5_000}
 
 
-@pytest.mark.parametrize("option", ["expires_s", "event_ttl_s", "heartbeat_ttl_s"])
-@pytest.mark.parametrize("value", [0, -1, 0.0001])
+@each(*product(["expires_s", "event_ttl_s", "heartbeat_ttl_s"], [0, -1, 0.0001]))
 def test_wrong_choices(option: str, value: float) -> None:
     with pytest.raises(ConfigError, match=option):
         QueueForms(**{option: value})
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in GOSSIP])
+@each(*[kind for kind in Kind if kind not in GOSSIP])
 def test_what_is_confirmed(kind: Kind) -> None:
     assert is_confirmed(kind) == (kind is Kind.REQUEST)
     assert is_confirmed(kind, is_balanced=True)
 
 
-def test_names_are_not_longer_than_servers_take() -> None:
+def test_queue_names_are_checked() -> None:
     for name in ("x" * 255, "ö" * 127):
         assert check_queue_name(name) is name
     for name in ("x" * 256, "ö" * 128):
         with pytest.raises(ConfigError, match="longer than AMQP takes"):
             check_queue_name(name)
-
-
-def test_names_that_the_library_refuses() -> None:
     assert can_be_declared("MOL-ns.EVENTB.mail-2.user.created_at")
     for name in ("MOL.EVENTB.mail.user.*", "MOL.EVENTB.mail.$node.connected", "MOL.REQ.a?"):
         assert not can_be_declared(name)

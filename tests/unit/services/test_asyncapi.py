@@ -113,36 +113,24 @@ def payload(document: Any, channel: str, message: str) -> Any:
     return at(document, found["$ref"]) if "$ref" in found else found
 
 
-def test_the_head(document: Any) -> None:
+def test_document_is_valid_asyncapi(document: Any) -> None:
     assert document["asyncapi"] == "3.0.0"
     assert document["info"] == {"title": "Blog", "version": "3.1", "description": "All of it."}
     assert {*document} <= {
         *("asyncapi", "info", "defaultContentType", "channels", "operations", "components")
     }
-
-
-def test_every_reference_leads_somewhere(document: Any) -> None:
     found = [*references(document)]
     assert len(found) > 20
     for reference in found:
         at(document, reference)
-
-
-def test_operations_use_messages_of_their_channel(document: Any) -> None:
     for operation in document["operations"].values():
         assert operation["action"] == "receive"
         assert {"action", "channel", "messages"} <= {*operation}
         for user in [operation, *([operation["reply"]] if "reply" in operation else [])]:
             (message,) = user["messages"]
             assert message["$ref"].startswith(user["channel"]["$ref"] + "/messages/")
-
-
-def test_ids_are_such_that_tools_take_them(document: Any) -> None:
     ids = [*document["channels"], *document["operations"], *document["components"]["schemas"]]
     assert [it for it in ids if not ID.fullmatch(it)] == []
-
-
-def test_channels_have_addresses_and_messages(document: Any) -> None:
     for channel in document["channels"].values():
         assert {*channel} == {"address", "messages"}
         for message in channel["messages"].values():
@@ -169,7 +157,7 @@ def test_an_action(document: Any) -> None:
     assert document["components"]["schemas"]["Post"]["description"] == "A text by somebody."
 
 
-def test_params_of_other_sorts(document: Any) -> None:
+def test_params_of_every_sort_are_described(document: Any) -> None:
     assert payload(document, "v2.posts.old", "request") == {
         "type": "object",
         "properties": {
@@ -183,15 +171,9 @@ def test_params_of_other_sorts(document: Any) -> None:
     assert payload(document, "v2.posts.add", "request")["title"] == "Post"
     assert document["operations"]["v2.posts.add"]["summary"] == "Put one in."
     assert payload(document, "v2.posts.add.reply", "reply") == {"type": "null"}
-
-
-def test_what_cannot_be_described_may_be_anything(document: Any) -> None:
     assert payload(document, "v2.posts.read", "request") == {}
     assert payload(document, "v2.posts.read.reply", "reply") == {}
     assert payload(document, "v2.posts.odd.reply", "reply") == {}
-
-
-def test_actions_for_others_only(document: Any) -> None:
     names = {it.rpartition(".")[2] for it in document["operations"]}
     assert {"near", "hidden"} & names == set()
 
@@ -246,15 +228,12 @@ def test_names_that_look_alike_stay_apart() -> None:
     assert sorted(fields) == [["v"], ["w"], ["x"], ["y"], ["z"]]
 
 
-def test_services_of_a_broker_and_of_every_node() -> None:
+def test_services_may_be_of_a_broker_of_a_node_or_none() -> None:
     broker = Broker("a")
     posts = Posts()
     broker.add(posts)
     assert "v2.posts.find" in asyncapi_document(broker.services())["operations"]
     assert "_node.list" in asyncapi_document([NodeService()])["operations"]
-
-
-def test_no_services() -> None:
     document = asyncapi_document([])
     assert (document["channels"], document["operations"]) == ({}, {})
     assert "components" not in document

@@ -11,21 +11,24 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.services.balancing import Latencies, StrategyMaker
 from postroad.services.schema import ActionInfo
+from tests.support.cases import each
 from tests.unit.services.service_endpoints import choices, make_list, make_node
 
 # Lists.
 
 
-def test_each_in_turn() -> None:
+def test_endpoint_is_chosen_in_turn_and_renewed() -> None:
     assert choices(make_list("a", "b", "c"), 7) == ["a", "b", "c", "a", "b", "c", "a"]
+    found = make_list("a")
+    (endpoint,) = found
+    found.put(endpoint.node, "posts", ActionInfo(name="posts.find", raw_name="find"))
+    assert list(found) == [endpoint]
+    assert endpoint.info.raw_name == "find"
 
 
-def test_one_here_wins_if_that_is_preferred() -> None:
+def test_local_endpoint_is_preferred_while_it_accepts() -> None:
     assert choices(make_list("a", "me", "b"), 3) == ["me", "me", "me"]
     assert choices(make_list("a", "me", "b", prefers_local=False), 3) == ["a", "me", "b"]
-
-
-def test_a_broken_one_here_loses() -> None:
     found = make_list("a", "me")
     found.set_accepting("me", False)
     assert choices(found, 2) == ["a", "a"]
@@ -76,33 +79,21 @@ def test_two_services_of_one_node_take_turns() -> None:
     assert len(found) == 1
 
 
-def test_what_is_said_of_an_endpoint_is_renewed() -> None:
-    found = make_list("a")
-    (endpoint,) = found
-    found.put(endpoint.node, "posts", ActionInfo(name="posts.find", raw_name="find"))
-    assert list(found) == [endpoint]
-    assert endpoint.info.raw_name == "find"
-
-
 # Chance and load.
 
 
-def test_any_by_chance() -> None:
+def test_chance_decides_without_knowledge_of_load() -> None:
     counts = Counter(choices(make_list("a", "b", "c", strategy="Random"), 900))
     assert all(240 < counts[name] < 360 for name in "abc")
+    assert set(choices(make_list("a", "b", strategy="CpuUsage"), 40)) == {"a", "b"}
+    assert set(choices(make_list("a", "b", strategy="Latency"), 40)) == {"a", "b"}
 
 
-def test_the_least_busy_processor_wins() -> None:
+def test_cpu_usage_prefers_the_least_busy_of_a_sample() -> None:
     nodes = [make_node("a", cpu=90), make_node("b", cpu=20), make_node("c")]
     assert choices(make_list(*nodes, strategy="CpuUsage"), 5) == ["b"] * 5
-
-
-def test_idle_processors_share() -> None:
     nodes = [make_node("a", cpu=3), make_node("b", cpu=9), make_node("c", cpu=10)]
     assert set(choices(make_list(*nodes, strategy="CpuUsage"), 40)) == {"a", "b"}
-
-
-def test_a_sample_is_looked_at() -> None:
     nodes = [make_node(str(number), cpu=20 + number) for number in range(20)]
     found = make_list(*nodes, strategy="cpu-usage", sampleCount=2)
     assert len(set(choices(found, 60))) > 5
@@ -110,12 +101,7 @@ def test_a_sample_is_looked_at() -> None:
     assert set(choices(everyone, 20)) == {"0"}
 
 
-def test_without_knowledge_of_load_it_is_chance() -> None:
-    assert set(choices(make_list("a", "b", strategy="CpuUsage"), 40)) == {"a", "b"}
-    assert set(choices(make_list("a", "b", strategy="Latency"), 40)) == {"a", "b"}
-
-
-def test_the_nearest_host_wins() -> None:
+def test_latency_of_the_last_pings_decides() -> None:
     maker = StrategyMaker(Random(1))
     nodes = [make_node("a", host="far"), make_node("b", host="near"), make_node("c")]
     found = make_list(*nodes, strategy="Latency", maker=maker)
@@ -126,9 +112,6 @@ def test_the_nearest_host_wins() -> None:
     assert maker.latencies.average("far") == 41
     maker.latencies.forget("near")
     assert choices(found, 5) == ["a"] * 5
-
-
-def test_only_the_last_pings_count() -> None:
     latencies = Latencies(collect_count=2)
     for elapsed_ms in (100, 10, 20):
         latencies.record("h", elapsed_ms)
@@ -142,13 +125,10 @@ KEYS = ["a", "b", "c", "user-1", "user-2", 42, 1.5, True]
 OWNERS = ["node-2", "node-3", "node-3", "node-2", "node-2", "node-1", "node-3", "node-3"]
 
 
-def test_keys_belong_to_the_nodes_that_callers_in_javascript_choose() -> None:
+def test_shard_keys_belong_to_the_nodes_that_moleculer_chooses() -> None:
     found = make_list("node-3", "node-1", "node-2", strategy="Shard", shardKey="user.id")
     chosen = [choices(found, 1, {"user": {"id": key}})[0] for key in KEYS]
     assert chosen == OWNERS
-
-
-def test_the_key_may_be_in_the_meta() -> None:
     found = make_list("node-1", "node-2", "node-3", strategy="shard", shardKey="#id")
     endpoints = [found.choose(None, {"id": key}) for key in KEYS]
     assert [it.node_id for it in endpoints if it] == OWNERS
@@ -184,17 +164,14 @@ def test_the_consistent_layout_moves_little() -> None:
 # Names and options.
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("Best", {}, "RoundRobin, Random, CpuUsage, Latency, Shard"),
-        ("CpuUsage", {"sampleCount": "3"}, "sampleCount='3'"),
-        ("CpuUsage", {"lowCpuUsage": True}, "lowCpuUsage=True"),
-        ("Latency", {"lowLatency": -1}, "lowLatency=-1"),
-        ("Shard", {"shardKey": 3}, "shardKey"),
-        ("Shard", {"layout": "round"}, "equal, consistent"),
-        ("Shard", {"ringSize": float("nan")}, "ringSize"),
-    ],
+@each(
+    ("Best", {}, "RoundRobin, Random, CpuUsage, Latency, Shard"),
+    ("CpuUsage", {"sampleCount": "3"}, "sampleCount='3'"),
+    ("CpuUsage", {"lowCpuUsage": True}, "lowCpuUsage=True"),
+    ("Latency", {"lowLatency": -1}, "lowLatency=-1"),
+    ("Shard", {"shardKey": 3}, "shardKey"),
+    ("Shard", {"layout": "round"}, "equal, consistent"),
+    ("Shard", {"ringSize": float("nan")}, "ringSize"),
 )
 def test_mistakes_are_named(name: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):

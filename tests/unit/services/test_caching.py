@@ -22,6 +22,7 @@ from postroad.services.caching.store import fits
 from postroad.services.context import Context
 from postroad.services.schema import ActionInfo
 from postroad.services.service import CacheOptions
+from tests.support.cases import each
 
 FIND = ActionInfo(name="posts.find", raw_name="find")
 
@@ -89,25 +90,26 @@ async def turns(count: int = 5) -> None:
 # What is kept.
 
 
-async def test_the_same_call_runs_once() -> None:
+async def test_equal_calls_run_once_by_the_keys_that_count() -> None:
     action = Counted()
     call = cached(Cache(), action)
     assert await call({"a": 1, "b": 2}) == [1]
     assert await call({"b": 2, "a": 1}) == [1]
     assert await call({"a": 2, "b": 1}) == [2]
     assert action.runs == 2
-
-
-async def test_only_the_keys_that_are_named_count() -> None:
     action = Counted()
     call = cached(Cache(), action, keys=("id", "#user", "@lang"))
     assert await call({"id": 1, "x": 1}, meta={"user": "a"}, headers={"lang": "en"}) == [1]
     assert await call({"id": 1, "x": 2}, meta={"user": "a", "y": 1}, headers={"lang": "en"}) == [1]
     assert await call({"id": 1}, meta={"user": "b"}, headers={"lang": "en"}) == [2]
     assert await call({"id": 1}, meta={"user": "b"}, headers={"lang": "de"}) == [3]
+    call = cached(Cache(), Counted())
+    assert await call() == [1]
+    assert await call(meta={"$cache": False}) == [2]
+    assert await call() == [1]
 
 
-@pytest.mark.parametrize("result", [None, 0, False, "", [], {}])
+@each(None, 0, False, "", [], {})
 async def test_empty_results_are_kept_too(result: Any) -> None:
     action = Counted(result, "another")
     call = cached(Cache(), action)
@@ -132,7 +134,7 @@ async def test_errors_are_not_kept() -> None:
     assert action.runs == 2
 
 
-async def test_streams_are_not_kept() -> None:
+async def test_streams_are_neither_kept_nor_looked_up() -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1
 
@@ -143,8 +145,6 @@ async def test_streams_are_not_kept() -> None:
     first, second = await call(), await call()
     assert first is not second
 
-
-async def test_a_call_with_a_stream_is_not_looked_up() -> None:
     async def chunks() -> AsyncIterator[bytes]:
         yield b""
 
@@ -154,13 +154,6 @@ async def test_a_call_with_a_stream_is_not_looked_up() -> None:
         ctx = Context(Broker("test"), params={})
         ctx.stream = cast(Any, chunks())
         assert await run(ctx) == expected
-
-
-async def test_meta_can_turn_it_off_for_a_call() -> None:
-    call = cached(Cache(), Counted())
-    assert await call() == [1]
-    assert await call(meta={"$cache": False}) == [2]
-    assert await call() == [1]
 
 
 async def test_params_without_a_key_are_computed(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,7 +168,7 @@ async def test_params_without_a_key_are_computed(caplog: pytest.LogCaptureFixtur
 # How long.
 
 
-async def test_results_grow_old() -> None:
+async def test_entries_expire_by_ttl_of_cache_or_action() -> None:
     now = 100.0
     store = MemoryStore(clock=lambda: now)
     call = cached(Cache(store, ttl_s=60), Counted())
@@ -184,9 +177,6 @@ async def test_results_grow_old() -> None:
     assert await call() == [1]
     now = 160.0
     assert await call() == [2]
-
-
-async def test_an_action_can_say_how_long() -> None:
     now = 0.0
     store = MemoryStore(clock=lambda: now)
     call = cached(Cache(store, ttl_s=60), Counted(), ttl_s=5)
@@ -231,19 +221,16 @@ async def test_a_result_that_cannot_be_copied_is_not_kept(caplog: pytest.LogCapt
 # Cleaning.
 
 
-@pytest.mark.parametrize(
-    ("pattern", "key", "expected"),
-    [
-        ("posts.find", "posts.find:#1;", True),
-        ("posts.*", "posts.find:[#1.5;s3:a.b]", True),
-        ("posts.**", "posts.find:", True),
-        ("**", "v2.posts.find:x", True),
-        ("posts.find:#1**", "posts.find:#1.5;", True),
-        ("posts.*", "v2.posts.find:", False),
-        ("posts.*", "posts.comments.find:", False),
-        ("posts.fin", "posts.find:", False),
-        ("users.*", "posts.find:users.find", False),
-    ],
+@each(
+    ("posts.find", "posts.find:#1;", True),
+    ("posts.*", "posts.find:[#1.5;s3:a.b]", True),
+    ("posts.**", "posts.find:", True),
+    ("**", "v2.posts.find:x", True),
+    ("posts.find:#1**", "posts.find:#1.5;", True),
+    ("posts.*", "v2.posts.find:", False),
+    ("posts.*", "posts.comments.find:", False),
+    ("posts.fin", "posts.find:", False),
+    ("users.*", "posts.find:users.find", False),
 )
 def test_patterns(pattern: str, key: str, expected: bool) -> None:
     assert fits(key, [pattern]) is expected
@@ -369,7 +356,7 @@ async def test_when_the_one_that_runs_is_ended_another_takes_over() -> None:
 # A store that does not answer.
 
 
-@pytest.mark.parametrize("wait_s", [None, 0.01])
+@each(None, 0.01)
 async def test_a_broken_store_fails_no_call(
     wait_s: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -403,38 +390,32 @@ async def test_nonsense_in_a_store_is_not_a_result(caplog: pytest.LogCaptureFixt
 # Making one.
 
 
-def test_by_name() -> None:
+def test_caches_are_made_by_name() -> None:
     assert "MemoryStore" in repr(make_cache(True))
     assert "MemoryStore" in repr(make_cache("memory"))
     assert make_cache(False) is None
     made = repr(make_cache("redis://user:secret@localhost:1234/5"))
     assert "redis://localhost:1234/5" in made
     assert "secret" not in made
+    assert repr(MISSING) == "MISSING"
 
 
-@pytest.mark.parametrize("said", ["", "memcached://x", "memory://x"])
+@each("", "memcached://x", "memory://x")
 def test_unknown_names_are_refused(said: str) -> None:
     with pytest.raises(ConfigError, match="no cache"):
         make_cache(said)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Cache(keys="other"),
-        lambda: Cache(ttl_s=0),
-        lambda: Cache(ttl_s=float("nan")),
-        lambda: MemoryStore(entries_max=0),
-        lambda: RedisStore(serializer="XML"),
-        lambda: RedisStore(wait_s=0),
-        lambda: RedisStore("redis://localhost:no"),
-        lambda: RedisStore("http://localhost"),
-    ],
+@each(
+    lambda: Cache(keys="other"),
+    lambda: Cache(ttl_s=0),
+    lambda: Cache(ttl_s=float("nan")),
+    lambda: MemoryStore(entries_max=0),
+    lambda: RedisStore(serializer="XML"),
+    lambda: RedisStore(wait_s=0),
+    lambda: RedisStore("redis://localhost:no"),
+    lambda: RedisStore("http://localhost"),
 )
 def test_nonsense_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
         make()
-
-
-def test_missing_is_told_apart() -> None:
-    assert repr(MISSING) == "MISSING"

@@ -31,24 +31,20 @@ def test_too_many_calls_are_refused() -> None:
     assert repr(calls) == "<PendingCalls: 1 of 1, 0 orphans>"
 
 
-def test_what_was_sent_to_a_lost_node_is_given_back() -> None:
+def test_calls_to_a_lost_node_are_given_back_or_kept() -> None:
     calls = make_calls()
     for id, node_id in (("1", "a"), ("2", "b"), ("3", "a"), ("4", None)):
         calls.add(id, f"call {id}", node_id=node_id)
     assert calls.lose_node("a") == ["call 1", "call 3"]
     assert calls.lose_node("a") == []
     assert len(calls) == 2
-
-
-def test_some_of_what_was_sent_to_a_lost_node_may_be_kept() -> None:
-    calls = make_calls()
     for id, node_id in (("1", "a"), ("2", "b"), ("3", "a")):
         calls.add(id, f"call {id}", node_id=node_id)
     assert calls.lose_node("a", lambda it: it == "call 3") == ["call 3"]
     assert "1" in calls
 
 
-def test_calls_time_out_in_order() -> None:
+def test_calls_time_out_in_order_or_are_drained() -> None:
     calls = make_calls()
     calls.add("1", "one", deadline=5)
     calls.add("2", "two", deadline=3)
@@ -58,9 +54,14 @@ def test_calls_time_out_in_order() -> None:
     assert calls.expire(5) == ["two", "one"]
     assert calls.deadline() == math.inf
     assert calls.take("2") is None
+    calls = make_calls()
+    calls.add("1", "one", deadline=3)
+    calls.add("2", "two")
+    assert calls.drain() == ["one", "two"]
+    assert (len(calls), calls.deadline()) == (0, math.inf)
 
 
-def test_an_id_that_comes_again_has_its_new_deadline() -> None:
+def test_id_that_is_used_again_has_its_new_deadline() -> None:
     calls = make_calls()
     calls.add("1", "first", deadline=3)
     assert calls.give_up("1") == "first"
@@ -69,23 +70,12 @@ def test_an_id_that_comes_again_has_its_new_deadline() -> None:
     assert calls.deadline() == 9
     assert calls.expire(8) == []
     assert calls.orphans == 0
-
-
-def test_an_old_deadline_does_not_end_a_new_call() -> None:
     calls = make_calls()
     calls.add("1", "first", deadline=3)
     calls.take("1")
     calls.add("1", "second", deadline=9)
     assert calls.expire(8) == []
     assert calls.expire(9) == ["second"]
-
-
-def test_everything_is_given_back_at_the_end() -> None:
-    calls = make_calls()
-    calls.add("1", "one", deadline=3)
-    calls.add("2", "two")
-    assert calls.drain() == ["one", "two"]
-    assert (len(calls), calls.deadline()) == (0, math.inf)
 
 
 def test_deadlines_of_calls_that_are_over_do_not_pile_up() -> None:

@@ -10,6 +10,7 @@ from postroad.core.limits import KIB, MIB
 from postroad.services.transporters import make_transporter
 from postroad.services.transporters.cells import CellsTransporter, DomainOptions
 from postroad.services.transporters.cells_domains import parse_url
+from tests.support.cases import each
 
 
 def test_the_cores_in_a_url() -> None:
@@ -21,47 +22,35 @@ def test_the_cores_in_a_url() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("url", "fault"),
-    [
-        ("nats://a:1/C1", "cells://"),
-        ("cells:/a:1/C1", "cells://"),
-        ("cells://a:1", "host:port/name"),
-        ("cells://a:1/C1,b:2", "host:port/name"),
-        ("cells://a/C1", "host:port"),
-        ("cells://a:99999/C1", "65535"),
-        ("cells://a:1/C1,b:2/C1", "twice"),
-        ("cells://a:1/C1,,b:2/C2", "host:port/name"),
-        ("cells://a:1/C1?tls=1", "options"),
-    ],
+@each(
+    ("nats://a:1/C1", "cells://"),
+    ("cells:/a:1/C1", "cells://"),
+    ("cells://a:1", "host:port/name"),
+    ("cells://a:1/C1,b:2", "host:port/name"),
+    ("cells://a/C1", "host:port"),
+    ("cells://a:99999/C1", "65535"),
+    ("cells://a:1/C1,b:2/C1", "twice"),
+    ("cells://a:1/C1,,b:2/C2", "host:port/name"),
+    ("cells://a:1/C1?tls=1", "options"),
 )
 def test_a_url_that_is_wrong(url: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         make_transporter(url) if url.startswith("cells://") else CellsTransporter(url)
 
 
-def test_a_secret_is_not_told() -> None:
+def test_transporter_is_made_by_name_and_refuses_what_is_wrong() -> None:
     with pytest.raises(ConfigError) as caught:
         make_transporter("cells://user:hunter2@a:1/C1")
     assert "hunter2" not in str(caught.value)
-
-
-def test_options_without_cores_are_refused() -> None:
     with pytest.raises(ConfigError, match="cells://host:port/name"):
         CellsTransporter(options=DomainOptions(zone="east"))
-
-
-def test_it_is_made_by_name_and_by_url() -> None:
     for said in ("cells", "cells://", "cells://127.0.0.1:1/C1", "Cells://127.0.0.1:1/C1"):
         made = make_transporter(said)
         assert isinstance(made, CellsTransporter)
         assert repr(made) == "<CellsTransporter not connected>"
 
 
-@pytest.mark.parametrize(
-    ("frame_bytes_max", "packet_bytes_max"),
-    [(16 * MIB, 3 * MIB), (4 * MIB, 3 * MIB), (256 * KIB, 120 * KIB), (4 * KIB, 1)],
-)
+@each((16 * MIB, 3 * MIB), (4 * MIB, 3 * MIB), (256 * KIB, 120 * KIB), (4 * KIB, 1))
 def test_what_fits(frame_bytes_max: int, packet_bytes_max: int) -> None:
     options = DomainOptions(limits=Limits(frame_bytes_max=frame_bytes_max))
     made = CellsTransporter("cells://127.0.0.1:1/C1", options=options)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from postroad.cells import validate_cell_name, validate_domain_name
 from postroad.core.errors import ConfigError
 from postroad.services.transporters.cells_names import CellNames, queue_of
+from tests.support.cases import each
 
 NAMES = CellNames("MOL-dev")
 
@@ -16,10 +17,21 @@ NAMES = CellNames("MOL-dev")
 _ids = st.text(min_size=1, max_size=18)
 
 
-def test_plain_ids_stay_readable() -> None:
+def test_names_are_readable_and_bounded() -> None:
     assert NAMES.broadcast == "MOL-dev/all"
     assert NAMES.node("web-1.example_a~b") == "MOL-dev/node/web-1.example_a~b"
     assert queue_of("MOL-dev.REQB.math.add") == "queue/MOL-dev.REQB.math.add"
+    assert CellNames("MOL").domain("local") == "%6Cocal"
+    assert CellNames("MOL-dev").domain("local") == "MOL-dev+local"
+    with pytest.raises(ConfigError, match="255"):
+        NAMES.node("x" * 250)
+    with pytest.raises(ConfigError, match="255"):
+        NAMES.domain("@" * 100)
+    names = {
+        NAMES.listener(node_id, number) for node_id in ("a", "a/1", "a/") for number in (1, 11)
+    }
+    assert len(names) == 6
+    assert all(NAMES.node_of(name) is None for name in names)
 
 
 @given(_ids)
@@ -56,35 +68,20 @@ def test_a_domain_may_have_the_name_of_a_node(node_id: str) -> None:
             assert validate_domain_name(name) == name
 
 
-def test_local_is_no_name_of_a_domain() -> None:
-    assert CellNames("MOL").domain("local") == "%6Cocal"
-    assert CellNames("MOL-dev").domain("local") == "MOL-dev+local"
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "System",
-        "MOL-dev/all",
-        "MOL-dev/node/",
-        "MOL/node/a",
-        "MOL-dev/node/a/b",
-        "MOL-dev/node/%61",
-        "MOL-dev/node/%4",
-        "MOL-dev/node/%ff",
-        "MOL-dev/listener/a/1",
-        "x/MOL-dev/node/a",
-    ],
+@each(
+    "System",
+    "MOL-dev/all",
+    "MOL-dev/node/",
+    "MOL/node/a",
+    "MOL-dev/node/a/b",
+    "MOL-dev/node/%61",
+    "MOL-dev/node/%4",
+    "MOL-dev/node/%ff",
+    "MOL-dev/listener/a/1",
+    "x/MOL-dev/node/a",
 )
 def test_other_cells_are_no_nodes(cell: str) -> None:
     assert NAMES.node_of(cell) is None
-
-
-def test_an_id_that_is_too_long_is_refused() -> None:
-    with pytest.raises(ConfigError, match="255"):
-        NAMES.node("x" * 250)
-    with pytest.raises(ConfigError, match="255"):
-        NAMES.domain("@" * 100)
 
 
 def test_long_topics_are_cut_and_stay_apart() -> None:
@@ -95,11 +92,3 @@ def test_long_topics_are_cut_and_stay_apart() -> None:
     # What a short topic is called cannot be what a long one was cut to.
     cut = queues.pop()
     assert queue_of(cut.removeprefix("queue/")) != cut
-
-
-def test_the_cells_that_listen_have_names_of_their_own() -> None:
-    names = {
-        NAMES.listener(node_id, number) for node_id in ("a", "a/1", "a/") for number in (1, 11)
-    }
-    assert len(names) == 6
-    assert all(NAMES.node_of(name) is None for name in names)

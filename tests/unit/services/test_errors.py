@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from itertools import product
 from typing import Any
-
-import pytest
 
 from postroad.core.errors import ConfigError, ConnectFailed, MessagingError, Outcome, PostroadError
 from postroad.services import errors
@@ -27,6 +26,7 @@ from postroad.services.errors import (
     ValidationError,
     VersionRefused,
 )
+from tests.support.cases import each
 
 CLASSES: list[type[PostroadError]] = [
     it
@@ -57,22 +57,16 @@ def drawn_tree() -> dict[str, str]:
     return parents
 
 
-def test_the_drawing_shows_the_tree() -> None:
+def test_docstring_draws_the_tree_of_errors() -> None:
     actual = {}
     for error in CLASSES:
         (parent,) = (base for base in error.__bases__ if issubclass(base, PostroadError))
         actual[error.__name__] = parent.__name__
     assert {name: parent for name, parent in drawn_tree().items() if name in actual} == actual
-
-
-def test_every_class_has_a_code_of_its_own() -> None:
     codes = [vars(error).get("code") for error in CLASSES]
     assert None not in codes
     assert len(set(codes)) == len(codes)
     assert all(8000 <= error.code < 9000 for error in CLASSES)
-
-
-def test_the_drawing_tells_status_and_type() -> None:
     drawn = re.findall(r"([A-Z]\w+) +(\d{3}) ([A-Z_]+)", errors.__doc__ or "")
     assert len(drawn) == 15
     for name, status, type_ in drawn:
@@ -80,15 +74,20 @@ def test_the_drawing_tells_status_and_type() -> None:
         assert (error.status, error.type) == (int(status), type_)
 
 
-@pytest.mark.parametrize("error", MOLECULERS)
-def test_nothing_needs_to_be_said(error: type[MoleculerError]) -> None:
+@each(*MOLECULERS)
+def test_errors_need_no_arguments_and_are_copied_whole(error: type[MoleculerError]) -> None:
     raised = error()
     assert raised.name == error.__name__
     assert isinstance(str(raised), str)
     assert isinstance(raised, MessagingError)
+    raised = error("It broke", 555, "BROKEN", {"part": 7}, node_id="n", retryable=True, stack="s")
+    for again in (copy.copy(raised), pickle.loads(pickle.dumps(raised))):
+        assert type(again) is error
+        assert vars(again) == vars(raised)
+        assert str(again) == str(raised)
 
 
-@pytest.mark.parametrize("error", KNOWN)
+@each(*KNOWN)
 def test_errors_come_through(error: type[MoleculerError]) -> None:
     raised = error("It broke", 555, "BROKEN", {"part": 7, **PLACE}, retryable=True)
     wire = error_to_wire(raised, node_id="node-1", action="math.add", stack="there")
@@ -101,12 +100,9 @@ def test_errors_come_through(error: type[MoleculerError]) -> None:
     assert (again.node_id, again.stack) == ("node-1", "there")
 
 
-def test_fields_are_in_the_order_of_the_original() -> None:
+def test_wire_form_of_an_error() -> None:
     wire = error_to_wire(MoleculerError("x", 500, "T", {}), node_id="n", stack="s")
     assert list(wire) == ["name", "message", "nodeID", "code", "type", "retryable", "stack", "data"]
-
-
-def test_what_is_not_known_is_not_told() -> None:
     assert error_to_wire(MoleculerError("x"), node_id="n") == {
         "name": "MoleculerError",
         "message": "x",
@@ -114,17 +110,22 @@ def test_what_is_not_known_is_not_told() -> None:
         "code": 500,
         "retryable": False,
     }
+    wire = error_to_wire(MoleculerError("x" * 100_000), node_id="n", stack="y" * 100_000)
+    assert (len(wire["message"]), len(wire["stack"])) == (MESSAGE_LENGTH_MAX, STACK_LENGTH_MAX)
+    assert "data" not in error_to_wire(MoleculerError(data=object()), node_id="n", has_data=False)
+    wire = error_to_wire(RequestTimeoutError(data={"x": object()}), node_id="n", has_data=False)
+    assert wire["data"] == {"action": None, "nodeID": "n"}
+    error = MoleculerError("x")
+    error.name = "RequestTimeoutError"
+    assert error_to_wire(error, node_id="n")["data"] == {"action": None, "nodeID": "n"}
 
 
-def test_the_first_node_is_kept_over_hops() -> None:
+def test_error_is_kept_over_hops() -> None:
     first = error_to_wire(MoleculerError("x"), node_id="first", stack="first stack")
     second = error_to_wire(
         error_from_wire(first, sender="first"), node_id="second", stack="second stack"
     )
     assert second == first
-
-
-def test_unknown_names_are_kept_over_hops() -> None:
     wire = {
         "name": "PaymentError",
         "message": "no money",
@@ -138,59 +139,43 @@ def test_unknown_names_are_kept_over_hops() -> None:
     assert type(error) is RemoteError
     assert (error.name, error.status, error.retryable) == ("PaymentError", "E_MONEY", True)
     assert error_to_wire(error, node_id="here") == wire
-
-
-def test_an_unknown_error_without_a_code_has_no_status() -> None:
     assert error_from_wire({"name": "TypeError", "message": "x"}, sender="n").status is None
+    status = error_from_wire({"name": "MoleculerError", "code": 404.0}, sender="n").status
+    assert status == 404
+    assert type(status) is int
 
 
-@pytest.mark.parametrize("error", [it for it in KNOWN if it.needs_data])
-@pytest.mark.parametrize("data", [None, "text", [1], {"size": 7}])
+@each(*product([it for it in KNOWN if it.needs_data], [None, "text", [1], {"size": 7}]))
 def test_the_other_system_always_gets_an_object(error: type[MoleculerError], data: Any) -> None:
     wire = error_to_wire(error("x", data=data), node_id="node-1", action="math.add")
     told = data if isinstance(data, dict) else {}
     assert wire["data"] == {"action": "math.add", "nodeID": "node-1", **told}
 
 
-def test_what_a_name_needs_counts_and_not_the_class() -> None:
-    error = MoleculerError("x")
-    error.name = "RequestTimeoutError"
-    assert error_to_wire(error, node_id="n")["data"] == {"action": None, "nodeID": "n"}
-
-
-def test_data_can_be_left_out() -> None:
-    assert "data" not in error_to_wire(MoleculerError(data=object()), node_id="n", has_data=False)
-    wire = error_to_wire(RequestTimeoutError(data={"x": object()}), node_id="n", has_data=False)
-    assert wire["data"] == {"action": None, "nodeID": "n"}
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (ServiceNotFoundError(data=PLACE), "Service 'math.add' is not found on 'node-2' node."),
-        (ServiceNotFoundError(data={"action": "a"}), "Service 'a' is not found."),
-        (ServiceNotFoundError(data={"service": "s"}), "Service 's' not found."),
-        (ServiceNotFoundError(data={"service": "s", "version": "v2"}), "Service 'v2.s' not found."),
-        (
-            RequestTimeoutError(data=PLACE),
-            "Request is timed out when call 'math.add' action on 'node-2' node.",
-        ),
-        (
-            RequestTimeoutError(),
-            "Request is timed out when call 'undefined' action on 'undefined' node.",
-        ),
-        (GracefulStopTimeoutError(), "Unable to stop ServiceBroker gracefully."),
-        (
-            GracefulStopTimeoutError(data={"service": {"name": "desk"}}),
-            "Unable to stop 'desk' service gracefully.",
-        ),
-    ],
+@each(
+    (ServiceNotFoundError(data=PLACE), "Service 'math.add' is not found on 'node-2' node."),
+    (ServiceNotFoundError(data={"action": "a"}), "Service 'a' is not found."),
+    (ServiceNotFoundError(data={"service": "s"}), "Service 's' not found."),
+    (ServiceNotFoundError(data={"service": "s", "version": "v2"}), "Service 'v2.s' not found."),
+    (
+        RequestTimeoutError(data=PLACE),
+        "Request is timed out when call 'math.add' action on 'node-2' node.",
+    ),
+    (
+        RequestTimeoutError(),
+        "Request is timed out when call 'undefined' action on 'undefined' node.",
+    ),
+    (GracefulStopTimeoutError(), "Unable to stop ServiceBroker gracefully."),
+    (
+        GracefulStopTimeoutError(data={"service": {"name": "desk"}}),
+        "Unable to stop 'desk' service gracefully.",
+    ),
 )
 def test_texts_are_made_of_data(error: MoleculerError, text: str) -> None:
     assert str(error) == text
 
 
-def test_foreign_exceptions() -> None:
+def test_foreign_exceptions_are_told_as_they_are() -> None:
     assert error_to_wire(KeyError("x"), node_id="n") == {
         "name": "KeyError",
         "message": "'x'",
@@ -199,67 +184,12 @@ def test_foreign_exceptions() -> None:
         "retryable": False,
     }
     assert error_to_wire(ConnectFailed("x"), node_id="n")["retryable"] is True
-
-
-def test_a_foreign_exception_does_not_pass_for_a_known_one() -> None:
     foreign = type("ValidationError", (Exception,), {"__module__": "other.library"})("x")
     assert error_to_wire(foreign, node_id="n")["name"] == "other.library.ValidationError"
-
-
-def test_exceptions_that_cannot_be_told() -> None:
     assert "cannot be told" in error_to_wire(Rude(), node_id="n")["message"]
     assert error_to_wire(ValueError("\ud800"), node_id="n")["message"] == "?"
     assert error_to_wire(MoleculerError("\ud800"), node_id="n")["message"] == "?"
 
-
-def test_long_texts_are_cut() -> None:
-    wire = error_to_wire(MoleculerError("x" * 100_000), node_id="n", stack="y" * 100_000)
-    assert (len(wire["message"]), len(wire["stack"])) == (MESSAGE_LENGTH_MAX, STACK_LENGTH_MAX)
-
-
-@pytest.mark.parametrize(
-    "wire",
-    [
-        None,
-        7,
-        "text",
-        [],
-        {},
-        {"name": 7, "message": [], "code": {}, "type": 1, "retryable": "x", "stack": 0},
-        {"name": "ServiceNotFoundError", "data": 7, "nodeID": {}},
-        {"code": float("nan")},
-        {"code": True},
-    ],
-)
-def test_anything_is_an_error(wire: Any) -> None:
-    error = error_from_wire(wire, sender="node-1")
-    assert isinstance(error, MoleculerError)
-    assert error.node_id == "node-1"
-    assert isinstance(error.status, int | str | None)
-
-
-def test_a_status_may_come_as_a_float() -> None:
-    status = error_from_wire({"name": "MoleculerError", "code": 404.0}, sender="n").status
-    assert status == 404
-    assert type(status) is int
-
-
-@pytest.mark.parametrize("error", MOLECULERS)
-def test_errors_are_copied_whole(error: type[MoleculerError]) -> None:
-    raised = error("It broke", 555, "BROKEN", {"part": 7}, node_id="n", retryable=True, stack="s")
-    for again in (copy.copy(raised), pickle.loads(pickle.dumps(raised))):
-        assert type(again) is error
-        assert vars(again) == vars(raised)
-        assert str(again) == str(raised)
-
-
-def test_refused_versions_are_copied_whole() -> None:
-    again = pickle.loads(pickle.dumps(VersionRefused("4", "node-1")))
-    assert (again.version, again.sender) == ("4", "node-1")
-    assert "'4'" in str(again)
-
-
-def test_users_have_errors_of_their_own() -> None:
     class NoMoney(MoleculerClientError):
         status = 402
         type = "NO_MONEY"
@@ -268,14 +198,35 @@ def test_users_have_errors_of_their_own() -> None:
     assert (wire["name"], wire["code"], wire["type"]) == ("NoMoney", 402, "NO_MONEY")
 
 
-@pytest.mark.parametrize(
-    ("error", "builtin", "outcome"),
-    [
-        (ServiceNotFoundError, LookupError, Outcome.KNOWN),
-        (RequestTimeoutError, TimeoutError, Outcome.UNKNOWN),
-        (ValidationError, ValueError, Outcome.KNOWN),
-        (errors.QueueIsFullError, PostroadError, Outcome.NOT_SENT),
-    ],
+@each(
+    None,
+    7,
+    "text",
+    [],
+    {},
+    {"name": 7, "message": [], "code": {}, "type": 1, "retryable": "x", "stack": 0},
+    {"name": "ServiceNotFoundError", "data": 7, "nodeID": {}},
+    {"code": float("nan")},
+    {"code": True},
+)
+def test_anything_is_an_error(wire: Any) -> None:
+    error = error_from_wire(wire, sender="node-1")
+    assert isinstance(error, MoleculerError)
+    assert error.node_id == "node-1"
+    assert isinstance(error.status, int | str | None)
+
+
+def test_refused_versions_are_copied_whole() -> None:
+    again = pickle.loads(pickle.dumps(VersionRefused("4", "node-1")))
+    assert (again.version, again.sender) == ("4", "node-1")
+    assert "'4'" in str(again)
+
+
+@each(
+    (ServiceNotFoundError, LookupError, Outcome.KNOWN),
+    (RequestTimeoutError, TimeoutError, Outcome.UNKNOWN),
+    (ValidationError, ValueError, Outcome.KNOWN),
+    (errors.QueueIsFullError, PostroadError, Outcome.NOT_SENT),
 )
 def test_what_callers_may_do(
     error: type[MoleculerError], builtin: type[Exception], outcome: Outcome

@@ -31,16 +31,13 @@ def answer_of(heard: Heard) -> tuple[Any, Any]:
 # What is told.
 
 
-def test_a_request_has_what_is_known(me: Talker) -> None:
+def test_request_has_what_is_known(me: Talker) -> None:
     me.registry.set_cpu(7)
     me.know("a", 5, cpu_seq=3)
     me.know_gone("b", 6)
     request = me.gossiping.make_request()
     assert request.online == {"me": [1, 1, 7], "other": [1, 0, 0], "a": [5, 3, 50]}
     assert request.offline == {"b": 7}
-
-
-def test_empty_sides_are_left_out() -> None:
     request = Talker().gossiping.make_request()
     assert request.online == {"me": [1, 0, 0]}
     assert request.offline is UNSET
@@ -54,7 +51,7 @@ def test_a_request_can_say_that_nodes_are_denied(me: Talker) -> None:
     assert "a" not in request.online
 
 
-def test_what_changed_here_is_told_with_a_larger_seq() -> None:
+def test_local_changes_are_told_with_a_larger_seq() -> None:
     me = Talker()
     me.registry.add_service(describe_service("mine"))
     assert me.gossiping.make_request().online == {"me": [2, 0, 0]}
@@ -65,9 +62,6 @@ def test_what_changed_here_is_told_with_a_larger_seq() -> None:
     assert isinstance(stopping.online, dict)
     assert stopping.online["me"][0]["services"] == []
     assert stopping.online["me"][0]["seq"] == 3
-
-
-def test_a_goodbye() -> None:
     me = Talker()
     goodbye = me.gossiping.make_goodbye()
     assert goodbye.offline == {"me": 2}
@@ -77,9 +71,15 @@ def test_a_goodbye() -> None:
 # What is answered.
 
 
-def test_there_is_no_answer_if_there_is_nothing_to_say(me: Talker) -> None:
+def test_neighbour_without_news_gets_no_answer(me: Talker) -> None:
     heard = me.ask({"me": [1, 0, 0], "other": [1, 0, 0]})
     assert heard == Heard()
+    me.ask({"me": [1, 9, 99], "other": [1, 0, 0]})
+    assert me.registry.local.cpu is None
+    node = me.know_gone("a", 5)
+    heard = me.ask({"me": [1, 0, 0], "other": [1, 0, 0]}, {"a": 9})
+    assert heard == Heard()
+    assert (node.seq, node.is_available) == (9, False)
 
 
 def test_who_lacks_a_node_is_told_of_it(me: Talker) -> None:
@@ -101,13 +101,6 @@ def test_who_has_an_older_seq_is_told_the_newer(me: Talker) -> None:
     )
     assert answer_of(me.ask(rows, {"a": 4})) == ({"a": [write_info(node.info), 0, 0]}, {"b": 7})
     assert me.record("a").is_available
-
-
-def test_both_know_that_a_node_is_offline(me: Talker) -> None:
-    node = me.know_gone("a", 5)
-    heard = me.ask({"me": [1, 0, 0], "other": [1, 0, 0]}, {"a": 9})
-    assert heard == Heard()
-    assert (node.seq, node.is_available) == (9, False)
 
 
 @pytest.mark.parametrize("seq", [5, 8])
@@ -134,7 +127,7 @@ def test_who_says_so_of_itself_is_believed_whatever_the_connection(me: Talker) -
     assert heard.changes == [NodeDisconnected("other", False), CHANGED]
 
 
-def test_this_node_is_not_offline(me: Talker) -> None:
+def test_former_life_of_this_node_is_outrun(me: Talker) -> None:
     heard = me.ask({"other": [1, 0, 0]}, {"me": 8})
     assert me.registry.local.seq == 9
     assert heard.is_outrun
@@ -160,11 +153,6 @@ def test_the_larger_number_of_a_measurement_wins(me: Talker) -> None:
     assert online == {"b": [3, 50]}
     assert offline is UNSET
     assert (gone.cpu_seq, gone.is_available) == (0, False)
-
-
-def test_nobody_knows_better_how_busy_this_node_is(me: Talker) -> None:
-    me.ask({"me": [1, 9, 99], "other": [1, 0, 0]})
-    assert me.registry.local.cpu is None
 
 
 # Who is asked.

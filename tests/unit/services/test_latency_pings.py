@@ -120,7 +120,7 @@ async def test_hosts_that_are_gone_are_forgotten(cluster: Cluster) -> None:
     assert cluster.latencies.average("c") is not None
 
 
-async def test_a_host_that_does_not_answer_is_far_away(cluster: Cluster) -> None:
+async def test_host_without_answer_is_far_away(cluster: Cluster) -> None:
     cluster.answers = {"b1": RequestTimeoutError(data={})}
     cluster.offer("x.y", *two_hosts())
     cluster.pings.look()

@@ -15,6 +15,7 @@ from postroad.services.context import Context
 from postroad.services.errors import ValidationError
 from postroad.services.method_params import MethodHandler
 from postroad.services.service import Service, action
+from tests.support.cases import each
 
 BROKER = Broker("near")
 
@@ -108,54 +109,48 @@ def run(method: Callable[..., Any], params: Any, schema: Any = None, **options: 
     return handler.run(Context(BROKER, params=params, node_id="caller"))
 
 
-@pytest.mark.parametrize(
-    ("method", "params", "result"),
-    [
-        (plain, {"a": 1}, {"a": 1}),
-        (plain, [1], [1]),
-        (one, {"a": 1, "more": 2}, 1),
-        (untyped, {"a": None}, (None, 5)),
-        (defaults, {}, (1, None)),
-        (defaults, None, (1, None)),
-        (defaults, {"a": 2, "b": "x"}, (2, "x")),
-        (keywords, {"b": "x"}, (1, "x", 3)),
-        (keywords, {"b": "x", "a": 5, "c": 6}, (5, "x", 6)),
-        (only_keywords, {"b": "x"}, "x"),
-        (positional, {"a": 1}, (1, 2)),
-        (constrained, {"a": 5}, 5),
-        (chosen, {"a": "y"}, "y"),
-        (either, {"a": "text"}, "text"),
-        (either, {"a": 5}, 5),
-        (whole, {"x": 1}, Point(1)),
-        (whole, Point(3, 4), Point(3, 4)),
-        (whole_dataclass, {"width": 1}, Size(1)),
-        (whole_dict, {"name": "n"}, {"name": "n"}),
-        (whole_list, [1, 2], [1, 2]),
-        (nested, {"at": {"x": 1}}, (Point(1), None)),
-    ],
+@each(
+    (plain, {"a": 1}, {"a": 1}),
+    (plain, [1], [1]),
+    (one, {"a": 1, "more": 2}, 1),
+    (untyped, {"a": None}, (None, 5)),
+    (defaults, {}, (1, None)),
+    (defaults, None, (1, None)),
+    (defaults, {"a": 2, "b": "x"}, (2, "x")),
+    (keywords, {"b": "x"}, (1, "x", 3)),
+    (keywords, {"b": "x", "a": 5, "c": 6}, (5, "x", 6)),
+    (only_keywords, {"b": "x"}, "x"),
+    (positional, {"a": 1}, (1, 2)),
+    (constrained, {"a": 5}, 5),
+    (chosen, {"a": "y"}, "y"),
+    (either, {"a": "text"}, "text"),
+    (either, {"a": 5}, 5),
+    (whole, {"x": 1}, Point(1)),
+    (whole, Point(3, 4), Point(3, 4)),
+    (whole_dataclass, {"width": 1}, Size(1)),
+    (whole_dict, {"name": "n"}, {"name": "n"}),
+    (whole_list, [1, 2], [1, 2]),
+    (nested, {"at": {"x": 1}}, (Point(1), None)),
 )
 def test_params_are_handed_over(method: Callable[..., Any], params: Any, result: Any) -> None:
     assert run(method, params) == result
 
 
-@pytest.mark.parametrize(
-    ("method", "params", "field", "type"),
-    [
-        (one, {}, "a", "required"),
-        (one, {"a": "1"}, "a", "number"),
-        (one, {"a": None}, "a", "number"),
-        (one, {"a": 1.5}, "a", "number"),
-        (one, [1], None, "object"),
-        (one, "text", None, "object"),
-        (keywords, {"a": 1}, "b", "required"),
-        (constrained, {"a": 6}, "a", "number"),
-        (chosen, {"a": "z"}, "a", "invalid"),
-        (either, {"a": []}, "a", "number"),
-        (whole, {"y": 1}, "x", "required"),
-        (whole, None, "x", "required"),
-        (whole_list, {}, None, "array"),
-        (nested, {"at": {"x": "one"}}, "at.x", "number"),
-    ],
+@each(
+    (one, {}, "a", "required"),
+    (one, {"a": "1"}, "a", "number"),
+    (one, {"a": None}, "a", "number"),
+    (one, {"a": 1.5}, "a", "number"),
+    (one, [1], None, "object"),
+    (one, "text", None, "object"),
+    (keywords, {"a": 1}, "b", "required"),
+    (constrained, {"a": 6}, "a", "number"),
+    (chosen, {"a": "z"}, "a", "invalid"),
+    (either, {"a": []}, "a", "number"),
+    (whole, {"y": 1}, "x", "required"),
+    (whole, None, "x", "required"),
+    (whole_list, {}, None, "array"),
+    (nested, {"at": {"x": "one"}}, "at.x", "number"),
 )
 def test_params_are_refused(
     method: Callable[..., Any], params: Any, field: str | None, type: str
@@ -167,13 +162,10 @@ def test_params_are_refused(
     assert (problem["nodeID"], problem["action"]) == ("caller", "some.action")
 
 
-def test_defaults_that_can_be_changed_are_made_anew() -> None:
+async def test_handler_knows_its_defaults_and_kind() -> None:
     handler = MethodHandler(changeable, None, place="some.action")
     for _ in range(2):
         assert handler.run(Context(BROKER, params={})) == ([1], {"x": 1})
-
-
-async def test_coroutine_functions_are_known() -> None:
     assert MethodHandler(one, None, place="x").is_plain
     handler = MethodHandler(later, None, place="x")
     assert not handler.is_plain
@@ -197,17 +189,14 @@ def by_name(*, ctx: Context) -> None: ...
 def unknown(ctx: Context, a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
 
-@pytest.mark.parametrize(
-    ("method", "schema", "text"),
-    [
-        (many, None, r"\*args: 'int' cannot be filled|\*args: int cannot be filled"),
-        (any_names, None, r"\*\*names: int cannot be filled"),
-        (without, None, "takes a context first"),
-        (by_name, None, "takes a context first"),
-        (unknown, None, "a type hint cannot be read: name 'Nowhere'"),
-        (one, {"a": "number"}, "from a schema or from type hints, not both"),
-        (plain, {"a": "nonsense"}, "type 'nonsense' is none of"),
-    ],
+@each(
+    (many, None, r"\*args: 'int' cannot be filled|\*args: int cannot be filled"),
+    (any_names, None, r"\*\*names: int cannot be filled"),
+    (without, None, "takes a context first"),
+    (by_name, None, "takes a context first"),
+    (unknown, None, "a type hint cannot be read: name 'Nowhere'"),
+    (one, {"a": "number"}, "from a schema or from type hints, not both"),
+    (plain, {"a": "nonsense"}, "type 'nonsense' is none of"),
 )
 def test_methods_that_cannot_be_handlers(
     method: Callable[..., Any], schema: Any, text: str
@@ -268,18 +257,15 @@ class Odd(Service):
     partial = action(functools.partial(Giver()))
 
 
-@pytest.mark.parametrize(
-    ("name", "params", "result"),
-    [
-        ("inner_static", {"a": 1}, 1),
-        ("outer_static", {"a": 1}, 1),
-        ("of_class", {"a": 1}, "Odd 1"),
-        ("wrapped", {"a": 1}, 1),
-        ("gives_a_coroutine", None, 7),
-        ("adder", {"a": 1}, 2),
-        ("giver", None, "given"),
-        ("partial", None, "given"),
-    ],
+@each(
+    ("inner_static", {"a": 1}, 1),
+    ("outer_static", {"a": 1}, 1),
+    ("of_class", {"a": 1}, "Odd 1"),
+    ("wrapped", {"a": 1}, 1),
+    ("gives_a_coroutine", None, 7),
+    ("adder", {"a": 1}, 2),
+    ("giver", None, "given"),
+    ("partial", None, "given"),
 )
 async def test_all_that_can_be_called_can_be_an_action(name: str, params: Any, result: Any) -> None:
     broker = Broker("odd")

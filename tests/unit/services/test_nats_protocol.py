@@ -16,6 +16,7 @@ from postroad.services.transporters.nats_protocol import (
     subscribe,
     unsubscribe,
 )
+from tests.support.cases import each
 from tests.support.services.nats_talk import Heard, heard_of, message
 
 EVERYTHING = (
@@ -39,22 +40,14 @@ UNDERSTOOD = [
 ]
 
 
-def test_all_a_server_says() -> None:
-    assert heard_of(EVERYTHING) == UNDERSTOOD
+def test_server_messages_are_understood_however_they_are_cut() -> None:
+    for size in range(1, len(EVERYTHING) + 1):
+        pieces = [EVERYTHING[at : at + size] for at in range(0, len(EVERYTHING), size)]
+        assert heard_of(*pieces) == UNDERSTOOD, size
+        assert heard_of(EVERYTHING[:size], EVERYTHING[size:]) == UNDERSTOOD, size
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
-def test_in_pieces(size: int) -> None:
-    pieces = [EVERYTHING[at : at + size] for at in range(0, len(EVERYTHING), size)]
-    assert heard_of(*pieces) == UNDERSTOOD
-
-
-@pytest.mark.parametrize("at", range(1, len(EVERYTHING)))
-def test_cut_in_two(at: int) -> None:
-    assert heard_of(EVERYTHING[:at], EVERYTHING[at:]) == UNDERSTOOD
-
-
-def test_nothing_is_told_before_it_is_whole() -> None:
+def test_whole_messages_are_told_before_nonsense() -> None:
     heard = Heard()
     parser = NatsParser(heard)
     whole = message(b"1", b"x" * 100)
@@ -63,42 +56,40 @@ def test_nothing_is_told_before_it_is_whole() -> None:
         assert heard.all == []
     parser.feed(whole[-1:])
     assert heard.all == [(b"1", b"x" * 100)]
-
-
-def test_a_large_message_in_many_pieces_is_put_together_once() -> None:
+    heard = Heard()
+    with pytest.raises(MalformedPayload):
+        NatsParser(heard).feed(message(b"1", b"good") + b"nonsense\r\n")
+    assert heard.all == [(b"1", b"good")]
     data = bytes(range(256)) * 4 * 1024 * 8
     whole = message(b"1", data) + message(b"2", b"after")
     pieces = [whole[at : at + 1000] for at in range(0, len(whole), 1000)]
     assert heard_of(*pieces) == [(b"1", data), (b"2", b"after")]
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"\r\n",
-        b"HTTP/1.1 400 Bad Request\r\n",
-        b"MSG\r\n",
-        b"MSG \r\n",
-        b"MSG a 1\r\n",
-        b"MSG a 1 2 3 4\r\n",
-        b"MSG a 1 -1\r\n\r\n",
-        b"MSG a 1 +1\r\nx\r\n",
-        b"MSG a 1 1_0\r\n0123456789\r\n",
-        b"MSG a 1 x\r\n",
-        b"MSG a 1 \r\n",
-        b"MSG a 1 3\r\nabcd\r\n",
-        b"MSG a 1 99999999999999999999999\r\n",
-        b"MSG a 1 %d\r\n" % (PAYLOAD_BYTES_MAX + 1),
-        b"HMSG a 1 12 17\r\nNATS/1.0\r\n\r\nhello\r\n",
-        b"msg a 1 0\r\n\r\n",
-        b"INFO\r\n",
-        b"INFO {\r\n",
-        b"INFO []\r\n",
-        b'INFO {"max_payload":"much"}\r\n',
-        b'INFO {"max_payload":\xff}\r\n',
-        b"PINGPONG\r\n",
-        b"\xff" * 50 + b"\r\n",
-    ],
+@each(
+    b"\r\n",
+    b"HTTP/1.1 400 Bad Request\r\n",
+    b"MSG\r\n",
+    b"MSG \r\n",
+    b"MSG a 1\r\n",
+    b"MSG a 1 2 3 4\r\n",
+    b"MSG a 1 -1\r\n\r\n",
+    b"MSG a 1 +1\r\nx\r\n",
+    b"MSG a 1 1_0\r\n0123456789\r\n",
+    b"MSG a 1 x\r\n",
+    b"MSG a 1 \r\n",
+    b"MSG a 1 3\r\nabcd\r\n",
+    b"MSG a 1 99999999999999999999999\r\n",
+    b"MSG a 1 %d\r\n" % (PAYLOAD_BYTES_MAX + 1),
+    b"HMSG a 1 12 17\r\nNATS/1.0\r\n\r\nhello\r\n",
+    b"msg a 1 0\r\n\r\n",
+    b"INFO\r\n",
+    b"INFO {\r\n",
+    b"INFO []\r\n",
+    b'INFO {"max_payload":"much"}\r\n',
+    b'INFO {"max_payload":\xff}\r\n',
+    b"PINGPONG\r\n",
+    b"\xff" * 50 + b"\r\n",
 )
 def test_nonsense_is_refused(said: bytes) -> None:
     with pytest.raises(MalformedPayload):
@@ -107,14 +98,7 @@ def test_nonsense_is_refused(said: bytes) -> None:
         heard_of(*(said[at : at + 1] for at in range(len(said))))
 
 
-def test_what_came_before_nonsense_is_told() -> None:
-    heard = Heard()
-    with pytest.raises(MalformedPayload):
-        NatsParser(heard).feed(message(b"1", b"good") + b"nonsense\r\n")
-    assert heard.all == [(b"1", b"good")]
-
-
-def test_lines_have_a_limit() -> None:
+def test_lines_and_messages_have_a_limit() -> None:
     longest = b"-ERR " + b"x" * (LINE_BYTES_MAX - 5)
     assert len(heard_of(longest, b"\r", b"\n")) == 1
     with pytest.raises(MalformedPayload, match="too long"):
@@ -123,9 +107,6 @@ def test_lines_have_a_limit() -> None:
         heard_of(longest, b"xx")
     with pytest.raises(MalformedPayload, match="too long"):
         heard_of(b"MSG " + longest + b" 1 0\r\n\r\n")
-
-
-def test_messages_have_a_limit() -> None:
     heard = Heard()
     parser = NatsParser(heard, payload_bytes_max=10)
     parser.feed(message(b"1", bytes(10)))
@@ -134,14 +115,11 @@ def test_messages_have_a_limit() -> None:
     assert heard.all == [(b"1", bytes(10))]
 
 
-def test_what_a_server_does_not_say_of_itself() -> None:
+def test_defaults_and_what_is_sent() -> None:
     assert heard_of(b"INFO {}\r\n") == [ServerInfo(max_payload=MIB)]
     assert not ServerInfo().has_tls
     assert ServerInfo(tls_available=True).has_tls
     assert ServerInfo(tls_required=True).has_tls
-
-
-def test_what_we_say() -> None:
     assert connect({"user": "us\r\ner", "verbose": False}) == (
         b'CONNECT {"user":"us\\r\\ner","verbose":false}\r\n'
     )

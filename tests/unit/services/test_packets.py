@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from postroad.services.packets import (
     Response,
     StreamProgress,
 )
+from tests.support.cases import each
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": "node-1"}
 LEAST: dict[Kind, dict[str, Any]] = {
@@ -56,71 +58,58 @@ def test_every_kind_has_a_class() -> None:
     assert all(it.KIND is kind for kind, it in PACKETS.items())
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_the_least_is_enough(kind: Kind) -> None:
+@each(*Kind)
+def test_packet_of_each_kind_is_read_and_written(kind: Kind) -> None:
     packet = read(kind)
     assert type(packet) is PACKETS[kind]
     assert packet.sender == "node-1"
-
-
-@pytest.mark.parametrize("kind", Kind)
-def test_what_is_written_is_read_as_the_same(kind: Kind) -> None:
     packet = read(kind)
     assert from_wire(kind, to_wire(packet)) == packet
-
-
-@pytest.mark.parametrize("kind", Kind)
-def test_version_and_sender_come_last(kind: Kind) -> None:
     assert list(to_wire(read(kind)))[-2:] == ["ver", "sender"]
 
 
-@pytest.mark.parametrize(
-    ("packet", "names"),
-    [
-        (
-            Request(id="1", action="a", **NAMES),
-            "id action params meta headers timeout level tracing parentID requestID caller stream",
-        ),
-        (
-            Request(id="1", action="a", stream=True, seq=0, **NAMES),
-            "id action params meta headers timeout level tracing parentID requestID caller stream "
-            "seq",
-        ),
-        (Response(id="1", success=True, **NAMES), "id meta headers success data"),
-        (
-            Response(id="1", success=False, error={}, stream=False, seq=1, **NAMES),
-            "id meta headers success data error stream seq",
-        ),
-        (
-            Event(event="e", groups=["g"], **NAMES),
-            "id event data groups broadcast meta headers level tracing parentID requestID caller "
-            "needAck",
-        ),
-        (
-            Event(event="e", **NAMES),
-            "id event data broadcast meta headers level tracing parentID requestID caller needAck",
-        ),
-        (EventAck(id="1", success=True, **NAMES), "id success group"),
-        (
-            StreamProgress(id="1", is_request=True, sent=1, arrived=1, received=1, **NAMES),
-            "id isRequest sent arrived received isCancelled",
-        ),
-        (Heartbeat(cpu=1, **NAMES), "cpu"),
-        (Ping(time=1, **NAMES), "time id"),
-        (Pong(time=1, arrived=2, **NAMES), "time id arrived"),
-        (
-            Info(services=[], instance_id="i", seq=1, **NAMES),
-            "services ipList hostname client config instanceID metadata seq",
-        ),
-        (Discover(**NAMES), ""),
-    ],
-    ids=lambda it: type(it).__name__ if not isinstance(it, str) else "",
+@each(
+    (
+        Request(id="1", action="a", **NAMES),
+        "id action params meta headers timeout level tracing parentID requestID caller stream",
+    ),
+    (
+        Request(id="1", action="a", stream=True, seq=0, **NAMES),
+        "id action params meta headers timeout level tracing parentID requestID caller stream seq",
+    ),
+    (Response(id="1", success=True, **NAMES), "id meta headers success data"),
+    (
+        Response(id="1", success=False, error={}, stream=False, seq=1, **NAMES),
+        "id meta headers success data error stream seq",
+    ),
+    (
+        Event(event="e", groups=["g"], **NAMES),
+        "id event data groups broadcast meta headers level tracing parentID requestID caller "
+        "needAck",
+    ),
+    (
+        Event(event="e", **NAMES),
+        "id event data broadcast meta headers level tracing parentID requestID caller needAck",
+    ),
+    (EventAck(id="1", success=True, **NAMES), "id success group"),
+    (
+        StreamProgress(id="1", is_request=True, sent=1, arrived=1, received=1, **NAMES),
+        "id isRequest sent arrived received isCancelled",
+    ),
+    (Heartbeat(cpu=1, **NAMES), "cpu"),
+    (Ping(time=1, **NAMES), "time id"),
+    (Pong(time=1, arrived=2, **NAMES), "time id arrived"),
+    (
+        Info(services=[], instance_id="i", seq=1, **NAMES),
+        "services ipList hostname client config instanceID metadata seq",
+    ),
+    (Discover(**NAMES), ""),
 )
 def test_fields_are_in_the_order_of_the_original(packet: Any, names: str) -> None:
     assert list(to_wire(packet)) == [*names.split(), "ver", "sender"]
 
 
-def test_missing_fields_have_defaults() -> None:
+def test_missing_fields_have_defaults_of_their_own() -> None:
     request = read(Kind.REQUEST)
     assert (request.params, request.meta, request.headers) == ({}, {}, {})
     assert (request.level, request.timeout, request.stream) == (1, None, False)
@@ -133,56 +122,50 @@ def test_missing_fields_have_defaults() -> None:
     event = read(Kind.EVENT)
     assert (event.id, event.data, event.broadcast, event.level) == (None, None, False, 1)
     assert event.groups is UNSET
-
-
-def test_defaults_are_not_shared() -> None:
     assert read(Kind.REQUEST).meta is not read(Kind.REQUEST).meta
+    assert read(Kind.REQUEST, timeout=-1).timeout == 0
+    assert "new" not in to_wire(read(Kind.REQUEST, new=1))
 
 
-@pytest.mark.parametrize(
-    ("kind", "field", "default"),
-    [
-        (Kind.REQUEST, "meta", {}),
-        (Kind.REQUEST, "headers", {}),
-        (Kind.REQUEST, "level", 1),
-        (Kind.REQUEST, "stream", False),
-        (Kind.REQUEST, "seq", UNSET),
-        (Kind.RESPONSE, "meta", {}),
-        (Kind.RESPONSE, "error", UNSET),
-        (Kind.RESPONSE, "stream", UNSET),
-        (Kind.EVENT, "groups", UNSET),
-        (Kind.EVENT, "broadcast", False),
-        (Kind.HEARTBEAT, "cpu", None),
-        (Kind.HEARTBEAT, "seq", UNSET),
-        (Kind.GOSSIP_REQUEST, "online", UNSET),
-    ],
+@each(
+    (Kind.REQUEST, "meta", {}),
+    (Kind.REQUEST, "headers", {}),
+    (Kind.REQUEST, "level", 1),
+    (Kind.REQUEST, "stream", False),
+    (Kind.REQUEST, "seq", UNSET),
+    (Kind.RESPONSE, "meta", {}),
+    (Kind.RESPONSE, "error", UNSET),
+    (Kind.RESPONSE, "stream", UNSET),
+    (Kind.EVENT, "groups", UNSET),
+    (Kind.EVENT, "broadcast", False),
+    (Kind.HEARTBEAT, "cpu", None),
+    (Kind.HEARTBEAT, "seq", UNSET),
+    (Kind.GOSSIP_REQUEST, "online", UNSET),
 )
 def test_null_is_as_good_as_absent(kind: Kind, field: str, default: Any) -> None:
     assert getattr(read(kind, **{field: None}), field) == default
 
 
-def test_null_is_a_value_where_users_put_values() -> None:
+def test_values_of_users_are_not_repaired() -> None:
     assert read(Kind.REQUEST, params=None).params is None
     assert read(Kind.REQUEST, params=None, meta=None).params is None
     assert read(Kind.RESPONSE, data=None, meta=None).data is None
-
-
-def test_headers_of_a_response_may_be_null() -> None:
     response = read(Kind.RESPONSE, headers=None)
     assert response.headers is None
     assert to_wire(response)["headers"] is None
+    params = {"a": None, "timeout": -1, "level": 1.0}
+    assert read(Kind.REQUEST, params=params, meta=None).params == params
+    assert read(Kind.REQUEST, params=7.0, meta=None).params == 7.0
+    assert type(read(Kind.REQUEST, params=7.0, meta=None).params) is float
 
 
-@pytest.mark.parametrize(
-    ("kind", "field"),
-    [
-        (Kind.REQUEST, "level"),
-        (Kind.REQUEST, "seq"),
-        (Kind.RESPONSE, "seq"),
-        (Kind.EVENT, "level"),
-        (Kind.HEARTBEAT, "seq"),
-        (Kind.GOSSIP_HELLO, "port"),
-    ],
+@each(
+    (Kind.REQUEST, "level"),
+    (Kind.REQUEST, "seq"),
+    (Kind.RESPONSE, "seq"),
+    (Kind.EVENT, "level"),
+    (Kind.HEARTBEAT, "seq"),
+    (Kind.GOSSIP_HELLO, "port"),
 )
 def test_whole_numbers_may_be_floats(kind: Kind, field: str) -> None:
     value = getattr(read(kind, **{field: 7.0}), field)
@@ -190,106 +173,81 @@ def test_whole_numbers_may_be_floats(kind: Kind, field: str) -> None:
     assert type(value) is int
 
 
-@pytest.mark.parametrize("cpu", ["busy", -1, float("nan"), [], True])
+@each("busy", -1, float("nan"), [], True)
 def test_a_heartbeat_counts_whatever_it_says_of_the_cpu(cpu: Any) -> None:
     assert read(Kind.HEARTBEAT, cpu=cpu).cpu is None
 
 
-def test_a_negative_timeout_is_no_limit() -> None:
-    assert read(Kind.REQUEST, timeout=-1).timeout == 0
-
-
-def test_values_of_users_are_not_repaired() -> None:
-    params = {"a": None, "timeout": -1, "level": 1.0}
-    assert read(Kind.REQUEST, params=params, meta=None).params == params
-    assert read(Kind.REQUEST, params=7.0, meta=None).params == 7.0
-    assert type(read(Kind.REQUEST, params=7.0, meta=None).params) is float
-
-
-def test_unknown_fields_are_ignored() -> None:
-    assert "new" not in to_wire(read(Kind.REQUEST, new=1))
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        (Kind.REQUEST, {"id": None}),
-        (Kind.REQUEST, {"id": 7}),
-        (Kind.REQUEST, {"id": "x" * (ID_LENGTH_MAX + 1)}),
-        (Kind.REQUEST, {"action": ""}),
-        (Kind.REQUEST, {"action": ["a"]}),
-        (Kind.REQUEST, {"meta": "text"}),
-        (Kind.REQUEST, {"meta": {1: 2}}),
-        (Kind.REQUEST, {"headers": []}),
-        (Kind.REQUEST, {"level": -1}),
-        (Kind.REQUEST, {"level": 1.5}),
-        (Kind.REQUEST, {"level": WHOLE_MAX + 1}),
-        (Kind.REQUEST, {"level": True}),
-        (Kind.REQUEST, {"timeout": float("nan")}),
-        (Kind.REQUEST, {"timeout": float("inf")}),
-        (Kind.REQUEST, {"timeout": "soon"}),
-        (Kind.REQUEST, {"stream": 1}),
-        (Kind.REQUEST, {"stream": True}),
-        (Kind.REQUEST, {"stream": True, "seq": None}),
-        (Kind.REQUEST, {"seq": -1}),
-        (Kind.REQUEST, {"sender": ""}),
-        (Kind.REQUEST, {"sender": None}),
-        (Kind.REQUEST, {"sender": "x" * (NODE_ID_LENGTH_MAX + 1)}),
-        (Kind.REQUEST, {"sender": "node\r\nPUB"}),
-        (Kind.RESPONSE, {"success": None}),
-        (Kind.RESPONSE, {"success": "yes"}),
-        (Kind.RESPONSE, {"error": "text"}),
-        (Kind.RESPONSE, {"stream": True}),
-        (Kind.EVENT, {"event": None}),
-        (Kind.EVENT, {"groups": "all"}),
-        (Kind.EVENT, {"groups": [1]}),
-        (Kind.EVENT, {"groups": ["g"] * (GROUPS_MAX + 1)}),
-        (Kind.INFO, {"services": {}}),
-        (Kind.INFO, {"services": None}),
-        (Kind.PING, {"time": None}),
-        (Kind.PONG, {"arrived": "now"}),
-        (Kind.GOSSIP_HELLO, {"port": 0}),
-        (Kind.GOSSIP_HELLO, {"port": 70_000}),
-        (Kind.GOSSIP_REQUEST, {"online": []}),
-    ],
+@each(
+    (Kind.REQUEST, {"id": None}),
+    (Kind.REQUEST, {"id": 7}),
+    (Kind.REQUEST, {"id": "x" * (ID_LENGTH_MAX + 1)}),
+    (Kind.REQUEST, {"action": ""}),
+    (Kind.REQUEST, {"action": ["a"]}),
+    (Kind.REQUEST, {"meta": "text"}),
+    (Kind.REQUEST, {"meta": {1: 2}}),
+    (Kind.REQUEST, {"headers": []}),
+    (Kind.REQUEST, {"level": -1}),
+    (Kind.REQUEST, {"level": 1.5}),
+    (Kind.REQUEST, {"level": WHOLE_MAX + 1}),
+    (Kind.REQUEST, {"level": True}),
+    (Kind.REQUEST, {"timeout": float("nan")}),
+    (Kind.REQUEST, {"timeout": float("inf")}),
+    (Kind.REQUEST, {"timeout": "soon"}),
+    (Kind.REQUEST, {"stream": 1}),
+    (Kind.REQUEST, {"stream": True}),
+    (Kind.REQUEST, {"stream": True, "seq": None}),
+    (Kind.REQUEST, {"seq": -1}),
+    (Kind.REQUEST, {"sender": ""}),
+    (Kind.REQUEST, {"sender": None}),
+    (Kind.REQUEST, {"sender": "x" * (NODE_ID_LENGTH_MAX + 1)}),
+    (Kind.REQUEST, {"sender": "node\r\nPUB"}),
+    (Kind.RESPONSE, {"success": None}),
+    (Kind.RESPONSE, {"success": "yes"}),
+    (Kind.RESPONSE, {"error": "text"}),
+    (Kind.RESPONSE, {"stream": True}),
+    (Kind.EVENT, {"event": None}),
+    (Kind.EVENT, {"groups": "all"}),
+    (Kind.EVENT, {"groups": [1]}),
+    (Kind.EVENT, {"groups": ["g"] * (GROUPS_MAX + 1)}),
+    (Kind.INFO, {"services": {}}),
+    (Kind.INFO, {"services": None}),
+    (Kind.PING, {"time": None}),
+    (Kind.PONG, {"arrived": "now"}),
+    (Kind.GOSSIP_HELLO, {"port": 0}),
+    (Kind.GOSSIP_HELLO, {"port": 70_000}),
+    (Kind.GOSSIP_REQUEST, {"online": []}),
 )
 def test_what_would_do_harm_is_refused(kind: Kind, fields: dict[str, Any]) -> None:
     with pytest.raises(MalformedPayload):
         read(kind, **fields)
 
 
-@pytest.mark.parametrize("wire", [None, 1, "text", [], [{}], b"bytes"])
-@pytest.mark.parametrize("kind", Kind)
-def test_only_objects_are_packets(kind: Kind, wire: Any) -> None:
+@each(*product([None, 1, "text", [], [{}], b"bytes"], Kind))
+def test_only_objects_are_packets(wire: Any, kind: Kind) -> None:
     with pytest.raises(MalformedPayload, match="not an object"):
         from_wire(kind, wire)
 
 
-@pytest.mark.parametrize("ver", ["4", 5, 5.0, None, "", ["5"]])
+@each("4", 5, 5.0, None, "", ["5"])
 def test_other_versions_are_refused(ver: Any) -> None:
     with pytest.raises(VersionRefused) as caught:
         read(Kind.DISCOVER, ver=ver)
     assert (caught.value.version, caught.value.sender) == (ver, "node-1")
 
 
-def test_a_packet_without_a_version_is_refused() -> None:
+def test_version_is_missing_or_unknown_and_refused() -> None:
     with pytest.raises(VersionRefused):
         from_wire(Kind.DISCOVER, {"sender": "node-1"})
-
-
-def test_another_version_is_told_even_if_the_rest_is_not_understood() -> None:
     with pytest.raises(VersionRefused):
         from_wire(Kind.REQUEST, {"ver": "9", "sender": 7, "id": []})
+    assert read(Kind.GOSSIP_REQUEST, ver="4").ver == "4"
+    assert from_wire(Kind.GOSSIP_REQUEST, {"sender": "node-1"}).sender == "node-1"
 
 
-@pytest.mark.parametrize("ver", ["4", 5, None])
+@each("4", 5, None)
 def test_the_check_of_versions_can_be_switched_off(ver: Any) -> None:
     wire = {**LEAST[Kind.REQUEST], "sender": "node-1", "ver": ver}
     assert from_wire(Kind.REQUEST, wire, checks_version=False).ver == ver
     del wire["ver"]
     assert from_wire(Kind.REQUEST, wire, checks_version=False).ver is None
-
-
-def test_gossip_may_be_of_any_version() -> None:
-    assert read(Kind.GOSSIP_REQUEST, ver="4").ver == "4"
-    assert from_wire(Kind.GOSSIP_REQUEST, {"sender": "node-1"}).sender == "node-1"

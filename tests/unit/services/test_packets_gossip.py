@@ -20,6 +20,7 @@ from postroad.services.gossip import (
 )
 from postroad.services.kinds import VERSION, Kind
 from postroad.services.packet_form import from_wire
+from tests.support.cases import each
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": "node-1"}
 BAD_ROWS: list[Any] = [
@@ -38,24 +39,27 @@ BAD_ROWS: list[Any] = [
 ]
 
 
-def test_known_nodes() -> None:
+def test_rows_of_requests_are_read() -> None:
     request = GossipRequest(online={"a": [2, 7, 35], "b": [3.0, 8.0, None]}, **NAMES)
     assert list(read_known(request)) == [Known("a", 2, 7, 35), Known("b", 3, 8, 0)]
-
-
-def test_nothing_is_known_of_nobody() -> None:
     assert list(read_known(GossipRequest(**NAMES))) == []
     assert list(read_gone(GossipRequest(**NAMES))) == []
     assert list(read_news(GossipResponse(**NAMES))) == []
+    offline = {"a": 3, "b": 4.0, "bad": "x", "worse": None, "yes": True, "": 1, "line\n": 1}
+    response = GossipResponse(offline=offline, **NAMES)
+    assert list(read_gone(response)) == [Gone("a", 3), Gone("b", 4)]
+    online = {str(number): [1, 1, 1] for number in range(NODES_MAX + 1)}
+    with pytest.raises(MalformedPayload):
+        from_wire(Kind.GOSSIP_REQUEST, {"online": online, **NAMES})
 
 
-@pytest.mark.parametrize("row", BAD_ROWS)
+@each(*BAD_ROWS)
 def test_a_bad_row_harms_only_itself(row: Any) -> None:
     request = GossipRequest(online={"bad": row, "good": [1, 2, 3]}, **NAMES)
     assert list(read_known(request)) == [Known("good", 1, 2, 3)]
 
 
-def test_news() -> None:
+def test_rows_of_responses_are_read() -> None:
     info = {"seq": 2}
     online = {"both": [info, 7, 35], "info": [info], "cpu": [8, 40]}
     response = GossipResponse(online=online, **NAMES)
@@ -64,26 +68,11 @@ def test_news() -> None:
         News("info", info, None, None),
         News("cpu", None, 8, 40),
     ]
-
-
-@pytest.mark.parametrize("row", [*BAD_ROWS, [7], [None, 1, 1], ["a", 1], [1, "a"]])
-def test_bad_news_harm_only_themselves(row: Any) -> None:
-    response = GossipResponse(online={"bad": row, "good": [1, 2]}, **NAMES)
-    assert list(read_news(response)) == [News("good", None, 1, 2)]
-
-
-def test_an_info_is_taken_without_its_cpu() -> None:
     response = GossipResponse(online={"a": [{"seq": 2}, "x", 1]}, **NAMES)
     assert list(read_news(response)) == [News("a", {"seq": 2}, None, None)]
 
 
-def test_gone() -> None:
-    offline = {"a": 3, "b": 4.0, "bad": "x", "worse": None, "yes": True, "": 1, "line\n": 1}
-    response = GossipResponse(offline=offline, **NAMES)
-    assert list(read_gone(response)) == [Gone("a", 3), Gone("b", 4)]
-
-
-def test_there_is_a_limit_of_nodes() -> None:
-    online = {str(number): [1, 1, 1] for number in range(NODES_MAX + 1)}
-    with pytest.raises(MalformedPayload):
-        from_wire(Kind.GOSSIP_REQUEST, {"online": online, **NAMES})
+@each(*BAD_ROWS, [7], [None, 1, 1], ["a", 1], [1, "a"])
+def test_bad_news_harm_only_themselves(row: Any) -> None:
+    response = GossipResponse(online={"bad": row, "good": [1, 2]}, **NAMES)
+    assert list(read_news(response)) == [News("good", None, 1, 2)]

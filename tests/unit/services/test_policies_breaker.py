@@ -9,6 +9,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.services.breakers import Breaker, BreakerConfig, BreakerState, is_blamed
+from tests.support.cases import each
 
 CONFIG = BreakerConfig(threshold=0.5, window_s=60, requests_min=4, half_open_s=10)
 
@@ -27,15 +28,12 @@ def call(breaker: Breaker, results: str, now: float = 0) -> None:
         end(ticket, now)
 
 
-@pytest.mark.parametrize(
-    ("results", "state"),
-    [
-        ("---", BreakerState.CLOSED),
-        ("----", BreakerState.OPEN),
-        ("++--", BreakerState.OPEN),
-        ("--++", BreakerState.OPEN),
-        ("+++-+-", BreakerState.CLOSED),
-    ],
+@each(
+    ("---", BreakerState.CLOSED),
+    ("----", BreakerState.OPEN),
+    ("++--", BreakerState.OPEN),
+    ("--++", BreakerState.OPEN),
+    ("+++-+-", BreakerState.CLOSED),
 )
 def test_too_many_failures_open_it(results: str, state: BreakerState) -> None:
     breaker = make_breaker(results)
@@ -63,23 +61,17 @@ def test_one_call_is_tried_after_a_while() -> None:
     assert not breaker.is_accepting
 
 
-def test_a_trial_that_succeeds_closes_it() -> None:
+def test_trial_closes_or_opens_the_breaker() -> None:
     breaker = make_breaker("----")
     breaker.tick(10)
     call(breaker, "+", now=11)
     assert breaker.state is BreakerState.CLOSED
     assert (breaker.requests, breaker.rate, breaker.deadline()) == (0, 0.0, math.inf)
-
-
-def test_a_trial_that_fails_opens_it_again() -> None:
     breaker = make_breaker("----")
     breaker.tick(10)
     call(breaker, "-", now=11)
     assert breaker.state is BreakerState.OPEN
     assert breaker.deadline() == 21
-
-
-def test_a_trial_without_an_answer_is_followed_by_another() -> None:
     breaker = make_breaker("----")
     breaker.tick(10)
     lost = breaker.begin(11)
@@ -110,23 +102,18 @@ def test_calls_that_are_forced_through_change_nothing() -> None:
     assert repr(breaker) == "<Breaker open: 4 of 4 failed>"
 
 
-@pytest.mark.parametrize(
-    ("code", "failed_at", "blamed"),
-    [
-        (500, "n1", True),
-        (503, None, True),
-        (None, None, True),
-        (404, "n1", False),
-        (500, "n2", False),
-    ],
+@each(
+    (500, "n1", True),
+    (503, None, True),
+    (None, None, True),
+    (404, "n1", False),
+    (500, "n2", False),
 )
 def test_who_is_to_blame(code: int | None, failed_at: str | None, blamed: bool) -> None:
     assert is_blamed(code, failed_at=failed_at, endpoint="n1") is blamed
 
 
-@pytest.mark.parametrize(
-    "settings", [{"threshold": 0}, {"threshold": 1.1}, {"window_s": 0}, {"requests_min": 0}]
-)
+@each({"threshold": 0}, {"threshold": 1.1}, {"window_s": 0}, {"requests_min": 0})
 def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         BreakerConfig(**settings)

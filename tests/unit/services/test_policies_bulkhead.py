@@ -8,6 +8,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.services.bulkheads import Bulkhead, BulkheadConfig, Entry
+from tests.support.cases import each
 
 
 def test_some_run_some_wait_and_the_rest_is_refused() -> None:
@@ -33,7 +34,7 @@ def test_without_a_queue_nobody_waits() -> None:
     assert [bulkhead.enter(1), bulkhead.enter(2)] == [Entry.RUNS, Entry.REFUSED]
 
 
-@pytest.mark.parametrize("settings", [{"concurrency": 0}, {"queue_max": -1}])
+@each({"concurrency": 0}, {"queue_max": -1})
 def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         BulkheadConfig(**settings)

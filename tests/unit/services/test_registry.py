@@ -27,6 +27,7 @@ from postroad.services.nodes import (
 )
 from postroad.services.registry import Registry, RegistryConfig
 from postroad.services.schema import NodeInfo
+from tests.support.cases import each
 
 CHANGED = ServicesChanged(is_local=False)
 
@@ -67,7 +68,7 @@ def test_a_new_node_connects() -> None:
     assert not registry.has_service("posts", "me")
 
 
-def test_a_larger_seq_replaces_the_services() -> None:
+def test_larger_seq_or_new_life_replaces_the_services() -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts", "users"), 0)
     changes = registry.receive_info("n1", make_info("users", "mail", seq=2), 1)
@@ -76,9 +77,20 @@ def test_a_larger_seq_replaces_the_services() -> None:
     assert nodes_of(registry, "users.run") == ["n1"]
     assert nodes_of(registry, "mail.run") == ["n1"]
     assert sorted(it.name for it in registry.events) == ["mail.*", "users.*"]
+    registry = make_registry()
+    registry.receive_info("n1", make_info("posts", seq=9), 0)
+    changes = registry.receive_info("n1", make_info("users", seq=2, life="life-2"), 1)
+    assert changes == [NodeUpdated("n1", True), CHANGED]
+    assert nodes_of(registry, "posts.run") == []
+    assert nodes_of(registry, "users.run") == ["n1"]
+    registry = make_registry()
+    for node_id in ("n1", "n2"):
+        registry.receive_info(node_id, make_info("posts"), 0)
+    registry.lose_node("n1", 1)
+    assert nodes_of(registry, "posts.run") == ["n2"]
 
 
-def test_the_same_seq_brings_only_what_is_said_of_the_node() -> None:
+def test_info_with_the_same_or_an_older_seq_brings_no_services() -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts", host="a"), 0)
     changes = registry.receive_info("n1", make_info("users", host="b"), 1)
@@ -88,9 +100,6 @@ def test_the_same_seq_brings_only_what_is_said_of_the_node() -> None:
     assert node is not None
     assert node.hostname == "b"
     assert [service.name for service in node.info.services] == ["posts"]
-
-
-def test_an_older_seq_of_the_same_life_brings_nothing() -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts", seq=3, host="new"), 0)
     assert registry.receive_info("n1", make_info("users", seq=2, host="old"), 1) == []
@@ -111,15 +120,6 @@ def test_a_new_life_begins_when_a_node_asks_who_is_there() -> None:
     registry.receive_discover("n1", 10)
     changes = registry.receive_info("n1", make_info("posts", life="life-4"), 100)
     assert changes[0] == NodeUpdated("n1", True)
-
-
-def test_a_new_life_replaces_the_services_whatever_its_seq() -> None:
-    registry = make_registry()
-    registry.receive_info("n1", make_info("posts", seq=9), 0)
-    changes = registry.receive_info("n1", make_info("users", seq=2, life="life-2"), 1)
-    assert changes == [NodeUpdated("n1", True), CHANGED]
-    assert nodes_of(registry, "posts.run") == []
-    assert nodes_of(registry, "users.run") == ["n1"]
 
 
 def test_an_endpoint_that_stays_keeps_its_state() -> None:
@@ -210,11 +210,8 @@ def test_what_this_node_says_is_nothing_new() -> None:
 # Heartbeats.
 
 
-def test_an_unknown_node_is_asked() -> None:
+def test_heartbeat_of_an_unknown_or_offline_node_asks_it() -> None:
     assert make_registry().receive_heartbeat("n1", 0) == [SendDiscover("n1")]
-
-
-def test_an_offline_node_is_asked_and_not_counted_as_back() -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts"), 0)
     registry.receive_disconnect("n1", 1)
@@ -227,16 +224,13 @@ def test_an_offline_node_is_asked_and_not_counted_as_back() -> None:
     assert (node.seq, node.offline_since) == (1, None)
 
 
-@pytest.mark.parametrize(
-    ("told", "changes"),
-    [
-        ({"seq": 1, "instance_id": "life-1"}, []),
-        ({"seq": 1, "instance_id": "lif"}, []),
-        ({"seq": 2, "instance_id": "life-1"}, [SendDiscover("n1")]),
-        ({"seq": 1, "instance_id": "life-2"}, [SendDiscover("n1")]),
-        ({"seq": 2}, [SendDiscover("n1")]),
-        ({"cpu": 5}, []),
-    ],
+@each(
+    ({"seq": 1, "instance_id": "life-1"}, []),
+    ({"seq": 1, "instance_id": "lif"}, []),
+    ({"seq": 2, "instance_id": "life-1"}, [SendDiscover("n1")]),
+    ({"seq": 1, "instance_id": "life-2"}, [SendDiscover("n1")]),
+    ({"seq": 2}, [SendDiscover("n1")]),
+    ({"cpu": 5}, []),
 )
 def test_a_heartbeat_shows_what_is_out_of_date(told: dict[str, Any], changes: list[Change]) -> None:
     registry = make_registry()
@@ -296,7 +290,7 @@ def test_a_node_that_is_offline_for_long_is_forgotten() -> None:
     assert registry.deadline() == math.inf
 
 
-@pytest.mark.parametrize("config", [{"heartbeat_timeout_s": 0}, {"clean_offline_s": 0}])
+@each({"heartbeat_timeout_s": 0}, {"clean_offline_s": 0})
 def test_what_is_turned_off_never_happens(config: dict[str, float]) -> None:
     registry = make_registry(**config)
     registry.receive_info("n1", make_info("posts"), 0)
@@ -338,19 +332,18 @@ def test_the_seq_grows_with_the_services_of_this_node() -> None:
     assert [(node.id, it.name) for node, it in registry.services()] == [("me", "posts")]
 
 
-def test_a_service_is_added_once() -> None:
+def test_service_is_added_once_and_its_faults_are_told() -> None:
     registry = make_registry()
     registry.add_service(describe_service("posts"))
     with pytest.raises(ConfigError, match="'posts' already"):
         registry.add_service(describe_service("posts"))
-
-
-def test_a_bad_strategy_here_is_told_too() -> None:
     refused, _ = make_registry().add_service(
         describe_service("x", events={"a": {"strategy": {"type": "Nope"}}})
     )
     assert isinstance(refused, EntriesRefused)
     assert "'Nope'" in refused.problems[0]
+    assert describe_service("$node").is_internal
+    assert not describe_service("node").is_internal
 
 
 def test_a_node_that_stops_says_that_it_offers_nothing() -> None:
@@ -365,7 +358,7 @@ def test_a_node_that_stops_says_that_it_offers_nothing() -> None:
     assert (registry.local_info().seq, registry.local_info().services) == (3, ())
 
 
-def test_the_seq_is_raised_for_gossip() -> None:
+def test_seq_is_raised_for_gossip_and_shown() -> None:
     registry = make_registry()
     registry.set_port(4000)
     assert (registry.local_info().port, registry.local.seq) == (4000, 2)
@@ -373,22 +366,17 @@ def test_the_seq_is_raised_for_gossip() -> None:
     assert registry.local.seq == 2
     registry.outrun(7)
     assert (registry.local.seq, registry.local_info().seq) == (8, 8)
-
-
-@pytest.mark.parametrize(
-    "config", [{"heartbeat_timeout_s": -1}, {"clean_offline_s": math.nan}, {"nodes_max": 0}]
-)
-def test_bad_settings_are_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(config))):
-        RegistryConfig(**config)
-
-
-def test_it_says_what_it_is() -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts"), 0)
     registry.receive_disconnect("n1", 0)
     assert repr(registry) == "<Registry of me: 1 of 2 nodes online>"
     assert repr(registry.node("n1")) == "<Node n1: offline, seq 2, 1 services>"
+
+
+@each({"heartbeat_timeout_s": -1}, {"clean_offline_s": math.nan}, {"nodes_max": 0})
+def test_bad_settings_are_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(config))):
+        RegistryConfig(**config)
 
 
 def test_names_that_nobody_offers_any_more_are_forgotten_when_there_are_many() -> None:
@@ -402,16 +390,3 @@ def test_names_that_nobody_offers_any_more_are_forgotten_when_there_are_many() -
     registry.receive_info("n1", make_info("posts"), 0)
     registry.lose_node("n1", 1)
     assert nodes_of(registry, "posts.run") == []
-
-
-def test_one_of_two_endpoints_goes() -> None:
-    registry = make_registry()
-    for node_id in ("n1", "n2"):
-        registry.receive_info(node_id, make_info("posts"), 0)
-    registry.lose_node("n1", 1)
-    assert nodes_of(registry, "posts.run") == ["n2"]
-
-
-def test_services_that_belong_to_the_node() -> None:
-    assert describe_service("$node").is_internal
-    assert not describe_service("node").is_internal

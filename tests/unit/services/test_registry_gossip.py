@@ -24,7 +24,7 @@ def add_node(registry: Registry, seq: int = 5, life: str = "life-1") -> NodeReco
     return node
 
 
-def test_a_node_is_offline_with_the_seq_that_is_told() -> None:
+def test_node_is_offline_by_a_newer_seq_alone() -> None:
     registry = make_registry()
     node = add_node(registry)
     assert registry.receive_offline("n1", 4, 1) == []
@@ -38,9 +38,6 @@ def test_a_node_is_offline_with_the_seq_that_is_told() -> None:
     assert (node.seq, node.offline_since) == (9, 1)
     assert registry.receive_offline("n1", 7, 2) == []
     assert node.seq == 9
-
-
-def test_this_node_and_unknown_ones_are_not_offline() -> None:
     registry = make_registry()
     assert registry.receive_offline("me", 9, 1) == []
     assert registry.receive_offline("n1", 9, 1) == []
@@ -48,7 +45,7 @@ def test_this_node_and_unknown_ones_are_not_offline() -> None:
     assert registry.node("n1") is None
 
 
-def test_measurements() -> None:
+def test_measurements_are_of_one_life() -> None:
     registry = make_registry()
     node = add_node(registry)
     registry.receive_cpu("n1", 30, 2)
@@ -61,9 +58,6 @@ def test_measurements() -> None:
     registry.receive_cpu("n1", 50, 3)
     assert node.cpu == 30
     assert not node.is_available
-
-
-def test_a_new_life_has_no_measurements() -> None:
     registry = make_registry()
     node = add_node(registry)
     registry.receive_cpu("n1", 30, 2)
@@ -71,9 +65,6 @@ def test_a_new_life_has_no_measurements() -> None:
     assert (node.cpu, node.cpu_seq) == (30, 2)
     add_node(registry, seq=7, life="life-2")
     assert (node.cpu, node.cpu_seq) == (None, 0)
-
-
-def test_the_number_grows_with_the_measurement() -> None:
     registry = make_registry()
     for cpu, number in ((10, 1), (10, 1), (11, 2), (10, 3)):
         registry.set_cpu(cpu)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.errors import RequestTimeoutError
 from postroad.services.running import Activity, all_idle, finish, limited
+from tests.support.cases import each
 
 BROKER = Broker("near")
 
@@ -47,40 +49,36 @@ def a_future(ctx: Context) -> Awaitable[Any]:
     return future
 
 
-@pytest.mark.parametrize("timeout_s", [0, 5])
-@pytest.mark.parametrize("handler", [at_once, later, a_future])
-async def test_results_come_through(handler: Any, timeout_s: float) -> None:
+@each(*product([0, 5], [at_once, later, a_future]))
+async def test_results_come_through(timeout_s: float, handler: Any) -> None:
     activity = Activity()
     assert await limited(handler, activity)(context(timeout_s)) == "result"
     assert activity.running == 0
 
 
-@pytest.mark.parametrize("timeout_s", [0, 5])
-@pytest.mark.parametrize("handler", [failing, failing_at_once])
-async def test_errors_come_through(handler: Any, timeout_s: float) -> None:
+@each(*product([0, 5], [failing, failing_at_once]))
+async def test_errors_come_through(timeout_s: float, handler: Any) -> None:
     activity = Activity()
     with pytest.raises(KeyError):
         await limited(handler, activity)(context(timeout_s))
     assert activity.running == 0
 
 
-async def test_time_is_limited() -> None:
+async def test_timeout_is_of_the_call_or_of_the_action_itself() -> None:
     with pytest.raises(RequestTimeoutError) as caught:
         await limited(for_ever, Activity())(context(0.01))
     assert caught.value.data == {"action": "some.action", "nodeID": "near"}
 
-
-async def test_a_time_out_of_the_action_itself_is_its_own() -> None:
     async def impatient(ctx: Context) -> None:
         async with asyncio.timeout(0.001):
             await asyncio.Event().wait()
 
-    with pytest.raises(TimeoutError) as caught:
+    with pytest.raises(TimeoutError) as own:
         await limited(impatient, Activity())(context())
-    assert not isinstance(caught.value, RequestTimeoutError)
+    assert not isinstance(own.value, RequestTimeoutError)
 
 
-async def test_a_cancellation_reaches_the_action() -> None:
+async def test_cancellation_reaches_the_action_which_may_refuse() -> None:
     ended: list[str] = []
 
     async def careful(ctx: Context) -> None:
@@ -96,8 +94,6 @@ async def test_a_cancellation_reaches_the_action() -> None:
         await task
     assert ended == ["ended"]
 
-
-async def test_an_action_may_refuse_to_be_cancelled() -> None:
     async def stubborn(ctx: Context) -> str:
         try:
             await asyncio.Event().wait()
@@ -155,7 +151,7 @@ async def test_all_who_wait_hear_of_the_end() -> None:
     assert await asyncio.gather(*waiting) == [True, True, True]
 
 
-async def test_what_does_not_end_is_ended() -> None:
+async def test_finish_ends_what_does_not_end_but_not_its_caller() -> None:
     quick = asyncio.ensure_future(asyncio.sleep(0))
     slow: asyncio.Future[Any] = asyncio.ensure_future(asyncio.Event().wait())
     running: set[Any] = {quick, slow}
@@ -163,10 +159,7 @@ async def test_what_does_not_end_is_ended() -> None:
     assert slow.cancelled()
     assert not quick.cancelled()
     assert await finish(set(), 5) == 0
-
-
-async def test_who_waits_is_not_waited_for() -> None:
-    running: set[Any] = set()
+    running = set()
 
     async def end_all() -> int:
         return await finish(running, 60)

@@ -18,23 +18,18 @@ from postroad.services.schema import (
     action_name_of,
     full_name_of,
 )
+from tests.support.cases import each
 
 
-@pytest.mark.parametrize(
-    ("version", "full_name"),
-    [(None, "posts"), (2, "v2.posts"), (2.0, "v2.posts"), (1.5, "v1.5.posts"), ("b", "b.posts")],
-)
+@each((None, "posts"), (2, "v2.posts"), (2.0, "v2.posts"), (1.5, "v1.5.posts"), ("b", "b.posts"))
 def test_the_version_is_part_of_the_full_name(version: Version | None, full_name: str) -> None:
     assert full_name_of("posts", version) == full_name
     assert full_name_of("posts", version, has_prefix=False) == "posts"
 
 
-def test_an_action_has_the_name_of_its_service_unless_it_is_told_not_to() -> None:
+def test_settings_choose_the_prefixes_of_names() -> None:
     assert action_name_of("v2.posts", "find") == "v2.posts.find"
     assert action_name_of("v2.posts", "find", has_prefix=False) == "find"
-
-
-def test_settings_choose_the_prefixes() -> None:
     settings = {"$noVersionPrefix": True, "$noServiceNamePrefix": True}
     service = describe_service("posts", version=2, settings=settings, actions={"find": {}})
     assert (service.full_name, service.version) == ("posts", 2)
@@ -65,16 +60,19 @@ def test_a_whole_description() -> None:
     assert [service.group_of(event) for event in service.events] == ["mail", "posts"]
 
 
-def test_private_actions_are_not_told_and_protected_ones_are() -> None:
+def test_visibility_decides_who_is_told() -> None:
     actions = {name: {"visibility": name} for name in ("published", "protected", "private")}
     service = describe_service("posts", actions=actions)
     assert len(service.actions) == 3
     shown = published(service)
     assert [action.raw_name for action in shown.actions] == ["published", "protected"]
     assert [action.is_remote for action in shown.actions] == [True, False]
+    action = ActionInfo(name="a", definition={"visibility": "secret"})
+    assert action.visibility is None
+    assert not action.is_remote
 
 
-def test_secure_settings_stay_here() -> None:
+def test_what_is_secret_or_cannot_be_sent_stays_here() -> None:
     settings = {
         "$secureSettings": ["token", "db.password", "a.b", "gone.far"],
         "token": 1,
@@ -88,8 +86,6 @@ def test_secure_settings_stay_here() -> None:
     with pytest.raises(ConfigError, match="list of names"):
         public_settings({"$secureSettings": "token"})
 
-
-def test_what_cannot_be_sent_is_left_out() -> None:
     class Colour(enum.Enum):
         RED = "red"
 
@@ -104,73 +100,58 @@ def endless() -> dict[str, Any]:
     return params
 
 
-@pytest.mark.parametrize(
-    ("description", "words"),
-    [
-        ({"name": ""}, "empty"),
-        ({"name": "two words"}, "space"),
-        ({"name": "x" * 256}, "256 characters"),
-        ({"name": "x", "version": ""}, "version"),
-        ({"name": "x", "actions": {"a\nb": {}}}, "unprintable"),
-        ({"name": "x" * 200, "actions": {"y" * 200: {}}}, "401 characters"),
-        ({"name": "x", "actions": {"a": {}, "b": {"name": "a"}}}, "'x.a' twice"),
-        ({"name": "x", "events": {"a": {}, "b": {"name": "a"}}}, "'a' twice"),
-        ({"name": "x", "events": {"a": {"group": "b c"}}}, "group of event a of x"),
-        ({"name": "x", "actions": {"a": {"visibility": "secret"}}}, "none of published, public"),
-        ({"name": "x", "actions": {"a": {"params": endless()}}}, "contains itself"),
-    ],
+@each(
+    ({"name": ""}, "empty"),
+    ({"name": "two words"}, "space"),
+    ({"name": "x" * 256}, "256 characters"),
+    ({"name": "x", "version": ""}, "version"),
+    ({"name": "x", "actions": {"a\nb": {}}}, "unprintable"),
+    ({"name": "x" * 200, "actions": {"y" * 200: {}}}, "401 characters"),
+    ({"name": "x", "actions": {"a": {}, "b": {"name": "a"}}}, "'x.a' twice"),
+    ({"name": "x", "events": {"a": {}, "b": {"name": "a"}}}, "'a' twice"),
+    ({"name": "x", "events": {"a": {"group": "b c"}}}, "group of event a of x"),
+    ({"name": "x", "actions": {"a": {"visibility": "secret"}}}, "none of published, public"),
+    ({"name": "x", "actions": {"a": {"params": endless()}}}, "contains itself"),
 )
 def test_mistakes_are_named(description: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         describe_service(**description)
 
 
-@pytest.mark.parametrize(
-    ("definition", "timeout_s"),
-    [
-        ({}, None),
-        ({"timeout": 500}, 0.5),
-        ({"timeout": 0}, 0),
-        ({"timeout": -1}, None),
-        ({"timeout": True}, None),
-        ({"timeout": "5"}, None),
-        ({"timeout": float("nan")}, None),
-        ({"timeout": 2**40}, None),
-    ],
+@each(
+    ({}, None),
+    ({"timeout": 500}, 0.5),
+    ({"timeout": 0}, 0),
+    ({"timeout": -1}, None),
+    ({"timeout": True}, None),
+    ({"timeout": "5"}, None),
+    ({"timeout": float("nan")}, None),
+    ({"timeout": 2**40}, None),
 )
 def test_the_timeout_of_an_action(definition: dict[str, Any], timeout_s: float | None) -> None:
     assert ActionInfo(name="a", definition=definition).timeout_s == timeout_s
 
 
-def test_an_unknown_visibility_is_nobodys() -> None:
-    action = ActionInfo(name="a", definition={"visibility": "secret"})
-    assert action.visibility is None
-    assert not action.is_remote
-
-
 # What the real node's `String(...)` gives.
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0"),
-        (-0.0, "0"),
-        (-7, "-7"),
-        (1.0, "1"),
-        (0.1, "0.1"),
-        (-12.25, "-12.25"),
-        (1e-6, "0.000001"),
-        (1e-7, "1e-7"),
-        (1.5e-9, "1.5e-9"),
-        (123456789012345680000.0, "123456789012345680000"),
-        (1e21, "1e+21"),
-        (10**21, "1e+21"),
-        (2**53 + 1, "9007199254740992"),
-        (-1.25e30, "-1.25e+30"),
-        (float("nan"), "NaN"),
-        (float("-inf"), "-Infinity"),
-    ],
+@each(
+    (0, "0"),
+    (-0.0, "0"),
+    (-7, "-7"),
+    (1.0, "1"),
+    (0.1, "0.1"),
+    (-12.25, "-12.25"),
+    (1e-6, "0.000001"),
+    (1e-7, "1e-7"),
+    (1.5e-9, "1.5e-9"),
+    (123456789012345680000.0, "123456789012345680000"),
+    (1e21, "1e+21"),
+    (10**21, "1e+21"),
+    (2**53 + 1, "9007199254740992"),
+    (-1.25e30, "-1.25e+30"),
+    (float("nan"), "NaN"),
+    (float("-inf"), "-Infinity"),
 )
 def test_numbers_are_written_as_in_javascript(number: float, text: str) -> None:
     assert js_number(number) == text
@@ -181,16 +162,13 @@ def test_numbers_beyond_all_floats_are_infinite() -> None:
     assert js_number(-(10**400)) == "-Infinity"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, ""),
-        (True, "true"),
-        (1.0, "1"),
-        ("a", "a"),
-        ([1, [None, "b"]], "1,,b"),
-        ({}, "[object Object]"),
-    ],
+@each(
+    (None, ""),
+    (True, "true"),
+    (1.0, "1"),
+    ("a", "a"),
+    ([1, [None, "b"]], "1,,b"),
+    ({}, "[object Object]"),
 )
 def test_values_are_written_as_in_javascript(value: object, text: str) -> None:
     assert js_text(value) == text

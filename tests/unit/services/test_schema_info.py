@@ -15,6 +15,7 @@ from postroad.services.info_form import (
     write_info,
 )
 from postroad.services.schema import ActionInfo, ClientInfo, EventInfo, NodeInfo, ServiceInfo
+from tests.support.cases import each
 
 BODY: dict[str, Any] = {
     "services": [
@@ -61,65 +62,53 @@ INFO = NodeInfo(
 )
 
 
-def test_an_info_is_read_and_written() -> None:
+def test_info_is_read_and_written() -> None:
     assert read_info(BODY) == (INFO, ())
     assert write_info(INFO) == BODY
     assert list(write_info(INFO)) == list(BODY)
-
-
-def test_the_port_is_there_for_nodes_that_told_it() -> None:
     info = read_info({**BODY, "port": 4000.0}).info
     assert info.port == 4000
     assert write_info(info)["port"] == 4000
-
-
-def test_the_least_that_is_needed() -> None:
     assert read_info({"services": []}) == (NodeInfo(instance_id=""), ())
+    entry = {"name": "a", "actions": [{"name": "a.run"}], "events": [{"name": "x"}]}
+    (service,) = read_info({"services": [entry]}).info.services
+    assert service.actions == (ActionInfo(name="a.run"),)
+    assert service.events == (EventInfo(name="x"),)
+    body = {"services": [], "ipList": [1, "a", ""], "hostname": 3, "client": "c", "port": 70_000}
+    info = read_info({**body, "config": [], "metadata": None}).info
+    assert info == NodeInfo(instance_id="", ip_list=("a",))
 
 
-@pytest.mark.parametrize(("said", "seq"), [(None, 1), (0, 1), (2.0, 2), (7, 7)])
+@each((None, 1), (0, 1), (2.0, 2), (7, 7))
 def test_a_missing_seq_is_the_first_and_floats_count(said: Any, seq: int) -> None:
     assert read_info({"services": [], "seq": said}).info.seq == seq
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"services": {}},
-        {"services": "x"},
-        {"services": [], "seq": "3"},
-        {"services": [], "seq": True},
-        {"services": [], "seq": -1},
-        {"services": [], "seq": float("nan")},
-        {"services": [], "seq": 2**60},
-        {"services": [], "instanceID": 7},
-        {"services": [], "instanceID": "x" * 300},
-    ],
+@each(
+    {},
+    {"services": {}},
+    {"services": "x"},
+    {"services": [], "seq": "3"},
+    {"services": [], "seq": True},
+    {"services": [], "seq": -1},
+    {"services": [], "seq": float("nan")},
+    {"services": [], "seq": 2**60},
+    {"services": [], "instanceID": 7},
+    {"services": [], "instanceID": "x" * 300},
 )
 def test_what_makes_no_sense_as_a_whole_is_malformed(body: dict[str, Any]) -> None:
     with pytest.raises(MalformedPayload):
         read_info(body)
 
 
-def test_actions_and_events_may_come_as_lists() -> None:
-    entry = {"name": "a", "actions": [{"name": "a.run"}], "events": [{"name": "x"}]}
-    (service,) = read_info({"services": [entry]}).info.services
-    assert service.actions == (ActionInfo(name="a.run"),)
-    assert service.events == (EventInfo(name="x"),)
-
-
-@pytest.mark.parametrize(
-    ("entry", "full_name"),
-    [
-        ({"name": "a"}, "a"),
-        ({"name": "a", "version": 1.0}, "v1.a"),
-        ({"name": "a", "version": "x"}, "x.a"),
-        ({"name": "a", "version": ""}, "a"),
-        ({"name": "a", "version": []}, "a"),
-        ({"name": "a", "version": 3, "settings": {"$noVersionPrefix": True}}, "a"),
-        ({"name": "a", "version": 3, "fullName": "told"}, "told"),
-    ],
+@each(
+    ({"name": "a"}, "a"),
+    ({"name": "a", "version": 1.0}, "v1.a"),
+    ({"name": "a", "version": "x"}, "x.a"),
+    ({"name": "a", "version": ""}, "a"),
+    ({"name": "a", "version": []}, "a"),
+    ({"name": "a", "version": 3, "settings": {"$noVersionPrefix": True}}, "a"),
+    ({"name": "a", "version": 3, "fullName": "told"}, "told"),
 )
 def test_a_full_name_that_is_not_told_is_made(entry: dict[str, Any], full_name: str) -> None:
     (service,) = read_info({"services": [entry]}).info.services
@@ -180,9 +169,3 @@ def test_too_much_is_cut() -> None:
     assert len(service.actions) == ENTRIES_MAX
 
     assert len(read_info({"services": [1] * 500}).problems) == PROBLEMS_MAX
-
-
-def test_odd_details_are_as_if_not_told() -> None:
-    body = {"services": [], "ipList": [1, "a", ""], "hostname": 3, "client": "c", "port": 70_000}
-    info = read_info({**body, "config": [], "metadata": None}).info
-    assert info == NodeInfo(instance_id="", ip_list=("a",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from postroad.services.serializers import (
 )
 from postroad.services.serializers.cbor_writer import write_cbor
 from postroad.services.serializers.depth import DEPTH_MAX
+from tests.support.cases import each
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": "node-1"}
 RAW: dict[str, Callable[[Any], bytes]] = {
@@ -64,33 +66,26 @@ class Broken:
         raise RuntimeError("not even that")
 
 
-@pytest.mark.parametrize(
-    "packet",
-    [
-        REQUEST,
-        Response(id="1", success=True, data={"deep": {"er": ["é", 2**40, -1]}}, **NAMES),
-        Response(id="1", success=False, error={"name": "E"}, headers=None, **NAMES),
-        Event(event="user.created", data="text", groups=["a", "b"], **NAMES),
-        Ping(time=1_700_000_000_123, id="p", **NAMES),
-        Info(services=[{"name": "x"}], instance_id="i", seq=2, **NAMES),
-        Request(id="1", action="up", params=b"\x00\xff", stream=True, seq=1, **NAMES),
-        Response(id="1", success=True, data=b"", stream=True, seq=1, **NAMES),
-    ],
-    ids=lambda it: type(it).__name__,
+@each(
+    REQUEST,
+    Response(id="1", success=True, data={"deep": {"er": ["é", 2**40, -1]}}, **NAMES),
+    Response(id="1", success=False, error={"name": "E"}, headers=None, **NAMES),
+    Event(event="user.created", data="text", groups=["a", "b"], **NAMES),
+    Ping(time=1_700_000_000_123, id="p", **NAMES),
+    Info(services=[{"name": "x"}], instance_id="i", seq=2, **NAMES),
+    Request(id="1", action="up", params=b"\x00\xff", stream=True, seq=1, **NAMES),
+    Response(id="1", success=True, data=b"", stream=True, seq=1, **NAMES),
 )
-def test_packets_come_back(serializer: Serializer, packet: Any) -> None:
+def test_packets_come_back(packet: Any, serializer: Serializer) -> None:
     data = serializer.serialize(packet)
     assert type(data) is bytes
     assert serializer.deserialize(packet.KIND, data) == packet
 
 
-def test_any_bytes_object_is_read(serializer: Serializer) -> None:
+def test_bytes_of_any_type_are_read_and_values_left_alone(serializer: Serializer) -> None:
     data = serializer.serialize(REQUEST)
     assert serializer.deserialize(Kind.REQUEST, bytearray(data)) == REQUEST
     assert serializer.deserialize(Kind.REQUEST, memoryview(data)) == REQUEST
-
-
-def test_serializing_changes_nothing(serializer: Serializer) -> None:
     params = {"list": [b"a", {"b": b"c"}], "tuple": (b"d",)}
     serializer.serialize(Request(id="1", action="a", params=params, **NAMES))
     assert params == {"list": [b"a", {"b": b"c"}], "tuple": (b"d",)}
@@ -104,8 +99,8 @@ def test_structured_values_are_sent(serializer: Serializer) -> None:
     assert read.params == {"point": {"x": 1, "y": expected}}
 
 
-@pytest.mark.parametrize("value", [object(), Broken(), "\ud800", {"a": {1, object()}}])
-def test_what_has_no_bytes_cannot_be_sent(serializer: Serializer, value: Any) -> None:
+@each(object(), Broken(), "\ud800", {"a": {1, object()}})
+def test_what_has_no_bytes_cannot_be_sent(value: Any, serializer: Serializer) -> None:
     with pytest.raises(UnsendablePacket, match="REQ cannot be sent"):
         serializer.serialize(Request(id="1", action="a", params=value, **NAMES))
 
@@ -117,35 +112,30 @@ def test_what_has_no_end_cannot_be_sent(serializer: Serializer) -> None:
         serializer.serialize(Event(event="e", data=value, **NAMES))
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\x00", b"\xff", b"{", b"[]", b"null", b"\x80", b"\xa0", b"{}" * 3, b"\xc1"]
+@each(
+    *product(
+        [b"", b"\x00", b"\xff", b"{", b"[]", b"null", b"\x80", b"\xa0", b"{}" * 3, b"\xc1"], Kind
+    )
 )
-@pytest.mark.parametrize("kind", Kind)
-def test_other_bytes_are_refused(serializer: Serializer, kind: Kind, data: bytes) -> None:
+def test_other_bytes_are_refused(data: bytes, kind: Kind, serializer: Serializer) -> None:
     with pytest.raises(MalformedPayload):
         serializer.deserialize(kind, data)
 
 
-def test_every_cut_is_refused(serializer: Serializer) -> None:
+def test_cut_or_continued_bytes_are_refused(serializer: Serializer) -> None:
     data = serializer.serialize(REQUEST)
     for size in range(len(data)):
         with pytest.raises(MalformedPayload):
             serializer.deserialize(Kind.REQUEST, data[:size])
-
-
-def test_what_follows_is_refused(serializer: Serializer) -> None:
     with pytest.raises(MalformedPayload):
         serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST) + b"x")
 
 
-def test_large_packets_are_not_read() -> None:
+def test_packet_size_is_limited() -> None:
     for name in RAW:
         serializer = make_serializer(name, packet_bytes_max=100)
         with pytest.raises(MalformedPayload, match="bytes"):
             serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST).ljust(101))
-
-
-def test_a_limit_must_be_one() -> None:
     with pytest.raises(ConfigError):
         JsonSerializer(packet_bytes_max=0)
 
@@ -160,13 +150,10 @@ def test_versions_are_checked(serializer: Serializer) -> None:
     ) == Request(id="1", action="a", ver="4", sender="node-1")
 
 
-def test_reading_is_lenient(serializer: Serializer) -> None:
+def test_reading_is_lenient_where_it_does_no_harm(serializer: Serializer) -> None:
     wire = {"id": "1", "action": "a", "meta": None, "level": 2.0, "timeout": -5, **NAMES}
     read: Any = serializer.deserialize(Kind.REQUEST, RAW[serializer.name](wire))
     assert (read.meta, read.level, read.timeout) == ({}, 2, 0)
-
-
-def test_harm_is_refused(serializer: Serializer) -> None:
     for fields in ({"sender": "a\nb"}, {"stream": True}):
         wire = {"id": "1", "action": "a", **NAMES, **fields}
         with pytest.raises(MalformedPayload):
@@ -223,7 +210,7 @@ def test_json_is_written_as_the_original_does() -> None:
     )
 
 
-@pytest.mark.parametrize("place", ["meta", "headers"])
+@each("meta", "headers")
 def test_bytes_anywhere_in_json(place: str) -> None:
     fields: dict[str, Any] = {place: {"b": bytearray(b"\x07")}}
     packet = Event(event="e", **fields, **NAMES)
@@ -241,16 +228,13 @@ def test_buffers_are_revived_only_in_streams_unless_asked() -> None:
     assert revived.params == {"deep": [b"\x01\x02"]}
 
 
-@pytest.mark.parametrize(
-    ("chunk", "value"),
-    [
-        ({"type": "Buffer", "data": [1]}, b"\x01"),
-        ({"type": "Buffer", "data": "é"}, "é".encode()),
-        ({"type": "Buffer"}, {"type": "Buffer"}),
-        ({"type": "Other", "data": [1]}, {"type": "Other", "data": [1]}),
-        ("text", "text"),
-        (None, None),
-    ],
+@each(
+    ({"type": "Buffer", "data": [1]}, b"\x01"),
+    ({"type": "Buffer", "data": "é"}, "é".encode()),
+    ({"type": "Buffer"}, {"type": "Buffer"}),
+    ({"type": "Other", "data": [1]}, {"type": "Other", "data": [1]}),
+    ("text", "text"),
+    (None, None),
 )
 def test_chunks_in_json(chunk: Any, value: Any) -> None:
     wire = {"id": "1", "success": True, "data": chunk, "stream": True, "seq": 1, **NAMES}
@@ -258,7 +242,7 @@ def test_chunks_in_json(chunk: Any, value: Any) -> None:
     assert read.data == value
 
 
-@pytest.mark.parametrize("data", [[256], [-1], ["a"], [1.5]])
+@each([256], [-1], ["a"], [1.5])
 def test_bad_chunks_in_json(data: Any) -> None:
     chunk = {"type": "Buffer", "data": data}
     wire = {"id": "1", "success": True, "data": chunk, "stream": True, "seq": 1, **NAMES}
@@ -266,15 +250,12 @@ def test_bad_chunks_in_json(data: Any) -> None:
         JsonSerializer().deserialize(Kind.RESPONSE, msgspec.json.encode(wire))
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (r"\ud83d", "\ufffd"),
-        (r"a\ude00b", "a\ufffdb"),
-        (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
-        (r"\\ud83d \ud83d", "\\ud83d \ufffd"),
-        (r"\ud83d\n", "\ufffd\n"),
-    ],
+@each(
+    (r"\ud83d", "\ufffd"),
+    (r"a\ude00b", "a\ufffdb"),
+    (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+    (r"\\ud83d \ud83d", "\\ud83d \ufffd"),
+    (r"\ud83d\n", "\ufffd\n"),
 )
 def test_halves_of_characters_are_replaced(text: str, value: str) -> None:
     data = f'{{"event":"e","data":"{text}","ver":"5","sender":"n"}}'.encode()
@@ -285,7 +266,7 @@ def test_halves_of_characters_are_replaced(text: str, value: str) -> None:
 # MessagePack and CBOR alone.
 
 
-@pytest.mark.parametrize("name", ["MsgPack", "CBOR"])
+@each("MsgPack", "CBOR")
 def test_times_come_back(name: str) -> None:
     serializer = make_serializer(name)
     moment = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)

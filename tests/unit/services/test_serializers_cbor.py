@@ -11,6 +11,7 @@ import pytest
 from postroad.core.errors import MalformedPayload
 from postroad.services.serializers.cbor_reader import read_cbor
 from postroad.services.serializers.cbor_writer import write_cbor
+from tests.support.cases import each
 
 # From appendix A of the RFC.
 EXAMPLES: list[tuple[str, Any]] = [
@@ -54,27 +55,24 @@ EXAMPLES: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "value"), EXAMPLES, ids=[text for text, _ in EXAMPLES])
+@each(*EXAMPLES)
 def test_examples_of_the_rfc(text: str, value: Any) -> None:
     read = read_cbor(bytes.fromhex(text))
     assert read == value
     assert type(read) is type(value)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("f7", None),
-        ("a16161f7", {}),
-        ("b90001616101", {"a": 1}),
-        ("8301f702", [1, None, 2]),
-        ("fb4278bcfe56800000", 1_700_000_000_000),
-        ("d84043010203", b"\x01\x02\x03"),
-        ("d9010281182a", [42]),
-        ("67f09f9880eda080", "\U0001f600\ufffd\ufffd\ufffd"),
-        ("c1fb7ff8000000000000", None),
-        ("c063616263", "abc"),
-    ],
+@each(
+    ("f7", None),
+    ("a16161f7", {}),
+    ("b90001616101", {"a": 1}),
+    ("8301f702", [1, None, 2]),
+    ("fb4278bcfe56800000", 1_700_000_000_000),
+    ("d84043010203", b"\x01\x02\x03"),
+    ("d9010281182a", [42]),
+    ("67f09f9880eda080", "\U0001f600\ufffd\ufffd\ufffd"),
+    ("c1fb7ff8000000000000", None),
+    ("c063616263", "abc"),
 )
 def test_habits_of_the_original(text: str, value: Any) -> None:
     read = read_cbor(bytes.fromhex(text))
@@ -82,70 +80,64 @@ def test_habits_of_the_original(text: str, value: Any) -> None:
     assert type(read) is type(value)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "00"),
-        (24, "1818"),
-        (256, "190100"),
-        (2**32 - 1, "1affffffff"),
-        (2**32, "fb41f0000000000000"),
-        (-1, "20"),
-        (-(2**32), "fbc1f0000000000000"),
-        (2**53, "fb4340000000000000"),
-        (2**53 + 1, "1b0020000000000001"),
-        (2**64, "c249010000000000000000"),
-        (-(2**64) - 1, "c349010000000000000000"),
-        (1.5, "fb3ff8000000000000"),
-        (b"\x01", "4101"),
-        ("ü", "62c3bc"),
-        ((1, None), "8201f6"),
-        ({"a": True}, "a16161f5"),
-        (datetime(2013, 3, 21, 20, 4, tzinfo=UTC), "c1fb41d452d9ec000000"),
-        (datetime(2013, 3, 21), "73323031332d30332d32315430303a30303a3030"),
-    ],
+@each(
+    (0, "00"),
+    (24, "1818"),
+    (256, "190100"),
+    (2**32 - 1, "1affffffff"),
+    (2**32, "fb41f0000000000000"),
+    (-1, "20"),
+    (-(2**32), "fbc1f0000000000000"),
+    (2**53, "fb4340000000000000"),
+    (2**53 + 1, "1b0020000000000001"),
+    (2**64, "c249010000000000000000"),
+    (-(2**64) - 1, "c349010000000000000000"),
+    (1.5, "fb3ff8000000000000"),
+    (b"\x01", "4101"),
+    ("ü", "62c3bc"),
+    ((1, None), "8201f6"),
+    ({"a": True}, "a16161f5"),
+    (datetime(2013, 3, 21, 20, 4, tzinfo=UTC), "c1fb41d452d9ec000000"),
+    (datetime(2013, 3, 21), "73323031332d30332d32315430303a30303a3030"),
 )
 def test_written_bytes(value: Any, text: str) -> None:
     assert write_cbor(value).hex() == text
 
 
-@pytest.mark.parametrize("size", [23, 24, 255, 256, 65_535, 65_536])
+@each(23, 24, 255, 256, 65_535, 65_536)
 def test_lengths_of_every_form(size: int) -> None:
     for value in ("x" * size, b"x" * size, [0] * size, {str(n): n for n in range(size)}):
         assert read_cbor(write_cbor(value)) == value
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "18",
-        "1c",
-        "1f",
-        "41",
-        "61",
-        "81",
-        "a1",
-        "a101",
-        "ff",
-        "81ff",
-        "bf01ff",
-        "a1ff01",
-        "c1",
-        "fb00",
-        "fc",
-        "e0",
-        "f800",
-        "5f6161ff",
-        "7f4161ff",
-        "5f01ff",
-        "a18001",
-        "9bffffffffffffffff",
-        "bbffffffffffffffff",
-        "5bffffffffffffffff",
-        "0000",
-        "c25b0000000100000000",
-    ],
+@each(
+    "",
+    "18",
+    "1c",
+    "1f",
+    "41",
+    "61",
+    "81",
+    "a1",
+    "a101",
+    "ff",
+    "81ff",
+    "bf01ff",
+    "a1ff01",
+    "c1",
+    "fb00",
+    "fc",
+    "e0",
+    "f800",
+    "5f6161ff",
+    "7f4161ff",
+    "5f01ff",
+    "a18001",
+    "9bffffffffffffffff",
+    "bbffffffffffffffff",
+    "5bffffffffffffffff",
+    "0000",
+    "c25b0000000100000000",
 )
 def test_other_bytes_are_refused(text: str) -> None:
     with pytest.raises(MalformedPayload):

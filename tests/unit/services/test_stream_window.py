@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from postroad.core.limits import KIB, MIB
 from postroad.services.stream_window import (
     REPORTED_BYTES,
@@ -15,6 +13,7 @@ from postroad.services.stream_window import (
     SendWindow,
     SharedWindow,
 )
+from tests.support.cases import each
 
 
 class Sender:
@@ -28,7 +27,7 @@ class Sender:
         self.times_woken += 1
 
 
-def test_a_window_is_full_with_so_many_parts() -> None:
+def test_window_is_full_by_parts_or_bytes() -> None:
     window = Sender(SharedWindow()).window
     for seq in range(1, WINDOW_PARTS + 1):
         assert not window.is_full
@@ -41,10 +40,6 @@ def test_a_window_is_full_with_so_many_parts() -> None:
     window.hear(0, 0)
     window.hear(WINDOW_PARTS + 5, WINDOW_PARTS + 5)
     assert not window.is_full
-
-
-def test_a_window_is_full_with_so_many_bytes() -> None:
-    window = Sender(SharedWindow()).window
     window.send(1, 10 * WINDOW_BYTES, 1)
     assert window.is_full
     window.hear(1, 1)
@@ -111,7 +106,7 @@ def test_a_stream_is_woken_by_its_own_reader() -> None:
     assert sender.times_woken == 1
 
 
-@pytest.mark.parametrize("size", [0, 1, 50 * KIB, 256 * KIB, MIB, 10 * MIB])
+@each(0, 1, 50 * KIB, 256 * KIB, MIB, 10 * MIB)
 def test_a_reader_always_tells_before_a_sender_waits_for_ever(size: int) -> None:
     """Whatever is on its way: once all of it is read, the sender has been told enough."""
     window, count = Sender(SharedWindow()).window, ReadCount()

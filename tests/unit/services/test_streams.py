@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from postroad.services.streams import (
     is_stream,
     part_of,
 )
+from tests.support.cases import each
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": "node-1"}
 REQUEST = Request(
@@ -47,7 +49,7 @@ def failure(parts: list[Part]) -> Failed:
 # Reading.
 
 
-def test_parts_in_order() -> None:
+def test_reader_orders_parts_until_the_end_or_an_error() -> None:
     reader = StreamReader()
     states = [reader.state]
     parts: list[Part] = [Opened(), ONE, Ended()]
@@ -55,9 +57,6 @@ def test_parts_in_order() -> None:
         assert reader.receive(seq, part) == [part]
         states.append(reader.state)
     assert states == [StreamState.WAITING, StreamState.OPEN, StreamState.OPEN, StreamState.OVER]
-
-
-def test_parts_out_of_order_wait() -> None:
     reader = StreamReader()
     assert reader.receive(3, Ended(), 1) == []
     assert reader.receive(1, ONE, 5) == []
@@ -66,9 +65,13 @@ def test_parts_out_of_order_wait() -> None:
     assert (reader.missing, reader.pooled_bytes) == (2, 1)
     assert reader.receive(2, TWO) == [TWO, Ended()]
     assert (reader.missing, reader.pooled_bytes) == (None, 0)
+    reader = StreamReader()
+    reader.receive(0, Opened())
+    assert reader.receive(1, Failed({"name": "E"})) == [Failed({"name": "E"})]
+    assert reader.state is StreamState.OVER
 
 
-def test_repeated_parts_are_dropped() -> None:
+def test_reader_drops_parts_that_repeat_or_come_after_the_end() -> None:
     reader = StreamReader()
     reader.receive(0, Opened())
     reader.receive(2, TWO)
@@ -77,9 +80,6 @@ def test_repeated_parts_are_dropped() -> None:
     assert reader.receive(1, ONE) == [ONE, TWO]
     assert reader.receive(1, ONE) == []
     assert reader.dropped == 3
-
-
-def test_nothing_comes_after_the_end() -> None:
     reader = StreamReader()
     reader.receive(0, Opened())
     reader.receive(5, TWO, 9)
@@ -87,16 +87,12 @@ def test_nothing_comes_after_the_end() -> None:
     assert reader.receive(2, TWO) == []
     assert reader.fail({}) == []
     assert (reader.dropped, reader.pooled_bytes, reader.missing) == (2, 0, None)
-
-
-def test_an_error_ends_a_stream() -> None:
     reader = StreamReader()
-    reader.receive(0, Opened())
-    assert reader.receive(1, Failed({"name": "E"})) == [Failed({"name": "E"})]
-    assert reader.state is StreamState.OVER
+    assert failure(reader.fail({"message": "node lost"})).error == {"message": "node lost"}
+    assert reader.receive(0, Opened()) == []
 
 
-@pytest.mark.parametrize(("limits", "size"), [({"pooled_max": 2}, 0), ({"pooled_bytes_max": 9}, 4)])
+@each(({"pooled_max": 2}, 0), ({"pooled_bytes_max": 9}, 4))
 def test_a_pool_that_overflows_ends_a_stream(limits: dict[str, int], size: int) -> None:
     reader = StreamReader(**limits)
     assert reader.receive(2, ONE, size) == []
@@ -113,13 +109,7 @@ def test_a_full_pool_takes_the_missing_part() -> None:
     assert reader.receive(0, Opened(), 1_000) == [Opened(), ONE, TWO]
 
 
-def test_a_stream_can_be_broken_off() -> None:
-    reader = StreamReader()
-    assert failure(reader.fail({"message": "node lost"})).error == {"message": "node lost"}
-    assert reader.receive(0, Opened()) == []
-
-
-@pytest.mark.parametrize("limits", [{"pooled_max": 0}, {"pooled_bytes_max": 0}])
+@each({"pooled_max": 0}, {"pooled_bytes_max": 0})
 def test_a_pool_must_hold_something(limits: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         StreamReader(**limits)
@@ -136,41 +126,38 @@ def response(**fields: Any) -> Response:
     return Response(id="1", **{"success": True, **NAMES, **fields})
 
 
-@pytest.mark.parametrize(
-    ("packet", "part"),
-    [
-        (request(stream=True, seq=0, params={"name": "f"}), Opened()),
-        (request(stream=True, seq=1, params=b"x"), Chunk(b"x")),
-        (request(stream=True, seq=1, params="é"), Chunk("é".encode())),
-        (request(stream=True, seq=1, params=7, headers={OBJECT_MODE: True}), Chunk(7)),
-        (request(stream=True, seq=1, params="é", headers={OBJECT_MODE: True}), Chunk("é")),
-        (request(stream=False, seq=2, params=b"ignored"), Ended()),
-        (
-            request(stream=False, seq=2, headers={STREAM_ERROR: {"name": "E"}}),
-            Failed({"name": "E"}),
-        ),
-        (request(stream=False, seq=2, headers={STREAM_ERROR: "text"}), Failed({})),
-        (response(stream=True, seq=0), Opened()),
-        (response(stream=True, seq=1, data=b"x"), Chunk(b"x")),
-        (response(stream=True, seq=1, data=[1], headers={OBJECT_MODE: True}), Chunk([1])),
-        (response(stream=False, seq=2), Ended()),
-        (response(stream=False, seq=2, success=False, error={"name": "E"}), Failed({"name": "E"})),
-        (response(stream=False, seq=2, success=False), Failed({})),
-        (response(stream=True, seq=1, data=b"x", headers=None), Chunk(b"x")),
-    ],
+@each(
+    (request(stream=True, seq=0, params={"name": "f"}), Opened()),
+    (request(stream=True, seq=1, params=b"x"), Chunk(b"x")),
+    (request(stream=True, seq=1, params="é"), Chunk("é".encode())),
+    (request(stream=True, seq=1, params=7, headers={OBJECT_MODE: True}), Chunk(7)),
+    (request(stream=True, seq=1, params="é", headers={OBJECT_MODE: True}), Chunk("é")),
+    (request(stream=False, seq=2, params=b"ignored"), Ended()),
+    (
+        request(stream=False, seq=2, headers={STREAM_ERROR: {"name": "E"}}),
+        Failed({"name": "E"}),
+    ),
+    (request(stream=False, seq=2, headers={STREAM_ERROR: "text"}), Failed({})),
+    (response(stream=True, seq=0), Opened()),
+    (response(stream=True, seq=1, data=b"x"), Chunk(b"x")),
+    (response(stream=True, seq=1, data=[1], headers={OBJECT_MODE: True}), Chunk([1])),
+    (response(stream=False, seq=2), Ended()),
+    (response(stream=False, seq=2, success=False, error={"name": "E"}), Failed({"name": "E"})),
+    (response(stream=False, seq=2, success=False), Failed({})),
+    (response(stream=True, seq=1, data=b"x", headers=None), Chunk(b"x")),
 )
 def test_parts_of_packets(packet: Request | Response, part: Part) -> None:
     assert is_stream(packet)
     assert part_of(packet) == part
 
 
-@pytest.mark.parametrize("value", [None, 7, {"a": 1}, [b"x"]])
+@each(None, 7, {"a": 1}, [b"x"])
 def test_a_plain_chunk_must_be_bytes(value: Any) -> None:
     part = part_of(request(stream=True, seq=1, params=value))
     assert failure([part]).error["type"] == "STREAM_BAD_CHUNK"
 
 
-@pytest.mark.parametrize("packet", [REQUEST, RESPONSE, response(stream=False)])
+@each(REQUEST, RESPONSE, response(stream=False))
 def test_ordinary_packets_are_no_streams(packet: Request | Response) -> None:
     assert not is_stream(packet)
 
@@ -204,7 +191,7 @@ def test_a_response_that_is_a_stream(serializer: Serializer) -> None:
     assert [part_of(it) for it in (opening, chunk, end)] == [Opened(), Chunk({"a": 1}), Ended()]
 
 
-@pytest.mark.parametrize("opening", [REQUEST, RESPONSE])
+@each(REQUEST, RESPONSE)
 def test_a_stream_that_breaks_off(opening: Request | Response) -> None:
     writer = StreamWriter(opening, make_serializer("JSON"))
     last = writer.fail({"name": "E"})
@@ -216,7 +203,7 @@ def test_a_stream_that_breaks_off(opening: Request | Response) -> None:
             more()
 
 
-def test_chunks_are_cut(serializer: Serializer) -> None:
+def test_chunks_are_cut_to_fit(serializer: Serializer) -> None:
     writer = StreamWriter(REQUEST, serializer)
     data = bytes(range(256)) * 2_100
     packets = list(writer.chunks(data))
@@ -225,16 +212,14 @@ def test_chunks_are_cut(serializer: Serializer) -> None:
     assert [packet.seq for packet in packets] == [1, 2, 3]
     parts = [part_of(packet) for packet in packets]
     assert b"".join(part.value for part in parts if isinstance(part, Chunk)) == data
-
-
-def test_no_bytes_make_no_chunk(serializer: Serializer) -> None:
     assert list(StreamWriter(REQUEST, serializer).chunks(b"")) == []
+    with pytest.raises(MessageTooLarge):
+        StreamWriter(REQUEST, serializer, packet_bytes_max=100)
 
 
-@pytest.mark.parametrize("limit", [1_000, 65_536, 1_048_576])
-@pytest.mark.parametrize("opening", [REQUEST, RESPONSE])
+@each(*product([1_000, 65_536, 1_048_576], [REQUEST, RESPONSE]))
 def test_packets_are_small_enough(
-    serializer: Serializer, opening: Request | Response, limit: int
+    limit: int, opening: Request | Response, serializer: Serializer
 ) -> None:
     writer = StreamWriter(opening, serializer, packet_bytes_max=limit)
     sizes = [len(serializer.serialize(packet)) for packet in writer.chunks(b"\xff" * 2_000_000)]
@@ -250,8 +235,3 @@ def test_json_needs_smaller_chunks_for_a_limit() -> None:
         for name in ("JSON", "CBOR")
     )
     assert of_json < 262_144 == of_others
-
-
-def test_there_must_be_room_for_a_chunk(serializer: Serializer) -> None:
-    with pytest.raises(MessageTooLarge):
-        StreamWriter(REQUEST, serializer, packet_bytes_max=100)

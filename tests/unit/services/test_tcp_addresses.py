@@ -13,19 +13,17 @@ from postroad.services.transporters.tcp_addresses import (
     plain_host,
     read_urls,
 )
+from tests.support.cases import each
 
 HERE = Address("10.0.0.1", 4000)
 THERE = Address("10.0.0.2", 5000)
 
 
-@pytest.mark.parametrize(
-    "urls",
-    [
-        "tcp://10.0.0.1:4000/a,10.0.0.2:5000/b",
-        "tcp://10.0.0.1:4000/a, tcp://10.0.0.2:5000/b,",
-        ["10.0.0.1:4000/a", "tcp://10.0.0.2:5000/b"],
-        {"a": "10.0.0.1:4000", "b": "tcp://10.0.0.2:5000"},
-    ],
+@each(
+    "tcp://10.0.0.1:4000/a,10.0.0.2:5000/b",
+    "tcp://10.0.0.1:4000/a, tcp://10.0.0.2:5000/b,",
+    ["10.0.0.1:4000/a", "tcp://10.0.0.2:5000/b"],
+    {"a": "10.0.0.1:4000", "b": "tcp://10.0.0.2:5000"},
 )
 def test_urls(urls: Urls) -> None:
     assert read_urls(urls) == {"a": HERE, "b": THERE}
@@ -36,42 +34,33 @@ def test_no_urls(urls: Urls) -> None:
     assert read_urls(urls) == {}
 
 
-def test_a_host_of_version_6() -> None:
+def test_urls_and_hosts_are_read_without_secrets() -> None:
     assert read_urls("tcp://[::1]:4000/a") == {"a": Address("::1", 4000)}
-
-
-@pytest.mark.parametrize(
-    ("urls", "text"),
-    [
-        ("tcp://10.0.0.1:4000", "host:port/node"),
-        ("tcp://10.0.0.1:4000/", "host:port/node"),
-        ("tcp://10.0.0.1:4000/a\nb", "host:port/node"),
-        ("tcp://10.0.0.1/a", "host:port"),
-        ("tcp://10.0.0.1:x/a", "host:port"),
-        ("tcp://10.0.0.1:0/a", "port"),
-        ("tcp://10.0.0.1:70000/a", "65535"),
-        ("tcp://a.b:1/a,a.c:1/a", "two addresses"),
-    ],
-)
-def test_urls_that_are_wrong(urls: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
-        read_urls(urls)
-
-
-def test_a_password_is_refused_and_not_repeated() -> None:
     with pytest.raises(ConfigError, match="password") as caught:
         read_urls("tcp://me:sesame@10.0.0.1:4000/a")
     assert "sesame" not in str(caught.value)
-
-
-def test_hosts_as_others_write_them() -> None:
     assert plain_host("::ffff:10.0.0.1") == "10.0.0.1"
     assert plain_host("::1") == "::1"
     assert plain_host("10.0.0.1") == "10.0.0.1"
     assert plain_host("some.host") == "some.host"
 
 
-def test_where_it_was_seen_comes_first() -> None:
+@each(
+    ("tcp://10.0.0.1:4000", "host:port/node"),
+    ("tcp://10.0.0.1:4000/", "host:port/node"),
+    ("tcp://10.0.0.1:4000/a\nb", "host:port/node"),
+    ("tcp://10.0.0.1/a", "host:port"),
+    ("tcp://10.0.0.1:x/a", "host:port"),
+    ("tcp://10.0.0.1:0/a", "port"),
+    ("tcp://10.0.0.1:70000/a", "65535"),
+    ("tcp://a.b:1/a,a.c:1/a", "two addresses"),
+)
+def test_urls_that_are_wrong(urls: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        read_urls(urls)
+
+
+def test_newest_address_and_port_come_first() -> None:
     book = AddressBook()
     book.describe("a", "some.host", ["10.0.0.7", "10.0.0.8"], 4000)
     hosts = ["some.host", "10.0.0.7", "10.0.0.8"]
@@ -79,9 +68,6 @@ def test_where_it_was_seen_comes_first() -> None:
     book.see("a", HERE, may_move=True)
     assert book.addresses("a")[0] == HERE
     assert len(book.addresses("a")) == 4
-
-
-def test_the_newest_port_counts() -> None:
     book = AddressBook()
     book.describe("a", "", ["10.0.0.1"], 4000)
     book.describe("a", "", ["10.0.0.1"], 4001)
@@ -114,7 +100,7 @@ def test_a_node_that_moved_is_not_sought_where_it_was_seen() -> None:
     assert book.addresses("a") == [Address("new.host", 4000), Address("10.0.0.2", 4000)]
 
 
-def test_a_claim_counts_only_when_the_node_is_missed() -> None:
+def test_claim_counts_only_when_the_node_is_missed() -> None:
     book = AddressBook()
     book.see("a", HERE, may_move=True)
     book.see("a", THERE, may_move=False)
@@ -123,17 +109,11 @@ def test_a_claim_counts_only_when_the_node_is_missed() -> None:
     assert book.addresses("a") == [THERE]
     book.miss("a")
     assert book.addresses("a") == [THERE]
-
-
-def test_what_is_said_again_is_no_claim() -> None:
     book = AddressBook()
     book.see("a", HERE, may_move=True)
     book.see("a", HERE, may_move=False)
     book.miss("a")
     assert book.addresses("a") == [HERE]
-
-
-def test_a_move_makes_claims_void() -> None:
     book = AddressBook()
     book.see("a", HERE, may_move=True)
     book.see("a", THERE, may_move=False)
@@ -189,7 +169,7 @@ def test_there_may_be_too_many() -> None:
     assert [*book] == ["a", "d"]
 
 
-@pytest.mark.parametrize("node_id", ["", "a\nb", "x" * 256])
+@each("", "a\nb", "x" * 256)
 def test_names_that_no_node_can_have(node_id: str) -> None:
     book = AddressBook()
     assert not book.see(node_id, HERE, may_move=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import product
 
 import pytest
 
@@ -14,6 +15,7 @@ from postroad.services.transporters.tcp_frames import (
     FrameReader,
     encode_header,
 )
+from tests.support.cases import each
 
 LIMIT = 1_000
 
@@ -35,37 +37,30 @@ def test_a_header_as_the_original_system_writes_it() -> None:
     assert encode_header(Kind.GOSSIP_HELLO, 0).hex(" ") == "0e 00 00 00 06 08"
 
 
-@pytest.mark.parametrize("size", [0, 1, 250, 0xFFFF, 0x12_34_56, 0x7FFF_FFF0])
-@pytest.mark.parametrize("kind", NUMBERS)
-def test_the_check_is_the_xor_of_the_rest(kind: Kind, size: int) -> None:
+@each(*product([0, 1, 250, 0xFFFF, 0x12_34_56, 0x7FFF_FFF0], NUMBERS))
+def test_the_check_is_the_xor_of_the_rest(size: int, kind: Kind) -> None:
     header = encode_header(kind, size)
     assert header == raw_header(size + HEADER_BYTES, NUMBERS[kind])
 
 
-@pytest.mark.parametrize("kind", [Kind.INFO, Kind.DISCOVER, Kind.DISCONNECT, Kind.HEARTBEAT])
+@each(Kind.INFO, Kind.DISCOVER, Kind.DISCONNECT, Kind.HEARTBEAT)
 def test_some_kinds_do_not_travel(kind: Kind) -> None:
     with pytest.raises(KeyError):
         encode_header(kind, 0)
 
 
-def test_many_frames_at_once() -> None:
+def test_reader_finds_frames_however_they_are_cut() -> None:
     packets = [(kind, bytes([number]) * number) for number, kind in enumerate(NUMBERS)]
     reader = FrameReader(LIMIT)
     assert reader.receive(b"".join(frame(*packet) for packet in packets)) == packets
     assert not reader.is_within_frame
     assert reader.failure is None
-
-
-def test_byte_by_byte() -> None:
     reader = FrameReader(LIMIT)
     came = []
     for byte in frame(Kind.EVENT, b"one") + frame(Kind.PING, b"") + frame(Kind.PONG, b"two"):
         came += reader.receive(bytes([byte]))
     assert came == [(Kind.EVENT, b"one"), (Kind.PING, b""), (Kind.PONG, b"two")]
     assert not reader.is_within_frame
-
-
-def test_it_tells_whether_a_frame_is_begun() -> None:
     reader = FrameReader(LIMIT)
     data = frame(Kind.EVENT, b"one")
     for end in (1, HEADER_BYTES, len(data) - 1):
@@ -74,23 +69,22 @@ def test_it_tells_whether_a_frame_is_begun() -> None:
         assert reader.is_within_frame
         assert reader.receive(data[end:]) == [(Kind.EVENT, b"one")]
         assert not reader.is_within_frame
+    reader = FrameReader(LIMIT)
+    assert reader.receive(frame(Kind.EVENT, bytes(LIMIT))) == [(Kind.EVENT, bytes(LIMIT))]
 
 
-@pytest.mark.parametrize(
-    ("header", "error", "text"),
-    [
-        (raw_header(6, 2, damage=1), MalformedFrame, "damaged"),
-        (raw_header(5, 2), MalformedFrame, "5 bytes"),
-        (raw_header(0, 2), MalformedFrame, "0 bytes"),
-        (raw_header(-1, 2), MalformedFrame, "-1 bytes"),
-        (raw_header(-(2**31), 2), MalformedFrame, "bytes"),
-        (raw_header(6, 0), MalformedFrame, "kind 0"),
-        (raw_header(6, 9), MalformedFrame, "kind 9"),
-        (raw_header(6, 255), MalformedFrame, "kind 255"),
-        (raw_header(LIMIT + HEADER_BYTES + 1, 2), FrameTooLarge, str(LIMIT)),
-        (raw_header(2**31 - 1, 2), FrameTooLarge, str(LIMIT)),
-        (b"GET / HTTP/1.1\r\n", MalformedFrame, ""),
-    ],
+@each(
+    (raw_header(6, 2, damage=1), MalformedFrame, "damaged"),
+    (raw_header(5, 2), MalformedFrame, "5 bytes"),
+    (raw_header(0, 2), MalformedFrame, "0 bytes"),
+    (raw_header(-1, 2), MalformedFrame, "-1 bytes"),
+    (raw_header(-(2**31), 2), MalformedFrame, "bytes"),
+    (raw_header(6, 0), MalformedFrame, "kind 0"),
+    (raw_header(6, 9), MalformedFrame, "kind 9"),
+    (raw_header(6, 255), MalformedFrame, "kind 255"),
+    (raw_header(LIMIT + HEADER_BYTES + 1, 2), FrameTooLarge, str(LIMIT)),
+    (raw_header(2**31 - 1, 2), FrameTooLarge, str(LIMIT)),
+    (b"GET / HTTP/1.1\r\n", MalformedFrame, ""),
 )
 def test_what_is_no_frame(header: bytes, error: type[Exception], text: str) -> None:
     reader = FrameReader(LIMIT)
@@ -102,8 +96,3 @@ def test_what_is_no_frame(header: bytes, error: type[Exception], text: str) -> N
     assert not reader.is_within_frame
     # Nothing comes after that, whatever it is.
     assert reader.receive(good) == []
-
-
-def test_the_limit_counts_the_packet() -> None:
-    reader = FrameReader(LIMIT)
-    assert reader.receive(frame(Kind.EVENT, bytes(LIMIT))) == [(Kind.EVENT, bytes(LIMIT))]

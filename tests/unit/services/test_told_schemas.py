@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from postroad.services.info_form import read_info
 from postroad.services.told_schemas import (
     BYTES_MAX,
@@ -13,6 +11,7 @@ from postroad.services.told_schemas import (
     choose,
     is_tellable,
 )
+from tests.support.cases import each
 
 
 def nested(depth: int) -> Any:
@@ -22,21 +21,18 @@ def nested(depth: int) -> Any:
     return schema
 
 
-@pytest.mark.parametrize(
-    ("schema", "expected"),
-    [
-        ({"type": "object", "properties": {"name": {"type": "string"}}}, True),
-        ({}, True),
-        (nested(DEPTH_MAX - 1), False),
-        (nested(DEPTH_MAX - 2), True),
-        (nested(5_000), False),
-        ({"description": "x" * BYTES_MAX}, False),
-        ({"default": object()}, False),
-        ({"title": "\ud800"}, False),
-        ([], False),
-        ("object", False),
-        (None, False),
-    ],
+@each(
+    ({"type": "object", "properties": {"name": {"type": "string"}}}, True),
+    ({}, True),
+    (nested(DEPTH_MAX - 1), False),
+    (nested(DEPTH_MAX - 2), True),
+    (nested(5_000), False),
+    ({"description": "x" * BYTES_MAX}, False),
+    ({"default": object()}, False),
+    ({"title": "\ud800"}, False),
+    ([], False),
+    ("object", False),
+    (None, False),
 )
 def test_which_can_be_told(schema: Any, expected: bool) -> None:
     assert is_tellable(schema) is expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from postroad.core.errors import ConfigError, MalformedPayload
@@ -17,24 +19,26 @@ from postroad.services.topics import (
     nats_pattern,
     nats_subject,
 )
+from tests.support.cases import each
 
 PLAIN = Topics("me")
 DEV = Topics("me", "dev")
 TARGETED = [kind for kind in Kind if kind not in GOSSIP]
 
 
-def test_the_prefix_tells_the_namespace() -> None:
+def test_names_of_topics() -> None:
     assert PLAIN.name_of(Kind.DISCOVER) == "MOL.DISCOVER"
     assert DEV.name_of(Kind.REQUEST, "node-2") == "MOL-dev.REQ.node-2"
-
-
-def test_the_separator_can_be_another() -> None:
     topics = Topics("me", "dev", separator="/")
     assert topics.name_of(Kind.RESPONSE, "you") == "MOL-dev/RES/you"
     assert topics.parse("MOL-dev/RES/you.there") == Topic(Kind.RESPONSE, "you.there")
+    topics = Topics("me")
+    names = {topics.name_of(Kind.RESPONSE, f"node-{number}") for number in range(10_000)}
+    assert len(names) == 10_000
+    assert topics.name_of(Kind.RESPONSE, "node-1") == "MOL.RES.node-1"
 
 
-def test_subscriptions() -> None:
+def test_subscriptions_of_a_node() -> None:
     assert DEV.subscriptions() == (
         "MOL-dev.EVENT.me",
         "MOL-dev.REQ.me",
@@ -49,9 +53,6 @@ def test_subscriptions() -> None:
         "MOL-dev.PING.me",
         "MOL-dev.PONG.me",
     )
-
-
-def test_subscriptions_of_nodes_that_acknowledge() -> None:
     assert DEV.subscriptions(has_acks=True) == (
         *DEV.subscriptions(),
         "MOL-dev.EVENTACK.me",
@@ -59,7 +60,7 @@ def test_subscriptions_of_nodes_that_acknowledge() -> None:
     )
 
 
-def test_balanced_topics() -> None:
+def test_balanced_topics_are_made_and_read_back() -> None:
     service = ServiceInfo(
         name="posts",
         full_name="v2.posts",
@@ -71,20 +72,6 @@ def test_balanced_topics() -> None:
         BalancedTopic("MOL-dev.EVENTB.posts.user.*", Kind.EVENT, "posts"),
         BalancedTopic("MOL-dev.EVENTB.other.user.*", Kind.EVENT, "other"),
     ]
-
-
-@pytest.mark.parametrize("kind", TARGETED)
-@pytest.mark.parametrize("node_id", ["you", "host.example-17", "a b", "MOL"])
-def test_targeted_topics_are_read_back(kind: Kind, node_id: str) -> None:
-    assert DEV.parse(DEV.name_of(kind, node_id)) == Topic(kind, node_id)
-
-
-@pytest.mark.parametrize("kind", BROADCAST)
-def test_broadcast_topics_are_read_back(kind: Kind) -> None:
-    assert DEV.parse(DEV.name_of(kind)) == Topic(kind)
-
-
-def test_balanced_topics_are_read_back() -> None:
     request = DEV.parse(DEV.for_request("v2.posts.find"))
     event = DEV.parse(DEV.for_event("posts", "user.created"))
 
@@ -95,44 +82,51 @@ def test_balanced_topics_are_read_back() -> None:
     assert not DEV.parse(DEV.name_of(Kind.REQUEST, "you")).is_balanced
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "MOL",
-        "MOL-dev",
-        "MOL-dev.",
-        "MOL.REQ.me",
-        "MOL-development.REQ.me",
-        "MOL-dev.REQ",
-        "MOL-dev.REQ.",
-        "MOL-dev.REQB",
-        "MOL-dev.EVENTB",
-        "MOL-dev.EVENTB.",
-        "MOL-dev.DISCOVER.",
-        "MOL-dev.UNKNOWN.me",
-        "MOL-dev.GOSSIP_REQ.me",
-        "MOL-dev.REQ." + "x" * TOPIC_LENGTH_MAX,
-    ],
+@each(*product(TARGETED, ["you", "host.example-17", "a b", "MOL"]))
+def test_targeted_topics_are_read_back(kind: Kind, node_id: str) -> None:
+    assert DEV.parse(DEV.name_of(kind, node_id)) == Topic(kind, node_id)
+
+
+@each(*BROADCAST)
+def test_broadcast_topics_are_read_back(kind: Kind) -> None:
+    assert DEV.parse(DEV.name_of(kind)) == Topic(kind)
+
+
+@each(
+    "",
+    "MOL",
+    "MOL-dev",
+    "MOL-dev.",
+    "MOL.REQ.me",
+    "MOL-development.REQ.me",
+    "MOL-dev.REQ",
+    "MOL-dev.REQ.",
+    "MOL-dev.REQB",
+    "MOL-dev.EVENTB",
+    "MOL-dev.EVENTB.",
+    "MOL-dev.DISCOVER.",
+    "MOL-dev.UNKNOWN.me",
+    "MOL-dev.GOSSIP_REQ.me",
+    "MOL-dev.REQ." + "x" * TOPIC_LENGTH_MAX,
 )
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(MalformedPayload):
         DEV.parse(name)
 
 
-@pytest.mark.parametrize("kind", [Kind.REQUEST, Kind.RESPONSE, Kind.EVENT, Kind.PONG])
+@each(Kind.REQUEST, Kind.RESPONSE, Kind.EVENT, Kind.PONG)
 def test_what_goes_to_one_node_needs_its_name(kind: Kind) -> None:
     with pytest.raises(ConfigError, match="not to all"):
         DEV.name_of(kind)
 
 
-@pytest.mark.parametrize("kind", sorted(GOSSIP))
+@each(*sorted(GOSSIP))
 def test_gossip_has_no_topics(kind: Kind) -> None:
     with pytest.raises(ConfigError):
         DEV.name_of(kind, "you")
 
 
-@pytest.mark.parametrize("name", ["", "a\r\nb", "\x00", "x" * TOPIC_LENGTH_MAX])
+@each("", "a\r\nb", "\x00", "x" * TOPIC_LENGTH_MAX)
 def test_names_that_would_do_harm_are_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         DEV.name_of(Kind.RESPONSE, name)
@@ -144,58 +138,42 @@ def test_names_that_would_do_harm_are_refused(name: str) -> None:
         DEV.for_event(name, "event")
 
 
-def test_topics_are_remembered_up_to_a_limit() -> None:
-    topics = Topics("me")
-    names = {topics.name_of(Kind.RESPONSE, f"node-{number}") for number in range(10_000)}
-    assert len(names) == 10_000
-    assert topics.name_of(Kind.RESPONSE, "node-1") == "MOL.RES.node-1"
-
-
-@pytest.mark.parametrize(
-    ("topic", "pattern"),
-    [
-        ("MOL.EVENTB.users.user.created", "MOL.EVENTB.users.user.created"),
-        ("MOL.EVENTB.users.user.*", "MOL.EVENTB.users.user.*"),
-        ("MOL.EVENTB.users.user.**", "MOL.EVENTB.users.user.>"),
-        ("MOL.EVENTB.users.**.created", "MOL.EVENTB.users.>"),
-        ("MOL.EVENTB.users.**", "MOL.EVENTB.users.>"),
-        ("MOL.EVENTB.users.us*", "MOL.EVENTB.users.us*"),
-    ],
+@each(
+    ("MOL.EVENTB.users.user.created", "MOL.EVENTB.users.user.created"),
+    ("MOL.EVENTB.users.user.*", "MOL.EVENTB.users.user.*"),
+    ("MOL.EVENTB.users.user.**", "MOL.EVENTB.users.user.>"),
+    ("MOL.EVENTB.users.**.created", "MOL.EVENTB.users.>"),
+    ("MOL.EVENTB.users.**", "MOL.EVENTB.users.>"),
+    ("MOL.EVENTB.users.us*", "MOL.EVENTB.users.us*"),
 )
 def test_patterns_for_nats(topic: str, pattern: str) -> None:
     assert nats_pattern(topic) == pattern
 
 
-@pytest.mark.parametrize(
-    ("pattern", "is_heard"),
-    [
-        ("user.created", True),
-        ("user.*", True),
-        ("user.**", True),
-        ("**", True),
-        ("*.created", True),
-        ("**.created", True),
-        ("us*", False),
-        ("user**", False),
-        ("user.?", False),
-        ("user.*d", False),
-        ("user..x", False),
-    ],
+@each(
+    ("user.created", True),
+    ("user.*", True),
+    ("user.**", True),
+    ("**", True),
+    ("*.created", True),
+    ("**.created", True),
+    ("us*", False),
+    ("user**", False),
+    ("user.?", False),
+    ("user.*d", False),
+    ("user..x", False),
 )
 def test_which_patterns_nats_hears(pattern: str, is_heard: bool) -> None:
     assert is_heard_on_nats(pattern) is is_heard
 
 
-def test_subjects_for_nats() -> None:
+def test_subjects_and_patterns_for_nats_are_checked() -> None:
     assert nats_subject("MOL-dev.REQ.node-2") == "MOL-dev.REQ.node-2"
+    with pytest.raises(ConfigError):
+        nats_pattern("MOL.EVENTB.a b.c")
 
 
-@pytest.mark.parametrize("topic", ["MOL.RES.a b", "MOL.RES.*", "MOL.RES.>", "MOL.RES..a", "MOL."])
+@each("MOL.RES.a b", "MOL.RES.*", "MOL.RES.>", "MOL.RES..a", "MOL.")
 def test_what_nats_does_not_take(topic: str) -> None:
     with pytest.raises(ConfigError):
         nats_subject(topic)
-
-
-def test_patterns_that_nats_does_not_take() -> None:
-    with pytest.raises(ConfigError):
-        nats_pattern("MOL.EVENTB.a b.c")

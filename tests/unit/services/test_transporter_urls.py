@@ -17,20 +17,18 @@ from postroad.services.transporters.nats_servers import parse_servers as nats_se
 from postroad.services.transporters.redis import RedisTransporter
 from postroad.services.transporters.redis_servers import RedisServer
 from postroad.services.transporters.redis_servers import parse_server as redis_server
+from tests.support.cases import each
 
 
-@pytest.mark.parametrize(
-    ("said", "kind"),
-    [
-        ("memory", MemoryTransporter),
-        ("nats", NatsTransporter),
-        ("NATS", NatsTransporter),
-        ("nats://10.0.0.1:4222", NatsTransporter),
-        ("tls://10.0.0.1", NatsTransporter),
-        ("redis", RedisTransporter),
-        ("redis://10.0.0.1", RedisTransporter),
-        ("Rediss://10.0.0.1/3", RedisTransporter),
-    ],
+@each(
+    ("memory", MemoryTransporter),
+    ("nats", NatsTransporter),
+    ("NATS", NatsTransporter),
+    ("nats://10.0.0.1:4222", NatsTransporter),
+    ("tls://10.0.0.1", NatsTransporter),
+    ("redis", RedisTransporter),
+    ("redis://10.0.0.1", RedisTransporter),
+    ("Rediss://10.0.0.1/3", RedisTransporter),
 )
 def test_transporters_are_made_by_name(said: str, kind: type) -> None:
     made = make_transporter(said)
@@ -38,7 +36,7 @@ def test_transporters_are_made_by_name(said: str, kind: type) -> None:
     assert not made.is_connected
 
 
-@pytest.mark.parametrize("said", ["", "carrier-pigeon", "http://host", "user:secret@host:4222"])
+@each("", "carrier-pigeon", "http://host", "user:secret@host:4222")
 def test_there_are_no_others(said: str) -> None:
     with pytest.raises(ConfigError, match=r"there are .*memory, .*nats, .*redis") as caught:
         make_transporter(said)
@@ -48,51 +46,45 @@ def test_there_are_no_others(said: str) -> None:
 # NATS.
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("nats://host", [NatsServer("host")]),
-        ("host:4333", [NatsServer("host", 4333)]),
-        ("nats://host:4333/", [NatsServer("host", 4333)]),
-        ("tls://host", [NatsServer("host", is_encrypted=True)]),
-        ("nats://[::1]:4333", [NatsServer("::1", 4333)]),
-        ("nats://me:p%40ss@host", [NatsServer("host", user="me", password="p@ss")]),
-        ("nats://t%2Cken@host", [NatsServer("host", token="t,ken")]),
-        ("nats://one,two:4333", [NatsServer("one"), NatsServer("two", 4333)]),
-        (
-            "nats://me:pass@one, tls://two:4333",
-            [
-                NatsServer("one", user="me", password="pass"),
-                NatsServer("two", 4333, is_encrypted=True, user="me", password="pass"),
-            ],
-        ),
-        (
-            "nats://token@one,nats://me:pass@two",
-            [NatsServer("one", token="token"), NatsServer("two", user="me", password="pass")],
-        ),
-    ],
+@each(
+    ("nats://host", [NatsServer("host")]),
+    ("host:4333", [NatsServer("host", 4333)]),
+    ("nats://host:4333/", [NatsServer("host", 4333)]),
+    ("tls://host", [NatsServer("host", is_encrypted=True)]),
+    ("nats://[::1]:4333", [NatsServer("::1", 4333)]),
+    ("nats://me:p%40ss@host", [NatsServer("host", user="me", password="p@ss")]),
+    ("nats://t%2Cken@host", [NatsServer("host", token="t,ken")]),
+    ("nats://one,two:4333", [NatsServer("one"), NatsServer("two", 4333)]),
+    (
+        "nats://me:pass@one, tls://two:4333",
+        [
+            NatsServer("one", user="me", password="pass"),
+            NatsServer("two", 4333, is_encrypted=True, user="me", password="pass"),
+        ],
+    ),
+    (
+        "nats://token@one,nats://me:pass@two",
+        [NatsServer("one", token="token"), NatsServer("two", user="me", password="pass")],
+    ),
 )
 def test_urls_of_nats(url: str, expected: list[NatsServer]) -> None:
     assert nats_servers(url) == expected
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "nats://",
-        "http://host:secret",
-        "http://me:secret@host",
-        "nats://me:secret@host:port",
-        "nats://me:secret@host:0",
-        "nats://me:secret@host:70000",
-        "nats://me:secret@host/path",
-        "nats://me:secret@host?tls=secret",
-        "nats://me:secret@host#secret",
-        "nats://me:secret@host,",
-        "nats://me:secret@[::1",
-        "nats://:secret@host",
-    ],
+@each(
+    "",
+    "nats://",
+    "http://host:secret",
+    "http://me:secret@host",
+    "nats://me:secret@host:port",
+    "nats://me:secret@host:0",
+    "nats://me:secret@host:70000",
+    "nats://me:secret@host/path",
+    "nats://me:secret@host?tls=secret",
+    "nats://me:secret@host#secret",
+    "nats://me:secret@host,",
+    "nats://me:secret@[::1",
+    "nats://:secret@host",
 )
 def test_wrong_urls_of_nats(url: str) -> None:
     with pytest.raises(ConfigError, match="NATS") as caught:
@@ -100,21 +92,22 @@ def test_wrong_urls_of_nats(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_arguments_instead_of_the_url_of_nats() -> None:
+def test_arguments_of_nats_override_the_url() -> None:
     assert nats_servers("me:pass@one,two", user="you", password="word") == [
         NatsServer("one", user="you", password="word"),
         NatsServer("two", user="you", password="word"),
     ]
     assert nats_servers("me:pass@one", token="token") == [NatsServer("one", token="token")]
+    assert NatsServer("host").credentials() == {}
+    assert NatsServer("host", token="t").credentials() == {"auth_token": "t"}
+    assert NatsServer("host", user="u", password="").credentials() == {"user": "u", "pass": ""}
+    assert not NatsTransporter(tls=ssl.create_default_context()).is_connected
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"user": "me"},
-        {"password": "secret"},
-        {"user": "me", "password": "secret", "token": "secret"},
-    ],
+@each(
+    {"user": "me"},
+    {"password": "secret"},
+    {"user": "me", "password": "secret", "token": "secret"},
 )
 def test_half_credentials_of_nats(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is given a") as caught:
@@ -122,20 +115,11 @@ def test_half_credentials_of_nats(arguments: dict[str, Any]) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_what_nats_is_told() -> None:
-    assert NatsServer("host").credentials() == {}
-    assert NatsServer("host", token="t").credentials() == {"auth_token": "t"}
-    assert NatsServer("host", user="u", password="").credentials() == {"user": "u", "pass": ""}
-
-
-@pytest.mark.parametrize(
-    ("server", "text"),
-    [
-        (NatsServer("host", 1, user="me", password="secret"), "host:1"),
-        (NatsServer("::1", 1, token="secret"), "[::1]:1"),
-        (RedisServer("host", 1, user="me", password="secret"), "host:1"),
-        (RedisServer("::1", 1, password="secret"), "[::1]:1"),
-    ],
+@each(
+    (NatsServer("host", 1, user="me", password="secret"), "host:1"),
+    (NatsServer("::1", 1, token="secret"), "[::1]:1"),
+    (RedisServer("host", 1, user="me", password="secret"), "host:1"),
+    (RedisServer("::1", 1, password="secret"), "[::1]:1"),
 )
 def test_secrets_are_not_shown(server: NatsServer | RedisServer, text: str) -> None:
     assert str(server) == text
@@ -150,38 +134,32 @@ def test_transporters_do_not_show_secrets() -> None:
 # Redis.
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("redis://host", RedisServer("host")),
-        ("redis://host:1/", RedisServer("host", 1)),
-        ("redis://host/5", RedisServer("host", database=5)),
-        ("rediss://host", RedisServer("host", is_encrypted=True)),
-        ("redis://[::1]:1", RedisServer("::1", 1)),
-        ("redis://:p%40ss@host", RedisServer("host", password="p@ss")),
-        ("redis://me:pass@host", RedisServer("host", user="me", password="pass")),
-    ],
+@each(
+    ("redis://host", RedisServer("host")),
+    ("redis://host:1/", RedisServer("host", 1)),
+    ("redis://host/5", RedisServer("host", database=5)),
+    ("rediss://host", RedisServer("host", is_encrypted=True)),
+    ("redis://[::1]:1", RedisServer("::1", 1)),
+    ("redis://:p%40ss@host", RedisServer("host", password="p@ss")),
+    ("redis://me:pass@host", RedisServer("host", user="me", password="pass")),
 )
 def test_urls_of_redis(url: str, expected: RedisServer) -> None:
     assert redis_server(url) == expected
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "host:6379",
-        "redis://",
-        "http://me:secret@host",
-        "redis://me:secret@host:port",
-        "redis://me:secret@host:0",
-        "redis://me:secret@host/first",
-        "redis://me:secret@host/-1",
-        "redis://me:secret@host?ssl_cert_reqs=none",
-        "redis://me:secret@host#secret",
-        "redis://me:secret@one,two",
-        "redis://me:secret@[::1",
-    ],
+@each(
+    "",
+    "host:6379",
+    "redis://",
+    "http://me:secret@host",
+    "redis://me:secret@host:port",
+    "redis://me:secret@host:0",
+    "redis://me:secret@host/first",
+    "redis://me:secret@host/-1",
+    "redis://me:secret@host?ssl_cert_reqs=none",
+    "redis://me:secret@host#secret",
+    "redis://me:secret@one,two",
+    "redis://me:secret@[::1",
 )
 def test_wrong_urls_of_redis(url: str) -> None:
     with pytest.raises(ConfigError, match="Redis") as caught:
@@ -189,12 +167,9 @@ def test_wrong_urls_of_redis(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_arguments_instead_of_the_url_of_redis() -> None:
+def test_options_of_redis_are_checked(tmp_path: Path) -> None:
     said = redis_server("redis://me:pass@host", user="you", password="word")
     assert said == RedisServer("host", user="you", password="word")
-
-
-def test_wrong_options_of_redis(tmp_path: Path) -> None:
     nonsense = tmp_path / "ca.pem"
     nonsense.write_text("nonsense")
     wrong: list[dict[str, Any]] = [
@@ -213,7 +188,3 @@ def test_redis_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(MissingExtra, match=r"postroad\[redis\]"):
         make_transporter("redis://host")
-
-
-def test_nats_takes_a_context() -> None:
-    assert not NatsTransporter(tls=ssl.create_default_context()).is_connected

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-import pytest
 
 from postroad.services.validation import compile_type
+from tests.support.cases import each
 
 
 class Author(msgspec.Struct):
@@ -28,21 +28,18 @@ def test_params_become_an_object() -> None:
     assert problems == ()
 
 
-@pytest.mark.parametrize(
-    ("params", "type", "field"),
-    [
-        (None, "required", "id"),
-        ({"id": "1"}, "number", "id"),
-        ({"id": 1, "title": 2}, "string", "title"),
-        ({"id": 1, "title": "x"}, "string", "title"),
-        ({"id": 1, "tags": 2}, "array", "tags"),
-        ({"id": 1, "tags": ["a", 2]}, "string", "tags[1]"),
-        ({"id": 1, "author": {}}, "required", "author.name"),
-        ({"id": 1, "author": 3}, "object", "author"),
-        ({"id": 1, "extra": {"a": "b"}}, "number", "extra[...]"),
-        ({"id": 1, "other": 2}, "invalid", None),
-        ([], "object", None),
-    ],
+@each(
+    (None, "required", "id"),
+    ({"id": "1"}, "number", "id"),
+    ({"id": 1, "title": 2}, "string", "title"),
+    ({"id": 1, "title": "x"}, "string", "title"),
+    ({"id": 1, "tags": 2}, "array", "tags"),
+    ({"id": 1, "tags": ["a", 2]}, "string", "tags[1]"),
+    ({"id": 1, "author": {}}, "required", "author.name"),
+    ({"id": 1, "author": 3}, "object", "author"),
+    ({"id": 1, "extra": {"a": "b"}}, "number", "extra[...]"),
+    ({"id": 1, "other": 2}, "invalid", None),
+    ([], "object", None),
 )
 def test_the_first_problem_is_told(params: object, type: str, field: str | None) -> None:
     value, (problem,) = compile_type(Post)(params)
