@@ -14,6 +14,9 @@ from fuzz.targets import (
     handshake,
     hello,
     membership,
+    node,
+    pipeline,
+    registries,
     sbe,
     services,
     transporters,
@@ -37,6 +40,9 @@ _MODULES = (
     cells,
     services,
     transporters,
+    registries,
+    node,
+    pipeline,
 )
 
 TARGETS: dict[str, Target] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import msgspec
+
 from fuzz.target import Target, prefixes, require
 from postroad.cells import (
     CellAddress,
@@ -33,8 +35,11 @@ from postroad.cells import (
     make_reply,
 )
 from postroad.cells.content import decode_body
+from postroad.cells.envelope_form import begin_of, read_plain
 from postroad.cells.exchange import Exchange
 from postroad.cells.links import MESSAGE, ROUTES, DomainLink, Links
+from postroad.cells.pings import Pong, read_pong
+from postroad.cells.route_check import CoreReport, Known, compare_reports, read_report
 from postroad.cells.runner import CellRunner
 from postroad.cells.spreading import RouteSpreader
 from postroad.core import Address
@@ -68,6 +73,18 @@ def check_envelope(data: bytes) -> None:
             require(not answer.is_answerable, f"{answer} asks for an answer")
 
 
+def check_plain(data: bytes) -> None:
+    """What is read the short way is what the long way reads."""
+    at = len(begin_of(data)) if len(data) > 2 else 0
+    plain = read_plain(data, at)
+    try:
+        envelope = decode_envelope(data)
+    except MalformedPayload:
+        return
+    if plain is not None:
+        require(plain[1:3] == (envelope.ttl_ms, envelope.id), f"{plain} is not {envelope}")
+
+
 def check_update(data: bytes) -> None:
     """Any bytes are news of routes or malformed, cut off or not."""
     for it in (*prefixes(data), data):
@@ -91,6 +108,25 @@ def check_payload(data: bytes) -> None:
     except MalformedPayload:
         return
     require(isinstance(failure.to_error(), Exception), f"{failure} cannot be raised")
+
+
+def check_pong(data: bytes) -> None:
+    """Any bytes are an answer to a ping or malformed, cut off or not."""
+    for part in (*prefixes(data), data):
+        try:
+            require(isinstance(read_pong(part), CellPath), "no path")
+        except MalformedPayload:
+            continue
+
+
+def check_report(data: bytes) -> None:
+    """Any answer to a check of routes is a report or malformed."""
+    try:
+        answer = decode_body("msgpack", data)
+        report = read_report(answer)
+    except MalformedPayload:
+        return
+    compare_reports({"C1": report, "C2": report}, {"C3": "silent"})
 
 
 # A core.
@@ -267,9 +303,14 @@ def _payloads() -> list[bytes]:
     return [reply.payload, b'{"a": [1, null, "b"]}', b"\x82\xa1a\x01\xa1b\xc0", "größe".encode()]
 
 
+_REPORT = CoreReport(Known(7, 1, b"digest"), {"S1": Known(8, 2, b"other"), "S2": Known()})
+
 TARGETS = [
     Target("cells-envelope", check_envelope, _envelopes()),
+    Target("cells-plain", check_plain, _envelopes()),
     Target("cells-update", check_update, _updates()),
     Target("cells-payload", check_payload, _payloads()),
+    Target("cells-pong", check_pong, [msgspec.msgpack.encode(Pong(("a@S1", "System@C1")))]),
+    Target("cells-report", check_report, [msgspec.msgpack.encode(_REPORT)]),
     Target("cells-tunnel", check_tunnel, [*_envelopes(), *_updates()]),
 ]

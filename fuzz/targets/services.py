@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
+
 from fuzz.target import Target, prefixes, require
 from postroad.core.errors import MalformedPayload
+from postroad.services.caching.redis import RedisStore
 from postroad.services.kinds import Kind
 from postroad.services.packet_form import from_wire
 from postroad.services.serializers import Serializer, make_serializer
@@ -53,10 +56,34 @@ def _target(name: str) -> Target:
     seeds = [
         bytes([_KINDS.index(packet.KIND)]) + serializer.serialize(packet) for packet in _PACKETS
     ]
-    return Target(f"services-{name}", partial(check_packet, serializer), seeds)
+    return Target(f"services-{name}", partial(check_packet, serializer), seeds + _ODD[name])
+
+
+# Numbers beyond 64 bits, and what is read although it is not in the strict form.
+_LENIENT = {"ver": "5", "sender": "node-2", "id": 7, "success": "yes"}
+_ODD = {
+    "json": [bytes([_KINDS.index(Kind.RESPONSE)]) + msgspec.json.encode(_LENIENT)],
+    "msgpack": [bytes([_KINDS.index(Kind.RESPONSE)]) + msgspec.msgpack.encode(_LENIENT)],
+    "cbor": [
+        bytes([_KINDS.index(Kind.PING)]) + bytes.fromhex("a1 64 74696d65 c2 49 010000000000000000")
+    ],
+}
+
+
+def check_cached(data: bytes) -> None:
+    """What is in a cache that others write to is a value, or makes no sense."""
+    for cache in _CACHES:
+        try:
+            cache.unpack(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MalformedPayload):
+            continue
+
+
+_CACHES = [RedisStore(serializer=name) for name in ("JSON", "MsgPack")]
 
 
 TARGETS = [
     *(_target(name) for name in ("json", "msgpack", "cbor")),
+    Target("services-cached", check_cached, [b'{"a": [1, 2]}', b"\x81\xa1a\x01"]),
     Target("services-topic", check_topic, [it.encode() for it in _TOPICS.subscriptions()]),
 ]

@@ -65,7 +65,8 @@ def _read_tcp(parts: list[bytes]) -> Said:
 def _read_amqp(parts: list[bytes]) -> Said:
     said: Said = []
     sorter = FrameSorter(
-        lambda consumer, number, packet: said.append((consumer, number, packet)), said.append
+        lambda consumer, number, packet: said.append((consumer, number, packet)),
+        lambda frame: said.append((frame, amqp_frames.closing_words(frame))),
     )
     sorter.channel = 1
     return _fed(sorter.feed, parts, said)
@@ -108,6 +109,10 @@ def _amqp_delivery() -> bytes:
     )
 
 
+_AMQP_CLOSE = amqp_frames._frame(
+    amqp_frames.METHOD, 0, amqp_frames._CLOSE + b"\x01\x40\x04gone\0\0\0\0"
+)
+
 TARGETS = [
     Target(
         "nats",
@@ -123,6 +128,6 @@ TARGETS = [
         _cut_anywhere(_read_tcp),
         [encode_header(kind, len(_PACKET)) + _PACKET for kind in (Kind.REQUEST, Kind.EVENT)],
     ),
-    Target("amqp", _cut_anywhere(_read_amqp), [_amqp_delivery()]),
+    Target("amqp", _cut_anywhere(_read_amqp), [_amqp_delivery(), _AMQP_CLOSE]),
     Target("services-letter", check_letter, [encode_letter([("REQ", _PACKET), ("RES", b"")])]),
 ]

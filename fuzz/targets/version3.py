@@ -15,9 +15,12 @@ from fuzz.samples import (
     make_hello,
 )
 from fuzz.streams import check_stream
-from fuzz.target import Target
+from fuzz.target import Target, prefixes, require
+from postroad.core.errors import MalformedFrame
+from postroad.core.tracing import SpanContext
 from postroad.wire import Frame, Role
 from postroad.wire.codecs import Codec, Version3Codec
+from postroad.wire.codecs.trace_form import encode_trace, split_trace
 
 _FRAMES: list[Frame] = [
     make_hello(Role.CLIENT, ("zstd", "zlib")),
@@ -50,4 +53,24 @@ def _target(compression: str | None) -> Target:
     )
 
 
-TARGETS = [_target(compression) for compression in (None, *ALGORITHMS)]
+def check_trace(data: bytes) -> None:
+    """Any bytes begin with a trace or are malformed; what is read survives encoding."""
+    for part in (*prefixes(data), data):
+        try:
+            trace, rest = split_trace(part, 1)
+        except MalformedFrame:
+            continue
+        require(part.endswith(rest), "the payload changed")
+        if trace is not None:
+            require(split_trace(encode_trace(trace) + rest, 1) == (trace, rest), f"{trace} changed")
+
+
+_TRACES = [
+    SpanContext("0af7" * 8, "b7ad" * 4, 1),
+    SpanContext("0af7" * 8, "b7ad" * 4, 0, "vendor=value"),
+]
+
+TARGETS = [
+    *(_target(compression) for compression in (None, *ALGORITHMS)),
+    Target("codec-3-trace", check_trace, [encode_trace(trace) + b"payload" for trace in _TRACES]),
+]

@@ -1,7 +1,7 @@
 """The fuzz targets without atheris: valid inputs, random changes to them, and planted bugs."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 import msgspec
@@ -24,20 +24,26 @@ from postroad.wire import Connection, Frame, datagram, sbe
 from postroad.wire.codecs import DocumentedCodec, Version3Codec, documented, zeebe
 from postroad.wire.compression import Zlib
 from postroad.wire.reader import FrameReader
+from tests.support.tiers import by_tier, seed_for
 
-MUTATIONS = 200
+MUTATIONS = by_tier(test=100, nightly=5_000)
+# JSON, MsgPack and CBOR deeper than any recursion goes.
+NESTED = [opening * 3_000 for opening in (b"[", b'{"a":', b"\x91", b"\x81\xa1a", b"\x81\x61a")]
 FIRST_LINE = "#1241\tDONE   cov: 141 ft: 336 corp: 9/68b lim: 17 exec/s: 0 rss: 44Mb\n"
 
 
-def inputs(target: Target) -> list[bytes]:
-    """The seeds, and random changes to them; the same in every run."""
-    rng = Random(zlib.crc32(target.name.encode()))
-    return target.seeds + [mutate(rng, rng.choice(target.seeds)) for _ in range(MUTATIONS)]
+def inputs(target: Target, mutations: int = MUTATIONS) -> Iterator[bytes]:
+    """The seeds, and random changes to them; the same in every run with the same seed."""
+    yield from target.seeds
+    yield from NESTED
+    rng = Random(seed_for(target.name))
+    for _ in range(mutations):
+        yield mutate(rng, rng.choice(target.seeds))
 
 
 def find_failure(target: Target) -> BaseException | None:
     """The first error that any of the inputs provokes."""
-    errors = (find_error(target, data) for data in inputs(target))
+    errors = (find_error(target, data) for data in inputs(target, mutations=5_000))
     return next((error for error in errors if error is not None), None)
 
 

@@ -164,7 +164,7 @@ class Client:
                 raise _error_in(response, self._read(response))
             for event, data in _events(self._lines(response)):
                 if event == "problem":
-                    raise to_error(msgspec.convert(data, Problem, strict=False))
+                    raise _problem_error(data)
                 yield event, data
             raise ConnectionClosed(f"{self.url} has stopped")
         finally:
@@ -278,16 +278,24 @@ def _error_in(response: http.client.HTTPResponse, content: bytes) -> Exception:
     if response.headers.get("content-type", "").startswith(CONTENT_TYPE):
         try:
             return to_error(msgspec.json.decode(content, type=Problem))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             pass  # It is told as any other text.
     text = content[:200].decode("utf-8", "replace").strip()
     return to_error(make_problem(response.status, text or response.reason))
 
 
+def _problem_error(data: Any) -> Exception:
+    """The error of a problem, or of something that was said to be one."""
+    try:
+        return to_error(msgspec.convert(data, Problem, strict=False))
+    except (msgspec.ValidationError, RecursionError) as error:
+        return to_error(make_problem(_BAD_GATEWAY, f"this server tells of no problem: {error}"))
+
+
 def _parse(content: bytes | str) -> Any:
     try:
         return json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         # Also what is no UTF-8.
         raise to_error(make_problem(_BAD_GATEWAY, "this server does not answer in JSON")) from None
 

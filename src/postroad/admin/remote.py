@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from postroad.cluster import Member
+from postroad.core.errors import MalformedPayload
 from postroad.node import Node
 
 from .errors import Forbidden
@@ -77,7 +78,7 @@ class RemoteOffice:
             PostroadError: what the operation raised there.
         """
         result = await self.forward(member, operation, params)
-        return msgspec.convert(result, OPERATIONS.find(operation).result, strict=False)
+        return read_typed(result, operation, member)
 
     async def forward(
         self,
@@ -97,9 +98,7 @@ class RemoteOffice:
             decoder=_decode_answer,
             timeout=allowed_s,
         )
-        if answer.problem is not None:
-            raise to_error(answer.problem)
-        return msgspec.msgpack.decode(answer.result)
+        return read_result(answer)
 
     async def _answer(self, ask: Ask, member: Member) -> Answer:
         try:
@@ -140,3 +139,27 @@ def _encode_answer(answer: Answer) -> bytes:
 
 _decode_ask = msgspec.msgpack.Decoder(Ask).decode
 _decode_answer = msgspec.msgpack.Decoder(Answer).decode
+
+
+def read_result(answer: Answer) -> Any:
+    """What another member returned, as plain values.
+
+    Raises:
+        MalformedPayload: these are none.
+        PostroadError: what the operation raised there.
+    """
+    if answer.problem is not None:
+        raise to_error(answer.problem)
+    try:
+        return msgspec.msgpack.decode(answer.result)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedPayload(f"no result of an operation: {error}") from None
+
+
+def read_typed(result: Any, operation: str, member: str) -> Any:
+    """What a member returned, as what the operation returns; raises MalformedPayload."""
+    try:
+        return msgspec.convert(result, OPERATIONS.find(operation).result, strict=False)
+    except (msgspec.ValidationError, RecursionError) as error:
+        text = f"member {member} answers {operation} with something else: {error}"
+        raise MalformedPayload(text) from None

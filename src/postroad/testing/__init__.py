@@ -15,7 +15,7 @@ from .failures import (
 from .loop import SimLoop
 from .network import MemoryNetwork
 from .node import Program, SimNode
-from .runner import Outcome, main, run_seed
+from .runner import Outcome, main, run_seed, shorten
 from .simulation import Scenario, Simulation
 from .timeline import Timeline, Timer
 
@@ -45,4 +45,5 @@ __all__ = [
     "main",
     "require",
     "run_seed",
+    "shorten",
 ]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from .event_log import EventLog
 from .timeline import Timeline
+
+T = TypeVar("T")
+
+Keep: TypeAlias = Mapping[str, Collection[int]]
+"""By the name of an optional list, the places in it that a run keeps."""
 
 
 class Simulation:
@@ -15,10 +21,17 @@ class Simulation:
 
     A scenario of pure machines uses the timeline. One of whole nodes makes a `SimCluster` of the
     simulation, whose time is then the simulation's.
+
+    Args:
+        seed: decides everything.
+        keep: what is left of optional lists; those that are not named are whole.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, keep: Keep | None = None) -> None:
         self.seed = seed
+        self.keep: Keep = keep or {}
+        # By name, how long the optional lists are as a whole.
+        self.optional_items: dict[str, int] = {}
         self.rng = Random(seed)
         self.timeline = Timeline()
         self._now: Callable[[], float] = lambda: self.timeline.now
@@ -38,6 +51,24 @@ class Simulation:
     def rng_of(self, part: str) -> Random:
         """Chance for one part, which others cannot disturb by drawing more or less."""
         return Random(f"{self.seed}/{part}")
+
+    def optional(self, name: str, items: Iterable[T]) -> list[T]:
+        """What a run has of a list, such as its faults or jobs: everything.
+
+        When it fails, the runner looks for a shorter run that fails like it, and leaves some items
+        out. So draw all of them before, and from the same chance whether they are used or not. A
+        list may come in parts, by several calls with the same name.
+        """
+        first = self.optional_items.get(name, 0)
+        numbered = list(enumerate(items, start=first))
+        self.optional_items[name] = first + len(numbered)
+        kept = self.keep.get(name)
+        return [item for index, item in numbered if kept is None or index in kept]
+
+    def optional_s(self, name: str, seconds: float) -> float:
+        """The same for a time that need not be that long, second by second."""
+        whole = math.ceil(seconds)
+        return max(0.0, seconds - (whole - len(self.optional(name, range(whole)))))
 
     def follow(self, now: Callable[[], float], actions: Callable[[], int]) -> None:
         """Have something else than the timeline tell the time and count what happens."""

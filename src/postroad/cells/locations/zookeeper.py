@@ -106,5 +106,5 @@ def _read_location(node: str, data: bytes) -> CoreLocation | None:
         registration = msgspec.json.decode(data, type=_Registration)
         endpoints = tuple(map(Address.parse, registration.endpoints))
         return CoreLocation(name, endpoints, registration.zone)
-    except (msgspec.DecodeError, UnicodeDecodeError, ConfigError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError):
         return None

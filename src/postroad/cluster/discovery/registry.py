@@ -85,5 +85,5 @@ def _read_address(_node: str, data: bytes) -> Address | None:
     try:
         registration = msgspec.json.decode(data, type=_Registration)
         return check_port(Address.parse(registration.address))
-    except (msgspec.DecodeError, UnicodeDecodeError, ConfigError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError):
         return None

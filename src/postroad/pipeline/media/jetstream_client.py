@@ -34,6 +34,30 @@ _SECOND_NS = 1_000_000_000
 _encode = msgspec.json.Encoder().encode
 
 
+class _ApiError(msgspec.Struct, frozen=True):
+    """Why the interface of JetStream refuses something."""
+
+    code: int
+    description: str = ""
+
+
+def read_answer(data: bytes, server: str) -> dict[str, Any]:
+    """Read an answer of the interface of JetStream.
+
+    Raises:
+        Refused: the answer is an error.
+        OSError: it is no answer.
+    """
+    try:
+        answer = msgspec.json.decode(data, type=dict[str, Any])
+        error = msgspec.convert(answer.get("error"), _ApiError | None)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as malformed:
+        raise OSError(f"{server} does not answer like JetStream: {malformed}") from None
+    if error is not None:
+        raise Refused(error.code, f"{server}: {error.description}")
+    return answer
+
+
 class StreamClient:
     """A connection that is opened when it is needed, also again after it was lost."""
 
@@ -146,10 +170,7 @@ class StreamClient:
         payload = b"" if body is None else _encode(body)
         with self._mapped_errors():
             reply = await connection.request(f"$JS.API.{what}", payload, timeout=_REQUEST_S)
-        answer: dict[str, Any] = msgspec.json.decode(reply.data)
-        if error := answer.get("error"):
-            raise Refused(error["code"], f"{self._access.shown}: {error.get('description')}")
-        return answer
+        return read_answer(reply.data, self._access.shown)
 
     async def facts(self) -> StreamFacts:
         """What the stream is.

@@ -32,8 +32,8 @@ from .questions import (
     ReadSlice,
     Refuse,
     Settle,
-    decode_envelope,
     encode,
+    read_envelope,
 )
 
 _AGAIN_ROOTS = 1_000
@@ -76,10 +76,7 @@ class DeskHost:
         await self._service.stop(grace=0)
 
     async def _answer(self, message: Message) -> bytes:
-        try:
-            envelope = decode_envelope(message.payload)
-        except ValueError as error:
-            raise MalformedPayload(f"no question for a desk: {error}") from None
+        envelope = read_envelope(message.payload)
         if not hmac.compare_digest(envelope.token.encode(), self._token.encode()):
             raise MalformedPayload("the token is not that of this job")
         return encode(await self._answer_question(envelope.question))

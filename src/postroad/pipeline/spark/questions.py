@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from postroad.core.errors import MalformedPayload
 from postroad.core.limits import Limits
 
 CLUSTER = "postroad-pipeline"
@@ -118,4 +119,12 @@ class RawChunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+
+
+def read_envelope(payload: bytes) -> Envelope:
+    """Read a question; raises MalformedPayload if it is none."""
+    try:
+        return _decode_envelope(payload)
+    except (ValueError, RecursionError) as error:
+        raise MalformedPayload(f"no question for a desk: {error}") from None

@@ -1,0 +1,56 @@
+"""What reaches a pipeline from outside: segments, questions of Spark's processes, JetStream."""
+
+from __future__ import annotations
+
+from fuzz.target import Target, prefixes, require
+from postroad.core.errors import MalformedPayload
+from postroad.pipeline.delivered import decode
+from postroad.pipeline.media.jetstream_client import read_answer
+from postroad.pipeline.media.jetstream_messages import Refused
+from postroad.pipeline.media.medium import Undecodable
+from postroad.pipeline.media.options import CODECS
+from postroad.pipeline.spark.questions import Envelope, Latest, Plan, encode, read_envelope
+
+
+def check_segment(data: bytes) -> None:
+    """Any bytes are a segment, or kept as what cannot be one."""
+    for decoder in CODECS.values():
+        segment = decode(data, decoder)
+        is_kept = isinstance(segment, Undecodable) and segment.raw == data
+        require(is_kept or isinstance(segment, dict), f"{segment!r} is neither")
+
+
+def check_question(data: bytes) -> None:
+    """Any bytes are a question for a desk, or malformed."""
+    for part in (*prefixes(data), data):
+        try:
+            require(read_envelope(part).token is not None, "a question of nobody")
+        except MalformedPayload:
+            continue
+
+
+def check_jetstream(data: bytes) -> None:
+    """Any bytes are an answer of JetStream, a refusal, or none."""
+    for part in (*prefixes(data), data):
+        try:
+            read_answer(part, "nats://127.0.0.1")
+        except (Refused, OSError):
+            continue
+
+
+TARGETS = [
+    Target("pipeline-segment", check_segment, [b'{"amount": 1}', b"\x81\xa6amount\x01"]),
+    Target(
+        "pipeline-question",
+        check_question,
+        [encode(Envelope("token", Latest(3, 0.5))), encode(Envelope("token", Plan(1, 9)))],
+    ),
+    Target(
+        "pipeline-jetstream",
+        check_jetstream,
+        [
+            b'{"config": {}, "state": {"messages": 1}}',
+            b'{"error": {"code": 404, "description": "no"}}',
+        ],
+    ),
+]
