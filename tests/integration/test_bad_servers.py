@@ -30,10 +30,12 @@ from tests.support.net.raw_peers import (
     failure_of,
     for_ever,
     raw_server,
+    virtual_time,
 )
 from tests.support.wire.pairs import version3_frame
-from tests.support.wire.raw_dialects import DIALECTS, Dialect, Version3, Zeebe, serve_echo
+from tests.support.wire.raw_dialects import DIALECTS, Dialect, Version3, serve_echo
 
+Log = pytest.LogCaptureFixture
 LIMITS = Limits(
     frame_bytes_max=1 << 20,
     write_buffer_bytes_max=64 * 1024,
@@ -46,7 +48,7 @@ LIMITS = Limits(
     stop_grace_s=0.2,
 )
 IMPATIENT = msgspec.structs.replace(LIMITS, handshake_timeout_s=1.0, frame_timeout_s=1.0)
-SPEAKS_ALL = pytest.mark.parametrize("dialect", DIALECTS, ids=str)
+in_all_dialects = pytest.mark.parametrize("dialect", DIALECTS, ids=str)
 
 
 class Scene:
@@ -57,7 +59,7 @@ class Scene:
         client: MessagingService,
         raw: RawServer,
         healthy: Address,
-        caplog: pytest.LogCaptureFixture,
+        caplog: Log,
     ) -> None:
         self.client = client
         self.raw = raw
@@ -91,8 +93,10 @@ class Scene:
 
 @asynccontextmanager
 async def scene_of(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture, script: Script, limits: Limits = LIMITS
+    dialect: Dialect, caplog: Log, script: Script, limits: Limits = LIMITS
 ) -> AsyncIterator[Scene]:
+    caplog.clear()
+
     def make(name: str) -> MessagingService:
         return MessagingService(CLUSTER, name, limits=limits, protocol=dialect.protocol)
 
@@ -106,8 +110,8 @@ async def scene_of(
         yield scene
 
 
-@SPEAKS_ALL
-async def test_well_behaved_raw_server(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+@in_all_dialects
+async def test_well_behaved_raw_server_is_asked_again(dialect: Dialect, caplog: Log) -> None:
     async def script(peer: RawPeer) -> None:
         await serve_echo(dialect, peer)
 
@@ -120,8 +124,19 @@ async def test_well_behaved_raw_server(dialect: Dialect, caplog: pytest.LogCaptu
 # Handshakes.
 
 
-@SPEAKS_ALL
-async def test_random_answers(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+def says(*data: bytes) -> Script:
+    """A server that says this at once, and then nothing."""
+
+    async def script(peer: RawPeer) -> None:
+        peer.send(*data)
+        await for_ever()
+
+    return script
+
+
+@virtual_time
+@in_all_dialects
+async def test_random_answers_are_refused(dialect: Dialect, caplog: Log) -> None:
     chance = random.Random(f"random answers for {dialect}")
 
     async def script(peer: RawPeer) -> None:
@@ -136,58 +151,34 @@ async def test_random_answers(dialect: Dialect, caplog: pytest.LogCaptureFixture
         await scene.check_health()
 
 
-@SPEAKS_ALL
-@pytest.mark.parametrize("version", [0, 4, 99, -1])
-async def test_unknown_version(
-    dialect: Dialect, version: int, caplog: pytest.LogCaptureFixture
+@virtual_time
+@in_all_dialects
+async def test_unknown_version_or_preamble_is_refused(dialect: Dialect, caplog: Log) -> None:
+    for version in (0, 4, 99, -1):
+        async with scene_of(dialect, caplog, says(dialect.answer(version))) as scene:
+            error = await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRefused")
+            assert f"version {version}" in str(error)
+    if dialect.profile == "zeebe":
+        other = dialect.answer(preamble=b"\0\0\0\1")
+        async with scene_of(dialect, caplog, says(other)) as scene:
+            await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRefused")
+
+
+@virtual_time
+@in_all_dialects
+async def test_server_that_never_answers_the_handshake_is_given_up(
+    dialect: Dialect, caplog: Log
 ) -> None:
-    async def script(peer: RawPeer) -> None:
-        peer.send(dialect.answer(version))
-        await for_ever()
-
-    async with scene_of(dialect, caplog, script) as scene:
-        error = await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRefused")
-        assert f"version {version}" in str(error)
-
-
-@pytest.mark.parametrize("dialect", [Zeebe(1), Zeebe(2)], ids=str)
-async def test_wrong_preamble(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
-    async def script(peer: RawPeer) -> None:
-        peer.send(dialect.answer(preamble=b"\0\0\0\1"))
-        await for_ever()
-
-    async with scene_of(dialect, caplog, script) as scene:
-        await scene.expect_closed(Outcome.NOT_SENT, "HandshakeRefused")
-
-
-@SPEAKS_ALL
-async def test_server_that_never_answers_the_handshake(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def script(peer: RawPeer) -> None:
-        await for_ever()
-
-    async with scene_of(dialect, caplog, script, IMPATIENT) as scene:
+    async with scene_of(dialect, caplog, says(), IMPATIENT) as scene:
         await scene.expect_closed(Outcome.NOT_SENT, "PeerSilent")
-
-
-@SPEAKS_ALL
-async def test_request_that_ends_before_the_handshake_does(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def script(peer: RawPeer) -> None:
-        await for_ever()
-
-    async with scene_of(dialect, caplog, script) as scene:
+    async with scene_of(dialect, caplog, says()) as scene:
         error = await failure_of(scene.ask(timeout=0.2), RequestTimeout)
         assert error.outcome is Outcome.NOT_SENT
         await scene.check_health()
 
 
-@SPEAKS_ALL
-async def test_answer_split_at_every_byte(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
-) -> None:
+@in_all_dialects
+async def test_answer_split_at_every_byte_is_understood(dialect: Dialect, caplog: Log) -> None:
     opening = dialect.answer() + (dialect.introduction() if dialect.version == 3 else b"")
     cuts = iter(range(1, len(opening)))
 
@@ -200,19 +191,18 @@ async def test_answer_split_at_every_byte(
         await peer.send_apart(*(bytes([byte]) for byte in reply), pause_s=0.0005)
 
     async with scene_of(dialect, caplog, script) as scene:
-        asked = [
+        calls = [
             scene.client.request(scene.raw.address, "echo", b"hi", timeout=LONG_S, keep_alive=False)
             for _ in range(1, len(opening))
         ]
-        assert await asyncio.gather(*asked) == [b"hi"] * len(asked)
+        assert await asyncio.gather(*calls) == [b"hi"] * len(calls)
         assert scene.client.statistics().protocol_errors == 0
 
 
-@SPEAKS_ALL
+@in_all_dialects
 @pytest.mark.parametrize("end", ["close", "reset"])
-@pytest.mark.parametrize("moment", ["at once", "after the answer", "after the request"])
-async def test_server_that_goes_away(
-    dialect: Dialect, end: str, moment: str, caplog: pytest.LogCaptureFixture
+async def test_server_that_goes_away_fails_the_request(
+    dialect: Dialect, end: str, caplog: Log
 ) -> None:
     async def script(peer: RawPeer) -> None:
         if moment != "at once":
@@ -227,23 +217,17 @@ async def test_server_that_goes_away(
         else:
             await peer.close()
 
-    async with scene_of(dialect, caplog, script) as scene:
-        was_sent = moment == "after the request"
-        error = await failure_of(scene.ask(), MessagingError)
-        assert isinstance(error, ConnectionClosed | ConnectFailed)
-        assert error.outcome is (Outcome.UNKNOWN if was_sent else Outcome.NOT_SENT)
-        await scene.check_health()
-        assert scene.raw.connections == 1, "a lost request was sent again"
+    for moment in ("at once", "after the answer", "after the request"):
+        async with scene_of(dialect, caplog, script) as scene:
+            was_sent = moment == "after the request"
+            error = await failure_of(scene.ask(), MessagingError)
+            assert isinstance(error, ConnectionClosed | ConnectFailed)
+            assert error.outcome is (Outcome.UNKNOWN if was_sent else Outcome.NOT_SENT)
+            await scene.check_health()
+            assert scene.raw.connections == 1, "a lost request was sent again"
 
 
 # Frames.
-
-Attack = Callable[[Dialect, int], bytes]
-FRAMES: dict[str, tuple[Attack, str]] = {
-    "2 GiB": (lambda it, id: it.oversized(2, 0x7FFF_FFFF), "FrameTooLarge"),
-    "unknown type": (lambda it, id: it.unknown_type(), "MalformedFrame"),
-    "unknown status": (lambda it, id: it.reply(id, b"x", status=9), "MalformedFrame"),
-}
 
 
 def then(dialect: Dialect, data: Callable[[int], bytes]) -> Script:
@@ -259,29 +243,26 @@ def then(dialect: Dialect, data: Callable[[int], bytes]) -> Script:
     return script
 
 
-@SPEAKS_ALL
-@pytest.mark.parametrize("attack", FRAMES.values(), ids=FRAMES.keys())
-async def test_bad_frame(
-    dialect: Dialect, attack: tuple[Attack, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    frame, kind = attack
-    script = then(dialect, lambda id: frame(dialect, id))
-    async with scene_of(dialect, caplog, script) as scene:
-        await scene.expect_closed(Outcome.UNKNOWN, kind)
-
-
-@SPEAKS_ALL
-async def test_negative_length(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+@virtual_time
+@in_all_dialects
+async def test_bad_frame_closes_the_connection(dialect: Dialect, caplog: Log) -> None:
+    # Where lengths are unsigned, minus one is four gigabytes.
     is_signed = dialect.version < 3 and dialect.profile == "documented"
-    script = then(dialect, lambda id: dialect.oversized(2, 0xFFFF_FFFF))
-    async with scene_of(dialect, caplog, script) as scene:
-        kind = "MalformedFrame" if is_signed else "FrameTooLarge"
-        await scene.expect_closed(Outcome.UNKNOWN, kind)
+    minus_one = "MalformedFrame" if is_signed else "FrameTooLarge"
+    frames: list[tuple[Callable[[int], bytes], str]] = [
+        (lambda id: dialect.oversized(2, 0x7FFF_FFFF), "FrameTooLarge"),
+        (lambda id: dialect.oversized(2, 0xFFFF_FFFF), minus_one),
+        (lambda id: dialect.unknown_type(), "MalformedFrame"),
+        (lambda id: dialect.reply(id, b"x", status=9), "MalformedFrame"),
+    ]
+    for frame, kind in frames:
+        async with scene_of(dialect, caplog, then(dialect, frame)) as scene:
+            await scene.expect_closed(Outcome.UNKNOWN, kind)
 
 
-@SPEAKS_ALL
+@in_all_dialects
 async def test_every_request_in_flight_ends_with_its_connection(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
+    dialect: Dialect, caplog: Log
 ) -> None:
     async def script(peer: RawPeer) -> None:
         await dialect.accept(peer)
@@ -298,10 +279,9 @@ async def test_every_request_in_flight_ends_with_its_connection(
         await scene.check_health()
 
 
-@SPEAKS_ALL
-async def test_error_text_that_is_no_utf8(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
-) -> None:
+@virtual_time
+@in_all_dialects
+async def test_error_text_that_is_no_utf8_is_told(dialect: Dialect, caplog: Log) -> None:
     script = then(dialect, lambda id: dialect.reply(id, b"bad \xc3\x28", status=2))
     async with scene_of(dialect, caplog, script) as scene:
         error = await failure_of(scene.ask(), RemoteHandlerFailure)
@@ -309,8 +289,9 @@ async def test_error_text_that_is_no_utf8(
         assert scene.client.statistics().protocol_errors == 0
 
 
-@SPEAKS_ALL
-async def test_reply_nobody_asked_for(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+@virtual_time
+@in_all_dialects
+async def test_reply_nobody_asked_for_is_ignored_or_refused(dialect: Dialect, caplog: Log) -> None:
     script = then(dialect, lambda id: dialect.reply(id + 1000, b"x") + dialect.reply(id, b"y"))
     async with scene_of(dialect, caplog, script) as scene:
         if dialect.version == 3:
@@ -327,8 +308,11 @@ async def test_reply_nobody_asked_for(dialect: Dialect, caplog: pytest.LogCaptur
         await scene.check_health()
 
 
-@SPEAKS_ALL
-async def test_request_sent_to_a_client(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+@virtual_time
+@in_all_dialects
+async def test_request_sent_to_a_client_is_ignored_or_refused(
+    dialect: Dialect, caplog: Log
+) -> None:
     script = then(dialect, lambda id: dialect.request(1, "echo", b"x") + dialect.reply(id, b"y"))
     async with scene_of(dialect, caplog, script) as scene:
         if dialect.version == 3:
@@ -340,35 +324,28 @@ async def test_request_sent_to_a_client(dialect: Dialect, caplog: pytest.LogCapt
         assert scene.client.statistics().requests_received == 0
 
 
-async def test_second_hello(caplog: pytest.LogCaptureFixture) -> None:
+@virtual_time
+async def test_bad_hello_is_refused(caplog: Log) -> None:
     dialect = Version3()
+    for hello, kind in (
+        (dialect.hello(cluster="other"), "HandshakeRefused"),
+        (dialect.hello(name="client"), "SameNameRefused"),
+        (version3_frame(3), "MalformedFrame"),
+        (version3_frame(5, id=1), "IllegalFrame"),
+    ):
+
+        async def script(peer: RawPeer, hello: bytes = hello) -> None:
+            await dialect.accept_with(peer, hello)
+            await peer.until_closed(30)
+
+        async with scene_of(dialect, caplog, script) as scene:
+            await scene.expect_closed(Outcome.NOT_SENT, kind)
     async with scene_of(dialect, caplog, then(dialect, lambda id: dialect.hello())) as scene:
         await scene.expect_closed(Outcome.UNKNOWN, "IllegalFrame")
 
 
-@pytest.mark.parametrize(
-    ("hello", "kind"),
-    [
-        (Version3().hello(cluster="other"), "HandshakeRefused"),
-        (Version3().hello(name="client"), "SameNameRefused"),
-        (version3_frame(3), "MalformedFrame"),
-        (version3_frame(5, id=1), "IllegalFrame"),
-    ],
-    ids=["other cluster", "own name", "no fields", "ping first"],
-)
-async def test_bad_hello(hello: bytes, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    dialect = Version3()
-
-    async def script(peer: RawPeer) -> None:
-        await dialect.accept_with(peer, hello)
-        await peer.until_closed(30)
-
-    async with scene_of(dialect, caplog, script) as scene:
-        await scene.expect_closed(Outcome.NOT_SENT, kind)
-
-
-async def test_server_that_says_goodbye_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Every caller gets an error soon, and the server is not dialed over and over."""
+@virtual_time
+async def test_server_that_says_goodbye_at_once_is_not_dialed_over_and_over(caplog: Log) -> None:
     dialect = Version3()
 
     async def script(peer: RawPeer) -> None:
@@ -386,9 +363,10 @@ async def test_server_that_says_goodbye_at_once(caplog: pytest.LogCaptureFixture
 # Slowness.
 
 
-@SPEAKS_ALL
-async def test_server_that_never_replies(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
+@virtual_time
+@in_all_dialects
+async def test_server_that_never_replies_keeps_its_connection(
+    dialect: Dialect, caplog: Log
 ) -> None:
     async def script(peer: RawPeer) -> None:
         await dialect.accept(peer)
@@ -407,9 +385,10 @@ async def test_server_that_never_replies(
         await scene.check_health()
 
 
-@SPEAKS_ALL
-async def test_reply_a_byte_at_a_time_is_too_slow(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
+@virtual_time
+@in_all_dialects
+async def test_server_that_replies_a_byte_at_a_time_is_given_up(
+    dialect: Dialect, caplog: Log
 ) -> None:
     async def script(peer: RawPeer) -> None:
         await dialect.accept(peer)
@@ -421,10 +400,9 @@ async def test_reply_a_byte_at_a_time_is_too_slow(
         await scene.expect_closed(Outcome.UNKNOWN, "PeerSilent")
 
 
-@SPEAKS_ALL
-async def test_server_that_reads_nothing(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
-) -> None:
+@virtual_time
+@in_all_dialects
+async def test_server_that_reads_nothing_gets_little(dialect: Dialect, caplog: Log) -> None:
     async def script(peer: RawPeer) -> None:
         await dialect.accept(peer)
         await dialect.take_first_request(peer)
@@ -433,8 +411,8 @@ async def test_server_that_reads_nothing(
 
     async with scene_of(dialect, caplog, script) as scene:
         payload = bytes(200_000)
-        asked = [scene.ask(payload, timeout=0.6) for _ in range(200)]
-        ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), DEADLINE_S)
+        calls = [scene.ask(payload, timeout=0.6) for _ in range(200)]
+        ends = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), DEADLINE_S)
         assert all(isinstance(end, RequestTimeout | ConnectionClosed) for end in ends), ends
         outcomes = [end.outcome for end in ends if isinstance(end, MessagingError)]
         # What the sockets and the buffer take is sent, the rest waits outside.

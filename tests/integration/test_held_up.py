@@ -22,15 +22,15 @@ from tests.support.wire.raw_dialects import Version3
 from tests.support.wire.tunnel_ends import running_tunnels
 
 V3 = Version3()
-BEATS = {"heartbeat_interval_s": 0.1, "heartbeat_timeout_s": 0.4}
-LIMITS = msgspec.structs.replace(Limits(handshake_timeout_s=0.4, stop_grace_s=0.2), **BEATS)
+BEATS = {"heartbeat_interval_s": 0.05, "heartbeat_timeout_s": 0.3}
+LIMITS = msgspec.structs.replace(Limits(handshake_timeout_s=0.3, stop_grace_s=0.2), **BEATS)
 
 
 def node(name: str) -> MessagingService:
     return echo_on(MessagingService(CLUSTER, name, limits=LIMITS))
 
 
-def hold_up(seconds: float = 1.0) -> None:
+def hold_up(seconds: float = 0.7) -> None:
     """As a handler does that computes, or a machine that is short of memory."""
     time.sleep(seconds)
 
@@ -43,27 +43,7 @@ async def go_on(service: MessagingService) -> None:
 
 
 @both_loops
-async def test_connections_are_kept() -> None:
-    async with node("server") as server, node("client") as client:
-        await client.request(server.address, "echo")
-        hold_up()
-        await go_on(server)
-        assert await client.request(server.address, "echo", b"x") == b"x"
-        assert client.statistics().connections_opened == 1
-        assert client.statistics().protocol_errors == server.statistics().protocol_errors == 0
-
-
-@both_loops
-async def test_tunnels_are_kept() -> None:
-    async with running_tunnels(client_limits=BEATS, server_limits=BEATS) as pair:
-        near, far = await pair.open()
-        hold_up()
-        await go_on(pair.server)
-        assert near.reasons == far.reasons == []
-
-
-@both_loops
-async def test_a_handshake_goes_on() -> None:
+async def test_process_held_up_keeps_connections_tunnels_and_handshakes() -> None:
     is_met, may_answer = asyncio.Event(), asyncio.Event()
 
     async def script(peer: RawPeer) -> None:
@@ -74,16 +54,30 @@ async def test_a_handshake_goes_on() -> None:
         peer.send(V3.reply(request.id, b"reply"))
         await peer.until_closed()
 
-    async with node("client") as client, raw_server(script) as server:
-        request = asyncio.create_task(client.request(server.address, "echo", timeout=LONG_S))
+    async with (
+        node("server") as server,
+        node("client") as client,
+        running_tunnels(client_limits=BEATS, server_limits=BEATS) as pair,
+        node("opening") as opening,
+        raw_server(script) as raw,
+    ):
+        await client.request(server.address, "echo")
+        near, far = await pair.open()
+        request = asyncio.create_task(opening.request(raw.address, "echo", timeout=LONG_S))
         await is_met.wait()
         hold_up()
         may_answer.set()
         assert await request == b"reply"
+        await go_on(server)
+        await go_on(pair.server)
+        assert await client.request(server.address, "echo", b"x") == b"x"
+        assert client.statistics().connections_opened == 1
+        assert client.statistics().protocol_errors == server.statistics().protocol_errors == 0
+        assert near.reasons == far.reasons == []
 
 
 @both_loops
-async def test_one_that_is_silent_is_given_up_all_the_same() -> None:
+async def test_process_held_up_once_gives_up_a_silent_peer() -> None:
     async with node("server") as server, raw_client(server.address) as peer:
         await V3.dial(peer)
         await V3.take_introduction(peer)
@@ -93,7 +87,7 @@ async def test_one_that_is_silent_is_given_up_all_the_same() -> None:
 
 
 @both_loops
-async def test_one_that_is_silent_is_given_up_by_a_process_that_is_always_late() -> None:
+async def test_process_that_is_always_late_gives_up_a_silent_peer() -> None:
     async with node("server") as server, raw_client(server.address):
         await eventually(lambda: server.statistics().accepted == 1, "it is accepted")
         deadline = time.monotonic() + LONG_S

@@ -20,6 +20,7 @@ import pytest
 
 from postroad import Address, MessagingService
 from postroad.core.errors import MessagingError, RequestTimeout
+from postroad.testing import SimLoop
 from tests.support.deadlines import DEADLINE_S
 
 CLUSTER = "zeebe-cluster"
@@ -49,29 +50,35 @@ async def failure_of(
 
 
 Test = Callable[..., Coroutine[Any, Any, None]]
+_LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": lambda: import_module("uvloop").new_event_loop(),
+    "memory": lambda: SimLoop(seed=1),
+}
 
 
-def both_loops(test: Test) -> Callable[..., None]:
-    """Run an asynchronous test on asyncio's loop and on uvloop, whatever this run's loop is."""
+def on_loops(*names: str) -> Callable[[Test], Callable[..., None]]:
+    """Run an asynchronous test on these loops, whatever this run's loop is."""
 
-    @functools.wraps(test)
-    def run_on(*, on_loop: str, **arguments: Any) -> None:
-        with asyncio.Runner(loop_factory=_loop_factory(on_loop)) as runner:
-            runner.run(test(**arguments))
+    def decorate(test: Test) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run_on(*, on_loop: str, **arguments: Any) -> None:
+            with asyncio.Runner(loop_factory=_LOOPS[on_loop]) as runner:
+                runner.run(test(**arguments))
 
-    of_test = inspect.signature(test)
-    extra = inspect.Parameter("on_loop", inspect.Parameter.KEYWORD_ONLY, annotation=str)
-    parameters = [*of_test.parameters.values(), extra]
-    run_on.__signature__ = of_test.replace(parameters=parameters)  # type: ignore[attr-defined]
-    on_each: Callable[..., None] = pytest.mark.parametrize("on_loop", ["asyncio", "uvloop"])(run_on)
-    return on_each
+        of_test = inspect.signature(test)
+        extra = inspect.Parameter("on_loop", inspect.Parameter.KEYWORD_ONLY, annotation=str)
+        parameters = [*of_test.parameters.values(), extra]
+        run_on.__signature__ = of_test.replace(parameters=parameters)  # type: ignore[attr-defined]
+        on_each: Callable[..., None] = pytest.mark.parametrize("on_loop", names)(run_on)
+        return on_each
+
+    return decorate
 
 
-def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
-    if name == "asyncio":
-        return asyncio.new_event_loop
-    factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
-    return factory
+both_loops = on_loops("asyncio", "uvloop")
+virtual_time = on_loops("memory")
+"""Over connections in memory, where hours pass in no time and nobody is ever late."""
 
 
 # Sockets.
@@ -83,8 +90,9 @@ class RawPeer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        sock = writer.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # There is none below connections in memory.
+        if sock := writer.get_extra_info("socket"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, *pieces: bytes) -> None:
         """Write the pieces as one."""
