@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from postroad.core.limits import MIB
 from postroad.services.errors import BrokerDisconnectedError, QueueIsFullError
 from postroad.services.kinds import Kind
+from postroad.services.transporters import cells_session, reconnecting
 from tests.support.deadlines import DEADLINE_S
 from tests.support.services.transporter_nodes import (
     Node,
@@ -26,8 +27,6 @@ from tests.support.services.transporter_nodes import (
     until_shared,
 )
 
-SOON_S = 10.0
-"""Within what a vain attempt to connect ends."""
 # More than what fits between two sockets, and less than what servers keep for a reader.
 _PAUSED_PACKETS = 24
 
@@ -74,6 +73,21 @@ async def restart(wiring: ServedWiring, *nodes: Node) -> None:
         assert node.transporter.is_connected
 
 
+async def fails_to_connect(node: Node) -> None:
+    with pytest.raises(OSError, match=node.transporter.name):
+        await asyncio.wait_for(node.transporter.connect(), DEADLINE_S)
+    assert not node.transporter.is_connected
+
+
+async def connect_in_the_end(node: Node) -> None:
+    """Connect one that is impatient, however slow the machine is."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not node.transporter.is_connected:
+            with suppress(OSError):
+                await node.transporter.connect()
+    assert node.heard.connections == [False]
+
+
 class ServedBehaviour:
     """For those with a server between the nodes."""
 
@@ -82,97 +96,70 @@ class ServedBehaviour:
         async with nodes_of(served_wiring) as nodes:
             yield nodes
 
-    async def test_to_connect_to_nobody_fails_soon(
+    async def test_connecting_fails_soon_while_there_is_no_server(
         self, served_wiring: ServedWiring, served: Nodes
     ) -> None:
         await served_wiring.kill()
-        node = served.make("alpha")
+        node = served.make("alpha", transporter=served_wiring.make_impatient("alpha"))
         for _ in range(2):
-            with pytest.raises(OSError, match=node.transporter.name):
-                await asyncio.wait_for(node.transporter.connect(), SOON_S)
-            assert not node.transporter.is_connected
+            await fails_to_connect(node)
             with pytest.raises(BrokerDisconnectedError):
                 node.transporter.publish(Kind.EVENT, "beta", b"nowhere")
-        assert node.heard.connections == []
-        assert node.heard.losses == []
-
-    async def test_to_connect_after_a_failure(
-        self, served_wiring: ServedWiring, served: Nodes
-    ) -> None:
-        await served_wiring.kill()
-        node = served.make("alpha")
-        with pytest.raises(OSError):
-            await asyncio.wait_for(node.transporter.connect(), SOON_S)
+        assert not node.heard.connections
+        assert not node.heard.losses
         await served_wiring.start()
-        await asyncio.wait_for(node.transporter.connect(), DEADLINE_S)
-        assert node.heard.connections == [False]
+        await connect_in_the_end(node)
         await talk(node, await served.join("beta"), b"hello")
 
-    async def test_a_silent_server_is_nobody(
+    async def test_connecting_fails_soon_while_the_server_is_silent(
         self, served_wiring: ServedWiring, served: Nodes
     ) -> None:
         await served_wiring.pause()
         node = served.make("alpha", transporter=served_wiring.make_impatient("alpha"))
         try:
-            with pytest.raises(OSError, match=node.transporter.name):
-                await asyncio.wait_for(node.transporter.connect(), SOON_S)
+            await fails_to_connect(node)
         finally:
             await served_wiring.resume()
-        await asyncio.wait_for(node.transporter.connect(), DEADLINE_S)
-        assert node.heard.connections == [False]
+        await connect_in_the_end(node)
 
-    async def test_a_server_that_restarts_under_load(
+    @pytest.mark.slow
+    async def test_packets_come_again_after_restarts_under_load(
         self, served_wiring: ServedWiring, served: Nodes
     ) -> None:
-        alpha, beta = await served.join_all(["alpha", "beta"])
+        alpha, beta, gamma = everybody = await served.join_all(["alpha", "beta", "gamma"])
         with under_load(alpha, beta), under_load(beta, alpha):
             await talk(alpha, beta, b"before")
             for number in range(2):
-                await restart(served_wiring, alpha, beta)
+                await restart(served_wiring, *everybody)
                 await talk(alpha, beta, b"after %d" % number)
-        for node in (alpha, beta):
-            assert node.heard.connections == [False, True, True]
-            assert len(node.heard.losses) == 2
-
-    async def test_packets_for_all_after_a_restart(
-        self, served_wiring: ServedWiring, served: Nodes
-    ) -> None:
-        alpha, beta, gamma = await served.join_all(["alpha", "beta", "gamma"])
-        await restart(served_wiring, alpha, beta, gamma)
         for kind in (Kind.DISCOVER, Kind.INFO, Kind.HEARTBEAT):
             alpha.send(kind, None, b"again")
             await beta.until_received(kind, b"again")
             await gamma.until_received(kind, b"again")
+        for node in everybody:
+            assert node.heard.connections == [False, True, True]
+            assert len(node.heard.losses) == 2
 
     async def test_nothing_is_sent_while_the_server_is_gone(
         self, served_wiring: ServedWiring, served: Nodes
     ) -> None:
-        alpha, beta = await served.join_all(["alpha", "beta"])
+        alpha, beta, leaving = everybody = await served.join_all(["alpha", "beta", "gamma"])
         await served_wiring.kill()
-        await alpha.until_lost()
+        for node in everybody:
+            await node.until_lost()
         with pytest.raises(BrokerDisconnectedError):
             alpha.send(Kind.EVENT, beta, b"lost")
-        await asyncio.wait_for(alpha.transporter.drain(), DEADLINE_S)
-        await beta.until_lost()
+        async with asyncio.timeout(DEADLINE_S):
+            await alpha.transporter.drain()
+            await leaving.transporter.disconnect()
         await served_wiring.start()
         await alpha.until_back()
         await beta.until_back()
         alpha.send(Kind.EVENT, beta, b"back")
         await beta.until_received(Kind.EVENT, b"back")
         assert beta.data_of(Kind.EVENT) == [b"back"]
-
-    async def test_to_disconnect_while_the_server_is_gone(
-        self, served_wiring: ServedWiring, served: Nodes
-    ) -> None:
-        alpha = await served.join("alpha")
-        await served_wiring.kill()
-        await alpha.until_lost()
-        await asyncio.wait_for(alpha.transporter.disconnect(), SOON_S)
-        await served_wiring.start()
-        beta = await served.join("beta")
-        await talk(beta, beta, b"alone")
-        assert alpha.heard.connections == [False]
-        assert len(alpha.heard.losses) == 1
+        assert leaving.heard.connections == [False]
+        assert len(leaving.heard.losses) == 1
 
     async def test_to_disconnect_as_the_server_goes(
         self, served_wiring: ServedWiring, served: Nodes
@@ -183,19 +170,21 @@ class ServedBehaviour:
             leaving = asyncio.gather(
                 served_wiring.kill(), alpha.transporter.disconnect(), beta.transporter.disconnect()
             )
-            await asyncio.wait_for(leaving, SOON_S)
+            await asyncio.wait_for(leaving, DEADLINE_S)
         assert not alpha.transporter.is_connected
         assert not beta.transporter.is_connected
 
     async def test_to_disconnect_from_a_paused_server(
-        self, served_wiring: ServedWiring, served: Nodes
+        self, served_wiring: ServedWiring, served: Nodes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        for module in (reconnecting, cells_session):
+            monkeypatch.setattr(module, "GOODBYE_S", 0.2)
         alpha, beta = await served.join_all(["alpha", "beta"])
         await served_wiring.pause()
         try:
             for _ in range(_PAUSED_PACKETS):
                 alpha.send(Kind.RESPONSE, beta, bytes(MIB // 2))
-            await asyncio.wait_for(alpha.transporter.disconnect(), SOON_S)
+            await asyncio.wait_for(alpha.transporter.disconnect(), DEADLINE_S)
             assert not alpha.transporter.is_connected
         finally:
             await served_wiring.resume()
@@ -235,9 +224,11 @@ class ServedBehaviour:
         self, served_wiring: ServedWiring, served: Nodes
     ) -> None:
         alpha, beta = [
-            await served.join(node_id, transporter=served_wiring.make_impatient(node_id))
+            served.make(node_id, transporter=served_wiring.make_impatient(node_id))
             for node_id in ("alpha", "beta")
         ]
+        for node in (alpha, beta):
+            await connect_in_the_end(node)
         await served_wiring.pause()
         try:
             # Whether there is something to send or not.
@@ -256,6 +247,7 @@ class ServedBehaviour:
 class BalancedServedBehaviour:
     """For those whose server gives packets to one of many nodes."""
 
+    @pytest.mark.slow  # Of all tests, this one really restarts RabbitMQ.
     async def test_queues_are_listened_to_again(
         self, served_wiring: ServedWiring, served: Nodes
     ) -> None:

@@ -45,15 +45,21 @@ def core() -> Iterator[CoreServer]:
         yield core
 
 
+@pytest.fixture(scope="module")
+def disturbed() -> Iterator[ServerWiring]:
+    """With a server that tests may kill and pause; it runs again for the next."""
+    with core_server() as server:
+        yield ByCore(server)
+
+
 class TestCellsByCore(CellsBehaviour, ServedBehaviour, BalancedServedBehaviour):
     @pytest.fixture
     def wiring(self, core: CoreServer) -> ByCore:
         return ByCore(core)
 
     @pytest.fixture
-    def served_wiring(self) -> Iterator[ByCore]:
-        with core_server() as core:
-            yield ByCore(core)
+    async def served_wiring(self, disturbed: ServerWiring) -> ServerWiring:
+        return await disturbed.revived()
 
 
 class Given:

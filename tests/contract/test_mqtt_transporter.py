@@ -25,15 +25,21 @@ def wiring_of(server: MosquittoServer) -> ServerWiring:
     return ServerWiring(server, lambda: make_transporter(server.url), make_impatient)
 
 
+@pytest.fixture(scope="module")
+def disturbed() -> Iterator[ServerWiring]:
+    """With a server that tests may kill and pause; it runs again for the next."""
+    with mosquitto_server() as server:
+        yield wiring_of(server)
+
+
 class TestMqtt(TransporterBehaviour, BroadcastBehaviour, ServedBehaviour):
     @pytest.fixture
     def wiring(self) -> ServerWiring:
         return wiring_of(shared_mosquitto())
 
     @pytest.fixture
-    def served_wiring(self) -> Iterator[ServerWiring]:
-        with mosquitto_server() as server:
-            yield wiring_of(server)
+    async def served_wiring(self, disturbed: ServerWiring) -> ServerWiring:
+        return await disturbed.revived()
 
 
 class ConfirmedWiring:

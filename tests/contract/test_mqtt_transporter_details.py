@@ -20,7 +20,8 @@ from postroad.services.transporters.mqtt_client import MqttClient
 from postroad.services.transporters.server_address import ServerAddress
 from tests.contract.served_transporter_behaviour import talk
 from tests.support.deadlines import DEADLINE_S, eventually
-from tests.support.servers.mosquitto import find_binary, mosquitto_server, shared_mosquitto
+from tests.support.servers.mosquitto import mosquitto_server, shared_mosquitto
+from tests.support.servers.process import find_server
 from tests.support.services.transporter_nodes import Node, Nodes, nodes_of
 
 CONNACK = b"\x20\x02\0\0"
@@ -44,7 +45,7 @@ async def join(nodes: Nodes, url: str, node_id: str = "alpha", **options: Any) -
 @pytest.fixture
 def passwords(tmp_path: Path) -> Path:
     path = tmp_path / "passwords"
-    find_binary()
+    find_server("mosquitto_passwd", "mosquitto")
     subprocess.run(["mosquitto_passwd", "-b", "-c", path, "me", "p@ss"], check=True)
     return path
 

@@ -26,6 +26,13 @@ def wiring_of(server: NatsServer) -> ServerWiring:
     return ServerWiring(server, lambda: make_transporter(server.url), make_impatient)
 
 
+@pytest.fixture(scope="module")
+def disturbed() -> Iterator[ServerWiring]:
+    """With a server that tests may kill and pause; it runs again for the next."""
+    with nats_server() as server:
+        yield wiring_of(server)
+
+
 class TestNats(
     TransporterBehaviour,
     BroadcastBehaviour,
@@ -39,6 +46,5 @@ class TestNats(
         return wiring_of(shared_nats())
 
     @pytest.fixture
-    def served_wiring(self) -> Iterator[ServerWiring]:
-        with nats_server() as server:
-            yield wiring_of(server)
+    async def served_wiring(self, disturbed: ServerWiring) -> ServerWiring:
+        return await disturbed.revived()

@@ -25,6 +25,13 @@ def wiring_of(server: RedisServer) -> ServerWiring:
     return ServerWiring(server, lambda: make_transporter(server.url), make_impatient)
 
 
+@pytest.fixture(scope="module")
+def disturbed() -> Iterator[ServerWiring]:
+    """With a server that tests may kill and pause; it runs again for the next."""
+    with redis_server() as server:
+        yield wiring_of(server)
+
+
 class TestRedis(
     TransporterBehaviour,
     BroadcastBehaviour,
@@ -36,6 +43,5 @@ class TestRedis(
         return wiring_of(shared_redis())
 
     @pytest.fixture
-    def served_wiring(self) -> Iterator[ServerWiring]:
-        with redis_server() as server:
-            yield wiring_of(server)
+    async def served_wiring(self, disturbed: ServerWiring) -> ServerWiring:
+        return await disturbed.revived()

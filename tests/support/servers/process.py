@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Self
 
+import pytest
+
+START_S = 90.0
 STOP_S = 60.0
+_POLL_S = 0.02
 # Below those that systems give to whoever asks for any port: a server takes a while to start.
 _PORTS = range(12_000, 32_000)
 
@@ -68,6 +78,98 @@ class ServerProcess:
             if int(parent) == self.pid:
                 states[int(path.parent.name)] = state
         return states
+
+
+class LocalServer(ABC):
+    """A server of the loopback interface; it can be paused, killed and started on its data again.
+
+    Args:
+        directory: where all of its files go.
+        scheme: of its URL.
+    """
+
+    def __init__(self, directory: Path, scheme: str) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self._process: ServerProcess | None = None
+
+    @abstractmethod
+    def launch(self) -> ServerProcess:
+        """Start its process."""
+
+    def is_ready(self) -> bool:
+        """Whether connections are accepted."""
+        return is_listening(self.port)
+
+    def last_words(self) -> str:
+        """What helps to see why it does not start."""
+        return ""
+
+    def start(self) -> None:
+        """Start and return when it is ready."""
+        process = self._process = self.launch()
+        deadline = time.monotonic() + START_S
+        name = type(self).__name__
+        while not self.is_ready():
+            assert process.status is None, f"{name} ended: {process.status}{self.last_words()}"
+            assert time.monotonic() < deadline, f"{name} does not start{self.last_words()}"
+            time.sleep(_POLL_S)
+
+    def pause(self) -> None:
+        """Make it hang: connections stay open and nothing is answered."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        self.process.resume()
+
+    def kill(self) -> None:
+        """End it at once, in whatever state it is."""
+        if self._process is not None:
+            self._process.stop()
+        self._process = None
+
+    @property
+    def process(self) -> ServerProcess:
+        assert self._process is not None, "start() the server first"
+        return self._process
+
+    @classmethod
+    @contextmanager
+    def running(cls, *arguments: Any) -> Iterator[Self]:
+        """A server of a test's own; `arguments` follow the directory."""
+        with TemporaryDirectory(prefix=f"{cls.__name__}-") as directory:
+            server = cls(Path(directory), *arguments)
+            try:
+                server.start()
+                yield server
+            finally:
+                server.kill()
+
+    @classmethod
+    def until_exit(cls) -> Self:
+        """A server that ends with this process."""
+        stack = ExitStack()
+        server = stack.enter_context(cls.running())
+        atexit.register(stack.close)
+        return server
+
+
+def find_server(name: str, package: str) -> str:
+    """A program on the PATH, or where Debian has it for root; the test is skipped without."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    program = shutil.which(name, path=path)
+    if program is None:
+        pytest.skip(f"needs {name}: apt-get install {package}")
+    return program
+
+
+def is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 def send_signal(pid: int, number: signal.Signals) -> None:

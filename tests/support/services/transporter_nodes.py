@@ -47,7 +47,7 @@ class ServedWiring(Wiring, Protocol):
 
 
 class Stoppable(Protocol):
-    """As the servers of tests/servers are."""
+    """As the servers of tests/support/servers are."""
 
     def kill(self) -> None: ...
     def start(self) -> None: ...
@@ -56,7 +56,7 @@ class Stoppable(Protocol):
 
 
 class ServerWiring:
-    """A ServedWiring around a server process. Waiting for the process does not stop the nodes."""
+    """A ServedWiring around a running server. Waiting for the process does not stop the nodes."""
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class ServerWiring:
         self._server = server
         self._make = make
         self._make_impatient = make_impatient
+        self._is_up = True
+        self._is_paused = False
 
     def make(self, node_id: str) -> Transporter:
         return self._make()
@@ -75,16 +77,28 @@ class ServerWiring:
         return self._make_impatient()
 
     async def kill(self) -> None:
+        self._is_up = self._is_paused = False
         await asyncio.to_thread(self._server.kill)
 
     async def start(self) -> None:
         await asyncio.to_thread(self._server.start)
+        self._is_up = True
 
     async def pause(self) -> None:
+        self._is_paused = True
         await asyncio.to_thread(self._server.pause)
 
     async def resume(self) -> None:
         await asyncio.to_thread(self._server.resume)
+        self._is_paused = False
+
+    async def revived(self) -> ServerWiring:
+        """The same, running, whatever a test did to the server."""
+        if not self._is_up:
+            await self.start()
+        elif self._is_paused:
+            await self.resume()
+        return self
 
 
 class Received(NamedTuple):
