@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli.commands import Command, run
+from tests.support.cli.commands import QUIET, Command, run
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -45,7 +45,7 @@ def test_its_configuration_is_right(project: Path) -> None:
 
 
 def test_it_runs(project: Path) -> None:
-    with Command(project, "dev", "--set", "admin.bind=127.0.0.1:0") as dev:
+    with Command(project, "dev", *QUIET) as dev:
         dev.wait_for("node shop-1 of cluster shop runs at")
         for line in (
             *("shop.order", "shop.sold", "shop.restock", "orders -> sell"),

@@ -8,15 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from postroad.cells import Cell, CellMessage
 from postroad.core.errors import ConfigError, StoreLocked, UsageError
 from postroad.durable import Message, Transaction
 from postroad.flows import Flow, flow
-from postroad.node import App, Consuming, Layer, Node, NodeConfig, current_node
+from postroad.node import App, Consuming, Layer, Node, current_node
 from postroad.services import Context, Service, action
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.node.configs import config_of
 
 
 class Greeter(Service):
@@ -45,17 +46,12 @@ async def pack(flow: Flow, item: str) -> str:
     return f"packed {item}"
 
 
-def config_of(directory: Path, name: str = "alpha", **more: Any) -> NodeConfig:
-    node = {"name": name, "data": str(directory), **more.pop("node", {})}
-    return msgspec.convert({"node": node, **more}, NodeConfig)
-
-
 async def test_layers_work_together(tmp_path: Path) -> None:
     packed: asyncio.Queue[str] = asyncio.Queue()
 
     async def take(message: Message, tx: Transaction) -> None:
         begun = await current_node().flows.begin(pack, message.body.decode())
-        packed.put_nowait(await begun.result(5.0))
+        packed.put_nowait(await begun.result(DEADLINE_S))
 
     app = App(
         services=[Greeter()],
@@ -69,7 +65,7 @@ async def test_layers_work_together(tmp_path: Path) -> None:
         assert await node.broker.call("greeter.hello", {"name": "Ann"}) == "Hello Ann!"
         assert await node.domain.call("echo", "hi") == "hi"
         await node.broker.call("greeter.order", {"item": "tea"})
-        assert await asyncio.wait_for(packed.get(), 10.0) == "packed tea"
+        assert await asyncio.wait_for(packed.get(), DEADLINE_S) == "packed tea"
     assert node.readiness.reasons() == ["the node is stopped"]
     assert not node.is_running
 
@@ -79,7 +75,7 @@ async def test_nodes_find_each_other(tmp_path: Path) -> None:
         contacts = {"contacts": [str(alpha.service.address)]}
         beta = Node(config_of(tmp_path, "beta", cluster=contacts), App())
         async with beta:
-            await beta.broker.wait_for_services(["greeter"], timeout_s=10.0)
+            await beta.broker.wait_for_services(["greeter"], timeout_s=DEADLINE_S)
             assert await beta.broker.call("greeter.hello", {"name": "Bob"}) == "Hello Bob!"
             pulled = asyncio.Event()
 
@@ -88,7 +84,7 @@ async def test_nodes_find_each_other(tmp_path: Path) -> None:
 
             await alpha.mail.consume("inbox", take)
             await beta.mail.post("alpha", "inbox", b"letter")
-            await asyncio.wait_for(pulled.wait(), 10.0)
+            await asyncio.wait_for(pulled.wait(), DEADLINE_S)
 
 
 async def test_code_of_two_nodes_in_a_process_knows_its_own(tmp_path: Path) -> None:
@@ -114,7 +110,7 @@ async def test_code_of_two_nodes_in_a_process_knows_its_own(tmp_path: Path) -> N
     async with alpha, beta:
         for node in (alpha, beta):
             await node.mail.post(node.name, "orders", b"")
-            name, found = await asyncio.wait_for(seen.get(), 10.0)
+            name, found = await asyncio.wait_for(seen.get(), DEADLINE_S)
             assert name == found == node.name
             assert await node.broker.call("where.am_i") == node.name
 
@@ -213,8 +209,7 @@ async def test_draining_takes_nothing_new_and_loses_nothing(tmp_path: Path) -> N
         await node.mail.post("alpha", "orders", b"two")
         assert handled == [b"one"]
     async with Node(config_of(tmp_path), app) as node:
-        while len(handled) < 2:  # noqa: ASYNC110  # The handler is told of it before its commit.
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(handled) == 2)
     assert handled == [b"one", b"two"]
 
 
@@ -224,7 +219,7 @@ async def test_guaranteed_queues_are_declared(tmp_path: Path) -> None:
     async with Node(config) as node:
         node.domain.add_function("till", lambda it: got.put_nowait(it.body), consume=["payments"])
         await node.domain.send("payments", {"amount": 100})
-        assert await asyncio.wait_for(got.get(), 10.0) == {"amount": 100}
+        assert await asyncio.wait_for(got.get(), DEADLINE_S) == {"amount": 100}
 
 
 async def test_tells_of_its_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -265,6 +260,6 @@ async def test_draining_waits_for_steps_and_not_for_flows_that_wait(tmp_path: Pa
         began.clear()
     async with Node(config_of(tmp_path), app) as node:
         handle = await node.flows.handle(begun.id)
-        assert await handle.result(10.0) == ["worked", "worked"]
+        assert await handle.result(DEADLINE_S) == ["worked", "worked"]
         # The first one was not done again.
         assert len(await node.flows.history(begun.id)) == 2

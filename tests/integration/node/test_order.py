@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from postroad.flows import Flow, flow
 from postroad.node import App, Consuming, Node, current_node
 from postroad.node.app import Lifespan
 from postroad.services import Context, Service, action
-from tests.integration.node.test_node import config_of
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.node.configs import config_of
 from tests.support.services.nodes import Gate
 
 
@@ -62,6 +64,15 @@ def beside(directory: Path, other: Node, **app: Any) -> Node:
     return Node(config_of(directory, "beta", cluster=contacts), App(**app))
 
 
+async def pings(node: Node, other: str) -> bool:
+    """Whether another node answers."""
+    try:
+        await node.broker.ping(other, timeout_s=0.2)
+    except TimeoutError:
+        return False
+    return True
+
+
 async def test_others_call_services_when_everything_is_there(tmp_path: Path) -> None:
     door = Door()
     async with Node(config_of(tmp_path), App()) as alpha:
@@ -70,11 +81,12 @@ async def test_others_call_services_when_everything_is_there(tmp_path: Path) -> 
         await door.entering.reached()
         # It can call itself, and begin flows; others know nothing that it has.
         assert await beta.broker.call("shop.order", {"item": "tea"}) == "packed tea"
-        await asyncio.sleep(0.3)
+        # What beta had told before its ping would have come before it.
+        await eventually(partial(pings, beta, "alpha"), "beta reaches alpha")
         assert not alpha.broker.registry.has_service("shop")
         door.entering.open()
         await starting
-        await alpha.broker.wait_for_services("shop", timeout_s=10.0)
+        await alpha.broker.wait_for_services("shop", timeout_s=DEADLINE_S)
         assert await alpha.broker.call("shop.order", {"item": "milk"}) == "packed milk"
         await beta.stop()
 
@@ -94,22 +106,26 @@ async def test_steps_of_flows_wait_for_everything_they_may_use(tmp_path: Path) -
     async def buy(flow: Flow) -> int:
         return await flow.step(work)
 
-    app = App(services=[Shop()], flows=[buy], lifespan=door.lifespan())
+    def make_node() -> Node:
+        app = App(services=[Shop()], flows=[buy, pack], lifespan=door.lifespan())
+        return Node(config_of(tmp_path), app)
+
     door.entering.open()
-    async with Node(config_of(tmp_path), app) as node:
+    async with make_node() as node:
         begun = await node.flows.begin(buy)
         await began.wait()
     began.clear()
     door.entering = Gate()
-    node = Node(config_of(tmp_path), App(services=[Shop()], flows=[buy], lifespan=door.lifespan()))
+    node = make_node()
     starting = asyncio.create_task(node.start())
     await door.entering.reached()
-    await asyncio.sleep(0.1)
+    # A flow that is begun now runs; those of the last time would have come first.
+    assert await node.flows.run(pack, "tea") == "packed tea"
     assert not began.is_set()
     door.entering.open()
     await starting
     may_end.set()
-    assert await (await node.flows.handle(begun.id)).result(10.0) == 3
+    assert await (await node.flows.handle(begun.id)).result(DEADLINE_S) == 3
     await node.stop()
     assert seen == [True, True]
 
@@ -126,7 +142,7 @@ async def test_a_lifespan_may_wait_for_flows(tmp_path: Path) -> None:
     @asynccontextmanager
     async def lifespan(node: Node) -> AsyncIterator[None]:
         results.append(await node.flows.run(prepare))
-        results.append(await (await node.flows.begin_as("once", prepare)).result(10.0))
+        results.append(await (await node.flows.begin_as("once", prepare)).result(DEADLINE_S))
         yield
 
     async with Node(config_of(tmp_path), App(flows=[prepare], lifespan=lifespan)):
@@ -172,14 +188,13 @@ async def test_handlers_end_before_what_they_use(tmp_path: Path) -> None:
     async with Node(config_of(tmp_path), App()) as alpha:
         beta = beside(tmp_path, alpha, **{it: getattr(app, it) for it in app.__struct_fields__})
         await beta.start()
-        await alpha.broker.wait_for_services("shop", timeout_s=10.0)
+        await alpha.broker.wait_for_services("shop", timeout_s=DEADLINE_S)
         calling = asyncio.create_task(alpha.broker.call("shop.order", {"item": "milk"}))
         await beta.mail.post("beta", "orders", b"")
         beta.domain.tell("clerk", b"")
         await gate.reached(3)
         stopping = asyncio.create_task(beta.stop())
-        while alpha.broker.registry.has_service("shop"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not alpha.broker.registry.has_service("shop"))
         gate.open()
         await stopping
         assert await calling == "packed milk"
@@ -191,10 +206,9 @@ async def test_a_node_that_drains_is_called_by_itself_alone(tmp_path: Path) -> N
     async with Node(config_of(tmp_path), App()) as alpha:
         beta = beside(tmp_path, alpha, services=[Shop()])
         async with beta:
-            await alpha.broker.wait_for_services("shop", timeout_s=10.0)
+            await alpha.broker.wait_for_services("shop", timeout_s=DEADLINE_S)
             assert await beta.drain(5.0) == 0
-            while alpha.broker.registry.has_service("shop"):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await eventually(lambda: not alpha.broker.registry.has_service("shop"))
             assert await beta.broker.call("shop.price") == 3
 
 
@@ -222,9 +236,8 @@ async def test_services_that_need_each_other_start(tmp_path: Path) -> None:
     third = Third()
     alpha = Node(config_of(tmp_path), App(services=[First(), third]))
     starting = asyncio.create_task(alpha.start())
-    while alpha.readiness.reasons() != ["the services part is being started"]:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    async with asyncio.timeout(20.0), beside(tmp_path, alpha, services=[Second()]):
+    await eventually(lambda: alpha.readiness.reasons() == ["the services part is being started"])
+    async with asyncio.timeout(DEADLINE_S), beside(tmp_path, alpha, services=[Second()]):
         await starting
         assert third.sum == 1
         await alpha.stop()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
 import sqlite3
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli.commands import Command, run
+from postroad.cli import main
+from tests.support.cli.commands import Command
+from tests.support.node.configs import AT_ONCE_FLAGS
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -33,7 +39,25 @@ async def take(message: Message, tx: Transaction) -> None:
     await tx.execute("INSERT INTO heard VALUES (?)", (message.body.decode(),))
     print("heard", message.body.decode(), flush=True)
 """
-START = ("node", "start", "--set", "admin.bind=127.0.0.1:0")
+START = ("node", "start", "--set=admin.bind=127.0.0.1:0", *AT_ONCE_FLAGS)
+SLOW_STEP = """
+import asyncio
+from contextlib import asynccontextmanager
+from postroad.flows import flow
+
+async def work():
+    print("works", flush=True)
+    await asyncio.sleep(1000)
+
+@flow
+async def wait(flow):
+    await flow.step(work)
+
+@asynccontextmanager
+async def lifespan(node):
+    await node.flows.begin(wait)
+    yield
+"""
 
 
 @pytest.fixture
@@ -66,12 +90,6 @@ def test_a_file_the_environment_and_flags(directory: Path) -> None:
         assert all(json.loads(it)["level"] for it in lines)
 
 
-def test_a_node_without_a_program(tmp_path: Path) -> None:
-    with Command(tmp_path, *START) as node:
-        node.wait_for("of cluster postroad runs at")
-        assert node.stop() == 0
-
-
 def test_it_ends_with_its_input(directory: Path) -> None:
     reading, writing = os.pipe()
     arguments = (*START, "--app", "app.py", "--until-eof")
@@ -87,76 +105,88 @@ def test_it_ends_with_its_input(directory: Path) -> None:
         assert "lifespan ends" in node.output
 
 
-def failure(directory: Path, *arguments: str) -> str:
-    status, output = run(directory, *START, *arguments)
-    assert status in (1, 2), output
-    assert "Traceback" not in output
-    (told,) = [it for it in output.splitlines() if it.startswith("postroad: ")]
-    return told
+Failure = Callable[..., str]
 
 
-def test_a_taken_port(directory: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        taken = f"127.0.0.1:{server.getsockname()[1]}"
-        told = failure(directory, "--set", f"node.bind={taken}")
-        assert told.startswith(f"postroad: cannot listen on {taken}: another process has that port")
-        assert "--set node.bind=HOST:PORT" in told
-        told = failure(directory, "--set", f"admin.bind={taken}")
-        assert taken in told
-        assert "admin.bind" in told
-        # And before others know of the node, or its program has begun anything.
-        _, output = run(directory, *START, "--app", "app.py", "--set", f"admin.bind={taken}")
+@pytest.fixture
+def failure(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Failure]:
+    """Has a node not start, in this process, which is then as before; what the user is told."""
+    monkeypatch.chdir(directory)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn")
+    kept = (root.handlers[:], root.level, uvicorn.level)
+
+    def fail(*arguments: str) -> str:
+        sys.modules.pop("app", None)
+        status = main.run([*START, *arguments])
+        output = "".join(capfd.readouterr())
+        assert status in (1, 2), output
         assert "runs at" not in output
         assert "lifespan ends" not in output
+        if "--debug" in arguments:
+            return output
+        assert "Traceback" not in output
+        (message,) = [line for line in output.splitlines() if line.startswith("postroad: ")]
+        return message
+
+    yield fail
+    root.handlers[:], root.level, uvicorn.level = kept
+    logging.captureWarnings(False)
+    sys.modules.pop("app", None)
 
 
-def test_a_store_that_another_process_has(directory: Path) -> None:
+def test_a_port_that_is_taken_is_named_before_anything_begins(failure: Failure) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = f"127.0.0.1:{server.getsockname()[1]}"
+        message = failure("--set", f"node.bind={taken}")
+        expected = f"postroad: cannot listen on {taken}: another process has that port"
+        assert message.startswith(expected)
+        assert "--set node.bind=HOST:PORT" in message
+        # Before others know of the node, or its program has begun anything.
+        message = failure("--app", "app.py", "--set", f"admin.bind={taken}")
+        assert taken in message
+        assert "admin.bind" in message
+
+
+def test_a_store_that_another_process_has_is_refused(directory: Path, failure: Failure) -> None:
     with Command(directory, *START, "--name", "alpha") as node:
-        node.wait_for("runs at")
-        told = failure(directory, "--name", "alpha")
-        assert f"is used by process {node.process.pid} as its node; stop that one first" in told
+        node.wait_for("of cluster postroad runs at")
+        message = failure("--name", "alpha")
+        assert f"is used by process {node.process.pid} as its node; stop that one first" in message
+        assert node.stop() == 0
 
 
-def test_certificates_that_cannot_be_used(directory: Path) -> None:
+def test_a_configuration_that_cannot_be_used_is_told(directory: Path, failure: Failure) -> None:
     tls = [f"--set=tls.{name}=none.pem" for name in ("certificate", "key", "trust")]
-    assert "TLS certificate none.pem with key none.pem cannot be used" in failure(directory, *tls)
-
-
-def test_a_directory_that_cannot_be_made(directory: Path) -> None:
-    told = failure(directory, "--set", "node.data=app.py/data")
-    assert told.startswith("postroad: app.py/data: Not a directory; node.data says where")
-
-
-def test_a_wrong_configuration(directory: Path) -> None:
-    assert "did you mean node.name?" in failure(directory, "--set", "node.names=a")
+    for arguments, words in (
+        (tls, "TLS certificate none.pem with key none.pem cannot be used"),
+        (["--set=node.data=app.py/data"], "postroad: app.py/data: Not a directory; node.data says"),
+        (["--set=node.names=a"], "did you mean node.name?"),
+    ):
+        assert words in failure(*arguments), words
     (directory / "postroad.toml").write_text("[node]\nname = \n")
-    assert "postroad.toml is not TOML" in failure(directory)
+    assert "postroad.toml is not TOML" in failure()
 
 
-def test_a_program_with_a_mistake(directory: Path) -> None:
-    (directory / "app.py").write_text("x = 1\ndef f(:\n")
-    arguments = (*START, "--app", "app.py")
-    assert failure(directory, "--app", "app.py") == (
-        "postroad: app.py:2: SyntaxError: invalid syntax"
-    )
-    status, output = run(directory, *arguments, "--debug")
-    assert status == 1
-    assert "Traceback" in output
-
-
-def test_a_program_whose_start_fails(directory: Path) -> None:
+def test_a_program_that_fails_is_told_with_its_line(directory: Path, failure: Failure) -> None:
     fails = APP.replace("    yield\n", "    raise ValueError('no tea')\n    yield\n")
     (directory / "app.py").write_text(fails)
-    told = failure(directory, "--app", "app.py")
-    assert told == "postroad: app.py:11: ValueError: no tea (--debug shows more)"
+    message = failure("--app", "app.py")
+    assert message == "postroad: app.py:11: ValueError: no tea (--debug shows more)"
+    (directory / "app.py").write_text("x = 1\ndef f(:\n")
+    message = failure("--app", "app.py")
+    assert message == "postroad: app.py:2: SyntaxError: invalid syntax"
+    assert "Traceback" in failure("--app", "app.py", "--debug")
 
 
 def test_a_second_signal_ends_a_node_that_waits(directory: Path) -> None:
-    slow = "    import asyncio; await asyncio.sleep(1000)\n"
-    (directory / "app.py").write_text(APP + slow)
+    (directory / "app.py").write_text(SLOW_STEP)
     with Command(directory, *START, "--app", "app.py", "--drain-s", "1000") as node:
-        node.wait_for("heard tea")
-        node.wait_for("runs at")
+        node.wait_for("works")
+        node.wait_for("of cluster postroad runs at")
         node.process.send_signal(signal.SIGTERM)
         node.wait_for("stops; what runs may take 1000 s to end")
         assert node.stop(signal.SIGINT) == 0

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-
 from postroad.admin.client import Client
 from postroad.admin.serving import AdminServer
 from postroad.flows import Flow, flow
 from postroad.node import App, Node, NodeConfig
 from postroad.services import Context, Service, action
+from tests.support.node import configs
 
 TOKEN = "all-of-it-0123456789"
 READ_TOKEN = "only-look-0123456789"
@@ -104,14 +103,13 @@ def exchange(
 
 
 def config_of(directory: Path, name: str = "alpha", **more: Any) -> NodeConfig:
-    node = {"name": name, "data": str(directory), **more.pop("node", {})}
     admin = {
         "bind": "127.0.0.1:0",
         "token": TOKEN,
         "read_token": READ_TOKEN,
         **more.pop("admin", {}),
     }
-    return msgspec.convert({"node": node, "admin": admin, **more}, NodeConfig)
+    return configs.config_of(directory, name, admin=admin, **more)
 
 
 def make_app() -> App:

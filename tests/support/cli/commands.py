@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import IO, Self
 
 from tests.support.deadlines import DEADLINE_S
+from tests.support.node.configs import AT_ONCE_FLAGS
 
-# A program, and what has its dashboard disturb nobody.
+# A program, and what has its dashboard disturb nobody and its node not wait for others.
 APP = """
 from postroad.services import Context, Service, action
 
@@ -25,7 +26,7 @@ class Greeter(Service):
     async def hello(self, ctx: Context, name: str = "you") -> str:
         return f"hello {name}"
 """
-QUIET = ("--set", "admin.bind=127.0.0.1:0")
+QUIET = ("--set", "admin.bind=127.0.0.1:0", *AT_ONCE_FLAGS)
 _LOOK_S = 0.02
 
 

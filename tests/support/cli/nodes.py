@@ -14,10 +14,10 @@ from postroad.cells import Cell, CellMessage, command
 from postroad.core.errors import Reject
 from postroad.durable import Message, Transaction
 from postroad.flows import Flow, flow
-from postroad.node import App, Consuming, Node, NodeConfig
-from postroad.node.settings import AdminSettings, ClusterSettings, NodeSettings, TracingSettings
+from postroad.node import App, Consuming, Node
 from postroad.services import Context, Service, action, event
 from tests.support.deadlines import DEADLINE_S
+from tests.support.node.configs import config_of
 
 T = TypeVar("T")
 
@@ -98,11 +98,13 @@ def running_node(
     data: Path, name: str = "alpha", *, app: App | None = None, contacts: tuple[str, ...] = ()
 ) -> Iterator[RunningNode]:
     """A node of a cluster `shop` that serves its API at any port."""
-    config = NodeConfig(
-        node=NodeSettings(cluster="shop", name=name, data=str(data)),
-        cluster=ClusterSettings(contacts=contacts),
-        admin=AdminSettings(bind="127.0.0.1:0", remote="change"),
-        tracing=TracingSettings(enabled=True),
+    config = config_of(
+        data,
+        name,
+        node={"cluster": "shop"},
+        cluster={"contacts": contacts},
+        admin={"bind": "127.0.0.1:0", "remote": "change"},
+        tracing={"enabled": True},
     )
     started: list[RunningNode] = []
     failed: list[BaseException] = []

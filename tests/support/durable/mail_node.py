@@ -1,8 +1,9 @@
-"""A node with mail, as a process: `python -m tests.support.durable.mail_node NAME DIRECTORY PORT`.
+"""A node with mail, as a process: `python -m tests.support.durable.mail_node NAME STORE PORT`.
 
-Its store is in the directory, with two tables of its own: each message to its queue `work` leaves
-a row in `handled`, and has a receipt posted back that leaves a row in `receipts` there. Prints its
-address, then does what the lines it reads say, and ends when its input does:
+STORE is a path or the address of a database, with tables of the node's own: each message to its
+queue `work` leaves a row in `handled`, and has a receipt posted back that leaves a row in
+`receipts` there. Prints its address, then does what the lines it reads say, and ends when its
+input does:
 
 peer NAME ADDRESS         says where a peer is; "-" if nobody knows
 arm POINT KIND COUNT      kill this process when the fault point is reached for that time; of the
@@ -24,9 +25,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from postroad import Limits, MessagingService, run
@@ -37,11 +37,14 @@ from postroad.durable import (
     Mail,
     MailConfig,
     Message,
+    PostgresStore,
     Retry,
-    SqliteStore,
     StaticDirectory,
+    Store,
     Transaction,
+    store_at,
 )
+from postroad.flows.transactions import FlowTransaction
 
 CLUSTER = "chaos"
 LIMITS = Limits(heartbeat_interval_s=0.3, heartbeat_timeout_s=1.2, stop_grace_s=1.0)
@@ -62,11 +65,43 @@ BATCH = 5
 KEYS = 4
 UNLIMITED = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-TABLES = (
-    "CREATE TABLE IF NOT EXISTS sent (peer TEXT NOT NULL, number INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS handled (sender TEXT NOT NULL, number INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS receipts (sender TEXT NOT NULL, number INTEGER NOT NULL)",
-)
+TABLES = {
+    "sent": "peer TEXT NOT NULL, number INTEGER NOT NULL",
+    "handled": "sender TEXT NOT NULL, number INTEGER NOT NULL",
+    "receipts": "sender TEXT NOT NULL, number INTEGER NOT NULL",
+}
+HANDLED = "INSERT INTO handled (sender, number) VALUES (?, ?)"
+
+
+class Dialect:
+    """What differs between databases in the statements of these nodes."""
+
+    parameter = "?"
+    serial = "INTEGER PRIMARY KEY"
+
+
+def open_store(location: str) -> Store:
+    """The store of this process, at a path or the address of a database."""
+    store = store_at(location)
+    if isinstance(store, PostgresStore):
+        Dialect.parameter = "%s"
+        Dialect.serial = "BIGINT GENERATED ALWAYS AS IDENTITY"
+    return store
+
+
+async def execute(
+    tx: Transaction | FlowTransaction, statement: str, *parameters: object
+) -> list[Any]:
+    """Execute a statement with `?` for its parameters."""
+    return list(await tx.execute(statement.replace("?", Dialect.parameter), parameters))
+
+
+async def make_tables(mail: Mail, tables: Mapping[str, str]) -> None:
+    """Make tables with these columns, and a column `row` that tells the order of what is there."""
+    async with mail.transaction() as tx:
+        for name, columns in tables.items():
+            serial = f'"row" {Dialect.serial}'
+            await execute(tx, f"CREATE TABLE IF NOT EXISTS {name} ({serial}, {columns})")
 
 
 class Executioner:
@@ -84,45 +119,73 @@ class Executioner:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Node:
-    """What the commands are about."""
+class CommandedNode:
+    """Does what the lines say that this process reads."""
 
-    def __init__(self, mail: Mail, directory: StaticDirectory) -> None:
-        self._mail = mail
+    def __init__(self, directory: StaticDirectory) -> None:
         self._directory = directory
         self._armed = ExitStack()
-        self._loads: list[asyncio.Task[None]] = []
-        self._is_resting = False
 
-    async def start(self) -> None:
-        async with self._mail.transaction() as tx:
-            for table in TABLES:
-                await tx.execute(table)
-        await self._mail.consume(WORK, self._work, concurrency=3, retry=RETRY)
-        await self._mail.consume(RECEIPTS, self._file, retry=RETRY)
-
-    async def _work(self, message: Message, tx: Transaction) -> None:
-        number = int(message.body)
-        await tx.execute("INSERT INTO handled VALUES (?, ?)", (message.sender, number))
-        tx.post(message.sender, RECEIPTS, message.body)
-        if number % 7 == 0 and message.attempt == 1:
-            raise ValueError("the first attempt of every seventh fails")
-
-    async def _file(self, message: Message, tx: Transaction) -> None:
-        await tx.execute("INSERT INTO receipts VALUES (?, ?)", (message.sender, int(message.body)))
+    async def listen(self) -> None:
+        """Obey until nobody is there any more to say anything."""
+        loop = asyncio.get_running_loop()
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            await self.obey(*line.split())
 
     async def obey(self, command: str, *words: str) -> None:
-        """Do what a line says."""
+        """Do what a line says; those of one kind of node know more commands."""
         match command, words:
             case "peer", (name, address):
                 self._directory.set(name, None if address == "-" else address)
             case "arm", (point, kind, count):
                 self._armed.enter_context(faults.armed(point, Executioner(kind, int(count))))
+            case _:
+                raise ValueError(f"no such command: {command} {words}")
+
+
+class FirstAttempts:
+    """Has the first attempt of every seventh message fail."""
+
+    def __init__(self) -> None:
+        self._numbers: set[int] = set()
+
+    def check(self, number: int) -> None:
+        if number % 7 == 0 and number not in self._numbers:
+            self._numbers.add(number)
+            raise ValueError("the first attempt of every seventh fails")
+
+
+class Node(CommandedNode):
+    """What the commands are about."""
+
+    def __init__(self, mail: Mail, directory: StaticDirectory) -> None:
+        super().__init__(directory)
+        self._mail = mail
+        self._loads: list[asyncio.Task[None]] = []
+        self._is_resting = False
+
+    async def start(self) -> None:
+        await make_tables(self._mail, TABLES)
+        await self._mail.consume(WORK, self._work, concurrency=3, retry=RETRY)
+        await self._mail.consume(RECEIPTS, self._file, retry=RETRY)
+
+    async def _work(self, message: Message, tx: Transaction) -> None:
+        number = int(message.body)
+        await execute(tx, HANDLED, message.sender, number)
+        tx.post(message.sender, RECEIPTS, message.body)
+        if number % 7 == 0 and message.attempt == 1:
+            raise ValueError("the first attempt of every seventh fails")
+
+    async def _file(self, message: Message, tx: Transaction) -> None:
+        statement = "INSERT INTO receipts (sender, number) VALUES (?, ?)"
+        await execute(tx, statement, message.sender, int(message.body))
+
+    async def obey(self, command: str, *words: str) -> None:
+        match command, words:
             case "post", (peer, queue, first, count):
                 await self._post_all(peer, queue, range(int(first), int(first) + int(count)))
             case "disk", (size,):
-                limit = int(size) or UNLIMITED[1]
-                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, UNLIMITED[1]))
+                limit_files(int(size))
                 say("limited")
             case "load", (peer, pause):
                 load = self._load(peer, float(pause))
@@ -132,7 +195,7 @@ class Node:
                 await asyncio.gather(*self._loads)
                 say("resting")
             case _:
-                raise ValueError(f"no such command: {command} {words}")
+                await super().obey(command, *words)
 
     async def _post_all(self, peer: str, queue: str, numbers: range) -> None:
         try:
@@ -161,16 +224,13 @@ class Node:
 
     async def _post_once(self, peer: str, queue: str, numbers: range) -> None:
         async with self._mail.transaction() as tx:
-            rows = await tx.execute(
-                "SELECT 1 FROM sent WHERE peer = ? AND number = ?", (peer, numbers.start)
-            )
-            if rows:
-                return
-            await self._send(tx, peer, queue, numbers)
+            statement = "SELECT 1 FROM sent WHERE peer = ? AND number = ?"
+            if not await execute(tx, statement, peer, numbers.start):
+                await self._send(tx, peer, queue, numbers)
 
     async def _send(self, tx: Transaction, peer: str, queue: str, numbers: range) -> None:
         for number in numbers:
-            await tx.execute("INSERT INTO sent VALUES (?, ?)", (peer, number))
+            await execute(tx, "INSERT INTO sent (peer, number) VALUES (?, ?)", peer, number)
             tx.post(peer, queue, b"%d" % number, key=f"{number % KEYS}")
 
     async def _load(self, peer: str, pause_s: float) -> None:
@@ -180,7 +240,7 @@ class Node:
                 return
             try:
                 async with self._mail.transaction() as tx:
-                    rows = await tx.execute("SELECT max(number) FROM sent WHERE peer = ?", (peer,))
+                    rows = await execute(tx, "SELECT max(number) FROM sent WHERE peer = ?", peer)
                     first = (rows[0][0] or 0) + 1
                     await self._send(tx, peer, WORK, range(first, first + BATCH))
                     if turn % 5 == 0:
@@ -190,17 +250,21 @@ class Node:
             await asyncio.sleep(pause_s)
 
 
-async def serve(name: str, directory: Path, port: str) -> None:
+async def serve(name: str, store: str, port: str) -> None:
     peers = StaticDirectory()
-    async with MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS) as service:
-        store = SqliteStore(directory / f"{name}.db")
-        async with Mail(service, store, directory=peers, config=CONFIG) as mail:
-            node = Node(mail, peers)
-            await node.start()
-            say(str(service.address))
-            loop = asyncio.get_running_loop()
-            while line := await loop.run_in_executor(None, sys.stdin.readline):
-                await node.obey(*line.split())
+    async with (
+        MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS) as service,
+        Mail(service, open_store(store), directory=peers, config=CONFIG) as mail,
+    ):
+        node = Node(mail, peers)
+        await node.start()
+        say(str(service.address))
+        await node.listen()
+
+
+def limit_files(size: int) -> None:
+    """Have no file of this process grow beyond a size; 0 for as it was."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size or UNLIMITED[1], UNLIMITED[1]))
 
 
 def say(text: str) -> None:
@@ -208,5 +272,9 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def main() -> None:
+    run(serve(*sys.argv[1:]))
+
+
 if __name__ == "__main__":
-    run(serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
+    main()

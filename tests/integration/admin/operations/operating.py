@@ -15,9 +15,10 @@ from postroad.cells import Cell, CellMessage, command
 from postroad.core.errors import Reject
 from postroad.durable import Message, Retry, Transaction
 from postroad.flows import Flow, FlowError, Session, flow, responds_to
-from postroad.node import App, Consuming, Node, NodeConfig
+from postroad.node import App, Consuming, Node
 from postroad.services import Context, Service, action, event
 from tests.support.deadlines import DEADLINE_S
+from tests.support.node.configs import config_of
 
 T = TypeVar("T")
 
@@ -141,11 +142,6 @@ def make_app(**more: Any) -> App:
         "cells": [Echo()],
     }
     return App(**parts | more)
-
-
-def config_of(directory: Path, name: str = "alpha", **more: Any) -> NodeConfig:
-    node = {"name": name, "data": str(directory), **more.pop("node", {})}
-    return msgspec.convert({"node": node, **more}, NodeConfig)
 
 
 @asynccontextmanager
