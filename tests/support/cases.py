@@ -14,13 +14,13 @@ Test = Callable[..., Any]
 def each(*cases: Any) -> Callable[[Test], Test]:
     """Call a test with one case after the other; what fails tells its case.
 
-    A case is the value of the test's first parameter, or a tuple with those of the first ones. Other
-    parameters are fixtures, and the same for all cases.
+    A case is the value of the test's first parameter, or a tuple with those of the first ones.
+    Other parameters are fixtures, and the same for all cases.
     """
     assert cases, "a test without a case"
 
     def decorate(test: Test) -> Test:
-        count = len(cases[0]) if isinstance(cases[0], tuple) else 1
+        count = len(_values(cases[0]))
         fixtures = [*inspect.signature(test).parameters.values()][count:]
 
         @functools.wraps(test)
@@ -43,7 +43,8 @@ def each(*cases: Any) -> Callable[[Test], Test]:
 
 
 def _values(case: Any) -> tuple[Any, ...]:
-    return case if isinstance(case, tuple) else (case,)
+    # A named tuple is one value.
+    return case if type(case) is tuple else (case,)
 
 
 @contextmanager

@@ -1,29 +1,26 @@
 """What is in a message, as people can read it."""
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.admin.bodies import SHOWN_MAX, Body, show_body, write_body
+from tests.support.cases import each
 
 
-@pytest.mark.parametrize(
-    ("body", "text", "encoding"),
-    [
-        (b'{"a": 1}', '{"a": 1}', "json"),
-        (b"17", "17", "json"),
-        (b"hello", "hello", "text"),
-        (b"", "", "text"),
-        ("Grüße\n".encode(), "Grüße\n", "text"),
-        (msgspec.msgpack.encode({"a": [1, None]}), '{"a":[1,null]}', "msgpack"),
-        (msgspec.msgpack.encode({"at": b"\x00"}), '{"at":"AA=="}', "msgpack"),
-        (b"\xff\x00", "ff00", "hex"),
-        (b"\x01", "01", "hex"),
-        (b"a\x00b", "610062", "hex"),
-        (msgspec.msgpack.encode({(1, 2): 3}), "8192010203", "hex"),
-        (b"\x91" * 5_000 + b"\x01", "91" * (SHOWN_MAX // 4), "hex"),
-    ],
+@each(
+    (b'{"a": 1}', '{"a": 1}', "json"),
+    (b"17", "17", "json"),
+    (b"hello", "hello", "text"),
+    (b"", "", "text"),
+    ("Grüße\n".encode(), "Grüße\n", "text"),
+    (msgspec.msgpack.encode({"a": [1, None]}), '{"a":[1,null]}', "msgpack"),
+    (msgspec.msgpack.encode({"at": b"\x00"}), '{"at":"AA=="}', "msgpack"),
+    (b"\xff\x00", "ff00", "hex"),
+    (b"\x01", "01", "hex"),
+    (b"a\x00b", "610062", "hex"),
+    (msgspec.msgpack.encode({(1, 2): 3}), "8192010203", "hex"),
+    (b"\x91" * 5_000 + b"\x01", "91" * (SHOWN_MAX // 4), "hex"),
 )
 def test_bodies_are_shown_as_what_they_are(body: bytes, text: str, encoding: str) -> None:
     shown = show_body(body)
@@ -31,7 +28,7 @@ def test_bodies_are_shown_as_what_they_are(body: bytes, text: str, encoding: str
     assert shown.text.startswith(text) if len(text) > 100 else shown.text == text
 
 
-@pytest.mark.parametrize("count", [SHOWN_MAX, SHOWN_MAX * 3, 2 * 1024 * 1024])
+@each(SHOWN_MAX, SHOWN_MAX * 3, 2 * 1024 * 1024)
 def test_long_ones_are_cut(count: int) -> None:
     assert show_body(b"x" * count) == Body("x" * SHOWN_MAX, "text")
     shown = show_body("ä".encode() * count)

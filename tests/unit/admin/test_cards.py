@@ -15,15 +15,19 @@ from postroad.admin.cards import (
     token_path,
 )
 from postroad.core.errors import ConfigError
+from tests.support.cases import each
 
 CARD = Card(name="alpha", cluster="c", pid=os.getpid(), url="http://127.0.0.1:1", version="1")
 
 
-def test_the_first_token_stays(tmp_path: Path) -> None:
+def test_first_token_stays_and_may_be_missing(tmp_path: Path) -> None:
     data = tmp_path / "new"
     first = keep_token(data, "alpha")
     assert keep_token(data, "alpha") == first == read_token(data, "alpha")
     assert keep_token(data, "beta") != first
+    assert read_token(tmp_path, "alpha") is None
+    token_path(tmp_path, "alpha").write_text("\n")
+    assert read_token(tmp_path, "alpha") is None
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
@@ -32,12 +36,6 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
         keep_token(tmp_path / "file", "alpha")
     with pytest.raises(ConfigError, match="cannot be written"):
         leave_card(tmp_path / "file", CARD)
-
-
-def test_no_token(tmp_path: Path) -> None:
-    assert read_token(tmp_path, "alpha") is None
-    token_path(tmp_path, "alpha").write_text("\n")
-    assert read_token(tmp_path, "alpha") is None
 
 
 def test_cards_are_found_by_name(tmp_path: Path) -> None:
@@ -51,8 +49,8 @@ def test_cards_are_found_by_name(tmp_path: Path) -> None:
     assert find_cards(tmp_path) == [other]
 
 
-@pytest.mark.parametrize("pid", [0, -1, 2**70])
-def test_numbers_that_are_no_process(tmp_path: Path, pid: int) -> None:
+@each(0, -1, 2**70)
+def test_numbers_that_are_no_process(pid: int, tmp_path: Path) -> None:
     text = f'{{"name":"a","cluster":"c","pid":{pid},"url":"","version":""}}'
     (tmp_path / "a.node.json").write_text(text)
     assert find_cards(tmp_path) == []

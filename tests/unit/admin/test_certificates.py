@@ -14,6 +14,7 @@ import pytest
 from postroad import admin
 from postroad.admin import certificates
 from postroad.core.errors import ConfigError, MissingExtra
+from tests.support.cases import each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,9 +82,13 @@ def test_mutual_tls_1_3_with_strict_verification(root: Path) -> None:
     assert peer["subjectAltName"] == (("DNS", "n2"),)
 
 
-def test_another_name_than_the_certificates_is_refused(root: Path) -> None:
+def test_certificate_of_another_name_or_none_is_refused(root: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         connect(root, server="n2", name="n3")
+    client = ssl.create_default_context(cafile=str(root / "ca.pem"))
+    server = tls_context(ssl.PROTOCOL_TLS_SERVER, root, "n2", root / "ca.pem")
+    with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+        shake_hands(client, server, "n2")
 
 
 def test_a_client_of_another_root_is_refused(root: Path, tmp_path: Path) -> None:
@@ -102,13 +107,6 @@ def test_a_server_of_another_root_is_refused(root: Path, tmp_path: Path) -> None
         shake_hands(client, server, "n2")
 
 
-def test_a_client_without_a_certificate_is_refused(root: Path) -> None:
-    client = ssl.create_default_context(cafile=str(root / "ca.pem"))
-    server = tls_context(ssl.PROTOCOL_TLS_SERVER, root, "n2", root / "ca.pem")
-    with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
-        shake_hands(client, server, "n2")
-
-
 def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     past = datetime.now(UTC) - timedelta(days=30)
     admin.create_root(tmp_path, now=past)
@@ -118,39 +116,31 @@ def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
         connect(tmp_path, server="n2", name="n2")
 
 
-@pytest.mark.parametrize("name", ["n1", "localhost", "127.0.0.1", "::1"])
-def test_extra_hosts_verify_too(tmp_path: Path, name: str) -> None:
+def test_extra_hosts_and_unusual_node_names_verify(tmp_path: Path) -> None:
     admin.create_root(tmp_path)
     issued = admin.issue(tmp_path, "n1", hosts=["localhost", "127.0.0.1", "::1", "localhost"])
     assert issued.names == ("n1", "localhost", "127.0.0.1", "::1")
-    assert connect(tmp_path, server="n1", name=name).version() == "TLSv1.3"
+    for name in issued.names:
+        assert connect(tmp_path, server="n1", name=name).version() == "TLSv1.3", name
+    for node in ("10.0.0.7", "eu_1.Zone-A", "x" * 63, ".".join(["y" * 60] * 4)):
+        assert admin.issue(tmp_path, node).names == (node,)
+        assert connect(tmp_path, server=node, name=node).version() == "TLSv1.3", node
 
 
-@pytest.mark.parametrize("node", ["10.0.0.7", "eu_1.Zone-A", "x" * 63, ".".join(["y" * 60] * 4)])
-def test_unusual_node_names_verify(tmp_path: Path, node: str) -> None:
-    admin.create_root(tmp_path)
-    admin.issue(tmp_path, "n1")
-    assert admin.issue(tmp_path, node).names == (node,)
-    assert connect(tmp_path, server=node, name=node).version() == "TLSv1.3"
-
-
-def test_the_files_and_facts_of_a_root(tmp_path: Path) -> None:
+def test_files_and_facts_of_root_and_node(tmp_path: Path) -> None:
     made = admin.create_root(tmp_path / "deep" / "certs", name="Team root", days=10, now=NOW)
     assert made.certificate == tmp_path / "deep" / "certs" / "ca.pem"
     assert made.key == tmp_path / "deep" / "certs" / "ca.key"
     assert made.expires == NOW + timedelta(days=10)
     assert len(made.fingerprint) == 64
     assert sorted(os.listdir(made.certificate.parent)) == ["ca.key", "ca.pem"]
-
-
-def test_the_files_and_facts_of_a_node(tmp_path: Path) -> None:
     admin.create_root(tmp_path, now=NOW)
-    made = admin.issue(str(tmp_path), "n1", now=NOW)
-    assert (made.node, made.names) == ("n1", ("n1",))
-    assert made.certificate == tmp_path / "n1.pem"
-    assert made.key == tmp_path / "n1.key"
-    assert made.trust == tmp_path / "ca.pem"
-    assert made.expires == NOW + timedelta(days=397)
+    issued = admin.issue(str(tmp_path), "n1", now=NOW)
+    assert (issued.node, issued.names) == ("n1", ("n1",))
+    assert issued.certificate == tmp_path / "n1.pem"
+    assert issued.key == tmp_path / "n1.key"
+    assert issued.trust == tmp_path / "ca.pem"
+    assert issued.expires == NOW + timedelta(days=397)
 
 
 def test_a_certificate_never_outlives_its_root(tmp_path: Path) -> None:
@@ -190,45 +180,42 @@ def test_force_replaces_a_root_and_orphans_its_nodes(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "n1.key").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("node", [*NO_NODE_NAMES, *NO_DNS_NAMES])
-def test_names_that_cannot_stand_in_a_certificate_are_refused(tmp_path: Path, node: str) -> None:
+def test_names_that_cannot_stand_in_a_certificate_are_refused(tmp_path: Path) -> None:
     admin.create_root(tmp_path)
-    with pytest.raises(ConfigError, match="node name"):
-        admin.issue(tmp_path, node)
+    for node in [*NO_NODE_NAMES, *NO_DNS_NAMES]:
+        with pytest.raises(ConfigError, match="node name"):
+            admin.issue(tmp_path, node)
+    for node in ("ca", "CA"):
+        with pytest.raises(ConfigError, match="'ca'"):
+            admin.issue(tmp_path, node, force=True)
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("node", ["ca", "CA"])
-def test_a_node_cannot_take_the_files_of_the_root(tmp_path: Path, node: str) -> None:
-    admin.create_root(tmp_path)
-    with pytest.raises(ConfigError, match="'ca'"):
-        admin.issue(tmp_path, node, force=True)
-
-
-@pytest.mark.parametrize(
-    "host", ["", "*.example.org", "10.0.0.256", "a b", "fe80::1%eth0", "[::1]", "höst", "h" * 254]
-)
-def test_unusable_hosts_are_refused(root: Path, host: str) -> None:
+@each("", "*.example.org", "10.0.0.256", "a b", "fe80::1%eth0", "[::1]", "höst", "h" * 254)
+def test_unusable_hosts_are_refused(host: str, root: Path) -> None:
     with pytest.raises(ConfigError, match="neither an IP address nor an ASCII host name"):
         admin.issue(root, "n9", hosts=[host])
 
 
-@pytest.mark.parametrize("days", [0, -1, 36_501])
-def test_unusable_days_are_refused(root: Path, days: int) -> None:
+@each(0, -1, 36_501)
+def test_unusable_days_are_refused(days: int, root: Path) -> None:
     with pytest.raises(ConfigError, match=f"1 to 36500 days, not {days}"):
         admin.create_root(root, days=days, force=True)
     with pytest.raises(ConfigError, match=f"1 to 36500 days, not {days}"):
         admin.issue(root, "n9", days=days)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 65, "two\nlines"])
-def test_unusable_root_names_are_refused(tmp_path: Path, name: str) -> None:
+@each("", "x" * 65, "two\nlines")
+def test_unusable_root_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="1 to 64 printable characters"):
         admin.create_root(tmp_path, name=name)
 
 
-def test_issuing_without_a_root_says_how_to_make_one(tmp_path: Path) -> None:
+def test_missing_root_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ca\.pem is missing: .*`postroad certs init --dir "):
+        admin.issue(tmp_path, "n1")
+    (tmp_path / "ca.pem").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot read .*ca\.pem: Is a directory"):
         admin.issue(tmp_path, "n1")
 
 
@@ -263,12 +250,6 @@ def test_a_broken_root_is_reported(tmp_path: Path, broken: str) -> None:
     admin.create_root(tmp_path)
     (tmp_path / broken).write_text("not PEM")
     with pytest.raises(ConfigError, match=r"the trust root in .* is unusable"):
-        admin.issue(tmp_path, "n1")
-
-
-def test_a_root_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").mkdir()
-    with pytest.raises(ConfigError, match=r"cannot read .*ca\.pem: Is a directory"):
         admin.issue(tmp_path, "n1")
 
 

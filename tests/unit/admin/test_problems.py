@@ -31,31 +31,29 @@ from postroad.core.errors import (
     UsageError,
 )
 from postroad.services.errors import ServiceNotFoundError, ValidationError
+from tests.support.cases import each
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (ConfigError("limit=0"), 400),
-        (InvalidRequest("limit=0"), 400),
-        (Forbidden("no"), 403),
-        (NotFound("nothing"), 404),
-        (NoSuchDeadLetter("7"), 404),
-        (NoSuchMember("omega"), 404),
-        (NoRoute("cell@beta"), 404),
-        (ServiceNotFoundError(data={"action": "a.b"}), 404),
-        (UsageError("not now"), 409),
-        (IdempotencyConflict("same key"), 409),
-        (MissingExtra("certs", "this"), 409),
-        (MessageTooLarge("1 GB"), 413),
-        (ValidationError("wrong"), 422),
-        (RemoteHandlerFailure("it raised"), 502),
-        (ProgramFailed("it raised"), 502),
-        (RequestTimeout("2 s"), 503),
-        (ConnectFailed("nobody"), 503),
-        (StoreUnavailable("disk full"), 503),
-        (TimeoutError(), 503),
-    ],
+@each(
+    (ConfigError("limit=0"), 400),
+    (InvalidRequest("limit=0"), 400),
+    (Forbidden("no"), 403),
+    (NotFound("nothing"), 404),
+    (NoSuchDeadLetter("7"), 404),
+    (NoSuchMember("omega"), 404),
+    (NoRoute("cell@beta"), 404),
+    (ServiceNotFoundError(data={"action": "a.b"}), 404),
+    (UsageError("not now"), 409),
+    (IdempotencyConflict("same key"), 409),
+    (MissingExtra("certs", "this"), 409),
+    (MessageTooLarge("1 GB"), 413),
+    (ValidationError("wrong"), 422),
+    (RemoteHandlerFailure("it raised"), 502),
+    (ProgramFailed("it raised"), 502),
+    (RequestTimeout("2 s"), 503),
+    (ConnectFailed("nobody"), 503),
+    (StoreUnavailable("disk full"), 503),
+    (TimeoutError(), 503),
 )
 def test_statuses(error: PostroadError | TimeoutError, status: int) -> None:
     problem = to_problem(error)
@@ -67,18 +65,15 @@ def test_statuses(error: PostroadError | TimeoutError, status: int) -> None:
         assert problem.retryable == error.retryable
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ConfigError("limit=0 must be above 0"),
-        InvalidRequest("limit=0 must be above 0"),
-        NotFound("no queue 'x'"),
-        Forbidden("only look"),
-        NoSuchDeadLetter("7"),
-        UsageError("not now"),
-        StoreUnavailable("disk full"),
-        RequestTimeout("no reply", peer="beta", subject="a", elapsed_s=1.0),
-    ],
+@each(
+    ConfigError("limit=0 must be above 0"),
+    InvalidRequest("limit=0 must be above 0"),
+    NotFound("no queue 'x'"),
+    Forbidden("only look"),
+    NoSuchDeadLetter("7"),
+    UsageError("not now"),
+    StoreUnavailable("disk full"),
+    RequestTimeout("no reply", peer="beta", subject="a", elapsed_s=1.0),
 )
 def test_errors_come_back_as_they_were(error: PostroadError) -> None:
     encoded = msgspec.msgpack.encode(to_problem(error))
@@ -89,25 +84,20 @@ def test_errors_come_back_as_they_were(error: PostroadError) -> None:
     assert again.__notes__ == [f"postroad errors {error.code}"]
 
 
-def test_errors_that_cannot_be_made_of_a_text() -> None:
+def test_problem_without_a_class_is_told_by_status() -> None:
     problem = to_problem(NameTaken("alpha", "127.0.0.1:1"))
     again = to_error(problem)
     assert isinstance(again, Refused)
     assert again.problem == problem
     assert to_problem(again) == problem
+    assert type(to_error(make_problem(404, "gone", code=99_999))) is NotFound
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"), [(401, Forbidden), (403, Forbidden), (404, NotFound), (418, Refused)]
-)
+@each((401, Forbidden), (403, Forbidden), (404, NotFound), (418, Refused))
 def test_problems_without_a_code(status: int, kind: type[PostroadError]) -> None:
     error = to_error(make_problem(status, "so it is"))
     assert type(error) is kind
     assert str(error) == "so it is"
-
-
-def test_codes_of_unknown_layers_are_told_by_status() -> None:
-    assert type(to_error(make_problem(404, "gone", code=99_999))) is NotFound
 
 
 def test_what_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:

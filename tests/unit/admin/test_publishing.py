@@ -21,25 +21,18 @@ def pair(directory: Path, content: bytes) -> list[NewFile]:
     return [NewFile(directory / name, content, 0o600) for name in ("key", "pem")]
 
 
-def test_all_files_are_in_place_and_nothing_else(tmp_path: Path) -> None:
-    publish(pair(tmp_path, b"new"), force=False)
-    assert contents(tmp_path) == {"key": b"new", "pem": b"new"}
-
-
-def test_force_replaces(tmp_path: Path) -> None:
+def test_files_are_in_place_and_force_replaces_them(tmp_path: Path) -> None:
     publish(pair(tmp_path, b"old"), force=False)
+    assert contents(tmp_path) == {"key": b"old", "pem": b"old"}
     publish(pair(tmp_path, b"new"), force=True)
     assert contents(tmp_path) == {"key": b"new", "pem": b"new"}
 
 
-def test_one_existing_file_stops_all(tmp_path: Path) -> None:
+def test_existing_files_and_links_stop_all(tmp_path: Path) -> None:
     (tmp_path / "pem").write_bytes(b"old")
     with pytest.raises(FileExistsError):
         publish(pair(tmp_path, b"new"), force=False)
     assert contents(tmp_path) == {"pem": b"old"}
-
-
-def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
         publish(pair(tmp_path, b"new"), force=False)

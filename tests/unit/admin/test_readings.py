@@ -8,15 +8,18 @@ from postroad.admin import readings
 from postroad.admin.readings import Rate, Reading
 
 
-def test_a_rate_needs_two_looks() -> None:
+def test_rate_is_of_the_last_looks() -> None:
     rate = Rate()
     assert rate.look(100, 5.0) == 0
     assert rate.look(100, 5.0) == 0
     assert rate.look(140, 7.0) == 20
     assert rate.look(140, 9.0) == 10
-
-
-def test_a_rate_forgets() -> None:
+    rate = Rate()
+    rate.look(0, 0.0)
+    assert rate.look(6_000, 60.0) == 100
+    rate = Rate()
+    rate.look(500, 0.0)
+    assert rate.look(3, 1.0) == 0
     rate = Rate()
     for second in range(100):
         rate.look(second * 50, float(second))
@@ -25,21 +28,6 @@ def test_a_rate_forgets() -> None:
     for second in range(101, 130):
         last = rate.look(100 * 50, float(second))
     assert last == 0
-
-
-def test_a_rate_over_a_long_time_without_looks_is_the_mean() -> None:
-    rate = Rate()
-    rate.look(0, 0.0)
-    assert rate.look(6_000, 60.0) == 100
-
-
-def test_a_total_that_begins_anew_is_no_negative_rate() -> None:
-    rate = Rate()
-    rate.look(500, 0.0)
-    assert rate.look(3, 1.0) == 0
-
-
-def test_many_looks_keep_few_samples() -> None:
     rate = Rate()
     for look in range(10_000):
         rate.look(look, look / 1_000)

@@ -70,24 +70,20 @@ def test_a_node_may_be_client_and_server(root: signing.Identity) -> None:
     assert isinstance(node.public_key(), ec.EllipticCurvePublicKey)
 
 
-def test_the_key_identifiers_link_node_and_root(root: signing.Identity) -> None:
+def test_certificates_link_node_and_root_for_a_time(root: signing.Identity) -> None:
     find = make_node(root).extensions.get_extension_for_class
     own = root.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     assert find(x509.AuthorityKeyIdentifier).value.key_identifier == own.digest
     assert find(x509.SubjectKeyIdentifier).value.digest != own.digest
-
-
-def test_validity_begins_before_now(root: signing.Identity) -> None:
     node = make_node(root)
     assert node.not_valid_before_utc == NOW - signing.CLOCK_SKEW
     assert signing.expiry_of(node) == NOW + timedelta(days=3)
-
-
-def test_a_long_name_is_left_out_of_the_subject(root: signing.Identity) -> None:
     assert signing.subject_of(make_node(root, "n" * 60)) == f"CN={'n' * 60},O=Postroad"
     long = f"{'n' * 60}.{'m' * 60}"
     assert signing.subject_of(make_node(root, long)) == "O=Postroad"
     assert signing.names_of(make_node(root, long)) == (long,)
+    assert signing.read_certificate(root.certificate_pem()) == root.certificate
+    assert signing.belongs(root.certificate, signing.read_key(root.key_pem()))
 
 
 def test_a_foreign_rsa_root_can_sign() -> None:
@@ -112,11 +108,6 @@ def test_a_certificate_without_constraints_is_no_authority() -> None:
     )
     assert not signing.is_authority(certificate)
     assert signing.names_of(certificate) == ("RFC822Name",)
-
-
-def test_pem_round_trip(root: signing.Identity) -> None:
-    assert signing.read_certificate(root.certificate_pem()) == root.certificate
-    assert signing.belongs(root.certificate, signing.read_key(root.key_pem()))
 
 
 def test_keys_that_cannot_sign_here_are_refused(root: signing.Identity) -> None:

@@ -15,6 +15,7 @@ from postroad.durable import BridgeHealth, MailStatistics, PeerStatistics, Queue
 from postroad.flows import Status
 from postroad.node import App, Layer, Node, NodeConfig
 from postroad.node.settings import NodeSettings
+from tests.support.cases import each
 
 
 def mail(
@@ -47,27 +48,24 @@ def peer(trouble: str | None = None, **facts: Any) -> PeerStatistics:
     return PeerStatistics(**known | facts)
 
 
-@pytest.mark.parametrize(
-    ("found", "titles"),
-    [
-        (mail({"q": queue(depth=5, oldest_s=1_000.0)}, {"beta": peer(depth=3)}), []),
-        (mail(dead=1), ["1 dead letter"]),
-        (mail(dead=7), ["7 dead letters"]),
-        (mail({"q": queue(is_paused=True)}), ["queue q is paused"]),
-        (mail({"q": queue(depth=1, has_consumer=False, oldest_s=5.0)}), []),
-        (
-            mail({"q": queue(depth=1, has_consumer=False, oldest_s=60.0)}),
-            ["nobody consumes queue q"],
-        ),
-        (mail(peers={"beta": peer("refused")}), []),
-        (mail(peers={"beta": peer("refused", depth=1)}), ["mail for beta does not get through"]),
-        (mail(peers={"beta": peer(is_paused=True)}), ["the bridge to beta is paused"]),
-        (mail(peers={"beta": peer(depth=1, bridge=None, oldest_s=5.0)}), []),
-        (
-            mail(peers={"beta": peer(depth=1, bridge=None, oldest_s=60.0)}),
-            ["mail waits for beta, which is away"],
-        ),
-    ],
+@each(
+    (mail({"q": queue(depth=5, oldest_s=1_000.0)}, {"beta": peer(depth=3)}), []),
+    (mail(dead=1), ["1 dead letter"]),
+    (mail(dead=7), ["7 dead letters"]),
+    (mail({"q": queue(is_paused=True)}), ["queue q is paused"]),
+    (mail({"q": queue(depth=1, has_consumer=False, oldest_s=5.0)}), []),
+    (
+        mail({"q": queue(depth=1, has_consumer=False, oldest_s=60.0)}),
+        ["nobody consumes queue q"],
+    ),
+    (mail(peers={"beta": peer("refused")}), []),
+    (mail(peers={"beta": peer("refused", depth=1)}), ["mail for beta does not get through"]),
+    (mail(peers={"beta": peer(is_paused=True)}), ["the bridge to beta is paused"]),
+    (mail(peers={"beta": peer(depth=1, bridge=None, oldest_s=5.0)}), []),
+    (
+        mail(peers={"beta": peer(depth=1, bridge=None, oldest_s=60.0)}),
+        ["mail waits for beta, which is away"],
+    ),
 )
 def test_troubles_with_mail(found: MailStatistics, titles: list[str]) -> None:
     troubles = [*_of_mail(found)]
@@ -76,19 +74,13 @@ def test_troubles_with_mail(found: MailStatistics, titles: list[str]) -> None:
     assert {it.severity for it in troubles} <= {"warning"}
 
 
-def test_what_a_bridge_says_is_told() -> None:
+def test_trouble_tells_what_to_do() -> None:
     (trouble,) = _of_mail(mail(peers={"beta": peer("refused", depth=2)}))
     assert trouble.detail == "2 messages wait: refused"
     assert (trouble.noun, trouble.id) == ("bridge", "beta")
-
-
-def test_commands_can_be_pasted_whatever_a_queue_is_called() -> None:
     (trouble,) = _of_mail(mail(queues={"$(reboot)": queue(is_paused=True, depth=1)}))
     assert trouble.command == "postroad queue resume '$(reboot)'"
     assert trouble.detail == "1 message waits"
-
-
-def test_troubles_with_flows() -> None:
     assert [*_of_flows({Status.DONE: 5, Status.RUNNING: 2, Status.FAILED: 1})] == []
     troubles = [*_of_flows({Status.PARKED: 1, Status.RETRYING: 3, Status.HELD: 2})]
     assert [it.title for it in troubles] == [

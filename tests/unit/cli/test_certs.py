@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,14 +37,7 @@ def test_init_says_what_it_wrote_and_what_comes_next() -> None:
     assert "Wrote certs/ca.pem: trust root 'Team root', valid until" in text
     assert "Wrote certs/ca.key" in text
     assert text.endswith("Next: postroad certs issue n1 n2 --dir certs\n")
-
-
-def test_init_with_force_warns_of_orphans() -> None:
-    succeed("init")
     assert "issue them again" in succeed("init", "--force")
-
-
-def test_the_next_step_is_quoted_for_a_shell() -> None:
     assert "--dir 'my certs'" in succeed("init", "--dir", "my certs")
 
 
@@ -74,10 +65,12 @@ def test_issue_reports_what_was_written_before_a_failure(
     assert not Path("certs/n3.pem").exists()
 
 
-def test_issue_needs_a_node() -> None:
+def test_commands_need_arguments_and_have_examples() -> None:
     result = invoke("issue")
     assert result.exit_code == 2
     assert "Missing argument 'NODE...'" in result.output
+    for name in certs.commands:
+        assert f"  postroad certs {name}" in succeed(name, "--help")
 
 
 def test_json_of_init_and_issue() -> None:
@@ -129,27 +122,3 @@ def test_show_of_an_empty_directory_says_how_to_begin() -> None:
     assert succeed("show") == told
     Path("certs").mkdir()
     assert succeed("show") == told
-
-
-def test_each_command_has_an_example() -> None:
-    for name in certs.commands:
-        assert f"  postroad certs {name}" in succeed(name, "--help")
-
-
-def test_the_whole_way_in_processes_of_their_own() -> None:
-    def postroad(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-W", "error", "-m", "postroad", "certs", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    early = postroad("issue", "n1")
-    assert (early.returncode, early.stdout) == (1, "")
-    assert early.stderr == (
-        "postroad: certs/ca.pem is missing: make a trust root first with "
-        "`postroad certs init --dir certs`\n"
-    )
-    assert postroad("init").returncode == 0
-    assert postroad("issue", "n1").returncode == 0
-    again = postroad("issue", "n1")
-    assert again.returncode == 1
-    assert again.stderr == "postroad: certs/n1.key exists already; --force replaces it\n"
-    assert postroad("issue", "n1", "--force").returncode == 0

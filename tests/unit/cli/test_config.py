@@ -53,7 +53,7 @@ def test_what_is_shown_is_a_configuration(
     assert told(capsys, "show") == text
 
 
-def test_where_values_come_from(
+def test_values_of_another_file_and_their_origins_are_shown(
     capsys: pytest.CaptureFixture[str], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory / "postroad.toml").write_text('[node]\nname = "a"\ncluster = "b"\n')
@@ -64,16 +64,17 @@ def test_where_values_come_from(
         'node.name = "c"  # POSTROAD_NODE_NAME',
         'log.level = "debug"  # --set log.level',
     ]
+    monkeypatch.delenv("POSTROAD_NODE_NAME")
+    (directory / "other.toml").write_text('node.name = "other"')
+    text = told(capsys, "show", "--config", "other.toml", "--changed", "--origin")
+    assert text == 'node.name = "other"  # other.toml:1\n'
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_gives_json_and_parts(capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(told(capsys, "show", "--json"))
     assert len(shown) == COUNT
     assert shown["mail.bridge"] == {"value": True, "origin": "default"}
     assert shown["tls.key"] == {"value": None, "origin": "default"}
-
-
-def test_a_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "show", "log") == 'log.level = "info"\nlog.format = "text"\n'
     assert told(capsys, "show", "log.level") == 'log.level = "info"\n'
     assert "There is no setting logs. Did you mean log?" in failed(capsys, "show", "logs")
@@ -88,13 +89,18 @@ def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
         assert keys.HIDDEN in text
 
 
-def test_another_file(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
-    (directory / "other.toml").write_text('node.name = "other"')
-    text = told(capsys, "show", "--config", "other.toml", "--changed", "--origin")
-    assert text == 'node.name = "other"  # other.toml:1\n'
-
-
-def test_mistakes_are_told(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
+def test_check_tells_mistakes_and_looks_at_files(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    assert told(capsys, "check") == f"Good: 0 of {COUNT} settings given, no file read.\n"
+    (directory / "postroad.toml").write_text('node.name = "a"')
+    assert told(capsys, "check", "--set", "log.level=error") == (
+        f"Good: 2 of {COUNT} settings given, postroad.toml read.\n"
+    )
+    (directory / "app.py").write_text("x = 1\ndef f(:\n")
+    text = failed(capsys, "check", "--set", "node.app=app.py", "--set", "pipeline.jobs=job.toml")
+    assert "node.app: app.py:2: invalid syntax" in text
+    assert "pipeline.jobs: there is no file job.toml" in text
     (directory / "postroad.toml").write_text("node.names = 1")
     assert "postroad.toml:1: there is no setting node.names; did you mean node.name?" in failed(
         capsys, "check"
@@ -102,31 +108,13 @@ def test_mistakes_are_told(capsys: pytest.CaptureFixture[str], directory: Path) 
     assert "'a' is not of the form KEY=VALUE" in failed(capsys, "check", "--set", "a")
 
 
-def test_check(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
-    assert told(capsys, "check") == f"Good: 0 of {COUNT} settings given, no file read.\n"
-    (directory / "postroad.toml").write_text('node.name = "a"')
-    assert told(capsys, "check", "--set", "log.level=error") == (
-        f"Good: 2 of {COUNT} settings given, postroad.toml read.\n"
-    )
-
-
-def test_check_looks_at_files(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
-    (directory / "app.py").write_text("x = 1\ndef f(:\n")
-    text = failed(capsys, "check", "--set", "node.app=app.py", "--set", "pipeline.jobs=job.toml")
-    assert "node.app: app.py:2: invalid syntax" in text
-    assert "pipeline.jobs: there is no file job.toml" in text
-
-
-def test_keys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     text = told(capsys, "keys")
     assert "[mail.tuning]  Sizes and times of one node's mail." in text
     assert "  handler_s = 300.0  (a number)\n      Time for a handler;" in text
     assert "  name = (depends on the machine)  (a text)" in text
     assert "  trust = (must be given)  (a text)" in text
     assert "  store = (not set)  (a text)" in text
-
-
-def test_keys_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(told(capsys, "keys", "--json"))
     assert [it["key"] for it in listed] == list(keys.settings_keys())
     assert listed[0] == {

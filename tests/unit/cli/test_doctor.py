@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -52,20 +51,21 @@ def test_a_damaged_store_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "next: " in out
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        found = doctor.look_at_port(other.getsockname()[1], tmp_path)
-    assert found.status == "warning"
-    assert "--set admin.bind=127.0.0.1:0" in found.next
-
-
-def test_a_port_that_a_node_of_this_place_uses(tmp_path: Path) -> None:
+def test_machine_that_cannot_hold_a_node_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = "http://127.0.0.1:8222"
     card = Card(name="alpha", cluster="shop", pid=os.getpid(), url=url, version="1")
     leave_card(tmp_path, card)
     assert doctor.look_at_port(8222, tmp_path).detail == "used by node alpha"
+    path = tmp_path / "file"
+    path.touch()
+    assert doctor.look_at_data(path).status == "failing"
+    monkeypatch.setattr("resource.getrlimit", lambda _: (256, 4096))
+    found = doctor.look_at_files()
+    assert (found.status, found.next) == ("warning", "ulimit -n 4096")
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert doctor.look_at_clock().status == "failing"
 
 
 def test_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,20 +79,3 @@ def test_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["certificate alpha.pem"]["status"] == "warning"
     assert found["certificate alpha.pem"]["next"] == "postroad certs issue alpha --force"
     assert findings(capsys, "--certs", str(tmp_path / "no"))["certificates"]["status"] == "failing"
-
-
-def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    assert doctor.look_at_data(path).status == "failing"
-
-
-def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda _: (256, 4096))
-    found = doctor.look_at_files()
-    assert (found.status, found.next) == ("warning", "ulimit -n 4096")
-
-
-def test_a_clock_that_was_never_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.time", lambda: 0.0)
-    assert doctor.look_at_clock().status == "failing"

@@ -42,7 +42,7 @@ MAP: dict[str, Any] = {
 }
 
 
-def test_a_tree_names_everything_once() -> None:
+def test_map_is_drawn_as_tree_mermaid_and_dot() -> None:
     assert draw_text(MAP).splitlines() == [
         "node alpha",
         "├─ node beta failing (suspect) [member 1.2 ms, failing]",
@@ -51,20 +51,11 @@ def test_a_tree_names_everything_once() -> None:
         "└─ flow pong [subscribes]",
         "   └─ flow ping [subscribes] (above)",
     ]
-
-
-def test_an_empty_map() -> None:
     assert draw_text({"nodes": [], "edges": []}) == "None."
-
-
-def test_mermaid_has_ids_of_its_own() -> None:
     lines = draw_mermaid(MAP).splitlines()
     assert lines[0] == "flowchart LR"
     assert '    n2["queue say #quot;hi#quot;"]' in lines
     assert '    n0 -->|"consumes"| n2' in lines
-
-
-def test_dot_is_quoted_and_coloured() -> None:
     lines = draw_dot(MAP).splitlines()
     assert '    "queue:say \\"hi\\"" [label="queue say \\"hi\\"", color=orange];' in lines
     assert '    "node:alpha" -> "node:beta" [label="member", color=red];' in lines

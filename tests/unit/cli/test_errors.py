@@ -18,7 +18,7 @@ def test_every_error_of_every_layer_is_explained() -> None:
     assert {*NEXT} <= {*known}
 
 
-def test_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_told_one_by_one_or_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["errors", "5110"]) == 0
     by_code = capsys.readouterr().out
     assert by_code == (
@@ -29,16 +29,10 @@ def test_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert run(["errors", "StoreLocked"]) == 0
     assert capsys.readouterr().out == by_code
-
-
-def test_all_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["errors", "--json"]) == 0
     codes = [it["code"] for it in json.loads(capsys.readouterr().out)]
     assert codes == sorted(codes)
     assert run(["errors"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(codes) + 1
-
-
-def test_an_error_that_never_was(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["errors", "StoreLoked"]) == 3
     assert "did you mean 'StoreLocked'?" in capsys.readouterr().err

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from postroad.cli.checking import nagios_line, status_of
 from postroad.cli.events import by_key, changes, unseen
+from tests.support.cases import each
 
 
-def test_rows_are_known_by_their_names() -> None:
+def test_changes_of_rows_are_told_by_their_names() -> None:
     assert [*by_key([{"id": "7", "name": "pay"}, {"peer": "beta", "id": None}])] == [
         "7/pay",
         "beta",
     ]
-
-
-def test_what_came_went_and_changed() -> None:
     before: dict[str, dict[str, Any]] = {"a": {"depth": 1, "oldest_s": 1.0}, "b": {"depth": 2}}
     after: dict[str, dict[str, Any]] = {"a": {"depth": 3, "oldest_s": 2.0}, "c": {"depth": 0}}
     assert [*changes("queue.ls", before, after)] == [
@@ -25,22 +21,16 @@ def test_what_came_went_and_changed() -> None:
         {"noun": "queue", "key": "b", "what": "gone", "changed": {}},
         {"noun": "queue", "key": "c", "what": "new", "changed": {"depth": 0}},
     ]
-
-
-def test_time_alone_is_no_event() -> None:
     assert [*changes("queue.ls", {"a": {"oldest_s": 1.0}}, {"a": {"oldest_s": 2.0}})] == []
 
 
-@pytest.mark.parametrize(
-    ("shown", "lines", "new"),
-    [
-        ([], [1, 2], [1, 2]),
-        ([1, 2], [1, 2], []),
-        ([1, 2], [2, 3], [3]),
-        ([1, 2], [3, 4], [3, 4]),
-        ([1, 1], [1, 1, 1], [1]),
-        ([1, 2, 3], [], []),
-    ],
+@each(
+    ([], [1, 2], [1, 2]),
+    ([1, 2], [1, 2], []),
+    ([1, 2], [2, 3], [3]),
+    ([1, 2], [3, 4], [3, 4]),
+    ([1, 1], [1, 1, 1], [1]),
+    ([1, 2, 3], [], []),
 )
 def test_lines_that_follow(shown: list[Any], lines: list[Any], new: list[Any]) -> None:
     assert unseen(shown, lines) == new
@@ -51,14 +41,11 @@ def health(*statuses: str, is_ready: bool = True) -> dict[str, Any]:
     return {"is_ready": is_ready, "reasons": [] if is_ready else ["it drains"], "checks": checks}
 
 
-@pytest.mark.parametrize(
-    ("told", "status"),
-    [
-        (health("ok", "ok"), "ok"),
-        (health("ok", "warning"), "warning"),
-        (health("warning", "failing"), "failing"),
-        (health("ok", is_ready=False), "failing"),
-    ],
+@each(
+    (health("ok", "ok"), "ok"),
+    (health("ok", "warning"), "warning"),
+    (health("warning", "failing"), "failing"),
+    (health("ok", is_ready=False), "failing"),
 )
 def test_the_worst_counts(told: dict[str, Any], status: str) -> None:
     assert status_of(told) == status

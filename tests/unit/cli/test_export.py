@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from postroad.cli.main import postroad, run
+from tests.support.cases import each
 
 PROGRAM = '''\
 from postroad.services.broker import Broker
@@ -52,17 +53,14 @@ def asyncapi(*arguments: str) -> Result:
     return CliRunner().invoke(postroad, ["export", "asyncapi", *arguments])
 
 
-@pytest.mark.parametrize(
-    ("name", "operations"),
-    [
-        (":Orders", ["orders.place"]),
-        (":made", ["stock.count"]),
-        (":both", ["orders.place", "stock.count"]),
-        (":broker", ["orders.place"]),
-        ("", ["stock.count", "orders.place"]),
-    ],
+@each(
+    (":Orders", ["orders.place"]),
+    (":made", ["stock.count"]),
+    (":both", ["orders.place", "stock.count"]),
+    (":broker", ["orders.place"]),
+    ("", ["stock.count", "orders.place"]),
 )
-def test_services_of_all_sorts(program: str, name: str, operations: list[str]) -> None:
+def test_services_of_all_sorts(name: str, operations: list[str], program: str) -> None:
     result = asyncapi(program + name, "--title", "Shop", "--version", "2.0")
     assert result.exit_code == 0, result.output
     document = json.loads(result.output)
@@ -70,19 +68,16 @@ def test_services_of_all_sorts(program: str, name: str, operations: list[str]) -
     assert [*document["operations"]] == operations
 
 
-@pytest.mark.parametrize(
-    ("target", "told"),
-    [
-        ("{}:number", "is no service"),
-        ("{}:nothing", "has no 'nothing'"),
-        ("{}:Stock", "name one that is made"),
-        ("no_such_module_at_all", "there is no module 'no_such_module_at_all'"),
-        ("json", "has no services of its own"),
-        (":x", "is no name of a module"),
-    ],
+@each(
+    ("{}:number", "is no service"),
+    ("{}:nothing", "has no 'nothing'"),
+    ("{}:Stock", "name one that is made"),
+    ("no_such_module_at_all", "there is no module 'no_such_module_at_all'"),
+    ("json", "has no services of its own"),
+    (":x", "is no name of a module"),
 )
 def test_what_is_wrong_is_said(
-    program: str, target: str, told: str, capsys: pytest.CaptureFixture[str]
+    target: str, told: str, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["export", "asyncapi", target.format(program)]) == 1
     assert told in capsys.readouterr().err

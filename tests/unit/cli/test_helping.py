@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import click
-import pytest
 from click.testing import CliRunner
 
 from postroad.cli.helping import Argument
 from postroad.cli.main import postroad
+from tests.support.cases import each
 
 
 def commands(
@@ -28,18 +28,14 @@ def commands(
 COMMANDS = dict(commands())
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_everything_that_can_be_said_is_explained(words: tuple[str, ...]) -> None:
+@each(*[(words,) for words in COMMANDS])
+def test_every_command_explains_its_words_with_an_example(words: tuple[str, ...]) -> None:
     for it in COMMANDS[words].params:
         if isinstance(it, click.Argument):
             assert isinstance(it, Argument), it.name
             assert it.explanation.endswith("."), it.name
         elif isinstance(it, click.Option) and not it.hidden:
             assert it.help, it.name
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_help_has_an_example_and_tells_arguments_apart(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(postroad, [*words, "--help"], prog_name="postroad")
     assert result.exit_code == 0
     assert "\n  Example" in result.output

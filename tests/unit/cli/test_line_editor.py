@@ -8,18 +8,16 @@ import pytest
 
 from postroad.cli.main import EXIT_FAILED
 from postroad.cli.shell import ALIASES
+from tests.support.cases import each
 
 
-@pytest.mark.parametrize(
-    ("line", "typed", "words"),
-    [
-        ("", "", []),
-        ("que", "que", []),
-        ("queue ", "", ["queue"]),
-        ("queue sh", "sh", ["queue"]),
-        ("flow signal 1 'half", "", []),
-        ("   ", "", []),
-    ],
+@each(
+    ("", "", []),
+    ("que", "que", []),
+    ("queue ", "", ["queue"]),
+    ("queue sh", "sh", ["queue"]),
+    ("flow signal 1 'half", "", []),
+    ("   ", "", []),
 )
 def test_the_word_that_is_typed(line: str, typed: str, words: list[str]) -> None:
     from postroad.cli.line_editor import split
@@ -27,15 +25,12 @@ def test_the_word_that_is_typed(line: str, typed: str, words: list[str]) -> None
     assert split(line) == (typed, words)
 
 
-@pytest.mark.parametrize(
-    ("words", "typed", "found"),
-    [
-        ([], "que", ["queues", "queue"]),
-        ([], "\\", ["\\?", "\\l", "\\c", "\\q"]),
-        (["queue"], "p", ["pause", "peek", "post", "purge"]),
-        (["help", "queue"], "sh", ["show"]),
-        (["queues"], "--wa", ["--watch"]),
-    ],
+@each(
+    ([], "que", ["queues", "queue"]),
+    ([], "\\", ["\\?", "\\l", "\\c", "\\q"]),
+    (["queue"], "p", ["pause", "peek", "post", "purge"]),
+    (["help", "queue"], "sh", ["show"]),
+    (["queues"], "--wa", ["--watch"]),
 )
 def test_words_are_completed(words: list[str], typed: str, found: list[str]) -> None:
     from postroad.cli.line_editor import complete

@@ -9,6 +9,7 @@ import pytest
 
 from postroad.cli.main import run
 from postroad.node.reading import load_config
+from tests.support.cases import each
 
 FILES = [
     *(".gitignore", "README.md", "app.py", "job.toml", "postroad.toml", "reports.py"),
@@ -51,25 +52,24 @@ def test_an_empty_directory_is_used(
     assert capsys.readouterr().out.splitlines()[-1] == "Run it: postroad dev"
 
 
-def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
+def test_existing_files_are_not_overwritten(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
     place = directory / "shop"
     place.mkdir()
     (place / "app.py").write_text("mine")
     assert run(["new", "shop"]) == 2
     assert "shop is not empty; choose another name, or empty it." in capsys.readouterr().err
     assert files_in(place) == ["app.py"]
+    (directory / "file").write_text("")
+    assert run(["new", "file"]) == 2
+    assert "is a file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["1shop", "sh op", "-shop", "shöp"])
+@each("1shop", "sh op", "-shop", "shöp")
 def test_names_that_cannot_be(
-    capsys: pytest.CaptureFixture[str], directory: Path, name: str
+    name: str, capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
     assert run(["new", "--", name]) == 2
     assert f"{name!r} cannot be the name of a project" in capsys.readouterr().err
     assert files_in(directory) == []
-
-
-def test_a_file_is_in_the_way(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
-    (directory / "shop").write_text("")
-    assert run(["new", "shop"]) == 2
-    assert "is a file" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import pytest
 from postroad.admin.pipeline import count_dead
 from postroad.cli.main import run
 from postroad.durable import SqliteStore
+from tests.support.cases import each
 from tests.support.pipeline.clearing_job import JOB, cleared
 
 FUNCTIONS = """
@@ -35,14 +36,13 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "clearing.toml"
 
 
-def test_a_job_is_drawn(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_is_drawn_or_its_mistakes_are_told(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["pipeline", "explain", job]) == 0
     assert "parse: function, clearing_functions:parse" in capsys.readouterr().out
     assert run(["pipeline", "explain", job, "--mermaid"]) == 0
     assert capsys.readouterr().out.startswith("flowchart")
-
-
-def test_every_mistake_is_told(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(job).write_text(JOB.replace('"input"', '"inptu"').replace("fn =", "fm ="))
     assert run(["pipeline", "explain", job]) == 1
     told = capsys.readouterr().err
@@ -96,30 +96,27 @@ def test_dead_segments_are_listed_and_dropped(
     assert capsys.readouterr().out == "1 forgotten\n"
 
 
-@pytest.mark.parametrize("arguments", [["replay"], ["drop"], ["replay", "--all", "00"]])
+@each(["replay"], ["drop"], ["replay", "--all", "00"])
 def test_one_or_all_must_be_chosen(
-    job: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], job: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, *rest = arguments
     assert run(["pipeline", command, job, *rest]) == 2
     assert "Give the id of one, or --all." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        (
-            '"lines"\noptions = { path = "cle',
-            '"line"\noptions = { path = "cle',
-            "did you mean 'lines'?",
-        ),
-        ('path = "payments', 'pfad = "payments', "options of 'in' do not suit 'lines'"),
-        ("payments/*", "nothing/*", "there is no file 'nothing/*.jsonl'"),
-        ("functions:parse", "functions:pars", "did you mean 'parse'?"),
-    ],
+@each(
+    (
+        '"lines"\noptions = { path = "cle',
+        '"line"\noptions = { path = "cle',
+        "did you mean 'lines'?",
+    ),
+    ('path = "payments', 'pfad = "payments', "options of 'in' do not suit 'lines'"),
+    ("payments/*", "nothing/*", "there is no file 'nothing/*.jsonl'"),
+    ("functions:parse", "functions:pars", "did you mean 'parse'?"),
 )
 def test_what_does_not_fit_is_told_in_a_sentence(
-    job: str, old: str, new: str, told: str, capsys: pytest.CaptureFixture[str]
+    old: str, new: str, told: str, job: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert old in JOB
     Path(job).write_text(JOB.replace(old, new))

@@ -7,6 +7,7 @@ import io
 import pytest
 
 from postroad.cli import screen
+from tests.support.cases import each
 
 
 class FakeTerminal(io.StringIO):
@@ -25,27 +26,21 @@ def test_a_bar_is_shown_on_a_terminal_alone(
     assert f"move [{'#' * 30}] 3/3 " in terminal.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("text", "cells", "shown"),
-    [
-        ("abc", 3, "abc"),
-        ("abcd", 3, "ab…"),
-        ("abc", 0, "…"),
-        ("日本", 4, "日本"),
-        ("日本語", 4, "日…"),
-        ("e\u0301tat", 4, "e\u0301tat"),
-    ],
+@each(
+    ("abc", 3, "abc"),
+    ("abcd", 3, "ab…"),
+    ("abc", 0, "…"),
+    ("日本", 4, "日本"),
+    ("日本語", 4, "日…"),
+    ("e\u0301tat", 4, "e\u0301tat"),
 )
 def test_cut(text: str, cells: int, shown: str) -> None:
     assert screen.cut(text, cells) == shown
 
 
-def test_wide_letters_take_two_cells() -> None:
+def test_text_is_safe_and_padded_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert screen.pad("日本", 6) == "日本  "
     assert screen.pad("日本", 6, to_right=True) == "  日本"
-
-
-def test_what_others_wrote_does_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     evil = "a\tb\n\x1b[2Jc\r\x9b"
     assert screen.visible(evil) == evil
     monkeypatch.setattr(screen, "is_terminal", lambda: True)

@@ -16,6 +16,7 @@ from postroad.admin.operations import OPERATIONS
 from postroad.cli.main import postroad
 from postroad.cli.rendering import render_result
 from postroad.cli.tables import struct_of, unwrap
+from tests.support.cases import each
 from tests.support.snapshot import check_snapshot
 
 HELPED = [
@@ -37,7 +38,7 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-@pytest.mark.parametrize("words", HELPED, ids=" ".join)
+@each(*[(words,) for words in HELPED])
 def test_help(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(
         postroad, [*words, "--help"], prog_name="postroad", terminal_width=100

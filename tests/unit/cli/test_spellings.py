@@ -12,6 +12,7 @@ from postroad.admin.operations import OPERATIONS, Effect
 from postroad.cli.main import COMMANDS, postroad
 from postroad.cli.nouns import make_group
 from postroad.cli.spellings import GROUPS, SPELLINGS
+from tests.support.cases import each
 
 NOUNS = sorted({it.noun for it in OPERATIONS.values()})
 BY_HAND = [f"pipeline.{it}" for it in ("dead", "drop", "replay", "stop", "submit")]
@@ -42,14 +43,14 @@ def test_the_static_tables_are_those_of_the_operations() -> None:
     assert sorted(made) == NOUNS
 
 
-@pytest.mark.parametrize("noun", NOUNS)
+@each(*NOUNS)
 def test_every_operation_is_a_verb_of_its_noun(noun: str) -> None:
     group = make_group(noun)
     verbs = {it.verb for it in OPERATIONS.values() if it.noun == noun}
     assert verbs <= {*group.list_commands(click.Context(group))}
 
 
-@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[it[1] for it in EXAMPLES])
+@each(*EXAMPLES)
 def test_every_example_can_be_said(
     name: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +63,7 @@ def test_every_example_can_be_said(
     assert command.name == verb
 
 
-@pytest.mark.parametrize("name", [it for it in OPERATIONS if it not in BY_HAND])
+@each(*[it for it in OPERATIONS if it not in BY_HAND])
 def test_manners(name: str) -> None:
     operation = OPERATIONS[name]
     command = make_group(operation.noun).get_command(click.Context(postroad), operation.verb)
@@ -75,9 +76,7 @@ def test_manners(name: str) -> None:
     assert {"--url", "--token", "--node", "--data", "--store", "--context"} <= options
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, it in OPERATIONS.items() if it.effect is Effect.DANGER]
-)
+@each(*[name for name, it in OPERATIONS.items() if it.effect is Effect.DANGER])
 def test_whoever_is_asked_is_told_what_it_touches(name: str) -> None:
     spelling = SPELLINGS[name]
     assert spelling.scope is not None

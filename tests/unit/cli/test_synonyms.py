@@ -7,32 +7,30 @@ import pytest
 
 from postroad.cli.main import COMMANDS, postroad, run
 from postroad.cli.synonyms import _COMMANDS, _SAME, find_meant
+from tests.support.cases import each
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        ("dlq replay", "dlq retry"),
-        ("dlq requeue", "dlq retry"),
-        ("dlq redrive", "dlq retry"),
-        ("dlq delete", "dlq drop"),
-        ("dlq rm", "dlq drop"),
-        ("queue list", "queue ls"),
-        ("queue remove", "queue purge"),
-        ("queue describe", "queue show"),
-        ("queue LS", "queue ls"),
-        ("flow get", "flow show"),
-        ("flow cancel", "flow kill"),
-        ("flow start", "flow begin"),
-        ("cells ls", "cells ps"),
-        ("trace list", "trace ls"),
-        ("context remove", "context rm"),
-        ("config validate", "config check"),
-        ("queues", "queue ls"),
-        ("run", "dev"),
-        ("version", "--version"),
-        ("help", "--help"),
-    ],
+@each(
+    ("dlq replay", "dlq retry"),
+    ("dlq requeue", "dlq retry"),
+    ("dlq redrive", "dlq retry"),
+    ("dlq delete", "dlq drop"),
+    ("dlq rm", "dlq drop"),
+    ("queue list", "queue ls"),
+    ("queue remove", "queue purge"),
+    ("queue describe", "queue show"),
+    ("queue LS", "queue ls"),
+    ("flow get", "flow show"),
+    ("flow cancel", "flow kill"),
+    ("flow start", "flow begin"),
+    ("cells ls", "cells ps"),
+    ("trace list", "trace ls"),
+    ("context remove", "context rm"),
+    ("config validate", "config check"),
+    ("queues", "queue ls"),
+    ("run", "dev"),
+    ("version", "--version"),
+    ("help", "--help"),
 )
 def test_another_word_for_a_command(
     words: str, meant: str, capsys: pytest.CaptureFixture[str]

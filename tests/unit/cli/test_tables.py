@@ -9,6 +9,7 @@ import pytest
 
 from postroad.cli import screen, tables
 from postroad.cli.tables import Column, record, render, table
+from tests.support.cases import each
 
 
 class Row(msgspec.Struct):
@@ -55,15 +56,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_a_table_is_aligned_and_plain_in_a_pipe() -> None:
+def test_table_is_aligned_and_plain_in_a_pipe() -> None:
     assert render(list[Row], ROWS).splitlines() == [
         "NAME    DEPTH  OLDEST  PAUSED  STATUS",
         "orders  1,200   3.0 s  yes     ok",
         "x           0                  failing",
     ]
-
-
-def test_no_rows() -> None:
     assert render(list[Row], []) == "None."
 
 
@@ -82,7 +80,7 @@ def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in render(list[Row], ROWS)
 
 
-def test_a_record_has_fields_and_sections() -> None:
+def test_record_has_fields_and_sections() -> None:
     page = {"title": "two", "best": ROWS[0], "rows": ROWS, "note": None, "empty": []}
     assert render(Page, page).splitlines() == [
         "title: two",
@@ -99,15 +97,9 @@ def test_a_record_has_fields_and_sections() -> None:
         "orders  1,200   3.0 s  yes     ok",
         "x           0                  failing",
     ]
-
-
-def test_a_text_of_several_lines_begins_on_its_own() -> None:
     assert record(None, {"detail": "a\nb", "id": "1"}) == "detail:\na\nb\nid: 1"
 
 
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [({"text": "as it is\n"}, "as it is\n"), ("word", "word"), ([1, 2], "1\n2"), (None, "null")],
-)
+@each(({"text": "as it is\n"}, "as it is\n"), ("word", "word"), ([1, 2], "1\n2"), (None, "null"))
 def test_other_results(value: Any, told: str) -> None:
     assert render(Any, value) == told

@@ -24,17 +24,14 @@ def write(path: Path, text: str = "") -> None:
     path.write_text(text)
 
 
-def test_sources_are_looked_at(tmp_path: Path) -> None:
+def test_snapshot_has_sources_alone(tmp_path: Path) -> None:
     for name in ("app.py", "postroad.toml", "deep/er/job.toml", "data.db", "notes.txt"):
         write(tmp_path / name)
     assert names(tmp_path) == ["app.py", "deep/er/job.toml", "postroad.toml"]
-
-
-def test_other_directories_are_not(tmp_path: Path) -> None:
     for name in (".postroad", ".git", "__pycache__", "node_modules", "env"):
         write(tmp_path / name / "a.py")
     write(tmp_path / "env" / "pyvenv.cfg")
-    assert names(tmp_path) == []
+    assert names(tmp_path) == ["app.py", "deep/er/job.toml", "postroad.toml"]
 
 
 @pytest.mark.parametrize("mark", ["pyproject.toml", "postroad.toml", "setup.py", ".git"])
@@ -72,7 +69,7 @@ def test_where_a_node_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.Monk
     assert data_directory(find_configuration(None), {"node.data": "flag"}) == Path("flag")
 
 
-def test_what_was_saved_added_and_removed_is_told(tmp_path: Path) -> None:
+def test_changes_between_snapshots_are_told(tmp_path: Path) -> None:
     for name in ("a.py", "b.py", "c.py"):
         write(tmp_path / name)
     before = take_snapshot(tmp_path)

@@ -1,42 +1,35 @@
 """Settings: all of them positive, and pauses that grow."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.durable import MailConfig, Retry
+from tests.support.cases import each
 
 
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-@pytest.mark.parametrize("field", MailConfig.__struct_fields__)
-def test_every_setting_is_a_finite_number_above_zero(field: str, value: Any) -> None:
+@each(*product([0, -1, float("nan"), float("inf")], MailConfig.__struct_fields__))
+def test_every_setting_is_a_finite_number_above_zero(value: Any, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         MailConfig(**{field: value})
 
 
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-@pytest.mark.parametrize("field", Retry.__struct_fields__)
-def test_so_is_every_setting_of_a_retry(field: str, value: Any) -> None:
+@each(*product([0, -1, float("nan"), float("inf")], Retry.__struct_fields__))
+def test_so_is_every_setting_of_a_retry(value: Any, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         Retry(**{field: value})
 
 
-def test_a_page_is_no_longer_than_its_head_can_tell() -> None:
-    assert MailConfig(page_letters_max=65_535).page_letters_max == 65_535
-    with pytest.raises(ConfigError, match="page_letters_max"):
-        MailConfig(page_letters_max=65_536)
-
-
-def test_pauses_grow_up_to_the_longest() -> None:
+def test_pauses_grow_up_to_the_longest_and_differ_by_chance() -> None:
     retry = Retry(first_s=0.5, max_s=4.0)
     pauses = [retry.pause_s(failures, chance=1.0) for failures in range(1, 40)]
     assert pauses[0] <= 0.5
     assert all(earlier <= later for earlier, later in pairwise(pauses))
     assert pauses[-1] == pytest.approx(4.0)
-
-
-def test_pauses_differ_by_chance() -> None:
     retry = Retry()
     assert retry.pause_s(5, chance=0.0) < retry.pause_s(5, chance=0.9)
+    assert MailConfig(page_letters_max=65_535).page_letters_max == 65_535
+    with pytest.raises(ConfigError, match="page_letters_max"):
+        MailConfig(page_letters_max=65_536)

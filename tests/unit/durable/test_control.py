@@ -19,6 +19,7 @@ from postroad.durable.control import (
     decode_for_node,
     encode,
 )
+from tests.support.cases import each
 
 ENTRY = BridgeEntry("internal.peers.beta", "10.0.0.2:26502", "beta")
 TO_BRIDGE: list[ToBridge] = [
@@ -46,23 +47,23 @@ NONSENSE = [
 ]
 
 
-@pytest.mark.parametrize("message", TO_BRIDGE, ids=lambda it: type(it).__name__)
+@each(*TO_BRIDGE)
 def test_a_bridge_reads_what_a_node_says(message: ToBridge) -> None:
     assert decode_for_bridge(encode(message)) == message
 
 
-@pytest.mark.parametrize("message", TO_NODE, ids=lambda it: type(it).__name__)
+@each(*TO_NODE)
 def test_a_node_reads_what_a_bridge_says(message: ToNode) -> None:
     assert decode_for_node(encode(message)) == message
 
 
-@pytest.mark.parametrize("payload", [*NONSENSE, *map(encode, TO_NODE)], ids=repr)
+@each(*NONSENSE, *map(encode, TO_NODE))
 def test_anything_else_is_nothing_to_a_bridge(payload: bytes) -> None:
     with pytest.raises(MalformedPayload, match="no message to a bridge"):
         decode_for_bridge(payload)
 
 
-@pytest.mark.parametrize("payload", [*NONSENSE, *map(encode, TO_BRIDGE)], ids=repr)
+@each(*NONSENSE, *map(encode, TO_BRIDGE))
 def test_anything_else_is_nothing_to_a_node(payload: bytes) -> None:
     with pytest.raises(MalformedPayload, match="no message to a node"):
         decode_for_node(payload)

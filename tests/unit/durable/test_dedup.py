@@ -6,6 +6,7 @@ import pytest
 from postroad.core.errors import HistoryDiverged
 from postroad.durable.dedup import GapBefore, sift
 from postroad.durable.exchange import SentPage, Window
+from tests.support.cases import each
 from tests.support.durable.nodes import Correspondent, make_letters
 
 PAGES = [make_letters(3), make_letters(1), make_letters(2)]
@@ -24,45 +25,38 @@ def spans(sender: Correspondent, accepted: int, window: Window) -> list[tuple[in
     return [(it.first, it.last) for it in fresh]
 
 
-def test_everything_is_new_at_first(sender: Correspondent) -> None:
+def test_pages_after_the_watermark_are_new(sender: Correspondent) -> None:
     assert spans(sender, 0, sender.window()) == [(1, 3), (4, 4), (5, 6)]
-
-
-def test_what_was_accepted_is_left_out(sender: Correspondent) -> None:
     assert spans(sender, 1, sender.window()) == [(4, 4), (5, 6)]
     assert spans(sender, 2, sender.window(1)) == [(5, 6)]
     assert spans(sender, 3, sender.window()) == []
     assert spans(sender, 3, sender.window(0, 1)) == []
-
-
-def test_a_window_that_continues(sender: Correspondent) -> None:
     assert spans(sender, 1, sender.window(1, 2)) == [(4, 4)]
-
-
-def test_an_empty_window_is_nothing_new(sender: Correspondent) -> None:
     assert spans(sender, 0, sender.window(0, 0)) == []
 
 
-@pytest.mark.parametrize("start", [1, 2])
-def test_a_gap_is_noticed(sender: Correspondent, start: int) -> None:
+@each(1, 2)
+def test_a_gap_is_noticed(start: int, sender: Correspondent) -> None:
     with pytest.raises(GapBefore):
         spans(sender, 0, sender.window(start))
 
 
-def test_a_page_that_was_changed_is_told(sender: Correspondent) -> None:
+def test_changed_or_removed_pages_are_told(sender: Correspondent) -> None:
     window = sender.window()
     changed = msgspec.structs.replace(window.pages[1], letters=b"\x90")
     window.pages[1] = changed
     fresh = list(sift(0, sender.chains[0], window))
     assert [it.is_intact for it in fresh] == [True, False, True]
     assert fresh[1].page is changed
-
-
-def test_a_page_whose_letters_were_removed_counts(sender: Correspondent) -> None:
     window = sender.window()
     window.pages[0] = msgspec.structs.replace(window.pages[0], letters=None)
-    fresh = next(sift(0, sender.chains[0], window))
-    assert (fresh.first, fresh.last, fresh.is_intact) == (1, 3, True)
+    first = next(sift(0, sender.chains[0], window))
+    assert (first.first, first.last, first.is_intact) == (1, 3, True)
+    window = sender.window()
+    # The chain says something else here; what comes after cannot be checked any more.
+    window.pages[1] = SentPage(1, b"x" * 16, window.pages[1].letters)
+    fresh = list(sift(0, sender.chains[0], window))
+    assert [it.is_intact for it in fresh] == [True, False, False]
 
 
 def refused(watermark: int, chain: bytes, window: Window) -> list[int]:
@@ -73,26 +67,12 @@ def refused(watermark: int, chain: bytes, window: Window) -> list[int]:
     return taken
 
 
-def test_another_history_with_the_same_numbers_is_refused(sender: Correspondent) -> None:
+def test_window_of_another_history_is_refused(sender: Correspondent) -> None:
     other = Correspondent([make_letters(3, body=b"other"), *PAGES[1:]])
     assert refused(3, sender.chains[1], other.window()) == []
     assert refused(3, sender.chains[1], other.window(1)) == []
     assert refused(6, sender.chains[3], other.window()) == []
-
-
-def test_the_same_letters_from_another_beginning_are_refused(sender: Correspondent) -> None:
     other = Correspondent(PAGES, epoch=2)
     assert refused(0, sender.chains[0], other.window()) == []
-
-
-def test_a_page_across_the_watermark_is_refused(sender: Correspondent) -> None:
     other = Correspondent([make_letters(4), make_letters(2)])
     assert refused(3, sender.chains[1], other.window()) == []
-
-
-def test_a_window_that_breaks_off_in_the_middle(sender: Correspondent) -> None:
-    window = sender.window()
-    # The chain says something else here; what comes after cannot be checked any more.
-    window.pages[1] = SentPage(1, b"x" * 16, window.pages[1].letters)
-    fresh = list(sift(0, sender.chains[0], window))
-    assert [it.is_intact for it in fresh] == [True, False, False]

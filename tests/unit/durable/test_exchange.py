@@ -17,6 +17,7 @@ from postroad.durable.exchange import (
     decode,
     encode,
 )
+from tests.support.cases import each
 
 ID = b"0123456789abcdef"
 CHAIN = b"f" * 16
@@ -33,12 +34,12 @@ def read(kind: Any, payload: bytes) -> Message:
     return message
 
 
-@pytest.mark.parametrize("message", [OFFER, ANSWER, WINDOW], ids=lambda it: type(it).__name__)
+@each(OFFER, ANSWER, WINDOW)
 def test_messages_are_read_back(message: Message) -> None:
     assert read(type(message), encode(message)) == message
 
 
-def test_every_message_of_a_sender_tells_the_version() -> None:
+def test_messages_are_read_back_with_their_version() -> None:
     assert OFFER.version == WINDOW.version == VERSION
     assert decode(Offer, encode(Offer(ID, 1, 2, 3, version=9))).version == 9
 
@@ -50,29 +51,25 @@ def test_nonsense_is_malformed(kind: type[Message], payload: bytes) -> None:
         read(kind, payload)
 
 
-@pytest.mark.parametrize(
-    ("message", "field", "value"),
-    [
-        (OFFER, "store", b"short"),
-        (OFFER, "store", "text"),
-        (OFFER, "epoch", -1),
-        (OFFER, "epoch", 1 << 62),
-        (OFFER, "token", None),
-        (OFFER, "settled", 1 << 63),
-        (ANSWER, "verdict", 9),
-        (ANSWER, "watermark", -1),
-        (ANSWER, "chain", b""),
-        (ANSWER, "credit", 1 << 63),
-        (ANSWER, "refusals", [[-1, "a", "b"]]),
-        (ANSWER, "refusals", None),
-        (WINDOW, "now_ms", 1 << 62),
-        (WINDOW, "first", -1),
-        (WINDOW, "previous", b"x" * 17),
-        (WINDOW, "pages", [[0, CHAIN, b""]]),
-        (WINDOW, "pages", [[1 << 16, CHAIN, None]]),
-        (WINDOW, "pages", [[1, CHAIN[1:], None]]),
-    ],
-    ids=repr,
+@each(
+    (OFFER, "store", b"short"),
+    (OFFER, "store", "text"),
+    (OFFER, "epoch", -1),
+    (OFFER, "epoch", 1 << 62),
+    (OFFER, "token", None),
+    (OFFER, "settled", 1 << 63),
+    (ANSWER, "verdict", 9),
+    (ANSWER, "watermark", -1),
+    (ANSWER, "chain", b""),
+    (ANSWER, "credit", 1 << 63),
+    (ANSWER, "refusals", [[-1, "a", "b"]]),
+    (ANSWER, "refusals", None),
+    (WINDOW, "now_ms", 1 << 62),
+    (WINDOW, "first", -1),
+    (WINDOW, "previous", b"x" * 17),
+    (WINDOW, "pages", [[0, CHAIN, b""]]),
+    (WINDOW, "pages", [[1 << 16, CHAIN, None]]),
+    (WINDOW, "pages", [[1, CHAIN[1:], None]]),
 )
 def test_fields_that_no_store_has_room_for(message: Message, field: str, value: object) -> None:
     payload = encode(msgspec.structs.replace(message, **{field: value}))

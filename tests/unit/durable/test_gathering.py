@@ -82,7 +82,7 @@ async def test_a_commit_that_has_begun_takes_no_more(store: Store) -> None:
     assert await numbers(store) == [1, 2]
 
 
-async def test_the_first_ones_are_taken_and_the_others_hear_that_it_is_full(store: Store) -> None:
+async def test_posts_beyond_the_room_of_a_mailbox_are_refused(store: Store) -> None:
     assert await outcomes(*post(store, 1, 2, 3, 4, 5)) == [True, True, True, False, False]
     assert await numbers(store) == [1, 2, 3]
     assert await outcomes(*post(store, 6)) == [False]

@@ -15,6 +15,7 @@ from postroad.durable.letters import (
     encode_letter,
     encode_page,
 )
+from tests.support.cases import each
 from tests.support.durable.nodes import make_letter, make_letters
 
 FULL = Letter(
@@ -32,18 +33,18 @@ FULL = Letter(
 )
 
 
-@pytest.mark.parametrize("letter", [make_letter(0, body=b""), FULL])
+@each(make_letter(0, body=b""), FULL)
 def test_a_letter_is_read_back(letter: Letter) -> None:
     assert decode_letter(encode_letter(letter)) == letter
 
 
-@pytest.mark.parametrize("count", [0, 1, 15, 16, 512, 65_535])
+@each(0, 1, 15, 16, 512, 65_535)
 def test_a_page_is_read_back_whatever_its_length(count: int) -> None:
     letters = make_letters(count)
     assert decode_page(encode_page(letters)) == letters
 
 
-@pytest.mark.parametrize("count", [0, 1, 15, 16, 300])
+@each(0, 1, 15, 16, 300)
 def test_a_page_is_an_ordinary_array(count: int) -> None:
     letters = make_letters(count)
     assert bind_page([encode_letter(it) for it in letters]) == msgspec.msgpack.encode(letters)
@@ -54,40 +55,33 @@ def test_trailing_fields_of_a_later_version_are_ignored() -> None:
     assert decode_page(later) == [FULL]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        b"",
-        b"\xc1",
-        msgspec.msgpack.encode({}),
-        msgspec.msgpack.encode([[1, "q", b""]]),
-        msgspec.msgpack.encode([[1, "q", "text", 0]]),
-        msgspec.msgpack.encode([["1", "q", b"", 0]]),
-        b"\x91\x94\x01\xa1\xff\xc4\x00\x00",
-        encode_page(make_letters(2))[:-1],
-        encode_page(make_letters(2)) + b"\0",
-        b"\x91" * 10_000,
-    ],
-    ids=repr,
+@each(
+    b"",
+    b"\xc1",
+    msgspec.msgpack.encode({}),
+    msgspec.msgpack.encode([[1, "q", b""]]),
+    msgspec.msgpack.encode([[1, "q", "text", 0]]),
+    msgspec.msgpack.encode([["1", "q", b"", 0]]),
+    b"\x91\x94\x01\xa1\xff\xc4\x00\x00",
+    encode_page(make_letters(2))[:-1],
+    encode_page(make_letters(2)) + b"\0",
+    b"\x91" * 10_000,
 )
 def test_anything_else_is_no_page(page: bytes) -> None:
     with pytest.raises(MalformedPayload, match="no page of letters"):
         decode_page(page)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("id", -1),
-        ("id", 1 << 63),
-        ("posted_ms", -1),
-        ("posted_ms", (1 << 60) + 1),
-        ("due_ms", 1 << 62),
-        ("expires_ms", -5),
-        ("priority", PRIORITY_MAX + 1),
-        ("priority", -PRIORITY_MAX - 1),
-        ("answers", 1 << 63),
-    ],
+@each(
+    ("id", -1),
+    ("id", 1 << 63),
+    ("posted_ms", -1),
+    ("posted_ms", (1 << 60) + 1),
+    ("due_ms", 1 << 62),
+    ("expires_ms", -5),
+    ("priority", PRIORITY_MAX + 1),
+    ("priority", -PRIORITY_MAX - 1),
+    ("answers", 1 << 63),
 )
 def test_numbers_that_a_store_has_no_room_for_are_refused(field: str, value: int) -> None:
     page = encode_page([msgspec.structs.replace(FULL, **{field: value})])
@@ -95,15 +89,12 @@ def test_numbers_that_a_store_has_no_room_for_are_refused(field: str, value: int
         decode_page(page)
 
 
-@pytest.mark.parametrize(
-    ("fields", "is_plain"),
-    [
-        ({}, True),
-        ({"key": "k", "expires_ms": 1}, True),
-        ({"priority": -1}, False),
-        ({"priority": 1}, False),
-        ({"due_ms": 1}, False),
-    ],
+@each(
+    ({}, True),
+    ({"key": "k", "expires_ms": 1}, True),
+    ({"priority": -1}, False),
+    ({"priority": 1}, False),
+    ({"due_ms": 1}, False),
 )
 def test_plain_letters_are_handled_in_the_order_of_arrival(
     fields: dict[str, Any], is_plain: bool

@@ -11,7 +11,7 @@ def entry_of(shelf: Shelf) -> Entry:
     return entry
 
 
-def test_a_message_tells_its_facts() -> None:
+def test_message_tells_its_facts_and_failures() -> None:
     shelf = Shelf(is_ordered=True, held={})
     letter = make_letter(
         255, body=b"12345", key="k", headers={"a": "b"}, reply_to="answers", answers=9
@@ -24,9 +24,6 @@ def test_a_message_tells_its_facts() -> None:
     assert message.posted_at == message.received_at == NOW_MS / 1000
     assert message.attempt == 1
     assert repr(message) == "<Message ff from gamma to 'orders', 5 bytes>"
-
-
-def test_a_message_that_failed_before() -> None:
     shelf = Shelf(is_ordered=True, held={})
     shelf.add_aside(make_aside(make_letter(priority=3), 1, failures=2))
     message = Message(entry_of(shelf))

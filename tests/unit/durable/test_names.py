@@ -13,6 +13,7 @@ from postroad.durable.names import (
     validate_key,
     validate_queue_name,
 )
+from tests.support.cases import each
 
 
 def test_queues_of_peers() -> None:
@@ -21,54 +22,44 @@ def test_queues_of_peers() -> None:
     assert peer_of(outbound_queue("beta")) == "beta"
 
 
-@pytest.mark.parametrize("queue", ["orders", "p2p.inbound.beta", "internal.peers.", "", "beta"])
+@each("orders", "p2p.inbound.beta", "internal.peers.", "", "beta")
 def test_other_queues_lead_to_no_peer(queue: str) -> None:
     with pytest.raises(ConfigError):
         peer_of(queue)
 
 
-@pytest.mark.parametrize(
-    ("name", "node"), [("beta", "beta"), ("beta.bridge", "beta"), ("bridge", "bridge")]
-)
+@each(("beta", "beta"), ("beta.bridge", "beta"), ("bridge", "bridge"))
 def test_a_bridge_process_speaks_for_its_node(name: str, node: str) -> None:
     assert node_behind(name) == node
 
 
-@pytest.mark.parametrize(
-    "name", ["a", "größe/日本", "_replies", "a" * QUEUE_NAME_BYTES_MAX, "a:b{}"]
-)
+@each("a", "größe/日本", "_replies", "a" * QUEUE_NAME_BYTES_MAX, "a:b{}")
 def test_queue_names(name: str) -> None:
     assert validate_queue_name(name) == name
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("", "empty"),
-        ("a" * (QUEUE_NAME_BYTES_MAX + 1), "256 bytes"),
-        ("ß" * 128, "256 bytes"),
-        ("a b", "spaces"),
-        ("a\n", "spaces"),
-        ("a\0", "nobody can read"),
-        ("\u00a0", "spaces"),
-        ("\u200b", "nobody can read"),
-        ("\udc80", "UTF-8"),
-    ],
+@each(
+    ("", "empty"),
+    ("a" * (QUEUE_NAME_BYTES_MAX + 1), "256 bytes"),
+    ("ß" * 128, "256 bytes"),
+    ("a b", "spaces"),
+    ("a\n", "spaces"),
+    ("a\0", "nobody can read"),
+    ("\u00a0", "spaces"),
+    ("\u200b", "nobody can read"),
+    ("\udc80", "UTF-8"),
 )
 def test_what_no_queue_is_called(name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         validate_queue_name(name)
 
 
-@pytest.mark.parametrize("key", ["", " ", "customer 7\n", "ß" * (KEY_BYTES_MAX // 2)])
+@each("", " ", "customer 7\n", "ß" * (KEY_BYTES_MAX // 2))
 def test_keys(key: str) -> None:
     assert validate_key(key) == key
 
 
-@pytest.mark.parametrize(
-    ("key", "reason"),
-    [("a" * (KEY_BYTES_MAX + 1), "1025 bytes"), ("a\0", "character 0"), ("\udc80", "UTF-8")],
-)
+@each(("a" * (KEY_BYTES_MAX + 1), "1025 bytes"), ("a\0", "character 0"), ("\udc80", "UTF-8"))
 def test_what_no_key_may_be(key: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         validate_key(key)

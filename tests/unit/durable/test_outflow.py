@@ -13,6 +13,7 @@ from postroad.durable import MailConfig
 from postroad.durable.exchange import Answer, Reason, Refusal, SentPage, Verdict
 from postroad.durable.outflow import Course, Outflow, compare, refusals_between
 from postroad.durable.store.rows import OutPage, Peer
+from tests.support.cases import each
 from tests.support.durable.nodes import NOW_MS
 
 COURSE = Course(peer="beta", store=b"s" * 16, epoch=3, token=7)
@@ -49,21 +50,18 @@ def make_peer(head: int, settled: int) -> Peer:
     return Peer(1, "beta", 3, head, chain(head), settled, chain(settled))
 
 
-@pytest.mark.parametrize("watermark", [4, 7, 9])
+@each(4, 7, 9)
 def test_stores_that_agree(watermark: int) -> None:
     compare(make_peer(head=9, settled=4), answer(watermark), chain(watermark))
 
 
-@pytest.mark.parametrize(
-    ("watermark", "chain_here", "error"),
-    [
-        (3, None, ReceiverRestored),
-        (0, None, ReceiverRestored),
-        (10, None, SenderRestored),
-        (7, None, HistoryDiverged),
-        (7, b"another chain....", HistoryDiverged),
-        (4, b"another chain....", HistoryDiverged),
-    ],
+@each(
+    (3, None, ReceiverRestored),
+    (0, None, ReceiverRestored),
+    (10, None, SenderRestored),
+    (7, None, HistoryDiverged),
+    (7, b"another chain....", HistoryDiverged),
+    (4, b"another chain....", HistoryDiverged),
 )
 def test_stores_that_do_not(
     watermark: int, chain_here: bytes | None, error: type[StreamRefused]
@@ -78,7 +76,7 @@ def test_stores_that_do_not(
 # Windows.
 
 
-def test_a_window_continues_what_the_peer_has() -> None:
+def test_windows_continue_each_other() -> None:
     outflow = make_outflow(accepted=4)
     window = outflow.send(pages(5, None, first=5), 3, NOW_MS)
     assert (window.store, window.epoch, window.token) == (b"s" * 16, 3, 7)
@@ -87,17 +85,11 @@ def test_a_window_continues_what_the_peer_has() -> None:
     assert window.settled == 3
     assert window.pages == [SentPage(1, chain(5), b"xxxxx"), SentPage(1, chain(6), None)]
     assert outflow.sent == 6
-
-
-def test_the_next_window_continues_the_last_one_before_its_answer() -> None:
     outflow = make_outflow()
     outflow.send(pages(1, 1), 0, NOW_MS)
     window = outflow.send(pages(1, first=3), 0, NOW_MS)
     assert (window.first, window.previous) == (3, chain(2))
     assert outflow.in_flight == 2
-
-
-def test_a_page_tells_how_many_letters_it_has() -> None:
     page = OutPage(1, 40, chain(40), b"x")
     assert make_outflow().send([page], 0, NOW_MS).pages[0].count == 40
 
@@ -108,15 +100,11 @@ def test_pages_are_chosen_up_to_the_size_of_a_window() -> None:
     assert outflow.choose(waiting) == waiting[:2]
     assert outflow.choose(waiting[:1]) == waiting[:1]
     assert outflow.choose([]) == []
-
-
-def test_a_page_larger_than_a_window_goes_alone() -> None:
     waiting = pages(5_000, 1)
     assert make_outflow().choose(waiting) == waiting[:1]
-
-
-def test_removed_pages_take_a_little_room_too() -> None:
     assert len(make_outflow().choose(pages(*[None] * 500))) < 500
+    outflow = make_outflow(credit=0)
+    assert outflow.choose(pages(1)) == ()
 
 
 def test_no_more_windows_than_allowed_are_on_their_way() -> None:
@@ -145,54 +133,19 @@ def test_no_more_bytes_than_the_peer_has_room_for_are_on_their_way() -> None:
     assert outflow.room == 100
 
 
-def test_a_peer_without_room_gets_nothing() -> None:
-    outflow = make_outflow(credit=0)
-    assert outflow.choose(pages(1)) == ()
-
-
 # Answers.
 
 
-def test_an_accepted_window_is_known_to_be() -> None:
+def test_answer_moves_the_watermark_forward_alone() -> None:
     outflow = make_outflow()
     outflow.send(pages(1, 1), 0, NOW_MS)
     assert outflow.on_answer(answer(2))
     assert outflow.accepted == 2
     assert not outflow.is_full
-
-
-@pytest.mark.parametrize("verdict", [Verdict.GAP, Verdict.FULL, Verdict.FENCED])
-def test_after_anything_else_one_begins_again(verdict: Verdict) -> None:
-    outflow = make_outflow()
-    outflow.send(pages(1, 1), 0, NOW_MS)
-    assert not outflow.on_answer(answer(1, verdict=verdict))
-    assert outflow.accepted == 1
-    assert outflow.is_full is (verdict is Verdict.FULL)
-
-
-def test_an_old_watermark_takes_nothing_back() -> None:
     outflow = make_outflow(accepted=5)
     outflow.send(pages(1, first=6), 0, NOW_MS)
     outflow.on_answer(answer(3, verdict=Verdict.GAP))
     assert outflow.accepted == 5
-
-
-def test_a_diverged_stream_is_an_error() -> None:
-    outflow = make_outflow()
-    outflow.send(pages(1), 0, NOW_MS)
-    with pytest.raises(HistoryDiverged, match="'beta'"):
-        outflow.on_answer(answer(0, verdict=Verdict.DIVERGED))
-
-
-def test_a_peer_cannot_accept_what_it_was_not_sent() -> None:
-    outflow = make_outflow(accepted=4)
-    outflow.send(pages(1, 1, first=5), 4, NOW_MS)
-    with pytest.raises(MalformedPayload, match="accepts message 7, and 6 is the last"):
-        outflow.on_answer(answer(7))
-    assert outflow.accepted == 4
-
-
-def test_a_window_of_before_may_be_accepted_by_the_answer_of_another() -> None:
     outflow = make_outflow()
     outflow.send(pages(1), 0, NOW_MS)
     outflow.send(pages(1, first=2), 0, NOW_MS)
@@ -201,17 +154,35 @@ def test_a_window_of_before_may_be_accepted_by_the_answer_of_another() -> None:
     assert (outflow.accepted, outflow.in_flight) == (2, 0)
 
 
-@pytest.mark.parametrize(
-    ("told", "meant"),
-    [
-        ([2, 3], [2, 3]),
-        # Each once, however often it is told, and in order.
-        ([2, 2, 2], [2]),
-        ([3, 2], [3]),
-        # Neither what was settled before, nor what was not accepted.
-        ([1, 2, 5, 6], [2, 5]),
-        ([], []),
-    ],
+@each(Verdict.GAP, Verdict.FULL, Verdict.FENCED)
+def test_after_anything_else_one_begins_again(verdict: Verdict) -> None:
+    outflow = make_outflow()
+    outflow.send(pages(1, 1), 0, NOW_MS)
+    assert not outflow.on_answer(answer(1, verdict=verdict))
+    assert outflow.accepted == 1
+    assert outflow.is_full is (verdict is Verdict.FULL)
+
+
+def test_answer_that_cannot_be_is_an_error() -> None:
+    outflow = make_outflow()
+    outflow.send(pages(1), 0, NOW_MS)
+    with pytest.raises(HistoryDiverged, match="'beta'"):
+        outflow.on_answer(answer(0, verdict=Verdict.DIVERGED))
+    outflow = make_outflow(accepted=4)
+    outflow.send(pages(1, 1, first=5), 4, NOW_MS)
+    with pytest.raises(MalformedPayload, match="accepts message 7, and 6 is the last"):
+        outflow.on_answer(answer(7))
+    assert outflow.accepted == 4
+
+
+@each(
+    ([2, 3], [2, 3]),
+    # Each once, however often it is told, and in order.
+    ([2, 2, 2], [2]),
+    ([3, 2], [3]),
+    # Neither what was settled before, nor what was not accepted.
+    ([1, 2, 5, 6], [2, 5]),
+    ([], []),
 )
 def test_refusals_are_those_of_what_is_accepted_now(told: list[int], meant: list[int]) -> None:
     refusals = [Refusal(number, Reason.UNKNOWN_QUEUE, "") for number in told]

@@ -9,6 +9,7 @@ from postroad.core.errors import ConfigError, MessageTooLarge, PostroadError, Us
 from postroad.durable import Draft, Letter, MailConfig
 from postroad.durable.letters import bind_page, decode_letter, decode_page
 from postroad.durable.posting import Clerk, Post
+from tests.support.cases import each
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def letter_of(post: Post) -> Letter:
     return letter
 
 
-def test_a_plain_letter(clerk: Clerk) -> None:
+def test_plain_letter_has_body_and_time_both_ways(clerk: Clerk) -> None:
     before_ms = time.time_ns() // 1_000_000
     post = clerk.post("beta", "orders", b"body")
     letter = letter_of(post)
@@ -30,9 +31,6 @@ def test_a_plain_letter(clerk: Clerk) -> None:
     assert post.idempotence is None
     assert letter == Letter(post.id, "orders", b"body", letter.posted_ms)
     assert before_ms <= letter.posted_ms <= time.time_ns() // 1_000_000
-
-
-def test_the_short_way_for_a_plain_letter_leads_to_the_same(clerk: Clerk) -> None:
     post = clerk.plain("beta", "orders", b"body")
     letter = letter_of(post)
     assert post == Post("beta", post.id, post.encoded)
@@ -40,24 +38,21 @@ def test_the_short_way_for_a_plain_letter_leads_to_the_same(clerk: Clerk) -> Non
     assert letter_of(clerk.plain("beta", "orders", bytearray(b"x"))).body == b"x"  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("peer", "queue", "body", "error"),
-    [
-        ("", "orders", b"", ConfigError),
-        ("beta", "no name", b"", ConfigError),
-        ("beta", "orders", "text", UsageError),
-        ("beta", "orders", bytes(1_000), MessageTooLarge),
-    ],
+@each(
+    ("", "orders", b"", ConfigError),
+    ("beta", "no name", b"", ConfigError),
+    ("beta", "orders", "text", UsageError),
+    ("beta", "orders", bytes(1_000), MessageTooLarge),
 )
 def test_the_short_way_refuses_the_same(
-    clerk: Clerk, peer: str, queue: str, body: Any, error: type[PostroadError]
+    peer: str, queue: str, body: Any, error: type[PostroadError], clerk: Clerk
 ) -> None:
     for make in (clerk.plain, clerk.post):
         with pytest.raises(error):
             make(peer, queue, body)
 
 
-def test_everything_a_letter_may_carry(clerk: Clerk) -> None:
+def test_letter_carries_every_argument(clerk: Clerk) -> None:
     letter = letter_of(
         clerk.post(
             "beta",
@@ -76,6 +71,8 @@ def test_everything_a_letter_may_carry(clerk: Clerk) -> None:
     assert (letter.reply_to, letter.answers) == ("answers", 7)
     assert letter.due_ms - letter.posted_ms == 1_500
     assert letter.expires_ms - letter.posted_ms == 60_000
+    assert letter_of(clerk.post("beta", "orders", b"", delay=0)).due_ms > 0
+    assert letter_of(clerk.post("beta", "orders", b"", ttl=0)).expires_ms > 0
 
 
 def test_a_draft_says_the_same(clerk: Clerk) -> None:
@@ -95,78 +92,62 @@ def test_a_draft_says_the_same(clerk: Clerk) -> None:
         assert getattr(letter_of(drafted), field) == facts[field]
 
 
-def test_no_delay_is_not_an_empty_one(clerk: Clerk) -> None:
-    assert letter_of(clerk.post("beta", "orders", b"", delay=0)).due_ms > 0
-    assert letter_of(clerk.post("beta", "orders", b"", ttl=0)).expires_ms > 0
-
-
-@pytest.mark.parametrize("body", [bytearray(b"body"), memoryview(b"body")])
-def test_bodies_of_other_kinds_are_copied(clerk: Clerk, body: Any) -> None:
+@each(bytearray(b"body"), memoryview(b"body"))
+def test_bodies_of_other_kinds_are_copied(body: Any, clerk: Clerk) -> None:
     assert letter_of(clerk.post("beta", "orders", body)).body == b"body"
 
 
-def test_every_letter_has_an_id_of_its_own() -> None:
+def test_letters_have_ids_and_make_pages(clerk: Clerk) -> None:
     clerks = [Clerk(MailConfig()) for _ in range(3)]
     ids = [clerk.post("beta", "orders", b"").id for _ in range(100) for clerk in clerks]
     assert len(set(ids)) == len(ids)
     assert all(0 <= id < 1 << 63 for id in ids)
+    posts = [clerk.post("beta", "orders", b"%d" % number) for number in range(20)]
+    letters = decode_page(bind_page([post.encoded for post in posts]))
+    assert [letter.id for letter in letters] == [post.id for post in posts]
 
 
-@pytest.mark.parametrize(
-    ("facts", "error"),
-    [
-        ({"peer": ""}, ConfigError),
-        ({"queue": ""}, ConfigError),
-        ({"queue": "a b"}, ConfigError),
-        ({"body": "text"}, UsageError),
-        ({"body": None}, UsageError),
-        ({"key": "a\0"}, ConfigError),
-        ({"key": "k" * 1_025}, ConfigError),
-        ({"idempotency_key": "a\0"}, ConfigError),
-        ({"delay": -1}, ConfigError),
-        ({"delay": float("nan")}, ConfigError),
-        ({"ttl": float("inf")}, ConfigError),
-        ({"ttl": 4e9}, ConfigError),
-        ({"priority": 1_001}, ConfigError),
-        ({"priority": -1_001}, ConfigError),
-        ({"headers": {"a": 1}}, UsageError),
-        ({"headers": {1: "a"}}, UsageError),
-        ({"headers": "text"}, UsageError),
-    ],
-    ids=repr,
+@each(
+    ({"peer": ""}, ConfigError),
+    ({"queue": ""}, ConfigError),
+    ({"queue": "a b"}, ConfigError),
+    ({"body": "text"}, UsageError),
+    ({"body": None}, UsageError),
+    ({"key": "a\0"}, ConfigError),
+    ({"key": "k" * 1_025}, ConfigError),
+    ({"idempotency_key": "a\0"}, ConfigError),
+    ({"delay": -1}, ConfigError),
+    ({"delay": float("nan")}, ConfigError),
+    ({"ttl": float("inf")}, ConfigError),
+    ({"ttl": 4e9}, ConfigError),
+    ({"priority": 1_001}, ConfigError),
+    ({"priority": -1_001}, ConfigError),
+    ({"headers": {"a": 1}}, UsageError),
+    ({"headers": {1: "a"}}, UsageError),
+    ({"headers": "text"}, UsageError),
 )
 def test_what_cannot_be_posted(
-    clerk: Clerk, facts: dict[str, Any], error: type[PostroadError]
+    facts: dict[str, Any], error: type[PostroadError], clerk: Clerk
 ) -> None:
     with pytest.raises(error):
         clerk.post(**{"peer": "beta", "queue": "orders", "body": b""} | facts)
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"priority": True},
-        {"priority": 1.5},
-        {"reply_to": 5},
-        {"reply_to": "\udc80"},
-        {"reply_to": "a b"},
-        {"headers": {"a": "\udc80"}},
-    ],
-    ids=repr,
+@each(
+    {"priority": True},
+    {"priority": 1.5},
+    {"reply_to": 5},
+    {"reply_to": "\udc80"},
+    {"reply_to": "a b"},
+    {"headers": {"a": "\udc80"}},
 )
-def test_no_letter_is_made_that_nobody_can_read(clerk: Clerk, facts: dict[str, Any]) -> None:
+def test_no_letter_is_made_that_nobody_can_read(facts: dict[str, Any], clerk: Clerk) -> None:
     # It would make its whole page unreadable, with the letters of others in it.
     with pytest.raises(PostroadError):
         clerk.post("beta", "orders", b"", **facts)
 
 
-def test_wrong_arguments_are_refused_every_time(clerk: Clerk) -> None:
-    for _ in range(2):
-        with pytest.raises(ConfigError):
-            clerk.post("beta", "a b", b"")
-
-
-def test_the_largest_message(clerk: Clerk) -> None:
+def test_largest_message_and_wrong_queue_are_refused(clerk: Clerk) -> None:
     overhead = len(clerk.post("beta", "orders", bytes(500)).encoded) - 500
     largest = clerk.post("beta", "orders", bytes(1_000 - overhead))
     assert len(largest.encoded) == 1_000
@@ -174,12 +155,9 @@ def test_the_largest_message(clerk: Clerk) -> None:
         clerk.post("beta", "orders", bytes(1_001 - overhead))
     with pytest.raises(MessageTooLarge):
         clerk.post("beta", "orders", b"", headers={"a": "x" * 1_000})
-
-
-def test_letters_make_pages_as_they_are(clerk: Clerk) -> None:
-    posts = [clerk.post("beta", "orders", b"%d" % number) for number in range(20)]
-    letters = decode_page(bind_page([post.encoded for post in posts]))
-    assert [letter.id for letter in letters] == [post.id for post in posts]
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            clerk.post("beta", "a b", b"")
 
 
 # Idempotency: what is another message under the same key.
@@ -193,30 +171,23 @@ def digest_of(clerk: Clerk, **changes: Any) -> bytes:
     return post.idempotence.digest
 
 
-def test_the_same_message_posted_later_is_the_same(clerk: Clerk) -> None:
+def test_message_posted_later_under_its_key_is_the_same(clerk: Clerk) -> None:
     assert digest_of(clerk) == digest_of(clerk, delay=5, ttl=7)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"queue": "others"},
-        {"body": b"y"},
-        {"key": None},
-        {"key": "l"},
-        {"headers": None},
-        {"headers": {"a": "c"}},
-        {"priority": 1},
-    ],
-    ids=repr,
-)
-def test_another_message_under_the_same_key_is_another(
-    clerk: Clerk, change: dict[str, Any]
-) -> None:
-    assert digest_of(clerk) != digest_of(clerk, **change)
-
-
-def test_idempotency_keys_are_kept_as_they_are(clerk: Clerk) -> None:
     post = clerk.post("beta", "orders", b"", idempotency_key="ß 7")
     assert post.idempotence is not None
     assert post.idempotence.key == "ß 7"
+
+
+@each(
+    {"queue": "others"},
+    {"body": b"y"},
+    {"key": None},
+    {"key": "l"},
+    {"headers": None},
+    {"headers": {"a": "c"}},
+    {"priority": 1},
+)
+def test_another_message_under_the_same_key_is_another(
+    change: dict[str, Any], clerk: Clerk
+) -> None:
+    assert digest_of(clerk) != digest_of(clerk, **change)

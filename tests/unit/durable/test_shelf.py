@@ -1,9 +1,8 @@
 """Which message of a queue is handled next."""
 
-import pytest
-
 from postroad.durable.letters import NEVER_MS
 from postroad.durable.shelf import Entry, Shelf
+from tests.support.cases import each
 from tests.support.durable.nodes import NOW_MS, make_aside, make_letter, make_letters, make_page
 
 
@@ -38,18 +37,12 @@ def test_letters_come_in_the_order_of_arrival() -> None:
     shelf.add_page(make_page([make_letter(3)], id=2))
     assert shelf.size == 3
     assert take_all(shelf) == [1, 2, 3]
-
-
-def test_letters_that_are_done_with_are_left_out() -> None:
     shelf = Shelf(is_ordered=True, held={})
     shelf.add_page(make_page(make_letters(5), done=0b10101))
     assert shelf.size == 2
     first, second = take(shelf), take(shelf)
     assert ids([first, second]) == [2, 4]
     assert (first.index, second.index) == (1, 3)
-
-
-def test_an_entry_knows_where_it_is() -> None:
     shelf = make_shelf("k")
     entry = take(shelf)
     assert entry.page is not None
@@ -72,13 +65,16 @@ def test_messages_of_one_key_wait_for_each_other() -> None:
     assert shelf.take(lambda: NOW_MS) is None
     shelf.finish(second)
     assert take_all(shelf) == [4]
-
-
-def test_an_empty_key_is_a_key() -> None:
     assert take_all(make_shelf("", "")) == [1]
+    shelf = make_shelf("a", "a", "b")
+    first = take(shelf)
+    shelf.give_back(first)
+    assert shelf.size == 3
+    assert take(shelf) is first
+    assert take_all(shelf) == [3]
 
 
-def test_where_order_does_not_matter_nobody_waits() -> None:
+def test_unordered_messages_wait_for_nobody() -> None:
     shelf = make_shelf("a", "a", is_ordered=False)
     first, second = take(shelf), take(shelf)
     assert first.key is None
@@ -86,21 +82,22 @@ def test_where_order_does_not_matter_nobody_waits() -> None:
     shelf.finish(second)
     assert shelf.displaced == []
     assert shelf.size == 0
-
-
-def test_a_shelf_counts_what_is_not_finished() -> None:
     shelf = make_shelf("a", None)
     entries = [take(shelf), take(shelf)]
     assert shelf.size == 2
     for entry in entries:
         shelf.finish(entry)
     assert shelf.size == 0
+    shelf = make_shelf(None, None)
+    shelf.fail(take(shelf))
+    assert take_all(shelf) == [2]
+    assert shelf.held_keys == 0
 
 
 # Failures.
 
 
-def test_a_failed_message_holds_its_key() -> None:
+def test_failed_message_holds_its_key() -> None:
     shelf = make_shelf("a", "a", "b", "a")
     first = take(shelf)
     other = take(shelf)
@@ -110,21 +107,11 @@ def test_a_failed_message_holds_its_key() -> None:
     assert shelf.held_keys == 1
     shelf.finish(other)
     assert shelf.size == 0
-
-
-def test_those_that_come_later_are_displaced_too() -> None:
     shelf = make_shelf("a")
     shelf.fail(take(shelf))
     shelf.add_page(make_page([make_letter(2, key="a"), make_letter(3, key="b")], id=2))
     assert take_all(shelf) == [3]
     assert ids(shelf.displaced) == [2]
-
-
-def test_a_message_without_a_key_holds_nobody() -> None:
-    shelf = make_shelf(None, None)
-    shelf.fail(take(shelf))
-    assert take_all(shelf) == [2]
-    assert shelf.held_keys == 0
 
 
 def test_the_held_ones_come_back_one_after_the_other() -> None:
@@ -143,16 +130,13 @@ def test_the_held_ones_come_back_one_after_the_other() -> None:
     assert take_all(shelf) == [4]
 
 
-def test_keys_held_in_the_store_are_held_from_the_start() -> None:
+def test_keys_held_in_the_store_are_held_until_done() -> None:
     shelf = Shelf(is_ordered=True, held={"a": 1})
     shelf.add_page(make_page([make_letter(2, key="a")], id=2))
     assert shelf.take(lambda: NOW_MS) is None
     assert ids(shelf.displaced) == [2]
     shelf.add_aside(make_aside(make_letter(1, key="a"), 1, holds_key=True))
     assert take_all(shelf) == [1]
-
-
-def test_a_held_message_may_fail_again() -> None:
     shelf = Shelf(is_ordered=True, held={"a": 1})
     aside = make_aside(make_letter(1, key="a"), 1, holds_key=True, failures=1)
     shelf.add_aside(aside)
@@ -163,35 +147,20 @@ def test_a_held_message_may_fail_again() -> None:
     assert shelf.held_keys == 0
 
 
-def test_a_message_that_is_given_back_is_next_and_keeps_its_key() -> None:
-    shelf = make_shelf("a", "a", "b")
-    first = take(shelf)
-    shelf.give_back(first)
-    assert shelf.size == 3
-    assert take(shelf) is first
-    assert take_all(shelf) == [3]
-
-
 # Priorities.
 
 
-def test_the_urgent_ones_come_first_and_the_others_last() -> None:
+def test_urgent_message_comes_first_but_waits_for_its_key() -> None:
     shelf = make_shelf(None)
     for id, priority in ((2, -1), (3, 5), (4, 0), (5, 5), (6, -9)):
         shelf.add_aside(make_aside(make_letter(id, priority=priority), id))
     assert take_all(shelf) == [3, 5, 4, 1, 2, 6]
-
-
-def test_an_urgent_message_waits_for_its_key_nevertheless() -> None:
     shelf = make_shelf("a", "a")
     first = take(shelf)
     shelf.add_aside(make_aside(make_letter(3, key="a", priority=9), 1))
     assert shelf.take(lambda: NOW_MS) is None
     shelf.finish(first)
     assert take_all(shelf) == [3]
-
-
-def test_an_urgent_message_behind_a_failed_one_is_displaced() -> None:
     shelf = make_shelf("a")
     shelf.fail(take(shelf))
     shelf.add_aside(make_aside(make_letter(2, key="a", priority=9), 7))
@@ -202,15 +171,12 @@ def test_an_urgent_message_behind_a_failed_one_is_displaced() -> None:
 # Expiry.
 
 
-@pytest.mark.parametrize(
-    ("ahead_ms", "now_ms", "is_expired"),
-    [
-        (0, NOW_MS + 9, False),
-        (0, NOW_MS + 10, True),
-        (100, NOW_MS + 109, False),
-        (100, NOW_MS + 110, True),
-        (-5, NOW_MS + 5, True),
-    ],
+@each(
+    (0, NOW_MS + 9, False),
+    (0, NOW_MS + 10, True),
+    (100, NOW_MS + 109, False),
+    (100, NOW_MS + 110, True),
+    (-5, NOW_MS + 5, True),
 )
 def test_a_message_expires_by_the_clock_of_its_sender(
     ahead_ms: int, now_ms: int, is_expired: bool
@@ -222,11 +188,8 @@ def test_a_message_expires_by_the_clock_of_its_sender(
     assert ids(shelf.expired) == ([1] if is_expired else [])
 
 
-def test_a_message_that_never_expires() -> None:
+def test_expired_message_passes_its_key_on() -> None:
     assert take_all(make_shelf(None), NEVER_MS) == [1]
-
-
-def test_the_key_of_an_expired_message_is_passed_on() -> None:
     shelf = Shelf(is_ordered=True, held={})
     mortal = {"key": "a", "expires_ms": NOW_MS}
     letters = [make_letter(1, **mortal), make_letter(2, key="a"), make_letter(3, **mortal)]
@@ -237,9 +200,6 @@ def test_the_key_of_an_expired_message_is_passed_on() -> None:
     shelf.finish(second)
     assert take_all(shelf) == [4]
     assert ids(shelf.expired) == [1, 3]
-
-
-def test_a_held_message_that_expires_releases_its_key() -> None:
     shelf = Shelf(is_ordered=True, held={"a": 1})
     letter = make_letter(1, key="a", expires_ms=NOW_MS)
     shelf.add_aside(make_aside(letter, 1, holds_key=True))

@@ -3,38 +3,30 @@
 import pytest
 
 from postroad.durable.statistics import Meter
+from tests.support.cases import each
 
 
-def test_nothing_has_happened_yet() -> None:
+def test_meter_fades_and_counts_bursts_whole() -> None:
     assert Meter().per_s(1_000.0) == 0.0
-
-
-@pytest.mark.parametrize("step_s", [0.01, 1.0])
-def test_a_steady_rate_is_told(step_s: float) -> None:
-    meter, now = Meter(), 50.0
-    while now < 150.0:
-        now += step_s
-        meter.add(round(200 * step_s), now)
-    assert meter.per_s(now) == pytest.approx(200, rel=0.06)
-
-
-def test_a_rate_fades_when_nothing_happens() -> None:
     meter = Meter()
     meter.add(1_000, 0.0)
     rates = [meter.per_s(now) for now in (0.0, 10.0, 20.0, 100.0)]
     assert rates == sorted(rates, reverse=True)
     assert rates[1] == pytest.approx(rates[0] / 2.718, rel=0.01)
     assert rates[3] < 0.01
-
-
-def test_looking_changes_nothing() -> None:
     meter = Meter()
     meter.add(10, 1.0)
     assert meter.per_s(3.0) == meter.per_s(3.0)
-
-
-def test_a_burst_after_a_long_rest_counts_whole() -> None:
     meter = Meter()
     meter.add(5, 1.0)
     meter.add(100, 1e6)
     assert meter.per_s(1e6) == pytest.approx(10)
+
+
+@each(0.01, 1.0)
+def test_a_steady_rate_is_told(step_s: float) -> None:
+    meter, now = Meter(), 50.0
+    while now < 150.0:
+        now += step_s
+        meter.add(round(200 * step_s), now)
+    assert meter.per_s(now) == pytest.approx(200, rel=0.06)

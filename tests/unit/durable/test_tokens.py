@@ -8,6 +8,7 @@ from postroad.core import Address
 from postroad.core.errors import Fenced
 from postroad.durable import MemoryDisk, MemoryStore, Store
 from postroad.durable.fencing import check_token, find_manager, take_token
+from tests.support.cases import each
 from tests.support.durable.nodes import opened
 
 NAME = "alpha.bridge"
@@ -30,7 +31,13 @@ async def take(store: Store, name: str = NAME, address: Address = HERE) -> int:
     return await store.write(lambda ledger: take_token(ledger, name, address))
 
 
-async def test_whoever_takes_over_fences_those_before(store: Store) -> None:
+async def test_token_that_is_not_the_newest_is_fenced(store: Store) -> None:
+    assert await store.read(find_manager) is None
+    with pytest.raises(Fenced):
+        await store.read(check_token, 1)
+    token = await take(store)
+    with pytest.raises(Fenced):
+        await store.read(check_token, token + 1)
     first, second = await take(store), await take(store)
     assert second > first
     await store.read(check_token, second)
@@ -38,20 +45,8 @@ async def test_whoever_takes_over_fences_those_before(store: Store) -> None:
         await store.read(check_token, first)
 
 
-async def test_a_token_of_another_history_is_fenced_too(store: Store) -> None:
-    token = await take(store)
-    with pytest.raises(Fenced):
-        await store.read(check_token, token + 1)
-
-
-async def test_before_the_first_manager_there_is_none(store: Store) -> None:
-    assert await store.read(find_manager) is None
-    with pytest.raises(Fenced):
-        await store.read(check_token, 1)
-
-
-@pytest.mark.parametrize("address", [HERE, THERE, Address("mail.example", 9)], ids=str)
-async def test_the_last_manager_is_found(store: Store, address: Address) -> None:
+@each(HERE, THERE, Address("mail.example", 9))
+async def test_the_last_manager_is_found(address: Address, store: Store) -> None:
     await take(store, "another.bridge", Address("127.0.0.1", 1))
     await take(store, NAME, address)
     assert await store.read(find_manager) == (NAME, address)

@@ -4,6 +4,7 @@ import io
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -19,6 +20,7 @@ from examples.clearing.payments import (
 )
 from examples.clearing.screen import Line, LiveScreen, PlainScreen, Table, TableRow, open_screen
 from examples.clearing.verdict import Absence, Evidence, checks
+from tests.support.cases import each
 
 ROUNDS = 100
 
@@ -75,15 +77,12 @@ def failures(evidence: Evidence) -> list[str]:
     return [it.text for it in checks(evidence) if not it.holds]
 
 
-def test_payments_are_of_every_kind() -> None:
+def test_good_run_adds_up_with_payments_of_every_kind(evidence: Evidence) -> None:
     made = payments_of("bank-a")
     assert any(it.is_bad for it in made)
     assert any(it.cents > TAKEN_CENTS_MAX for it in made)
     assert any(LARGE_CENTS < it.cents <= TAKEN_CENTS_MAX for it in made)
     assert make_payment("bank-a", "bank-a-1", 7) == make_payment("bank-a", "bank-a-1", 7)
-
-
-def test_a_good_run_adds_up(evidence: Evidence) -> None:
     assert failures(evidence) == []
 
 
@@ -96,9 +95,8 @@ def change(evidence: Evidence, table: str, by: int) -> Evidence:
     return replace(evidence, banks={**evidence.banks, "bank-a": changed})
 
 
-@pytest.mark.parametrize("by", [-1, 1])
-@pytest.mark.parametrize("table", ["debits", "credits", "settlements", "refunds", "receipts"])
-def test_a_row_too_many_or_too_few_is_seen(evidence: Evidence, table: str, by: int) -> None:
+@each(*product([-1, 1], ["debits", "credits", "settlements", "refunds", "receipts"]))
+def test_a_row_too_many_or_too_few_is_seen(by: int, table: str, evidence: Evidence) -> None:
     assert failures(change(evidence, table, by))
 
 
@@ -124,13 +122,13 @@ BREACHES: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
 }
 
 
-@pytest.mark.parametrize("breach", BREACHES)
-def test_whatever_is_wrong_is_told(evidence: Evidence, breach: str) -> None:
+@each(*BREACHES)
+def test_whatever_is_wrong_is_told(breach: str, evidence: Evidence) -> None:
     break_it, text = BREACHES[breach]
     assert any(text in it for it in failures(break_it(evidence)))
 
 
-def test_the_board_keeps_what_a_killed_process_counted() -> None:
+def test_board_keeps_what_a_killed_process_counted() -> None:
     board = Board()
     board.tell("bank-a", {"asked": 6, "answered": 5, "debits": 3})
     board.tell("bank-b", {"asked": 9, "answered": 7, "unanswered": 1, "debits": 4})
@@ -149,9 +147,6 @@ def test_the_board_keeps_what_a_killed_process_counted() -> None:
     assert first.notes == ["  --- bank-b is back"]
     assert (second.now.begun, second.before.begun) == (9, 7)
     assert len(str(second)) == len(HEADING)
-
-
-def test_a_note_needs_no_second() -> None:
     board = Board()
     board.note("begun")
     assert board.seconds[0].notes == ["begun"]
@@ -160,7 +155,7 @@ def test_a_note_needs_no_second() -> None:
 TABLE = Table(["  core-1"], "heading", [TableRow([Line("one")]), TableRow([Line("two")])])
 
 
-def test_a_pipe_gets_each_row_once_and_the_last_at_the_end() -> None:
+def test_pipe_is_plain_and_gets_each_row_once() -> None:
     stream = io.StringIO()
     screen = PlainScreen(stream)
     screen.update(TABLE)
@@ -168,6 +163,8 @@ def test_a_pipe_gets_each_row_once_and_the_last_at_the_end() -> None:
     assert stream.getvalue() == "  core-1\n\nheading\none\n"
     screen.finish(TABLE)
     assert stream.getvalue().endswith("one\ntwo\n")
+    assert [it.text for it in TABLE.fit(4)] == ["  core-1", "", "heading", "two"]
+    assert isinstance(open_screen(io.StringIO(), {"TERM": "xterm"}), PlainScreen)
 
 
 def test_a_terminal_is_redrawn_and_left_as_it_was() -> None:
@@ -178,11 +175,3 @@ def test_a_terminal_is_redrawn_and_left_as_it_was() -> None:
     screen.finish(TABLE)
     assert stream.getvalue().count("\x1b[5F") == 2
     assert stream.getvalue().endswith("\x1b[?25h\x1b[?7h")
-
-
-def test_rows_give_way_on_a_low_terminal() -> None:
-    assert [it.text for it in TABLE.fit(4)] == ["  core-1", "", "heading", "two"]
-
-
-def test_a_pipe_is_plain() -> None:
-    assert isinstance(open_screen(io.StringIO(), {"TERM": "xterm"}), PlainScreen)

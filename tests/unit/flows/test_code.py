@@ -13,6 +13,7 @@ from postroad.flows.asks import Ask, Fork, Outcome
 from postroad.flows.code import Code, close_quietly
 from postroad.flows.errors import Nondeterminism
 from postroad.flows.records import Kind
+from tests.support.cases import each
 
 
 class Wait(Ask):
@@ -84,25 +85,23 @@ class Run:
 # One line.
 
 
-def test_code_that_waits_for_nothing_ends_at_once() -> None:
+def test_code_counts_what_it_asks_for_until_it_ends() -> None:
     async def code() -> int:
         return 7
 
     assert Run(code()).result == 7
 
-
-def test_positions_count_what_was_asked_for() -> None:
-    async def code() -> list[Any]:
+    async def counting() -> list[Any]:
         return [await do("a"), await wait("b"), await do("c")]
 
-    run = Run(code())
+    run = Run(counting())
     assert run.waiting == ["b"]
     run.give("b", 2)
     assert run.result == ["a", 2, "c"]
     assert run.asked == ["0 patch(a)", "1 signal(b)", "2 patch(c)"]
 
 
-def test_an_error_is_raised_where_the_code_waits() -> None:
+def test_error_is_raised_where_the_code_waits() -> None:
     async def code() -> str:
         try:
             await wait("a")
@@ -114,17 +113,24 @@ def test_an_error_is_raised_where_the_code_waits() -> None:
     run.give("a", error=KeyError(1))
     assert run.result == "caught 1"
 
-
-def test_what_cannot_be_answered_is_an_error_of_the_code() -> None:
-    async def code() -> str:
+    async def unanswered() -> str:
         with pytest.raises(KeyError, match="cannot be answered"):
             await do("broken")
         return "alive"
 
-    assert Run(code()).result == "alive"
+    assert Run(unanswered()).result == "alive"
+
+    async def explained() -> str:
+        try:
+            await asyncio.sleep(0)
+        except Nondeterminism:
+            return "told"
+        return "not told"
+
+    assert Run(explained()).result == "told"
 
 
-@pytest.mark.parametrize("error", [ValueError(1), KeyboardInterrupt(), SystemExit(2)], ids=repr)
+@each(ValueError(1), KeyboardInterrupt(), SystemExit(2))
 def test_any_error_is_the_end(error: BaseException) -> None:
     async def code() -> None:
         await wait("a")
@@ -161,26 +167,12 @@ async def await_object() -> None:
     await yielding(object())
 
 
-@pytest.mark.parametrize(
-    ("code", "named"),
-    [(rest, "the event loop"), (await_future, "Future"), (await_object, "object")],
-)
+@each((rest, "the event loop"), (await_future, "Future"), (await_object, "object"))
 def test_waiting_for_anything_else_is_explained(
     code: Callable[[], Coroutine[Any, Any, Any]], named: str
 ) -> None:
     with pytest.raises(Nondeterminism, match=f"waited for {named}, which is not recorded: use"):
         _ = Run(code()).result
-
-
-def test_the_explanation_comes_where_the_code_waits() -> None:
-    async def code() -> str:
-        try:
-            await asyncio.sleep(0)
-        except Nondeterminism:
-            return "told"
-        return "not told"
-
-    assert Run(code()).result == "told"
 
 
 # Several branches.
@@ -209,7 +201,7 @@ def test_branches_run_in_their_order_until_each_waits() -> None:
     assert run.result == [1, 2]
 
 
-def test_a_gathering_of_nothing_is_empty() -> None:
+def test_fork_of_nothing_is_empty_or_refused() -> None:
     async def code() -> Any:
         return [await gather(), await do("after")]
 
@@ -217,16 +209,14 @@ def test_a_gathering_of_nothing_is_empty() -> None:
     assert run.result == [[], "after"]
     assert run.asked == ["1 patch(after)"]
 
-
-def test_a_choice_of_nothing_is_refused() -> None:
-    async def code() -> Any:
+    async def choosing() -> Any:
         return await select()
 
     with pytest.raises(UsageError, match="needs something to wait for"):
-        _ = Run(code()).result
+        _ = Run(choosing()).result
 
 
-def test_the_first_of_a_choice_wins_and_the_others_are_withdrawn() -> None:
+def test_first_of_a_choice_wins() -> None:
     async def code() -> Any:
         return await select(a=wait("a"), b=wait("b"), c=wait("c"))
 
@@ -236,17 +226,15 @@ def test_the_first_of_a_choice_wins_and_the_others_are_withdrawn() -> None:
     assert run.withdrawn == ["a", "c"]
     assert not run.code.waiting
 
-
-def test_of_two_that_end_at_once_the_first_given_wins() -> None:
-    async def code() -> Any:
+    async def at_once() -> Any:
         return await select(a=do("a"), b=do("b"))
 
-    run = Run(code())
+    run = Run(at_once())
     assert run.result == ("a", "a")
     assert run.asked == ["0.0.0 patch(a)"]
 
 
-def test_the_first_error_of_a_gathering_ends_the_others() -> None:
+def test_error_of_a_branch_ends_the_others_or_is_its_result() -> None:
     async def code() -> Any:
         try:
             await gather(wait("a"), wait("b"))
@@ -258,21 +246,18 @@ def test_the_first_error_of_a_gathering_ends_the_others() -> None:
     assert (run.withdrawn, run.waiting) == (["a"], ["c"])
     run.give("c", 3)
     assert run.result == 3
-
-
-def test_errors_can_be_results() -> None:
     error = KeyError()
 
-    async def code() -> Any:
+    async def keeping() -> Any:
         return await gather(wait("a"), wait("b"), keeps_errors=True)
 
-    run = Run(code())
+    run = Run(keeping())
     run.give("a", error=error)
     run.give("b", 2)
     assert run.result == [error, 2]
 
 
-@pytest.mark.parametrize("keeps_errors", [False, True])
+@each(False, True)
 def test_what_is_no_exception_ends_everything(keeps_errors: bool) -> None:
     async def leave() -> None:
         await wait("a")
@@ -414,13 +399,6 @@ def test_an_error_on_the_way_out_matters_to_nobody() -> None:
     run = Run(code())
     run.give("b", 1)
     assert run.result == ("b", 1)
-
-
-def test_a_branch_that_never_began_is_dropped_without_a_warning() -> None:
-    async def code() -> Any:
-        return await select(a=do("a"), b=wait("b"))
-
-    assert Run(code()).result == ("a", "a")
 
 
 def test_a_branch_that_is_ready_does_not_run_after_it_was_dropped() -> None:

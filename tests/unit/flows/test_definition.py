@@ -11,6 +11,7 @@ from postroad.core.errors import ConfigError, UsageError
 from postroad.flows import Definition, Flow, NondeterministicFlow, Session, flow, responds_to
 from postroad.flows.definition import Registry
 from postroad.flows.errors import Unrecordable
+from tests.support.cases import each
 
 
 class Order(msgspec.Struct):
@@ -50,20 +51,14 @@ def test_what_can_be_told_of_it() -> None:
 # Definitions.
 
 
-def test_a_plain_one() -> None:
+def test_definition_has_what_it_was_given() -> None:
     assert (pay.name, pay.version, pay.app) == ("pay", 1, "")
     assert (pay.concurrency, pay.timeout_s, pay.responds_to, pay.versions) == (None,) * 4
     assert (pay.__doc__, pay.__name__) == ("Pays.", "pay")
     assert repr(pay) == "<flow pay version 1>"
     assert pay.result_type is int
-
-
-def test_one_with_everything() -> None:
     assert (buy.name, buy.version, buy.app) == ("shop.buy", 3, "shop")
     assert (buy.concurrency, buy.timeout_s) == (2, 60)
-
-
-def test_one_that_responds() -> None:
     assert get_paid.responds_to == "pay"
     assert get_paid.versions == frozenset({1, 2})
 
@@ -73,9 +68,6 @@ def test_one_that_responds() -> None:
 
     assert sell.responds_to == "shop.buy"
     assert sell.versions is None
-
-
-def test_calling_it_runs_its_code() -> None:
     coroutine = pay(None, 5)  # type: ignore[arg-type]  # Its code does not look at it.
     with pytest.raises(StopIteration) as stop:
         coroutine.send(None)
@@ -86,17 +78,14 @@ async def code(flow: Flow) -> None:
     """Does nothing."""
 
 
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
-        ({"name": "x" * 201}, "1 to 200 characters"),
-        ({"name": "a\nb"}, "1 to 200 characters"),
-        ({"version": 0}, "version=0 of flow 'code' must be 1 or more"),
-        ({"concurrency": 0}, "concurrency=0 of flow 'code' must be 1 or more"),
-        ({"timeout": 0}, "timeout=0 of flow 'code' must be above 0"),
-        ({"timeout": -1.5}, "timeout=-1.5 of flow 'code' must be above 0"),
-        ({"timeout": float("nan")}, "timeout=nan of flow 'code' must be above 0"),
-    ],
+@each(
+    ({"name": "x" * 201}, "1 to 200 characters"),
+    ({"name": "a\nb"}, "1 to 200 characters"),
+    ({"version": 0}, "version=0 of flow 'code' must be 1 or more"),
+    ({"concurrency": 0}, "concurrency=0 of flow 'code' must be 1 or more"),
+    ({"timeout": 0}, "timeout=0 of flow 'code' must be above 0"),
+    ({"timeout": -1.5}, "timeout=-1.5 of flow 'code' must be above 0"),
+    ({"timeout": float("nan")}, "timeout=nan of flow 'code' must be above 0"),
 )
 def test_settings_that_make_no_sense(facts: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
@@ -137,8 +126,6 @@ def test_arguments_come_back_as_the_types_of_their_parameters() -> None:
     assert [*args] == [Order(1), Order(2)]
     assert kwargs == {"due": day}
 
-
-def test_parameters_by_name_only() -> None:
     @flow
     async def named(flow: Flow, first: int, *, order: Order, many: tuple[int, ...] = ()) -> None:
         """Takes an order."""
@@ -148,8 +135,6 @@ def test_parameters_by_name_only() -> None:
         {"order": Order(7), "many": (1, 2)},
     )
 
-
-def test_parameters_without_a_readable_type_get_plain_values() -> None:
     @flow
     async def vague(flow, first, second: "Nowhere"):  # type: ignore[no-untyped-def, name-defined] # noqa: F821
         """Takes anything."""
@@ -157,13 +142,10 @@ def test_parameters_without_a_readable_type_get_plain_values() -> None:
     assert through(vague, (1, 2), "x") == ([[1, 2], "x"], {})
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs", "reason"),
-    [
-        ((), {}, "missing a required argument: 'amount'"),
-        ((1, "b", 3), {}, "too many positional arguments"),
-        ((1,), {"from_": "x"}, "unexpected keyword argument 'from_'"),
-    ],
+@each(
+    ((), {}, "missing a required argument: 'amount'"),
+    ((1, "b", 3), {}, "too many positional arguments"),
+    ((1,), {"from_": "x"}, "unexpected keyword argument 'from_'"),
 )
 def test_arguments_that_do_not_fit(
     args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
@@ -172,12 +154,9 @@ def test_arguments_that_do_not_fit(
         pay.encode_arguments(args, kwargs)
 
 
-def test_arguments_that_cannot_be_written_down() -> None:
+def test_arguments_that_cannot_be_written_or_read_are_refused() -> None:
     with pytest.raises(Unrecordable, match="an argument of flow 'pay' cannot be written down"):
         pay.encode_arguments((object(),), {})
-
-
-def test_arguments_of_another_type_are_refused_when_they_are_read() -> None:
     encoded = pay.encode_arguments(("five",), {})
     with pytest.raises(msgspec.ValidationError):
         pay.decode_arguments(encoded)
@@ -186,22 +165,19 @@ def test_arguments_of_another_type_are_refused_when_they_are_read() -> None:
 # Registries.
 
 
-def test_a_registry_of_a_list() -> None:
+def test_registry_finds_flows_of_a_list_or_module() -> None:
     registry = Registry([pay, buy, get_paid])
     assert registry.find("shop.buy") is buy
     assert registry.find("buy") is None
     assert registry.responder("pay") is get_paid
     assert registry.responder("get_paid") is None
     assert [*registry] == [pay, buy, get_paid]
-
-
-def test_a_registry_of_a_module() -> None:
     module = types.ModuleType("flows_of_somebody")
     vars(module).update(pay=pay, again=pay, other=7, buy=buy)
     assert {*Registry(module)} == {pay, buy}
 
 
-def test_two_of_one_name() -> None:
+def test_registry_refuses_names_and_responders_that_clash() -> None:
     @flow(name="pay")
     async def other(flow: Flow) -> None:
         """Pays, too."""
@@ -209,16 +185,11 @@ def test_two_of_one_name() -> None:
     with pytest.raises(ConfigError, match="two flows are called 'pay'"):
         Registry([pay, other])
 
-
-def test_two_that_respond_to_one() -> None:
     @responds_to(pay)
-    async def other(flow: Flow, session: Session) -> None:
+    async def responder(flow: Flow, session: Session) -> None:
         """Is paid, too."""
 
-    with pytest.raises(ConfigError, match="'other' and 'get_paid' both respond to 'pay'"):
-        Registry([get_paid, other])
-
-
-def test_what_is_no_flow() -> None:
+    with pytest.raises(ConfigError, match="'responder' and 'get_paid' both respond to 'pay'"):
+        Registry([get_paid, responder])
     with pytest.raises(UsageError, match="is no flow: decorate it with @flow or @responds_to"):
         Registry([code])  # type: ignore[list-item]  # That is the mistake.

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from postroad.flows import Flow, Session, Status, flow, responds_to
 from postroad.flows.errors import FlowError
 from postroad.flows.events import (
@@ -18,6 +16,7 @@ from postroad.flows.events import (
 )
 from postroad.flows.messages import Confirm, End, Failed, Initial, Rejection
 from postroad.flows.values import encode
+from tests.support.cases import each
 from tests.support.flows.driven import CONFIRM, ORIGIN, Driven, begun, data, labels
 
 
@@ -86,7 +85,7 @@ def test_a_responder_confirms_and_answers() -> None:
     assert driven.result == "x"
 
 
-@pytest.mark.parametrize("status", [Status.HELD, Status.QUEUED])
+@each(Status.HELD, Status.QUEUED)
 def test_one_that_may_not_begin_keeps_what_it_hears(status: Status) -> None:
     driven = Driven(answer, origin=ORIGIN, status=status)
     first = driven.tell(Admitted([Initial("ask", 3, "shop"), data("x")], "row"))
@@ -98,7 +97,7 @@ def test_one_that_may_not_begin_keeps_what_it_hears(status: Status) -> None:
     assert began.says == {0: [Confirm("answer", 4, ""), data("X"), End()]}
 
 
-@pytest.mark.parametrize("status", [Status.HELD, Status.QUEUED])
+@each(Status.HELD, Status.QUEUED)
 def test_one_that_never_began_is_rejected_when_it_is_killed(status: Status) -> None:
     driven = Driven(answer, origin=ORIGIN, status=status)
     driven.tell(Admitted([Initial("ask", 3, "shop"), data("x")], "row"))
@@ -109,9 +108,7 @@ def test_one_that_never_began_is_rejected_when_it_is_killed(status: Status) -> N
     assert (killed.is_over, driven.stored.mail) == (True, ())
 
 
-@pytest.mark.parametrize(
-    ("number", "peer"), [(1, "gamma"), (2, "beta"), (0, "beta"), (-1, "beta"), (99, "")]
-)
+@each((1, "gamma"), (2, "beta"), (0, "beta"), (-1, "beta"), (99, ""))
 def test_what_somebody_else_says_is_consumed_and_ignored(number: int, peer: str) -> None:
     driven = begun(ask, "beta")
     heard = driven.tell(Heard(number, [CONFIRM, data("forged")], "row", peer))
@@ -154,13 +151,10 @@ def test_too_much_ends_the_session_for_both() -> None:
     assert over.says == {}
 
 
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        (End(), "SessionEnded"),
-        (Failed("e7"), "PeerFailed"),
-        (Failed("e7", "Insolvent", "no money"), "PeerFailed"),
-    ],
+@each(
+    (End(), "SessionEnded"),
+    (Failed("e7"), "PeerFailed"),
+    (Failed("e7", "Insolvent", "no money"), "PeerFailed"),
 )
 def test_a_session_that_ends_early_fails_the_flow_but_is_not_told_back(
     message: Any, expected: str
@@ -201,7 +195,7 @@ def test_after_the_end_nothing_can_be_sent() -> None:
     assert (done.says, labels(done)) == ({}, ["1 step(work)", "2 send(beta)"])
 
 
-def test_what_was_closed_here_is_a_mistake_to_send_to() -> None:
+def test_closed_session_cannot_be_used_again() -> None:
     @flow
     async def confused(flow: Flow) -> None:
         session = flow.open("beta")
@@ -214,21 +208,19 @@ def test_what_was_closed_here_is_a_mistake_to_send_to() -> None:
     assert "the session with beta was closed here" in driven.trouble
     assert driven.said == [(1, Initial("confused", 1, "", b"\x01")), (1, End())]
 
-
-def test_what_was_closed_here_before_it_began_never_begins() -> None:
     @flow
-    async def confused(flow: Flow) -> int:
+    async def receives(flow: Flow) -> int:
         session = flow.open("beta")
         await session.close()
         return await session.receive(int)
 
-    driven = begun(confused)
+    driven = begun(receives)
     assert driven.head.status is Status.PARKED
     assert "the session with beta was closed here" in driven.trouble
     assert driven.said == []
 
 
-@pytest.mark.parametrize("message", [Rejection("no", "e1"), Failed("e1")])
+@each(Rejection("no", "e1"), Failed("e1"))
 def test_one_that_asked_in_vain_who_is_there_says_nothing_more_there(message: Any) -> None:
     @flow
     async def curious(flow: Flow) -> str:

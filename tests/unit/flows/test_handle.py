@@ -5,10 +5,9 @@ import random
 import uuid
 from typing import Any
 
-import pytest
-
 from postroad.flows import Flow, Status, flow
 from postroad.flows.events import Admitted, StepDone
+from tests.support.cases import each
 from tests.support.flows.driven import Driven, begun, labels
 
 
@@ -29,7 +28,7 @@ def outcome(body: Any) -> str:
     return driven.trouble
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e12])
+@each(-1, float("nan"), float("inf"), 1e12)
 def test_times_that_are_none(seconds: float) -> None:
     async def sleeps(flow: Flow) -> None:
         await flow.sleep(seconds)
@@ -41,14 +40,12 @@ def test_times_that_are_none(seconds: float) -> None:
     assert "is no number of seconds" in outcome(receives)
 
 
-def test_a_peer_has_the_name_of_a_node() -> None:
+def test_faulty_calls_park_the_flow() -> None:
     async def opens(flow: Flow) -> None:
         flow.open("no such/name")
 
     assert "no such/name" in outcome(opens)
 
-
-def test_what_is_too_large_is_not_sent() -> None:
     async def sends(flow: Flow) -> None:
         await flow.open("beta").send("x" * 101)
 
@@ -56,15 +53,11 @@ def test_what_is_too_large_is_not_sent() -> None:
     assert "what is sent to beta takes 103 bytes, and 100 is the most" in driven.trouble
     assert driven.said == []
 
-
-def test_what_cannot_be_written_down_is_not_sent() -> None:
-    async def sends(flow: Flow) -> None:
+    async def sends_object(flow: Flow) -> None:
         await flow.open("beta").send(object())
 
-    assert "what is sent to beta cannot be written down" in outcome(sends)
+    assert "what is sent to beta cannot be written down" in outcome(sends_object)
 
-
-def test_a_session_is_received_from_once_at_a_time() -> None:
     async def receives(flow: Flow) -> None:
         session = flow.open("beta")
         await flow.receive_all([session, session], int)
@@ -72,7 +65,7 @@ def test_a_session_is_received_from_once_at_a_time() -> None:
     assert "was given a session twice" in outcome(receives)
 
 
-def test_nothing_is_done_for_no_sessions() -> None:
+def test_opening_or_asking_nobody_says_nothing() -> None:
     @flow
     async def nobody(flow: Flow) -> list[int]:
         await flow.send_all({})
@@ -82,8 +75,6 @@ def test_nothing_is_done_for_no_sessions() -> None:
     assert labels(driven.tell(Admitted())) == []
     assert driven.result == []
 
-
-def test_opening_alone_says_nothing() -> None:
     @flow
     async def shy(flow: Flow) -> str:
         return flow.open("beta").peer
@@ -91,15 +82,18 @@ def test_opening_alone_says_nothing() -> None:
     driven = begun(shy)
     assert (driven.result, driven.said) == ("beta", [])
 
+    @flow
+    async def shows(flow: Flow) -> str:
+        return repr(flow.open("beta"))
 
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (work, "work"),
-        (functools.partial(work, 1), "work"),
-        (Worker(), "Worker"),
-        (len, "len"),
-    ],
+    assert begun(shows).result == "<Session 1 with beta fresh>"
+
+
+@each(
+    (work, "work"),
+    (functools.partial(work, 1), "work"),
+    (Worker(), "Worker"),
+    (len, "len"),
 )
 def test_steps_are_called_as_their_functions_whenever_they_run(function: Any, name: str) -> None:
     @flow
@@ -159,11 +153,3 @@ def test_answers_are_there_for_queries() -> None:
     driven.load()
     assert driven.flow is not None
     assert driven.flow.answers["seen"]() == [1, 2]
-
-
-def test_a_session_shows_itself() -> None:
-    @flow
-    async def shows(flow: Flow) -> str:
-        return repr(flow.open("beta"))
-
-    assert begun(shows).result == "<Session 1 with beta fresh>"

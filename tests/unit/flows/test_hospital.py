@@ -2,8 +2,6 @@
 
 import sqlite3
 
-import pytest
-
 from postroad.core.errors import RequestTimeout, StoreUnavailable, TransactionLost, UsageError
 from postroad.flows.errors import (
     Draining,
@@ -17,6 +15,7 @@ from postroad.flows.errors import (
 )
 from postroad.flows.hospital import HAPPENINGS, STAFF, Diagnosis, diagnose
 from postroad.flows.life import TABLE, Status
+from tests.support.cases import each
 
 TERMINAL, TRANSIENT, OBSERVATION = Diagnosis
 
@@ -29,53 +28,41 @@ class Deadlock(OperationalError):
     """A kind of it."""
 
 
-@pytest.mark.parametrize(
-    ("error", "diagnosis"),
-    [
-        (FlowError("no money"), TERMINAL),
-        (PeerFailed("it failed", "beta", "e1", None), TERMINAL),
-        # Both a FlowError and a TimeoutError: what the flow says itself comes first.
-        (FlowTimeout("late"), TERMINAL),
-        (StoreUnavailable("away"), TRANSIENT),
-        (TransactionLost("lost"), TRANSIENT),
-        (Draining("later"), TRANSIENT),
-        (RequestTimeout("late"), TRANSIENT),
-        (ConnectionResetError(), TRANSIENT),
-        (TimeoutError(), TRANSIENT),
-        (sqlite3.OperationalError("database is locked"), TRANSIENT),
-        (Deadlock(), TRANSIENT),
-        (ValueError("x"), OBSERVATION),
-        (KeyboardInterrupt(), OBSERVATION),
-        (UsageError("x"), OBSERVATION),
-        (Unrecordable("x"), OBSERVATION),
-        (Nondeterminism("x"), OBSERVATION),
-        (FlowMismatch("x"), OBSERVATION),
-        (StepFailed("x", "k"), OBSERVATION),
-        (sqlite3.IntegrityError("x"), OBSERVATION),
-    ],
-    ids=lambda it: type(it).__name__ if isinstance(it, BaseException) else None,
+@each(
+    (FlowError("no money"), TERMINAL),
+    (PeerFailed("it failed", "beta", "e1", None), TERMINAL),
+    # Both a FlowError and a TimeoutError: what the flow says itself comes first.
+    (FlowTimeout("late"), TERMINAL),
+    (StoreUnavailable("away"), TRANSIENT),
+    (TransactionLost("lost"), TRANSIENT),
+    (Draining("later"), TRANSIENT),
+    (RequestTimeout("late"), TRANSIENT),
+    (ConnectionResetError(), TRANSIENT),
+    (TimeoutError(), TRANSIENT),
+    (sqlite3.OperationalError("database is locked"), TRANSIENT),
+    (Deadlock(), TRANSIENT),
+    (ValueError("x"), OBSERVATION),
+    (KeyboardInterrupt(), OBSERVATION),
+    (UsageError("x"), OBSERVATION),
+    (Unrecordable("x"), OBSERVATION),
+    (Nondeterminism("x"), OBSERVATION),
+    (FlowMismatch("x"), OBSERVATION),
+    (StepFailed("x", "k"), OBSERVATION),
+    (sqlite3.IntegrityError("x"), OBSERVATION),
 )
 def test_diagnoses(error: BaseException, diagnosis: Diagnosis) -> None:
     assert diagnose(error, 0, 10) is diagnosis
 
 
-@pytest.mark.parametrize(
-    ("attempts", "diagnosis"), [(0, TRANSIENT), (2, TRANSIENT), (3, OBSERVATION), (9, OBSERVATION)]
-)
+@each((0, TRANSIENT), (2, TRANSIENT), (3, OBSERVATION), (9, OBSERVATION))
 def test_what_may_pass_is_observed_after_enough_attempts(
     attempts: int, diagnosis: Diagnosis
 ) -> None:
     assert diagnose(ConnectionError(), attempts, 3) is diagnosis
 
 
-def test_attempts_do_not_matter_to_what_is_terminal() -> None:
+def test_diagnoses_are_complete() -> None:
     assert diagnose(FlowError("no"), 100, 3) is TERMINAL
-
-
-def test_every_diagnosis_happens_to_a_running_flow() -> None:
     assert set(HAPPENINGS) == set(Diagnosis)
     assert all((Status.RUNNING, it) in TABLE for it in HAPPENINGS.values())
-
-
-def test_everybody_on_the_staff_has_a_name_of_their_own() -> None:
     assert len({name for name, _, _ in STAFF}) == len(STAFF)

@@ -12,6 +12,7 @@ from postroad.flows.records import Kind, Position, Record
 from postroad.flows.requests import Close, Open, Patch, Receive, Send, Signal, Sleep, Step
 from postroad.flows.session import SessionEnd
 from postroad.flows.values import describe_error, encode
+from tests.support.cases import each
 
 
 def charge(amount: int) -> int:
@@ -61,7 +62,7 @@ def test_a_log_is_taken_step_by_step() -> None:
     assert not log.has_next(asks[1])
 
 
-@pytest.mark.parametrize("digest", [b"", b"of before"])
+@each(b"", b"of before")
 def test_arguments_that_cannot_be_compared_are_not(digest: bytes) -> None:
     ask = step(object())
     assert ask.digest == b""
@@ -72,20 +73,16 @@ def test_arguments_that_cannot_be_compared_are_not(digest: bytes) -> None:
 # What does not.
 
 
-@pytest.mark.parametrize(
-    ("ask", "facts", "difference"),
-    [
-        (step(1), {"position": (3,)}, "another step comes first"),
-        (step(1), {"kind": Kind.SLEEP}, "it was sleep, and is step"),
-        (step(1), {"name": "refund"}, "it was about 'refund', and is about 'charge'"),
-        (step(1), {"digest": b"other"}, "its arguments are others"),
-        (
-            placed(Send([end()], ("x",), [b"x"])),
-            {"sessions": (2,)},
-            r"it was about sessions \(2,\), and is about \(1,\)",
-        ),
-    ],
-    ids=["position", "kind", "name", "arguments", "sessions"],
+@each(
+    (step(1), {"position": (3,)}, "another step comes first"),
+    (step(1), {"kind": Kind.SLEEP}, "it was sleep, and is step"),
+    (step(1), {"name": "refund"}, "it was about 'refund', and is about 'charge'"),
+    (step(1), {"digest": b"other"}, "its arguments are others"),
+    (
+        placed(Send([end()], ("x",), [b"x"])),
+        {"sessions": (2,)},
+        r"it was about sessions \(2,\), and is about \(1,\)",
+    ),
 )
 def test_differences(ask: Ask, facts: dict[str, Any], difference: str) -> None:
     log = Log([record_of(ask, **facts)])
@@ -95,11 +92,8 @@ def test_differences(ask: Ask, facts: dict[str, Any], difference: str) -> None:
     assert not log.is_over
 
 
-def test_no_flow_can_swallow_it() -> None:
+def test_difference_is_told_with_what_is_around_it() -> None:
     assert not issubclass(Diverged, Exception)
-
-
-def test_the_difference_is_told_with_what_is_around_it() -> None:
     asks = [step(it, name=f"s{it}", position=(it,)) for it in range(7)]
     log = Log([record_of(it) for it in asks])
     for ask in asks[:4]:
@@ -117,9 +111,6 @@ def test_the_difference_is_told_with_what_is_around_it() -> None:
         "    and 2 more recorded after it",
         "  run the old code again, or keep both ways apart with flow.patched(id)",
     ]
-
-
-def test_of_the_last_record_nothing_is_left() -> None:
     log = Log([record_of(step(1))])
     told = str(log.diverged("the code has ended").mismatch)
     assert "  + step 0: the code has ended" in told
@@ -129,37 +120,27 @@ def test_of_the_last_record_nothing_is_left() -> None:
 # What the code gets.
 
 
-@pytest.mark.parametrize(
-    ("ask", "value", "expected"),
-    [
-        (step(1), encode(5, "it"), 5),
-        (placed(Sleep(1.0, 5)), None, None),
-        (placed(Send([end()], ("x",), [b"x"])), None, None),
-        (placed(Open([end()])), None, None),
-        (placed(Close([end()])), None, None),
-        (placed(Patch("p")), None, True),
-        (placed(Signal("go", str)), encode("now", "it"), "now"),
-        (placed(Receive([end()], int)), encode(3, "it"), 3),
-    ],
-    ids=lambda it: type(it).__name__ if isinstance(it, Ask) else "",
+@each(
+    (step(1), encode(5, "it"), 5),
+    (placed(Sleep(1.0, 5)), None, None),
+    (placed(Send([end()], ("x",), [b"x"])), None, None),
+    (placed(Open([end()])), None, None),
+    (placed(Close([end()])), None, None),
+    (placed(Patch("p")), None, True),
+    (placed(Signal("go", str)), encode("now", "it"), "now"),
+    (placed(Receive([end()], int)), encode(3, "it"), 3),
 )
 def test_what_was_given_is_given_again(ask: Ask, value: bytes | None, expected: Any) -> None:
     outcome = outcome_of(ask, record_of(ask, value=value))
     assert (outcome.value, outcome.error) == (expected, None)
 
 
-def test_an_error_is_given_again() -> None:
+def test_errors_are_given_again_and_unreadable_values_do_not_fit() -> None:
     outcome = outcome_of(step(1), record_of(step(1), failure=describe_error(KeyError("x"))))
     assert type(outcome.error) is KeyError
-
-
-def test_an_error_that_nobody_knows_is_a_failed_step() -> None:
     failure = describe_error(type("Gone", (Exception,), {})("x"))
     outcome = outcome_of(step(1), record_of(step(1), failure=failure))
     assert isinstance(outcome.error, StepFailed)
-
-
-def test_a_value_that_cannot_be_read_any_more_does_not_fit() -> None:
     ask = step(1)
     with pytest.raises(Diverged, match=r"0 step\(charge\) was given cannot be read any more"):
         outcome_of(ask, record_of(ask, value=encode("text", "it")))

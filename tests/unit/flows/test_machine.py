@@ -27,7 +27,7 @@ async def calculate(flow: Flow) -> int:
 # Steps.
 
 
-def test_functions_are_run_one_after_the_other() -> None:
+def test_functions_are_run_one_after_the_other_and_once() -> None:
     driven = Driven(calculate)
     first = driven.tell(Admitted())
     assert (first.is_new, runs(first), labels(first)) == (True, [(0,)], [])
@@ -39,16 +39,19 @@ def test_functions_are_run_one_after_the_other() -> None:
     assert (third.is_over, runs(third), labels(third)) == (True, [], ["1 step(work)"])
     assert (driven.result, driven.head.ended_ms) == (3, START_MS + 7)
     assert driven.head.wake_ms is None
-
-
-def test_what_is_done_twice_or_by_nobody_changes_nothing() -> None:
     driven = begun(calculate)
     driven.tell(StepDone((0,), 1))
     for event in (StepDone((0,), 5), StepDone((7,), 5), StepRaised((0,), ValueError())):
         assert driven.tell(event).is_empty
+    driven = begun(calculate)
+    driven.tell(StepDone((0,), 1))
+    loaded = driven.load()
+    assert (labels(loaded), runs(loaded), loaded.says) == ([], [(1,)], {})
+    driven.tell(StepDone((1,), 2))
+    assert driven.result == 3
 
 
-def test_a_result_that_cannot_be_written_down_is_an_error_of_the_step() -> None:
+def test_results_that_cannot_be_written_down_or_read_are_errors() -> None:
     @flow
     async def careless(flow: Flow) -> str:
         try:
@@ -60,16 +63,11 @@ def test_a_result_that_cannot_be_written_down_is_an_error_of_the_step() -> None:
     driven = begun(careless)
     driven.tell(StepDone((0,), object()))
     assert driven.result.startswith("what step 'work' returned cannot be written down")
-
-
-def test_a_result_of_another_type_is_an_error_of_the_step() -> None:
     driven = begun(calculate)
     driven.tell(StepDone((0,), "text"))
     assert driven.head.status is Status.PARKED
     assert "ValidationError" in driven.trouble
 
-
-def test_a_result_of_the_flow_that_cannot_be_written_down_parks_it() -> None:
     @flow
     async def odd(flow: Flow) -> Any:
         return object()
@@ -129,7 +127,7 @@ def test_a_sleeper_beside_a_function_is_due_all_the_same() -> None:
     assert over.cancels == [(0, 0, 0)]
 
 
-def test_waiting_may_take_too_long() -> None:
+def test_waiting_or_a_whole_flow_may_take_too_long() -> None:
     @flow
     async def impatient(flow: Flow) -> str:
         try:
@@ -142,6 +140,14 @@ def test_waiting_may_take_too_long() -> None:
     assert driven.head.wake_ms == START_MS + 2_000
     driven.tell(Woke(), after_ms=2_000)
     assert driven.result == "1 receive(beta) took too long"
+    driven = Driven(calculate, deadline_ms=START_MS + 50)
+    driven.tell(Admitted())
+    assert driven.machine.due_ms == START_MS + 50
+    assert driven.tell(Woke(), after_ms=49).is_empty
+    over = driven.tell(Woke(), after_ms=1)
+    assert driven.head.status is Status.FAILED
+    assert over.cancels == [(0,)]
+    assert "flow calculate took too long" in driven.trouble
 
 
 def test_what_came_in_time_is_received_though_it_is_looked_at_late() -> None:
@@ -152,17 +158,6 @@ def test_what_came_in_time_is_received_though_it_is_looked_at_late() -> None:
     driven = begun(impatient)
     driven.tell(Signalled("go", b"\x01"), after_ms=5_000)
     assert driven.result == 1
-
-
-def test_a_whole_flow_may_take_too_long() -> None:
-    driven = Driven(calculate, deadline_ms=START_MS + 50)
-    driven.tell(Admitted())
-    assert driven.machine.due_ms == START_MS + 50
-    assert driven.tell(Woke(), after_ms=49).is_empty
-    over = driven.tell(Woke(), after_ms=1)
-    assert driven.head.status is Status.FAILED
-    assert over.cancels == [(0,)]
-    assert "flow calculate took too long" in driven.trouble
 
 
 def test_time_does_not_go_back() -> None:
@@ -179,12 +174,3 @@ def test_time_does_not_go_back() -> None:
 
 
 # Loading.
-
-
-def test_loading_asks_for_what_is_not_done_and_for_nothing_else() -> None:
-    driven = begun(calculate)
-    driven.tell(StepDone((0,), 1))
-    loaded = driven.load()
-    assert (labels(loaded), runs(loaded), loaded.says) == ([], [(1,)], {})
-    driven.tell(StepDone((1,), 2))
-    assert driven.result == 3

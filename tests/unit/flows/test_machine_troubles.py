@@ -24,6 +24,7 @@ from postroad.flows.events import (
 )
 from postroad.flows.messages import Confirm, End, Failed, Initial
 from postroad.flows.values import encode
+from tests.support.cases import each
 from tests.support.flows.driven import CONFIRM, ORIGIN, START_MS, Driven, begun, data, labels, runs
 
 
@@ -144,7 +145,7 @@ def test_what_came_meanwhile_is_kept_for_the_next_attempt() -> None:
     assert driven.result == 5
 
 
-def test_the_same_trouble_has_the_same_id() -> None:
+def test_fault_parks_the_flow_with_one_id_and_an_explanation() -> None:
     ids = set()
     driven = begun(calculate)
     for _ in range(3):
@@ -153,15 +154,10 @@ def test_the_same_trouble_has_the_same_id() -> None:
         ids.add(driven.head.trouble.error_id)
         driven.tell(Retried())
     assert len(ids) == 1
-
-
-def test_an_error_with_a_text_that_is_no_unicode_parks_it() -> None:
     driven = begun(calculate)
     driven.tell(StepRaised((0,), ValueError("name\udcff")))
     assert driven.head.status is Status.PARKED
 
-
-def test_waiting_for_something_foreign_parks_it_with_an_explanation() -> None:
     async def hasty(flow: Flow) -> None:
         await asyncio.sleep(0)
 
@@ -185,9 +181,7 @@ def test_killing_one_that_runs_tells_its_peers_no_reason() -> None:
     assert "it is wrong" in driven.trouble
 
 
-@pytest.mark.parametrize(
-    "event", [Paused(), StepRaised((1,), KeyError("x")), StepRaised((1,), ConnectionError("x"))]
-)
+@each(Paused(), StepRaised((1,), KeyError("x")), StepRaised((1,), ConnectionError("x")))
 def test_killing_one_without_code_tells_its_peers_too(event: Event) -> None:
     driven = begun(talk)
     driven.tell(event)
@@ -198,9 +192,7 @@ def test_killing_one_without_code_tells_its_peers_too(event: Event) -> None:
     assert driven.head.ended_ms == START_MS
 
 
-@pytest.mark.parametrize(
-    "event", [Resumed(), Retried(), StepDone((9,), 1), Woke(), Loaded(), Signalled("go", b"\x01")]
-)
+@each(Resumed(), Retried(), StepDone((9,), 1), Woke(), Loaded(), Signalled("go", b"\x01"))
 def test_one_that_has_ended_stays_as_it_is(event: Event) -> None:
     driven = begun(calculate)
     driven.tell(Killed("enough"))
@@ -290,9 +282,7 @@ async def raises(flow: Flow) -> int:
     raise Insolvent("from the beginning")
 
 
-@pytest.mark.parametrize(
-    "function", [other_arguments, another_kind, one_more, at_once, nothing, raises]
-)
+@each(other_arguments, another_kind, one_more, at_once, nothing, raises)
 def test_code_that_does_not_fit_its_record_is_parked(function: Any) -> None:
     driven = begun(calculate)
     driven.tell(StepDone((0,), 1))

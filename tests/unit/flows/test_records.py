@@ -3,12 +3,12 @@
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.flows.records import Kind, Record, decode_record, encode_record, label
 from postroad.flows.values import Failure
+from tests.support.cases import each
 
 RECORDS = st.builds(
     Record,
@@ -37,10 +37,7 @@ def test_anything_else_is_a_decode_error(encoded: bytes) -> None:
         return
 
 
-@pytest.mark.parametrize(
-    ("position", "name", "shown"),
-    [((0,), "pay", "0 step(pay)"), ((2, 0, 13), "pay", "2.0.13 step(pay)"), ((1,), "", "1 step")],
-)
+@each(((0,), "pay", "0 step(pay)"), ((2, 0, 13), "pay", "2.0.13 step(pay)"), ((1,), "", "1 step"))
 def test_labels(position: tuple[int, ...], name: str, shown: str) -> None:
     facts: dict[str, Any] = {"digest": b"", "at_ms": 0}
     assert label(position, Kind.STEP, name) == shown

@@ -12,6 +12,7 @@ from postroad.flows.records import Kind, Position, Record
 from postroad.flows.replay import replay
 from postroad.flows.requests import Signal
 from postroad.flows.values import encode
+from tests.support.cases import each
 
 Script = Callable[[list[Any]], Coroutine[Any, Any, Any]]
 
@@ -50,7 +51,7 @@ def run(script: Script, *records: Record) -> tuple[list[Any], Code, list[int]]:
     return seen, code, times
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
+@each(0, 1, 2)
 def test_the_code_comes_as_far_as_it_was(count: int) -> None:
     records = [record((0,), "a", 1, 5), record((1,), "b", 2, 9)][:count]
     seen, code, times = run(one_by_one, *records)
@@ -66,15 +67,12 @@ def test_branches_go_on_in_the_order_of_the_record() -> None:
     assert run(at_once, second, first)[0] == [2, 1]
 
 
-@pytest.mark.parametrize(
-    ("script", "records", "told"),
-    [
-        (one_by_one, [((1,), "b")], r"the code waits for 0 signal\(a\)"),
-        (one_by_one, [((0,), "b")], "it was about 'b', and is about 'a'"),
-        (one_by_one, [((0,), "a"), ((1,), "b"), ((2,), "c")], "the code has ended"),
-        (at_once, [((0,), "a")], r"the code waits for 0\.0\.0 signal\(a\), 0\.1\.0 signal\(b\)"),
-        (at_once, [((0, 2, 0), "a")], "the code waits for"),
-    ],
+@each(
+    (one_by_one, [((1,), "b")], r"the code waits for 0 signal\(a\)"),
+    (one_by_one, [((0,), "b")], "it was about 'b', and is about 'a'"),
+    (one_by_one, [((0,), "a"), ((1,), "b"), ((2,), "c")], "the code has ended"),
+    (at_once, [((0,), "a")], r"the code waits for 0\.0\.0 signal\(a\), 0\.1\.0 signal\(b\)"),
+    (at_once, [((0, 2, 0), "a")], "the code waits for"),
 )
 def test_it_is_told_where_they_part(
     script: Script, records: list[tuple[Position, str]], told: str

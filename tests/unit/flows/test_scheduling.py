@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +27,7 @@ from postroad.flows.schedule import (
     revised,
 )
 from postroad.flows.tables import create_tables
+from tests.support.cases import each
 from tests.support.durable.nodes import opened
 
 MINUTE_MS = 60_000
@@ -56,76 +57,55 @@ def make(cron: Cron = EVERY_MINUTE, next_ms: int = NOON, **fields: object) -> Sc
     return msgspec.structs.replace(wanted, **fields)
 
 
-class TestPlan:
-    def test_before_its_time_nothing_is_done(self) -> None:
-        assert plan(make(), EVERY_MINUTE, NOON - 1) == Plan([])
+@each(*CatchUp)
+def test_schedule_is_begun_once_at_its_time_or_a_little_later(catch_up: CatchUp) -> None:
+    assert plan(make(catch_up=catch_up), EVERY_MINUTE, NOON - 1) == Plan([])
+    due = plan(make(catch_up=catch_up), EVERY_MINUTE, NOON)
+    assert due == Plan([Move(NOON, NOON + MINUTE_MS)])
+    cron = Cron.parse("0 12 * * *")
+    late = plan(make(cron, catch_up=catch_up), cron, NOON + LATE_MS)
+    assert late == Plan([Move(NOON, NOON + DAY_MS)])
+    paused = make(is_paused=True, catch_up=catch_up)
+    assert plan(paused, EVERY_MINUTE, NOON + DAY_MS) == Plan([])
 
-    @pytest.mark.parametrize("catch_up", CatchUp)
-    def test_at_its_time_it_is_begun_once(self, catch_up: CatchUp) -> None:
-        due = plan(make(catch_up=catch_up), EVERY_MINUTE, NOON)
-        assert due == Plan([Move(NOON, NOON + MINUTE_MS)])
 
-    @pytest.mark.parametrize("catch_up", CatchUp)
-    def test_a_little_late_is_not_missed(self, catch_up: CatchUp) -> None:
-        cron = Cron.parse("0 12 * * *")
-        late = plan(make(cron, catch_up=catch_up), cron, NOON + LATE_MS)
-        assert late == Plan([Move(NOON, NOON + DAY_MS)])
+def test_last_or_none_of_those_missed_is_made_up_for() -> None:
+    missed = plan(make(), EVERY_MINUTE, NOON + 10 * MINUTE_MS + 1)
+    assert missed == Plan([Move(NOON + 10 * MINUTE_MS, NOON + 11 * MINUTE_MS)], NOON)
+    cron = Cron.parse("0 12 * * *")
+    missed = plan(make(cron, catch_up=CatchUp.NONE), cron, NOON + LATE_MS + 1)
+    assert missed == Plan([Move(None, NOON + DAY_MS)], NOON)
+    # What is due just now is begun although others were missed.
+    now = NOON + 10 * MINUTE_MS
+    missed = plan(make(catch_up=CatchUp.NONE), EVERY_MINUTE, now)
+    assert missed == Plan([Move(now, now + MINUTE_MS)], NOON)
 
-    def test_the_last_of_those_missed_is_made_up_for(self) -> None:
-        now = NOON + 10 * MINUTE_MS + 1
-        missed = plan(make(), EVERY_MINUTE, now)
-        assert missed == Plan([Move(NOON + 10 * MINUTE_MS, NOON + 11 * MINUTE_MS)], NOON)
 
-    def test_all_of_those_missed_are_made_up_for_in_order(self) -> None:
-        missed = plan(make(catch_up=CatchUp.ALL), EVERY_MINUTE, NOON + 2 * MINUTE_MS + 1)
-        assert missed == Plan([
-            Move(NOON, NOON + MINUTE_MS),
-            Move(NOON + MINUTE_MS, NOON + 2 * MINUTE_MS),
-            Move(NOON + 2 * MINUTE_MS, NOON + 3 * MINUTE_MS),
-        ])  # fmt: skip
+def test_all_of_those_missed_are_made_up_for_in_order_up_to_a_thousand() -> None:
+    schedule = make(catch_up=CatchUp.ALL)
+    missed = plan(schedule, EVERY_MINUTE, NOON + 2 * MINUTE_MS + 1)
+    times = [NOON + number * MINUTE_MS for number in range(4)]
+    assert missed == Plan([Move(*pair) for pair in pairwise(times)])
+    missed = plan(schedule, EVERY_MINUTE, NOON + (CATCH_UP_MAX - 1) * MINUTE_MS)
+    assert (len(missed.moves), missed.skipped_ms) == (CATCH_UP_MAX, None)
+    now = NOON + 365 * DAY_MS
+    missed = plan(schedule, EVERY_MINUTE, now)
+    assert (len(missed.moves), missed.skipped_ms) == (CATCH_UP_MAX, NOON)
+    assert missed.moves[-1] == Move(now, now + MINUTE_MS)
+    assert missed.moves[0].due_ms == now - (CATCH_UP_MAX - 1) * MINUTE_MS
 
-    def test_of_very_many_missed_the_last_thousand_are_made_up_for(self) -> None:
-        now = NOON + 365 * DAY_MS
-        missed = plan(make(catch_up=CatchUp.ALL), EVERY_MINUTE, now)
-        assert len(missed.moves) == CATCH_UP_MAX
-        assert missed.moves[-1] == Move(now, now + MINUTE_MS)
-        assert missed.moves[0].due_ms == now - (CATCH_UP_MAX - 1) * MINUTE_MS
-        assert missed.skipped_ms == NOON
 
-    def test_exactly_a_thousand_leave_none_out(self) -> None:
-        now = NOON + (CATCH_UP_MAX - 1) * MINUTE_MS
-        missed = plan(make(catch_up=CatchUp.ALL), EVERY_MINUTE, now)
-        assert len(missed.moves) == CATCH_UP_MAX
-        assert missed.skipped_ms is None
-
-    def test_none_of_those_missed_is_made_up_for(self) -> None:
-        cron = Cron.parse("0 12 * * *")
-        now = NOON + LATE_MS + 1
-        missed = plan(make(cron, catch_up=CatchUp.NONE), cron, now)
-        assert missed == Plan([Move(None, NOON + DAY_MS)], NOON)
-
-    def test_what_is_due_just_now_is_begun_although_others_were_missed(self) -> None:
-        now = NOON + 10 * MINUTE_MS
-        missed = plan(make(catch_up=CatchUp.NONE), EVERY_MINUTE, now)
-        assert missed == Plan([Move(now, now + MINUTE_MS)], NOON)
-
-    def test_a_paused_one_is_never_due(self) -> None:
-        assert plan(make(is_paused=True), EVERY_MINUTE, NOON + DAY_MS) == Plan([])
-
-    def test_a_time_that_the_zone_no_longer_has_is_passed_over(self) -> None:
-        # As if the rules of the zone had been others when the schedule was written down.
-        next_ms = at("2026-11-17 01:00")
-        assert plan(make(NIGHTLY, next_ms), NIGHTLY, next_ms) == Plan(
-            [Move(None, at("2026-11-17 02:00"))]
-        )
-
-    def test_it_follows_the_clock_on_the_wall(self) -> None:
-        cron = Cron.parse("30 2 * * *", "Europe/Berlin")
-        first = at("2026-03-28 01:30")
-        missed = plan(make(cron, first, catch_up=CatchUp.ALL), cron, at("2026-03-30 12:00"))
-        # In between, at two o'clock, the clock is set to three.
-        expected = [first, at("2026-03-29 01:00"), at("2026-03-30 00:30")]
-        assert [it.due_ms for it in missed.moves] == expected
+def test_schedule_follows_the_clock_of_its_zone() -> None:
+    cron = Cron.parse("30 2 * * *", "Europe/Berlin")
+    first = at("2026-03-28 01:30")
+    missed = plan(make(cron, first, catch_up=CatchUp.ALL), cron, at("2026-03-30 12:00"))
+    # In between, at two o'clock, the clock is set to three.
+    expected = [first, at("2026-03-29 01:00"), at("2026-03-30 00:30")]
+    assert [it.due_ms for it in missed.moves] == expected
+    # As if the rules of the zone had been others when the schedule was written down.
+    next_ms = at("2026-11-17 01:00")
+    passed_over = plan(make(NIGHTLY, next_ms), NIGHTLY, next_ms)
+    assert passed_over == Plan([Move(None, at("2026-11-17 02:00"))])
 
 
 @given(
@@ -160,73 +140,53 @@ def test_whatever_ends_when_no_time_comes_twice(
         assert begun == every
 
 
-class TestLastTimes:
-    @pytest.mark.parametrize(
-        "text", ["* * * * *", "*/7 3-5 * * mon", "0 0 29 2 *", "@monthly", "*/9 * 1-9 1 *"]
-    )
-    @pytest.mark.parametrize("limit", [1, 2, 7, 1_000])
-    def test_they_are_those_found_one_after_the_other(self, text: str, limit: int) -> None:
-        cron = Cron.parse(text, "Europe/Berlin")
-        days = 3 if text.startswith("* ") else 9 * 365
-        first, now = NOON, NOON + days * DAY_MS + 1_234
-        every = []
-        due = cron.after(first - 1)
-        while due <= now:
-            every.append(due)
-            due = cron.after(due)
-        assert last_times(cron, first, now, limit) == every[-limit:]
-
-    def test_both_ends_count(self) -> None:
-        assert last_times(EVERY_MINUTE, NOON, NOON, 5) == [NOON]
-        assert last_times(EVERY_MINUTE, NOON, NOON + MINUTE_MS, 5) == [NOON, NOON + MINUTE_MS]
-        assert last_times(EVERY_MINUTE, NOON + 1, NOON + MINUTE_MS - 1, 5) == []
-
-    def test_nothing_is_due_before_the_first(self) -> None:
-        assert last_times(EVERY_MINUTE, NOON, NOON - 1, 5) == []
+@each("* * * * *", "*/7 3-5 * * mon", "0 0 29 2 *", "@monthly", "*/9 * 1-9 1 *")
+def test_last_times_are_those_found_one_after_the_other(text: str) -> None:
+    cron = Cron.parse(text, "Europe/Berlin")
+    days = 3 if text.startswith("* ") else 9 * 365
+    first, now = NOON, NOON + days * DAY_MS + 1_234
+    every = []
+    due = cron.after(first - 1)
+    while due <= now:
+        every.append(due)
+        due = cron.after(due)
+    for limit in (1, 2, 7, 1_000):
+        assert last_times(cron, first, now, limit) == every[-limit:], limit
 
 
-class TestSayingItAgain:
-    def test_a_new_one_begins_with_the_next_time(self) -> None:
-        assert revised(None, make(next_ms=0), EVERY_MINUTE, NOON).next_ms == NOON + MINUTE_MS
-
-    def test_the_same_expression_keeps_what_is_due(self) -> None:
-        known = make(next_ms=NOON - DAY_MS, last_ms=NOON - 2 * DAY_MS)
-        wanted = make(next_ms=0, arguments=b"others", catch_up=CatchUp.ALL, flow="another")
-        made = revised(known, wanted, EVERY_MINUTE, NOON)
-        assert made == msgspec.structs.replace(
-            wanted, next_ms=NOON - DAY_MS, last_ms=NOON - 2 * DAY_MS
-        )
-
-    def test_another_expression_begins_anew(self) -> None:
-        known = make(next_ms=NOON - DAY_MS)
-        made = revised(known, make(NIGHTLY, 0), NIGHTLY, NOON)
-        assert made.next_ms == at("2026-11-17 02:00")
-
-    def test_another_zone_begins_anew(self) -> None:
-        cron = Cron.parse("0 2 * * *", "Asia/Tokyo")
-        made = revised(make(NIGHTLY, NOON - DAY_MS), make(cron, 0), cron, NOON)
-        assert made.next_ms == at("2026-11-16 17:00")
-
-    def test_a_clock_that_was_set_back_brings_no_time_twice(self) -> None:
-        known = make(NIGHTLY, NOON + DAY_MS, last_ms=NOON)
-        made = revised(known, make(next_ms=0), EVERY_MINUTE, NOON - DAY_MS)
-        assert made.next_ms == NOON + MINUTE_MS
-
-    def test_what_was_paused_stays_paused(self) -> None:
-        assert revised(make(is_paused=True), make(next_ms=0), EVERY_MINUTE, NOON).is_paused
+def test_last_times_count_both_ends() -> None:
+    assert last_times(EVERY_MINUTE, NOON, NOON, 5) == [NOON]
+    assert last_times(EVERY_MINUTE, NOON, NOON + MINUTE_MS, 5) == [NOON, NOON + MINUTE_MS]
+    assert last_times(EVERY_MINUTE, NOON + 1, NOON + MINUTE_MS - 1, 5) == []
+    assert last_times(EVERY_MINUTE, NOON, NOON - 1, 5) == []
 
 
-class TestGoingOn:
-    def test_what_was_due_while_paused_is_left_out(self) -> None:
-        made = resumed(make(is_paused=True), EVERY_MINUTE, NOON + DAY_MS)
-        assert made == make(next_ms=NOON + DAY_MS + MINUTE_MS)
+def test_schedule_with_the_same_expression_keeps_what_is_due() -> None:
+    assert revised(None, make(next_ms=0), EVERY_MINUTE, NOON).next_ms == NOON + MINUTE_MS
+    known = make(next_ms=NOON - DAY_MS, last_ms=NOON - 2 * DAY_MS)
+    wanted = make(next_ms=0, arguments=b"others", catch_up=CatchUp.ALL, flow="another")
+    made = revised(known, wanted, EVERY_MINUTE, NOON)
+    assert made == msgspec.structs.replace(wanted, next_ms=known.next_ms, last_ms=known.last_ms)
+    assert revised(make(is_paused=True), make(next_ms=0), EVERY_MINUTE, NOON).is_paused
 
-    def test_what_is_to_come_stays(self) -> None:
-        known = make(NIGHTLY, NOON + 5 * DAY_MS, is_paused=True)
-        assert resumed(known, NIGHTLY, NOON) == make(NIGHTLY, NOON + 5 * DAY_MS)
+
+def test_schedule_with_another_expression_or_zone_begins_anew() -> None:
+    made = revised(make(next_ms=NOON - DAY_MS), make(NIGHTLY, 0), NIGHTLY, NOON)
+    assert made.next_ms == at("2026-11-17 02:00")
+    cron = Cron.parse("0 2 * * *", "Asia/Tokyo")
+    made = revised(make(NIGHTLY, NOON - DAY_MS), make(cron, 0), cron, NOON)
+    assert made.next_ms == at("2026-11-16 17:00")
+    # A clock that was set back brings no time twice.
+    known = make(NIGHTLY, NOON + DAY_MS, last_ms=NOON)
+    made = revised(known, make(next_ms=0), EVERY_MINUTE, NOON - DAY_MS)
+    assert made.next_ms == NOON + MINUTE_MS
 
 
-def test_a_flow_is_named_after_the_time_it_is_begun_for() -> None:
+def test_resumed_schedule_leaves_out_what_was_due_while_paused() -> None:
+    made = resumed(make(is_paused=True), EVERY_MINUTE, NOON + DAY_MS)
+    assert made == make(next_ms=NOON + DAY_MS + MINUTE_MS)
+    known = make(NIGHTLY, NOON + 5 * DAY_MS, is_paused=True)
+    assert resumed(known, NIGHTLY, NOON) == make(NIGHTLY, NOON + 5 * DAY_MS)
     assert client_id("report", NOON) == "schedule:report:2026-11-16T12:00:00Z"
 
 

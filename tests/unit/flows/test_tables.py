@@ -16,6 +16,7 @@ from postroad.flows.life import Status
 from postroad.flows.messages import Confirm, Data, SessionKey
 from postroad.flows.records import Kind, Record
 from postroad.flows.session import Kept
+from tests.support.cases import each
 from tests.support.durable.nodes import opened
 
 ORIGIN = Origin("beta", SessionKey(5, 1), "ask", 2, "shop")
@@ -59,13 +60,11 @@ def make_record(number: int) -> Record:
 # The tables.
 
 
-async def test_the_tables_are_made_once(desk: Desk) -> None:
+async def test_tables_are_made_once_and_checked(desk: Desk) -> None:
     await desk.add(make_head())
     await desk.create()
     assert await desk.do(tables.read_head, 1) == make_head()
 
-
-async def test_tables_of_another_version_are_refused(desk: Desk) -> None:
     def age(database: Database) -> None:
         write_meta(database, "flows.schema", "99")
 
@@ -93,8 +92,8 @@ async def test_tables_of_an_earlier_version_are_brought_up_to_date(desk: Desk) -
     assert "COVERING INDEX postroad_flows_status" in plan
 
 
-@pytest.mark.parametrize("status", ["parked", "killed", "done"])
-async def test_flows_of_a_status_are_found_without_looking_at_all(desk: Desk, status: str) -> None:
+@each("parked", "killed", "done")
+async def test_flows_of_a_status_are_found_without_looking_at_all(status: str, desk: Desk) -> None:
     statement = "SELECT id FROM postroad_flows WHERE status = ? ORDER BY id DESC LIMIT 9"
     (plan,) = await desk.do(_plan, statement, status)
     assert "postroad_flows_status" in plan
@@ -170,7 +169,7 @@ async def test_a_head_is_changed_its_arguments_only_on_demand(
 # Steps.
 
 
-async def test_steps_come_back_in_their_order(desk: Desk) -> None:
+async def test_steps_come_back_in_their_order_and_once(desk: Desk) -> None:
     records = [make_record(it) for it in range(5)]
     await desk.do(tables.insert_steps, 1, 3, records[3:])
     await desk.do(tables.insert_steps, 1, 0, records[:3])
@@ -181,9 +180,6 @@ async def test_steps_come_back_in_their_order(desk: Desk) -> None:
     await desk.do(tables.delete_steps, 1)
     assert await desk.do(tables.read_steps, 1) == []
     assert await desk.do(tables.read_steps, 2) == records[:1]
-
-
-async def test_no_step_is_written_twice(desk: Desk) -> None:
     await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
     with pytest.raises(Exception, match="UNIQUE"):
         await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
@@ -199,15 +195,13 @@ MAIL = [
 ]
 
 
-async def test_mail_comes_back_in_its_order(desk: Desk) -> None:
+async def test_mail_comes_back_in_its_order_and_is_taken_by_id(desk: Desk) -> None:
+    assert await desk.do(tables.last_mail_id) == 0
     await desk.do(tables.insert_mail, MAIL)
+    assert await desk.do(tables.last_mail_id) == 13
     kept, signals = await desk.do(tables.read_mail, 1)
     assert kept == [(2, Kept(Confirm("answer", 1, ""), 10)), (0, Kept(Data(b"x"), 11))]
     assert signals == [KeptSignal("go", b"\x01", 12)]
-
-
-async def test_mail_is_taken_by_its_ids(desk: Desk) -> None:
-    await desk.do(tables.insert_mail, MAIL)
     await desk.do(tables.delete_mail, [10, 12])
     assert await desk.do(tables.read_mail, 1) == ([(0, Kept(Data(b"x"), 11))], [])
 
@@ -248,11 +242,9 @@ async def test_everything_a_flow_has_is_read_at_once(desk: Desk) -> None:
     assert (ended.head.status, ended.records, ended.kept) == (Status.DONE, [], [])
 
 
-@pytest.mark.parametrize(
-    "record", [b"", b"\xc1", b"\x91\x01", b"\x95\x91\x00\xa4step\xa1\xff\xc4\x00\x00"]
-)
+@each(b"", b"\xc1", b"\x91\x01", b"\x95\x91\x00\xa4step\xa1\xff\xc4\x00\x00")
 async def test_a_record_that_cannot_be_read_is_a_problem_of_its_flow(
-    desk: Desk, record: bytes
+    record: bytes, desk: Desk
 ) -> None:
     await desk.add(make_head(1))
 
@@ -266,6 +258,7 @@ async def test_a_record_that_cannot_be_read_is_a_problem_of_its_flow(
     found = await desk.do(tables.read_flow, 1)
     assert found.head == make_head(1)
     assert "another version of Postroad" in str(found.problem)
+    await desk.do(tables.delete_flow, 1)
 
 
 async def test_ids_are_never_used_twice_even_if_the_clock_is_set_back(desk: Desk) -> None:
@@ -278,12 +271,6 @@ async def test_ids_are_never_used_twice_even_if_the_clock_is_set_back(desk: Desk
     assert back > again
     forward = await desk.do(tables.reserve_ids, 2_000_000_000)
     assert back < forward < 1 << 63
-
-
-async def test_the_highest_number_of_what_is_kept(desk: Desk) -> None:
-    assert await desk.do(tables.last_mail_id) == 0
-    await desk.do(tables.insert_mail, MAIL)
-    assert await desk.do(tables.last_mail_id) == 13
 
 
 async def test_flows_that_are_due(desk: Desk) -> None:

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import pytest
-
 from postroad.flows import Definition, Flow, Status, flow
 from postroad.flows.events import Admitted, Loaded, StatementDone
+from tests.support.cases import each
 from tests.support.flows.driven import START_MS, Driven, begun, labels
 
 Body = Callable[[Flow], Coroutine[Any, Any, Any]]
@@ -44,16 +43,13 @@ def test_statements_run_one_after_the_other_and_end_in_one_record() -> None:
     assert driven.waiting == ["1 step(work)"]
 
 
-def test_in_the_midst_of_it_everything_is_run_again() -> None:
+def test_transaction_in_the_record_is_not_run_again() -> None:
     driven = Driven(count)
     driven.stored = driven.stored.after(driven.head, driven.machine.handle(Admitted(), START_MS))
     assert labels(driven.machine.handle(done(0), START_MS)) == []
     again = Driven(count, stored=driven.stored).machine.handle(Loaded(), START_MS)
     assert again.statement is not None
     assert again.statement.label == "0.0 statement(SELECT 1)"
-
-
-def test_after_it_nothing_is() -> None:
     driven = begun(count)
     loaded = driven.load()
     assert (loaded.statement, loaded.concludes, labels(loaded)) == (None, None, [])
@@ -64,7 +60,7 @@ def definition(body: Body) -> Definition[[], Any]:
     return flow(name="count")(body)
 
 
-def test_an_error_undoes_it_and_is_the_same_again() -> None:
+def test_failed_statement_undoes_the_transaction_unless_caught() -> None:
     async def body(flow: Flow) -> str:
         try:
             async with flow.transaction() as tx:
@@ -81,9 +77,7 @@ def test_an_error_undoes_it_and_is_the_same_again() -> None:
     driven.load()
     assert driven.waiting == ["1 step(work)"]
 
-
-def test_a_statement_that_is_refused_can_be_lived_with() -> None:
-    async def body(flow: Flow) -> list[Any]:
+    async def tolerant(flow: Flow) -> list[Any]:
         seen: list[Any] = []
         async with flow.transaction() as tx:
             try:
@@ -92,9 +86,18 @@ def test_a_statement_that_is_refused_can_be_lived_with() -> None:
                 seen += await tx.execute("other")
         return seen
 
-    driven = begun(definition(body))
+    driven = begun(definition(tolerant))
     assert driven.course[-1].concludes is True
     assert driven.result == [["other", 0]]
+
+    async def interrupted(flow: Flow) -> None:
+        async with flow.transaction() as tx:
+            await tx.execute("SELECT 1")
+            raise KeyboardInterrupt
+
+    driven = begun(definition(interrupted))
+    assert driven.head.status is Status.PARKED
+    assert driven.course[-1].concludes is False
 
 
 def test_of_two_at_once_one_waits() -> None:
@@ -157,18 +160,15 @@ async def patched_inside(flow: Flow) -> None:
         flow.patched("new")
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        (sleep_inside, "inside a transaction only its own statements can be waited for"),
-        (gather_inside, "inside a transaction only its own statements can be waited for"),
-        (send_inside, "inside a transaction only its own statements can be waited for"),
-        (nested, "a transaction is one block, and not inside another"),
-        (entered_twice, "a transaction is one block, and not inside another"),
-        (used_later, "the transaction is over: its block was left"),
-        (patched_inside, "before the block of a transaction"),
-        (begins_anew_inside, "cannot begin anew inside a transaction"),
-    ],
+@each(
+    (sleep_inside, "inside a transaction only its own statements can be waited for"),
+    (gather_inside, "inside a transaction only its own statements can be waited for"),
+    (send_inside, "inside a transaction only its own statements can be waited for"),
+    (nested, "a transaction is one block, and not inside another"),
+    (entered_twice, "a transaction is one block, and not inside another"),
+    (used_later, "the transaction is over: its block was left"),
+    (patched_inside, "before the block of a transaction"),
+    (begins_anew_inside, "cannot begin anew inside a transaction"),
 )
 def test_what_a_transaction_is_not_for(body: Body, told: str) -> None:
     driven = begun(definition(body))
@@ -189,17 +189,6 @@ def test_a_patch_that_was_asked_for_before_it_is_known_inside() -> None:
     driven = begun(definition(body))
     driven.load()
     assert driven.waiting == ["2 step(work)"]
-
-
-def test_what_is_no_exception_undoes_it_too() -> None:
-    async def body(flow: Flow) -> None:
-        async with flow.transaction() as tx:
-            await tx.execute("SELECT 1")
-            raise KeyboardInterrupt
-
-    driven = begun(definition(body))
-    assert driven.head.status is Status.PARKED
-    assert driven.course[-1].concludes is False
 
 
 async def other_statement(flow: Flow) -> Any:
@@ -237,9 +226,7 @@ async def undone(flow: Flow) -> Any:
         raise ValueError
 
 
-@pytest.mark.parametrize(
-    "body", [other_statement, other_parameters, one_less, one_more, none, undone]
-)
+@each(other_statement, other_parameters, one_less, one_more, none, undone)
 def test_one_that_does_not_fit_its_record_is_parked(body: Body) -> None:
     later = Driven(definition(body), stored=begun(count).stored)
     loaded = later.tell(Loaded())

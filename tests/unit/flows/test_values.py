@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from postroad.flows import values
 from postroad.flows.errors import FlowError, PeerFailed, StepFailed, Unrecordable
 from postroad.flows.values import Failure
+from tests.support.cases import each
 
 
 class Order(msgspec.Struct):
@@ -61,25 +62,22 @@ class Unspeakable(Exception):
 # Values.
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
-        (None, None),
-        (True, bool),
-        (7, int),
-        (7, float),
-        ("größe", str),
-        (b"\x00\xff", bytes),
-        ([1, 2], list[int]),
-        ((1, "a"), tuple[int, str]),
-        ({1: "a"}, dict[int, str]),
-        ({3, 4}, set[int]),
-        (Order(1, ["a"]), Order),
-        (Point(1.0, 2.5), Point),
-        (uuid.UUID(int=5), uuid.UUID),
-        (datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC), datetime.datetime),
-        (datetime.timedelta(seconds=3), datetime.timedelta),
-    ],
+@each(
+    (None, None),
+    (True, bool),
+    (7, int),
+    (7, float),
+    ("größe", str),
+    (b"\x00\xff", bytes),
+    ([1, 2], list[int]),
+    ((1, "a"), tuple[int, str]),
+    ({1: "a"}, dict[int, str]),
+    ({3, 4}, set[int]),
+    (Order(1, ["a"]), Order),
+    (Point(1.0, 2.5), Point),
+    (uuid.UUID(int=5), uuid.UUID),
+    (datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC), datetime.datetime),
+    (datetime.timedelta(seconds=3), datetime.timedelta),
 )
 def test_a_value_comes_back_as_its_type(value: Any, kind: Any) -> None:
     encoded = values.encode(value, "it")
@@ -108,20 +106,19 @@ def test_code_sees_what_will_be_read(value: Any) -> None:
     assert repr(first) == repr(later)
 
 
-@pytest.mark.parametrize(("kind", "plain"), [(Any, str), (Colour, Colour)])
+@each((Any, str), (Colour, Colour))
 def test_an_enumeration_is_itself_only_where_that_was_announced(kind: Any, plain: type) -> None:
     encoded = values.encode(Colour.RED, "it")
     assert type(values.roundtrip(Colour.RED, encoded, kind)) is plain
 
 
-def test_a_tuple_without_a_type_is_a_list_from_the_beginning() -> None:
+def test_values_are_of_the_type_that_was_announced() -> None:
     value = (1, 2)
     assert values.roundtrip(value, values.encode(value, "it"), Any) == [1, 2]
-
-
-def test_a_value_of_another_type_than_was_announced_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         values.roundtrip("text", values.encode("text", "it"), int)
+    with pytest.raises(Unrecordable, match="no value can be read as"):
+        values.decode(b"\x01", int | list[int] | tuple[int, ...])
 
 
 def endless() -> list[Any]:
@@ -130,19 +127,10 @@ def endless() -> list[Any]:
     return inner
 
 
-@pytest.mark.parametrize(
-    "value",
-    [object(), lambda: 1, sqlite3.Row, 1 << 64, "\ud800", {"a": [object()]}, endless()],
-    ids=["object", "function", "class", "large", "surrogate", "inner", "endless"],
-)
+@each(object(), lambda: 1, sqlite3.Row, 1 << 64, "\ud800", {"a": [object()]}, endless())
 def test_what_cannot_be_written_down_is_named(value: Any) -> None:
     with pytest.raises(Unrecordable, match="what it returned cannot be written down"):
         values.encode(value, "what it returned")
-
-
-def test_a_type_that_nothing_can_be_read_as_is_named() -> None:
-    with pytest.raises(Unrecordable, match="no value can be read as"):
-        values.decode(b"\x01", int | list[int] | tuple[int, ...])
 
 
 # Digests.
@@ -183,16 +171,13 @@ async def later() -> int:
     return 1
 
 
-@pytest.mark.parametrize(
-    ("function", "kind"),
-    [
-        (announces, list[int]),
-        (later, int),
-        (says_nothing, Any),
-        (unreadable, Any),
-        (ambiguous, Any),
-        (len, Any),
-    ],
+@each(
+    (announces, list[int]),
+    (later, int),
+    (says_nothing, Any),
+    (unreadable, Any),
+    (ambiguous, Any),
+    (len, Any),
 )
 def test_the_type_a_function_announces(function: Any, kind: Any) -> None:
     assert values.result_type(function) == kind
@@ -207,19 +192,15 @@ def again(error: BaseException) -> Exception:
     return values.make_error(msgspec.msgpack.decode(encoded, type=Failure))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        Insolvent("beta", 7),
-        Insolvent(),
-        ValueError("x"),
-        KeyError("x"),
-        FlowError("no money"),
-        PeerFailed("it has failed", "beta", "e1", "Insolvent"),
-        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
-        FileNotFoundError(2, "nothing there"),
-    ],
-    ids=repr,
+@each(
+    Insolvent("beta", 7),
+    Insolvent(),
+    ValueError("x"),
+    KeyError("x"),
+    FlowError("no money"),
+    PeerFailed("it has failed", "beta", "e1", "Insolvent"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+    FileNotFoundError(2, "nothing there"),
 )
 def test_an_error_is_made_again(error: Exception) -> None:
     made = again(error)
@@ -235,17 +216,13 @@ def local_error() -> Exception:
     return Hidden("x")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        Awkward("a", "b"),
-        Forgetful(),
-        Insolvent(object()),
-        local_error(),
-        KeyboardInterrupt("x"),
-        SystemExit(1),
-    ],
-    ids=lambda it: type(it).__name__,
+@each(
+    Awkward("a", "b"),
+    Forgetful(),
+    Insolvent(object()),
+    local_error(),
+    KeyboardInterrupt("x"),
+    SystemExit(1),
 )
 def test_an_error_that_cannot_be_made_again_is_a_failed_step(error: BaseException) -> None:
     made = again(error)
@@ -253,35 +230,23 @@ def test_an_error_that_cannot_be_made_again_is_a_failed_step(error: BaseExceptio
     assert type(error).__name__ in str(made)
 
 
-def test_a_failed_step_stays_one() -> None:
-    once = again(local_error())
-    twice = again(once)
-    assert isinstance(twice, StepFailed)
-    assert str(twice) == str(once)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["", ":", "nowhere:Error", "builtins:", "builtins:int", "builtins:nothing", "os:path.join"],
-)
+@each("", ":", "nowhere:Error", "builtins:", "builtins:int", "builtins:nothing", "os:path.join")
 def test_a_kind_that_is_no_error_is_a_failed_step(kind: str) -> None:
     made = values.make_error(Failure(kind, "text", b"\x90"))
     assert isinstance(made, StepFailed)
     assert made.detail == "text"
 
 
-def test_long_texts_are_cut() -> None:
+def test_errors_are_described_whatever_their_text() -> None:
     failure = values.describe_error(ValueError("x" * 10_000))
     assert len(failure.text) == 2_000
     assert type(values.make_error(failure)) is ValueError
-
-
-def test_an_error_whose_text_cannot_be_had_is_described_all_the_same() -> None:
     error = Unspeakable("x")
     assert "cannot tell" in values.describe_error(error).text
     assert type(again(error)) is Unspeakable
-
-
-def test_a_text_that_is_no_unicode_is_written_down_all_the_same() -> None:
     # As in names of files that are not in the encoding of the system.
     assert "no such file: name" in str(again(ValueError("no such file: name\udcff")))
+    once = again(local_error())
+    twice = again(once)
+    assert isinstance(twice, StepFailed)
+    assert str(twice) == str(once)

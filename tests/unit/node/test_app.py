@@ -71,7 +71,9 @@ def program(tmp_path: Path) -> Iterator[Path]:
     sys.modules.pop(path.stem, None)
 
 
-def test_finds_everything_once(program: Path) -> None:
+def test_program_is_found_once_and_by_module_name(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = load_app(str(program))
     assert [it.name for it in app.services] == ["greeter"]
     assert [it.name for it in app.flows] == ["order"]
@@ -83,11 +85,6 @@ def test_finds_everything_once(program: Path) -> None:
     ]
     assert app.lifespan is not None
     assert not app.is_empty
-
-
-def test_finds_it_as_a_module_of_the_current_directory(
-    program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(program.parent)
     assert [it.name for it in load_app(program.stem).services] == ["greeter"]
 
@@ -108,29 +105,24 @@ def test_what_is_only_imported_is_not_made(program: Path) -> None:
     sys.modules.pop(other.stem)
 
 
-def test_a_program_without_anything_to_run_is_an_error(tmp_path: Path) -> None:
+def test_programs_that_cannot_run_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "empty_of_a_test.py"
     path.write_text("x = 1\n")
     with pytest.raises(ConfigError, match="has nothing to run: no Service, no @flow"):
         load_app(str(path))
     sys.modules.pop(path.stem)
-
-
-def test_no_such_file_and_no_such_module() -> None:
     with pytest.raises(ConfigError, match=r"there is no file nowhere\.py"):
         load_app("nowhere.py")
     with pytest.raises(ConfigError, match="there is no module 'nowhere_at_all'"):
         load_app("nowhere_at_all")
     with pytest.raises(ConfigError, match="'' is no name of a module"):
         load_app("")
-
-
-def test_a_program_that_fails_leaves_no_module_behind(tmp_path: Path) -> None:
     path = tmp_path / "fails_in_a_test.py"
     path.write_text("1 / 0\n")
     with pytest.raises(ZeroDivisionError):
         load_app(str(path))
     assert path.stem not in sys.modules
+    assert App().is_empty
 
 
 def test_a_service_that_needs_arguments_is_an_error(program: Path) -> None:
@@ -151,7 +143,3 @@ def test_how_a_queue_is_consumed_is_kept() -> None:
     (consuming,) = take._postroad_consumes  # type: ignore[attr-defined]
     assert consuming.handler is take
     assert (consuming.queue, consuming.ordered_by_key, consuming.retry) == ("orders", False, retry)
-
-
-def test_an_app_without_anything_is_empty() -> None:
-    assert App().is_empty

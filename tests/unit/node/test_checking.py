@@ -15,6 +15,7 @@ from postroad.node.settings import (
     PipelineSettings,
     TlsSettings,
 )
+from tests.support.cases import each
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +35,6 @@ def tls(directory: Path, trust: str = "ca.pem") -> TlsSettings:
         key=str(directory / "alpha.key"),
         trust=str(directory / trust),
     )
-
-
-def test_nothing_named_is_nothing_wrong() -> None:
-    assert check_files(NodeConfig()) == []
 
 
 def test_certificates_between_nodes(certificates: Path) -> None:
@@ -61,15 +58,12 @@ def test_certificates_of_the_dashboard(certificates: Path) -> None:
         assert problem.startswith("admin: the certificates cannot be used:")
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("x = 1\n", []),
-        ("x = 1\ndef f(:\n", ["node.app: {path}:2: invalid syntax"]),
-        ("x = '\0'\n", ["node.app: {path}"]),
-    ],
+@each(
+    ("x = 1\n", []),
+    ("x = 1\ndef f(:\n", ["node.app: {path}:2: invalid syntax"]),
+    ("x = '\0'\n", ["node.app: {path}"]),
 )
-def test_the_program_is_read_and_not_run(tmp_path: Path, text: str, told: list[str]) -> None:
+def test_the_program_is_read_and_not_run(text: str, told: list[str], tmp_path: Path) -> None:
     path = tmp_path / "app.py"
     path.write_text(text + "raise SystemExit\n" if not told else text)
     problems = check_files(NodeConfig(node=NodeSettings(app=str(path))))
@@ -78,7 +72,7 @@ def test_the_program_is_read_and_not_run(tmp_path: Path, text: str, told: list[s
         assert problem.startswith(start.format(path=path))
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_problems_and_modules_are_not_looked_for(tmp_path: Path) -> None:
     config = NodeConfig(
         node=NodeSettings(app=str(tmp_path / "none.py")),
         pipeline=PipelineSettings(jobs=(str(tmp_path / "none.toml"), __file__)),
@@ -87,7 +81,5 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         f"node.app: {tmp_path}/none.py cannot be read: No such file or directory",
         f"pipeline.jobs: there is no file {tmp_path}/none.toml",
     ]
-
-
-def test_a_module_is_not_looked_for() -> None:
     assert check_files(NodeConfig(node=NodeSettings(app="shop.app"))) == []
+    assert check_files(NodeConfig()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import product
 
 import pytest
 
@@ -19,6 +20,7 @@ from postroad.node.consumers import (
     rank_cells,
     read_consumers,
 )
+from tests.support.cases import each
 
 QUEUE = "payments"
 CONFIG = GuaranteedConfig(look_first_s=0.001, look_max_s=0.002)
@@ -57,24 +59,18 @@ async def test_other_domains_are_known_by_their_routes(domain: CellDomain) -> No
     assert known_consumers(domain, QUEUE) == {"S2": "south", "S3": None}
 
 
-async def test_key_decides_who_is_chosen_and_all_are_chosen(domain: CellDomain) -> None:
+async def test_key_decides_who_is_chosen(domain: CellDomain) -> None:
     directions = Directions(domain, CONFIG)
     consumers = dict.fromkeys(("S1", "S2", "S3"))
     chosen = [directions.choose(consumers, b"%d" % key) for key in range(300)]
     assert chosen == [directions.choose(consumers, b"%d" % key) for key in range(300)]
     assert min(Counter(chosen).values()) > 60
-
-
-async def test_one_that_goes_moves_only_its_own_keys(domain: CellDomain) -> None:
     directions = Directions(domain, CONFIG)
     all_of_them, rest = dict.fromkeys(("S1", "S2", "S3")), dict.fromkeys(("S1", "S3"))
     for key in range(100):
         before = directions.choose(all_of_them, b"%d" % key)
         if before != "S2":
             assert directions.choose(rest, b"%d" % key) == before
-
-
-async def test_zone_of_this_domain_is_preferred(domain: CellDomain) -> None:
     directions = Directions(domain, CONFIG)
     consumers = {"S2": "south", "S3": "north", "S4": None}
     assert {directions.choose(consumers, b"%d" % key) for key in range(50)} == {"S3"}
@@ -88,28 +84,22 @@ async def test_waiting_ends_with_the_first_consumer_or_the_time(domain: CellDoma
     assert await waiting == {"S1": "north"}
 
 
-def test_cells_are_ranked_by_key() -> None:
+def test_consumers_are_ranked_and_read() -> None:
     cells = ["a", "b", "c"]
     rankings = {tuple(rank_cells(cells, b"%d" % key)) for key in range(100)}
     assert {ranking[0] for ranking in rankings} == set(cells)
     assert all(sorted(ranking) == cells for ranking in rankings)
-
-
-def test_sensible_answers_are_read() -> None:
     assert read_consumers({"S2": None, "S3": "north"}) == {"S2": None, "S3": "north"}
     assert read_consumers({}) == {}
 
 
-@pytest.mark.parametrize(
-    "answer", [None, b"", "S2", ["S2"], {"S2": 7}, {7: None}, {"not a name!": None}, {"": None}]
-)
+@each(None, b"", "S2", ["S2"], {"S2": 7}, {7: None}, {"not a name!": None}, {"": None})
 def test_other_answers_are_not(answer: object) -> None:
     with pytest.raises(MalformedPayload, match="no consumers"):
         read_consumers(answer)
 
 
-@pytest.mark.parametrize("field", GuaranteedConfig.__struct_fields__)
-@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+@each(*product(GuaranteedConfig.__struct_fields__, [0.0, -1.0, float("inf"), float("nan")]))
 def test_times_must_be_above_zero(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{field}=.* must be a finite number above 0"):
         GuaranteedConfig(**{field: value})

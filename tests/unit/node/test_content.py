@@ -9,6 +9,7 @@ from postroad.cells import CellAddress, CellPath, Envelope, Kind, encode_envelop
 from postroad.core.errors import ConfigError, Reject
 from postroad.node import ID_HEADER
 from postroad.node.content import aged, new_id, path_to, read_message, repeatable_id, write_message
+from tests.support.cases import each
 
 QUEUE = "payments"
 MESSAGE = Envelope(
@@ -22,32 +23,25 @@ MESSAGE = Envelope(
 )
 
 
-def test_message_is_read_as_it_was_written_with_its_id_among_the_headers() -> None:
+def test_message_is_read_as_it_was_written() -> None:
     headers = {"a": "b", ID_HEADER: MESSAGE.id.hex()}
     expected = msgspec.structs.replace(MESSAGE, headers=headers)
     assert read_message(write_message(MESSAGE), QUEUE) == expected
-
-
-def test_same_message_is_written_the_same() -> None:
     assert write_message(MESSAGE) == write_message(MESSAGE)
-
-
-def test_too_many_headers_are_refused_when_it_is_written() -> None:
     full = msgspec.structs.replace(MESSAGE, headers={f"h{number}": "" for number in range(32)})
     with pytest.raises(ConfigError, match="33 headers"):
         write_message(full)
+    body = write_message(MESSAGE)
+    assert aged(body, MESSAGE, 1_000.0) == (body, None)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"destination": path_to("others")}, "a message to .*others"),
-        ({"destination": CellPath.of("payments@S1")}, "payments@S1"),
-        ({"destination": CellPath.of(QUEUE, "on@S1")}, "on@S1"),
-        ({"destination": CellPath((CellAddress(QUEUE),), 1)}, "is no message to queue 'payments'"),
-        ({"kind": Kind.REPLY, "answers": bytes(16)}, "a reply to"),
-        ({"kind": Kind.ERROR, "answers": bytes(16)}, "an error to"),
-    ],
+@each(
+    ({"destination": path_to("others")}, "a message to .*others"),
+    ({"destination": CellPath.of("payments@S1")}, "payments@S1"),
+    ({"destination": CellPath.of(QUEUE, "on@S1")}, "on@S1"),
+    ({"destination": CellPath((CellAddress(QUEUE),), 1)}, "is no message to queue 'payments'"),
+    ({"kind": Kind.REPLY, "answers": bytes(16)}, "a reply to"),
+    ({"kind": Kind.ERROR, "answers": bytes(16)}, "an error to"),
 )
 def test_what_is_no_message_to_the_queue_is_rejected(change: dict[str, object], words: str) -> None:
     body = encode_envelope(msgspec.structs.replace(MESSAGE, **change))
@@ -55,7 +49,7 @@ def test_what_is_no_message_to_the_queue_is_rejected(change: dict[str, object], 
         read_message(body, QUEUE)
 
 
-@pytest.mark.parametrize("length", [0, 1, 5, 20])
+@each(0, 1, 5, 20)
 def test_what_was_cut_off_is_rejected(length: int) -> None:
     with pytest.raises(Reject):
         read_message(write_message(MESSAGE)[:length], QUEUE)
@@ -75,12 +69,7 @@ def test_ids_differ_unless_the_message_is_the_same() -> None:
     assert repeatable_id("S1", QUEUE, "1") == repeatable_id("S1", QUEUE, "1")
 
 
-def test_letter_without_a_limit_does_not_age() -> None:
-    body = write_message(MESSAGE)
-    assert aged(body, MESSAGE, 1_000.0) == (body, None)
-
-
-@pytest.mark.parametrize(("lain_s", "left_s"), [(0.0, 2.0), (0.5, 1.5), (9.0, 0.0), (-1.0, 2.0)])
+@each((0.0, 2.0), (0.5, 1.5), (9.0, 0.0), (-1.0, 2.0))
 def test_letter_with_a_limit_has_what_is_left_of_it(lain_s: float, left_s: float) -> None:
     limited = msgspec.structs.replace(MESSAGE, ttl_ms=2_000)
     body, ttl_s = aged(write_message(limited), limited, lain_s)

@@ -58,7 +58,7 @@ def test_everything_is_told() -> None:
     }
 
 
-def test_types_that_are_not_there_are_told_by_name() -> None:
+def test_types_that_are_missing_are_told_by_name() -> None:
     class Odd(Service):
         name = "odd"
 
@@ -67,7 +67,4 @@ def test_types_that_are_not_there_are_told_by_name() -> None:
             return
 
     assert inventory(App(services=[Odd()])) == {"actions": ["odd.take(it: 'Nowhere') -> None"]}
-
-
-def test_an_empty_program_has_nothing() -> None:
     assert inventory(App()) == {}

@@ -14,6 +14,7 @@ import pytest
 from postroad.cells.pinboard import Pinboard
 from postroad.node.logs import set_up_logs
 from postroad.node.settings import LogSettings
+from tests.support.cases import each
 
 logger = logging.getLogger("postroad.probe")
 
@@ -41,7 +42,7 @@ def fail() -> None:
         logger.exception("it failed")
 
 
-def test_text() -> None:
+def test_text_is_one_line_and_cannot_be_forged() -> None:
     stream = io.StringIO()
     set_up_logs(LogSettings(), stream)
     logger.info("%d letters", 3)
@@ -93,7 +94,7 @@ def test_colours_are_for_terminals() -> None:
     assert "\x1b[33mWARNING\x1b[0m" in stream.getvalue()
 
 
-@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@each({"NO_COLOR": "1"}, {"TERM": "dumb"})
 def test_colours_can_be_turned_off(environ: dict[str, str]) -> None:
     stream = Terminal()
     set_up_logs(LogSettings(), stream, environ)
@@ -119,16 +120,13 @@ def test_json() -> None:
     assert second["error"].endswith("ValueError: no")
 
 
-def test_the_level_is_that_of_the_settings() -> None:
+def test_level_is_that_of_the_settings_and_warnings_are_logged() -> None:
     stream = io.StringIO()
     set_up_logs(LogSettings(level="error"), stream)
     logger.warning("hidden")
     set_up_logs(LogSettings(level="debug"), stream)
     logger.debug("shown")
     assert [it.rpartition(": ")[2] for it in stream.getvalue().splitlines()] == ["shown"]
-
-
-def test_warnings_are_logged() -> None:
     stream = io.StringIO()
     set_up_logs(LogSettings(), stream)
     with warnings.catch_warnings():

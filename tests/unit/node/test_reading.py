@@ -20,6 +20,7 @@ from postroad.node.reading import (
     nearest,
 )
 from postroad.node.settings import Layer, NodeConfig
+from tests.support.cases import each
 
 TOKEN = "correct-horse-battery"
 
@@ -42,14 +43,6 @@ def mistake(file: Path, text: str = "", flags: dict[str, str] | None = None, **e
     return str(caught.value)
 
 
-def test_nothing_given_is_the_default(file: Path) -> None:
-    loaded = load_config(environ={})
-    assert loaded.config == NodeConfig()
-    assert loaded.path is None
-    assert set(loaded.origins) == set(settings_keys())
-    assert set(loaded.origins.values()) == {"default"}
-
-
 def test_the_environment_wins_over_the_file_and_flags_over_both(file: Path) -> None:
     file.write_text('[node]\nname = "a"\ncluster = "a"\nbind = "127.0.0.1:1"\n')
     environ = {"POSTROAD_NODE_NAME": "b", "POSTROAD_NODE_CLUSTER": "b"}
@@ -62,9 +55,14 @@ def test_the_environment_wins_over_the_file_and_flags_over_both(file: Path) -> N
     assert loaded.origins["node.data"] == "default"
 
 
-def test_a_flag_of_its_own_is_told_as_the_user_wrote_it(file: Path) -> None:
+def test_origin_of_a_flag_is_told_as_written(file: Path) -> None:
     loaded = load_config(environ={}, flags={"node.name": "c"}, flag_names={"node.name": "--name"})
     assert loaded.origins["node.name"] == "--name"
+    loaded = load_config(environ={})
+    assert loaded.config == NodeConfig()
+    assert loaded.path is None
+    assert set(loaded.origins) == set(settings_keys())
+    assert set(loaded.origins.values()) == {"default"}
 
 
 def test_tables_within_tables(file: Path) -> None:
@@ -90,26 +88,23 @@ def test_tables_within_tables(file: Path) -> None:
     assert loaded.origins["mail.tuning.handler_s"] == "postroad.toml:8"
 
 
-@pytest.mark.parametrize(
-    ("variable", "text", "name", "value"),
-    [
-        ("POSTROAD_NODE_NAME", "b", "node.name", "b"),
-        ("POSTROAD_MAIL_TUNING_HANDLER_S", "2.5", "mail.tuning.handler_s", 2.5),
-        ("POSTROAD_LIMITS_ACCEPTED_MAX", "7", "limits.accepted_max", 7),
-        ("POSTROAD_ADMIN_ENABLED", "no", "admin.enabled", False),
-        ("POSTROAD_SERVICES_TUNING_RETRY_IS_ENABLED", "On", "services.tuning.retry.is_enabled", 1),
-        ("POSTROAD_CLUSTER_CONTACTS", "a:1, b:2", "cluster.contacts", ("a:1", "b:2")),
-        ("POSTROAD_CLUSTER_CONTACTS", '["a:1"]', "cluster.contacts", ("a:1",)),
-        ("POSTROAD_CLUSTER_CONTACTS", "", "cluster.contacts", ()),
-        ("POSTROAD_NODE_LAYERS", "cluster,mail", "node.layers", (Layer.CLUSTER, Layer.MAIL)),
-        ("POSTROAD_CLUSTER_PROPERTIES", '{"rack": "7"}', "cluster.properties", {"rack": "7"}),
-        ("POSTROAD_ADMIN_REMOTE", "off", "admin.remote", "off"),
-        ("POSTROAD_CELLS_ROLE", "core", "cells.role", Role.CORE),
-        ("POSTROAD_MAIL_STORE", "", "mail.store", None),
-    ],
+@each(
+    ("POSTROAD_NODE_NAME", "b", "node.name", "b"),
+    ("POSTROAD_MAIL_TUNING_HANDLER_S", "2.5", "mail.tuning.handler_s", 2.5),
+    ("POSTROAD_LIMITS_ACCEPTED_MAX", "7", "limits.accepted_max", 7),
+    ("POSTROAD_ADMIN_ENABLED", "no", "admin.enabled", False),
+    ("POSTROAD_SERVICES_TUNING_RETRY_IS_ENABLED", "On", "services.tuning.retry.is_enabled", 1),
+    ("POSTROAD_CLUSTER_CONTACTS", "a:1, b:2", "cluster.contacts", ("a:1", "b:2")),
+    ("POSTROAD_CLUSTER_CONTACTS", '["a:1"]', "cluster.contacts", ("a:1",)),
+    ("POSTROAD_CLUSTER_CONTACTS", "", "cluster.contacts", ()),
+    ("POSTROAD_NODE_LAYERS", "cluster,mail", "node.layers", (Layer.CLUSTER, Layer.MAIL)),
+    ("POSTROAD_CLUSTER_PROPERTIES", '{"rack": "7"}', "cluster.properties", {"rack": "7"}),
+    ("POSTROAD_ADMIN_REMOTE", "off", "admin.remote", "off"),
+    ("POSTROAD_CELLS_ROLE", "core", "cells.role", Role.CORE),
+    ("POSTROAD_MAIL_STORE", "", "mail.store", None),
 )
 def test_variables_are_read_by_the_type_of_the_setting(
-    file: Path, variable: str, text: str, name: str, value: object
+    variable: str, text: str, name: str, value: object, file: Path
 ) -> None:
     loaded = load_config(environ={variable: text})
     assert loaded.value(name) == value
@@ -129,7 +124,7 @@ def test_every_default_can_be_written_down_and_read_again(file: Path) -> None:
         assert loaded.origins[key.name] == f"postroad.toml:{number}"
 
 
-def test_certificates(file: Path) -> None:
+def test_certificates_are_whole_or_a_mistake(file: Path) -> None:
     text = '[tls]\ncertificate = "a.pem"\nkey = "a.key"\ntrust = "ca.pem"\nis_mutual = false\n'
     tls = read(file, text).config.tls
     assert tls is not None
@@ -137,22 +132,19 @@ def test_certificates(file: Path) -> None:
         *("a.pem", "a.key", "ca.pem"),
         False,
     )
-
-
-def test_half_of_the_certificates_is_a_mistake(file: Path) -> None:
     assert mistake(file, '[tls]\ncertificate = "a.pem"\nkey = "a.key"\n') == (
         "tls.trust is missing; tls needs it"
     )
 
 
-@pytest.mark.parametrize("variable", [it.replace("*", "ANY") for it in RESERVED_VARIABLES])
-def test_variables_of_others_are_left_alone(file: Path, variable: str) -> None:
+@each(*[it.replace("*", "ANY") for it in RESERVED_VARIABLES])
+def test_variables_of_others_are_left_alone(variable: str, file: Path) -> None:
     environ = {variable: str(file)}
     file.write_text("")
     assert load_config(environ=environ).config == NodeConfig()
 
 
-def test_variables_that_kubernetes_sets_are_left_alone(file: Path) -> None:
+def test_variables_of_others_and_of_kubernetes_are_left_alone(file: Path) -> None:
     environ = {
         "POSTROAD_SERVICE_HOST": "10.0.0.1",
         "POSTROAD_SERVICE_PORT": "8222",
@@ -164,9 +156,6 @@ def test_variables_that_kubernetes_sets_are_left_alone(file: Path) -> None:
     }
     assert load_config(environ=environ).config == NodeConfig()
     assert "no such setting" in mistake(file, POSTROAD_ADMIN_PORT="8222")
-
-
-def test_no_setting_has_the_name_of_a_reserved_variable() -> None:
     assert [it.name for it in settings_keys().values() if is_reserved(it.variable)] == []
 
 
@@ -182,51 +171,48 @@ def test_a_file_by_its_name_or_by_a_variable(file: Path) -> None:
 # Mistakes.
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            "[mail.tuning]\nhandler_s = 'abc'",
-            "postroad.toml:2: mail.tuning.handler_s: expected a number, got 'abc'",
-        ),
-        (
-            "[mail.tuning]\nhandlers_s = 1",
-            "postroad.toml:2: there is no setting mail.tuning.handlers_s; "
-            "did you mean mail.tuning.handler_s?",
-        ),
-        ("[mails]\nstore = 'a'", "postroad.toml:1: there is no setting mails; did you mean mail?"),
-        ("name = 'a'", "postroad.toml:1: there is no setting name; did you mean node.name?"),
-        (
-            "zzzzzz = 1",
-            "postroad.toml:1: there is no setting zzzzzz; `postroad config keys` lists all",
-        ),
-        ("mail = 3", "postroad.toml:1: mail: expected a table, got 3"),
-        ("node.name = { a = 1 }", "postroad.toml:1: node.name: expected a text, got a table"),
-        ("node.name = true", "postroad.toml:1: node.name: expected a text, got True"),
-        (
-            "limits.accepted_max = 1.5",
-            "postroad.toml:1: limits.accepted_max: expected a whole number, got 1.5",
-        ),
-        (
-            "admin.remote = 'all'",
-            "postroad.toml:1: admin.remote: expected one of off, read, change, got 'all'",
-        ),
-        (
-            "node.layers = ['mail', 'male']",
-            "postroad.toml:1: node.layers: expected a list of cluster, cells, mail, services, "
-            "flows, got the list ['mail', 'male']",
-        ),
-        (
-            "[mail.tuning]\nlease_s = 1\nhandler_s = -1",
-            "postroad.toml:3: mail.tuning: handler_s=-1.0 must be a finite number above 0",
-        ),
-        (
-            "node.layers = ['flows']",
-            "postroad.toml:1: node: layers: 'flows' needs 'mail', which is not listed",
-        ),
-    ],
+@each(
+    (
+        "[mail.tuning]\nhandler_s = 'abc'",
+        "postroad.toml:2: mail.tuning.handler_s: expected a number, got 'abc'",
+    ),
+    (
+        "[mail.tuning]\nhandlers_s = 1",
+        "postroad.toml:2: there is no setting mail.tuning.handlers_s; "
+        "did you mean mail.tuning.handler_s?",
+    ),
+    ("[mails]\nstore = 'a'", "postroad.toml:1: there is no setting mails; did you mean mail?"),
+    ("name = 'a'", "postroad.toml:1: there is no setting name; did you mean node.name?"),
+    (
+        "zzzzzz = 1",
+        "postroad.toml:1: there is no setting zzzzzz; `postroad config keys` lists all",
+    ),
+    ("mail = 3", "postroad.toml:1: mail: expected a table, got 3"),
+    ("node.name = { a = 1 }", "postroad.toml:1: node.name: expected a text, got a table"),
+    ("node.name = true", "postroad.toml:1: node.name: expected a text, got True"),
+    (
+        "limits.accepted_max = 1.5",
+        "postroad.toml:1: limits.accepted_max: expected a whole number, got 1.5",
+    ),
+    (
+        "admin.remote = 'all'",
+        "postroad.toml:1: admin.remote: expected one of off, read, change, got 'all'",
+    ),
+    (
+        "node.layers = ['mail', 'male']",
+        "postroad.toml:1: node.layers: expected a list of cluster, cells, mail, services, "
+        "flows, got the list ['mail', 'male']",
+    ),
+    (
+        "[mail.tuning]\nlease_s = 1\nhandler_s = -1",
+        "postroad.toml:3: mail.tuning: handler_s=-1.0 must be a finite number above 0",
+    ),
+    (
+        "node.layers = ['flows']",
+        "postroad.toml:1: node: layers: 'flows' needs 'mail', which is not listed",
+    ),
 )
-def test_mistakes_in_the_file(file: Path, text: str, told: str) -> None:
+def test_mistakes_in_the_file(text: str, told: str, file: Path) -> None:
     assert mistake(file, text) == told
 
 
@@ -252,7 +238,7 @@ def test_mistakes_in_the_environment_and_in_flags(file: Path) -> None:
     )
 
 
-def test_every_mistake_is_told(file: Path) -> None:
+def test_every_mistake_is_told_once(file: Path) -> None:
     text = mistake(file, "node.names = 'a'\nmail.bridge = 3", POSTROAD_NODE_BIND="nowhere")
     assert text.splitlines() == [
         "3 settings are wrong:",
@@ -260,37 +246,29 @@ def test_every_mistake_is_told(file: Path) -> None:
         "  postroad.toml:2: mail.bridge: expected true or false, got 3",
         "  POSTROAD_NODE_BIND: node: address 'nowhere' is not of the form host:port",
     ]
-
-
-def test_one_mistake_is_not_told_twice(file: Path) -> None:
-    """A certificate of a wrong type is there, but a table of only a key would be wrong too."""
+    # A certificate of a wrong type is there, but a table of only a key would be wrong too.
     text = mistake(file, "[admin]\ncertificate = 3\nkey = 'a.key'")
     assert text == "postroad.toml:2: admin.certificate: expected a text, got 3"
 
 
-def test_what_is_not_toml(file: Path) -> None:
+def test_file_that_is_not_toml_or_not_readable_is_a_mistake(file: Path) -> None:
     assert mistake(file, "[node]\nname = \n") == (
         "postroad.toml is not TOML: Invalid value (at line 2, column 8)"
     )
     file.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is not a text in UTF-8"):
         load_config(environ={})
-
-
-def test_a_mark_of_the_encoding_does_no_harm(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbfnode.name = 'alpha'\r\n")
     assert load_config(environ={}).config.node.name == "alpha"
-
-
-def test_files_that_cannot_be_read(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no file none\.toml; `postroad new`"):
         load_config(Path("none.toml"), {})
+    file.unlink()
     file.mkdir()
     with pytest.raises(ConfigError, match=r"postroad\.toml cannot be read: Is a directory"):
         load_config(environ={})
 
 
-def test_secrets_are_in_no_error(file: Path) -> None:
+def test_secrets_are_in_no_error_and_not_shown(file: Path) -> None:
     store = "postgresql://ann:sesame@db/x"
     told = mistake(file, f"[admin]\ntoken = ['{TOKEN}']\n[mail]\nbridge = '{store}'")
     assert TOKEN not in told
@@ -298,9 +276,6 @@ def test_secrets_are_in_no_error(file: Path) -> None:
     assert f"postgresql://ann:{HIDDEN}@db/x" in told
     assert "sesame" not in mistake(file, f"node.bind = '{store}'")
     assert "'short'" not in mistake(file, POSTROAD_ADMIN_TOKEN="short")
-
-
-def test_secrets_are_not_shown(file: Path) -> None:
     loaded = load_config(
         environ={"POSTROAD_ADMIN_TOKEN": TOKEN, "POSTROAD_MAIL_STORE": "postgresql://a:b@c/d"}
     )
@@ -310,13 +285,10 @@ def test_secrets_are_not_shown(file: Path) -> None:
     assert loaded.shown("tls.key") is None
 
 
-def test_values_are_written_as_toml(file: Path) -> None:
+def test_names_are_near_and_values_are_toml(file: Path) -> None:
     key = settings_keys()["services.tuning.metadata"]
     value = {"a b": [1, True, 'say "x"'], "c": {"d": 1.5}}
     assert tomllib.loads(f"it = {format_value(key, value)}")["it"] == value
-
-
-def test_the_nearest_name() -> None:
     known = ["mail.store", "mail.tuning.handler_s", "node.name"]
     assert nearest("mail.stor", known) == "mail.store"
     assert nearest("handler_s", known) == "mail.tuning.handler_s"

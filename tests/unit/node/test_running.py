@@ -17,6 +17,7 @@ from postroad.flows import Flow, flow
 from postroad.node import App, Node, NodeConfig
 from postroad.node.running import load_program, run_until_told
 from postroad.node.settings import MailSettings, NodeSettings
+from tests.support.cases import each
 
 CONFIG = NodeConfig(node=NodeSettings(name="alpha"), mail=MailSettings(store="memory"))
 
@@ -37,33 +38,18 @@ def mistake(target: str = "probe_app.py") -> str:
     return str(caught.value)
 
 
-def test_no_program_is_an_empty_one() -> None:
+def test_program_that_cannot_be_loaded_is_told_in_one_line(write: Callable[..., None]) -> None:
     assert load_program(None).is_empty
-
-
-def test_a_syntax_error_has_file_and_line(write: Callable[..., None]) -> None:
     write("x = 1\ndef f(:\n")
     assert mistake() == "probe_app.py:2: SyntaxError: invalid syntax"
-
-
-def test_an_error_is_told_where_it_is_in_the_users_code(write: Callable[..., None]) -> None:
     write("import probe_part\n")
     write("import json\n\njson.loads('{')\n", "probe_part.py")
     assert mistake().startswith("probe_part.py:3: JSONDecodeError: Expecting property name")
-
-
-def test_a_syntax_error_in_a_part(write: Callable[..., None]) -> None:
     write("import probe_broken\n")
     write("def f(:\n", "probe_broken.py")
     assert mistake() == "probe_broken.py:1: SyntaxError: invalid syntax"
-
-
-def test_a_program_that_ends_the_process(write: Callable[..., None]) -> None:
     write("import sys\nsys.exit(3)\n")
     assert mistake().startswith("probe_app.py ends the process when it is imported; put what runs")
-
-
-def test_a_program_that_has_nothing_to_run(write: Callable[..., None]) -> None:
     write("x = 1\n")
     assert mistake() == (
         "probe_app.py has nothing to run: no Service, no @flow, no @consumes, no Cell"
@@ -91,7 +77,7 @@ def tell(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@each(signal.SIGTERM, signal.SIGINT)
 async def test_a_signal_ends_a_node_in_good_order(number: int) -> None:
     node = Node(CONFIG, App())
     log: list[str] = []

@@ -14,9 +14,10 @@ from postroad.node.settings import (
     NodeSettings,
     default_name,
 )
+from tests.support.cases import each
 
 
-def test_by_default_a_node_needs_nobody() -> None:
+def test_defaults_need_nobody_and_the_store_can_be_elsewhere() -> None:
     config = NodeConfig()
     assert config.node.name == default_name()
     assert all(config.has(layer) for layer in Layer)
@@ -24,41 +25,32 @@ def test_by_default_a_node_needs_nobody() -> None:
     assert config.tls is None
     assert config.store == f".postroad/{config.node.name}.db"
     assert str(config.admin_address) == "127.0.0.1:8222"
-
-
-def test_the_store_can_be_elsewhere() -> None:
     config = msgspec.convert({"mail": {"store": "memory"}}, NodeConfig)
     assert config.store == "memory"
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "text"),
-    [
-        (NodeSettings, {"name": "a b"}, "node name 'a b' contains ' '"),
-        (NodeSettings, {"bind": "nowhere"}, "is not of the form host:port"),
-        (NodeSettings, {"advertise": "host:99999"}, "the port must be 0 to 65535"),
-        (NodeSettings, {"layers": (Layer.FLOWS,)}, "'flows' needs 'mail', which is not listed"),
-        (NodeSettings, {"layers": (Layer.CELLS,)}, "'cells' needs 'cluster'"),
-        (ClusterSettings, {"contacts": ("a:1",), "dns": "b:2"}, "contacts and dns: give one way"),
-        (ClusterSettings, {"contacts": ("a",)}, "is not of the form host:port"),
-        (AdminSettings, {"certificate": "c.pem"}, "certificate and key: give both or neither"),
-        (AdminSettings, {"client_trust": "ca.pem"}, "client_trust needs HTTPS"),
-        (AdminSettings, {"token": "short"}, "token is shorter than 16 characters"),
-        (AdminSettings, {"body_bytes_max": 0}, "body_bytes_max=0 must be a finite number above 0"),
-    ],
+@each(
+    (NodeSettings, {"name": "a b"}, "node name 'a b' contains ' '"),
+    (NodeSettings, {"bind": "nowhere"}, "is not of the form host:port"),
+    (NodeSettings, {"advertise": "host:99999"}, "the port must be 0 to 65535"),
+    (NodeSettings, {"layers": (Layer.FLOWS,)}, "'flows' needs 'mail', which is not listed"),
+    (NodeSettings, {"layers": (Layer.CELLS,)}, "'cells' needs 'cluster'"),
+    (ClusterSettings, {"contacts": ("a:1",), "dns": "b:2"}, "contacts and dns: give one way"),
+    (ClusterSettings, {"contacts": ("a",)}, "is not of the form host:port"),
+    (AdminSettings, {"certificate": "c.pem"}, "certificate and key: give both or neither"),
+    (AdminSettings, {"client_trust": "ca.pem"}, "client_trust needs HTTPS"),
+    (AdminSettings, {"token": "short"}, "token is shorter than 16 characters"),
+    (AdminSettings, {"body_bytes_max": 0}, "body_bytes_max=0 must be a finite number above 0"),
 )
 def test_refuses(kind: type, settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         kind(**settings)
 
 
-def test_a_secret_is_not_told_when_it_is_refused() -> None:
+def test_unknown_settings_are_refused_and_secrets_not_told() -> None:
     with pytest.raises(ConfigError) as caught:
         AdminSettings(token="hush")
     assert "hush" not in str(caught.value)
-
-
-def test_unknown_settings_are_refused_everywhere() -> None:
     wrong: list[dict[str, Any]] = [
         {"nodes": {}},
         {"node": {"called": "a"}},

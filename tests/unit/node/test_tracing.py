@@ -12,6 +12,7 @@ from postroad.core import tracing
 from postroad.core.errors import ConfigError, UsageError
 from postroad.core.tracing import NO_SPAN, Kind, Span, SpanContext
 from postroad.node.tracing import Recorder, SpanRecord, TracingConfig
+from tests.support.cases import each
 
 PARENT = SpanContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", 1, "vendor=1")
 
@@ -38,13 +39,10 @@ async def test_a_span_is_remembered_with_all_that_is_known() -> None:
     assert msgspec.json.decode(msgspec.json.encode(found), type=SpanRecord) == found
 
 
-async def test_the_tracestate_goes_along() -> None:
+async def test_traces_have_ids_and_keep_the_tracestate() -> None:
     async with Recorder("alpha"):
         context = tracing.incoming("net", "x", PARENT, node="alpha").context
     assert context is not None and context.tracestate == "vendor=1"
-
-
-async def test_every_trace_has_an_id_of_its_own() -> None:
     async with Recorder("alpha") as recorder:
         for _ in range(100):
             tracing.outgoing("net", "x", node="alpha").end()
@@ -111,14 +109,11 @@ async def test_each_node_of_a_process_records_its_own() -> None:
     assert (sent.trace_id, sent.span_id) == (came.trace_id, came.parent_id)
 
 
-async def test_a_node_records_once() -> None:
+async def test_node_records_once_and_spans_may_outlive_it() -> None:
     async with Recorder("alpha"):
         with pytest.raises(UsageError, match="'alpha' are recorded already"):
             await Recorder("alpha").start()
     await Recorder("alpha").stop()
-
-
-async def test_a_span_that_outlives_its_recorder_harms_nobody() -> None:
     async with Recorder("alpha") as recorder:
         span = tracing.outgoing("net", "x", node="alpha")
         assert isinstance(span, Span)
@@ -127,9 +122,7 @@ async def test_a_span_that_outlives_its_recorder_harms_nobody() -> None:
     assert [it.name for it in recorder.recent()] == ["x"]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"sample": -0.1}, {"sample": 1.1}, {"keep_spans": 0}, {"otlp": "localhost:4318"}]
-)
+@each({"sample": -0.1}, {"sample": 1.1}, {"keep_spans": 0}, {"otlp": "localhost:4318"})
 def test_settings_that_make_no_sense(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(settings))}="):
         TracingConfig(**settings)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import pytest
 
 from postroad.admin.http.openapi import make_document
 from postroad.admin.operations import OPERATIONS
+from tests.support.cases import each
 
 
 @pytest.fixture(scope="module")
@@ -23,21 +24,24 @@ def references(value: Any) -> set[str]:
     return set()
 
 
-def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+def test_document_has_every_operation_once_and_no_dangling_reference(
+    document: dict[str, Any],
+) -> None:
     for reference in references(document):
         target: Any = document
         for part in reference.removeprefix("#/").split("/"):
             target = target[part]
         assert target
-
-
-def test_every_operation_is_there_once(document: dict[str, Any]) -> None:
     ids = [it["operationId"] for path in document["paths"].values() for it in path.values()]
     assert sorted(ids) == sorted([*OPERATIONS, "watch"])
+    for path in document["paths"].values():
+        for about in path.values():
+            assert {"400", "401", "404", "503"} <= about["responses"].keys()
+            assert ("415" in about["responses"]) == ("requestBody" in about)
 
 
-@pytest.mark.parametrize("name", [*OPERATIONS])
-def test_parameters_and_words(document: dict[str, Any], name: str) -> None:
+@each(*OPERATIONS)
+def test_parameters_and_words(name: str, document: dict[str, Any]) -> None:
     operation = OPERATIONS[name]
     [about] = document["paths"][f"/api/v1/{operation.noun}/{operation.verb}"].values()
     assert about["summary"] == operation.summary
@@ -51,10 +55,3 @@ def test_parameters_and_words(document: dict[str, Any], name: str) -> None:
         body = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
         assert {it: it in body.get("required", []) for it in body["properties"]} == wanted
         assert said == {}
-
-
-def test_problems_are_described(document: dict[str, Any]) -> None:
-    for path in document["paths"].values():
-        for about in path.values():
-            assert {"400", "401", "404", "503"} <= about["responses"].keys()
-            assert ("415" in about["responses"]) == ("requestBody" in about)

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from postroad.admin.http.pages import PagesEndpoint
+from tests.support.cases import each
 
 
 @pytest.fixture
@@ -43,16 +44,13 @@ async def get(pages: PagesEndpoint, path: str, **headers: str) -> Response:
     return Response(body, sent[0]["status"], told)
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("", "text/html; charset=utf-8"),
-        ("index.html", "text/html; charset=utf-8"),
-        ("js/main.js", "text/javascript; charset=utf-8"),
-        ("style.css", "text/css; charset=utf-8"),
-    ],
+@each(
+    ("", "text/html; charset=utf-8"),
+    ("index.html", "text/html; charset=utf-8"),
+    ("js/main.js", "text/javascript; charset=utf-8"),
+    ("style.css", "text/css; charset=utf-8"),
 )
-async def test_files(pages: PagesEndpoint, path: str, kind: str) -> None:
+async def test_files(path: str, kind: str, pages: PagesEndpoint) -> None:
     reply = await get(pages, path)
     assert reply.status_code == 200
     assert reply.headers["content-type"] == kind
@@ -61,11 +59,8 @@ async def test_files(pages: PagesEndpoint, path: str, kind: str) -> None:
     assert (again.status_code, again.body) == (304, b"")
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["../secret.txt", "js/../../secret.txt", "js", "js/", "/index.html", "a\0b", "..\\secret.txt"],
-)
-async def test_nothing_besides(pages: PagesEndpoint, path: str) -> None:
+@each("../secret.txt", "js/../../secret.txt", "js", "js/", "/index.html", "a\0b", "..\\secret.txt")
+async def test_nothing_besides(path: str, pages: PagesEndpoint) -> None:
     reply = await get(pages, path)
     assert reply.status_code == 404
     assert b"secret\n" not in reply.body

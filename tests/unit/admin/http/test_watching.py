@@ -8,28 +8,22 @@ ONE: Key = ("queue.ls", None, b"")
 OTHER: Key = ("flow.ls", None, b"")
 
 
-async def test_the_newest_of_each_is_kept() -> None:
+async def test_watcher_keeps_the_newest_of_each() -> None:
     watcher = Watcher()
     for number in range(1000):
         watcher.tell(ONE, b"a%d;" % number)
     watcher.tell(OTHER, b"b;")
     watcher.tell(ONE, b"last;")
     assert await watcher.wait(1.0) == b"b;last;"
-
-
-async def test_nothing_new_in_time() -> None:
     assert await Watcher().wait(0.001) == b""
 
 
-async def test_news_wake_whoever_waits() -> None:
+async def test_news_or_the_end_wake_whoever_waits() -> None:
     watcher = Watcher()
     waiting = asyncio.create_task(watcher.wait(60.0))
     await asyncio.sleep(0)
     watcher.tell(ONE, b"a;")
     assert await waiting == b"a;"
-
-
-async def test_the_end_wakes_too() -> None:
     watcher = Watcher()
     waiting = asyncio.create_task(watcher.wait(60.0))
     await asyncio.sleep(0)

@@ -14,55 +14,44 @@ from postroad.admin.http.streaming import read_wishes
 from postroad.admin.http.wishes import find_operation, wish_from_body, wish_from_query
 from postroad.admin.operations import OPERATIONS
 from postroad.core.errors import PostroadError
+from tests.support.cases import each
 
 PEEK = OPERATIONS["queue.peek"]
 RETRY = OPERATIONS["dlq.retry"]
 
 
-def test_text_becomes_what_the_operation_takes() -> None:
+def test_query_and_body_become_what_the_operation_takes() -> None:
     wish = wish_from_query(PEEK, [("queue", "orders"), ("limit", "7"), ("node", "beta")])
     assert wish.node == "beta"
     # What travels to another node has its types already.
     assert wish.said == {"queue": "orders", "limit": 7}
     assert PEEK.read_params(wish.said) == wish.params
-
-
-def test_lists_are_given_several_times() -> None:
     wish = wish_from_query(RETRY, [("ids", "1"), ("ids", "2")])
     assert wish.said == {"ids": ["1", "2"]}
     assert wish_from_query(RETRY, [("ids", "1")]).said == {"ids": ["1"]}
-
-
-def test_an_empty_body_says_nothing() -> None:
     for body in (b"", b" \n", b"{}"):
         assert wish_from_body(RETRY, body, []).said == {}
+    with pytest.raises(NoSuchOperation, match=r"did you mean 'queue\.peek'"):
+        find_operation("queue.pek")
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ({"queue": "a\0b"}, "zero byte"),
-        ({"queue": "a", "limit": 2**64}, "limit"),
-        ({"queue": "a", "limit": 1.5}, "limit"),
-        ({"queue": None}, "queue"),
-        ({"queue": "a", "limits": 1}, "did you mean 'limit'"),
-    ],
+@each(
+    ({"queue": "a\0b"}, "zero byte"),
+    ({"queue": "a", "limit": 2**64}, "limit"),
+    ({"queue": "a", "limit": 1.5}, "limit"),
+    ({"queue": None}, "queue"),
+    ({"queue": "a", "limits": 1}, "did you mean 'limit'"),
 )
 def test_bodies_that_make_no_sense(said: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         wish_from_body(PEEK, msgspec.json.encode(said), [])
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
+@each("nan", "inf", "-inf", "1e999")
 def test_times_are_finite(value: str) -> None:
     operation = OPERATIONS["cells.ping"]
     with pytest.raises(InvalidRequest):
         wish_from_query(operation, [("path", "a@b"), ("timeout_s", value)])
-
-
-def test_the_nearest_operation_is_named() -> None:
-    with pytest.raises(NoSuchOperation, match=r"did you mean 'queue\.peek'"):
-        find_operation("queue.pek")
 
 
 def test_watched_operations_have_their_own_parameters() -> None:
@@ -82,15 +71,12 @@ def test_watched_operations_have_their_own_parameters() -> None:
     assert (listed.operation.name, listed.said, listed.node) == ("queue.ls", {}, "beta")
 
 
-@pytest.mark.parametrize(
-    ("pairs", "words"),
-    [
-        ([], "say what"),
-        ([("operation", "queue.ls"), ("queue", "a")], "write a parameter"),
-        ([("operation", "queue.ls"), ("queue.show.queue", "a")], "write a parameter"),
-        ([("operation", "queue.show")], "queue"),
-        ([("operation", f"a.{number}") for number in range(40)], "more than 32"),
-    ],
+@each(
+    ([], "say what"),
+    ([("operation", "queue.ls"), ("queue", "a")], "write a parameter"),
+    ([("operation", "queue.ls"), ("queue.show.queue", "a")], "write a parameter"),
+    ([("operation", "queue.show")], "queue"),
+    ([("operation", f"a.{number}") for number in range(40)], "more than 32"),
 )
 def test_watching_what_cannot_be_watched(pairs: list[tuple[str, str]], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
@@ -124,15 +110,12 @@ def test_any_body_is_read_or_refused(body: bytes, name: str) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("name", "body", "subjects"),
-    [
-        ("queue.pause", b'{"queue": "orders"}', ["orders"]),
-        ("queue.pause", b'{"queue": "two\\nlines"}', [r"'two\nlines'"]),
-        ("service.call", b'{"action": "shop.order", "params": {"item": "tea"}}', ["shop.order"]),
-        ("dlq.retry", b'{"ids": ["17"]}', []),
-        ("node.stop", b"", []),
-    ],
+@each(
+    ("queue.pause", b'{"queue": "orders"}', ["orders"]),
+    ("queue.pause", b'{"queue": "two\\nlines"}', [r"'two\nlines'"]),
+    ("service.call", b'{"action": "shop.order", "params": {"item": "tea"}}', ["shop.order"]),
+    ("dlq.retry", b'{"ids": ["17"]}', []),
+    ("node.stop", b"", []),
 )
 def test_what_the_log_tells_of_a_wish(name: str, body: bytes, subjects: list[str]) -> None:
     assert wish_from_body(OPERATIONS[name], body, []).subjects == subjects

@@ -64,7 +64,7 @@ def at(store: Path) -> list[str]:
     return ["--store", str(store)]
 
 
-def test_what_waits_is_listed(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mail_is_listed_and_stays(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bridge", "ls", *at(store)]) == 0
     heading, beta = rows(capsys)
     assert heading[:3] == ["PEER", "PHASE", "DEPTH"]
@@ -73,15 +73,9 @@ def test_what_waits_is_listed(store: Path, capsys: pytest.CaptureFixture[str]) -
     assert rows(capsys)[1][:2] == ["letters", "0"]
     assert run(["dlq", "count", *at(store)]) == 0
     assert rows(capsys) == [["count:", "2"]]
-
-
-def test_messages_are_looked_at_and_stay(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert run(["bridge", "peek", "beta", "--limit", "2", *at(store)]) == 0
         assert [row[-1] for row in rows(capsys)[1:]] == ["0", "1"]
-
-
-def test_dead_letters_are_listed_and_shown(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dlq", "ls", *at(store)]) == 0
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.endswith("  letters  alpha  failed         1        0  Nacked: no paper")
@@ -95,9 +89,6 @@ def test_dead_letters_are_listed_and_shown(store: Path, capsys: pytest.CaptureFi
     assert "body: one\nencoding: text\nsize: 3 B\n" in shown
     assert "detail:\nNacked: no paper\nsecond line\n" in shown
     assert second.split()[0] != number
-
-
-def test_json_is_for_programs(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bridge", "ls", *at(store), "--json"]) == 0
     (beta,) = json.loads(capsys.readouterr().out)
     assert (beta["peer"], beta["depth"]) == ("beta", 3)
@@ -133,25 +124,30 @@ def test_dead_letters_are_dropped(store: Path, capsys: pytest.CaptureFixture[str
     assert depth(store, "letters") == 0
 
 
-def test_a_choice_is_demanded(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_choices_and_unknown_names_are_told(
+    store: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run(["dlq", "retry", *at(store)]) == 2
     assert run(["dlq", "drop", "1", "--all", *at(store)]) == 2
     assert capsys.readouterr().err.count("Say which: ID, --queue, --reason or --all.") == 2
-
-
-def test_a_number_nobody_has(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dlq", "show", "77", *at(store)]) == 3
     assert capsys.readouterr().err == (
         "postroad: there is no dead letter 77\nTry: postroad dlq ls\n"
     )
-
-
-def test_a_queue_nobody_has(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["queue", "show", "leters", *at(store)]) == 3
     assert capsys.readouterr().err == (
         "postroad: node alpha has no queue 'leters'; did you mean 'letters'?\n"
         "Try: postroad queue ls\n"
     )
+    assert run(["cluster", "ls", *at(store)]) == 1
+    assert "this needs a running node" in capsys.readouterr().err
+    assert run(["queue", "ls", "--watch", *at(store)]) == 2
+    assert "--watch needs a running node" in capsys.readouterr().err
+    assert run(["queue", "ls", "--url", "http://127.0.0.1:1", *at(store)]) == 2
+    assert "leave out --url" in capsys.readouterr().err
+    assert run(["queue", "ls", *at(tmp_path / "none.db")]) == 1
+    assert "was never used by a node" in capsys.readouterr().err
+    assert list(tmp_path.glob("*.db")) == [store]
 
 
 def test_a_new_epoch_keeps_or_removes_what_waits(
@@ -163,18 +159,3 @@ def test_a_new_epoch_keeps_or_removes_what_waits(
     assert "epoch: 2\n" in capsys.readouterr().out
     assert run(["bridge", "purge", "beta", "--yes", *at(store)]) == 0
     assert capsys.readouterr().out == "3 messages for beta removed.\n"
-
-
-def test_what_needs_a_node_says_so(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["cluster", "ls", *at(store)]) == 1
-    assert "this needs a running node" in capsys.readouterr().err
-    assert run(["queue", "ls", "--watch", *at(store)]) == 2
-    assert "--watch needs a running node" in capsys.readouterr().err
-    assert run(["queue", "ls", "--url", "http://127.0.0.1:1", *at(store)]) == 2
-    assert "leave out --url" in capsys.readouterr().err
-
-
-def test_a_store_that_never_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["queue", "ls", *at(tmp_path / "none.db")]) == 1
-    assert "was never used by a node" in capsys.readouterr().err
-    assert list(tmp_path.glob("*.db")) == []

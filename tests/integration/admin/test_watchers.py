@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroad.admin.watchers import Watcher, find_watcher, leave_watcher
+from tests.support.cases import each
 
 
 def sleeping(*words: str) -> subprocess.Popen[bytes]:
@@ -54,8 +55,8 @@ def test_another_process_of_its_number_is_no_watcher(tmp_path: Path) -> None:
     assert found is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 0}', b'{"pid": 99999999999999}'])
-def test_what_is_damaged_tells_of_nobody(tmp_path: Path, content: bytes) -> None:
+@each(b"", b"{", b"[]", b'{"pid": 0}', b'{"pid": 99999999999999}')
+def test_what_is_damaged_tells_of_nobody(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "dev.json").write_bytes(content)
     assert find_watcher(tmp_path) is None
 

@@ -6,49 +6,77 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from postroad.admin.pipeline_runs import find_progress
+from postroad.cli import pipeline
 from postroad.cli.main import run
-from tests.support.pipeline.clearing_job import JOB, SLOW, cleared
+from tests.support.deadlines import DEADLINE_S
+from tests.support.pipeline.clearing_job import JOB, cleared
 
-SEGMENTS = 400
+SEGMENTS = 120
+# It would take 36 seconds, unless it is told to hurry.
+FUNCTIONS = """
+import pathlib, time
+
+def parse(segment):
+    if not pathlib.Path("hurry").exists():
+        time.sleep(0.3)
+    return {"amount": int(segment["amount"])}
+"""
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "clearing_functions.py").write_text(SLOW)
+    (tmp_path / "clearing_functions.py").write_text(FUNCTIONS)
     (tmp_path / "payments").mkdir()
     lines = "\n".join(json.dumps({"amount": str(n)}) for n in range(SEGMENTS))
     (tmp_path / "payments" / "a.jsonl").write_text(lines)
     path = tmp_path / "clearing.toml"
-    path.write_text(JOB.replace("retry =", "batch_size = 50\nretry ="))
+    path.write_text(JOB.replace("retry =", "batch_size = 2\nretry ="))
     yield path
     if find_progress(path) is not None:
         run(["pipeline", "stop", str(path), "--yes"])
 
 
+def hurry() -> None:
+    Path("hurry").touch()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < ends_at
+        time.sleep(0.02)
+
+
 def read_metrics(text: str) -> dict[str, float]:
     """The values, in a text that has three lines for each."""
     lines = text.splitlines()
-    found = {}
+    values = {}
     for about, kind, line in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
         matched = re.fullmatch(r'(\w+)\{job="clearing"\} ([0-9.]+)', line)
         assert matched is not None
         name, value = matched.groups()
         assert about.startswith(f"# HELP {name} ")
         assert kind in (f"# TYPE {name} counter", f"# TYPE {name} gauge")
-        found[name] = float(value)
-    return found
+        values[name] = float(value)
+    return values
 
 
-def test_a_job_is_submitted_watched_stopped_and_goes_on(
+def test_job_is_submitted_watched_stopped_and_goes_on(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def metrics() -> dict[str, float]:
+        capsys.readouterr()
+        assert run(["pipeline", "status", job.name, "--metrics"]) == 0
+        return read_metrics(capsys.readouterr().out)
+
     assert run(["pipeline", "submit", job.name]) == 0
     assert "writes to clearing.log" in capsys.readouterr().out
     assert run(["pipeline", "submit", job.name]) == 1
@@ -57,39 +85,40 @@ def test_a_job_is_submitted_watched_stopped_and_goes_on(
     assert progress is not None and progress.pid != os.getpid()
     assert run(["pipeline", "status", job.name]) == 0
     assert f"process {progress.pid}: " in capsys.readouterr().out
-    assert run(["pipeline", "status", job.name, "--metrics"]) == 0
-    metrics = read_metrics(capsys.readouterr().out)
-    assert metrics["postroad_pipeline_up"] == 1
-    assert metrics["postroad_pipeline_delivered_total"] >= 0
+    assert metrics()["postroad_pipeline_up"] == 1
+    wait_until(lambda: 0 < metrics()["postroad_pipeline_delivered_total"] < SEGMENTS)
     assert run(["pipeline", "stop", job.name, "--dry-run"]) == 0
     assert f"Nothing is done. Process {progress.pid} stops;" in capsys.readouterr().out
     assert run(["pipeline", "stop", job.name, "--yes"]) == 0
     assert capsys.readouterr().out == f"process {progress.pid} has stopped\n"
+    assert 0 < len(cleared()) < SEGMENTS
     assert run(["pipeline", "status", job.name, "--json"]) == 0
     standing = json.loads(capsys.readouterr().out)
     assert standing["dead"] == 0
-    assert run(["pipeline", "status", job.name, "--metrics"]) == 0
-    metrics = read_metrics(capsys.readouterr().out)
-    assert metrics["postroad_pipeline_up"] == 0
-    assert metrics["postroad_pipeline_pending"] == standing["pending"]
-    assert "postroad_pipeline_oldest_seconds" in metrics
+    stopped = metrics()
+    assert stopped["postroad_pipeline_up"] == 0
+    assert stopped["postroad_pipeline_pending"] == standing["pending"]
+    assert "postroad_pipeline_oldest_seconds" in stopped
     assert run(["pipeline", "stop", job.name]) == 1
     assert "does not run" in capsys.readouterr().err
+    hurry()
     assert run(["pipeline", "submit", job.name]) == 0
-    deadline = time.monotonic() + 60
-    while find_progress(job) is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: find_progress(job) is None)
     assert cleared() == list(range(SEGMENTS))
 
 
 def test_watching_ends_when_the_job_does_not_run(
-    job: Path, capsys: pytest.CaptureFixture[str]
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def sleep(seconds: float) -> None:
+        hurry()
+        time.sleep(0.02)
+
     assert run(["pipeline", "submit", job.name]) == 0
     progress = find_progress(job)
     assert progress is not None
     capsys.readouterr()
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(sleep=sleep))
     assert run(["pipeline", "status", job.name, "--watch"]) == 0
     *running, last = capsys.readouterr().out.splitlines()
     assert running
@@ -101,7 +130,9 @@ def test_watching_ends_when_the_job_does_not_run(
     assert json.loads(standing)["pending"] == 0
 
 
-def test_what_does_not_start_says_why(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_that_does_not_start_says_why(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", "status", job.name]) == 1
+    assert "Traceback" not in capsys.readouterr().err
     Path("clearing_functions.py").write_text("raise RuntimeError('broken')\n")
     assert run(["pipeline", "submit", job.name]) == 1
     error = capsys.readouterr().err
@@ -109,14 +140,7 @@ def test_what_does_not_start_says_why(job: Path, capsys: pytest.CaptureFixture[s
     assert "broken" in error
 
 
-def test_a_job_that_never_ran_stands_at_nothing(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["pipeline", "status", job.name]) == 1
-    assert "Traceback" not in capsys.readouterr().err
-
-
-def test_a_job_that_is_soon_over_has_started_even_if_all_of_it_died(
+def test_job_that_is_soon_over_has_started_even_if_all_of_it_died(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("clearing_functions.py").write_text("def parse(segment): raise ValueError('no')\n")

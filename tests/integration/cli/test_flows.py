@@ -99,7 +99,7 @@ def result_of(path: Path, id: str) -> object:
     return results[0]
 
 
-def test_flows_are_listed_the_newest_first(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flows_are_listed_and_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["flow", "ls", "--store", str(path)]) == 0
     heading, parked, waiting = told(capsys)
     assert heading.split() == [
@@ -116,9 +116,6 @@ def test_flows_are_listed_the_newest_first(path: Path, capsys: pytest.CaptureFix
     assert parked.endswith("  ValueError: no paper")
     assert waiting.split()[1:3] == ["running", "approve"]
     assert waiting.endswith("  order-7    order seven waits for approval")
-
-
-def test_a_list_is_narrowed_down(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["flow", "ls", "--store", str(path), "--status", "parked"]) == 0
     assert [line.split()[2] for line in told(capsys)[1:]] == ["pay"]
     newest = id_of(path, "pay", capsys)
@@ -128,9 +125,6 @@ def test_a_list_is_narrowed_down(path: Path, capsys: pytest.CaptureFixture[str])
     assert told(capsys) == ["None."]
     assert run(["flow", "ls", "--store", str(path), "--status", "odd"]) == 2
     assert run(["flow", "ls", "--store", str(path), "--limit", "0"]) == 2
-
-
-def test_a_flow_is_shown_with_its_trouble(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = id_of(path, "pay", capsys)
     assert run(["flow", "show", "--store", str(path), id]) == 0
     lines = told(capsys)
@@ -138,9 +132,6 @@ def test_a_flow_is_shown_with_its_trouble(path: Path, capsys: pytest.CaptureFixt
     assert "status: parked" in lines
     assert lines[lines.index("error:") + 1] == "ValueError: no paper"
     assert "Traceback (most recent call last):" in lines
-
-
-def test_the_steps_of_a_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = id_of(path, "approve", capsys)
     assert run(["flow", "history", "--store", str(path), id]) == 0
     heading, step = told(capsys)
@@ -197,7 +188,9 @@ def test_killing_is_asked_about(
     assert status_of(path, id, capsys) == "parked"
 
 
-def test_a_paused_flow_waits_to_be_resumed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paused_flow_waits_to_be_resumed_and_signalled(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     id = id_of(path, "approve", capsys)
     assert run(["flow", "pause", "--store", str(path), id]) == 0
     assert told(capsys) == ["1 flow paused."]
@@ -207,9 +200,6 @@ def test_a_paused_flow_waits_to_be_resumed(path: Path, capsys: pytest.CaptureFix
     assert run(["flow", "resume", "--store", str(path), id]) == 0
     assert told(capsys) == ["1 flow will go on when the node is started."]
     assert status_of(path, id, capsys) == "running"
-
-
-def test_a_signal_reaches_the_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = id_of(path, "approve", capsys)
     assert run(["flow", "signal", "--store", str(path), id, "approved", "yes"]) == 0
     assert f"id: {id}" in told(capsys)
@@ -245,7 +235,9 @@ def test_a_running_node_is_looked_at_and_left_alone(
     assert "stop that one first, or leave out --store: node alpha does this itself" in captured.err
 
 
-def test_an_id_nobody_has(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_flows_stores_and_verbs_are_told(
+    path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     nobody = "0" * 14 + "77"
     assert run(["flow", "show", "--store", str(path), nobody]) == 3
     assert capsys.readouterr().err == (
@@ -253,17 +245,11 @@ def test_an_id_nobody_has(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     )
     assert run(["flow", "kill", "--store", str(path), "no id", "--yes"]) == 3
     assert "is no id of a flow" in capsys.readouterr().err
-
-
-def test_a_store_that_never_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = str(tmp_path / "none.db")
     assert run(["flow", "ls", "--store", store]) == 1
     assert run(["flow", "retry", "--store", store, "--all"]) == 1
     assert capsys.readouterr().err.count("was never used by a node") == 2
-    assert list(tmp_path.glob("*.db")) == []
-
-
-def test_an_unknown_verb_of_flows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(tmp_path.glob("*.db")) == [path]
     assert run(["flows", "list"]) == 2
     assert "Did you mean 'postroad flow ls'?" in capsys.readouterr().err
     assert run(["flow", "lst"]) == 2
