@@ -20,15 +20,18 @@ from postroad.flows.replay import replay
 from postroad.flows.session import Kept
 from tests.property.flow_programs import Program, programs
 from tests.property.flow_worlds import check_always, check_changed, check_everywhere, check_patched
+from tests.support.tiers import by_tier
 
-# The thorough profile has thousands of flows crash everywhere.
+# At night thousands of flows crash everywhere.
 pytestmark = pytest.mark.timeout(600)
 
 Check = Callable[[Program, st.DataObject], None]
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 whatever_happens = settings(
-    suppress_health_check=[HealthCheck.too_slow], report_multiple_bugs=False
+    max_examples=by_tier(quick=10, test=40, nightly=1_000),
+    suppress_health_check=[HealthCheck.too_slow],
+    report_multiple_bugs=False,
 )
 
 

@@ -162,18 +162,13 @@ def live(town: Town, steps: list[tuple[str, tuple[str, str]]]) -> None:
                     getattr(town, step)(name, other)
 
 
-@given(st.lists(STEPS, max_size=60))
-def test_all_agree_in_the_end(steps: list[tuple[str, tuple[str, str]]]) -> None:
-    town = Town(lives_count_on=True)
+@given(st.lists(STEPS, max_size=60), st.booleans())
+def test_all_agree_in_the_end(
+    steps: list[tuple[str, tuple[str, str]]], lives_count_on: bool
+) -> None:
+    town = Town(lives_count_on=lives_count_on)
     live(town, steps)
     town.settle()
     assert list(town.disagreements()) == []
-    assert town.conflicts == 0
-
-
-@given(st.lists(STEPS, max_size=60))
-def test_also_if_each_life_counts_anew(steps: list[tuple[str, tuple[str, str]]]) -> None:
-    town = Town(lives_count_on=False)
-    live(town, steps)
-    town.settle()
-    assert list(town.disagreements()) == []
+    if lives_count_on:
+        assert town.conflicts == 0

@@ -241,7 +241,9 @@ def test_turns_are_fair(size: int, rounds: int, before: int) -> None:
     assert counts == {node.id: rounds for node in NODES[:size]}
 
 
-node_names = st.lists(st.text("abc-0123", min_size=1, max_size=6), min_size=2, unique=True)
+node_names = st.lists(
+    st.text("abc-0123", min_size=1, max_size=6), min_size=2, max_size=6, unique=True
+)
 shard_keys = st.lists(st.text(max_size=8), min_size=1, max_size=20)
 
 

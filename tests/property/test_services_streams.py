@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from postroad.services.stream_sources import Objects
 from postroad.services.transporters import MemoryHub
 from tests.support.services.stream_nodes import chunks_of, joined, pair_of, values
+from tests.support.tiers import by_tier
 
 _STREAMED = (".REQ.", ".RES.", ".STREAM.")
 _HELD_MAX = 20
 _LATE_S = 0.002
 # Each starts two brokers.
-FEWER = settings(max_examples=settings().max_examples // 4)
+FEWER = settings(max_examples=by_tier(quick=3, test=12, nightly=250))
 
 
 class UnrulyHub(MemoryHub):

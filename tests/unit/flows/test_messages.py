@@ -26,22 +26,23 @@ from postroad.flows.messages import (
 from tests.support.cases import each
 
 KEY = SessionKey(7, 1)
-NAMES = st.text(min_size=1, max_size=200).filter(str.isprintable)
+NAMES = st.text(min_size=1, max_size=20).filter(str.isprintable)
+TEXTS = st.text(max_size=20)
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 OPENING: st.SearchStrategy[Message] = st.builds(
-    Initial, NAMES, NUMBERS, st.text(), st.none() | st.binary()
+    Initial, NAMES, NUMBERS, TEXTS, st.none() | st.binary(max_size=40)
 )
 LATER: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Confirm, NAMES, NUMBERS, st.text()),
-    st.builds(Rejection, st.text(), st.text()),
-    st.builds(Data, st.binary()),
-    st.builds(Failed, st.text(), st.none() | st.text(), st.none() | st.text()),
+    st.builds(Confirm, NAMES, NUMBERS, TEXTS),
+    st.builds(Rejection, TEXTS, TEXTS),
+    st.builds(Data, st.binary(max_size=40)),
+    st.builds(Failed, TEXTS, st.none() | TEXTS, st.none() | TEXTS),
     st.just(End()),
 )
 KEYS = st.builds(SessionKey, st.integers(1, (1 << 63) - 1), st.integers(0, (1 << 31) - 1))
 
 
-@given(KEYS, st.booleans(), st.none() | OPENING, st.lists(LATER, min_size=1))
+@given(KEYS, st.booleans(), st.none() | OPENING, st.lists(LATER, min_size=1, max_size=6))
 def test_a_letter_comes_back(
     key: SessionKey, is_back: bool, opening: Message | None, messages: list[Message]
 ) -> None:

@@ -92,9 +92,13 @@ PLAIN = st.recursive(
     | st.booleans()
     | st.integers(-(1 << 63), (1 << 64) - 1)
     | st.floats(allow_nan=False)
-    | st.text()
-    | st.binary(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    | st.text(max_size=20)
+    | st.binary(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+        | st.tuples(inner, inner)
+    ),
     max_leaves=10,
 )
 
