@@ -1,0 +1,111 @@
+"""Tests that hang, or take long without saying so, seen from a run of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.source_tree import ROOT
+
+HANGING = """
+import asyncio, ctypes, threading, time, pytest
+
+pytestmark = pytest.mark.timeout(0.5)
+
+async def test_awaits_forever():
+    await wait_for_nobody()
+
+async def wait_for_nobody():
+    await asyncio.Event().wait()
+
+def test_holds_a_lock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+async def test_swallows_its_cancellation():
+    while True:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            pass
+
+def test_lets_no_other_thread_run():
+    ctypes.PyDLL(None).sleep(100)
+
+def test_after_them():
+    pass
+"""
+SLOW = """
+import time, pytest
+
+def test_slow():
+    time.sleep(0.2)
+
+@pytest.mark.slow
+def test_marked():
+    time.sleep(0.2)
+"""
+PLUGINS = """
+import pytest
+from tests.support import watchdog
+from tests.support.slowness import Slowness
+
+watchdog.GRACE_S = 0.5
+
+def pytest_configure(config):
+    config.pluginmanager.register(watchdog.Watchdog())
+    config.pluginmanager.register(Slowness(limit_s=0.1))
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return watchdog.Scheduling(config, log)
+"""
+SETTINGS = """
+[pytest]
+asyncio_mode = auto
+markers =
+    slow
+    timeout
+"""
+
+
+def run_pytest(directory: Path, source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (directory / "test_planted.py").write_text(source)
+    (directory / "conftest.py").write_text(PLUGINS)
+    (directory / "pytest.ini").write_text(SETTINGS)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_tests_that_hang_fail_alone_and_show_where_they_stood(tmp_path: Path) -> None:
+    arguments = ("-n1", "--dist=loadfile", "--max-worker-restart=4")
+    finished = run_pytest(tmp_path, HANGING, *arguments)
+    failed = set(re.findall(r"^FAILED test_planted.py::(\w+)", finished.stdout, re.MULTILINE))
+    assert failed == set(re.findall(r"def (test_\w+)", HANGING)) - {"test_after_them"}
+    assert "1 passed" in finished.stdout
+    assert "await wait_for_nobody()" in finished.stdout
+    assert "await asyncio.Event().wait()" in finished.stdout
+    assert "lock.acquire()" in finished.stdout
+    assert "test_swallows_its_cancellation cannot be stopped" in finished.stderr
+    assert finished.returncode == 1
+
+
+def test_slow_test_without_a_marker_fails_the_run(tmp_path: Path) -> None:
+    finished = run_pytest(tmp_path, SLOW)
+    assert "2 passed" in finished.stdout
+    assert "TOO SLOW test_planted.py::test_slow" in finished.stdout
+    assert "test_marked" not in finished.stdout
+    assert finished.returncode == 1
