@@ -6,6 +6,9 @@ PY     := $(VENV)/bin/python
 
 ARGS          ?=
 WORKERS       ?= 3
+SECOND_CHANCE ?=
+SYNC_DELAY_MS ?=
+ONE_CORE      ?=
 BENCH         ?=
 SIM           ?=
 SEEDS         ?= 2000
@@ -16,23 +19,33 @@ CHAOS_SECONDS ?= 120
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo quick test check bench sim fuzz chaos docs clean
+.PHONY: help demo quick test nightly check bench sim fuzz chaos docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.stamp-spark ## a clearing house: five nodes and Spark, killed at work; it all adds up
 	@$(PY) -m examples.clearing
 
 # More processes than a small machine has cores: half of the time tests wait for something.
 # The files that take longest come first. A test that ends its process does not end the run.
-PYTEST = $(PY) -m pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=8 --durations=20
+PYTEST = -n $(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=8 --durations=20 $(ARGS)
 
-quick: $(VENV)/.stamp-test ## the tests for every save: unit, property, a few seeds
-	@POSTROAD_TIER=quick $(PYTEST) $(ARGS)
+# Machines that are slow where this one is fast: SYNC_DELAY_MS=5 delays every sync to the disk by
+# so much, ONE_CORE=1 leaves one core to all.
+SLOWER = $(if $(SYNC_DELAY_MS)$(ONE_CORE),POSTROAD_SLOW_MACHINE=1) \
+	$(if $(SYNC_DELAY_MS),POSTROAD_SYNC_DELAY_MS=$(SYNC_DELAY_MS) LD_PRELOAD=$(abspath $(VENV)/slow_sync.so)) \
+	$(if $(ONE_CORE),taskset -c 0)
 
-test: $(VENV)/.stamp-test $(VENV)/.stamp-classes ## every promise, with real servers, Spark and a browser (ARGS="-k name" for some)
-	@$(PYTEST) $(ARGS)
+quick: $(VENV)/.stamp-test ## the tests for every save: unit, property, a few seeds (90 s)
+	@POSTROAD_TIER=quick $(PY) -m pytest $(PYTEST)
+
+# SECOND_CHANCE=1 runs a few tests that failed once more: see tests/second_chance.py.
+test: $(VENV)/.stamp-test $(VENV)/.stamp-classes $(if $(SYNC_DELAY_MS),$(VENV)/slow_sync.so) ## all promises, with real servers, Spark and a browser (ARGS="-k name")
+	@$(SLOWER) $(PY) -m $(if $(SECOND_CHANCE),tests.second_chance,pytest) $(PYTEST)
+
+nightly: $(VENV)/.stamp-test $(VENV)/.stamp-classes $(VENV)/.stamp-fuzz ## everything, with seeds nobody has seen (NIGHTLY="--list" tells of what)
+	@$(PY) -m tests.nightly $(NIGHTLY)
 
 check: $(VENV)/.stamp-check ## lint, format, types, layers, spelling
 	@$(PY) -m ruff check
@@ -59,7 +72,7 @@ docs: $(VENV)/.stamp-docs ## build the documentation into docs/_build
 	@echo "docs/_build/index.html"
 
 clean: ## remove the environment, caches and results
-	@rm -rf $(VENV) build dist docs/_build benchmarks/out .hypothesis .import_linter_cache \
+	@rm -rf $(VENV) $(VENV)-3.* build dist docs/_build benchmarks/out .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
@@ -84,6 +97,9 @@ $(VENV)/.stamp-classes: $(VENV)/.stamp-test
 	@echo "Preparing $(VENV) (classes of Spark)"
 	@$(PY) -m tests.support.servers.spark_classes $(VENV)/spark-classes.jsa 2>/dev/null && touch $@ || \
 		echo "They could not be written; tests of Spark take longer." >&2
+
+$(VENV)/slow_sync.so: tests/support/slow_sync.c $(VENV)/.stamp-test
+	@$(PY) -m tests.support.slow_sync $@
 
 # What one group of targets needs besides, named like the extra in pyproject.toml.
 $(VENV)/.stamp-%: $(VENV)/.stamp

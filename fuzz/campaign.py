@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -54,6 +55,7 @@ class Fuzzer:
         self._output = Path(self._scratch.name, "output")
         self._kill_at = time.monotonic() + seconds + _GRACE_S
         options = [
+            f"-seed={os.environ.get('POSTROAD_SEED') or 0}",
             f"-max_total_time={max(1, round(seconds))}",
             f"-timeout={_INPUT_TIMEOUT_S}",
             f"-rss_limit_mb={_MEMORY_MIB_MAX}",

@@ -9,6 +9,7 @@ from playwright.async_api import expect
 from tests.browser.stage import RunningNode
 from tests.browser.test_pages import PAGES
 from tests.browser.watcher import WAIT_MS, Dashboard
+from tests.support.tiers import sample
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -90,7 +91,7 @@ async def test_everything_that_can_be_used_has_a_name(
         assert len(re.findall(r"- '?heading .*\[level=1\]", snapshot)) == 1, route
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", sample(WIDTHS, 2))
 async def test_pages_fit_and_buttons_are_in_reach(
     dashboard: Dashboard, alpha: RunningNode, width: int
 ) -> None:
