@@ -1,7 +1,5 @@
 """The sender of snapshots: who is told what, when again, and when no more."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.cells import (
@@ -58,35 +56,20 @@ def settled(domain: Domain = CORE) -> Announcer:
     return announcer
 
 
-# Who is told what.
-
-
-def test_cores_are_told_all_and_satellites_the_queues_of_a_core() -> None:
+def test_an_offer_is_told_to_cores_and_the_queues_of_a_core_to_satellites() -> None:
     announcer = make_announcer(offer=BOTH)
     announcer.peer_up("C2", Role.CORE, 0.0)
     announcer.peer_up("S2", Role.SATELLITE, 0.0)
     assert sent(announcer) == [("C2", BOTH), ("S2", QUEUES)]
 
-
-def test_a_satellite_tells_cores_alone() -> None:
     announcer = make_announcer(SATELLITE, offer=BOTH)
     announcer.peer_up("C1", Role.CORE, 0.0)
     announcer.peer_up("S2", Role.SATELLITE, 0.0)
     assert sent(announcer) == [("C1", BOTH)]
 
-
-def test_a_domain_that_offers_nothing_says_so() -> None:
     announcer = make_announcer()
     announcer.peer_up("C2", Role.CORE, 0.0)
     assert sent(announcer) == [("C2", EMPTY)]
-
-
-def test_a_change_is_told_at_once_and_with_a_higher_number() -> None:
-    announcer = settled()
-    announcer.offer(EMPTY, 5.0)
-    ((name, update),) = announcer.take_outgoing()
-    assert (name, update) == ("C2", Snapshot(7, 4, EMPTY))
-    assert announcer.behind() == ["C2"]
 
 
 def test_satellites_are_not_told_of_topics_coming_and_going() -> None:
@@ -99,10 +82,14 @@ def test_satellites_are_not_told_of_topics_coming_and_going() -> None:
     assert announcer.behind() == []
 
 
-def test_no_change_is_not_told() -> None:
+def test_a_change_is_told_at_once_with_a_higher_number_and_no_change_is_not() -> None:
     announcer = settled()
     announcer.offer(BOTH, 5.0)
     assert announcer.take_outgoing() == []
+    announcer.offer(EMPTY, 5.0)
+    ((name, update),) = announcer.take_outgoing()
+    assert (name, update) == ("C2", Snapshot(7, 4, EMPTY))
+    assert announcer.behind() == ["C2"]
 
 
 def test_what_a_table_offers() -> None:
@@ -115,9 +102,6 @@ def test_what_a_table_offers() -> None:
         ]
     )
     assert offer_of(table, CORE) == BOTH
-
-
-# When again.
 
 
 def test_what_is_not_acknowledged_is_sent_again_ever_more_slowly() -> None:
@@ -133,7 +117,7 @@ def test_what_is_not_acknowledged_is_sent_again_ever_more_slowly() -> None:
     assert times == [1, 3, 7, 11, 15, 19]
 
 
-def test_changes_wait_for_the_acknowledgement_of_what_is_under_way() -> None:
+def test_what_is_sent_again_is_the_newest_and_waits_for_the_acknowledgement() -> None:
     announcer = make_announcer(offer=BOTH)
     announcer.peer_up("C2", Role.CORE, 0.0)
     ((_, first),) = announcer.take_outgoing()
@@ -145,8 +129,6 @@ def test_changes_wait_for_the_acknowledgement_of_what_is_under_way() -> None:
     assert sent(announcer) == [("C2", EMPTY)]
     assert announcer.deadline() == 1.3
 
-
-def test_what_is_sent_again_is_the_newest() -> None:
     announcer = make_announcer(offer=BOTH)
     announcer.peer_up("C2", Role.CORE, 0.0)
     announcer.take_outgoing()
@@ -164,18 +146,17 @@ def test_an_acknowledgement_settles_it_until_the_next_check() -> None:
     assert announcer.deadline() == 60
 
 
-@pytest.mark.parametrize(
-    "have",
-    [Have(), Have(6, 9, b""), Have(7, 1, EMPTY.digest()), Have(7, 2, EMPTY.digest())],
-    ids=["nothing", "of an earlier start", "older", "other"],
-)
-def test_a_check_that_finds_something_else_is_followed_by_a_snapshot(have: Have) -> None:
-    announcer = settled()
-    announcer.tick(30.0)
-    announcer.take_outgoing()
-    announcer.receive(have, "C2", 30.1)
-    assert sent(announcer) == [("C2", BOTH)]
-    assert announcer.behind() == ["C2"]
+def test_a_check_that_finds_something_else_is_followed_by_a_snapshot(
+    subtests: pytest.Subtests,
+) -> None:
+    for have in [Have(), Have(6, 9, b""), Have(7, 1, EMPTY.digest()), Have(7, 2, EMPTY.digest())]:
+        with subtests.test(have=have):
+            announcer = settled()
+            announcer.tick(30.0)
+            announcer.take_outgoing()
+            announcer.receive(have, "C2", 30.1)
+            assert sent(announcer) == [("C2", BOTH)]
+            assert announcer.behind() == ["C2"]
 
 
 @pytest.mark.parametrize("have", [Have(), Have(7, 2, b"wrong"), Have(7, 1, b"")])
@@ -200,16 +181,11 @@ def test_another_domain_of_the_same_name_is_warned_of(have: Have) -> None:
     assert announcer.take_warnings() == []
 
 
-# Coming and going.
-
-
-def test_a_peer_that_comes_again_is_told_again() -> None:
+def test_a_peer_that_comes_again_is_told_again_and_one_that_is_gone_is_forgotten() -> None:
     announcer = settled()
     announcer.peer_up("C2", Role.CORE, 5.0)
     assert sent(announcer) == [("C2", BOTH)]
 
-
-def test_a_peer_that_is_gone_is_forgotten() -> None:
     announcer = settled()
     announcer.peer_down("C2")
     announcer.peer_down("C2")
@@ -220,7 +196,7 @@ def test_a_peer_that_is_gone_is_forgotten() -> None:
     assert announcer.deadline() == NEVER
 
 
-def test_a_core_that_stops_tells_its_satellites() -> None:
+def test_a_core_that_stops_tells_its_satellites_and_a_satellite_nobody() -> None:
     announcer = settled()
     announcer.peer_up("S2", Role.SATELLITE, 0.0)
     acknowledge(announcer)
@@ -228,14 +204,10 @@ def test_a_core_that_stops_tells_its_satellites() -> None:
     expected: list[tuple[str, Update]] = [("S2", Leaving(7))]
     assert announcer.take_outgoing() == expected
 
-
-def test_a_satellite_stops_without_a_word() -> None:
     announcer = settled(SATELLITE)
     announcer.leave()
     assert announcer.take_outgoing() == []
 
-
-def test_an_announcer_says_how_far_it_is() -> None:
     announcer = settled()
     assert repr(announcer) == "<Announcer of C1: #3, 1 peers, 0 behind>"
 

@@ -1,7 +1,5 @@
 """Calls: every way they can end, and that nothing is left of them."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 
@@ -41,12 +39,8 @@ def fail(
     shop.answer(dock.envelopes[-1], failure_encoder.encode(failure), kind=Kind.ERROR)
 
 
-# Replies.
-
-
-@pytest.mark.parametrize(
-    ("body", "reply"),
-    [
+async def test_bodies_of_all_kinds_come_back(subtests: pytest.Subtests) -> None:
+    for body, reply in [
         (b"raw", b"raw"),
         (b"", b""),
         ("größe", "größe"),
@@ -54,16 +48,15 @@ def fail(
         ([1, {"a": None}], [1, {"a": None}]),
         (memoryview(b"view"), b"view"),
         (7, 7),
-    ],
-)
-async def test_bodies_of_all_kinds_come_back(body: object, reply: object) -> None:
-    shop = Workshop()
-    shop.add("echo", lambda message: message.body)
-    for _ in range(2):
-        assert await shop.call("echo", body) == reply
+    ]:
+        with subtests.test(body=body):
+            shop = Workshop()
+            shop.add("echo", lambda message: message.body)
+            for _ in range(2):
+                assert await shop.call("echo", body) == reply
 
 
-async def test_reply_that_came_from_afar() -> None:
+async def test_second_answer_is_late_and_harmless() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
@@ -71,9 +64,18 @@ async def test_reply_that_came_from_afar() -> None:
     request = dock.envelopes[0]
     assert (request.payload, request.wants_reply) == (b"ask", True)
     shop.answer(request, b"tell")
-
     assert await call == b"tell"
     assert shop.pending == 0
+
+    shop = Workshop()
+    dock = shop.connect("C1")
+    call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
+    await eventually(lambda: dock.envelopes)
+    for payload in (b"first", b"second"):
+        shop.answer(dock.envelopes[0], payload)
+    assert await call == b"first"
+    shop.answer(dock.envelopes[0], b"third")
+    assert shop.exchange.statistics.replies_late == 1
 
 
 async def test_a_call_to_oneself_is_not_its_own_answer() -> None:
@@ -84,19 +86,6 @@ async def test_a_call_to_oneself_is_not_its_own_answer() -> None:
     assert not call.done()
     gate.open()
     assert await call == b"x"
-
-
-async def test_second_answer_is_late_and_harmless() -> None:
-    shop = Workshop()
-    dock = shop.connect("C1")
-    call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
-    await eventually(lambda: dock.envelopes)
-    for payload in (b"first", b"second"):
-        shop.answer(dock.envelopes[0], payload)
-
-    assert await call == b"first"
-    shop.answer(dock.envelopes[0], b"third")
-    assert shop.exchange.statistics.replies_late == 1
 
 
 async def test_reply_that_cannot_be_read_is_the_other_sides_fault() -> None:
@@ -110,18 +99,13 @@ async def test_reply_that_cannot_be_read_is_the_other_sides_fault() -> None:
     assert shop.exchange.statistics.malformed == 1
 
 
-# How calls fail.
-
-
-async def test_nobody_takes_it_and_the_caller_does_not_wait() -> None:
+async def test_a_call_waits_for_a_route_until_its_time_is_over() -> None:
     shop = Workshop()
     with pytest.raises(NoRoute, match="no route for nobody@local at S1") as caught:
         await shop.call("nobody", b"", wait=False)
     assert caught.value.outcome is Outcome.KNOWN
     assert caught.value.retryable
 
-
-async def test_nobody_takes_it_until_the_time_is_over() -> None:
     shop = Workshop(CellsConfig(route_retry_s=0.02))
     started = shop.exchange.loop.time()
     with pytest.raises(NoRoute) as caught:
@@ -132,7 +116,7 @@ async def test_nobody_takes_it_until_the_time_is_over() -> None:
     assert shop.pending == 0
 
 
-async def test_who_appears_in_time_is_found_at_once() -> None:
+async def test_a_cell_or_consumer_that_appears_in_time_is_found_at_once() -> None:
     """New routes wake the call; it does not sleep until its next look."""
     shop = Workshop(CellsConfig(route_retry_s=30.0))
     call = asyncio.ensure_future(shop.call("late", b"x", timeout=20))
@@ -142,8 +126,6 @@ async def test_who_appears_in_time_is_found_at_once() -> None:
     async with asyncio.timeout(15):
         assert await call == b"x"
 
-
-async def test_a_consumer_of_a_queue_that_appears_in_time_is_found() -> None:
     shop = Workshop(CellsConfig(route_retry_s=30.0))
     call = asyncio.ensure_future(shop.call("work", b"x", timeout=20))
     await asyncio.sleep(0)
@@ -234,24 +216,15 @@ async def test_aliases_in_a_circle_are_told() -> None:
         await shop.call("x", b"", timeout=5)
 
 
-@pytest.mark.parametrize("timeout", [math.nan, 0, -1])
-async def test_times_that_make_no_sense_are_refused(timeout: float) -> None:
-    shop = Workshop()
-    shop.add("a", Inbox())
-    for _ in range(2):
-        with pytest.raises(ConfigError):
-            await shop.call("a", b"", timeout=timeout)
+async def test_options_that_make_no_sense_are_refused(subtests: pytest.Subtests) -> None:
+    for timeout in [math.nan, 0, -1]:
+        with subtests.test(timeout=timeout):
+            shop = Workshop()
+            shop.add("a", Inbox())
+            for _ in range(2):
+                with pytest.raises(ConfigError):
+                    await shop.call("a", b"", timeout=timeout)
 
-
-async def test_a_call_may_take_for_ever() -> None:
-    shop = Workshop()
-    shop.add("a", Inbox())
-    for _ in range(2):
-        assert await shop.call("a", b"x", timeout=math.inf) == b"x"
-    shop.tell("a", b"", timeout=math.inf)
-
-
-async def test_headers_that_are_no_texts_are_refused() -> None:
     shop = Workshop()
     shop.add("a", Inbox())
     with pytest.raises(ConfigError):
@@ -259,17 +232,19 @@ async def test_headers_that_are_no_texts_are_refused() -> None:
     with pytest.raises(ConfigError):
         shop.tell("a", b"", session="x" * 2_000)
 
+    for destination in ["", ":", "a@b@c", "a:", "*", "a b", "x" * 300, "a@local@"]:
+        with subtests.test(destination=destination):
+            shop = Workshop()
+            with pytest.raises(ConfigError):
+                await shop.call(destination, b"")
+            with pytest.raises(ConfigError):
+                shop.tell(destination, b"")
 
-@pytest.mark.parametrize("destination", ["", ":", "a@b@c", "a:", "*", "a b", "x" * 300, "a@local@"])
-async def test_destinations_that_are_none_are_refused(destination: str) -> None:
     shop = Workshop()
-    with pytest.raises(ConfigError):
-        await shop.call(destination, b"")
-    with pytest.raises(ConfigError):
-        shop.tell(destination, b"")
-
-
-# Sizes.
+    shop.add("a", Inbox())
+    for _ in range(2):
+        assert await shop.call("a", b"x", timeout=math.inf) == b"x"
+    shop.tell("a", b"", timeout=math.inf)
 
 
 async def test_a_message_that_is_too_large_is_refused_every_time() -> None:
@@ -283,17 +258,12 @@ async def test_a_message_that_is_too_large_is_refused_every_time() -> None:
         shop.tell("a", large)
     assert not inbox.messages
 
-
-async def test_a_domain_with_small_frames_can_still_send() -> None:
     shop, inbox = Workshop(frame_bytes_max=16_384), Inbox()
     shop.add("a", inbox)
     for _ in range(2):
         assert await shop.call("a", b"x" * 1_000) == b"x" * 1_000
         with pytest.raises(MessageTooLarge):
             await shop.call("a", bytes(20_000))
-
-
-# The end.
 
 
 async def test_cancelled_calls_leave_nothing_behind() -> None:

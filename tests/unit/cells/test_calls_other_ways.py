@@ -1,7 +1,5 @@
 """Messages whose first way fails: which one is tried next, and when that is given up."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -84,6 +82,12 @@ async def test_the_domain_of_the_cell_has_the_last_word() -> None:
         await call
     assert sum(len(it.envelopes) for it in docks.values()) == 1
 
+    shop = Workshop()
+    docks = {name: shop.connect(name) for name in ("C1", "C2")}
+    shop.tell("b@S2", b"say")
+    fail(shop, docks[await next_asked(docks, [])], CellBusy, at="S2")
+    assert sum(len(it.envelopes) for it in docks.values()) == 1
+
 
 async def test_when_a_gateway_is_full_the_next_one_takes_it() -> None:
     shop = Workshop()
@@ -126,14 +130,6 @@ async def test_a_message_nobody_waits_for_tries_the_next_core_too(
     assert [it.payload for dock in docks.values() for it in dock.envelopes] == [b"say"] * cores
     assert "a message to b@S2 was not delivered: said C" in caplog.text
     assert shop.exchange.statistics.resent == cores
-
-
-async def test_a_message_that_came_back_busy_is_not_sent_again() -> None:
-    shop = Workshop()
-    docks = {name: shop.connect(name) for name in ("C1", "C2")}
-    shop.tell("b@S2", b"say")
-    fail(shop, docks[await next_asked(docks, [])], CellBusy, at="S2")
-    assert sum(len(it.envelopes) for it in docks.values()) == 1
 
 
 async def test_a_gateway_that_goes_gives_its_messages_to_another() -> None:

@@ -1,7 +1,5 @@
 """Cells themselves: names, options, and what they may do."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.cells import Cell, CellAddress, CellMessage, FunctionCell
@@ -27,42 +25,36 @@ def greet(message: CellMessage) -> str:
     return "hello"
 
 
-@pytest.mark.parametrize("name", ["", "a@b", "a:b", "*", "a b", "a\n", "x" * 256])
-def test_names_follow_the_rules(name: str) -> None:
-    with pytest.raises(ConfigError):
-        Echo(name)
-    with pytest.raises(ConfigError):
-        Echo("echo", consume=[name])
-    with pytest.raises(ConfigError):
-        Echo("echo", subscribe=[name])
+def test_options_that_are_none_are_refused(subtests: pytest.Subtests) -> None:
+    for name in ["", "a@b", "a:b", "*", "a b", "a\n", "x" * 256]:
+        with subtests.test(name=name):
+            with pytest.raises(ConfigError):
+                Echo(name)
+            with pytest.raises(ConfigError):
+                Echo("echo", consume=[name])
+            with pytest.raises(ConfigError):
+                Echo("echo", subscribe=[name])
 
-
-def test_names_are_several_not_one_text() -> None:
     with pytest.raises(ConfigError, match="several names"):
         Echo("echo", consume="work")
     with pytest.raises(ConfigError, match="several names"):
         Echo("echo", subscribe="news")
 
+    for concurrency in [0, -1]:
+        refusal = pytest.raises(ConfigError, match="must be 1 or more")
+        with subtests.test(concurrency=concurrency), refusal:
+            Echo("echo", concurrency=concurrency)
 
-@pytest.mark.parametrize("concurrency", [0, -1])
-def test_concurrency_is_one_or_more(concurrency: int) -> None:
-    with pytest.raises(ConfigError, match="must be 1 or more"):
-        Echo("echo", concurrency=concurrency)
-
-
-def test_function_must_be_one() -> None:
     with pytest.raises(ConfigError, match="must be callable"):
         FunctionCell("a", "no function")  # type: ignore[arg-type]
 
 
-def test_a_cell_on_its_own_has_no_address() -> None:
+async def test_a_cell_is_in_one_domain_at_a_time() -> None:
     cell = Echo("echo")
     with pytest.raises(UsageError, match="in no domain"):
         _ = cell.address
     assert repr(cell) == "<Echo echo>"
 
-
-async def test_a_cell_is_in_one_domain_at_a_time() -> None:
     shop, cell = Workshop(), Echo("echo")
     cell.enter(shop)  # type: ignore[arg-type]  # It needs no more than a sender has.
     assert cell.address == CellAddress("echo", "S1")
@@ -73,17 +65,14 @@ async def test_a_cell_is_in_one_domain_at_a_time() -> None:
     cell.enter(Workshop())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("cell", "text"),
-    [
+def test_description_is_one_line() -> None:
+    for cell, text in [
         (Echo("a"), "Says what it hears."),
         (FunctionCell("a", greet), "Say hello."),
         (FunctionCell("a", lambda message: None), "<lambda>"),
-    ],
-)
-def test_description_is_one_line(cell: Cell, text: str) -> None:
-    assert cell.describe().endswith(text)
-    assert "\n" not in cell.describe()
+    ]:
+        assert cell.describe().endswith(text), text
+        assert "\n" not in cell.describe(), text
 
 
 async def test_what_a_cell_sends_is_from_itself() -> None:

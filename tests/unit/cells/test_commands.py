@@ -1,7 +1,5 @@
 """Operators' commands: chosen, explained, and refused with what to write instead."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 
 import pytest
@@ -71,9 +69,8 @@ def refusal(line: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("line", "answer"),
-    [
+async def test_arguments_and_options() -> None:
+    for line, answer in [
         ("add 1", "1 None False"),
         ("add 1 2", "3 None False"),
         ("  add\t1   2 ", "3 None False"),
@@ -84,27 +81,19 @@ def refusal(line: str) -> str:
         ("lamp on 'the red one'", "the red one is lit"),
         ("lamp on -", "- is lit"),
         ("lamp ls", "red\ngreen"),
-    ],
-)
-def test_arguments_and_options(line: str, answer: str) -> None:
-    assert run(line) == answer
+    ]:
+        assert run(line) == answer, line
 
-
-@pytest.mark.parametrize(
-    ("line", "answer"),
-    [
+    for line, answer in [
         ("say", "None: "),
         ("say a 'b c' -from=me d", "me: a|b c|d"),
         ("say -from=a=b -- -from=c", "a=b: -from=c"),
-    ],
-)
-async def test_any_number_of_words(line: str, answer: str) -> None:
-    assert await run_later(line) == answer
+    ]:
+        assert await run_later(line) == answer, line
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
+def test_what_is_refused_is_told_with_the_usage_and_not_at_length() -> None:
+    for line, text in [
         ("ad 1", "no command 'ad'; did you mean 'add'?"),
         ("xyzzy", "no command 'xyzzy'; try 'help'"),
         ("lamp", "'lamp' alone is no command; there is 'lamp ls' or 'lamp on'"),
@@ -123,15 +112,10 @@ async def test_any_number_of_words(line: str, answer: str) -> None:
         ("lamp on a\nlamp ls", "a command is one line without control characters, not "),
         ("lamp on a\x1b[2J", "a command is one line without control characters, not "),
         ("help nothing", "no command 'nothing'; try 'help'"),
-    ],
-)
-def test_what_is_refused(line: str, text: str) -> None:
-    assert refusal(line).startswith(text)
+    ]:
+        assert refusal(line).startswith(text), line
 
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
+    for words, text in [
         ("x", "A must be a whole number, not 'x'"),
         ("1.5", "A must be a whole number, not '1.5'"),
         ("1 -tims=2", "no option '-tims', did you mean -times?"),
@@ -146,13 +130,11 @@ def test_what_is_refused(line: str, text: str) -> None:
         ("1 -share=nan", "-share must be a number, not 'nan'"),
         ("1 -share=1e999", "-share must be a number, not '1e999'"),
         ("1 -share=x", "-share must be a number, not 'x'"),
-    ],
-)
-def test_wrong_options_are_told_with_the_usage(words: str, text: str) -> None:
-    assert refusal(f"add {words}") == f"{text}; usage: add A B [-times=N] [-share=X] [-loud]"
+    ]:
+        assert refusal(f"add {words}") == f"{text}; usage: add A B [-times=N] [-share=X] [-loud]", (
+            words
+        )
 
-
-def test_what_is_refused_is_not_repeated_at_length() -> None:
     assert refusal("x" * 4_096) == f"no command '{'x' * 57}...'; try 'help'"
     assert refusal("lamp ls " + "y" * 4_000) == f"'{'y' * 57}...' is too much; usage: lamp ls"
     assert refusal("z" * 1_000_000) == (
@@ -160,31 +142,22 @@ def test_what_is_refused_is_not_repeated_at_length() -> None:
     )
 
 
-@pytest.mark.parametrize("line", ["", "  ", "help"])
-def test_help_lists_all_commands_in_order(line: str) -> None:
-    assert run(line).splitlines() == [
-        "add A B [-times=N] [-share=X] [-loud]  Add numbers.",
-        "fail                                   Fail.",
-        "info                                   What the cell does, and what waits for it.",
-        "lamp ls                                All lamps.",
-        "lamp on NAME                           Light a lamp.",
-        "long                                   A long answer.",
-        "say [-from=WHO] WORD...                Say it.",
-        "help [COMMAND]                         What can be said, or how.",
-    ]
+def test_help_lists_all_commands_in_order_or_one() -> None:
+    for line in ["", "  ", "help"]:
+        assert run(line).splitlines() == [
+            "add A B [-times=N] [-share=X] [-loud]  Add numbers.",
+            "fail                                   Fail.",
+            "info                                   What the cell does, and what waits for it.",
+            "lamp ls                                All lamps.",
+            "lamp on NAME                           Light a lamp.",
+            "long                                   A long answer.",
+            "say [-from=WHO] WORD...                Say it.",
+            "help [COMMAND]                         What can be said, or how.",
+        ], line
 
-
-def test_help_for_one_command_and_for_a_family() -> None:
     on = "usage: lamp on NAME\nLight a lamp.\nIt stays lit."
     assert run("help lamp on") == on
     assert run("help lamp") == f"usage: lamp ls\nAll lamps.\n\n{on}"
-
-
-def test_long_answers_are_cut_at_a_line() -> None:
-    *lines, note = run("long").splitlines()
-    assert set(lines) == {"line"}
-    assert note == f"({100_000 - len(lines)} more lines; ask for less)"
-    assert len(lines) * 5 <= 256 * 1024
 
 
 def test_a_cell_may_say_itself_what_info_is() -> None:
@@ -207,7 +180,7 @@ def test_annotations_may_be_types_or_texts() -> None:
     assert bind_arguments(method, ["1", "-n=2"]) == ([1], {"n": 2.0})
 
 
-async def test_answers_that_are_no_texts() -> None:
+async def test_answers_may_be_long_no_texts_or_errors() -> None:
     class Odd:
         @command("none", help="None.")
         def none(self) -> None:
@@ -222,8 +195,11 @@ async def test_answers_that_are_no_texts() -> None:
     assert not isinstance(answer, str)
     assert await answer == "5"
 
+    *lines, note = run("long").splitlines()
+    assert set(lines) == {"line"}
+    assert note == f"({100_000 - len(lines)} more lines; ask for less)"
+    assert len(lines) * 5 <= 256 * 1024
 
-def test_what_a_command_raises_is_not_hidden() -> None:
     with pytest.raises(RuntimeError, match="it broke"):
         run("fail")
 

@@ -1,7 +1,5 @@
 """What payloads hold."""
 
-from __future__ import annotations
-
 import datetime
 import pickle
 from dataclasses import dataclass
@@ -34,9 +32,8 @@ class Pair:
     second: str
 
 
-@pytest.mark.parametrize(
-    ("body", "content", "payload"),
-    [
+def test_bytes_text_and_plain_values_come_back(subtests: pytest.Subtests) -> None:
+    encoded: list[tuple[Any, str, bytes]] = [
         (b"raw", BYTES, b"raw"),
         (bytearray(b"raw"), BYTES, b"raw"),
         (memoryview(b"raw")[1:], BYTES, b"aw"),
@@ -45,15 +42,11 @@ class Pair:
         (None, BYTES, b""),
         ("größe", TEXT, "größe".encode()),
         ("", TEXT, b""),
-    ],
-)
-def test_bytes_and_text_stay_what_they_are(body: Any, content: str, payload: bytes) -> None:
-    assert encode_body(body) == (content, payload)
+    ]
+    for body, content, payload in encoded:
+        assert encode_body(body) == (content, payload), content
 
-
-@pytest.mark.parametrize(
-    ("body", "read"),
-    [
+    for body, read in [
         (0, 0),
         (True, True),
         (-1.5, -1.5),
@@ -62,21 +55,16 @@ def test_bytes_and_text_stay_what_they_are(body: Any, content: str, payload: byt
         ((1, 2), [1, 2]),
         (Point(1, 2), {"x": 1, "y": 2}),
         (Pair(1, "b"), {"first": 1, "second": "b"}),
-    ],
-)
-def test_plain_values_come_back(body: Any, read: Any) -> None:
-    content, payload = encode_body(body)
-    assert content == MSGPACK
-    assert decode_body(content, payload) == read
+    ]:
+        with subtests.test(body=body):
+            content, payload = encode_body(body)
+            assert content == MSGPACK
+            assert decode_body(content, payload) == read
 
-
-def test_text_comes_back_as_text_and_bytes_as_bytes() -> None:
     assert decode_body(*encode_body("größe")) == "größe"
     assert decode_body(*encode_body(b"\xff")) == b"\xff"
     assert decode_body(*encode_body(None)) == b""
 
-
-def test_json_is_read() -> None:
     assert decode_body(JSON, b'{"a": [1]}') == {"a": [1]}
 
 
@@ -87,26 +75,19 @@ def make_deep() -> list[Any]:
     return deep
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_what_cannot_be_sent_or_is_not_what_it_says_is_refused(subtests: pytest.Subtests) -> None:
+    for body in [
         object(),
         "\ud800",
         1 << 70,
         {"a": lambda: None},
         make_deep(),
         datetime.datetime(2020, 1, 1, tzinfo=UnreliableZone()),
-    ],
-    ids=["object", "surrogate", "huge", "function", "deep", "raising"],
-)
-def test_what_cannot_be_sent_is_refused(body: Any) -> None:
-    with pytest.raises(ConfigError, match="cannot be sent"):
-        encode_body(body)
+    ]:
+        with subtests.test(body=body), pytest.raises(ConfigError, match="cannot be sent"):
+            encode_body(body)
 
-
-@pytest.mark.parametrize(
-    ("content", "payload"),
-    [
+    for content, payload in [
         (TEXT, b"\xff"),
         (COMMAND, b"\xff"),
         (JSON, b"{"),
@@ -118,14 +99,10 @@ def test_what_cannot_be_sent_is_refused(body: Any) -> None:
         (MSGPACK, b"\xd7\xff" + b"\xff" * 8),
         ("pickle", pickle.dumps({})),
         ("unknown", b""),
-    ],
-)
-def test_what_is_not_what_it_says_is_malformed(content: str, payload: bytes) -> None:
-    with pytest.raises(MalformedPayload):
-        decode_body(content, payload)
+    ]:
+        with subtests.test(content=content), pytest.raises(MalformedPayload):
+            decode_body(content, payload)
 
-
-def test_the_error_names_the_content() -> None:
     with pytest.raises(MalformedPayload, match="'pickle' is not known; known are text"):
         decode_body("pickle", b"")
     with pytest.raises(MalformedPayload, match="no json"):

@@ -56,9 +56,14 @@ def request(**changes: Any) -> Envelope:
     return Envelope(**{**fields, **changes})
 
 
-@pytest.mark.parametrize("envelope", [PLAIN, FULL])
-def test_an_envelope_is_read_back(envelope: Envelope) -> None:
-    assert decode_envelope(encode_envelope(envelope)) == envelope
+def test_an_envelope_is_read_back_and_as_it_is_described() -> None:
+    for envelope in [PLAIN, FULL]:
+        assert decode_envelope(encode_envelope(envelope)) == envelope, envelope
+
+    assert encode_envelope(PLAIN) == written(ttl_ms=(1 << 64) - 1)
+    assert decode_envelope(written()).ttl_ms == 5
+
+    assert decode_envelope(written(rest=[*REST, "something new"])) == decode_envelope(written())
 
 
 REST: list[Any] = [None, None, False, False, None, "", b""]
@@ -80,18 +85,8 @@ def written(
     return begin + route + fixed + msgspec.msgpack.encode(rest)
 
 
-def test_an_envelope_as_it_is_described() -> None:
-    assert encode_envelope(PLAIN) == written(ttl_ms=(1 << 64) - 1)
-    assert decode_envelope(written()).ttl_ms == 5
-
-
-def test_trailing_fields_of_a_later_version_are_ignored() -> None:
-    assert decode_envelope(written(rest=[*REST, "something new"])) == decode_envelope(written())
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_bytes_that_are_no_envelope_are_malformed(subtests: pytest.Subtests) -> None:
+    for data in [
         b"",
         b"\x01",
         b"\x01\0\0",
@@ -119,26 +114,14 @@ def test_trailing_fields_of_a_later_version_are_ignored() -> None:
         written(rest={"answers": None}),
         written(ttl_ms=TTL_MS_MAX + 1),
         written(rest=None)[:-1] + b"\x91" * 100_000,
-    ],
-)
-def test_bytes_that_are_no_envelope(data: bytes) -> None:
-    with pytest.raises(MalformedPayload, match="no envelope") as caught:
-        decode_envelope(data)
-    assert isinstance(caught.value, ProtocolError)
+    ]:
+        with subtests.test(data=data):
+            with pytest.raises(MalformedPayload, match="no envelope") as caught:
+                decode_envelope(data)
+            assert isinstance(caught.value, ProtocolError)
 
-
-def test_a_version_that_is_not_known() -> None:
     with pytest.raises(MalformedPayload, match="version 2 of envelopes is not known; 1 is"):
         decode_envelope(written(version=2))
-
-
-def test_paths_that_are_too_long_to_be_written() -> None:
-    hop = CellAddress("c" * 255, "d" * 255)
-    long = msgspec.structs.replace(
-        PLAIN, destination=CellPath((hop,) * 64), source=CellPath((hop,) * 64)
-    )
-    with pytest.raises(MessageTooLarge, match="65535 is the most"):
-        encode_envelope(long)
 
 
 def test_what_a_domain_in_between_looks_at() -> None:
@@ -161,10 +144,16 @@ def test_an_envelope_has_a_limit_at_both_ends() -> None:
     with pytest.raises(MalformedPayload, match=f"{size} bytes"):
         decode_envelope(encode_envelope(FULL), bytes_max=size - 1)
 
+    hop = CellAddress("c" * 255, "d" * 255)
+    long = msgspec.structs.replace(
+        PLAIN, destination=CellPath((hop,) * 64), source=CellPath((hop,) * 64)
+    )
+    with pytest.raises(MessageTooLarge, match="65535 is the most"):
+        encode_envelope(long)
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
+
+def test_what_no_envelope_may_have_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"id": b"1"}, "id of 1 bytes"),
         ({"answers": b"1", "kind": Kind.REPLY}, "id of 1 bytes"),
         ({"kind": Kind.REPLY}, "this reply answers None"),
@@ -178,25 +167,23 @@ def test_an_envelope_has_a_limit_at_both_ends() -> None:
         ({"headers": {"n" * (HEADER_NAME_BYTES_MAX + 1): ""}}, "header name of 129"),
         ({"headers": {"n": "v" * (HEADER_VALUE_BYTES_MAX + 1)}}, "header 'n' of 4097"),
         ({"headers": dict.fromkeys("ab", "v" * HEADER_VALUE_BYTES_MAX)}, "headers of 8194 bytes"),
-    ],
-)
-def test_what_no_envelope_may_have(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        request(**changes)
+    ]
+    for changes, reason in cases:
+        with subtests.test(reason=reason), pytest.raises(ConfigError, match=reason):
+            request(**changes)
 
 
-# Time.
+def test_time_runs_down_to_nothing_and_some_is_kept_for_the_way_back() -> None:
+    for ttl_ms, handling_ms in [
+        (1000, 900),
+        (30_000, 27_000),
+        (200_000, 190_000),
+        (0, 0),
+        (9, 9),
+        (None, None),
+    ]:
+        assert request(ttl_ms=ttl_ms).handling_ms == handling_ms, ttl_ms
 
-
-@pytest.mark.parametrize(
-    ("ttl_ms", "handling_ms"),
-    [(1000, 900), (30_000, 27_000), (200_000, 190_000), (0, 0), (9, 9), (None, None)],
-)
-def test_some_time_is_kept_for_the_way_back(ttl_ms: int | None, handling_ms: int | None) -> None:
-    assert request(ttl_ms=ttl_ms).handling_ms == handling_ms
-
-
-def test_time_runs_down_to_nothing() -> None:
     message = request(ttl_ms=100)
     assert message.aged(40).ttl_ms == 60
     assert message.aged(40).aged(60).is_expired
@@ -205,17 +192,10 @@ def test_time_runs_down_to_nothing() -> None:
     assert message.aged(-5) is message
     assert not message.is_expired
 
-
-def test_what_has_no_end_does_not_age() -> None:
     assert request().aged(10**9) == request()
     assert not request().is_expired
 
-
-def test_a_reply_does_not_expire() -> None:
     assert not request(kind=Kind.REPLY, answers=TWO, ttl_ms=0).is_expired
-
-
-# Answers.
 
 
 def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
@@ -235,65 +215,44 @@ def test_a_reply_goes_back_and_keeps_what_the_conversation_is() -> None:
     )
     assert reply.is_reply
 
-
-def test_a_reply_wants_none() -> None:
     assert not make_reply(request(wants_reply=True), id=TWO).wants_reply
 
-
-def test_a_reply_may_have_other_headers() -> None:
     asked = request(headers={"a": "1"})
     assert make_reply(asked, id=TWO, headers={"b": "2"}).headers == {"b": "2"}
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
+def test_what_cannot_be_answered_is_refused(subtests: pytest.Subtests) -> None:
+    for message in [
         request(source=CellPath()),
         request(source=CellPath.parse("*@C1:*@C1")),
         request(kind=Kind.REPLY, answers=TWO),
         request(kind=Kind.ERROR, answers=TWO),
-    ],
-    ids=["nobody", "a domain", "a reply", "an error"],
-)
-def test_what_cannot_be_answered(message: Envelope) -> None:
-    assert not message.is_answerable
-    with pytest.raises(LocalProtocolError, match="cannot be answered"):
-        make_reply(message, id=TWO)
+    ]:
+        with subtests.test(message=message):
+            assert not message.is_answerable
+            with pytest.raises(LocalProtocolError, match="cannot be answered"):
+                make_reply(message, id=TWO)
 
-
-def test_a_fresh_message_answers_nothing_not_even_itself() -> None:
     assert PLAIN.answers is None
     assert not PLAIN.is_reply
 
-
-def test_who_sends_it_on_is_added_to_the_source() -> None:
     sent = PLAIN.sent_by(CellAddress("p", "S1")).sent_by(CellAddress.of_domain("S1"))
     assert str(sent.source) == "p@S1:*@S1"
     assert PLAIN.source == CellPath()
 
 
-# What it weighs.
-
-
-@pytest.mark.parametrize(
-    ("changes", "more"),
-    [
+def test_everything_in_an_envelope_is_weighed() -> None:
+    cases: list[tuple[dict[str, Any], int]] = [
         ({"payload": bytes(1_000)}, 1_000),
         ({"session": "s" * 500}, 500),
         ({"headers": {"name": "v" * 3_000}}, 3_004),
-    ],
-    ids=["payload", "session", "headers"],
-)
-def test_what_an_envelope_carries_is_weighed(changes: dict[str, Any], more: int) -> None:
-    assert request(**changes).weight == request().weight + more
+    ]
+    for changes, more in cases:
+        assert request(**changes).weight == request().weight + more, more
 
-
-def test_every_hop_is_weighed() -> None:
     one, many = CellPath.parse("a@S1"), CellPath.parse(":".join(["a@S1"] * 11))
     hop = (request(source=many).weight - request(source=one).weight) / 10
     assert hop > 100
     assert request(destination=many).weight - request(destination=one).weight == 10 * hop
 
-
-def test_an_envelope_of_nothing_weighs_something() -> None:
     assert request().weight > 500

@@ -61,9 +61,6 @@ def test_an_error_nobody_knows_is_a_failure_elsewhere() -> None:
     assert isinstance(raised, MessagingError)
 
 
-# What a handler raised.
-
-
 class Untellable(Exception):
     """An exception whose text is broken."""
 
@@ -71,9 +68,8 @@ class Untellable(Exception):
         raise ValueError("no text")
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "is_retryable", "text"),
-    [
+def test_what_a_handler_raised_is_told_to_the_caller(subtests: pytest.Subtests) -> None:
+    for error, code, is_retryable, text in [
         (KeyError("x"), 0, False, "'x'"),
         (ValueError(), 0, False, "ValueError"),
         (Untellable(), 0, False, "Untellable, whose text cannot be told"),
@@ -81,17 +77,18 @@ class Untellable(Exception):
         # The handler found no way to another cell: this one did get the message.
         (NoRoute("no route for z"), NoRoute.code, True, "no route for z"),
         (CellBusy("full", retryable=False), CellBusy.code, False, "full"),
-    ],
-)
-def test_what_a_handler_raised(error: Exception, code: int, is_retryable: bool, text: str) -> None:
-    reply = make_error_reply(FAILED, Failure.raised(error, hop=HOP, at="S2"), id=TWO)
-    raised = decode_failure(reply.payload).to_error()
-    assert type(raised) is RemoteHandlerFailure
-    assert (raised.remote_code, raised.retryable, raised.detail) == (code, is_retryable, text)
-    assert (raised.peer, raised.subject, raised.outcome) == ("S2", "z@S2", Outcome.KNOWN)
+    ]:
+        with subtests.test(code=code):
+            reply = make_error_reply(FAILED, Failure.raised(error, hop=HOP, at="S2"), id=TWO)
+            raised = decode_failure(reply.payload).to_error()
+            assert type(raised) is RemoteHandlerFailure
+            assert (raised.remote_code, raised.retryable, raised.detail) == (
+                code,
+                is_retryable,
+                text,
+            )
+            assert (raised.peer, raised.subject, raised.outcome) == ("S2", "z@S2", Outcome.KNOWN)
 
-
-def test_a_payload_that_the_receiver_could_not_decode() -> None:
     reply = make_error_reply(
         FAILED, Failure.raised(MalformedPayload("no order"), hop=HOP, at="S2"), id=TWO
     )
@@ -99,30 +96,21 @@ def test_a_payload_that_the_receiver_could_not_decode() -> None:
     assert type(raised) is RemoteProtocolFailure
     assert (raised.detail, raised.retryable, raised.outcome) == ("no order", False, Outcome.KNOWN)
 
-
-def test_the_text_of_a_handler_is_cut() -> None:
     failure = Failure.raised(ValueError("x" * 5_000), hop=HOP, at="S2")
     assert len(failure.text) == TEXT_CHARACTERS_MAX
 
 
-# What travels.
-
-
-def test_nothing_of_the_payload_travels_back() -> None:
+def test_an_error_reply_carries_no_payload_and_is_never_answered() -> None:
     reply = make_error_reply(FAILED, Failure.of(NoRoute, "why", hop=HOP, at="S2"), id=TWO)
     assert len(reply.payload) < 100
     assert (reply.session, reply.headers) == ("s", {"traceparent": "t"})
     assert str(reply.source) == "*@S2"
 
-
-def test_an_error_is_never_answered() -> None:
     failure = Failure.of(NoRoute, "why", hop=HOP, at="S2")
     reply = make_error_reply(FAILED, failure, id=TWO)
     with pytest.raises(LocalProtocolError, match="this error of"):
         make_error_reply(reply, failure, id=ONE)
 
-
-def test_a_long_text_is_cut_and_a_broken_one_is_mended() -> None:
     failure = Failure.of(NoRoute, "\ud800" + "x" * 5_000, hop=HOP, at="S2")
     assert len(failure.text) == TEXT_CHARACTERS_MAX
     assert failure.text.startswith("?x")
@@ -130,9 +118,8 @@ def test_a_long_text_is_cut_and_a_broken_one_is_mended() -> None:
     assert decode_failure(reply.payload) == failure
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
+def test_bytes_that_are_no_failure_are_malformed(subtests: pytest.Subtests) -> None:
+    for payload in [
         b"",
         b"\xc1",
         msgspec.msgpack.encode([1, "why"]),
@@ -140,8 +127,6 @@ def test_a_long_text_is_cut_and_a_broken_one_is_mended() -> None:
         msgspec.msgpack.encode([1, "x" * 1_025, None, "S2"]),
         bytes(FAILURE_BYTES_MAX + 1),
         b"\x93\x01\xa1\xff\xc0",
-    ],
-)
-def test_bytes_that_are_no_failure(payload: bytes) -> None:
-    with pytest.raises(MalformedPayload, match="failure"):
-        decode_failure(payload)
+    ]:
+        with subtests.test(payload=payload), pytest.raises(MalformedPayload, match="failure"):
+            decode_failure(payload)

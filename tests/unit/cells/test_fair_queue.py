@@ -15,95 +15,72 @@ def fill(queue: FairQueue[str], source: str, size: int = 1) -> int:
     return count
 
 
-def test_first_in_first_out() -> None:
+def test_items_are_taken_first_in_first_out_whoever_offers_them() -> None:
     queue: FairQueue[str] = FairQueue(SIZE, 100)
     for name in ("a", "b", "c"):
         assert queue.offer(name, 1, name)
-
     assert [queue.take(), queue.take(), queue.take()] == ["a", "b", "c"]
     assert not queue
 
-
-def test_sources_do_not_change_the_order() -> None:
-    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    queue = FairQueue(SIZE, 100)
     items = ["a0", "b0", "a1", "c0", "b1"]
     for item in items:
         assert queue.offer(item, 1, item[0])
-
     assert list(queue.take_all()) == items
 
-
-def test_empty_queue_has_nothing_to_take() -> None:
-    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    queue = FairQueue(SIZE, 100)
     with pytest.raises(IndexError):
         queue.take()
 
 
 def test_a_flood_gets_half_and_others_find_a_place() -> None:
     queue: FairQueue[str] = FairQueue(1000, 10_000)
-
     assert fill(queue, "a") == 500
     assert fill(queue, "b") == 250
     assert fill(queue, "c") == 125
     assert queue.offer("d0", 1, "d")
 
-
-def test_a_flood_of_bytes_gets_half() -> None:
-    queue: FairQueue[str] = FairQueue(1000, 100)
-
+    queue = FairQueue(1000, 100)
     assert fill(queue, "a", size=10) == 5
     assert queue.offer("b0", 50, "b")
     assert not queue.offer("b1", 1, "b")
     assert queue.bytes == 100
 
-
-def test_what_is_refused_is_not_there() -> None:
-    queue: FairQueue[str] = FairQueue(2, 100)
+    queue = FairQueue(2, 100)
     assert queue.offer("a0", 7, "a")
     assert not queue.offer("a1", 7, "a")
-
     assert (len(queue), queue.bytes) == (1, 7)
     assert list(queue.take_all()) == ["a0"]
 
-
-def test_whoever_is_served_may_send_again() -> None:
-    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    queue = FairQueue(SIZE, 100)
     assert fill(queue, "a") == 5
     queue.take()
-
     assert queue.offer("next", 1, "a")
     assert not queue.offer("one more", 1, "a")
 
 
-def test_one_item_larger_than_everything_enters_an_empty_queue_alone() -> None:
+def test_an_emptied_queue_takes_anything_and_remembers_nobody() -> None:
     queue: FairQueue[str] = FairQueue(SIZE, 100)
-
     assert queue.offer("huge", 1_000, "a")
     assert not queue.offer("small", 1, "b")
     assert queue.take() == "huge"
     assert queue.offer("small", 1, "b")
     assert not queue.offer("huge", 1_000, "a")
 
-
-def test_emptied_queue_remembers_nobody() -> None:
-    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    queue = FairQueue(SIZE, 100)
     fill(queue, "a")
     fill(queue, "b", size=3)
     list(queue.take_all())
-
     assert (len(queue), queue.bytes) == (0, 0)
     assert fill(queue, "a") == 5
 
-
-def test_what_comes_while_everything_is_taken_is_taken_too() -> None:
-    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    queue = FairQueue(SIZE, 100)
     queue.offer("first", 1, "a")
     taken = []
     for item in queue.take_all():
         taken.append(item)
         if item == "first":
             assert queue.offer("meanwhile", 1, "a")
-
     assert taken == ["first", "meanwhile"]
 
 
@@ -115,18 +92,14 @@ def test_what_is_owed_needs_a_place_but_no_share() -> None:
     assert not queue.offer("no place", 1, "a", is_owed=True)
     assert len(queue) == SIZE
 
-
-def test_bytes_of_what_is_owed_must_fit() -> None:
-    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    queue = FairQueue(SIZE, 100)
     assert queue.offer("a0", 50, "a")
     assert not queue.offer("a1", 50, "a")
     assert not queue.offer("too large", 51, "a", is_owed=True)
     assert queue.offer("owed", 50, "a", is_owed=True)
     assert queue.bytes == 100
 
-
-def test_what_is_owed_counts_for_whoever_it_is_owed_by() -> None:
-    queue: FairQueue[str] = FairQueue(SIZE, 100)
+    queue = FairQueue(SIZE, 100)
     for number in range(5):
         assert queue.offer(f"owed {number}", 1, "a", is_owed=True)
     assert not queue.offer("a", 1, "a")

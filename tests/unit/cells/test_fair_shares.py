@@ -1,7 +1,5 @@
 """Where room is short: whom a message counts for, and what it weighs."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.cells import HERE, CellBusy, CellPath, CellsConfig, Origin, Role
@@ -12,9 +10,10 @@ CORE = Origin.from_peer("C1", Role.CORE)
 SATELLITE = Origin.from_peer("S2", Role.SATELLITE)
 
 
-@pytest.mark.parametrize(
-    ("source", "origin", "domain"),
-    [
+async def test_a_message_counts_for_the_domain_that_a_core_had_it_from(
+    subtests: pytest.Subtests,
+) -> None:
+    for source, origin, domain in [
         ("p@S1", HERE, "S1"),
         ("p@S3:*@S3", HERE, "S1"),
         ("p@C1:*@C1", CORE, "C1"),
@@ -24,13 +23,10 @@ SATELLITE = Origin.from_peer("S2", Role.SATELLITE)
         # A satellite can write what it likes before its own name.
         ("p@S3:*@S3:*@S2", SATELLITE, "S2"),
         ("*@C1", CORE, "C1"),
-    ],
-)
-async def test_a_message_counts_for_the_domain_that_a_core_had_it_from(
-    source: str, origin: Origin, domain: str
-) -> None:
-    envelope = make_request("a@S1", source=CellPath.parse(source))
-    assert Workshop().exchange.source_of(envelope, origin) == domain
+    ]:
+        with subtests.test(source=source):
+            envelope = make_request("a@S1", source=CellPath.parse(source))
+            assert Workshop().exchange.source_of(envelope, origin) == domain
 
 
 async def test_a_flood_through_a_core_leaves_room_for_others_behind_it() -> None:

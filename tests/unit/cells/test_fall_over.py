@@ -1,7 +1,5 @@
 """Links that are missing: another core is taken, at once or at the second try."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.cells import OUTWARDS, CellAddress, rank

@@ -4,8 +4,6 @@ The cases are traces of the system this follows. Its spurious failures are left 
 the cores a satellite chooses is decided by another hash.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest
@@ -94,14 +92,11 @@ def test_trace(network: Network, case: Case) -> None:
     assert journey.told == [case.sender] * len(case.failed_at)
 
 
-def test_1_a_topic_crosses_one_core_and_then_fans_out(network: Network) -> None:
+def test_1_and_2_a_topic_crosses_one_core_and_then_fans_out(network: Network) -> None:
     core = core_for("T@local")
     first, *others = network.send("pub@S1", "T").crossings
     assert first == ("S1", core)
     assert sorted(others) == sorted([(core, "S2"), (core, other_core(core))])
-
-
-def test_2_a_topic_from_a_core_goes_along_its_routes_alone(network: Network) -> None:
     assert sorted(network.send("pub@C1", "T").crossings) == [
         ("C1", "C2"),
         ("C1", "S1"),
@@ -109,15 +104,13 @@ def test_2_a_topic_from_a_core_goes_along_its_routes_alone(network: Network) -> 
     ]
 
 
-def test_5_a_queue_message_names_its_consumer_and_its_queue(network: Network) -> None:
+def test_5_a_queue_message_names_its_consumer_and_its_reply_finds_its_own_way(
+    network: Network,
+) -> None:
     (hit,) = network.send("pub@S1", "Q").hits
     assert hit.delivery.name == "Q"
     assert hit.delivery.envelope.destination.describe() == "[e@S2]"
     assert hit.delivery.envelope.destination.was_walked
-
-
-def test_5_the_reply_finds_its_own_way_back(network: Network) -> None:
-    (hit,) = network.send("pub@S1", "Q").hits
     reply = make_reply(hit.delivery.envelope, id=make_id(), payload=b"done")
     journey = network.follow("S2", reply.sent_by(CellAddress("e", "S2")))
     core = core_for("pub@S1")
@@ -135,9 +128,6 @@ def test_8_the_source_path_has_every_sender_and_every_domain(network: Network) -
 
 def test_10_nothing_leaves_a_satellite_that_has_the_queue(network: Network) -> None:
     assert network.send("pub@S1", "K").crossings == []
-
-
-def test_11_a_route_to_a_missing_cell_is_refused(network: Network) -> None:
     with pytest.raises(NoSuchCell, match="no such cell: ghost@S1"):
         network.nodes["S1"].add(Route.to_queue("Q", CellAddress("ghost", "S1")))
 

@@ -1,7 +1,5 @@
 """Messages handed over with a transaction: whoever brought one may give it up."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -60,8 +58,6 @@ async def test_what_a_handler_raises_is_raised() -> None:
     assert shop.exchange.statistics.failed == 2
     assert not dock.envelopes
 
-
-async def test_a_cell_that_is_not_there_is_told() -> None:
     shop = Workshop()
     with pytest.raises(NoRoute, match="no cell 'a' in domain S1"):
         await hand_over(shop, b"1")

@@ -1,7 +1,5 @@
 """The receiver of snapshots: what becomes a route, what is old, and what is withdrawn."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.cells import (
@@ -45,24 +43,18 @@ def tell(learner: Learner, name: str, number: int, offer: Offer, incarnation: in
     return have
 
 
-# What becomes a route.
-
-
-@pytest.mark.parametrize(
-    ("own", "peer", "routes"),
-    [
+def test_who_learns_what(subtests: pytest.Subtests) -> None:
+    for own, peer, routes in [
         (C1, C2, ["+ queue q@* -> *@C2 zone west", "+ topic t@* -> *@C2 zone west"]),
         (C1, S2, ["+ queue q@* -> *@S2 zone west", "+ topic t@* -> *@S2 zone west"]),
         (S1, C2, ["+ default *@* -> *@C2 zone west", "+ queue q@* -> *@C2 zone west"]),
         (S1, S2, []),
-    ],
-    ids=["core of core", "core of satellite", "satellite of core", "satellite of satellite"],
-)
-def test_who_learns_what(own: Domain, peer: Domain, routes: list[str]) -> None:
-    learner = make_learner(own, peer)
-    tell(learner, peer.name, 1, BOTH)
-    assert texts(learner.take_changes()) == routes
-    assert not learner.take_changes()
+    ]:
+        with subtests.test(own=own):
+            learner = make_learner(own, peer)
+            tell(learner, peer.name, 1, BOTH)
+            assert texts(learner.take_changes()) == routes
+            assert not learner.take_changes()
 
 
 def test_the_answer_is_what_is_known() -> None:
@@ -76,7 +68,7 @@ def test_the_answer_is_what_is_known() -> None:
     assert learner.offers() == {"C2": BOTH}
 
 
-def test_what_is_no_longer_offered_is_withdrawn() -> None:
+def test_what_is_no_longer_offered_or_in_another_zone_is_withdrawn() -> None:
     learner = make_learner(C1, C2)
     tell(learner, "C2", 1, BOTH)
     learner.take_changes()
@@ -86,8 +78,6 @@ def test_what_is_no_longer_offered_is_withdrawn() -> None:
         "+ queue r@* -> *@C2 zone west",
     ]
 
-
-def test_another_zone_replaces_the_routes() -> None:
     learner = make_learner(C1, C2)
     tell(learner, "C2", 1, Offer.of(["q"], [], "west"))
     learner.take_changes()
@@ -97,25 +87,20 @@ def test_another_zone_replaces_the_routes() -> None:
         "+ queue q@* -> *@C2",
     ]
 
-
-def test_what_comes_and_goes_between_two_looks_is_no_change() -> None:
     learner = make_learner(C1, C2)
     tell(learner, "C2", 1, BOTH)
     learner.peer_down("C2", 0.0)
     assert not learner.take_changes()
 
 
-# What is old.
-
-
-def test_an_older_snapshot_is_ignored_and_the_newer_one_told() -> None:
+def test_an_older_snapshot_is_ignored_and_a_new_incarnation_replaces_everything() -> None:
     learner = make_learner(C1, C2)
     newest = tell(learner, "C2", 5, BOTH)
     assert tell(learner, "C2", 4, Offer()) == newest
     assert learner.offers() == {"C2": BOTH}
+    tell(learner, "C2", 5, BOTH)
+    assert tell(learner, "C2", 5, Offer()).digest == Offer().digest()
 
-
-def test_a_new_incarnation_replaces_everything_whatever_its_number() -> None:
     learner = make_learner(C1, C2)
     tell(learner, "C2", 5, BOTH, incarnation=1)
     have = tell(learner, "C2", 1, Offer.of(["r"]), incarnation=2)
@@ -123,14 +108,6 @@ def test_a_new_incarnation_replaces_everything_whatever_its_number() -> None:
     assert tell(learner, "C2", 9, BOTH, incarnation=1) == have
     assert learner.offers()["C2"].queues == ("r",)
 
-
-def test_the_same_number_with_another_content_is_taken() -> None:
-    learner = make_learner(C1, C2)
-    tell(learner, "C2", 5, BOTH)
-    assert tell(learner, "C2", 5, Offer()).digest == Offer().digest()
-
-
-def test_nobody_is_heard_without_a_tunnel() -> None:
     learner = make_learner(C1)
     assert learner.receive(Snapshot(1, 1, BOTH), "C2", 0.0) is None
     assert not learner.take_changes()
@@ -145,8 +122,6 @@ def test_a_peer_that_is_gone_takes_its_routes_along() -> None:
     assert len(learner.take_changes().deleted) == 2
     assert learner.offers() == {}
 
-
-def test_a_tunnel_that_replaces_another_keeps_the_routes_until_the_peer_speaks() -> None:
     learner = make_learner(C1, C2)
     tell(learner, "C2", 5, BOTH, incarnation=9)
     learner.take_changes()
@@ -155,9 +130,6 @@ def test_a_tunnel_that_replaces_another_keeps_the_routes_until_the_peer_speaks()
     assert learner.have("C2") == Have()
     tell(learner, "C2", 1, Offer(), incarnation=8)
     assert len(learner.take_changes().deleted) == 2
-
-
-# Default routes.
 
 
 def defaults(learner: Learner) -> list[str]:
@@ -175,13 +147,20 @@ def test_the_first_core_is_a_default_at_once_and_the_others_later() -> None:
     assert learner.deadline() == NEVER
 
 
-def test_a_core_has_no_default() -> None:
+def test_a_core_has_no_default_and_a_replaced_tunnel_keeps_it() -> None:
     learner = make_learner(C1, C2, S1)
     assert defaults(learner) == []
     assert learner.deadline() == NEVER
 
+    learner = make_learner(S1, C1)
+    defaults(learner)
+    learner.peer_up(C1, 1.0)
+    assert defaults(learner) == []
+    learner.peer_up(Domain("C1", Role.SATELLITE), 2.0)
+    assert defaults(learner) == ["- default *@* -> *@C1 zone east"]
 
-def test_nobody_waits_once_the_only_default_is_gone() -> None:
+
+def test_a_core_that_is_gone_or_leaves_is_no_default_any_more() -> None:
     learner = make_learner(S1, C1, C2)
     defaults(learner)
     learner.peer_down("C1", 1.0)
@@ -190,8 +169,6 @@ def test_nobody_waits_once_the_only_default_is_gone() -> None:
         "+ default *@* -> *@C2 zone west",
     ]
 
-
-def test_a_core_that_leaves_is_no_default_any_more() -> None:
     learner = make_learner(S1, C1, C2)
     tell(learner, "C1", 1, Offer(), incarnation=3)
     defaults(learner)
@@ -203,8 +180,6 @@ def test_a_core_that_leaves_is_no_default_any_more() -> None:
     learner.tick(100.0)
     assert defaults(learner) == []
 
-
-def test_an_old_goodbye_is_ignored() -> None:
     learner = make_learner(S1, C1)
     tell(learner, "C1", 1, Offer(), incarnation=3)
     defaults(learner)
@@ -212,55 +187,30 @@ def test_an_old_goodbye_is_ignored() -> None:
     assert defaults(learner) == []
 
 
-def test_a_tunnel_that_replaces_another_keeps_the_default() -> None:
-    learner = make_learner(S1, C1)
-    defaults(learner)
-    learner.peer_up(C1, 1.0)
-    assert defaults(learner) == []
-    learner.peer_up(Domain("C1", Role.SATELLITE), 2.0)
-    assert defaults(learner) == ["- default *@* -> *@C1 zone east"]
-
-
 def test_a_learner_says_whom_it_knows() -> None:
     assert repr(make_learner(S1, C1, C2)) == "<Learner of S1: 2 peers, 1 defaults>"
-
-
-def test_the_delay_must_be_a_time() -> None:
     with pytest.raises(ConfigError, match="default_delay_s=-1"):
         LearnerConfig(default_delay_s=-1)
-
-
-def test_changes_are_true_if_there_are_any() -> None:
     assert RouteChanges(added=(Route.default(CellAddress.of_domain("C1")),))
     assert not RouteChanges()
 
 
-# Less than before.
-
-
-@pytest.mark.parametrize(
-    ("offer", "is_less"),
-    [
+def test_a_snapshot_that_withdraws_something_is_known_beforehand(subtests: pytest.Subtests) -> None:
+    for offer, is_less in [
         (BOTH, False),
         (Offer.of(["q", "r"], ["t", "u"]), False),
         (Offer.of([], ["t"]), True),
         (Offer.of(["q"]), True),
         (Offer.of(["r", "s"], ["t"]), True),
         (Offer(), True),
-    ],
-    ids=["the same", "more", "no queue", "no topic", "another queue", "nothing"],
-)
-def test_a_snapshot_that_withdraws_something_is_known_beforehand(
-    offer: Offer, is_less: bool
-) -> None:
-    learner = make_learner(C1, S2)
-    assert not learner.would_withdraw(Snapshot(1, 1, BOTH), "S2")
-    tell(learner, "S2", 1, BOTH)
-    assert learner.would_withdraw(Snapshot(1, 2, offer), "S2") is is_less
-    assert learner.offers() == {"S2": BOTH}
+    ]:
+        with subtests.test(is_less=is_less):
+            learner = make_learner(C1, S2)
+            assert not learner.would_withdraw(Snapshot(1, 1, BOTH), "S2")
+            tell(learner, "S2", 1, BOTH)
+            assert learner.would_withdraw(Snapshot(1, 2, offer), "S2") is is_less
+            assert learner.offers() == {"S2": BOTH}
 
-
-def test_other_news_and_strangers_withdraw_nothing() -> None:
     learner = make_learner(C1, S2)
     tell(learner, "S2", 1, BOTH)
     assert not learner.would_withdraw(Check(), "S2")

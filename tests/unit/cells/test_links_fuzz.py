@@ -1,7 +1,5 @@
 """The fuzz targets of cells find what they are there for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

@@ -1,7 +1,5 @@
 """Locations of cores, as far as nothing has to run."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -18,15 +16,17 @@ def test_a_location_reads_as_its_endpoints() -> None:
     assert str(location) == "10.0.0.1:26502, [::1]:26502"
     assert location == CoreLocation("C1", location.endpoints, "A")
 
+    for count in [1, 16]:
+        assert len(CoreLocation("C1", (PLACE,) * count).endpoints) == count, count
 
-@pytest.mark.parametrize("count", [1, 16])
-def test_as_many_endpoints_as_allowed(count: int) -> None:
-    assert len(CoreLocation("C1", (PLACE,) * count).endpoints) == count
+    locations = ZooKeeperLocations("127.0.0.1:2181", "a/b", "/r", auth=[("digest", "u:secret")])
+    assert repr(locations) == (
+        "<ZooKeeperLocations ZooKeeper 127.0.0.1:2181 /r/a%2Fb/cores [not started]>"
+    )
 
 
-@pytest.mark.parametrize(
-    ("name", "endpoints", "zone", "complaint"),
-    [
+def test_what_no_core_can_have_is_refused(subtests: pytest.Subtests) -> None:
+    for name, endpoints, zone, complaint in [
         ("", (PLACE,), None, "must not be empty"),
         ("local", (PLACE,), None, "reserved"),
         ("a@b", (PLACE,), None, "contains '@'"),
@@ -35,20 +35,9 @@ def test_as_many_endpoints_as_allowed(count: int) -> None:
         ("C1", (PLACE, Address("10.0.0.1", 0)), None, "port"),
         ("C1", (PLACE,), "", "zone: "),
         ("C1", (PLACE,), "a b", "zone: "),
-    ],
-)
-def test_what_no_core_can_have_is_refused(
-    name: str, endpoints: tuple[Address, ...], zone: str | None, complaint: str
-) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        CoreLocation(name, endpoints, zone)
-
-
-def test_where_cores_are_kept() -> None:
-    locations = ZooKeeperLocations("127.0.0.1:2181", "a/b", "/r", auth=[("digest", "u:secret")])
-    assert repr(locations) == (
-        "<ZooKeeperLocations ZooKeeper 127.0.0.1:2181 /r/a%2Fb/cores [not started]>"
-    )
+    ]:
+        with subtests.test(name=name), pytest.raises(ConfigError, match=complaint):
+            CoreLocation(name, endpoints, zone)
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,6 @@ from tests.support.cells.workshop import Workshop
 def test_body_is_read_from_the_payload() -> None:
     assert CellMessage(b"\x93\x01\x02\x03", "msgpack").body == [1, 2, 3]
     assert CellMessage(b"raw").body == b"raw"
-
-
-def test_body_that_is_something_else_is_malformed() -> None:
     with pytest.raises(MalformedPayload):
         _ = CellMessage(b"\xff", "text").body
 
@@ -23,7 +20,6 @@ async def test_everything_the_sender_told_is_there() -> None:
     shop.add("a", inbox)
     sender = CellAddress("p", "S1")
     shop.tell("a", "hi", sender=sender, session="s-1", headers={"trace": "t"}, timeout=5)
-
     [message] = inbox.messages
     assert (message.body, message.sender, message.session) == ("hi", sender, "s-1")
     assert message.headers == {"trace": "t"}
@@ -32,20 +28,15 @@ async def test_everything_the_sender_told_is_there() -> None:
     now = shop.exchange.loop.time()
     assert message.deadline is not None and now < message.deadline <= now + 5
 
-
-async def test_message_without_a_time_has_no_deadline() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
     shop.tell("a", b"")
     assert inbox.messages[0].deadline is None
 
-
-async def test_way_of_a_message_from_elsewhere() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.connect("C1")
     shop.add("a", inbox)
     request = shop.arrive("a@S1", ttl_ms=1_000)
-
     [message] = inbox.messages
     assert message.way == CellPath.of("p@S2", "*@C1")
     assert message.sender == CellAddress("p", "S2")

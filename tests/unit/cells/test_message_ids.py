@@ -10,14 +10,12 @@ from tests.support.deadlines import eventually
 COUNT = 2_000
 
 
-async def test_ids_are_unique_and_as_long_as_they_must_be() -> None:
+async def test_ids_are_unique_and_do_not_follow_from_one_another() -> None:
     exchanges = [Workshop().exchange for _ in range(2)]
     ids = [exchange.new_id() for exchange in exchanges for _ in range(COUNT)]
     assert len(set(ids)) == 2 * COUNT
     assert {len(id) for id in ids} == {ID_BYTES}
 
-
-async def test_ids_do_not_follow_from_one_another() -> None:
     exchange = Workshop().exchange
     ids = [exchange.new_id() for _ in range(COUNT)]
     for half in (slice(8), slice(8, 16)):

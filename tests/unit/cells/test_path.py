@@ -32,8 +32,6 @@ def test_a_walked_path_has_no_hop_to_take_or_change() -> None:
     with pytest.raises(LocalProtocolError):
         path.arrived(CellAddress("b"))
 
-
-def test_ends() -> None:
     path = CellPath.of("a@S1", CellAddress("b", "S2"))
     assert (str(path.first), str(path.last)) == ("a@S1", "b@S2")
     assert CellPath().first is None
@@ -43,15 +41,13 @@ def test_ends() -> None:
     assert CellPath.parse("") == CellPath()
 
 
-def test_hops_are_replaced_and_appended() -> None:
+def test_hops_are_replaced_appended_and_taken() -> None:
     path = CellPath.parse("a:b:c").advanced()
     x = CellAddress("x", "S1")
     assert path.with_current(x).describe() == "[a@local:>x@S1:c@local]"
     assert path.appended(x).describe() == "[a@local:>b@local:c@local:x@S1]"
     assert path.describe() == "[a@local:>b@local:c@local]"
 
-
-def test_a_cell_takes_the_hop_that_led_to_it() -> None:
     path = CellPath.parse("a:Q:c").advanced()
     assert path.arrived(CellAddress("b", "S1")).describe() == "[a@local:b@S1:>c@local]"
     path = CellPath.parse("b@S1")
@@ -59,15 +55,8 @@ def test_a_cell_takes_the_hop_that_led_to_it() -> None:
     assert path.describe() == "[>b@S1]"
 
 
-def test_a_path_does_not_grow_beyond_its_limit() -> None:
-    path = CellPath.of(*["a"] * (HOPS_MAX - 1)).appended(CellAddress("b"))
-    with pytest.raises(ConfigError, match="65 hops"):
-        path.appended(CellAddress("c"))
-
-
-@pytest.mark.parametrize(
-    ("source", "way_back"),
-    [
+def test_the_way_back_goes_by_the_cells() -> None:
+    for source, way_back in [
         ("", ""),
         ("pub@S1", "pub@S1"),
         ("pub@S1:*@S1:*@C2", "pub@S1"),
@@ -75,21 +64,27 @@ def test_a_path_does_not_grow_beyond_its_limit() -> None:
         ("pub@S1:*@S1:*@C2:b1@S2:*@S2:*@C2", "b1@S2:pub@S1"),
         ("a@local:*@S1:b@S2:*@S2", "b@S2:*@S1:a@local"),
         ("*@C1", ""),
-    ],
-)
-def test_the_way_back(source: str, way_back: str) -> None:
-    assert str(CellPath.parse(source).reversed()) == way_back
+    ]:
+        assert str(CellPath.parse(source).reversed()) == way_back, source
+
+    for source, domains in [
+        ("", ""),
+        ("p@S1", ""),
+        ("p@S1:*@S1:*@C1", "S1 C1"),
+        ("p@S1:*@S1:*@C2:b@S2:*@S2", "S2"),
+    ]:
+        assert CellPath.parse(source).latest_domains() == frozenset(domains.split()), source
 
 
-@pytest.mark.parametrize(
-    ("source", "domains"),
-    [("", ""), ("p@S1", ""), ("p@S1:*@S1:*@C1", "S1 C1"), ("p@S1:*@S1:*@C2:b@S2:*@S2", "S2")],
-)
-def test_the_domains_since_the_last_cell(source: str, domains: str) -> None:
-    assert CellPath.parse(source).latest_domains() == frozenset(domains.split())
+def test_a_bad_path_is_refused(subtests: pytest.Subtests) -> None:
+    for text in [":", "a:", ":a", "a::b", "a@b@c"]:
+        with subtests.test(text=text), pytest.raises(ConfigError):
+            CellPath.parse(text)
 
+    for position in [-1, 2]:
+        with subtests.test(position=position), pytest.raises(ConfigError, match="position"):
+            CellPath((CellAddress("a"),), position)
 
-def test_a_path_has_a_limit() -> None:
     hop = CellAddress("a")
     path = CellPath((hop,) * HOPS_MAX)
     assert len(path) == HOPS_MAX
@@ -97,15 +92,3 @@ def test_a_path_has_a_limit() -> None:
         path.appended(hop)
     with pytest.raises(ConfigError, match="too long"):
         CellPath.parse("a" * 40_000)
-
-
-@pytest.mark.parametrize("position", [-1, 2])
-def test_a_position_is_within_the_path(position: int) -> None:
-    with pytest.raises(ConfigError, match="position"):
-        CellPath((CellAddress("a"),), position)
-
-
-@pytest.mark.parametrize("text", [":", "a:", ":a", "a::b", "a@b@c"])
-def test_a_bad_path_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
-        CellPath.parse(text)

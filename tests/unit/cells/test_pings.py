@@ -1,7 +1,5 @@
 """Answers to pings."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -19,9 +17,8 @@ def test_the_answer_tells_the_way() -> None:
     assert read_pong(payload) == way
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
+def test_what_is_no_answer_is_malformed(subtests: pytest.Subtests) -> None:
+    for payload in [
         b"",
         b"\xc1",
         msgspec.msgpack.encode("text"),
@@ -30,8 +27,7 @@ def test_the_answer_tells_the_way() -> None:
         msgspec.msgpack.encode(Pong(("x" * 1_000,))),
         msgspec.msgpack.encode(Pong(("a@S1",) * (HOPS_MAX + 1))),
         b"\x81\xa3way" + b"\x91" * 100_000,
-    ],
-)
-def test_what_is_no_answer(payload: bytes) -> None:
-    with pytest.raises(MalformedPayload, match="no answer to a ping"):
-        read_pong(payload)
+    ]:
+        refusal = pytest.raises(MalformedPayload, match="no answer to a ping")
+        with subtests.test(payload=payload), refusal:
+            read_pong(payload)

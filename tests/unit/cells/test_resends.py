@@ -26,54 +26,40 @@ def test_a_message_is_given_once_with_what_was_tried() -> None:
     assert resends.take(b"unknown") is None
 
 
-def test_the_oldest_are_forgotten() -> None:
+def test_the_oldest_are_forgotten_by_number_and_by_bytes() -> None:
     resends = Resends(3, 10 * HEAD)
     envelopes = [keep(resends) for _ in range(5)]
-
     assert [resends.take(it.id) is not None for it in envelopes] == [False] * 2 + [True] * 3
     assert len(resends) == 0
 
-
-def test_bytes_are_bounded() -> None:
     resends = Resends(100, 2 * HEAD + 100)
     envelopes = [keep(resends, 40) for _ in range(3)]
-
     assert len(resends) == 2
     assert resends.take(envelopes[0].id) is None
 
+    resends = Resends(100, 2 * HEAD)
+    envelopes = [keep(resends) for _ in range(3)]
+    assert len(resends) == 2
+    assert resends.take(envelopes[0].id) is None
 
-def test_a_message_too_large_forgets_nobody() -> None:
     resends = Resends(100, HEAD + 100)
     small = keep(resends, 10)
     large = keep(resends, 101)
-
     assert resends.take(large.id) is None
     assert resends.take(small.id) is not None
 
 
-def test_room_comes_back_with_what_is_taken() -> None:
+def test_room_comes_back_and_a_message_kept_again_counts_once() -> None:
     resends = Resends(100, 2 * HEAD + 100)
     for _ in range(10):
         assert resends.take(keep(resends, 100).id) is not None
-
     kept = [keep(resends, 50), keep(resends, 50)]
     assert all(resends.take(it.id) for it in kept)
 
-
-def test_messages_without_a_payload_are_bounded_too() -> None:
-    resends = Resends(100, 2 * HEAD)
-    envelopes = [keep(resends) for _ in range(3)]
-
-    assert len(resends) == 2
-    assert resends.take(envelopes[0].id) is None
-
-
-def test_a_message_that_is_kept_again_counts_once() -> None:
     resends = Resends(100, 2 * HEAD)
     first, second = keep(resends), keep(resends)
     for _ in range(3):
         resends.keep(Sent(second, AVOID, 2.5))
-
     assert len(resends) == 2
     assert resends.take(first.id) is not None
     assert resends.take(second.id) == Sent(second, AVOID, 2.5)

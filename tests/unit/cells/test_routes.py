@@ -23,12 +23,8 @@ A, B = CellAddress("a", "S1"), CellAddress("b", "S1")
 S2, C1 = CellAddress.of_domain("S2"), CellAddress.of_domain("C1")
 
 
-# One route.
-
-
-@pytest.mark.parametrize(
-    ("type", "destination", "route"),
-    [
+def test_a_route_is_read() -> None:
+    for type, destination, route in [
         (None, "", Route.default(A)),
         (None, "*@*", Route.default(A)),
         (None, "*@S2", Route.to_domain("S2", A)),
@@ -42,15 +38,12 @@ S2, C1 = CellAddress.of_domain("S2"), CellAddress.of_domain("C1")
         (RouteType.DOMAIN, "S2", Route.to_domain("S2", A)),
         (RouteType.DOMAIN, "*@S2", Route.to_domain("S2", A)),
         (RouteType.DEFAULT, "", Route.default(A)),
-    ],
-)
-def test_a_route_is_read(type: RouteType | None, destination: str, route: Route) -> None:
-    assert Route.parse(type, destination, "a@S1") == route
+    ]:
+        assert Route.parse(type, destination, "a@S1") == route, destination
 
 
-@pytest.mark.parametrize(
-    ("type", "destination"),
-    [
+def test_a_bad_route_is_refused(subtests: pytest.Subtests) -> None:
+    for type, destination in [
         (RouteType.QUEUE, "Q@S2"),
         (RouteType.TOPIC, "T@local"),
         (RouteType.QUEUE, ""),
@@ -64,47 +57,34 @@ def test_a_route_is_read(type: RouteType | None, destination: str, route: Route)
         (None, "a:b"),
         (None, "a@b@c"),
         (None, "*@local"),
-    ],
-)
-def test_a_bad_destination_is_refused(type: RouteType | None, destination: str) -> None:
-    with pytest.raises(ConfigError):
-        Route.parse(type, destination, "a@S1")
+    ]:
+        with subtests.test(destination=destination), pytest.raises(ConfigError):
+            Route.parse(type, destination, "a@S1")
 
-
-@pytest.mark.parametrize(
-    ("type", "cell", "domain"),
-    [
+    for type, cell, domain in [
         (RouteType.QUEUE, "Q", "S2"),
         (RouteType.QUEUE, "*", "*"),
         (RouteType.DOMAIN, "*", "*"),
         (RouteType.DOMAIN, "x", "S2"),
         (RouteType.DEFAULT, "*", "S2"),
-    ],
-)
-def test_a_route_names_what_its_type_names(type: RouteType, cell: str, domain: str) -> None:
-    with pytest.raises(ConfigError, match=f"a route of type {type.value} for"):
-        Route(type, cell, domain, A)
+    ]:
+        refusal = pytest.raises(ConfigError, match=f"a route of type {type.value} for")
+        with subtests.test(cell=cell), refusal:
+            Route(type, cell, domain, A)
 
-
-def test_a_bad_zone_is_refused() -> None:
     with pytest.raises(ConfigError, match="zone"):
         Route.default(C1, "a b")
 
 
-def test_a_route_says_what_it_is() -> None:
+def test_routes_and_domains_say_what_they_are() -> None:
     assert str(Route.to_queue("Q", S2, "east")) == "queue Q@* -> *@S2 zone east"
     assert str(Route.default(C1)) == "default *@* -> *@C1"
 
-
-def test_a_domain_says_where_it_is() -> None:
     assert Domain("S1", Role.CORE, "east").address == CellAddress.parse("*@S1")
     with pytest.raises(ConfigError, match="reserved"):
         Domain("local")
     with pytest.raises(ConfigError, match="zone"):
         Domain("S1", zone="")
-
-
-# Tables.
 
 
 def test_a_change_makes_another_table() -> None:
@@ -120,7 +100,7 @@ def test_a_change_makes_another_table() -> None:
     assert back.deleted(Route.to_queue("Q", B)) == empty
 
 
-def test_a_duplicate_is_refused_whatever_its_zone() -> None:
+def test_a_duplicate_is_refused_and_a_route_deleted_whatever_its_zone() -> None:
     table = RouteTable([Route.default(C1, "east")])
     for route in (Route.default(C1, "east"), Route.default(C1, "west"), Route.default(C1)):
         assert route in table
@@ -129,13 +109,9 @@ def test_a_duplicate_is_refused_whatever_its_zone() -> None:
     with pytest.raises(DuplicateRoute, match="twice"):
         RouteTable([Route.default(C1), Route.default(C1)])
 
-
-def test_a_route_is_deleted_whatever_its_zone() -> None:
     table = RouteTable([Route.to_topic("T", S2, "east")])
     assert len(table.deleted(Route.to_topic("T", S2))) == 0
 
-
-def test_what_is_not_there_cannot_be_deleted() -> None:
     table = RouteTable([Route.to_queue("Q", A)])
     for route in (Route.to_queue("Q", B), Route.to_topic("Q", A), Route.to_queue("R", A)):
         assert route not in table
@@ -145,22 +121,18 @@ def test_what_is_not_there_cannot_be_deleted() -> None:
     assert "nothing" not in table
 
 
-def test_a_failed_change_leaves_everything_as_it_was() -> None:
+def test_a_change_is_done_as_a_whole_or_leniently() -> None:
     table = RouteTable([Route.to_queue("Q", A)])
     with pytest.raises(RouteRefused):
         table.changed(added=[Route.to_queue("R", A), Route.to_queue("Q", A)])
     assert list(table) == [Route.to_queue("Q", A)]
 
-
-def test_deletions_come_before_additions() -> None:
     table = RouteTable([Route.to_queue("Q", S2, "east")])
     moved = table.changed(
         added=[Route.to_queue("Q", S2, "west")], deleted=[Route.to_queue("Q", S2, "east")]
     )
     assert list(moved) == [Route.to_queue("Q", S2, "west")]
 
-
-def test_a_lenient_change_takes_what_it_can() -> None:
     table = RouteTable([Route.to_queue("Q", A)])
     changed = table.changed(
         added=[Route.to_queue("Q", A), Route.to_queue("R", A)],
@@ -187,12 +159,7 @@ def test_look_up_by_type() -> None:
     assert list(table.topics("other")) == []
 
 
-def test_a_cell_that_is_gone_takes_its_routes_along() -> None:
-    table = RouteTable([Route.to_topic("T", A), Route.to_queue("Q", A), Route.to_queue("Q", B)])
-    assert list(table.without_target(A)) == [Route.to_queue("Q", B)]
-
-
-def test_tables_are_equal_by_their_routes() -> None:
+def test_tables_are_equal_by_their_routes_and_say_how_many() -> None:
     one, other = Route.to_queue("Q", A), Route.default(C1)
     assert RouteTable([one, other]) == RouteTable([other, one])
     assert RouteTable([one]) != RouteTable([other])
@@ -200,42 +167,33 @@ def test_tables_are_equal_by_their_routes() -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(RouteTable())
 
-
-def test_a_table_says_how_much_it_has() -> None:
     table = RouteTable([Route.to_queue("Q", A), Route.to_queue("Q", B), Route.default(C1)])
     assert repr(table) == "<RouteTable: 1 default, 2 queue>"
     assert repr(RouteTable()) == "<RouteTable: empty>"
 
+    table = RouteTable([Route.to_topic("T", A), Route.to_queue("Q", A), Route.to_queue("Q", B)])
+    assert list(table.without_target(A)) == [Route.to_queue("Q", B)]
 
-# Targets.
 
-
-@pytest.mark.parametrize(
-    "route",
-    [
+def test_targets_lead_somewhere_or_nowhere(subtests: pytest.Subtests) -> None:
+    for route in [
         Route.to_queue("Q", A),
         Route.to_queue("Q", CellAddress("a")),
         Route.to_topic("T", S2),
         Route.default(C1),
         Route.alias(CellAddress("x"), CellAddress("anything", "S9")),
-    ],
-)
-def test_targets_that_lead_somewhere(route: Route) -> None:
-    require_target(route, domain="S1", cells={"a"})
+    ]:
+        with subtests.test(route=route):
+            require_target(route, domain="S1", cells={"a"})
 
-
-@pytest.mark.parametrize(
-    "route",
-    [
+    for route in [
         Route.to_queue("Q", B),
         Route.to_queue("Q", CellAddress("a", "S2")),
         Route.to_queue("Q", CellAddress.of_domain("S1")),
         Route.to_domain("S2", CellAddress("gone")),
-    ],
-)
-def test_targets_that_lead_nowhere(route: Route) -> None:
-    with pytest.raises(NoSuchCell, match="no such cell"):
-        require_target(route, domain="S1", cells={"a"})
+    ]:
+        with subtests.test(route=route), pytest.raises(NoSuchCell, match="no such cell"):
+            require_target(route, domain="S1", cells={"a"})
 
 
 THROUGH_A = [
@@ -245,25 +203,22 @@ THROUGH_A = [
 ]
 
 
-@pytest.mark.parametrize("route", THROUGH_A)
-def test_what_leads_elsewhere_needs_a_tunnel(route: Route) -> None:
-    require_target(route, domain="S1", cells={"a", "b"}, gateways={"a"})
-    with pytest.raises(NoSuchCell, match="a@S1 is no tunnel"):
-        require_target(route, domain="S1", cells={"a", "b"}, gateways={"b"})
+def test_only_what_leads_elsewhere_needs_a_tunnel(subtests: pytest.Subtests) -> None:
+    for route in THROUGH_A:
+        with subtests.test(route=route):
+            require_target(route, domain="S1", cells={"a", "b"}, gateways={"a"})
+            with pytest.raises(NoSuchCell, match="a@S1 is no tunnel"):
+                require_target(route, domain="S1", cells={"a", "b"}, gateways={"b"})
 
-
-@pytest.mark.parametrize(
-    "route",
-    [
+    for route in [
         Route.to_queue("Q", A),
         Route.to_topic("T", A),
         Route.alias(CellAddress("x", "S2"), A),
         Route.to_domain("S3", S2),
         Route.default(C1),
-    ],
-)
-def test_what_leads_to_a_cell_or_to_another_domain_needs_no_tunnel(route: Route) -> None:
-    require_target(route, domain="S1", cells={"a"}, gateways=())
+    ]:
+        with subtests.test(route=route):
+            require_target(route, domain="S1", cells={"a"}, gateways=())
 
 
 # Listing.
@@ -280,7 +235,7 @@ LISTED = [
 ]
 
 
-def test_routes_are_listed_in_order() -> None:
+def test_routes_are_listed_in_order_and_selected() -> None:
     assert list_routes(select_routes(LISTED)) == (
         "TYPE     DESTINATION  TARGET    ZONE\n"
         "topic    T@*          a@S1\n"
@@ -293,21 +248,14 @@ def test_routes_are_listed_in_order() -> None:
         "default  *@*          *@C1      east"
     )
 
-
-def test_no_routes_are_listed_as_headings() -> None:
     assert list_routes([]) == "TYPE  DESTINATION  TARGET  ZONE"
 
-
-def test_routes_are_selected() -> None:
     assert select_routes(LISTED, type=RouteType.DEFAULT) == LISTED[:1]
     assert select_routes(LISTED, destination="Q*") == LISTED[2:4]
     assert select_routes(LISTED, target="to-??@S1") == LISTED[1:2]
     assert select_routes(LISTED, destination="q*") == []
     assert select_routes(LISTED, destination="Q") == LISTED[2:4]
     assert select_routes(LISTED, destination="Q@S2") == []
-
-
-# Addresses with routes of their own.
 
 
 def test_a_table_knows_which_domains_have_addresses_with_routes() -> None:

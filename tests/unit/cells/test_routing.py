@@ -1,7 +1,5 @@
 """The routing decision in one domain: what comes before what, and where it ends."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.cells import (
@@ -42,19 +40,13 @@ def test_hops_after_a_cell_are_left_to_it() -> None:
     (delivery,) = decide("a:b@S2").deliveries
     assert delivery.envelope.destination.describe() == "[a@S1:>b@S2]"
 
-
-def test_the_table_is_not_asked_for_a_cell_of_this_domain() -> None:
     decision = decide("x@S1", Route.default(at("*@C1")), Route.alias(at("x@S1"), at("a")))
     assert failure_of(decision) == (NoRoute.code, "no cell 'x' in domain S1")
     assert decision.forwards == ()
 
+    for path in ["*@S1", "*@S1:*@S1"]:
+        assert failure_of(decide(path))[1] == "the path ends at domain S1, not at a cell", path
 
-@pytest.mark.parametrize("path", ["*@S1", "*@S1:*@S1"])
-def test_a_path_must_not_end_at_a_domain(path: str) -> None:
-    assert failure_of(decide(path))[1] == "the path ends at domain S1, not at a cell"
-
-
-def test_a_walked_path_leads_nowhere() -> None:
     envelope = make_envelope("a", "p@S1")
     walked = envelope.heading(envelope.destination.advanced())
     failure = decide(walked).failure
@@ -62,24 +54,18 @@ def test_a_walked_path_leads_nowhere() -> None:
     assert failure.hop is None
 
 
-def test_an_exact_route_comes_before_a_domain_route() -> None:
+def test_an_exact_route_comes_before_domain_and_queue_routes() -> None:
     exact = Route.to_address(at("x@S2"), at("to-C1@S1"))
     assert gateways_of(decide("x@S2", exact)) == ["to-C1"]
     assert gateways_of(decide("y@S2", exact)) == ["to-S2"]
 
-
-def test_an_exact_route_comes_before_a_queue() -> None:
     exact = Route.to_address(at("Q"), at("to-C1"))
     assert gateways_of(decide("Q", Route.to_queue("Q", at("a@S1")), exact)) == ["to-C1"]
 
-
-def test_of_an_alias_and_an_exact_route_the_older_one_counts() -> None:
     alias, exact = Route.alias(at("x"), at("a@S1")), Route.to_address(at("x"), at("to-C1"))
     assert cells_of(decide("x", alias, exact)) == ["a"]
     assert gateways_of(decide("x", exact, alias)) == ["to-C1"]
 
-
-def test_an_exact_route_that_leads_nowhere_is_passed_over() -> None:
     gone, other = at("gone@S1"), Route.alias(at("x"), at("a"))
     assert cells_of(decide("x", Route.to_address(at("x"), gone), other)) == ["a"]
 
@@ -89,32 +75,21 @@ def test_a_domain_route_comes_before_the_default() -> None:
     assert gateways_of(decide("x@S3", Route.default(at("*@C1")))) == ["to-C1"]
     assert gateways_of(decide("*@S2:x", Route.default(at("*@C1")))) == ["to-S2"]
 
-
-def test_a_domain_behind_another() -> None:
     assert gateways_of(decide("x@S9", Route.to_domain("S9", at("*@S2")))) == ["to-S2"]
 
-
-def test_domains_behind_each_other_lead_nowhere() -> None:
     routes = [Route.to_domain("S8", at("*@S9")), Route.to_domain("S9", at("*@S8"))]
     assert failure_of(decide("x@S9", *routes))[0] == NoRoute.code
     assert gateways_of(decide("x@S9", *routes, Route.to_domain("S9", at("to-C1")))) == ["to-C1"]
 
-
-def test_what_leaves_has_this_domain_in_its_source() -> None:
     (forward,) = decide("*@S1:x@S2").forwards
     assert str(forward.envelope.source) == "p@S1:*@S1"
     assert forward.envelope.destination.describe() == "[*@S1:>x@S2]"
 
 
-# Aliases.
-
-
-def test_an_alias_takes_the_place_of_the_hop() -> None:
+def test_an_alias_may_be_a_queue_a_topic_or_a_domain() -> None:
     (forward,) = decide("x:y", Route.alias(at("x"), at("z@S2"))).forwards
     assert forward.envelope.destination.describe() == "[>z@S2:y@local]"
 
-
-def test_an_alias_may_be_a_queue_a_topic_or_a_domain() -> None:
     alias = Route.alias(at("x"), at("n"))
     queue = decide("x", alias, Route.to_queue("n", at("a@S1")))
     assert (cells_of(queue), queue.deliveries[0].name) == (["a"], "n")
@@ -122,11 +97,18 @@ def test_an_alias_may_be_a_queue_a_topic_or_a_domain() -> None:
     assert cells_of(topic) == ["a", "b"]
     assert gateways_of(decide("x:y", Route.alias(at("x"), at("*@S2")))) == ["to-S2"]
 
+    routes = [Route.alias(at("x"), at("Q")), Route.to_queue("Q", at("*@S2"))]
+    assert gateways_of(decide("x", *routes, origin=FROM_CORE)) == ["to-S2"]
+    assert gateways_of(decide("Q", *routes, origin=FROM_CORE)) == []
 
-def test_aliases_in_a_circle_end() -> None:
+
+def test_aliases_in_a_circle_end_and_chains_have_a_limit() -> None:
     decision = decide("A", Route.alias(at("A"), at("B")), Route.alias(at("B"), at("A")))
     assert failure_of(decision)[0] == HopLimit.code
     assert decision.steps.count("alias A@local -> B@local: another name") == STEPS_MAX / 2
+
+    assert cells_of(decide("n0", *chain_of_aliases(STEPS_MAX - 1))) == ["a"]
+    assert failure_of(decide("n0", *chain_of_aliases(STEPS_MAX)))[0] == HopLimit.code
 
 
 def chain_of_aliases(length: int) -> list[Route]:
@@ -136,21 +118,7 @@ def chain_of_aliases(length: int) -> list[Route]:
     return [Route.alias(at(name), at(target)) for name, target in pairs]
 
 
-def test_the_longest_chain_of_aliases() -> None:
-    assert cells_of(decide("n0", *chain_of_aliases(STEPS_MAX - 1))) == ["a"]
-    assert failure_of(decide("n0", *chain_of_aliases(STEPS_MAX)))[0] == HopLimit.code
-
-
-def test_a_name_from_a_core_may_leave_once_an_alias_changed_it() -> None:
-    routes = [Route.alias(at("x"), at("Q")), Route.to_queue("Q", at("*@S2"))]
-    assert gateways_of(decide("x", *routes, origin=FROM_CORE)) == ["to-S2"]
-    assert gateways_of(decide("Q", *routes, origin=FROM_CORE)) == []
-
-
-# Failures.
-
-
-def test_nobody_answers_for_what_cannot_be_answered() -> None:
+def test_failures_are_answered_if_somebody_can_be_told() -> None:
     assert decide("x").is_answered
     orphan = make_envelope("x")
     from_domain = make_envelope("x", "*@C1")
@@ -160,14 +128,10 @@ def test_nobody_answers_for_what_cannot_be_answered() -> None:
         assert failure_of(decision)[0] == NoRoute.code
         assert not decision.is_answered
 
-
-def test_a_quiet_message_is_told_of_loops_but_not_of_nobody() -> None:
     assert not decide(make_envelope("x", "p@S1", is_quiet=True)).is_answered
     circle = [Route.alias(at("A"), at("B")), Route.alias(at("B"), at("A"))]
     assert decide(make_envelope("A", "p@S1", is_quiet=True), *circle).is_answered
 
-
-def test_an_expired_message_is_answered_and_goes_nowhere() -> None:
     decision = decide(make_envelope("a", "p@S2", ttl_ms=0))
     assert failure_of(decision)[0] == MessageExpired.code
     assert (decision.deliveries, decision.is_answered) == ((), True)
@@ -175,10 +139,7 @@ def test_an_expired_message_is_answered_and_goes_nowhere() -> None:
     assert cells_of(decide(late)) == ["a"]
 
 
-# Explanations.
-
-
-def test_every_step_is_explained() -> None:
+def test_every_step_and_a_failure_are_explained() -> None:
     first, second = rank(b"T@local", ["C1", "C2"])
     decision = decide(
         "*@S1:T",
@@ -198,8 +159,6 @@ def test_every_step_is_explained() -> None:
         f"=> forward through to-{second} towards {second}",
     ]
 
-
-def test_a_failure_is_explained() -> None:
     assert decide("x{y}").explain().splitlines() == [
         "no route for x{y}@local at S1",
         "=> fail: no route for x{y}@local at S1",

@@ -1,7 +1,5 @@
 """The routing decision where several routes have the same name: all of them, or the best."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from postroad.cells import (
@@ -29,7 +27,7 @@ from tests.unit.cells.decisions import (
 # Topics.
 
 
-def test_each_topic_route_gets_a_copy() -> None:
+def test_each_topic_route_gets_a_copy_and_the_default_one_more() -> None:
     decision = decide("T", *(Route.to_topic("T", at(it)) for it in ("a@S1", "b", "*@S2", "*@C1")))
     assert cells_of(decision) == ["a", "b"]
     assert gateways_of(decision) == ["to-S2", "to-C1"]
@@ -40,9 +38,16 @@ def test_each_topic_route_gets_a_copy() -> None:
         it.envelope.id for it in decision.forwards
     }
 
-
-def test_a_topic_goes_on_to_the_default() -> None:
     decision = decide("T", Route.to_topic("T", at("a@S1")), Route.default(at("*@C1")))
+    assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
+
+    decision = decide("T", Route.to_topic("T", at("gone@S1")))
+    assert (decision.deliveries, decision.failure) == ((), None)
+    assert decision.explain().endswith("=> nothing to do")
+
+    topics = [Route.to_topic("T", at(it)) for it in ("*@S9", "a@S1")]
+    decision = decide("T", *topics, Route.default(at("*@C1")))
+    assert failure_of(decision) == (NoRoute.code, "topic T@* -> *@S9: no way there from S1")
     assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
 
 
@@ -60,35 +65,16 @@ def test_one_copy_for_each_cell_and_gateway() -> None:
     assert "to-C1 has its copy already" in decision.steps
 
 
-def test_a_subscriber_that_is_gone_is_nobody() -> None:
-    decision = decide("T", Route.to_topic("T", at("gone@S1")))
-    assert (decision.deliveries, decision.failure) == ((), None)
-    assert decision.explain().endswith("=> nothing to do")
-
-
-def test_a_copy_that_cannot_be_sent_is_a_failure() -> None:
-    topics = [Route.to_topic("T", at(it)) for it in ("*@S9", "a@S1")]
-    decision = decide("T", *topics, Route.default(at("*@C1")))
-    assert failure_of(decision) == (NoRoute.code, "topic T@* -> *@S9: no way there from S1")
-    assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
-
-
-def test_the_domain_a_publication_comes_from_is_passed_over_quietly() -> None:
+def test_the_domain_a_publication_comes_from_is_passed_over() -> None:
     topics = [Route.to_topic("T", at(it)) for it in ("*@S2", "*@C1")]
     envelope = make_envelope("T", "p@S2:*@S2")
     decision = decide(envelope, *topics, origin=FROM_SATELLITE)
     assert gateways_of(decision) == ["to-C1"]
     decision = decide(envelope, topics[0], origin=FROM_SATELLITE)
     assert (gateways_of(decision), decision.failure) == ([], None)
-
-
-def test_the_tunnel_says_where_a_publication_comes_from_whatever_its_source_says() -> None:
-    topics = [Route.to_topic("T", at(it)) for it in ("*@S2", "*@C1")]
     decision = decide(make_envelope("T", "p@S9"), *topics, origin=FROM_SATELLITE)
     assert gateways_of(decision) == ["to-C1"]
 
-
-def test_a_domain_before_the_last_cell_is_not_passed_over() -> None:
     envelope = make_envelope("q@C2:T", "p@S2:*@S2:q@C2:*@C2")
     envelope = envelope.heading(envelope.destination.advanced())
     decision = decide(
@@ -96,8 +82,6 @@ def test_a_domain_before_the_last_cell_is_not_passed_over() -> None:
     )
     assert gateways_of(decision) == ["to-S2"]
 
-
-def test_a_domain_that_had_another_hop_is_not_passed_over() -> None:
     topic = Route.to_topic("T", at("*@S2"))
     envelope = make_envelope("*@S1:T", "p@S2:*@S2")
     assert gateways_of(decide(envelope, topic, origin=FROM_SATELLITE)) == ["to-S2"]
@@ -112,9 +96,6 @@ def test_a_publication_from_a_core_stays() -> None:
     assert (decision.forwards, decision.failure) == ((), None)
 
 
-# Queues.
-
-
 def test_a_queue_message_goes_to_one_of_all_consumers() -> None:
     routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
     counts: Counter[str] = Counter()
@@ -124,10 +105,6 @@ def test_a_queue_message_goes_to_one_of_all_consumers() -> None:
         counts[taker] += 1
     assert set(counts) == {"a", "b", "to-C1", "to-S2"}
     assert all(60 < count < 150 for count in counts.values())
-
-
-def test_the_same_message_goes_the_same_way() -> None:
-    routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
     envelope = make_envelope("Q", "p@S1")
     assert decide(envelope, *routes) == decide(envelope, *reversed(routes))
 
@@ -141,17 +118,13 @@ def test_consumers_of_the_own_zone_come_first() -> None:
     assert takers == {"to-C1", "to-C2"}
 
 
-def test_a_consumer_that_cannot_be_reached_is_passed_over() -> None:
+def test_a_queue_passes_over_consumers_that_cannot_be_reached() -> None:
     routes = [Route.to_queue("Q", at(it)) for it in ("gone@S1", "*@S9", "*@S2")]
     assert all(gateways_of(decide("Q", *routes)) == ["to-S2"] for _ in range(20))
 
-
-def test_a_queue_that_cannot_be_reached_is_left_to_the_default() -> None:
     routes = [Route.to_queue("Q", at("*@S9")), Route.default(at("*@C1"))]
     assert gateways_of(decide("Q", *routes)) == ["to-C1"]
 
-
-def test_a_queue_message_does_not_go_back() -> None:
     routes = [Route.to_queue("Q", at(it)) for it in ("*@S2", "*@C1")]
     envelopes = [make_envelope("Q", "p@S2:*@S2") for _ in range(20)]
     decisions = [decide(it, *routes, origin=FROM_SATELLITE) for it in envelopes]
@@ -165,8 +138,6 @@ def test_a_queue_message_from_a_core_stays() -> None:
     decision = decide("Q", *routes[:2], Route.default(at("*@C2")), origin=FROM_CORE)
     assert failure_of(decision) == (NoRoute.code, "no route for Q@local at S1")
 
-
-def test_a_written_domain_may_be_passed_on_even_from_a_core() -> None:
     assert gateways_of(decide("x@S2", origin=FROM_CORE)) == ["to-S2"]
 
 
@@ -175,41 +146,30 @@ def test_a_written_domain_may_be_passed_on_even_from_a_core() -> None:
 DRAINING = frozenset({"a"})
 
 
-def test_a_draining_cell_is_reached_by_its_full_address() -> None:
+def test_a_draining_cell_is_reached_by_its_full_address_alone() -> None:
     assert cells_of(decide("a@S1", hidden=DRAINING)) == ["a"]
     assert cells_of(decide("*@S1:a@S1", hidden=DRAINING)) == ["a"]
     assert cells_of(decide("x", Route.alias(at("x"), at("a@S1")), hidden=DRAINING)) == ["a"]
-
-
-def test_a_draining_cell_is_not_reached_by_its_name() -> None:
     assert failure_of(decide("a", hidden=DRAINING)) == (NoRoute.code, "no route for a@local at S1")
     assert gateways_of(decide("a", Route.default(at("*@C1")), hidden=DRAINING)) == ["to-C1"]
     alias = Route.alias(at("x"), at("a"))
     assert failure_of(decide("x", alias, hidden=DRAINING))[0] == NoRoute.code
+    exact = Route.to_address(at("x@S9"), at("a@S1"))
+    assert gateways_of(decide("x@S9", exact, hidden=DRAINING)) == []
+    assert gateways_of(decide("x@S9", exact, DEFAULTS[0], hidden=DRAINING)) == ["to-C1"]
 
 
-def test_a_draining_consumer_is_passed_over() -> None:
+def test_a_draining_consumer_or_subscriber_is_passed_over() -> None:
     routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1")]
     assert all(cells_of(decide("Q", *routes, hidden=DRAINING)) == ["b"] for _ in range(20))
     decision = decide("Q", routes[0], Route.default(at("*@C1")), hidden=DRAINING)
     assert decision.steps[0] == "queue Q@* -> a@S1: that cell is draining"
     assert gateways_of(decision) == ["to-C1"]
 
-
-def test_a_draining_subscriber_gets_no_copy() -> None:
     routes = [Route.to_topic("T", at(it)) for it in ("a@S1", "a", "b@S1")]
     decision = decide("T", *routes, hidden=DRAINING)
     assert (cells_of(decision), decision.failure) == (["b"], None)
     assert decision.steps[0] == "topic T@* -> a@S1: that cell is draining"
-
-
-def test_a_draining_cell_is_no_gateway() -> None:
-    exact = Route.to_address(at("x@S9"), at("a@S1"))
-    assert gateways_of(decide("x@S9", exact, hidden=DRAINING)) == []
-    assert gateways_of(decide("x@S9", exact, DEFAULTS[0], hidden=DRAINING)) == ["to-C1"]
-
-
-# Defaults.
 
 
 def test_a_destination_always_has_the_same_default() -> None:
@@ -217,6 +177,12 @@ def test_a_destination_always_has_the_same_default() -> None:
         name = f"cell-{number}"
         best = rank(f"{name}@local".encode(), ["C1", "C2"])[0]
         assert gateways_of(decide(name, *DEFAULTS)) == [f"to-{best}"]
+
+    assert gateways_of(decide("x", Route.default(at("to-C1@S1")))) == ["to-C1"]
+
+    envelope = make_envelope("x@S9", "p@S7:*@S7:*@C1")
+    assert gateways_of(decide(envelope, *DEFAULTS, origin=FROM_CORE)) == ["to-C2"]
+    assert failure_of(decide(envelope, DEFAULTS[0], origin=FROM_CORE))[0] == NoRoute.code
 
 
 def test_the_next_default_is_taken_if_the_first_is_avoided_or_not_connected() -> None:
@@ -229,22 +195,10 @@ def test_the_next_default_is_taken_if_the_first_is_avoided_or_not_connected() ->
     decision = decide("x", *DEFAULTS, avoid=frozenset({"C1", "C2"}))
     assert failure_of(decision)[0] == NoRoute.code
 
-
-def test_defaults_of_the_own_zone_come_first_and_share_the_load() -> None:
     zones = {"C1": "east", "C2": "east", "S2": "west"}
     routes = [Route.default(at(f"*@{name}"), zone) for name, zone in zones.items()]
     taken = Counter(gateways_of(decide(f"cell-{n}", *routes))[0] for n in range(100))
     assert set(taken) == {"to-C1", "to-C2"}
-
-
-def test_a_default_does_not_lead_back() -> None:
-    envelope = make_envelope("x@S9", "p@S7:*@S7:*@C1")
-    assert gateways_of(decide(envelope, *DEFAULTS, origin=FROM_CORE)) == ["to-C2"]
-    assert failure_of(decide(envelope, DEFAULTS[0], origin=FROM_CORE))[0] == NoRoute.code
-
-
-def test_a_default_may_be_a_gateway() -> None:
-    assert gateways_of(decide("x", Route.default(at("to-C1@S1")))) == ["to-C1"]
 
 
 def two_defaulting_domains() -> Network:

@@ -1,7 +1,5 @@
 """A cell at work: order, concurrency, bounds and time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -36,24 +34,18 @@ class Mixed:
         return message.payload
 
 
-# Order.
-
-
-async def test_messages_are_handled_in_order() -> None:
+async def test_messages_are_handled_in_order_and_one_at_a_time() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
     for payload in PAYLOADS:
         shop.tell("a", payload)
     assert inbox.payloads == PAYLOADS
 
-
-async def test_one_at_a_time_whatever_the_handler_does() -> None:
     shop, handler = Workshop(), Mixed()
     runner = shop.add("a", handler)
     for payload in PAYLOADS:
         shop.tell("a", payload)
     await runner.wait_idle()
-
     expected = [(what, payload) for payload in PAYLOADS for what in ("begin", "end")]
     assert handler.log == expected
 
@@ -146,9 +138,6 @@ async def test_many_waiting_messages_leave_others_their_turn() -> None:
     assert turns[0] == 0 and turns[-1] == 1
 
 
-# No recursion.
-
-
 async def test_a_handler_that_sends_to_itself_is_not_called_within_itself() -> None:
     shop = Workshop(CellsConfig(mailbox_messages_max=100_000))
     depth = 0
@@ -222,9 +211,6 @@ async def test_a_coroutine_that_calls_its_own_cell_alone_is_told_in_time() -> No
     assert shop.pending == 0
 
 
-# Bounds.
-
-
 async def test_full_mailbox_refuses_and_what_was_refused_is_never_handled() -> None:
     shop, gate = Workshop(CellsConfig(mailbox_messages_max=10)), Gate()
     runner = shop.add("a", gate)
@@ -294,9 +280,6 @@ async def test_a_publication_that_finds_a_full_mailbox_is_counted_and_no_error()
     gate.open()
 
 
-# Time.
-
-
 async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
@@ -349,9 +332,6 @@ async def test_a_message_nobody_waits_for_that_is_late_is_told_to_its_sender() -
 
     assert gate.finished == [b"working"]
     assert [it.code for it in dock.failures()] == [MessageExpired.code] * 2
-
-
-# The end.
 
 
 async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:

@@ -1,7 +1,5 @@
 """Handlers that fail, in every way there is: the caller is told, and the cell goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import gc
@@ -149,18 +147,15 @@ async def test_nobody_waits_and_it_is_only_counted(
     assert inbox.payloads == [b"next"]
 
 
-async def test_undecodable_payload_is_the_callers_fault() -> None:
+async def test_a_payload_that_cannot_be_read_is_the_callers_fault() -> None:
     shop = Workshop()
     shop.add("a", lambda message: message.body)
     dock = shop.connect("C1")
     shop.arrive("a@S1", b"\xff", content="text")
     shop.arrive("a@S1", b"", content="pickle")
-
     assert [it.code for it in dock.failures()] == [MalformedPayload.code] * 2
     assert all(type(it.to_error()) is RemoteProtocolFailure for it in dock.failures())
 
-
-async def test_a_handler_may_refuse_a_payload_itself() -> None:
     shop = Workshop()
     shop.add("a", sync_handler(lambda: MalformedPayload("no number")))
     for _ in range(2):
@@ -207,9 +202,6 @@ async def test_a_failure_after_the_caller_has_gone_troubles_nobody(
     assert "never retrieved" not in caplog.text
     assert shop.exchange.statistics.failed == 2
     assert shop.pending == 0
-
-
-# Cells that shall send on.
 
 
 class Relay(Cell):

@@ -1,7 +1,5 @@
 """The switch: what it remembers, what it does not, and that neither changes a decision."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.cells import (
@@ -79,16 +77,13 @@ QUEUE = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
 TOPIC = [Route.to_topic("T", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
 
 
-# What is remembered.
-
-
 @pytest.mark.parametrize("path", ["a", "a@S1", "x@S2", "*@S2:x", "q", "T", "x", "x@S9"])
 def test_what_is_remembered(path: str) -> None:
     pair = Pair(*TOPIC, *DEFAULTS, Route.to_queue("q", at("*@S2")))
     assert pair.remembers(path)
 
 
-def test_a_queue_is_remembered_once_each_of_its_routes_was_taken() -> None:
+def test_routes_that_lead_nowhere_do_not_keep_a_queue_from_being_remembered() -> None:
     pair = Pair(*QUEUE)
     for _ in range(100):
         pair.decide("Q")
@@ -97,8 +92,6 @@ def test_a_queue_is_remembered_once_each_of_its_routes_was_taken() -> None:
     takers = {(*cells_of(it), *gateways_of(it)) for it in decisions}
     assert takers == {("a",), ("b",), ("to-C1",), ("to-S2",)}
 
-
-def test_routes_of_a_queue_that_lead_nowhere_do_not_keep_it_from_being_remembered() -> None:
     gone = [Route.to_queue("Q", at(it)) for it in ("gone@S1", "*@S9", "*@S8")]
     for routes in ([*gone, *QUEUE], [*gone, DEFAULTS[0]]):
         pair = Pair(*routes)
@@ -117,14 +110,12 @@ def test_the_routes_of_the_own_zone_are_remembered() -> None:
     assert all(it.trace == () for it in decisions)
 
 
-def test_all_cells_of_a_domain_share_a_plan() -> None:
+def test_all_cells_of_a_domain_share_a_plan_unless_they_have_a_route() -> None:
     pair = Pair()
     for number in range(50):
         assert gateways_of(pair.decide(f"x{number}@S2")) == ["to-S2"]
     assert pair.switch.remembered == 1
 
-
-def test_an_address_with_a_route_of_its_own_goes_another_way() -> None:
     for exact in (
         Route.to_address(at("x@S2"), at("to-C1@S1")),
         Route.alias(at("x@S2"), at("y@C1")),
@@ -133,9 +124,6 @@ def test_an_address_with_a_route_of_its_own_goes_another_way() -> None:
         assert pair.remembers("y@S2")
         assert gateways_of(pair.decide("x@S2")) == ["to-C1"]
         assert gateways_of(pair.decide("y@S2")) == ["to-S2"]
-
-
-# What is not the same for all.
 
 
 def test_where_a_message_comes_from_matters() -> None:
@@ -160,15 +148,10 @@ def test_where_a_message_was_matters() -> None:
         pair.decide("x")
         pair.decide(make_envelope("Q", "p@S9:*@C1:*@S2"))
 
-
-def test_a_domain_behind_another_that_had_the_message() -> None:
     pair = Pair(Route.to_domain("S9", at("*@S2")), Route.default(at("*@C1")))
     for _ in range(2):
         assert gateways_of(pair.decide("x@S9")) == ["to-S2"]
         assert gateways_of(pair.decide("x@S9", FROM_SATELLITE)) == ["to-C1"]
-
-
-# What is decided anew.
 
 
 @pytest.mark.parametrize("path", ["*@S1:a", "alias", "x", "*@S1"])
@@ -200,14 +183,6 @@ def test_what_is_avoided_is_avoided() -> None:
         assert gateways_of(pair.decide("x", HERE, frozenset({"C2"}))) == ["to-C1"]
 
 
-# Forgetting.
-
-
-def test_a_switch_knows_nothing_before_its_first_update() -> None:
-    decision = Switch(S1).decide(make_envelope("a@S1", "p@S1"))
-    assert failure_of(decision)[0] == NoRoute.code
-
-
 def test_an_update_forgets_everything() -> None:
     pair = Pair(*DEFAULTS)
     assert cells_of(pair.decide("a")) == ["a"]
@@ -217,8 +192,9 @@ def test_an_update_forgets_everything() -> None:
     assert gateways_of(pair.decide("a")) == ["to-C1"]
     assert gateways_of(pair.decide("x@S2")) == ["to-C1"]
 
+    decision = Switch(S1).decide(make_envelope("a@S1", "p@S1"))
+    assert failure_of(decision)[0] == NoRoute.code
 
-def test_cells_that_change_after_the_update_do_not_count() -> None:
     cells = set(CELLS)
     switch = Switch(S1)
     switch.update(RouteTable(LINKS), cells)

@@ -1,7 +1,5 @@
 """What cores know of domains, compared."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.cells.route_check import (
@@ -35,47 +33,38 @@ def test_cores_that_agree() -> None:
     assert result.is_good
 
 
-@pytest.mark.parametrize(
-    ("known", "problem"),
-    [
+def test_a_core_that_is_behind(subtests: pytest.Subtests) -> None:
+    for known, problem in [
         (Known(21, 2, b"s1"), "has #2 of incarnation 21; C2 has #3 of incarnation 21"),
         (Known(20, 9, b"s1"), "has #9 of incarnation 20; C2 has #3 of incarnation 21"),
         (Known(), "has nothing; C2 has #3 of incarnation 21"),
-    ],
-)
-def test_a_core_that_is_behind(known: Known, problem: str) -> None:
-    found = compare({"C2": C2, "S1": known}, {"C1": C1, "S1": S1})
-    assert found == [("S1", "C1", problem)]
+    ]:
+        with subtests.test(problem=problem):
+            found = compare({"C2": C2, "S1": known}, {"C1": C1, "S1": S1})
+            assert found == [("S1", "C1", problem)]
 
-
-def test_a_core_without_a_tunnel() -> None:
     assert compare({"C2": C2, "S1": S1}, {"C1": C1}) == [("S1", "C2", "has no tunnel to it")]
     assert compare({"S1": S1}, {"C1": C1, "S1": S1}) == [("C2", "C1", "has no tunnel to it")]
 
-
-def test_a_tunnel_through_which_nothing_came_yet() -> None:
     assert compare({"C2": C2}, {"C1": C1, "S1": Known()}) == [
         ("S1", "C1", "has no tunnel to it"),
         ("S1", "C2", "has heard nothing of it"),
     ]
 
+    found = compare({"C2": C2, "S1": Known()}, {"C1": C1, "S1": Known()})
+    assert found == [("S1", core, "has heard nothing of it") for core in ("C1", "C2")]
 
-def test_the_same_snapshot_with_other_contents() -> None:
+
+def test_the_same_snapshot_with_other_contents(subtests: pytest.Subtests) -> None:
     other = Known(21, 3, b"other")
     found = compare({"C2": C2, "S1": S1}, {"C1": C1, "S1": other})
     assert found == [("S1", "C2", "has another #3 of incarnation 21 than C1")]
 
-
-@pytest.mark.parametrize("known", [Known(11, 5, b"old"), Known(10, 5, b"c1")])
-def test_a_core_is_known_as_something_else_than_it_is(known: Known) -> None:
-    ((domain, core, problem),) = compare({"C2": C2, "S1": S1}, {"C1": known, "S1": S1})
-    assert (domain, core) == ("C1", "C2")
-    assert problem == f"has {known}, which is not what it offers now"
-
-
-def test_a_domain_that_told_nobody_anything() -> None:
-    found = compare({"C2": C2, "S1": Known()}, {"C1": C1, "S1": Known()})
-    assert found == [("S1", core, "has heard nothing of it") for core in ("C1", "C2")]
+    for known in [Known(11, 5, b"old"), Known(10, 5, b"c1")]:
+        with subtests.test(known=known):
+            ((domain, core, problem),) = compare({"C2": C2, "S1": S1}, {"C1": known, "S1": S1})
+            assert (domain, core) == ("C1", "C2")
+            assert problem == f"has {known}, which is not what it offers now"
 
 
 def test_silence_is_not_agreement() -> None:
@@ -88,14 +77,11 @@ def test_silence_is_not_agreement() -> None:
     assert not compare_reports({}, {}).is_good
 
 
-def test_a_report_is_read_from_plain_values() -> None:
+def test_a_report_is_read_from_plain_values_or_malformed(subtests: pytest.Subtests) -> None:
     report = read_report({"own": [11, 0, b"c1"], "known": {"S1": [21, 3, b"s1"]}})
     assert report == CoreReport(OWN_1, {"S1": S1})
 
-
-@pytest.mark.parametrize(
-    "answer",
-    [
+    for answer in [
         None,
         "text",
         {},
@@ -104,8 +90,7 @@ def test_a_report_is_read_from_plain_values() -> None:
         {"own": [1, 2, b""], "known": {"S1": [-1, 1, b""]}},
         {"own": [1, 2, b"x" * 17], "known": {}},
         {"own": [1, 2, b""], "known": {str(n): [1, 1, b""] for n in range(65_537)}},
-    ],
-)
-def test_no_report(answer: object) -> None:
-    with pytest.raises(MalformedPayload, match="no report of a core"):
-        read_report(answer)
+    ]:
+        refusal = pytest.raises(MalformedPayload, match="no report of a core")
+        with subtests.test(answer=answer), refusal:
+            read_report(answer)

@@ -1,31 +1,20 @@
 """Text for people."""
 
-from __future__ import annotations
-
 from postroad.cells.layout import fields, milliseconds, names, one_line, table
 
 
-def test_columns_are_as_wide_as_need_be() -> None:
+def test_tables_and_fields_are_aligned() -> None:
     assert table(("NAME", "N"), [("a", 10), ("longer", None)]) == "NAME    N\na       10\nlonger  -"
-
-
-def test_fields_are_aligned() -> None:
     assert fields([("a", 1), ("long", ""), ("b", None)]) == "a:     1\nlong:\nb:     -"
     assert fields([]) == ""
 
 
-def test_a_value_never_breaks_the_line() -> None:
+def test_values_fit_on_a_line() -> None:
     assert one_line("a\n\tb \0c\x1b[2J") == "a b ?c?[2J"
     assert one_line("x" * 20, 10) == "xxxxxxx..."
     assert len(one_line("y" * 1_000)) == 300
-
-
-def test_names_in_a_row() -> None:
     assert names([]) == "-"
     assert names(["a", "b"], 2) == "a, b"
     assert names(["a", "b", "c", "d"], 2) == "a, b and 2 more"
-
-
-def test_milliseconds() -> None:
     assert milliseconds(0.0015) == "1.50 ms"
     assert milliseconds(None) == "-"

@@ -1,7 +1,5 @@
 """The last log lines, kept while somebody uses them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from itertools import count
@@ -42,12 +40,19 @@ def texts(pinboard: Pinboard, count: int = LINES_MAX) -> list[str]:
     return [line.partition(": ")[2] for line in pinboard.lines(count)]
 
 
-def test_lines_of_a_logger_and_those_below(pinboard: Pinboard, logger: logging.Logger) -> None:
+def test_lines_of_a_logger_and_those_below_are_kept_short(
+    pinboard: Pinboard, logger: logging.Logger
+) -> None:
     logger.info("up %d", 1)
     logging.getLogger(f"{logger.name}.part").warning("down")
     logger.debug("not logged at all")
     assert texts(pinboard) == ["up 1", "down"]
     assert f"WARNING {logger.name}.part: down" in pinboard.lines(1)[0]
+
+    logger.info("first\nINFO forged: second")
+    logger.info("x" * 10_000)
+    assert texts(pinboard)[2] == "first INFO forged: second"
+    assert len(pinboard.lines(1)[0]) == 1_000
 
 
 def test_only_the_last_lines_are_kept(pinboard: Pinboard, logger: logging.Logger) -> None:
@@ -56,13 +61,6 @@ def test_only_the_last_lines_are_kept(pinboard: Pinboard, logger: logging.Logger
     assert texts(pinboard)[0] == "5"
     assert len(texts(pinboard)) == LINES_MAX
     assert texts(pinboard, 2) == [str(LINES_MAX + 3), str(LINES_MAX + 4)]
-
-
-def test_a_record_is_one_short_line(pinboard: Pinboard, logger: logging.Logger) -> None:
-    logger.info("first\nINFO forged: second")
-    logger.info("x" * 10_000)
-    assert texts(pinboard)[0] == "first INFO forged: second"
-    assert len(pinboard.lines(1)[0]) == 1_000
 
 
 def test_exceptions_are_told_without_a_traceback(

@@ -1,7 +1,5 @@
 """What an agent takes before it starts, and what it ends when it stops, in the simulator."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 
@@ -61,12 +59,23 @@ def village() -> Iterator[Village]:
         yield Village(sim)
 
 
-def test_properties_set_before_the_start_are_known_to_others(village: Village) -> None:
+def test_properties_and_datagrams_subscribed_to_before_the_start_count(village: Village) -> None:
     village.start()
     member = village.agents["alpha"].member("beta")
     assert member is not None
     assert dict(member.properties) == {"role": "beta"}
     assert member.version == 0, "others have seen no other"
+    village.post("tick", b"1")
+    assert village.heard == [b"1"]
+    late: list[Message] = []
+    village.agents["beta"].subscribe_datagrams("late", late.append)
+    village.post("late", b"1")
+    village.agents["beta"].unsubscribe_datagrams("late")
+    village.agents["beta"].unsubscribe_datagrams("tick")
+    village.post("late", b"2")
+    village.post("tick", b"2")
+    assert [message.payload for message in late] == [b"1"]
+    assert village.heard == [b"1"]
 
 
 @pytest.mark.parametrize("changes", [{"a": 1}, {"a": "x" * 20_000}])
@@ -77,25 +86,6 @@ def test_properties_nobody_could_keep_are_refused_before_the_start(
     with pytest.raises(ConfigError, match=r"property|properties"):
         agent.set_properties(changes)
     assert agent._properties == {"role": "x"}
-
-
-def test_datagrams_subscribed_to_before_the_start_are_heard(village: Village) -> None:
-    village.start()
-    village.post("tick", b"1")
-    assert village.heard == [b"1"]
-
-
-def test_datagrams_are_heard_until_nobody_subscribes(village: Village) -> None:
-    village.start()
-    late: list[Message] = []
-    village.agents["beta"].subscribe_datagrams("late", late.append)
-    village.post("late", b"1")
-    village.agents["beta"].unsubscribe_datagrams("late")
-    village.agents["beta"].unsubscribe_datagrams("tick")
-    village.post("late", b"2")
-    village.post("tick", b"2")
-    assert [message.payload for message in late] == [b"1"]
-    assert village.heard == []
 
 
 def test_what_an_agent_runs_is_cancelled_when_it_stops(village: Village) -> None:

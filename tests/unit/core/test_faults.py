@@ -15,22 +15,18 @@ def own_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_an_unarmed_point_does_nothing() -> None:
+def test_a_point_does_nothing_unless_it_is_armed() -> None:
     point = faults.declare("test.quiet")
     point.reach(anything=1)
     assert repr(point) == "<FaultPoint test.quiet>"
 
-
-def test_an_armed_point_runs_its_action_with_the_details() -> None:
     point = faults.declare("test.loud")
     reached: list[dict[str, object]] = []
-
     with faults.armed("test.loud", lambda **details: reached.append(details)) as armed:
         assert armed is point
         assert repr(point) == "<FaultPoint test.loud armed>"
         point.reach(address="a:1")
     point.reach(address="b:1")
-
     assert reached == [{"address": "a:1"}]
 
 
@@ -45,16 +41,14 @@ def test_an_action_may_raise_and_the_point_is_disarmed_after() -> None:
     point.reach()
 
 
-def test_a_name_is_declared_once() -> None:
+def test_names_are_declared_once_and_sorted() -> None:
     faults.declare("test.once")
     with pytest.raises(UsageError, match=r"'test\.once' is declared twice"):
         faults.declare("test.once")
 
-
-def test_names_are_sorted() -> None:
     faults.declare("test.b")
     faults.declare("test.a")
-    assert faults.names() == ["test.a", "test.b"]
+    assert faults.names() == ["test.a", "test.b", "test.once"]
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist() -> None:

@@ -19,23 +19,19 @@ class Thing(Lifecycle):
         self.happened.append("stop")
 
 
-async def test_it_runs_while_it_is_used() -> None:
+async def test_it_runs_while_it_is_used_and_stops_after_an_error() -> None:
     thing = Thing()
     async with thing as used:
         assert used is thing
         assert thing.happened == ["start"]
     assert thing.happened == ["start", "stop"]
 
-
-async def test_it_is_stopped_after_an_error_which_goes_on() -> None:
     thing = Thing()
     with pytest.raises(KeyError):
         async with thing:
             raise KeyError("planted")
     assert thing.happened == ["start", "stop"]
 
-
-async def test_what_did_not_start_is_not_stopped() -> None:
     thing = Thing(fails=True)
     with pytest.raises(OSError, match="planted"):
         async with thing:

@@ -7,21 +7,17 @@ import pytest
 from postroad.core.throttle import KEYS_MAX, Throttle, ThrottledLog
 
 
-def test_the_first_of_a_key_is_told() -> None:
+def test_the_first_of_each_key_is_told_and_the_next_are_counted() -> None:
     throttle = Throttle(10)
     assert throttle.admit("a", 0) == 0
     assert throttle.admit("b", 0) == 0
 
-
-def test_the_next_ones_are_counted_until_the_interval_is_over() -> None:
     throttle = Throttle(10)
     throttle.admit("a", 0)
     assert [throttle.admit("a", now) for now in (0, 5, 9.9)] == [None, None, None]
     assert throttle.admit("a", 10) == 3
     assert throttle.admit("a", 20) == 0
 
-
-def test_keys_do_not_disturb_each_other() -> None:
     throttle = Throttle(10)
     throttle.admit("a", 0)
     throttle.admit("a", 1)

@@ -41,26 +41,25 @@ def subscription(handler: object, *, one_way: bool = False) -> Subscription:
 SUBSCRIPTION = subscription(lambda _: None)
 
 
-@pytest.mark.parametrize(
-    ("result", "payload"),
-    [(b"x", b"x"), (None, b""), (bytearray(b"x"), b"x"), (memoryview(b"x"), b"x")],
-)
-def test_results_become_bytes(result: Result, payload: bytes) -> None:
-    reaction = react(subscription(lambda _: result), MESSAGE)
-    assert reaction == payload
-    assert type(reaction) is bytes
-    assert to_payload(result, SUBSCRIPTION) == payload
+def test_results_become_bytes_or_failures(subtests: pytest.Subtests) -> None:
+    results: dict[bytes, list[Result]] = {
+        b"x": [b"x", bytearray(b"x"), memoryview(b"x")],
+        b"": [None],
+    }
+    for payload, same in results.items():
+        for result in same:
+            reaction = react(subscription(lambda _, result=result: result), MESSAGE)
+            assert reaction == to_payload(result, SUBSCRIPTION) == payload, result
+            assert type(reaction) is bytes, result
 
+    others: list[object] = ["x", 0, False, [], object]
+    for other in others:
+        with subtests.test(result=other):
+            answer = react(subscription(lambda _, other=other: other), MESSAGE)
+            assert isinstance(answer, Answer)
+            assert answer.status == Status.HANDLER_FAILED
+            assert type(other).__name__.encode() in answer.payload
 
-@pytest.mark.parametrize("result", ["x", 0, False, [], object])
-def test_other_results_are_failures(result: object) -> None:
-    answer = react(subscription(lambda _: result), MESSAGE)
-    assert isinstance(answer, Answer)
-    assert answer.status == Status.HANDLER_FAILED
-    assert type(result).__name__.encode() in answer.payload
-
-
-def test_the_handler_gets_the_message() -> None:
     seen: list[Message] = []
     react(subscription(seen.append), MESSAGE)
     assert seen == [MESSAGE]
@@ -82,9 +81,8 @@ async def test_awaitables_are_handed_back() -> None:
     assert await outcome(reaction) == b"payload"
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "code", "retryable"),
-    [
+async def test_failures_become_answers(subtests: pytest.Subtests) -> None:
+    for error, status, code, retryable in [
         (ValueError("no"), Status.HANDLER_FAILED, 0, False),
         (asyncio.CancelledError("no"), Status.HANDLER_FAILED, 0, False),
         (ConnectFailed("no"), Status.HANDLER_FAILED, ConnectFailed.code, True),
@@ -92,30 +90,29 @@ async def test_awaitables_are_handed_back() -> None:
         (PostroadError("no"), Status.HANDLER_FAILED, PostroadError.code, False),
         (MalformedPayload("no"), Status.PROTOCOL_FAILED, MalformedPayload.code, False),
         (LocalProtocolError("no"), Status.PROTOCOL_FAILED, LocalProtocolError.code, False),
-    ],
-)
-async def test_failures(error: BaseException, status: Status, code: int, retryable: bool) -> None:
-    def fail(_message: Message) -> bytes:
-        raise error
+    ]:
+        with subtests.test(code=code):
 
-    async def fail_later(_message: Message) -> bytes:
-        raise error
+            def fail(_message: Message, error: BaseException = error) -> bytes:
+                raise error
 
-    expected = Answer(status, b"no", code, retryable)
-    assert react(subscription(fail), MESSAGE) == expected
-    reaction = react(subscription(fail_later), MESSAGE)
-    assert isinstance(reaction, Awaitable)
-    assert await outcome(reaction) == expected
+            async def fail_later(_message: Message, error: BaseException = error) -> bytes:
+                raise error
 
-
-@pytest.mark.parametrize("text", ["", "käse", "\ud800 alone", "x" * 1_000_000])
-def test_texts_of_failures_are_valid_and_short(text: str) -> None:
-    answer = failure_answer(ValueError(text), SUBSCRIPTION)
-    assert len(answer.payload) <= 20_000
-    assert answer.payload.decode()[:100] == text.replace("\ud800", "?")[:100]
+            expected = Answer(status, b"no", code, retryable)
+            assert react(subscription(fail), MESSAGE) == expected
+            reaction = react(subscription(fail_later), MESSAGE)
+            assert isinstance(reaction, Awaitable)
+            assert await outcome(reaction) == expected
 
 
-def test_an_exception_without_text() -> None:
+def test_texts_of_failures_are_valid_and_short(subtests: pytest.Subtests) -> None:
+    for text in ["", "käse", "\ud800 alone", "x" * 1_000_000]:
+        with subtests.test(text=text):
+            answer = failure_answer(ValueError(text), SUBSCRIPTION)
+            assert len(answer.payload) <= 20_000
+            assert answer.payload.decode()[:100] == text.replace("\ud800", "?")[:100]
+
     class Unspeakable(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no text")
@@ -133,9 +130,6 @@ def test_answers_when_nobody_handles() -> None:
     assert EXPIRED_ANSWER.status == Status.HANDLER_FAILED
 
 
-# Subscriptions.
-
-
 def test_one_handler_for_each_subject() -> None:
     subscriptions = Subscriptions()
     subscriptions.add("a", lambda _: b"1", one_way=False)
@@ -149,21 +143,18 @@ def test_one_handler_for_each_subject() -> None:
     assert sorted(subscriptions.by_subject) == ["b"]
 
 
-@pytest.mark.parametrize("handler", [None, b"reply", 7])
-def test_handlers_must_be_callable(handler: object) -> None:
-    with pytest.raises(ConfigError, match="must be callable"):
-        Subscriptions().add("a", cast("Handler", handler), one_way=False)
+def test_handlers_and_subjects_that_cannot_be_used_are_refused(subtests: pytest.Subtests) -> None:
+    for handler in [None, b"reply", 7]:
+        with subtests.test(handler=handler), pytest.raises(ConfigError, match="must be callable"):
+            Subscriptions().add("a", cast("Handler", handler), one_way=False)
 
+    for subject, is_fine in [("s" * 32_767, True), ("ä" * 16_384, False)]:
+        with subtests.test(subject=subject):
+            if is_fine:
+                Subscriptions().add(subject, lambda _: None, one_way=False)
+            else:
+                with pytest.raises(ConfigError, match="32767"):
+                    Subscriptions().add(subject, lambda _: None, one_way=False)
 
-@pytest.mark.parametrize(("subject", "is_fine"), [("s" * 32_767, True), ("ä" * 16_384, False)])
-def test_subjects_fit_on_the_wire(subject: str, is_fine: bool) -> None:
-    if is_fine:
-        Subscriptions().add(subject, lambda _: None, one_way=False)
-    else:
-        with pytest.raises(ConfigError, match="32767"):
-            Subscriptions().add(subject, lambda _: None, one_way=False)
-
-
-def test_subject_that_cannot_be_encoded() -> None:
     with pytest.raises((ConfigError, UsageError)):
         Subscriptions().add("\ud800", lambda _: None, one_way=False)

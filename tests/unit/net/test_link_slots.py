@@ -26,20 +26,19 @@ def make_link(kind: type[Link]) -> Link:
     return AcceptedLink(context, loop, Subscriptions(), {})
 
 
-@pytest.mark.parametrize("kind", [DialedLink, AcceptedLink, Tunnel])
-async def test_links_have_no_dictionary(kind: type[Link]) -> None:
-    link = make_link(kind)
-    assert type(link) is kind
-    assert not hasattr(link, "__dict__")
-    with pytest.raises(AttributeError):
-        link.surprise = 1  # type: ignore[attr-defined]
+async def test_links_have_no_dictionary(subtests: pytest.Subtests) -> None:
+    for kind in [DialedLink, AcceptedLink, Tunnel]:
+        with subtests.test(kind=kind):
+            link = make_link(kind)
+            assert type(link) is kind
+            assert not hasattr(link, "__dict__")
+            with pytest.raises(AttributeError):
+                link.surprise = 1  # type: ignore[attr-defined]
 
-
-async def test_the_stand_in_for_large_frames_has_no_dictionary() -> None:
     assert not hasattr(LargeFrameReader(make_link(DialedLink)), "__dict__")
 
-
-@pytest.mark.parametrize("kind", [DialedLink, AcceptedLink, LargeFrameReader, Tunnel])
-def test_every_base_has_slots(kind: type) -> None:
-    """One base without them would give every instance a dictionary again."""
-    assert [base.__name__ for base in kind.__mro__[:-1] if "__slots__" not in vars(base)] == []
+    # One base without them would give every instance a dictionary again.
+    for kind in [DialedLink, AcceptedLink, LargeFrameReader, Tunnel]:
+        assert [
+            base.__name__ for base in kind.__mro__[:-1] if "__slots__" not in vars(base)
+        ] == [], kind

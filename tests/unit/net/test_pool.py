@@ -1,13 +1,10 @@
 """Which subjects share a connection."""
 
-import pytest
-
 from postroad.net.pool import subject_class
 
 
-@pytest.mark.parametrize(
-    ("subject", "expected"),
-    [
+def test_subject_class() -> None:
+    for subject, expected in [
         ("", ""),
         ("ping", ""),
         ("bulk.upload", "bulk"),
@@ -17,7 +14,5 @@ from postroad.net.pool import subject_class
         (".", ""),
         ("käse.brot", "käse"),
         ("internal-heartbeat", ""),
-    ],
-)
-def test_subject_class(subject: str, expected: str) -> None:
-    assert subject_class(subject) == expected
+    ]:
+        assert subject_class(subject) == expected, subject

@@ -5,7 +5,6 @@ import pytest
 from postroad.core.errors import (
     ConnectFailed,
     ConnectionClosed,
-    MessagingError,
     NoRemoteHandler,
     NotRunning,
     Outcome,
@@ -17,9 +16,8 @@ from postroad.net.results import EXPIRED, LinkDown, error_of, stopped_while_in_f
 from postroad.wire import Reply, Status
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind", "detail", "retryable"),
-    [
+def test_replies_that_are_errors_are_told_as_such(subtests: pytest.Subtests) -> None:
+    for reply, kind, detail, retryable in [
         (Reply(1, Status.NO_HANDLER, b""), NoRemoteHandler, "no handler for 'echo'", True),
         (Reply(1, Status.NO_HANDLER, b"echo"), NoRemoteHandler, "no handler for 'echo'", True),
         (Reply(1, Status.NO_HANDLER, b"a reason"), NoRemoteHandler, "a reason", False),
@@ -32,14 +30,13 @@ from postroad.wire import Reply, Status
         (Reply(1, Status.HANDLER_FAILED, b""), RemoteHandlerFailure, "", False),
         (Reply(1, Status.HANDLER_FAILED, b"no", 3300, True), RemoteHandlerFailure, "no", True),
         (Reply(1, Status.HANDLER_FAILED, b"\xff"), RemoteHandlerFailure, "\ufffd", False),
-    ],
-)
-def test_replies(reply: Reply, kind: type[MessagingError], detail: str, retryable: bool) -> None:
-    error = error_of(reply, "echo")
-    assert type(error) is kind
-    assert detail in error.detail
-    assert error.retryable is retryable
-    assert error.outcome is Outcome.KNOWN
+    ]:
+        with subtests.test(detail=detail):
+            error = error_of(reply, "echo")
+            assert type(error) is kind
+            assert detail in error.detail
+            assert error.retryable is retryable
+            assert error.outcome is Outcome.KNOWN
 
 
 def test_remote_code_survives_being_told_of_a_message() -> None:
@@ -50,11 +47,16 @@ def test_remote_code_survives_being_told_of_a_message() -> None:
     assert told.retryable
 
 
-def test_expired() -> None:
+def test_expired_or_stopped_requests_have_an_unknown_outcome() -> None:
     error = error_of(EXPIRED, "echo")
     assert isinstance(error, RequestTimeout)
     assert error.outcome is Outcome.UNKNOWN
     assert EXPIRED.status != 0
+
+    error = error_of(stopped_while_in_flight(), "echo")
+    assert isinstance(error, NotRunning)
+    assert error.outcome is Outcome.UNKNOWN
+    assert not error.retryable
 
 
 def test_one_end_is_told_of_many_requests() -> None:
@@ -65,10 +67,3 @@ def test_one_end_is_told_of_many_requests() -> None:
     ]
     assert [error.subject for error in told] == ["a", "b"]
     assert down.error.subject is None
-
-
-def test_stopped_while_in_flight() -> None:
-    error = error_of(stopped_while_in_flight(), "echo")
-    assert isinstance(error, NotRunning)
-    assert error.outcome is Outcome.UNKNOWN
-    assert not error.retryable

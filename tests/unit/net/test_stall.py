@@ -4,30 +4,22 @@ from postroad.net.stall import StallWatch
 from postroad.wire import NEVER
 
 
-def test_nothing_is_expected_while_there_is_room() -> None:
+def test_whoever_takes_nothing_in_time_is_stuck() -> None:
     watch = StallWatch(30)
     assert watch.deadline == NEVER
     assert not watch.is_stuck(0, 1e9)
-
-
-def test_whoever_takes_nothing_in_time_is_stuck() -> None:
-    watch = StallWatch(30)
     watch.begin(1_000, 5)
     assert watch.deadline == 35
     assert not watch.is_stuck(1_000, 34.9)
     assert watch.is_stuck(1_000, 35)
     assert watch.deadline == NEVER, "said once"
 
-
-def test_whoever_takes_something_gets_as_much_time_again() -> None:
     watch = StallWatch(30)
     watch.begin(1_000, 5)
     assert not watch.is_stuck(1_001, 35)
     assert watch.deadline == 65
     assert watch.is_stuck(1_001, 65)
 
-
-def test_room_ends_it() -> None:
     watch = StallWatch(30)
     watch.begin(1_000, 5)
     watch.end()

@@ -38,8 +38,6 @@ def test_contexts(files: Path) -> None:
     assert server.verify_mode == client.verify_mode == ssl.CERT_REQUIRED
     assert not client.check_hostname
 
-
-def test_one_sided(files: Path) -> None:
     tls = TlsConfig(
         certificate=str(files / "node.pem"),
         key=str(files / "node.key"),
@@ -50,9 +48,8 @@ def test_one_sided(files: Path) -> None:
     assert tls.client_context().verify_mode == ssl.CERT_REQUIRED
 
 
-@pytest.mark.parametrize(
-    ("field", "name"),
-    [
+def test_unusable_files_are_named(files: Path, subtests: pytest.Subtests) -> None:
+    for field, name in [
         ("certificate", "missing.pem"),
         ("certificate", "garbage.pem"),
         ("certificate", "empty.pem"),
@@ -64,34 +61,29 @@ def test_one_sided(files: Path) -> None:
         ("trust", "garbage.pem"),
         ("trust", "empty.pem"),
         ("trust", "."),
-    ],
-)
-def test_unusable_files_are_named(files: Path, field: str, name: str) -> None:
-    tls = config(files, **{field: name})
-    for make in (tls.server_context, tls.client_context):
-        with pytest.raises(ConfigError) as caught:
-            make()
-        assert str(files / name) in str(caught.value)
+    ]:
+        with subtests.test(field=field):
+            tls = config(files, **{field: name})
+            for make in (tls.server_context, tls.client_context):
+                with pytest.raises(ConfigError) as caught:
+                    make()
+                assert str(files / name) in str(caught.value)
 
-
-@pytest.mark.parametrize(
-    ("field", "name", "told"),
-    [
+    for field, name, told in [
         ("key", "other.key", "the key belongs to another certificate"),
         ("key", "garbage.pem", "one of them is not in PEM form"),
         ("key", "locked.key", "the key is encrypted; give one that is not"),
         ("key", "missing.key", "missing.key: No such file or directory"),
         ("trust", "garbage.pem", "there is no certificate in it"),
-    ],
-)
-def test_what_is_wrong_is_told_in_words(files: Path, field: str, name: str, told: str) -> None:
-    key = serialization.load_pem_private_key((files / "node.key").read_bytes(), None)
-    locked = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"secret"),
-    )
-    (files / "locked.key").write_bytes(locked)
-    with pytest.raises(ConfigError) as caught:
-        config(files, **{field: name}).server_context()
-    assert str(caught.value).endswith(told)
+    ]:
+        with subtests.test(field=field):
+            key = serialization.load_pem_private_key((files / "node.key").read_bytes(), None)
+            locked = key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(b"secret"),
+            )
+            (files / "locked.key").write_bytes(locked)
+            with pytest.raises(ConfigError) as caught:
+                config(files, **{field: name}).server_context()
+            assert str(caught.value).endswith(told)

@@ -33,49 +33,40 @@ def packed(size: int, data: bytes) -> bytes:
     return struct.pack(">I", size) + data
 
 
-def test_round_trip(algorithm: Algorithm) -> None:
+def test_payloads_come_back_and_small_or_random_ones_are_left_alone(algorithm: Algorithm) -> None:
     compressed = compress_payload(algorithm, PAYLOAD)
     assert compressed is not None
     assert compressed[:4] == struct.pack(">I", len(PAYLOAD))
     assert len(compressed) < len(PAYLOAD) / 10
     assert decompress_payload(algorithm, compressed, len(PAYLOAD)) == PAYLOAD
 
-
-def test_an_empty_payload_is_carried(algorithm: Algorithm) -> None:
     assert decompress_payload(algorithm, packed(0, algorithm.compress(b"")), 10) == b""
 
-
-def test_small_payloads_are_left_alone(algorithm: Algorithm) -> None:
     assert compress_payload(algorithm, bytes(COMPRESS_BYTES_MIN - 1)) is None
     assert compress_payload(algorithm, bytes(COMPRESS_BYTES_MIN)) is not None
 
-
-def test_what_does_not_shrink_is_left_alone(algorithm: Algorithm) -> None:
     noise = b"".join(zlib.crc32(struct.pack(">I", n)).to_bytes(4, "big") for n in range(500))
     assert compress_payload(algorithm, noise) is None
 
 
-@pytest.mark.parametrize("size", range(4))
-def test_a_payload_without_its_size(algorithm: Algorithm, size: int) -> None:
-    with pytest.raises(MalformedFrame, match="lacks its size"):
-        decompress_payload(algorithm, bytes(size), MIB)
+def test_what_is_not_the_compressed_payload_it_announces_is_malformed(
+    algorithm: Algorithm, subtests: pytest.Subtests
+) -> None:
+    for size in range(4):
+        with subtests.test(size=size), pytest.raises(MalformedFrame, match="lacks its size"):
+            decompress_payload(algorithm, bytes(size), MIB)
 
+    for data in [b"", b"\x00", b"neither zlib nor zstd", bytes(100)]:
+        with subtests.test(data=data), pytest.raises(MalformedFrame):
+            decompress_payload(algorithm, packed(100, data), MIB)
 
-@pytest.mark.parametrize("data", [b"", b"\x00", b"neither zlib nor zstd", bytes(100)])
-def test_what_is_not_compressed_data(algorithm: Algorithm, data: bytes) -> None:
-    with pytest.raises(MalformedFrame):
-        decompress_payload(algorithm, packed(100, data), MIB)
+    for announced in [0, 1, len(PAYLOAD) - 1, len(PAYLOAD) + 1, MIB]:
+        with subtests.test(announced=announced):
+            data = algorithm.compress(PAYLOAD)
+            with pytest.raises(MalformedFrame):
+                decompress_payload(algorithm, packed(announced, data), MIB)
 
-
-@pytest.mark.parametrize("announced", [0, 1, len(PAYLOAD) - 1, len(PAYLOAD) + 1, MIB])
-def test_the_announced_size_must_be_true(algorithm: Algorithm, announced: int) -> None:
-    data = algorithm.compress(PAYLOAD)
-    with pytest.raises(MalformedFrame):
-        decompress_payload(algorithm, packed(announced, data), MIB)
-
-
-def test_a_stream_cut_anywhere_is_refused(algorithm: Algorithm) -> None:
-    """The end of the stream carries its checksum, so it has to be there as well."""
+    # The end of the stream carries its checksum, so it has to be there as well.
     data = algorithm.compress(PAYLOAD)
     accepted = []
     for size in range(len(data)):
@@ -86,8 +77,6 @@ def test_a_stream_cut_anywhere_is_refused(algorithm: Algorithm) -> None:
         accepted.append(size)
     assert accepted == []
 
-
-def test_bytes_after_the_stream_are_refused(algorithm: Algorithm) -> None:
     data = algorithm.compress(PAYLOAD) + b"more"
     with pytest.raises(MalformedFrame):
         decompress_payload(algorithm, packed(len(PAYLOAD), data), MIB)
@@ -125,9 +114,8 @@ def test_a_zstd_frame_that_does_not_tell_its_size_is_refused() -> None:
         decompress_payload(load_algorithm("zstd"), packed(len(PAYLOAD), data), MIB)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "chosen"),
-    [
+def test_both_sides_choose_the_same() -> None:
+    for ours, theirs, chosen in [
         ((), (), None),
         (("zstd",), (), None),
         (("zstd",), ("zlib",), None),
@@ -135,16 +123,10 @@ def test_a_zstd_frame_that_does_not_tell_its_size_is_refused() -> None:
         (("zlib", "zstd"), ("zlib", "zstd"), "zstd"),
         (("zstd", "zlib"), ("brotli", "zlib"), "zlib"),
         (("brotli",), ("brotli",), None),
-    ],
-)
-def test_both_sides_choose_the_same(
-    ours: tuple[str, ...], theirs: tuple[str, ...], chosen: str | None
-) -> None:
-    assert choose_compression(ours, theirs) == chosen
-    assert choose_compression(theirs, ours) == chosen
+    ]:
+        assert choose_compression(ours, theirs) == chosen, chosen
+        assert choose_compression(theirs, ours) == chosen, chosen
 
-
-def test_an_unknown_algorithm() -> None:
     with pytest.raises(ConfigError, match="unknown compression 'lz4'; there are: zstd, zlib"):
         load_algorithm("lz4")
 

@@ -56,9 +56,6 @@ def pair_of(profile: Profile, limits: Limits = QUIET) -> Pair:
     )
 
 
-# Opening.
-
-
 @pytest.mark.parametrize("split", [whole, byte_by_byte])
 def test_two_sides_open(profile: Profile, split: Callable[[bytes], Sequence[bytes]]) -> None:
     pair = Pair(make_config(profile=profile), server_config(profile=profile))
@@ -94,26 +91,14 @@ def test_repr_tells_who_and_where() -> None:
     assert repr(pair.server.machine) == "<Connection server client version 3 open>"
 
 
-# Talking.
-
-
-def test_request_and_reply(profile: Profile) -> None:
+def test_each_side_learns_the_address_of_the_other(profile: Profile) -> None:
     pair = pair_of(profile)
     pair.client.machine.request(1, "echo", b"payload", 0)
     pair.settle()
     assert pair.server.events == [Request(1, "echo", b"payload")]
-
     pair.server.machine.reply(1, Status.OK, b"answer")
     pair.settle()
     assert pair.client.events == [Reply(1, Status.OK, b"answer")]
-
-
-def test_each_side_learns_the_address_of_the_other(profile: Profile) -> None:
-    pair = pair_of(profile)
-    pair.client.machine.request(1, "echo", b"", 0)
-    pair.settle()
-    pair.server.machine.reply(1, Status.OK, b"")
-    pair.settle()
     assert pair.server.machine.sender == CLIENT_ADDRESS
     assert pair.client.machine.sender == SERVER_ADDRESS
 
@@ -123,8 +108,6 @@ def test_no_address_is_known_before_it_is_told() -> None:
     assert pair.server.machine.sender is None
     assert pair.client.machine.sender is None
 
-
-def test_version_1_tells_an_ip_address() -> None:
     config = make_config(
         profile=DOCUMENTED.up_to(1), address=Address("node.example", 1), advertised_ip="::1"
     )
@@ -135,28 +118,21 @@ def test_version_1_tells_an_ip_address() -> None:
 
 
 @pytest.mark.parametrize("name", OLDER)
-def test_older_versions_say_no_handler_for_stopping(name: str) -> None:
-    pair = pair_of(DIALECTS[name])
-    pair.server.machine.reply(1, Status.STOPPING, b"", 3100, True)
-    pair.settle()
-    assert pair.client.events == [Reply(1, Status.NO_HANDLER, b"")]
-
-
-@pytest.mark.parametrize("name", OLDER)
-def test_older_versions_cannot_be_told_cancel_or_goodbye(name: str) -> None:
+def test_older_versions_cannot_be_told_stopping_cancel_or_goodbye(name: str) -> None:
     pair = pair_of(DIALECTS[name])
     pair.client.machine.cancel(1)
     pair.client.machine.goodbye("stopping")
     assert not pair.client.has_data
     assert pair.client.machine.phase is Phase.DRAINING
-
     pair.server.machine.reply(1, Status.OK, b"late")
     pair.settle()
     assert pair.client.events == [Reply(1, Status.OK, b"late")]
 
+    pair = pair_of(DIALECTS[name])
+    pair.server.machine.reply(1, Status.STOPPING, b"", 3100, True)
+    pair.settle()
+    assert pair.client.events == [Reply(1, Status.NO_HANDLER, b"")]
 
-@pytest.mark.parametrize("name", OLDER)
-def test_older_versions_ignore_frames_in_the_wrong_direction(name: str) -> None:
     pair = pair_of(DIALECTS[name])
     pair.client.machine.reply(5, Status.OK, b"")
     pair.server.machine.request(6, "echo", b"", 0)
@@ -188,9 +164,6 @@ def test_a_message_of_the_largest_size(profile: Profile) -> None:
     assert pair.server.events == [Request(1, "echo", bytes(996))]
 
 
-# Time.
-
-
 def test_an_unfinished_handshake_is_given_up(profile: Profile) -> None:
     limits = Limits(handshake_timeout_s=5)
     for role in Role:
@@ -205,7 +178,7 @@ def test_an_unfinished_handshake_is_given_up(profile: Profile) -> None:
         assert side.machine.deadline() == NEVER
 
 
-def test_time_in_which_this_side_was_held_up_is_added_to_the_handshake() -> None:
+def test_an_unfinished_handshake_that_trickles_or_was_held_up_is_given_up() -> None:
     side = Side(Role.CLIENT, make_config(limits=Limits(handshake_timeout_s=5)))
     side.machine.excuse(1, 3)
     assert side.machine.deadline() == 5, "it has more than a second anyway"
@@ -214,8 +187,6 @@ def test_time_in_which_this_side_was_held_up_is_added_to_the_handshake() -> None
     side.tick(13)
     assert isinstance(side.failure, PeerSilent)
 
-
-def test_a_trickling_handshake_is_given_up_all_the_same() -> None:
     server = Side(Role.SERVER, server_config(limits=Limits(handshake_timeout_s=5)))
     for now, piece in enumerate(byte_by_byte(b"\xeb\x6e\xec\x8a\x00")):
         server.tick(now)
@@ -224,8 +195,6 @@ def test_a_trickling_handshake_is_given_up_all_the_same() -> None:
     server.tick(5)
     assert isinstance(server.failure, PeerSilent)
 
-
-def test_a_closed_connection_has_no_time() -> None:
     server = Side(Role.SERVER)
     server.give(b"random bytes")
     failure = server.failure
@@ -258,8 +227,6 @@ def test_a_frame_that_does_not_end_is_given_up() -> None:
     assert isinstance(server.failure, PeerSilent)
     assert "a frame was not whole after 30 s" in str(server.failure)
 
-
-def test_time_in_which_this_side_was_held_up_is_added_to_that_of_a_frame() -> None:
     server = slow_server(Limits(frame_timeout_s=30))
     server.give(b"\x01")
     run_until(server, 29)
@@ -319,13 +286,15 @@ def test_quiet_between_frames_is_no_fault_without_heartbeats(profile: Profile) -
     assert pair.client.failure is pair.server.failure is None
 
 
-def test_the_machine_asks_to_be_looked_at_while_open() -> None:
+def test_a_connection_asks_to_be_looked_at_while_open() -> None:
     server = slow_server(Limits(frame_timeout_s=30))
     for _ in range(10):
         due = server.machine.deadline()
         assert server.now < due <= server.now + 30
         server.tick(due)
     assert server.failure is None
+
+    assert open_side(Role.SERVER, 2).machine.round_trip_s is None
 
 
 def test_pausing_suspends_the_frame_timeout() -> None:
@@ -352,7 +321,3 @@ def test_goodbye_in_the_greeting_says_nothing_and_ends(role: Role) -> None:
         assert side.machine.phase is Phase.CLOSED
     assert side.give(b"\xeb\x6e\xec\x8a\x00\x02") == []
     assert side.failure is None
-
-
-def test_an_opened_side_can_be_asked_for_its_round_trip() -> None:
-    assert open_side(Role.SERVER, 2).machine.round_trip_s is None

@@ -58,9 +58,6 @@ def profile(request: pytest.FixtureRequest) -> Profile:
     return PROFILES[request.param]
 
 
-# Before the handshake is done.
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_random_bytes(profile: Profile, seed: int) -> None:
     noise = random.Random(seed).randbytes(1_000)
@@ -71,32 +68,35 @@ def test_random_bytes(profile: Profile, seed: int) -> None:
         assert_closed(side, HandshakeRefused)
 
 
-def test_a_wrong_preamble_is_answered_with_nothing(profile: Profile) -> None:
+def test_a_wrong_preamble_is_answered_with_nothing_and_ends_it(profile: Profile) -> None:
     server = Side(Role.SERVER, server_config(profile=profile))
     server.give(b"\xeb\x6e\xec\x8b\x00\x02")
     assert_closed(server, HandshakeRefused, "preamble eb 6e ec 8b is not eb 6e ec 8a")
     assert not server.has_data
 
-
-@pytest.mark.parametrize("record", ["16 03 01 02 00 01 00 01 fc 03 03", "15 03 03 00 02 02 46"])
-def test_tls_at_a_plain_port(profile: Profile, record: str) -> None:
     server = Side(Role.SERVER, server_config(profile=profile))
-    server.give(bytes.fromhex(record))
-    assert_closed(server, HandshakeRefused, "the peer speaks TLS")
+    server.give(b"wrong!")
+    assert server.give(PREAMBLE + b"\x00\x02") == []
+    assert not server.has_data
 
 
-def test_a_tls_answer_to_a_plain_client(profile: Profile) -> None:
+def test_other_protocols_and_tls_are_refused(profile: Profile, subtests: pytest.Subtests) -> None:
+    for line in [b"GET / HTTP/1.1\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"INFO {}"]:
+        with subtests.test(line=line):
+            for role in Role:
+                side = Side(role, make_config(profile=profile))
+                side.give(line)
+                assert_closed(side, HandshakeRefused)
+
+    for record in ["16 03 01 02 00 01 00 01 fc 03 03", "15 03 03 00 02 02 46"]:
+        with subtests.test(record=record):
+            server = Side(Role.SERVER, server_config(profile=profile))
+            server.give(bytes.fromhex(record))
+            assert_closed(server, HandshakeRefused, "the peer speaks TLS")
+
     client = Side(Role.CLIENT, make_config(profile=profile))
     client.give(bytes.fromhex("15 03 03 00 02 02 46"))
     assert_closed(client, HandshakeRefused, "the peer speaks TLS")
-
-
-@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"INFO {}"])
-def test_other_protocols(profile: Profile, line: bytes) -> None:
-    for role in Role:
-        side = Side(role, make_config(profile=profile))
-        side.give(line)
-        assert_closed(side, HandshakeRefused)
 
 
 @pytest.mark.parametrize("answer", [-1, 0, 4, 99])
@@ -108,29 +108,17 @@ def test_the_client_closes_on_an_unknown_version(profile: Profile, answer: int) 
     assert not client.has_data
 
 
-def test_a_handshake_cut_anywhere_is_waited_for(profile: Profile) -> None:
+def test_a_handshake_or_answer_cut_anywhere_is_waited_for(profile: Profile) -> None:
     for first, second in two_pieces(PREAMBLE + b"\x00\x02"):
         server = Side(Role.SERVER, server_config(profile=profile))
         assert server.give(first) == []
         assert not server.has_data
         assert server.give(second) == [Opened(2)]
 
-
-def test_an_answer_cut_anywhere_is_waited_for(profile: Profile) -> None:
     for first, second in two_pieces((PREAMBLE if profile is ZEEBE else b"") + b"\x00\x02"):
         client = Side(Role.CLIENT, make_config(profile=profile))
         assert client.give(first) == []
         assert client.give(second) == [Opened(2)]
-
-
-def test_nothing_is_heard_after_a_refusal(profile: Profile) -> None:
-    server = Side(Role.SERVER, server_config(profile=profile))
-    server.give(b"wrong!")
-    assert server.give(PREAMBLE + b"\x00\x02") == []
-    assert not server.has_data
-
-
-# Versions 1 and 2.
 
 
 REQUEST_HEADS = {"documented": struct.pack(">bq", 1, 7), "zeebe": b"\x01\x07"}
@@ -144,23 +132,25 @@ def test_an_unknown_type(profile: Profile, role: Role, kind: int) -> None:
     assert_closed(side, MalformedFrame, f"unknown frame type {kind}")
 
 
-@pytest.mark.parametrize(
-    "sender",
-    ["80 00", "ff ff", "00 01 61 00 01 00 00", "00 01 61 ff ff ff ff", "00 01 ff 00 00 00 01"],
-    ids=["length -32768", "length -1", "port 65536", "port -1", "no text"],
-)
-def test_a_bad_address(profile: Profile, sender: str) -> None:
-    for role in Role:
-        side = open_side(role, 2, profile)
-        side.give(bytes.fromhex(sender))
-        assert_closed(side, MalformedFrame, "sender")
+def test_a_bad_address_ends_the_connection(profile: Profile, subtests: pytest.Subtests) -> None:
+    for sender in [
+        "80 00",
+        "ff ff",
+        "00 01 61 00 01 00 00",
+        "00 01 61 ff ff ff ff",
+        "00 01 ff 00 00 00 01",
+    ]:
+        with subtests.test(sender=sender):
+            for role in Role:
+                side = open_side(role, 2, profile)
+                side.give(bytes.fromhex(sender))
+                assert_closed(side, MalformedFrame, "sender")
 
-
-@pytest.mark.parametrize("sender", ["05 00", "ff ff", "04 7f 00 00 01 00 01 00 00"])
-def test_a_bad_ip_address(profile: Profile, sender: str) -> None:
-    server = open_side(Role.SERVER, 1, profile)
-    server.give(bytes.fromhex(sender))
-    assert_closed(server, MalformedFrame, "sender")
+    for sender in ["05 00", "ff ff", "04 7f 00 00 01 00 01 00 00"]:
+        with subtests.test(sender=sender):
+            server = open_side(Role.SERVER, 1, profile)
+            server.give(bytes.fromhex(sender))
+            assert_closed(server, MalformedFrame, "sender")
 
 
 LENGTHS = {
@@ -211,22 +201,17 @@ def test_a_subject_that_is_no_text_is_answered_before_the_end(profile: Profile, 
     assert b"UTF-8" in reply.payload
 
 
-def test_an_unknown_status(profile: Profile) -> None:
+def test_an_unknown_status_ends_it_after_the_frames_before(profile: Profile) -> None:
     client = older_side(Role.CLIENT, profile)
     head = b"\x02\x01\x00" if profile is ZEEBE else struct.pack(">bqi", 2, 1, 0)
     client.give(head + b"\x04")
     assert_closed(client, MalformedFrame, "unknown status 4")
     assert not client.has_data
 
-
-def test_frames_before_a_bad_one_count(profile: Profile) -> None:
     server = older_side(Role.SERVER, profile)
     good = b"\x01\x01\x00\x00\x00" if profile is ZEEBE else struct.pack(">bqii", 1, 1, 0, 0)
     assert server.give(good + b"\xff" * 20) == [Request(1, "", b"")]
     assert_closed(server, MalformedFrame)
-
-
-# Version 3.
 
 
 def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
@@ -247,30 +232,41 @@ def test_nothing_is_heard_in_the_room_of_a_closed_connection() -> None:
     assert server.failure is failure
 
 
-@pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize(
-    ("frame", "failure", "text"),
-    [
-        (struct.pack(">IBBHIQ", 0, 1, 0, 0, 0, 0), MalformedFrame, "shorter than its header"),
-        (struct.pack(">IBBHIQ", 2**31, 1, 0, 0, 0, 0), FrameTooLarge, "2147483632 bytes"),
-        (struct.pack(">IBBHIQ", 2**32 - 1, 2, 0, 0, 0, 0), FrameTooLarge, "4294967279 bytes"),
-        (version3_frame(99), MalformedFrame, "unknown frame type 99"),
-        (version3_frame(0), MalformedFrame, "unknown frame type 0"),
-        (version3_frame(2, short=5), MalformedFrame, "unknown status 5"),
-        (version3_frame(5, b"!"), FrameTooLarge, "1 bytes was announced, 0"),
-        (version3_frame(2, bytes(600), flags=2), MalformedFrame, "no compression was agreed"),
-    ],
-)
-def test_bad_frames_of_version_3(
-    role: Role, frame: bytes, failure: type[RemoteProtocolError], text: str
-) -> None:
-    side = greeted_side(role)
-    side.take()
-    assert peak_bytes(side, frame) < 64 * 1024
-    assert_closed(side, failure, text)
-    (goodbye,) = cut_version3(side.take())
-    assert (goodbye.kind, goodbye.word) == (7, failure.code)
-    assert text in goodbye.body.decode()
+def test_a_bad_frame_of_version_3_is_told_goodbye(subtests: pytest.Subtests) -> None:
+    Case = tuple[bytes, type[RemoteProtocolError], str]
+    for role in Role:
+        for frame, failure, text in list[Case](
+            [
+                (
+                    struct.pack(">IBBHIQ", 0, 1, 0, 0, 0, 0),
+                    MalformedFrame,
+                    "shorter than its header",
+                ),
+                (struct.pack(">IBBHIQ", 2**31, 1, 0, 0, 0, 0), FrameTooLarge, "2147483632 bytes"),
+                (
+                    struct.pack(">IBBHIQ", 2**32 - 1, 2, 0, 0, 0, 0),
+                    FrameTooLarge,
+                    "4294967279 bytes",
+                ),
+                (version3_frame(99), MalformedFrame, "unknown frame type 99"),
+                (version3_frame(0), MalformedFrame, "unknown frame type 0"),
+                (version3_frame(2, short=5), MalformedFrame, "unknown status 5"),
+                (version3_frame(5, b"!"), FrameTooLarge, "1 bytes was announced, 0"),
+                (
+                    version3_frame(2, bytes(600), flags=2),
+                    MalformedFrame,
+                    "no compression was agreed",
+                ),
+            ]
+        ):
+            with subtests.test(role=role, frame=frame):
+                side = greeted_side(role)
+                side.take()
+                assert peak_bytes(side, frame) < 64 * 1024
+                assert_closed(side, failure, text)
+                (goodbye,) = cut_version3(side.take())
+                assert (goodbye.kind, goodbye.word) == (7, failure.code)
+                assert text in goodbye.body.decode()
 
 
 @pytest.mark.parametrize(
@@ -304,26 +300,29 @@ def test_a_decompression_bomb(name: str, announced: int) -> None:
     assert server.events == [Opened(3)]
 
 
-@pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize(
-    ("body", "failure", "text"),
-    [
-        (b"", MalformedFrame, "hello lacks its cluster"),
-        (hello_fields({1: b"c"}), MalformedFrame, "hello lacks its name"),
-        (hello_fields({1: b"c", 2: b"a@b", 3: bytes(8), 6: b"\x01" * 4}), MalformedFrame, "a@b"),
-        (hello_fields({1: b"c", 2: b"a", 3: b"", 6: b"\x01" * 4}), MalformedFrame, "incarnation"),
-        (b"\x00", MalformedFrame, "ends inside a field"),
-        (bytes(HELLO_BYTES_MAX + 1), FrameTooLarge, f"{HELLO_BYTES_MAX} are accepted"),
-    ],
-    ids=["empty", "no name", "bad name", "odd number", "cut field", "oversized"],
-)
-def test_a_bad_hello(
-    role: Role, body: bytes, failure: type[RemoteProtocolError], text: str
-) -> None:
-    side = open_side(role, 3)
-    side.give(version3_frame(3, body))
-    assert_closed(side, failure, text)
-    assert side.machine.peer is None
+def test_a_bad_hello_ends_the_connection(subtests: pytest.Subtests) -> None:
+    for role in Role:
+        for body, failure, text in [
+            (b"", MalformedFrame, "hello lacks its cluster"),
+            (hello_fields({1: b"c"}), MalformedFrame, "hello lacks its name"),
+            (
+                hello_fields({1: b"c", 2: b"a@b", 3: bytes(8), 6: b"\x01" * 4}),
+                MalformedFrame,
+                "a@b",
+            ),
+            (
+                hello_fields({1: b"c", 2: b"a", 3: b"", 6: b"\x01" * 4}),
+                MalformedFrame,
+                "incarnation",
+            ),
+            (b"\x00", MalformedFrame, "ends inside a field"),
+            (bytes(HELLO_BYTES_MAX + 1), FrameTooLarge, f"{HELLO_BYTES_MAX} are accepted"),
+        ]:
+            with subtests.test(role=role, body=body):
+                side = open_side(role, 3)
+                side.give(version3_frame(3, body))
+                assert_closed(side, failure, text)
+                assert side.machine.peer is None
 
 
 @pytest.mark.parametrize("role", Role)

@@ -43,9 +43,6 @@ def phase_of(side: Side) -> Phase:
     return side.machine.phase
 
 
-# The beginning.
-
-
 @pytest.mark.parametrize("split", [whole, byte_by_byte])
 def test_a_client_waits_until_its_tunnel_is_taken(
     split: Callable[[bytes], Sequence[bytes]],
@@ -70,15 +67,13 @@ def test_each_end_learns_the_part_of_the_other() -> None:
     assert (client.role, client.zone, client.is_tunnel) == ("core", "north", False)
     assert (server.role, server.zone, server.is_tunnel) == ("satellite", "", True)
 
-
-def test_a_message_says_as_well_that_the_tunnel_is_taken() -> None:
     side = tunnel_side(Role.CLIENT, is_taken=False)
     assert side.give(REQUEST) == [Opened(3), Request(7, "echo", b"payload")]
     assert side.machine.phase is Phase.OPEN
 
 
 @pytest.mark.parametrize("role", Role)
-def test_messages_may_follow_the_hello_in_the_same_piece(role: Role) -> None:
+def test_small_and_large_messages_may_follow_the_hello(role: Role) -> None:
     is_client = role is Role.CLIENT
     side = Side(role, tunnel_client() if is_client else tunnel_server())
     opening = PREAMBLE[4:] if is_client else PREAMBLE
@@ -86,10 +81,6 @@ def test_messages_may_follow_the_hello_in_the_same_piece(role: Role) -> None:
     expected = Request(7, "echo", b"payload")
     assert side.events == [Opened(3), expected, expected]
 
-
-@pytest.mark.parametrize("role", Role)
-def test_a_large_message_may_begin_right_after_the_hello(role: Role) -> None:
-    is_client = role is Role.CLIENT
     side = Side(role, tunnel_client() if is_client else tunnel_server())
     payload = bytes(range(256)) * 4_000
     large = version3_frame(1, b"bulk" + payload, short=4)
@@ -100,7 +91,7 @@ def test_a_large_message_may_begin_right_after_the_hello(role: Role) -> None:
     assert side.events == [Opened(3), *requests]
 
 
-def test_a_refusal_arrives_before_anything_is_open() -> None:
+def test_a_client_that_waits_is_refused_gives_up_or_hears_nothing() -> None:
     pair = Pair(tunnel_client(), tunnel_server())
     pair.settle()
     pair.server.machine.goodbye("not you", HandshakeRefused.code)
@@ -108,23 +99,19 @@ def test_a_refusal_arrives_before_anything_is_open() -> None:
     assert pair.client.events == [Goodbye(HandshakeRefused.code, "not you")]
     assert pair.client.failure is None
 
-
-def test_a_server_that_says_nothing_takes_no_tunnel() -> None:
     side = tunnel_side(Role.CLIENT, is_taken=False)
     assert side.machine.deadline() == 5
     side.tick(5)
     assert isinstance(side.failure, PeerSilent)
     assert "no complete handshake" in str(side.failure)
 
-
-def test_a_client_that_gives_up_while_it_waits_says_so() -> None:
     side = tunnel_side(Role.CLIENT, is_taken=False)
     side.machine.goodbye("given up")
     assert [frame.body for frame in cut_version3(side.take())] == [b"given up"]
     assert side.machine.phase is Phase.CLOSED
 
 
-def test_a_server_without_a_role_is_refused() -> None:
+def test_a_server_without_a_role_or_of_an_older_version_is_refused() -> None:
     """It may be an older node, which knows of no tunnels and would answer."""
     pair = Pair(tunnel_client(), server_config())
     pair.settle()
@@ -135,8 +122,6 @@ def test_a_server_without_a_role_is_refused() -> None:
     (goodbye,) = [event for event in pair.server.events if isinstance(event, Goodbye)]
     assert goodbye.code == HandshakeRefused.code
 
-
-def test_a_server_of_an_older_version_is_refused() -> None:
     older = server_config(profile=DOCUMENTED.up_to(2))
     pair = Pair(tunnel_client(), older)
     pair.settle()
@@ -157,15 +142,7 @@ def test_a_peer_is_checked_like_any_other() -> None:
     assert "certificate of somebody" in str(pair.server.failure)
 
 
-def test_what_a_server_says_of_tunnels_does_not_matter() -> None:
-    client = Side(Role.CLIENT)
-    hello = with_part(tunnel_server(), is_tunnel=True).hello
-    client.give(PREAMBLE[4:] + hello_frame(hello))
-    assert client.events == [Opened(3)]
-    assert not client.machine.is_tunnel
-
-
-def test_a_role_alone_makes_no_tunnel() -> None:
+def test_a_role_or_the_word_of_a_server_alone_makes_no_tunnel() -> None:
     client = with_part(make_config(), role="satellite")
     pair = Pair(client, tunnel_server())
     pair.settle()
@@ -176,8 +153,11 @@ def test_a_role_alone_makes_no_tunnel() -> None:
     pair.settle()
     assert pair.client.failure is pair.server.failure is None
 
-
-# Messages.
+    side = Side(Role.CLIENT)
+    hello = with_part(tunnel_server(), is_tunnel=True).hello
+    side.give(PREAMBLE[4:] + hello_frame(hello))
+    assert side.events == [Opened(3)]
+    assert not side.machine.is_tunnel
 
 
 def ends(pair: Pair, sender: Role) -> tuple[Side, Side]:
@@ -213,15 +193,12 @@ def test_usual_messages_are_handed_over_as_they_were_decoded(
 
 
 @pytest.mark.parametrize("receiver", Role)
-def test_large_messages(receiver: Role) -> None:
+def test_large_and_one_way_messages_do_no_harm(receiver: Role) -> None:
     side = tunnel_side(receiver)
     payload = bytes(range(256)) * 8_000
     data = version3_frame(1, b"bulk" + payload, short=4) + REQUEST
     assert side.pour(data) == [Request(0, "bulk", payload), Request(7, "echo", b"payload")]
 
-
-@pytest.mark.parametrize("receiver", Role)
-def test_a_one_way_flag_does_no_harm(receiver: Role) -> None:
     side = tunnel_side(receiver)
     side.give(version3_frame(1, b"echo", flags=1, short=4, id=7))
     assert side.events == [Request(7, "echo", b"", 0, True)]
@@ -229,7 +206,7 @@ def test_a_one_way_flag_does_no_harm(receiver: Role) -> None:
 
 
 @pytest.mark.parametrize("receiver", Role)
-def test_a_broken_message_is_not_answered(receiver: Role) -> None:
+def test_a_broken_or_oversized_message_is_not_answered(receiver: Role) -> None:
     side = tunnel_side(receiver)
     side.give(REQUEST + version3_frame(1, b"\xff", short=1, id=9))
     assert side.events == [Request(7, "echo", b"payload")]
@@ -237,9 +214,6 @@ def test_a_broken_message_is_not_answered(receiver: Role) -> None:
     (goodbye,) = cut_version3(side.take())
     assert (goodbye.kind, goodbye.word) == (7, MalformedFrame.code)
 
-
-@pytest.mark.parametrize("receiver", Role)
-def test_a_message_that_is_too_large(receiver: Role) -> None:
     side = tunnel_side(receiver)
     side.give(version3_frame(1, short=4)[:20].replace(b"\x00\x00\x00\x10", b"\x7f\xff\xff\xff", 1))
     assert isinstance(side.failure, FrameTooLarge)
@@ -256,9 +230,6 @@ def test_nothing_is_compressed() -> None:
     pair.server.give(version3_frame(1, b"echo" + bytes(20), flags=2, short=4))
     assert isinstance(pair.server.failure, MalformedFrame)
     assert "no compression was agreed" in str(pair.server.failure)
-
-
-# Time and the end.
 
 
 def test_the_round_trip_is_measured_while_both_are_busy() -> None:

@@ -58,9 +58,6 @@ def refusal(side: Side) -> str:
     return str(side.failure)
 
 
-# Introductions.
-
-
 @pytest.mark.parametrize("split", [whole, byte_by_byte])
 def test_each_side_meets_the_other(split: Callable[[bytes], Sequence[bytes]]) -> None:
     pair = Pair(
@@ -89,14 +86,11 @@ def test_a_hello_is_the_first_frame_of_either_side() -> None:
     assert server.take() == b"\x00\x03" + hello_frame(server.config.hello)
     assert server.machine.phase is Phase.INTRODUCING
     assert server.events == []
-
     client = Side(Role.CLIENT)
     client.take()
     client.give(b"\x00\x03")
     assert client.take() == hello_frame(client.config.hello)
 
-
-def test_frames_may_follow_a_hello_in_the_same_piece() -> None:
     server = Side(Role.SERVER)
     request = version3_sample(Request, Role.SERVER)
     server.give(b"\xeb\x6e\xec\x8a\x00\x03" + hello_frame(peer_hello(Role.SERVER)) + request * 2)
@@ -136,37 +130,29 @@ def test_a_second_node_of_the_same_name_is_refused(role: Role) -> None:
     assert isinstance(side.failure, SameNameRefused)
 
 
-def test_a_node_may_call_itself() -> None:
-    config = make_config("alone")
-    pair = open_pair(config, config)
-    assert pair.client.failure is pair.server.failure is None
-
-
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
+def test_a_certificate_of_another_name_is_refused(subtests: pytest.Subtests) -> None:
+    for names, shown in [
         (frozenset({"mallory"}), "mallory"),
         (frozenset({"mallory", "eve"}), "eve, mallory"),
         (frozenset[str](), "nobody"),
-    ],
-)
-@pytest.mark.parametrize("role", Role)
-def test_a_certificate_of_another_name_is_refused(
-    role: Role, names: frozenset[str], shown: str
-) -> None:
-    config = make_config() if role is Role.CLIENT else server_config()
-    side = Side(role, config, certificate_names=names)
-    side.give(b"\x00\x03" if role is Role.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03")
-    side.take()
-    side.give(hello_frame(peer_hello(role)))
-    name = role.other.value
-    assert refusal(side) == f"node '{name}' shows a certificate of {shown}"
+    ]:
+        for role in Role:
+            with subtests.test(shown=shown, role=role):
+                config = make_config() if role is Role.CLIENT else server_config()
+                side = Side(role, config, certificate_names=names)
+                side.give(b"\x00\x03" if role is Role.CLIENT else b"\xeb\x6e\xec\x8a\x00\x03")
+                side.take()
+                side.give(hello_frame(peer_hello(role)))
+                name = role.other.value
+                assert refusal(side) == f"node '{name}' shows a certificate of {shown}"
 
-
-def test_a_certificate_of_the_right_name_is_accepted() -> None:
     names = frozenset({"other", "client", "server"})
     pair = Pair(client_names=names, server_names=names)
     pair.settle()
+    assert pair.client.failure is pair.server.failure is None
+
+    config = make_config("alone")
+    pair = open_pair(config, config)
     assert pair.client.failure is pair.server.failure is None
 
 
@@ -197,10 +183,7 @@ def test_a_silent_peer_is_not_waited_for(role: Role) -> None:
     assert (goodbye.kind, goodbye.word) == (7, PeerSilent.code)
 
 
-# Requests and replies.
-
-
-def test_a_request_tells_its_deadline_and_direction() -> None:
+def test_requests_and_replies_tell_deadline_direction_code_and_retry() -> None:
     pair = open_pair()
     pair.client.machine.request(1, "slow", b"", 2_500)
     pair.client.machine.request(2, "log", b"line", 0, one_way=True)
@@ -210,16 +193,12 @@ def test_a_request_tells_its_deadline_and_direction() -> None:
         Request(2, "log", b"line", 0, one_way=True),
     ]
 
-
-def test_cancel() -> None:
     pair = open_pair()
     pair.client.machine.request(1, "slow", b"", 0)
     pair.client.machine.cancel(1)
     pair.settle()
     assert pair.server.events == [Request(1, "slow", b""), Cancel(1)]
 
-
-def test_a_reply_tells_code_and_retry() -> None:
     pair = open_pair()
     pair.server.machine.reply(1, Status.HANDLER_FAILED, b"busy", 3800, True)
     pair.server.machine.reply(2, Status.STOPPING, b"", 3100, True)
@@ -230,21 +209,16 @@ def test_a_reply_tells_code_and_retry() -> None:
     ]
 
 
-def test_a_reply_to_nothing_ends_the_connection() -> None:
+def test_a_reply_to_nothing_ends_a_connection_of_version_3() -> None:
     client = greeted_side(Role.CLIENT)
     client.machine.refuse_unasked_reply(Reply(99, Status.OK, b""))
     assert isinstance(client.failure, IllegalFrame)
     assert "reply to request 99" in str(client.failure)
     assert cut_version3(client.take())[-1].kind == 7
 
-
-def test_older_versions_excuse_a_reply_to_nothing() -> None:
     client = open_side(Role.CLIENT, 2)
     client.machine.refuse_unasked_reply(Reply(99, Status.OK, b""))
     assert client.failure is None
-
-
-# Goodbye.
 
 
 @pytest.mark.parametrize("speaker", Role)
@@ -264,7 +238,7 @@ def test_after_goodbye_what_is_in_flight_may_finish(speaker: Role) -> None:
     assert pair.client.events[-1] == Reply(1, Status.OK, b"done")
 
 
-def test_goodbye_may_be_said_by_both() -> None:
+def test_goodbye_may_be_said_by_both_and_again() -> None:
     pair = open_pair()
     pair.client.machine.goodbye("idle")
     pair.server.machine.goodbye("stopping")
@@ -273,8 +247,6 @@ def test_goodbye_may_be_said_by_both() -> None:
     assert pair.server.events == [Goodbye(0, "idle")]
     assert pair.client.failure is pair.server.failure is None
 
-
-def test_goodbye_may_be_said_again_with_another_reason() -> None:
     pair = open_pair()
     pair.server.machine.goodbye("stopping")
     pair.server.machine.goodbye("stopped")
@@ -293,17 +265,12 @@ def test_goodbye_before_the_peers_hello_does_not_blame_the_peer(role: Role) -> N
     assert side.failure is None
 
 
-# What both can do.
-
-
-def test_the_peers_frame_limit_holds() -> None:
+def test_the_peers_frame_limit_holds_but_not_for_the_introduction() -> None:
     small = Limits(frame_bytes_max=500, heartbeat_interval_s=0, heartbeat_timeout_s=0)
     pair = open_pair(make_config(), server_config(limits=small))
     assert pair.client.machine.send_bytes_max == 500
     assert pair.server.machine.send_bytes_max == 4 * 1024 * 1024
 
-
-def test_a_tiny_frame_limit_does_not_prevent_the_introduction() -> None:
     tiny = Limits(frame_bytes_max=16, heartbeat_interval_s=0, heartbeat_timeout_s=0)
     pair = open_pair(make_config(limits=tiny), server_config(limits=tiny))
     assert pair.client.failure is pair.server.failure is None
@@ -314,32 +281,27 @@ def compressing(name: str, *compressions: str) -> WireConfig:
     return make_config(name, compressions=compressions)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "is_compressed"),
-    [
+def test_compression_is_used_if_both_offer_it(subtests: pytest.Subtests) -> None:
+    for ours, theirs, is_compressed in [
         (("zlib",), ("zlib",), True),
         (("zlib", "zstd"), ("zstd", "zlib"), True),
         (("zstd",), ("zlib",), False),
         (("zlib",), (), False),
         ((), ("zlib",), False),
-    ],
-)
-def test_compression_is_used_if_both_offer_it(
-    ours: tuple[str, ...], theirs: tuple[str, ...], is_compressed: bool
-) -> None:
-    pair = open_pair(compressing("client", *ours), compressing("server", *theirs))
-    payload = b"to be or not to be, " * 500
-    pair.client.machine.request(1, "echo", payload, 0)
-    data = pair.client.take()
-    assert (len(data) < 1_000) is is_compressed
-    pair.server.give(data)
-    assert pair.server.events == [Request(1, "echo", payload)]
-
-    pair.server.machine.reply(1, Status.OK, payload)
-    data = pair.server.take()
-    assert (len(data) < 1_000) is is_compressed
-    pair.client.give(data)
-    assert pair.client.events == [Reply(1, Status.OK, payload)]
+    ]:
+        with subtests.test(is_compressed=is_compressed):
+            pair = open_pair(compressing("client", *ours), compressing("server", *theirs))
+            payload = b"to be or not to be, " * 500
+            pair.client.machine.request(1, "echo", payload, 0)
+            data = pair.client.take()
+            assert (len(data) < 1_000) is is_compressed
+            pair.server.give(data)
+            assert pair.server.events == [Request(1, "echo", payload)]
+            pair.server.machine.reply(1, Status.OK, payload)
+            data = pair.server.take()
+            assert (len(data) < 1_000) is is_compressed
+            pair.client.give(data)
+            assert pair.client.events == [Reply(1, Status.OK, payload)]
 
 
 def test_a_compressed_request_may_follow_the_hello_in_the_same_piece() -> None:
@@ -357,9 +319,6 @@ def test_a_compressed_request_may_follow_the_hello_in_the_same_piece() -> None:
         Request(1, "echo", payload),
         Request(2, "echo", payload),
     ]
-
-
-# Pings.
 
 
 def test_both_sides_ping_when_quiet_each_by_its_own_interval() -> None:
@@ -413,7 +372,7 @@ def test_a_peer_without_a_sign_of_life_is_given_up(role: Role) -> None:
     assert beats == [5, 5, 7]
 
 
-def test_the_peers_shorter_timeout_sets_our_pace() -> None:
+def test_the_peers_shorter_timeout_sets_our_pace_and_empty_writes_do_not() -> None:
     pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(1, 3)))
     assert pair.client.machine.deadline() == 1
     slow = msgspec.structs.replace(make_config(), limits=QUIET)
@@ -421,9 +380,7 @@ def test_the_peers_shorter_timeout_sets_our_pace() -> None:
     assert pair.client.machine.deadline() == 1
     assert [frame.kind for frame in cut_version3(pair.client.tick(1))] == [5]
 
-
-def test_an_empty_write_is_no_sign_of_life() -> None:
-    """Else a side that only hears would never ping, and its peer would give it up."""
+    # Else a side that only hears would never ping, and its peer would give it up.
     pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(5, 15)))
     assert pair.server.machine.data_to_send(4) == []
     assert pair.server.machine.deadline() == 5

@@ -36,38 +36,32 @@ def test_the_largest_datagram() -> None:
     data = encode_datagram(PREAMBLE, largest)
     assert len(data) == DATAGRAM_BYTES_MAX
     assert decode_datagram(PREAMBLE, data) == largest
-
     larger = msgspec.structs.replace(largest, payload=largest.payload + b"!")
     with pytest.raises(LocalProtocolError, match="65508 bytes exceeds 65507"):
         encode_datagram(PREAMBLE, larger)
 
-
-def test_a_larger_one_is_refused() -> None:
     with pytest.raises(FrameTooLarge):
         decode_datagram(PREAMBLE, PREAMBLE + bytes(DATAGRAM_BYTES_MAX))
 
 
-@pytest.mark.parametrize("data", [b"", b"\xeb\x6e\xec", b"\xeb\x6e\xec\x8b", b"random bytes"])
-def test_another_cluster(data: bytes) -> None:
-    with pytest.raises(HandshakeRefused, match="another cluster"):
-        decode_datagram(PREAMBLE, data)
+def test_a_datagram_with_a_bad_header_is_refused(subtests: pytest.Subtests) -> None:
+    for data in [b"", b"\xeb\x6e\xec", b"\xeb\x6e\xec\x8b", b"random bytes"]:
+        with subtests.test(data=data), pytest.raises(HandshakeRefused, match="another cluster"):
+            decode_datagram(PREAMBLE, data)
+
+    for size in range(4, 8):
+        refusal = pytest.raises(MalformedFrame, match="shorter than its header")
+        with subtests.test(size=size), refusal:
+            decode_datagram(PREAMBLE, framed(BODY)[:size])
+
+    for announced in [-1, 0, len(BODY) - 1, len(BODY) + 1, 2**31 - 1, -(2**31)]:
+        refusal = pytest.raises(MalformedFrame, match=f"announces {announced} bytes")
+        with subtests.test(announced=announced), refusal:
+            decode_datagram(PREAMBLE, PREAMBLE + struct.pack(">i", announced) + BODY)
 
 
-@pytest.mark.parametrize("size", range(4, 8))
-def test_a_cut_header(size: int) -> None:
-    with pytest.raises(MalformedFrame, match="shorter than its header"):
-        decode_datagram(PREAMBLE, framed(BODY)[:size])
-
-
-@pytest.mark.parametrize("announced", [-1, 0, len(BODY) - 1, len(BODY) + 1, 2**31 - 1, -(2**31)])
-def test_a_wrong_length(announced: int) -> None:
-    with pytest.raises(MalformedFrame, match=f"announces {announced} bytes"):
-        decode_datagram(PREAMBLE, PREAMBLE + struct.pack(">i", announced) + BODY)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_a_datagram_with_a_bad_body_is_refused(subtests: pytest.Subtests) -> None:
+    for body in [
         b"",
         BODY[:-1],
         BODY + b"\x00",
@@ -77,25 +71,20 @@ def test_a_wrong_length(announced: int) -> None:
         msgspec.msgpack.encode(["alpha", "h", 1, "echo", "text"]),
         BODY.replace(b"echo", b"ech\xff"),
         b"\xc1",
-    ],
-)
-def test_a_body_of_another_shape(body: bytes) -> None:
-    with pytest.raises(MalformedFrame, match="datagram body"):
-        decode_datagram(PREAMBLE, framed(body))
+    ]:
+        with subtests.test(body=body), pytest.raises(MalformedFrame, match="datagram body"):
+            decode_datagram(PREAMBLE, framed(body))
 
-
-def test_a_deeply_nested_body() -> None:
-    """Fields that later nodes may add are skipped, but not at the price of the stack."""
+    # Fields that later nodes may add are skipped, but not at the price of the stack.
     nested = b"\x96" + BODY[1:] + b"\x91" * 50_000 + b"\xc0"
     with pytest.raises(MalformedFrame):
         decode_datagram(PREAMBLE, framed(nested))
 
-
-@pytest.mark.parametrize("port", [-1, 65_536, 2**63])
-def test_a_port_outside_its_range(port: int) -> None:
-    body = msgspec.msgpack.encode(["alpha", "h", port, "echo", b""])
-    with pytest.raises(MalformedFrame, match="port"):
-        decode_datagram(PREAMBLE, framed(body))
+    for port in [-1, 65_536, 2**63]:
+        with subtests.test(port=port):
+            body = msgspec.msgpack.encode(["alpha", "h", port, "echo", b""])
+            with pytest.raises(MalformedFrame, match="port"):
+                decode_datagram(PREAMBLE, framed(body))
 
 
 def test_later_nodes_may_add_fields() -> None:

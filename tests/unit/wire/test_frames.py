@@ -3,12 +3,9 @@
 from postroad.wire.frames import Reply, Request, Role, Status
 
 
-def test_the_other_role() -> None:
+def test_roles_statuses_and_defaults_are_those_of_the_source_system() -> None:
     assert Role.CLIENT.other is Role.SERVER
     assert Role.SERVER.other is Role.CLIENT
-
-
-def test_statuses_are_those_of_the_source_system_and_one_more() -> None:
     assert [(status.value, status.name) for status in Status] == [
         (0, "OK"),
         (1, "NO_HANDLER"),
@@ -16,9 +13,6 @@ def test_statuses_are_those_of_the_source_system_and_one_more() -> None:
         (3, "PROTOCOL_FAILED"),
         (4, "STOPPING"),
     ]
-
-
-def test_defaults_are_what_older_versions_can_say() -> None:
     request = Request(1, "echo", b"x")
     assert (request.timeout_ms, request.one_way) == (0, False)
     reply = Reply(1, Status.OK, b"x")

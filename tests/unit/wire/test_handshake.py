@@ -15,13 +15,11 @@ def handshake(role: Role, profile: Profile) -> Handshake:
     return Handshake(role, profile, PREAMBLE)
 
 
-def test_profiles() -> None:
+def test_a_profile_has_its_versions_without_the_newest_if_asked() -> None:
     assert PROFILES == {"documented": DOCUMENTED, "zeebe": ZEEBE}
     assert DOCUMENTED.versions == (1, 2, 3)
     assert ZEEBE.versions == (1, 2)
 
-
-def test_a_profile_without_its_newest_versions() -> None:
     assert DOCUMENTED.up_to(None) is DOCUMENTED
     assert DOCUMENTED.up_to(2).versions == (1, 2)
     assert DOCUMENTED.up_to(9) == DOCUMENTED
@@ -36,26 +34,24 @@ def test_the_client_opens_with_its_newest_version(profile: Profile) -> None:
     assert handshake(Role.SERVER, profile).opening() == b""
 
 
-@pytest.mark.parametrize("profile", BOTH, ids=lambda profile: profile.name)
-def test_the_server_in_any_two_pieces(profile: Profile) -> None:
-    for first, second in two_pieces(PREAMBLE + b"\x00\x02" + b"rest"):
-        server = handshake(Role.SERVER, profile)
-        rest = server.feed(first)
-        rest = server.feed(second) if rest is None else rest + second
-        assert rest == b"rest"
-        assert server.version == 2
+def test_the_server_hears_in_any_two_pieces(subtests: pytest.Subtests) -> None:
+    for profile in BOTH:
+        with subtests.test(profile=profile):
+            for first, second in two_pieces(PREAMBLE + b"\x00\x02" + b"rest"):
+                server = handshake(Role.SERVER, profile)
+                rest = server.feed(first)
+                rest = server.feed(second) if rest is None else rest + second
+                assert rest == b"rest"
+                assert server.version == 2
 
-
-def test_the_server_byte_by_byte() -> None:
     server = handshake(Role.SERVER, DOCUMENTED)
     rests = [server.feed(piece) for piece in byte_by_byte(PREAMBLE + b"\x00\x01")]
     assert rests == [None, None, None, None, None, b""]
     assert server.version == 1
 
 
-@pytest.mark.parametrize(
-    ("profile", "offered", "agreed"),
-    [
+def test_the_server_answers_what_it_knows_or_its_latest(subtests: pytest.Subtests) -> None:
+    for profile, offered, agreed in [
         (DOCUMENTED, b"\x00\x01", 1),
         (DOCUMENTED, b"\x00\x02", 2),
         (DOCUMENTED, b"\x00\x03", 3),
@@ -66,35 +62,32 @@ def test_the_server_byte_by_byte() -> None:
         (DOCUMENTED.up_to(2), b"\x00\x03", 2),
         (ZEEBE, b"\x00\x03", 2),
         (ZEEBE.up_to(1), b"\x00\x02", 1),
-    ],
-)
-def test_the_server_answers_what_it_knows_or_its_latest(
-    profile: Profile, offered: bytes, agreed: int
+    ]:
+        with subtests.test(offered=offered):
+            server = handshake(Role.SERVER, profile)
+            assert server.feed(PREAMBLE + offered) == b""
+            assert server.version == agreed
+            prefix = PREAMBLE if profile.answers_preamble else b""
+            assert server.answer() == prefix + bytes([0, agreed])
+
+
+def test_the_client_hears_in_any_two_pieces_and_refuses_unknown_versions(
+    subtests: pytest.Subtests,
 ) -> None:
-    server = handshake(Role.SERVER, profile)
-    assert server.feed(PREAMBLE + offered) == b""
-    assert server.version == agreed
-    prefix = PREAMBLE if profile.answers_preamble else b""
-    assert server.answer() == prefix + bytes([0, agreed])
+    for profile, answer in [(DOCUMENTED, b"\x00\x02"), (ZEEBE, PREAMBLE + b"\x00\x02")]:
+        with subtests.test(answer=answer):
+            for first, second in two_pieces(answer):
+                client = handshake(Role.CLIENT, profile)
+                assert client.feed(first) is None
+                assert client.feed(second + b"rest") == b"rest"
+                assert client.version == 2
 
-
-@pytest.mark.parametrize(
-    ("profile", "answer"), [(DOCUMENTED, b"\x00\x02"), (ZEEBE, PREAMBLE + b"\x00\x02")]
-)
-def test_the_client_in_any_two_pieces(profile: Profile, answer: bytes) -> None:
-    for first, second in two_pieces(answer):
-        client = handshake(Role.CLIENT, profile)
-        assert client.feed(first) is None
-        assert client.feed(second + b"rest") == b"rest"
-        assert client.version == 2
-
-
-@pytest.mark.parametrize("answer", [b"\x00\x00", b"\x00\x04", b"\x7f\xff", b"\xff\xff"])
-def test_the_client_refuses_a_version_it_does_not_know(answer: bytes) -> None:
-    with pytest.raises(HandshakeRefused, match="known here are 1, 2, 3"):
-        handshake(Role.CLIENT, DOCUMENTED).feed(answer)
-    with pytest.raises(HandshakeRefused, match="known here are 1, 2"):
-        handshake(Role.CLIENT, ZEEBE).feed(PREAMBLE + answer)
+    for answer in [b"\x00\x00", b"\x00\x04", b"\x7f\xff", b"\xff\xff"]:
+        with subtests.test(answer=answer):
+            with pytest.raises(HandshakeRefused, match="known here are 1, 2, 3"):
+                handshake(Role.CLIENT, DOCUMENTED).feed(answer)
+            with pytest.raises(HandshakeRefused, match="known here are 1, 2"):
+                handshake(Role.CLIENT, ZEEBE).feed(PREAMBLE + answer)
 
 
 @pytest.mark.parametrize("role_and_profile", [(Role.SERVER, DOCUMENTED), (Role.CLIENT, ZEEBE)])

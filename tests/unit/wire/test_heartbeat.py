@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from postroad.core.errors import MalformedFrame, PeerSilent
-from postroad.wire.frames import Cancel, Ping, Pong, Reply, Request, Status
+from postroad.wire.frames import Cancel, Frame, Ping, Pong, Reply, Request, Status
 from postroad.wire.heartbeat import (
     BEAT_SUBJECT,
     SETUP_SUBJECT,
@@ -41,10 +41,7 @@ def agreed_client() -> ZeebeClientHeartbeats:
     return heartbeats
 
 
-# None at all.
-
-
-def test_without_heartbeats_nothing_is_ever_due() -> None:
+def test_a_connection_without_heartbeats_has_nothing_due() -> None:
     heartbeats = Heartbeats()
     heartbeats.open(0.0)
     heartbeats.tick(1e9, 0, 0)
@@ -53,18 +50,13 @@ def test_without_heartbeats_nothing_is_ever_due() -> None:
     assert not heartbeats.consume(Ping(1), 0)
     assert heartbeats.round_trip_s is None
 
-
-def test_a_silent_kind_with_times_still_sends_nothing() -> None:
     heartbeats = Heartbeats()
     heartbeats.interval_s = 1
     heartbeats.tick(2, 0, 0)
     assert heartbeats.outgoing == []
 
 
-# Version 3.
-
-
-def test_whoever_was_quiet_for_its_interval_pings() -> None:
+def test_a_side_pings_when_quiet_and_gives_up_a_silent_peer() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     assert heartbeats.deadline(0, 0) == 5
     heartbeats.tick(4.9, 0, 0)
@@ -72,15 +64,11 @@ def test_whoever_was_quiet_for_its_interval_pings() -> None:
     heartbeats.tick(5, 0, 0)
     assert heartbeats.outgoing == [Ping(1)]
 
-
-def test_whoever_writes_does_not_ping() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     assert heartbeats.deadline(0, 3) == 8
     heartbeats.tick(5, 0, 3)
     assert heartbeats.outgoing == []
 
-
-def test_a_silent_peer_is_given_up() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     assert heartbeats.deadline(0, 14) == 15
     heartbeats.tick(14.9, 0, 14)
@@ -88,42 +76,39 @@ def test_a_silent_peer_is_given_up() -> None:
         heartbeats.tick(15, 0, 14)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs_s", "interval_s", "timeout_s"),
-    [
+def test_the_peers_timeout_bounds_our_silence(subtests: pytest.Subtests) -> None:
+    for ours, theirs_s, interval_s, timeout_s in [
         ((5, 15), 15, 5, 15),
         ((5, 15), 3, 1, 15),
         ((1, 3), 60, 1, 3),
         ((5, 15), 0, 5, 15),
         ((0, 0), 9, 3, NEVER),
         ((0, 0), 0, NEVER, NEVER),
-    ],
-)
-def test_the_peers_timeout_bounds_our_silence(
-    ours: tuple[float, float], theirs_s: float, interval_s: float, timeout_s: float
-) -> None:
-    heartbeats = PingHeartbeats(*ours, theirs_s)
-    assert (heartbeats.interval_s, heartbeats.timeout_s) == (interval_s, timeout_s)
+    ]:
+        with subtests.test(theirs_s=theirs_s):
+            heartbeats = PingHeartbeats(*ours, theirs_s)
+            assert (heartbeats.interval_s, heartbeats.timeout_s) == (interval_s, timeout_s)
 
 
 def test_pings_are_answered_and_measured() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     assert heartbeats.consume(Ping(42), 0)
     assert heartbeats.outgoing == [Pong(42)]
-
     heartbeats.tick(5, 5, 0)
     assert heartbeats.consume(Pong(1), 5.25)
     assert heartbeats.round_trip_s == 0.25
 
-
-def test_a_pong_of_no_ping_measures_nothing() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     heartbeats.tick(5, 5, 0)
     assert heartbeats.consume(Pong(99), 6)
     assert heartbeats.round_trip_s is None
 
+    others: list[Frame] = [Request(1, "echo", b""), Reply(1, 0, b""), Cancel(1)]
+    for frame in others:
+        assert not PingHeartbeats(5, 15, 15).consume(frame, 0), frame
 
-def test_a_ping_can_be_sent_at_any_time() -> None:
+
+def test_a_ping_can_be_sent_at_any_time_and_is_forgotten_at_last() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     heartbeats.ping(1)
     heartbeats.ping(2)
@@ -135,8 +120,6 @@ def test_a_ping_can_be_sent_at_any_time() -> None:
     heartbeats.consume(Pong(2), 5)
     assert heartbeats.round_trip_s == 2, "an answer counts once"
 
-
-def test_pings_that_nobody_answers_are_forgotten() -> None:
     heartbeats = PingHeartbeats(5, 15, 15)
     for now in range(1, 10):
         heartbeats.ping(now)
@@ -145,33 +128,19 @@ def test_pings_that_nobody_answers_are_forgotten() -> None:
     heartbeats.consume(Pong(2), 20)
     assert heartbeats.round_trip_s == 18
 
-
-def test_only_version_3_measures() -> None:
-    for heartbeats in (Heartbeats(), zeebe_client()):
-        heartbeats.outgoing.clear()
-        heartbeats.ping(1)
-        assert heartbeats.outgoing == []
+    for other in (Heartbeats(), zeebe_client()):
+        other.outgoing.clear()
+        other.ping(1)
+        assert other.outgoing == []
 
 
-@pytest.mark.parametrize("frame", [Request(1, "echo", b""), Reply(1, 0, b""), Cancel(1)])
-def test_pings_leave_other_frames_alone(frame: Request | Reply | Cancel) -> None:
-    assert not PingHeartbeats(5, 15, 15).consume(frame, 0)
-
-
-# Profile `zeebe`, the dialing side.
-
-
-def test_the_client_asks_first() -> None:
+def test_the_client_asks_first_and_waits_for_the_answer() -> None:
     assert zeebe_client().outgoing == [Request(1, SETUP_SUBJECT, SETUP)]
 
-
-def test_the_client_asks_for_nothing_when_heartbeats_are_off() -> None:
     heartbeats = zeebe_client(0, 0)
     assert heartbeats.outgoing == []
     assert heartbeats.deadline(0, 0) == NEVER
 
-
-def test_nothing_is_due_before_the_answer() -> None:
     heartbeats = zeebe_client()
     heartbeats.outgoing.clear()
     heartbeats.tick(100, 0, 0)
@@ -179,22 +148,19 @@ def test_nothing_is_due_before_the_answer() -> None:
     assert heartbeats.deadline(0, 0) == NEVER
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
+def test_without_agreement_the_client_runs_without_heartbeats(subtests: pytest.Subtests) -> None:
+    for reply in [
         Reply(1, Status.NO_HANDLER, SETUP_SUBJECT.encode()),
         Reply(1, Status.HANDLER_FAILED, AGREED),
         Reply(1, Status.OK, b""),
         Reply(1, Status.OK, bytes.fromhex("02 00 02 00 0a 00 02 00 00 01")),
-    ],
-    ids=["old server", "failed", "empty", "disabled"],
-)
-def test_without_agreement_the_client_runs_without_heartbeats(reply: Reply) -> None:
-    heartbeats = zeebe_client()
-    assert heartbeats.consume(reply, 0)
-    heartbeats.outgoing.clear()
-    heartbeats.tick(1e9, 0, 0)
-    assert heartbeats.outgoing == []
+    ]:
+        with subtests.test(reply=reply):
+            heartbeats = zeebe_client()
+            assert heartbeats.consume(reply, 0)
+            heartbeats.outgoing.clear()
+            heartbeats.tick(1e9, 0, 0)
+            assert heartbeats.outgoing == []
 
 
 def test_an_answer_that_is_repeated_is_consumed_too() -> None:
@@ -256,9 +222,6 @@ def test_the_client_leaves_other_frames_alone() -> None:
     assert not agreed_client().consume(Cancel(1), 0)
 
 
-# Profile `zeebe`, the accepting side.
-
-
 def zeebe_server(*, sends_payload: bool = True) -> ZeebeServerHeartbeats:
     return ZeebeServerHeartbeats(sends_payload=sends_payload, wall_clock=lambda: 0)
 
@@ -283,44 +246,32 @@ def test_a_client_cannot_keep_the_server_busy_with_a_timeout_of_nearly_nothing()
     assert heartbeats.deadline(0, 0) >= 0.05 - 1e-9
 
 
-def test_the_server_never_beats() -> None:
+def test_the_server_never_beats_and_leaves_other_frames_alone() -> None:
     heartbeats = zeebe_server()
     heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
     heartbeats.outgoing.clear()
     heartbeats.tick(14, 0, 0)
     assert heartbeats.outgoing == []
+    assert not heartbeats.consume(Request(2, "echo", b""), 0)
+    assert not heartbeats.consume(Reply(2, Status.OK, b""), 0)
 
 
-def test_without_set_up_a_beat_is_an_ordinary_request() -> None:
-    heartbeats = zeebe_server()
-    assert not heartbeats.consume(Request(1, BEAT_SUBJECT, b""), 0)
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
+def test_the_server_answers_a_set_up_with_nothing_to_do_enabled(subtests: pytest.Subtests) -> None:
+    for payload in [
         bytes.fromhex("05 00 01 00 0a 00 02 00 00 00 00 00 01"),
         b"undecodable",
-    ],
-    ids=["timeout 0", "undecodable"],
-)
-def test_a_set_up_with_nothing_to_do_is_answered_enabled(payload: bytes) -> None:
-    heartbeats = zeebe_server()
-    assert heartbeats.consume(Request(1, SETUP_SUBJECT, payload), 0)
-    (reply,) = heartbeats.outgoing
-    assert isinstance(reply, Reply)
-    assert reply.payload[:9] == AGREED[:9]
-    assert heartbeats.deadline(0, 0) == NEVER
-    assert not heartbeats.consume(Request(2, BEAT_SUBJECT, b""), 0)
+    ]:
+        with subtests.test(payload=payload):
+            heartbeats = zeebe_server()
+            assert heartbeats.consume(Request(1, SETUP_SUBJECT, payload), 0)
+            (reply,) = heartbeats.outgoing
+            assert isinstance(reply, Reply)
+            assert reply.payload[:9] == AGREED[:9]
+            assert heartbeats.deadline(0, 0) == NEVER
+            assert not heartbeats.consume(Request(2, BEAT_SUBJECT, b""), 0)
 
-
-def test_an_empty_set_up_closes_the_connection() -> None:
     with pytest.raises(MalformedFrame, match="without payload"):
         zeebe_server().consume(Request(1, SETUP_SUBJECT, b""), 0)
 
-
-def test_the_server_leaves_other_frames_alone() -> None:
     heartbeats = zeebe_server()
-    heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
-    assert not heartbeats.consume(Request(2, "echo", b""), 0)
-    assert not heartbeats.consume(Reply(2, Status.OK, b""), 0)
+    assert not heartbeats.consume(Request(1, BEAT_SUBJECT, b""), 0)

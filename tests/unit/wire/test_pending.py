@@ -3,58 +3,41 @@
 from postroad.wire.pending import NEVER, Pending
 
 
-def test_nothing_pends() -> None:
+def test_a_reply_takes_its_waiter_once() -> None:
     pending: Pending[str] = Pending()
     assert len(pending) == 0
     assert pending.next_deadline == NEVER
     assert pending.take(1) is None
     assert pending.take_expired(1e9) == []
     assert pending.take_all() == []
-
-
-def test_a_reply_takes_its_waiter_once() -> None:
-    pending: Pending[str] = Pending()
     pending.add(7, "seven", 10)
     assert pending.take(8) is None, "a reply nobody asked for"
     assert pending.take(7) == "seven"
     assert pending.take(7) is None
 
 
-def test_the_earliest_deadline_is_next() -> None:
-    pending: Pending[str] = Pending()
-    for id, deadline in ((1, 10), (2, 5), (3, 20)):
-        pending.add(id, str(id), deadline)
-    assert pending.next_deadline == 5
-
-
 def test_a_sweep_takes_what_is_due_and_finds_the_next_deadline() -> None:
     pending: Pending[str] = Pending()
     for id, deadline in ((1, 10), (2, 5), (3, 20)):
         pending.add(id, str(id), deadline)
-
+    assert pending.next_deadline == 5
     assert pending.take_expired(4.9) == []
     assert pending.take_expired(10) == [(1, "1"), (2, "2")]
     assert pending.next_deadline == 20
     assert pending.take_expired(20) == [(3, "3")]
     assert pending.next_deadline == NEVER
 
-
-def test_ending_early_leaves_a_sweep_that_finds_nothing() -> None:
-    pending: Pending[str] = Pending()
+    pending = Pending()
     pending.add(1, "one", 5)
     pending.add(2, "two", 10)
     pending.take(1)
-
     assert pending.next_deadline == 5
     assert pending.take_expired(5) == []
     assert pending.next_deadline == 10
 
-
-def test_the_end_of_a_connection_takes_all() -> None:
-    pending: Pending[str] = Pending()
+    pending = Pending()
     pending.add(1, "one", 5)
     pending.add(2, "two", 10)
-
     assert pending.take_all() == [(1, "one"), (2, "two")]
     assert len(pending) == 0
     assert pending.next_deadline == NEVER

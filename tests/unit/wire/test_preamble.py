@@ -1,13 +1,10 @@
 """The cluster's mark."""
 
-import pytest
-
 from postroad.wire.preamble import encode_preamble, java_string_hash
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_preamble_is_the_hash_over_utf16_units_as_four_bytes() -> None:
+    for text, value in [
         ("", 0),
         ("a", 97),
         ("ab", 31 * 97 + 98),
@@ -15,12 +12,7 @@ from postroad.wire.preamble import encode_preamble, java_string_hash
         ("\U00010000", 31 * 0xD800 + 0xDC00),
         ("\ud800", 0xD800),
         ("polygenelubricants", -(2**31)),
-    ],
-)
-def test_hash_over_utf16_units(text: str, value: int) -> None:
-    assert java_string_hash(text) == value
-
-
-def test_preamble_is_the_hash_as_four_bytes() -> None:
+    ]:
+        assert java_string_hash(text) == value, text
     assert encode_preamble("a") == b"\x00\x00\x00\x61"
     assert encode_preamble("polygenelubricants") == b"\x80\x00\x00\x00"

@@ -89,8 +89,6 @@ def test_control_frames_behind_a_large_one() -> None:
     assert reader.feed(data[: 270 * KIB]) == []
     assert reader.feed(data[270 * KIB :]) == [request(1, 300 * KIB), Cancel(1)]
 
-
-def test_it_knows_when_a_frame_has_begun() -> None:
     reader = version3_reader()
     frame = version3_frame(2, b"payload", id=1)
     assert not reader.is_mid_frame
@@ -147,15 +145,13 @@ def test_large_frames_through_their_room(make_codec: CodecMaker, piece_bytes: in
     }
 
 
-def test_small_frames_have_no_room() -> None:
+def test_only_large_frames_have_room_which_ends_with_the_frame() -> None:
     reader = version3_reader()
     assert reader.room() is None
     reader.feed(version3_frame(2, bytes(1_000))[:500])
     assert reader.is_mid_frame
     assert reader.room() is None
 
-
-def test_the_room_is_never_empty_and_ends_with_the_frame() -> None:
     data = version3_frame(2, bytes(MIB))
     reader = version3_reader()
     reader.feed(data[:100_000])
@@ -186,7 +182,7 @@ def test_room_and_pieces_may_alternate() -> None:
     assert frames == [reply]
 
 
-def test_a_buffer_serves_one_large_frame_after_the_other() -> None:
+def test_a_buffer_serves_one_large_frame_after_the_other_but_not_two_at_once() -> None:
     spare = SpareBuffer()
     payloads = [b"a" * 300 * KIB, b"b" * 200 * KIB, b"c" * MIB]
     readers = [FrameReader(Version3Codec(4 * MIB), spare) for _ in payloads]
@@ -197,8 +193,6 @@ def test_a_buffer_serves_one_large_frame_after_the_other() -> None:
     ]
     assert frames == [Reply(0, 0, payload) for payload in payloads]
 
-
-def test_two_large_frames_at_once_do_not_share_a_buffer() -> None:
     spare = SpareBuffer()
     first, second = (FrameReader(Version3Codec(4 * MIB), spare) for _ in range(2))
     data = [version3_frame(2, byte * 300 * KIB) for byte in (b"a", b"b")]
@@ -208,8 +202,6 @@ def test_two_large_frames_at_once_do_not_share_a_buffer() -> None:
         heard += first.feed(data[0][piece]) + second.feed(data[1][piece])
     assert heard == [Reply(0, 0, b"a" * 300 * KIB), Reply(0, 0, b"b" * 300 * KIB)]
 
-
-def test_the_larger_spare_is_kept() -> None:
     spare = SpareBuffer()
     small, large = bytearray(10), bytearray(20)
     for buffer in (small, large, small):
@@ -238,8 +230,6 @@ def test_frames_before_a_failure_count(make_codec: CodecMaker) -> None:
     assert reader.feed(encode(make_codec(), SMALL) + b"\xff" * 20) == SMALL
     assert isinstance(reader.failure, RemoteProtocolError)
 
-
-def test_large_frames_before_a_failure_count(make_codec: CodecMaker) -> None:
     reader = reader_of(make_codec())
     data = encode(make_codec(), LARGE[:1]) + b"\xff" * 20
     assert reader.feed(data[: 290 * KIB]) == []

@@ -18,62 +18,48 @@ REQUEST = bytes.fromhex("05 00 01 00 0a 00 02 00 98 3a 00 00 01")
 RESPONSE = bytes.fromhex("02 00 02 00 0a 00 02 00 01 01")
 
 
-def test_set_up_request() -> None:
+def test_messages_have_their_layout() -> None:
     setup = SetupRequest(15_000, sends_payload=True)
     assert encode_setup_request(setup) == REQUEST
     assert decode_setup_request(REQUEST) == setup
 
+    response = SetupResponse(is_enabled=True, sends_payload=True)
+    assert encode_setup_response(response) == RESPONSE
+    assert decode_setup_response(RESPONSE) == response
 
-def test_set_up_response() -> None:
-    setup = SetupResponse(is_enabled=True, sends_payload=True)
-    assert encode_setup_response(setup) == RESPONSE
-    assert decode_setup_response(RESPONSE) == setup
-
-
-@pytest.mark.parametrize(("byte", "value"), [(0, False), (1, True), (255, False)])
-def test_booleans(byte: int, value: bool) -> None:
-    """0 is false, 1 true, 255 null, which counts as false."""
-    assert decode_setup_request(REQUEST[:-1] + bytes([byte])).sends_payload is value
-    assert decode_setup_response(RESPONSE[:-2] + bytes([byte, 1])).is_enabled is value
-    assert decode_setup_response(RESPONSE[:-1] + bytes([byte])).sends_payload is value
-
-
-def test_schema_version_1_lacks_the_last_field() -> None:
-    request = bytes.fromhex("04 00 01 00 0a 00 01 00 98 3a 00 00")
-    response = bytes.fromhex("01 00 02 00 0a 00 01 00 01")
-    assert decode_setup_request(request) == SetupRequest(15_000, sends_payload=False)
-    assert decode_setup_response(response) == SetupResponse(is_enabled=True, sends_payload=False)
-
-
-def test_later_schema_versions_may_add_fields() -> None:
-    request = bytes.fromhex("07 00 01 00 0a 00 03 00 98 3a 00 00 01 aa bb")
-    assert decode_setup_request(request) == SetupRequest(15_000, sends_payload=True)
-
-
-def test_heartbeat_and_its_answer() -> None:
     assert encode_beat(0x0102030405060708) == bytes.fromhex(
         "08 00 03 00 0a 00 02 00 08 07 06 05 04 03 02 01"
     )
     assert encode_beat_answer(1) == bytes.fromhex("08 00 04 00 0a 00 02 00 01 00 00 00 00 00 00 00")
 
+    # 0 is false, 1 true, 255 null, which counts as false.
+    for byte, value in [(0, False), (1, True), (255, False)]:
+        assert decode_setup_request(REQUEST[:-1] + bytes([byte])).sends_payload is value, byte
+        assert decode_setup_response(RESPONSE[:-2] + bytes([byte, 1])).is_enabled is value, byte
+        assert decode_setup_response(RESPONSE[:-1] + bytes([byte])).sends_payload is value, byte
 
-@pytest.mark.parametrize(
-    ("payload", "reason"),
-    [
+
+def test_other_schema_versions_lack_or_add_fields() -> None:
+    request = bytes.fromhex("04 00 01 00 0a 00 01 00 98 3a 00 00")
+    response = bytes.fromhex("01 00 02 00 0a 00 01 00 01")
+    assert decode_setup_request(request) == SetupRequest(15_000, sends_payload=False)
+    assert decode_setup_response(response) == SetupResponse(is_enabled=True, sends_payload=False)
+    request = bytes.fromhex("07 00 01 00 0a 00 03 00 98 3a 00 00 01 aa bb")
+    assert decode_setup_request(request) == SetupRequest(15_000, sends_payload=True)
+
+
+def test_other_payloads_are_no_set_up(subtests: pytest.Subtests) -> None:
+    for payload, reason in [
         (b"", "no heartbeat message"),
         (REQUEST[:7], "no heartbeat message"),
         (RESPONSE, "template 2 of schema 10"),
         (REQUEST[:4] + b"\x0b\x00" + REQUEST[6:], "template 1 of schema 11"),
         (REQUEST[:-1], "ends after 4 bytes"),
         (bytes.fromhex("03 00 01 00 0a 00 01 00 98 3a 00"), "ends after 3 bytes"),
-    ],
-)
-def test_other_payloads_are_no_set_up_request(payload: bytes, reason: str) -> None:
-    with pytest.raises(MalformedPayload, match=reason):
-        decode_setup_request(payload)
+    ]:
+        with subtests.test(payload=payload), pytest.raises(MalformedPayload, match=reason):
+            decode_setup_request(payload)
 
-
-@pytest.mark.parametrize("payload", [b"", REQUEST, RESPONSE[:-1], b"internal-heartbeat-setup"])
-def test_other_payloads_are_no_set_up_response(payload: bytes) -> None:
-    with pytest.raises(MalformedPayload):
-        decode_setup_response(payload)
+    for payload in [b"", REQUEST, RESPONSE[:-1], b"internal-heartbeat-setup"]:
+        with subtests.test(payload=payload), pytest.raises(MalformedPayload):
+            decode_setup_response(payload)

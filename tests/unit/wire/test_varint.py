@@ -46,37 +46,34 @@ BOUNDARIES_64 = {
 }
 
 
-@pytest.mark.parametrize(("value", "encoded"), BOUNDARIES_32.items())
-def test_32_bits(value: int, encoded: str) -> None:
-    data = bytes.fromhex(encoded)
-    assert encode_varint32(value) == data
-    assert decode_varint32(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
-    assert decode_varint32(memoryview(data), 0) == (value, len(data))
+def test_values_have_their_encoding(subtests: pytest.Subtests) -> None:
+    for value, encoded in BOUNDARIES_32.items():
+        with subtests.test(value=value):
+            data = bytes.fromhex(encoded)
+            assert encode_varint32(value) == data
+            assert decode_varint32(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
+            assert decode_varint32(memoryview(data), 0) == (value, len(data))
 
+    for value, encoded in BOUNDARIES_64.items():
+        with subtests.test(value=value):
+            data = bytes.fromhex(encoded)
+            assert encode_varint64(value) == data
+            assert decode_varint64(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
+            assert decode_varint64(memoryview(data), 0) == (value, len(data))
 
-@pytest.mark.parametrize(("value", "encoded"), BOUNDARIES_64.items())
-def test_64_bits(value: int, encoded: str) -> None:
-    data = bytes.fromhex(encoded)
-    assert encode_varint64(value) == data
-    assert decode_varint64(b"\xff" + data + b"\xff", 1) == (value, 1 + len(data))
-    assert decode_varint64(memoryview(data), 0) == (value, len(data))
-
-
-@pytest.mark.parametrize(
-    ("decode", "encoded"),
-    [(decode_varint32, "ff ff ff ff 0f"), (decode_varint64, "ff ff ff ff ff ff ff ff ff")],
-)
-def test_an_early_end_asks_for_more(decode: Decoder, encoded: str) -> None:
-    data = bytes.fromhex(encoded)
-    for size in range(len(data)):
-        with pytest.raises(IndexError):
-            decode(data[:size], 0)
-
-
-def test_bits_beyond_32_are_dropped() -> None:
     assert decode_varint32(bytes.fromhex("ff ff ff ff 7f"), 0) == (2**32 - 1, 5)
 
 
-def test_more_than_five_bytes_are_refused() -> None:
+def test_an_early_end_asks_for_more_and_a_late_one_is_refused(subtests: pytest.Subtests) -> None:
+    for decode, encoded in [
+        (decode_varint32, "ff ff ff ff 0f"),
+        (decode_varint64, "ff ff ff ff ff ff ff ff ff"),
+    ]:
+        with subtests.test(encoded=encoded):
+            data = bytes.fromhex(encoded)
+            for size in range(len(data)):
+                with pytest.raises(IndexError):
+                    decode(data[:size], 0)
+
     with pytest.raises(MalformedFrame, match="more than five bytes"):
         decode_varint32(bytes.fromhex("80 80 80 80 80 00"), 0)

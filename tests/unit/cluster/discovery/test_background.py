@@ -1,7 +1,5 @@
 """The life that all kinds of discovery share, beyond what their contract says."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """Discovery by DNS: forms of names, the own address among the answers, resolvers that fail."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections import Counter
@@ -56,39 +54,29 @@ async def contacts_of(names: list[str], own: Address = OWN) -> frozenset[Address
     return told.calls[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "contact"),
-    [
+async def test_every_record_of_every_form_of_a_name_is_a_contact() -> None:
+    for name, contact in [
         ("127.0.0.2", Address("127.0.0.2", 26502)),
         ("127.0.0.2:80", Address("127.0.0.2", 80)),
         ("::1", Address("::1", 26502)),
         ("[::1]", Address("::1", 26502)),
         ("[::1]:80", Address("::1", 80)),
-    ],
-)
-async def test_forms_of_names(name: str, contact: Address) -> None:
-    assert await contacts_of([name]) == {contact}
+    ]:
+        assert await contacts_of([name]) == {contact}, name
 
-
-async def test_a_real_name() -> None:
     contacts = await contacts_of(["localhost:7002"])
     assert contacts
     assert contacts <= {Address("127.0.0.1", 7002), Address("::1", 7002)}
 
-
-@pytest.mark.parametrize(
-    ("own", "name"),
-    [
+    for own, name in [
         (Address("localhost", 7001), "localhost:7001"),
         (Address("localhost", 7001), "127.0.0.1:7001"),
         (Address("0:0:0:0:0:0:0:1", 7001), "[::1]:7001"),
-    ],
-)
-async def test_the_own_address_in_another_spelling(own: Address, name: str) -> None:
-    assert await contacts_of([name, "127.0.0.2:7001"], own) == {Address("127.0.0.2", 7001)}
+    ]:
+        assert await contacts_of([name, "127.0.0.2:7001"], own) == {Address("127.0.0.2", 7001)}, (
+            name
+        )
 
-
-async def test_another_port_of_the_own_host_is_another_node() -> None:
     assert Address("127.0.0.1", 7002) in await contacts_of(
         ["localhost:7002"], Address("localhost", 7001)
     )

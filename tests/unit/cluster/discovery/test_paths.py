@@ -1,8 +1,5 @@
 """Names as nodes of ZooKeeper, and back."""
 
-from __future__ import annotations
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +15,6 @@ def test_every_name_comes_back(name: str) -> None:
     assert name_of(node) == name
 
 
-@pytest.mark.parametrize("node", ["C%31", "a b", "%FF", "%2e%2e", "ä"])
-def test_a_node_that_spells_a_name_in_another_way_has_none(node: str) -> None:
-    assert name_of(node) is None
+def test_a_node_that_spells_a_name_in_another_way_has_none() -> None:
+    for node in ["C%31", "a b", "%FF", "%2e%2e", "ä"]:
+        assert name_of(node) is None, node

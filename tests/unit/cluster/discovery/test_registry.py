@@ -1,7 +1,5 @@
 """Discovery by ZooKeeper, as far as no server is needed."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -17,9 +15,8 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         ZooKeeperDiscovery("127.0.0.1:2181", "demo")
 
 
-@pytest.mark.parametrize(
-    ("cluster", "root", "members"),
-    [
+def test_where_members_are_kept(subtests: pytest.Subtests) -> None:
+    for cluster, root, members in [
         ("demo", "/postroad", "/postroad/demo/members"),
         ("demo", "/", "/demo/members"),
         ("demo", "/a/b/", "/a/b/demo/members"),
@@ -28,10 +25,9 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         ("v1.2", "/r", "/r/v1.2/members"),
         ("", "/r", "/r/%/members"),
         ("ä\0", "/r", "/r/%C3%A4%00/members"),
-    ],
-)
-def test_where_members_are_kept(cluster: str, root: str, members: str) -> None:
-    discovery = ZooKeeperDiscovery("127.0.0.1:2181", cluster, root)
-    assert repr(discovery) == (
-        f"<ZooKeeperDiscovery ZooKeeper 127.0.0.1:2181 {members} [not started]>"
-    )
+    ]:
+        with subtests.test(cluster=cluster):
+            discovery = ZooKeeperDiscovery("127.0.0.1:2181", cluster, root)
+            assert repr(discovery) == (
+                f"<ZooKeeperDiscovery ZooKeeper 127.0.0.1:2181 {members} [not started]>"
+            )

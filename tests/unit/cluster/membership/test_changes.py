@@ -5,10 +5,7 @@ from postroad.cluster.membership.records import to_member
 from tests.support.cluster.membership import make_record
 
 
-def test_a_change_says_what_happened_to_whom() -> None:
+def test_a_change_tells_what_happened_to_whom() -> None:
     change = MemberChange(ChangeKind.REMOVED, to_member(make_record("b", State.LEFT)))
     assert str(change) == "removed b at b.example:26502, left"
-
-
-def test_an_added_member_was_nothing_before() -> None:
     assert MemberChange(ChangeKind.ADDED, to_member(make_record("b"))).previous is None

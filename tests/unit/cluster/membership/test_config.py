@@ -13,33 +13,30 @@ def make_config(**fields: Any) -> MembershipConfig:
     return MembershipConfig(**fields)
 
 
-def test_the_defaults_are_sound() -> None:
+def test_numbers_must_be_above_zero_and_finite(subtests: pytest.Subtests) -> None:
     config = MembershipConfig()
     assert config.indirect_after_s < config.probe_timeout_s < config.failure_timeout_s
 
+    for field in MembershipConfig.__struct_fields__:
+        for value in [0, -1, math.inf, math.nan]:
+            refusal = pytest.raises(ConfigError, match=f"{field}={value!r}")
+            with subtests.test(field=field, value=value), refusal:
+                make_config(**{field: value})
 
-@pytest.mark.parametrize("field", MembershipConfig.__struct_fields__)
-@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan])
-def test_numbers_must_be_above_zero_and_finite(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"{field}={value!r}"):
-        make_config(**{field: value})
-
-
-@pytest.mark.parametrize(
-    ("shorter", "longer"),
-    [
-        ("indirect_after_s", "probe_timeout_s"),
-        ("confirmed_failure_timeout_s", "failure_timeout_s"),
-        ("packet_bytes_max", "stream_bytes_max"),
-    ],
-)
-def test_the_shorter_may_not_be_longer(shorter: str, longer: str) -> None:
-    assert getattr(make_config(**{shorter: 2_000, longer: 2_000}), shorter) == 2_000
-    with pytest.raises(ConfigError, match=rf"{shorter}=2001 must not be more than {longer}=2000"):
-        make_config(**{shorter: 2_001, longer: 2_000})
-
-
-def test_a_packet_has_room_for_a_record() -> None:
     assert MembershipConfig(packet_bytes_max=1_024).packet_bytes_max == 1_024
     with pytest.raises(ConfigError, match="packet_bytes_max"):
         MembershipConfig(packet_bytes_max=1_023)
+
+
+def test_the_shorter_may_not_be_longer(subtests: pytest.Subtests) -> None:
+    for shorter, longer in [
+        ("indirect_after_s", "probe_timeout_s"),
+        ("confirmed_failure_timeout_s", "failure_timeout_s"),
+        ("packet_bytes_max", "stream_bytes_max"),
+    ]:
+        with subtests.test(shorter=shorter):
+            assert getattr(make_config(**{shorter: 2_000, longer: 2_000}), shorter) == 2_000
+            with pytest.raises(
+                ConfigError, match=rf"{shorter}=2001 must not be more than {longer}=2000"
+            ):
+                make_config(**{shorter: 2_001, longer: 2_000})

@@ -5,12 +5,10 @@ import pytest
 from postroad.cluster.membership.health import LocalHealth, RoundTrip
 
 
-def test_a_node_begins_well() -> None:
+def test_doubts_rise_to_the_maximum_and_fall_one_by_one() -> None:
     health = LocalHealth(8)
     assert (health.score, health.patience) == (0, 1)
 
-
-def test_doubts_rise_to_the_maximum_and_fall_one_by_one() -> None:
     health = LocalHealth(3)
     health.worsen()
     assert health.patience == 2
@@ -24,36 +22,25 @@ def test_doubts_rise_to_the_maximum_and_fall_one_by_one() -> None:
     assert scores == [2, 1, 0, 0]
 
 
-def test_without_an_answer_nothing_is_known_of_the_distance() -> None:
+def test_the_first_answer_sets_the_estimate_and_later_ones_move_it_slowly() -> None:
     trip = RoundTrip()
     assert trip.smoothed_s is None
     assert trip.bound_s == 0.0
-
-
-def test_the_first_answer_sets_the_estimate() -> None:
-    trip = RoundTrip()
     trip.add(0.1)
     assert trip.smoothed_s == 0.1
     assert trip.bound_s == pytest.approx(0.3)
-
-
-def test_later_answers_move_it_slowly() -> None:
-    trip = RoundTrip()
-    trip.add(0.1)
     trip.add(0.2)
     assert trip.smoothed_s == pytest.approx(0.1 + 0.1 / 8)
     assert trip.bound_s == pytest.approx(0.1125 + 4 * (0.05 + (0.1 - 0.05) / 4))
 
 
-def test_steady_answers_bring_the_bound_down_to_the_trip() -> None:
+def test_steady_answers_narrow_the_bound_and_varying_ones_widen_it() -> None:
     trip = RoundTrip()
     for _ in range(100):
         trip.add(0.1)
     assert trip.smoothed_s == pytest.approx(0.1)
     assert trip.bound_s == pytest.approx(0.1, rel=1e-3)
 
-
-def test_an_answer_that_varies_widens_the_bound() -> None:
     steady, varying = RoundTrip(), RoundTrip()
     for number in range(50):
         steady.add(0.1)

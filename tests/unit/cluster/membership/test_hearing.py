@@ -65,9 +65,6 @@ def large(version: int = 0) -> Record:
     return make_record("b", version=version).without_properties()
 
 
-# Refusals.
-
-
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
@@ -97,15 +94,18 @@ def test_what_no_honest_node_would_say_is_counted_and_changes_nothing(
     assert take_said(ear.voice) == []
 
 
-def test_what_is_known_is_not_looked_at_twice() -> None:
+def test_a_node_does_not_object_to_what_is_known_true_or_old() -> None:
     ear = Ear("b")
     ear.voice.roster.changes.clear()
     ear.hear(make_record("b"))
     assert ear.voice.roster.changes == []
     assert len(ear.voice.rumours) == 0
 
-
-# This node itself.
+    ear = Ear("b")
+    older = make_record("self", State.DEAD, incarnation=INCARNATION - 1)
+    ear.hear(make_record("self"), older)
+    assert ear.own == make_record("self")
+    assert ear.voice.counters.refutations == 0
 
 
 @pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])
@@ -119,15 +119,7 @@ def test_a_node_objects_to_being_suspected_or_dead(state: State) -> None:
     assert ear.voice.news() == [ear.own]
 
 
-def test_a_node_does_not_object_to_what_is_true_or_old() -> None:
-    ear = Ear("b")
-    older = make_record("self", State.DEAD, incarnation=INCARNATION - 1)
-    ear.hear(make_record("self"), older)
-    assert ear.own == make_record("self")
-    assert ear.voice.counters.refutations == 0
-
-
-def test_a_node_objects_to_properties_it_never_had() -> None:
+def test_a_node_outranks_forged_properties_and_farewells_of_itself() -> None:
     ear = Ear("b")
     forged = make_record("self", version=9, properties={"role": "forged"})
     ear.hear(forged)
@@ -135,9 +127,7 @@ def test_a_node_objects_to_properties_it_never_had() -> None:
     assert ear.own.properties == {}
     assert ear.voice.news() == [ear.own]
 
-
-def test_a_farewell_of_this_process_with_another_digest_is_outranked() -> None:
-    """Who has met only the forger of it would else believe that this node has left for ever."""
+    # Who has met only the forger of it would else believe that this node has left for ever.
     ear = Ear()
     forged = msgspec.structs.replace(
         make_record("self", State.LEFT, incarnation=INCARNATION + 5), farewell=b"f" * 16
@@ -148,15 +138,31 @@ def test_a_farewell_of_this_process_with_another_digest_is_outranked() -> None:
     assert ear.voice.news() == [ear.own]
 
 
-# Namesakes.
-
-
-def test_a_later_process_elsewhere_is_outranked_and_asked() -> None:
+def test_another_process_of_the_own_name_is_outranked_and_asked(
+    subtests: pytest.Subtests,
+) -> None:
     ear = Ear()
     ear.hear(make_record("self", start=1, incarnation=INCARNATION + 5, address=ELSEWHERE))
     assert ear.own.incarnation == INCARNATION + 6
     assert ear.naming.has_rivals
     assert [it.address for it in take_said(ear.voice)] == [ELSEWHERE] * 2
+
+    ear = Ear()
+    ear.hear(make_record("self", start=-1))
+    assert ear.own.incarnation == INCARNATION + 1
+    assert not ear.naming.has_rivals
+
+    for state in [State.DEAD, State.LEFT]:
+        with subtests.test(state=state):
+            ear = Ear()
+            ear.hear(make_record("self", state, start=1, address=ELSEWHERE))
+            assert ear.own.incarnation == INCARNATION + 1
+            assert not ear.naming.has_rivals
+
+    ear = Ear("b")
+    ear.hear(make_record("b", start=1))
+    assert ear.voice.counters.names_contested == 1
+    assert [it.address for it in take_said(ear.voice)] == [address_of("b")] * 2
 
 
 @pytest.mark.parametrize(("is_member", "asks"), [(True, False), (False, True)])
@@ -170,32 +176,7 @@ def test_an_earlier_process_elsewhere_concerns_only_who_is_joining(
     assert ear.own == make_record("self")
 
 
-def test_an_earlier_process_at_this_address_is_outranked_and_gone() -> None:
-    ear = Ear()
-    ear.hear(make_record("self", start=-1))
-    assert ear.own.incarnation == INCARNATION + 1
-    assert not ear.naming.has_rivals
-
-
-@pytest.mark.parametrize("state", [State.DEAD, State.LEFT])
-def test_a_namesake_that_went_is_outranked_only(state: State) -> None:
-    ear = Ear()
-    ear.hear(make_record("self", state, start=1, address=ELSEWHERE))
-    assert ear.own.incarnation == INCARNATION + 1
-    assert not ear.naming.has_rivals
-
-
-def test_a_second_process_of_another_member_is_looked_into() -> None:
-    ear = Ear("b")
-    ear.hear(make_record("b", start=1))
-    assert ear.voice.counters.names_contested == 1
-    assert [it.address for it in take_said(ear.voice)] == [address_of("b")] * 2
-
-
-# Addresses.
-
-
-def test_a_second_name_at_an_address_has_the_first_asked() -> None:
+def test_a_second_name_at_an_address_has_the_first_asked_once_at_a_time() -> None:
     ear = Ear("b")
     ear.hear(make_record("c", address=address_of("b")))
     assert ear.refused == {"claims another member's address": 1}
@@ -203,24 +184,18 @@ def test_a_second_name_at_an_address_has_the_first_asked() -> None:
     assert isinstance(said.packet, Ping)
     assert (said.address, said.peer) == (address_of("b"), "b")
 
-
-def test_of_many_names_at_an_address_only_the_first_is_asked_and_once_at_a_time() -> None:
     ear = Ear("b")
     for number in range(50):
         ear.hear(make_record(f"liar-{number}", address=address_of("b")))
     assert ear.refused == {"claims another member's address": 50}
     assert [it.peer for it in take_said(ear.voice)] == ["b"]
 
-
-def test_of_claims_to_many_addresses_only_so_many_are_looked_into_at_a_time() -> None:
     names = [f"node-{number}" for number in range(65)]
     ear = Ear(*names)
     ear.hear(*(make_record(f"liar-{name}", address=address_of(name)) for name in names))
     assert ear.refused == {"claims another member's address": 65}
     assert [it.peer for it in take_said(ear.voice)] == names[:64]
 
-
-def test_a_name_at_this_nodes_address_is_counted() -> None:
     ear = Ear()
     ear.hear(make_record("c", address=address_of("self")))
     assert ear.refused == {"claims this node's address": 1}
@@ -232,9 +207,6 @@ def test_who_went_claims_no_address(state: State) -> None:
     ear.hear(make_record("c", state, address=address_of("b")))
     ear.hear(make_record("d", state, address=address_of("self")))
     assert ear.refused == {}
-
-
-# Large properties.
 
 
 def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
@@ -254,7 +226,7 @@ def test_properties_that_did_not_fit_are_asked_for_until_they_come() -> None:
     assert ear.take_pulls() == 0
 
 
-def test_nobody_is_asked_for_properties_after_it_went() -> None:
+def test_a_newer_version_is_asked_for_and_nobody_who_went() -> None:
     ear = Ear()
     ear.hear(large())
     ear.take_pulls()
@@ -263,8 +235,6 @@ def test_nobody_is_asked_for_properties_after_it_went() -> None:
     assert ear.take_pulls() == 0
     assert ear.hearing.deadline() == float("inf")
 
-
-def test_a_newer_version_is_asked_for_too() -> None:
     ear = Ear("b")
     ear.hear(large(version=3))
     assert ear.take_pulls(version=3) == 1
@@ -272,8 +242,10 @@ def test_a_newer_version_is_asked_for_too() -> None:
     ear.hearing.tick(NOW + 1.0)
     assert ear.take_pulls(version=5) == 1
 
-
-# Those who are thought dead.
+    ear = Ear()
+    ear.hear(large())
+    (said,) = take_said(ear.voice)
+    assert (said.address, said.peer) == (address_of("b"), "b")
 
 
 @pytest.mark.parametrize(
@@ -319,13 +291,6 @@ def test_in_an_interval_only_so_many_are_told_that_they_are_thought_dead() -> No
     second = {it.address for it in take_said(ear.voice)}
     assert len(second) == 16
     assert not first & second, "the others hear of it another time"
-
-
-def test_the_answer_to_a_pull_is_awaited_from_the_member_itself() -> None:
-    ear = Ear()
-    ear.hear(large())
-    (said,) = take_said(ear.voice)
-    assert (said.address, said.peer) == (address_of("b"), "b")
 
 
 @pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])

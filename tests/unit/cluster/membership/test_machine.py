@@ -14,9 +14,7 @@ from postroad.cluster.membership import (
     Phase,
     State,
 )
-from postroad.cluster.membership.packets import (
-    Ping,
-)
+from postroad.cluster.membership.packets import Ping
 from postroad.core import Address
 from postroad.core.errors import ConfigError
 from tests.support.cluster.membership import (
@@ -42,9 +40,6 @@ def phase_of(machine: Membership) -> Phase:
     return machine.phase
 
 
-# Joining.
-
-
 def test_a_machine_that_has_not_started_does_nothing() -> None:
     machine = make_machine("a")
     assert machine.phase is Phase.NEW
@@ -54,20 +49,16 @@ def test_a_machine_that_has_not_started_does_nothing() -> None:
     assert machine.take_outgoing() == []
     assert machine.counters.packets_received == 0
 
-
-def test_properties_that_nobody_could_keep_are_refused_at_once() -> None:
     with pytest.raises(ConfigError):
         make_machine("a", properties={"key": "x" * 20_000})
 
 
-def test_without_contacts_a_node_is_a_member_at_once() -> None:
+def test_a_node_without_contacts_is_a_member_at_once_and_with_silent_ones_later() -> None:
     machine = join_alone()
     assert phase_of(machine) is Phase.MEMBER
     assert machine.members() == [machine.own]
     assert machine.take_changes() == []
 
-
-def test_before_it_hears_of_contacts_a_node_waits_but_not_for_ever() -> None:
     machine = make_machine("a")
     machine.start(START)
     assert phase_of(machine) is Phase.JOINING
@@ -76,8 +67,6 @@ def test_before_it_hears_of_contacts_a_node_waits_but_not_for_ever() -> None:
     machine.tick(START + CONFIG.join_timeout_s)
     assert phase_of(machine) is Phase.MEMBER
 
-
-def test_contacts_that_are_silent_do_not_keep_a_node_from_going_on_alone() -> None:
     wire = Wire()
     machine = wire.add(make_machine("a"), ["nobody"])
     wire.run(CONFIG.join_timeout_s - 0.1)
@@ -107,7 +96,7 @@ def test_a_contact_that_comes_late_is_found() -> None:
     assert wire.run_until(lambda: names_of(first) == names_of(second) == ["a", "b"], limit_s=11)
 
 
-def test_a_node_whose_only_contact_is_itself_by_another_address_is_a_member_at_once() -> None:
+def test_a_node_that_meets_itself_by_another_address_is_a_member_unless_others_may_answer() -> None:
     wire = Wire()
     machine = make_machine("a")
     wire.nodes[address_of("alias")] = machine
@@ -115,8 +104,6 @@ def test_a_node_whose_only_contact_is_itself_by_another_address_is_a_member_at_o
     assert phase_of(machine) is Phase.MEMBER
     assert names_of(machine) == ["a"]
 
-
-def test_this_node_by_another_address_does_not_answer_for_others() -> None:
     wire = Wire()
     machine = make_machine("a")
     wire.nodes[address_of("alias")] = machine
@@ -164,9 +151,6 @@ def test_a_stranger_that_is_met_is_asked_and_becomes_known() -> None:
     assert names_of(first) == names_of(second) == ["a", "b"]
 
 
-# Looking.
-
-
 def test_members_are_found_by_name_and_by_address() -> None:
     wire, machines = make_cluster("a", "b")
     machine = machines["a"]
@@ -183,15 +167,6 @@ def test_members_are_found_by_name_and_by_address() -> None:
     assert machine.round_trips_s() == {}
 
 
-def test_a_trip_that_was_not_measured_is_not_told() -> None:
-    machine = join_alone()
-    tell(machine, make_record("b"), now=START)
-    assert machine.round_trips_s() == {}
-
-
-# Changing.
-
-
 def test_properties_reach_everybody_and_so_does_their_removal() -> None:
     wire, machines = make_cluster("a", "b", "c")
     machines["a"].set_properties({"role": "leader", "zone": "north"}, wire.clock())
@@ -206,7 +181,7 @@ def test_properties_reach_everybody_and_so_does_their_removal() -> None:
     assert kinds[-2:] == [ChangeKind.METADATA] * 2
 
 
-def test_large_properties_are_fetched() -> None:
+def test_properties_set_while_joining_or_too_large_for_a_packet_become_known() -> None:
     wire, machines = make_cluster("a", "b", "c")
     text = "x" * 10_000
     machines["a"].set_properties({"text": text}, wire.clock())
@@ -216,8 +191,6 @@ def test_large_properties_are_fetched() -> None:
         assert member is not None
         assert member.properties["text"] == text
 
-
-def test_large_properties_are_asked_for_again_if_the_first_question_is_lost() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.loses = lambda leg: leg.is_stream
     machines["a"].set_properties({"text": "x" * 10_000}, wire.clock())
@@ -226,8 +199,6 @@ def test_large_properties_are_asked_for_again_if_the_first_question_is_lost() ->
     wire.run(1.5)
     assert wire.agree()
 
-
-def test_what_a_node_says_of_itself_while_it_joins_is_known_later() -> None:
     wire = Wire()
     first = wire.add(make_machine("a"))
     second = make_machine("b")
@@ -237,9 +208,6 @@ def test_what_a_node_says_of_itself_while_it_joins_is_known_later() -> None:
     member = first.member("b")
     assert member is not None
     assert dict(member.properties) == {"role": "x"}
-
-
-# Leaving.
 
 
 def test_who_leaves_is_removed_everywhere_at_once_and_for_its_own_reason() -> None:
@@ -262,6 +230,7 @@ def test_who_leaves_while_joining_says_nothing() -> None:
     machine.leave()
     assert machine.phase is Phase.LEFT
     assert machine.take_outgoing() == []
+    assert [phase for phase in Phase if phase.is_running] == [Phase.JOINING, Phase.MEMBER]
 
 
 def use_after_leaving() -> dict[str, Callable[[Membership], object]]:
@@ -303,14 +272,11 @@ def test_a_node_that_left_may_come_back_as_a_new_process() -> None:
     assert again.phase is Phase.MEMBER
 
 
-def test_phases_in_which_a_machine_runs() -> None:
-    assert [phase for phase in Phase if phase.is_running] == [Phase.JOINING, Phase.MEMBER]
-
-
-def test_changes_are_told_once() -> None:
+def test_changes_are_told_once_and_trips_only_if_measured() -> None:
     machine = join_alone()
     tell(machine, make_record("b"), now=START)
     first = machine.take_changes()
     assert len(first) == 1
     assert not isinstance(first[0], NameContested | NameLost)
     assert machine.take_changes() == []
+    assert machine.round_trips_s() == {}

@@ -54,9 +54,6 @@ def refused(machine: Membership) -> dict[str, int]:
     return machine.counters.refused
 
 
-# About a member that lives.
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 1_000_000])
 @pytest.mark.parametrize("state", [State.SUSPECT, State.DEAD])
 def test_a_forged_death_is_refuted(state: State, ahead: int) -> None:
@@ -68,7 +65,7 @@ def test_a_forged_death_is_refuted(state: State, ahead: int) -> None:
     assert wire.agree()
 
 
-def test_a_forged_death_told_to_everybody_at_once_is_refuted() -> None:
+def test_forged_deaths_told_to_all_or_again_and_again_are_refuted() -> None:
     wire, machines = make_cluster(*NAMES)
     for name in "acd":
         lie = make_record("b", State.DEAD, witness=name)
@@ -76,8 +73,6 @@ def test_a_forged_death_told_to_everybody_at_once_is_refuted() -> None:
     wire.run(60)
     assert_all_live(wire, machines)
 
-
-def test_forged_deaths_told_again_and_again_are_refuted() -> None:
     wire, machines = make_cluster(*NAMES)
     for _ in range(30):
         member = machines["a"].member("b")
@@ -132,13 +127,19 @@ def test_forged_properties_are_corrected(ahead: int) -> None:
     assert dict(member.properties) == {}
 
 
-def test_a_version_nobody_has_does_not_keep_nodes_asking() -> None:
+def test_a_forged_version_or_address_of_a_member_is_corrected() -> None:
     lie = make_record("b", version=99).without_properties()
     wire, machines = live_through(lie)
     assert_all_live(wire, machines)
     assert not any(machine._roster.lacking for machine in machines.values())
     assert machines["b"].own.version == 100
     assert wire.agree()
+
+    wire, machines = live_through(make_record("b", incarnation=INCARNATION + 1, address=EVIL))
+    assert_all_live(wire, machines)
+    member = machines["a"].member("b")
+    assert member is not None
+    assert member.address == address_of("b")
 
 
 @pytest.mark.parametrize("name", ["b", "a", "stranger"])
@@ -164,18 +165,7 @@ def test_stale_records_change_nothing(state: State) -> None:
     assert refused(machines["a"]) == {}
 
 
-def test_a_record_of_a_live_member_elsewhere_does_not_move_it() -> None:
-    wire, machines = live_through(make_record("b", incarnation=INCARNATION + 1, address=EVIL))
-    assert_all_live(wire, machines)
-    member = machines["a"].member("b")
-    assert member is not None
-    assert member.address == address_of("b")
-
-
-# About this node.
-
-
-def test_another_at_this_nodes_own_name_does_not_drive_it_out() -> None:
+def test_claims_to_the_own_name_do_not_drive_a_node_out() -> None:
     lies = [
         make_record("a", start=start, incarnation=INCARNATION + 7, address=place)
         for start in (-1, 1)
@@ -185,13 +175,15 @@ def test_another_at_this_nodes_own_name_does_not_drive_it_out() -> None:
     assert_all_live(wire, machines)
     assert machines["a"].own.incarnation > INCARNATION + 7
 
-
-def test_an_answer_nobody_asked_for_does_not_drive_a_node_out() -> None:
     wire, machines = make_cluster(*NAMES)
     for number in range(100):
         ack = Ack(number=number, name="a", instance=1, farewell=b"", incarnation=0, is_member=True)
         ask(machines["a"], ack, now=wire.clock())
     assert_all_live(wire, machines)
+
+    wire, machines = live_through(make_record("a", State.LEFT))
+    assert_all_live(wire, machines)
+    assert refused(machines["a"]) == {"forged farewell": 1}
 
 
 def test_a_forged_farewell_of_who_has_not_joined_yet_does_not_keep_it_out() -> None:
@@ -208,36 +200,20 @@ def test_a_forged_farewell_of_who_has_not_joined_yet_does_not_keep_it_out() -> N
     assert late.own.incarnation > forged.incarnation
 
 
-def test_a_farewell_in_this_nodes_own_name_is_refused() -> None:
-    wire, machines = live_through(make_record("a", State.LEFT))
-    assert_all_live(wire, machines)
-    assert refused(machines["a"]) == {"forged farewell": 1}
-
-
-# Addresses.
-
-
 def test_a_stranger_at_a_members_address_is_found_out() -> None:
     wire, machines = live_through(make_record("liar", address=address_of("b")))
     assert_all_live(wire, machines)
     assert refused(machines["a"])["claims another member's address"] >= 1
     assert names_of(machines["a"]) == list(NAMES)
 
-
-def test_a_stranger_at_this_nodes_address_is_found_out() -> None:
     wire, machines = live_through(make_record("liar", address=address_of("a")))
     assert_all_live(wire, machines)
     assert refused(machines["a"])["claims this node's address"] >= 1
     assert names_of(machines["a"]) == list(NAMES)
 
-
-def test_a_member_that_does_not_exist_is_dropped_in_time() -> None:
     wire, machines = live_through(make_record("ghost", address=EVIL))
     assert_all_live(wire, machines)
     assert all(names_of(machine) == list(NAMES) for machine in machines.values())
-
-
-# Sizes and garbage.
 
 
 def oversized_records() -> dict[str, Record]:
@@ -316,23 +292,18 @@ def test_garbage_is_counted(data: bytes) -> None:
     assert_all_live(wire, machines)
 
 
-def test_a_packet_that_tells_of_one_member_twice_is_refused_unread() -> None:
+def test_a_packet_with_a_member_twice_or_too_many_members_is_refused_unread() -> None:
     machine = join_alone()
     twice = [make_record("b"), make_record("c"), make_record("b", incarnation=INCARNATION + 1)]
     machine.receive(encode_packet(News(news=twice)), EVIL, START)
     assert refused(machine) == {"malformed packet": 1}
     assert names_of(machine) == ["a"]
 
-
-def test_more_records_than_members_may_be_are_refused_unread() -> None:
     machine = join_alone(config=MembershipConfig(members_max=5))
     news = [make_record(f"node-{number}") for number in range(7)]
     tell(machine, *news, now=machine.deadline())
     assert refused(machine) == {"malformed packet": 1}
     assert names_of(machine) == ["a"]
-
-
-# Packets that use a node against others.
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 
 import pytest
 
-from postroad.cluster.membership import (
-    Phase,
-    State,
-)
+from postroad.cluster.membership import Phase, State
 from postroad.cluster.membership.packets import (
     Ack,
     Nack,
@@ -32,16 +29,11 @@ from tests.support.cluster.membership import (
 )
 
 
-def test_a_ping_is_answered_with_who_is_here() -> None:
+def test_a_ping_is_answered_with_who_is_here_and_a_stranger_is_asked_back() -> None:
     machine = join_alone()
     answer = ask(machine, Ping(number=7, name="b", instance=1))
     assert isinstance(answer, Ack)
     assert (answer.number, answer.name, answer.instance) == (7, "a", instance_of("a"))
-
-
-def test_a_stranger_that_pings_is_asked_who_it_is() -> None:
-    machine = join_alone()
-    ask(machine, Ping(number=7, name="b", instance=1))
     (said,) = take_said(machine)
     assert said.address == address_of("b")
     assert isinstance(said.packet, SyncRequest)
@@ -57,14 +49,12 @@ def test_who_pings_and_is_doubted_hears_of_it(state: State) -> None:
     assert doubt in answer.news
 
 
-def test_a_pull_is_answered_with_the_own_record() -> None:
+def test_a_pull_is_answered_with_the_own_record_and_outnumbers_versions_it_never_had() -> None:
     machine = join_alone()
     answer = ask(machine, Pull(version=0, instance=instance_of("a")))
     assert answer == News(news=[make_record("a")])
-
-
-def test_a_pull_of_a_version_this_node_never_had_is_outnumbered() -> None:
-    machine = join_alone()
+    earlier_process = Pull(version=99, instance=instance_of("a", start=-1))
+    assert ask(machine, earlier_process) == answer
     machine.set_properties({"role": "x"}, START)
     answer = ask(machine, Pull(version=99, instance=instance_of("a")))
     assert answer == News(news=[make_record("a", version=100, properties={"role": "x"})])
@@ -92,7 +82,7 @@ def test_answers_tell_whether_this_node_is_a_member(is_member: bool) -> None:
     assert ack.farewell == make_record("a").farewell
 
 
-def test_who_is_joining_answers_but_does_not_speak_of_itself() -> None:
+def test_a_machine_that_joins_answers_but_does_not_speak_of_itself() -> None:
     machine = make_machine("a")
     machine.start(START)
     assert ask(machine, Pull(version=0, instance=instance_of("a"))) is None
@@ -100,6 +90,8 @@ def test_who_is_joining_answers_but_does_not_speak_of_itself() -> None:
     assert isinstance(answer, Sync)
     assert answer.news == []
     assert isinstance(ask(machine, Ping(number=7, name="b", instance=1)), Ack)
+    ask(machine, Sync(number=1, agrees=True, name="b", instance=1, is_member=True))
+    assert machine.phase is Phase.JOINING
 
 
 @pytest.mark.parametrize(
@@ -115,13 +107,6 @@ def test_who_is_joining_answers_but_does_not_speak_of_itself() -> None:
 )
 def test_what_nobody_asked_for_gets_no_answer(packet: Packet) -> None:
     assert ask(join_alone(), packet) is None
-
-
-def test_an_unasked_view_does_not_make_a_member() -> None:
-    machine = make_machine("a")
-    machine.start(START)
-    ask(machine, Sync(number=1, agrees=True, name="b", instance=1, is_member=True))
-    assert machine.phase is Phase.JOINING
 
 
 def test_many_news_at_once_go_by_stream() -> None:
@@ -151,10 +136,3 @@ def test_packets_are_counted() -> None:
     assert ours.bytes_sent == theirs.bytes_received > 0
     assert ours.probes > 0
     assert ours.refused == {}
-
-
-def test_a_pull_meant_for_an_earlier_process_changes_no_version() -> None:
-    machine = join_alone()
-    answer = ask(machine, Pull(version=99, instance=instance_of("a", start=-1)))
-    assert isinstance(answer, News)
-    assert [record.version for record in answer.news] == [0]

@@ -56,16 +56,9 @@ def contest(naming: Naming, voice: Voice, challenger: Record = CHALLENGER) -> in
     return asked(voice).number
 
 
-def ack(number: int, name: str, instance: int) -> Ack:
+def ack(number: int, name: str, instance: int, *, is_member: bool = True) -> Ack:
     farewell = digest_of(secret_of(name))
-    return Ack(
-        number=number,
-        name=name,
-        instance=instance,
-        farewell=farewell,
-        incarnation=0,
-        is_member=True,
-    )
+    return Ack(number, name, instance, farewell, incarnation=0, is_member=is_member)
 
 
 def kinds(voice: Voice) -> list[ChangeKind]:
@@ -73,9 +66,6 @@ def kinds(voice: Voice) -> list[ChangeKind]:
 
 
 REPLACED = [ChangeKind.REMOVED, ChangeKind.ADDED]
-
-
-# Another member's name.
 
 
 def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
@@ -135,7 +125,7 @@ def test_a_holder_that_is_silent_loses_its_name() -> None:
     assert kinds(voice) == REPLACED
 
 
-def test_the_newest_challenger_is_the_one_that_counts() -> None:
+def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
     naming, voice = make_naming("b")
     contest(naming, voice)
     newer = make_record("b", start=2, incarnation=INCARNATION + 2)
@@ -146,8 +136,6 @@ def test_the_newest_challenger_is_the_one_that_counts() -> None:
     naming.tick(NOW + TIMEOUT_S)
     assert voice.roster.active["b"].record == newer
 
-
-def test_of_two_challengers_at_one_incarnation_the_one_that_began_later_counts() -> None:
     first = make_record("b", start=1, incarnation=INCARNATION + 1)
     second = make_record("b", start=2, incarnation=INCARNATION + 1)
     for order in ((first, second), (second, first)):
@@ -177,7 +165,12 @@ def test_questions_are_limited() -> None:
     assert len(take_said(voice)) == 2 * 64
 
 
-def test_standing_still_postpones_questions() -> None:
+def test_a_holder_is_given_longer_by_patience_and_standing_still() -> None:
+    naming, voice = make_naming("b")
+    voice.health.worsen()
+    contest(naming, voice)
+    assert naming.deadline() == NOW + 2 * TIMEOUT_S
+
     naming, voice = make_naming("b")
     contest(naming, voice)
     naming.look_into(make_record("self", start=1, address=ELSEWHERE), NOW)
@@ -186,16 +179,6 @@ def test_standing_still_postpones_questions() -> None:
     naming.tick(NOW + TIMEOUT_S)
     assert kinds(voice) == []
     assert naming.has_rivals
-
-
-def test_patience_lengthens_the_time() -> None:
-    naming, voice = make_naming("b")
-    voice.health.worsen()
-    contest(naming, voice)
-    assert naming.deadline() == NOW + 2 * TIMEOUT_S
-
-
-# This node's own name.
 
 
 def make_rival(age: int) -> Record:
@@ -209,95 +192,54 @@ def look_into(naming: Naming, voice: Voice, rival: Record) -> Ping:
     return asked(voice)
 
 
-def test_a_member_asks_its_rival_and_says_who_it_is() -> None:
+def test_a_node_asks_its_rival_and_tells_who_it_is_once_it_is_a_member() -> None:
     naming, voice = make_naming()
     ping = look_into(naming, voice, make_rival(YOUNGER))
     assert (ping.joins, ping.news) == (False, [voice.roster.own])
 
-
-def test_a_joining_node_asks_without_speaking_of_itself() -> None:
     naming, voice = make_naming(is_member=False)
     ping = look_into(naming, voice, make_rival(YOUNGER))
     assert (ping.joins, ping.news) == (True, [])
 
 
 @pytest.mark.parametrize(
-    ("is_member", "age", "yields"),
-    [(True, YOUNGER, False), (True, ELDER, True), (False, YOUNGER, True), (False, ELDER, True)],
+    ("is_member", "rival_is_member", "age", "yields"),
+    [
+        (True, True, YOUNGER, False),
+        (True, True, ELDER, True),
+        (False, True, YOUNGER, True),
+        (False, True, ELDER, True),
+        (True, False, YOUNGER, False),
+        (True, False, ELDER, False),
+        (False, False, YOUNGER, False),
+        (False, False, ELDER, True),
+    ],
 )
-def test_who_keeps_the_name(is_member: bool, age: int, yields: bool) -> None:
+@pytest.mark.parametrize("way", ["answer", "refused connection", "unexpected connection"])
+def test_members_go_before_who_is_joining_and_then_the_elder_keeps_the_name(
+    is_member: bool, rival_is_member: bool, age: int, yields: bool, way: str
+) -> None:
     naming, voice = make_naming(is_member=is_member)
     rival = make_rival(age)
-    number = look_into(naming, voice, rival).number
-    ruling = naming.on_ack(ack(number, "self", rival.instance), NOW + 1)
+    number = 0 if way == "unexpected connection" else look_into(naming, voice, rival).number
+    if way == "answer":
+        told = ack(number, "self", rival.instance, is_member=rival_is_member)
+        ruling = naming.on_ack(told, NOW + 1)
+        assert voice.counters.names_contested == 1
+    else:
+        ruling = naming.on_same_name(ELSEWHERE, rival.instance, is_member=rival_is_member)
     assert ruling == Ruling(ELSEWHERE, yields=yields)
-    assert voice.counters.names_contested == 1
     assert not naming.has_rivals
 
 
-@pytest.mark.parametrize(
-    ("is_member", "age", "yields"),
-    [(True, YOUNGER, False), (True, ELDER, True), (False, YOUNGER, True), (False, ELDER, True)],
-)
-def test_a_refused_connection_is_an_answer_too(is_member: bool, age: int, yields: bool) -> None:
-    naming, voice = make_naming(is_member=is_member)
-    look_into(naming, voice, make_rival(age))
-    instance = instance_of("self", start=age)
-    assert naming.on_same_name(ELSEWHERE, instance, is_member=True) == Ruling(
-        ELSEWHERE, yields=yields
-    )
-    assert not naming.has_rivals
-
-
-def test_a_refused_connection_nobody_wondered_about() -> None:
-    member, _ = make_naming()
-    joining, _ = make_naming(is_member=False)
-    elder, younger = instance_of("self", start=ELDER), instance_of("self", start=YOUNGER)
-    assert member.on_same_name(ELSEWHERE, elder, is_member=True) == Ruling(ELSEWHERE, yields=True)
-    assert member.on_same_name(ELSEWHERE, younger, is_member=True) == Ruling(
-        ELSEWHERE, yields=False
-    )
-    assert joining.on_same_name(ELSEWHERE, younger, is_member=True) == Ruling(
-        ELSEWHERE, yields=True
-    )
-
-
-def test_a_member_goes_before_who_is_joining() -> None:
-    member, _ = make_naming()
-    elder = instance_of("self", start=ELDER)
-    assert member.on_same_name(ELSEWHERE, elder, is_member=False) == Ruling(ELSEWHERE, yields=False)
-
-
-@pytest.mark.parametrize(("age", "yields"), [(ELDER, True), (YOUNGER, False)])
-def test_of_two_that_are_joining_the_elder_goes_on(age: int, yields: bool) -> None:
-    joining, _ = make_naming(is_member=False)
-    instance = instance_of("self", start=age)
-    ruling = joining.on_same_name(ELSEWHERE, instance, is_member=False)
-    assert ruling == Ruling(ELSEWHERE, yields=yields)
-
-
-@pytest.mark.parametrize(
-    ("is_member", "age", "yields"),
-    [(True, YOUNGER, False), (True, ELDER, False), (False, YOUNGER, False), (False, ELDER, True)],
-)
-def test_an_answer_by_who_is_joining_itself(is_member: bool, age: int, yields: bool) -> None:
-    naming, voice = make_naming(is_member=is_member)
-    rival = make_rival(age)
-    number = look_into(naming, voice, rival).number
-    joining = msgspec.structs.replace(ack(number, "self", rival.instance), is_member=False)
-    assert naming.on_ack(joining, NOW + 1) == Ruling(ELSEWHERE, yields=yields)
-
-
-def test_this_node_by_another_address_is_no_rival() -> None:
-    member, _ = make_naming()
-    assert member.on_same_name(ELSEWHERE, instance_of("self"), is_member=True) is None
-
-
-def test_a_refused_connection_elsewhere_leaves_other_questions_open() -> None:
+def test_an_answer_of_another_place_or_to_no_question_leaves_questions_open() -> None:
     naming, voice = make_naming()
     look_into(naming, voice, make_rival(ELDER))
     naming.on_same_name(address_of("third"), instance_of("self", start=YOUNGER), is_member=True)
     assert naming.has_rivals
+    assert naming.on_ack(ack(1, "self", make_rival(ELDER).instance), NOW + 1) is None
+    assert naming.has_rivals
+    assert naming.on_same_name(ELSEWHERE, instance_of("self"), is_member=True) is None
 
 
 @pytest.mark.parametrize("name", ["self", "somebody"])
@@ -308,22 +250,13 @@ def test_an_answer_by_this_node_or_by_another_name_is_no_rival(name: str) -> Non
     assert not naming.has_rivals
 
 
-def test_an_answer_to_no_question_moves_nobody() -> None:
-    naming, voice = make_naming()
-    look_into(naming, voice, make_rival(ELDER))
-    assert naming.on_ack(ack(1, "self", make_rival(ELDER).instance), NOW + 1) is None
-    assert naming.has_rivals
-
-
-def test_a_rival_that_is_silent_does_not_exist() -> None:
+def test_a_rival_is_asked_once_at_a_time_and_silent_does_not_exist() -> None:
     naming, voice = make_naming()
     look_into(naming, voice, make_rival(ELDER))
     naming.tick(NOW + TIMEOUT_S)
     assert not naming.has_rivals
     assert voice.counters.names_contested == 0
 
-
-def test_a_rival_is_asked_once_at_a_time() -> None:
     naming, voice = make_naming()
     look_into(naming, voice, make_rival(ELDER))
     naming.look_into(make_rival(ELDER), NOW)

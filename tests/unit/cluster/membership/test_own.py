@@ -21,7 +21,7 @@ NOW = 100.0
 CONFIG = MembershipConfig(properties_bytes_max=100)
 
 
-def test_a_node_begins_alive() -> None:
+def test_a_node_begins_alive_and_announces_itself() -> None:
     record = first_record(
         "b",
         address_of("b"),
@@ -32,35 +32,34 @@ def test_a_node_begins_alive() -> None:
     )
     assert record == make_record("b")
 
-
-def test_properties_are_copied() -> None:
-    given = {"role": "leader"}
-    checked = check_properties(given, CONFIG)
-    given["role"] = "changed"
-    assert checked == {"role": "leader"}
-
-
-@pytest.mark.parametrize(
-    ("properties", "words"),
-    [
-        ({"role": 1}, "'role' must be text"),
-        ({1: "role"}, "1 must be text"),
-        ({"role": None}, "'role' must be text"),
-        ({"role": "\ud800"}, "UTF-8"),
-        ({"role": "x" * 100}, "properties of 108 bytes exceed the 100 allowed"),
-    ],
-)
-def test_what_others_cannot_keep_is_refused(properties: dict[object, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        check_properties(properties, CONFIG)
-
-
-def test_a_member_announces_itself() -> None:
     voice = make_voice()
     own = OwnRecord(voice, secret_of("self"))
     own.announce()
     assert own.is_urgent
     assert voice.news() == [make_record("self")]
+
+
+def test_what_others_cannot_keep_is_refused(subtests: pytest.Subtests) -> None:
+    refused: list[tuple[dict[object, object], str]] = [
+        ({"role": 1}, "'role' must be text"),
+        ({1: "role"}, "1 must be text"),
+        ({"role": None}, "'role' must be text"),
+        ({"role": "\ud800"}, "UTF-8"),
+        ({"role": "x" * 100}, "properties of 108 bytes exceed the 100 allowed"),
+    ]
+    for properties, words in refused:
+        with subtests.test(words=words), pytest.raises(ConfigError, match=words):
+            check_properties(properties, CONFIG)
+
+    given = {"role": "leader"}
+    checked = check_properties(given, CONFIG)
+    given["role"] = "changed"
+    assert checked == {"role": "leader"}
+
+    voice = make_voice(config=CONFIG)
+    with pytest.raises(ConfigError):
+        OwnRecord(voice, secret_of("self")).change_properties({"role": "x" * 100})
+    assert voice.roster.own == make_record("self")
 
 
 def test_who_is_no_member_yet_says_nothing_of_itself() -> None:
@@ -90,7 +89,7 @@ def test_having_the_last_word(ahead: int) -> None:
     assert voice.news() == [voice.roster.own]
 
 
-def test_changed_properties_are_a_new_version() -> None:
+def test_changed_properties_are_a_new_version(subtests: pytest.Subtests) -> None:
     voice = make_voice()
     own = OwnRecord(voice, secret_of("self"))
     own.change_properties({"role": "leader", "zone": "north"})
@@ -101,30 +100,21 @@ def test_changed_properties_are_a_new_version() -> None:
     assert voice.roster.changes[1].previous == voice.roster.changes[0].member
     assert voice.news() == [voice.roster.own]
 
+    for changes in [{}, {"role": None}]:
+        with subtests.test(changes=changes):
+            voice = make_voice()
+            OwnRecord(voice, secret_of("self")).change_properties(changes)
+            assert voice.roster.own.version == 0
+            assert voice.roster.changes == []
 
-@pytest.mark.parametrize("changes", [{}, {"role": None}])
-def test_properties_that_stay_the_same_are_no_new_version(changes: dict[str, str | None]) -> None:
-    voice = make_voice()
-    OwnRecord(voice, secret_of("self")).change_properties(changes)
-    assert voice.roster.own.version == 0
-    assert voice.roster.changes == []
-
-
-def test_properties_that_are_refused_change_nothing() -> None:
-    voice = make_voice(config=CONFIG)
-    with pytest.raises(ConfigError):
-        OwnRecord(voice, secret_of("self")).change_properties({"role": "x" * 100})
-    assert voice.roster.own == make_record("self")
-
-
-@pytest.mark.parametrize(("heard", "counts"), [(3, 3), (2, 3), (0, 3), (4, 5), (99, 100)])
-def test_no_version_anybody_heard_of_counts_higher(heard: int, counts: int) -> None:
-    voice = make_voice()
-    voice.roster.change_own(make_record("self", version=3, properties={"role": "x"}))
-    own = OwnRecord(voice, secret_of("self"))
-    own.outnumber(heard)
-    assert voice.roster.own == make_record("self", version=counts, properties={"role": "x"})
-    assert own.is_urgent is (counts > 3), "who heard of another must hear of this one"
+    for heard, counts in [(3, 3), (2, 3), (0, 3), (4, 5), (99, 100)]:
+        with subtests.test(heard=heard):
+            voice = make_voice()
+            voice.roster.change_own(make_record("self", version=3, properties={"role": "x"}))
+            own = OwnRecord(voice, secret_of("self"))
+            own.outnumber(heard)
+            assert voice.roster.own == make_record("self", version=counts, properties={"role": "x"})
+            assert own.is_urgent is (counts > 3), "who heard of another must hear of this one"
 
 
 def test_goodbye_is_said_to_suspects_too() -> None:

@@ -62,9 +62,6 @@ def only(said: list[Said]) -> Said:
     return it
 
 
-# Whose turn it is.
-
-
 def test_nodes_that_start_together_do_not_ask_together() -> None:
     starts = []
     for seed in range(5):
@@ -75,12 +72,19 @@ def test_nodes_that_start_together_do_not_ask_together() -> None:
     assert len(set(starts)) == 5
 
 
-def test_who_is_alone_asks_nobody() -> None:
+def test_a_prober_alone_asks_nobody_and_in_doubt_less_often() -> None:
     prober, voice = make_prober()
     prober.begin(NOW)
     prober.tick(NOW + 1)
     assert take_said(voice) == []
     assert prober.deadline() == NOW + 2
+
+    prober, voice = make_prober("b")
+    prober.begin(NOW)
+    voice.health.worsen()
+    prober.tick(NOW + 1)
+    prober._probes.clear()
+    assert prober.deadline() == NOW + 3
 
 
 def test_everybody_comes_once_before_anybody_comes_twice() -> None:
@@ -111,18 +115,6 @@ def test_who_went_meanwhile_is_passed_over() -> None:
     assert [it.address for it in pings] == [address_of(first)]
 
 
-def test_a_node_that_doubts_itself_asks_less_often() -> None:
-    prober, voice = make_prober("b")
-    prober.begin(NOW)
-    voice.health.worsen()
-    prober.tick(NOW + 1)
-    prober._probes.clear()
-    assert prober.deadline() == NOW + 3
-
-
-# The direct way.
-
-
 def test_an_answer_ends_the_question_and_tells_the_distance() -> None:
     prober, voice = make_prober("b")
     voice.health.worsen()
@@ -133,15 +125,8 @@ def test_an_answer_ends_the_question_and_tells_the_distance() -> None:
     assert prober.deadline() == float("inf")
     assert (voice.counters.probes, voice.counters.probes_failed) == (1, 0)
     assert not prober.on_ack(ack(number), NOW + 0.2, in_stream=False), "a duplicate"
+    prober.on_nack(Nack(number=number))
 
-
-def test_an_answer_nobody_asked_for_is_not_taken() -> None:
-    prober, _voice = make_prober("b")
-    assert not prober.on_ack(ack(5), NOW, in_stream=False)
-    prober.on_nack(Nack(number=5))
-
-
-def test_the_answer_of_one_that_went_meanwhile_is_taken() -> None:
     prober, voice = make_prober("b")
     number = begin(prober, voice)
     voice.roster.merge(make_record("b", State.LEFT), NOW)
@@ -167,9 +152,6 @@ def test_a_suspected_member_is_told_so() -> None:
     assert only(take_said(voice)).packet.news == [suspected]
 
 
-# The other ways.
-
-
 def test_after_a_while_the_stream_and_others_are_tried() -> None:
     prober, voice = make_prober(*"bcdefg")
     number = begin(prober, voice)
@@ -188,7 +170,7 @@ def test_after_a_while_the_stream_and_others_are_tried() -> None:
     assert prober.deadline() == NOW + 2.0
 
 
-def test_an_answer_by_stream_only_is_counted_and_tells_nothing_of_the_distance() -> None:
+def test_an_answer_by_stream_counts_as_such_only_if_it_was_tried() -> None:
     prober, voice = make_prober("b")
     number = begin(prober, voice)
     prober.tick(NOW + 0.5)
@@ -197,16 +179,12 @@ def test_an_answer_by_stream_only_is_counted_and_tells_nothing_of_the_distance()
     assert voice.roster.entries["b"].round_trip.smoothed_s is None
     assert voice.roster.suspects == {}
 
-
-def test_where_all_goes_by_stream_a_quick_answer_is_a_direct_one() -> None:
     prober, voice = make_prober("b")
     number = begin(prober, voice)
     prober.on_ack(ack(number), NOW + 0.1, in_stream=True)
     assert voice.counters.probes_by_stream == 0
     assert voice.roster.entries["b"].round_trip.smoothed_s == pytest.approx(0.1)
 
-
-def test_a_late_answer_by_datagram_is_no_answer_by_stream() -> None:
     prober, voice = make_prober("b")
     number = begin(prober, voice)
     prober.tick(NOW + 0.5)
@@ -216,7 +194,7 @@ def test_a_late_answer_by_datagram_is_no_answer_by_stream() -> None:
     assert voice.roster.suspects == {}
 
 
-def test_one_that_went_meanwhile_is_not_looked_for() -> None:
+def test_a_member_that_left_or_spoke_up_meanwhile_is_not_suspected() -> None:
     prober, voice = make_prober("b", "c")
     begin(prober, voice)
     voice.roster.merge(make_record("b", State.LEFT), NOW)
@@ -226,6 +204,13 @@ def test_one_that_went_meanwhile_is_not_looked_for() -> None:
     prober.tick(NOW + 2.0)
     assert voice.roster.suspects == {}
     assert voice.health.score == 0
+
+    prober, voice = make_prober("b", "c")
+    begin(prober, voice)
+    voice.roster.merge(make_record("b", incarnation=INCARNATION + 1), NOW + 1)
+    prober.tick(NOW + 2.0)
+    assert voice.roster.suspects == {}
+    assert (voice.counters.probes_failed, voice.counters.suspicions) == (1, 0)
 
 
 def test_no_answer_in_time_makes_suspected() -> None:
@@ -265,42 +250,18 @@ def test_more_patience_does_not_eat_up_the_time_to_speak_up() -> None:
     assert voice.roster.deadline() == end - CONFIG.probe_timeout_s + CONFIG.failure_timeout_s
 
 
-def test_a_member_that_spoke_up_meanwhile_is_not_suspected() -> None:
-    prober, voice = make_prober("b", "c")
-    begin(prober, voice)
-    voice.roster.merge(make_record("b", incarnation=INCARNATION + 1), NOW + 1)
-    prober.tick(NOW + 2.0)
-    assert voice.roster.suspects == {}
-    assert (voice.counters.probes_failed, voice.counters.suspicions) == (1, 0)
-
-
-def test_a_node_whose_helpers_are_silent_too_doubts_itself() -> None:
-    prober, voice = make_prober(*"bcde")
+@pytest.mark.parametrize(("names", "nacks", "score"), [("bcde", 2, 1), ("bcde", 5, 0), ("b", 0, 1)])
+def test_a_node_doubts_itself_unless_all_its_helpers_answer(
+    names: str, nacks: int, score: int
+) -> None:
+    prober, voice = make_prober(*names)
     number = begin(prober, voice)
     prober.tick(NOW + 0.5)
-    for _ in range(2):
+    for _ in range(nacks):
         prober.on_nack(Nack(number=number))
     prober.tick(NOW + 2.0)
-    assert voice.health.score == 1
-
-
-def test_a_node_whose_helpers_answer_does_not_doubt_itself() -> None:
-    prober, voice = make_prober(*"bcde")
-    number = begin(prober, voice)
-    prober.tick(NOW + 0.5)
-    for _ in range(5):
-        prober.on_nack(Nack(number=number))
-    prober.tick(NOW + 2.0)
-    assert voice.health.score == 0
+    assert voice.health.score == score
     assert list(voice.roster.suspects) == ["b"]
-
-
-def test_a_node_without_helpers_doubts_itself() -> None:
-    prober, voice = make_prober("b")
-    begin(prober, voice)
-    prober.tick(NOW + 0.5)
-    prober.tick(NOW + 2.0)
-    assert voice.health.score == 1
 
 
 def test_a_second_failure_with_a_suspected_member_says_nothing_of_this_node() -> None:
@@ -312,27 +273,24 @@ def test_a_second_failure_with_a_suspected_member_says_nothing_of_this_node() ->
     assert voice.health.score == 0
 
 
-def test_patience_lengthens_the_times() -> None:
+@pytest.mark.parametrize(
+    ("is_far", "first", "moments", "end"),
+    [(False, 1.0, (1.0, 3.0, 3.99), 4.0), (True, 1.2, (1.21, 3.3, 4.79), 4.81)],
+)
+def test_patience_and_distance_lengthen_the_times(
+    is_far: bool, first: float, moments: tuple[float, ...], end: float
+) -> None:
     prober, voice = make_prober("b")
-    voice.health.worsen()
+    if is_far:
+        voice.roster.entries["b"].round_trip.add(0.4)
+    else:
+        voice.health.worsen()
     begin(prober, voice)
-    assert prober.deadline() == NOW + 1.0
-    for moment in (1.0, 3.0, 3.99):
+    assert prober.deadline() == pytest.approx(NOW + first)
+    for moment in moments:
         prober.tick(NOW + moment)
         assert voice.roster.suspects == {}
-    prober.tick(NOW + 4.0)
-    assert list(voice.roster.suspects) == ["b"]
-
-
-def test_a_far_member_is_given_more_time() -> None:
-    prober, voice = make_prober("b")
-    voice.roster.entries["b"].round_trip.add(0.4)
-    begin(prober, voice)
-    assert prober.deadline() == pytest.approx(NOW + 1.2)
-    for moment in (1.21, 3.3, 4.79):
-        prober.tick(NOW + moment)
-        assert voice.roster.suspects == {}
-    prober.tick(NOW + 4.81)
+    prober.tick(NOW + end)
     assert list(voice.roster.suspects) == ["b"]
 
 
@@ -362,9 +320,6 @@ def test_time_spent_standing_still_counts_neither_as_distance_nor_as_silence() -
     assert voice.roster.deadline() == NOW + 3.0 + CONFIG.failure_timeout_s
 
 
-# Favours for others.
-
-
 def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
     prober, voice = make_prober("b")
     prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW)
@@ -379,7 +334,7 @@ def test_a_member_is_asked_for_another_and_its_answer_passed_on() -> None:
     assert take_said(voice) == []
 
 
-def test_who_asked_hears_of_a_failure_before_it_gives_up() -> None:
+def test_a_request_for_a_favour_is_answered_before_the_asker_gives_up() -> None:
     prober, voice = make_prober("b")
     prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW)
     take_said(voice)
@@ -388,14 +343,10 @@ def test_who_asked_hears_of_a_failure_before_it_gives_up() -> None:
     assert only(take_said(voice)) == Said(address_of("asker"), Nack(number=7), is_stream=False)
     assert voice.roster.suspects == {}, "that is for the asker to say"
 
-
-def test_nobody_is_asked_who_is_not_known() -> None:
     prober, voice = make_prober()
     prober.on_request(PingRequest(number=7, target="b"), address_of("asker"), NOW)
     assert only(take_said(voice)) == Said(address_of("asker"), Nack(number=7), is_stream=False)
 
-
-def test_favours_are_limited() -> None:
     prober, voice = make_prober("b")
     for number in range(257):
         prober.on_request(PingRequest(number=number, target="b"), address_of("asker"), NOW)

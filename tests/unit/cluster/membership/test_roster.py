@@ -34,22 +34,13 @@ def make_crowd(*records: Record) -> Roster:
     return roster
 
 
-# Strangers.
-
-
 @pytest.mark.parametrize("state", State)
-def test_a_stranger_is_news_and_passed_on(state: State) -> None:
+def test_a_stranger_is_news_and_added_if_it_is_active(state: State) -> None:
     roster = make_roster()
     record = make_record("b", state, witness="c")
     assert merge(roster, record) is Verdict.NEWS
     assert roster.entries["b"].record == record
     assert take_news(roster) == [record]
-
-
-@pytest.mark.parametrize("state", State)
-def test_only_active_strangers_are_added(state: State) -> None:
-    roster = make_roster()
-    merge(roster, make_record("b", state))
     added = [ChangeKind.ADDED] if state.is_active else []
     assert take_kinds(roster) == added
     assert ("b" in roster.active) is state.is_active
@@ -59,7 +50,7 @@ def test_only_active_strangers_are_added(state: State) -> None:
     assert roster.revision == len(added)
 
 
-def test_a_stranger_that_is_suspected_is_given_time() -> None:
+def test_a_stranger_that_is_suspected_is_given_time_and_cannot_leave_without_its_secret() -> None:
     roster = make_roster()
     merge(roster, make_record("b", State.SUSPECT, witness="c"))
     assert roster.deadline() == NOW + CONFIG.failure_timeout_s
@@ -68,34 +59,26 @@ def test_a_stranger_that_is_suspected_is_given_time() -> None:
     roster.bury_silent(roster.deadline())
     assert roster.entries["b"].state is State.DEAD
 
-
-def test_a_stranger_cannot_leave_without_its_secret() -> None:
     roster = make_roster()
     assert merge(roster, make_record("b", State.LEFT, secret=b"guess")) is Verdict.FORGED
     assert roster.entries == {}
 
 
-# Rank.
-
-
 @pytest.mark.parametrize("state", [State.ALIVE, State.SUSPECT, State.DEAD])
-def test_the_same_again_is_nothing_new(state: State) -> None:
+def test_the_same_or_an_older_incarnation_is_stale(state: State) -> None:
     record = make_record("b", state, witness="c")
     roster = make_crowd(record)
     assert merge(roster, record) is Verdict.STALE
     assert take_kinds(roster) == []
     assert take_news(roster) == []
 
-
-@pytest.mark.parametrize("state", [State.ALIVE, State.SUSPECT, State.DEAD])
-def test_an_older_incarnation_is_stale_whatever_it_says(state: State) -> None:
     roster = make_crowd(make_record("b"))
     older = make_record("b", state, incarnation=INCARNATION - 1, witness="c")
     assert merge(roster, older) is Verdict.STALE
     assert roster.entries["b"].record == make_record("b")
 
 
-def test_a_suspected_member_that_speaks_up_is_alive_again() -> None:
+def test_a_suspected_or_dead_member_that_speaks_up_is_alive_again() -> None:
     roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
     alive = make_record("b", incarnation=INCARNATION + 1)
     assert merge(roster, make_record("b")) is Verdict.STALE
@@ -105,8 +88,6 @@ def test_a_suspected_member_that_speaks_up_is_alive_again() -> None:
     assert roster.suspects == {}
     assert roster.deadline() == float("inf")
 
-
-def test_a_dead_member_with_a_higher_incarnation_is_back() -> None:
     roster = make_crowd(make_record("b", State.DEAD))
     assert merge(roster, make_record("b")) is Verdict.STALE
     assert merge(roster, make_record("b", incarnation=INCARNATION + 1)) is Verdict.NEWS
@@ -114,7 +95,7 @@ def test_a_dead_member_with_a_higher_incarnation_is_back() -> None:
     assert roster.names_at(address_of("b")) == ["b"]
 
 
-def test_an_incarnation_out_of_range_is_garbage() -> None:
+def test_an_incarnation_out_of_range_is_refused() -> None:
     roster = make_crowd(make_record("b"))
     highest = INCARNATION + LEAP_MAX
     for name in ("b", "stranger"):
@@ -122,6 +103,15 @@ def test_an_incarnation_out_of_range_is_garbage() -> None:
         assert merge(roster, leap) is Verdict.LEAPED
     assert take_kinds(roster) == []
     assert merge(roster, make_record("b", incarnation=highest)) is Verdict.NEWS
+
+    refusals = [verdict for verdict in Verdict if verdict.is_refusal]
+    assert refusals == [Verdict.LEAPED, Verdict.FORGED, Verdict.CROWDED]
+
+    roster = make_crowd(make_record("b"))
+    moved = make_record("b", incarnation=INCARNATION + 1, address=address_of("evil"))
+    merge(roster, moved)
+    assert roster.entries["b"].record.address == address_of("b")
+    assert roster.names_at(address_of("evil")) == []
 
 
 def test_what_a_member_says_itself_needs_no_proof() -> None:
@@ -135,23 +125,7 @@ def test_what_a_member_says_itself_needs_no_proof() -> None:
     assert entry.record.incarnation == INCARNATION + 9 * LEAP_MAX
 
 
-def test_refusals_are_told_from_what_happens_among_the_honest() -> None:
-    refusals = [verdict for verdict in Verdict if verdict.is_refusal]
-    assert refusals == [Verdict.LEAPED, Verdict.FORGED, Verdict.CROWDED]
-
-
-def test_a_record_cannot_move_a_process_elsewhere() -> None:
-    roster = make_crowd(make_record("b"))
-    moved = make_record("b", incarnation=INCARNATION + 1, address=address_of("evil"))
-    merge(roster, moved)
-    assert roster.entries["b"].record.address == address_of("b")
-    assert roster.names_at(address_of("evil")) == []
-
-
-# Suspicion.
-
-
-def test_a_failed_probe_makes_suspected_with_this_node_for_a_witness() -> None:
+def test_a_failed_probe_makes_suspected_unless_it_is_of_an_earlier_incarnation() -> None:
     roster = make_crowd(make_record("b"))
     assert roster.suspect("b", INCARNATION, since=NOW - 2)
     assert roster.entries["b"].record.witness == "self"
@@ -159,8 +133,6 @@ def test_a_failed_probe_makes_suspected_with_this_node_for_a_witness() -> None:
     assert take_news(roster) == [make_record("b", State.SUSPECT, witness="self")]
     assert roster.deadline() == NOW - 2 + CONFIG.failure_timeout_s
 
-
-def test_a_failed_probe_of_an_earlier_incarnation_proves_nothing() -> None:
     roster = make_crowd(make_record("b", incarnation=INCARNATION + 1))
     assert not roster.suspect("b", INCARNATION, since=NOW)
     assert not roster.suspect("stranger", INCARNATION, since=NOW)
@@ -184,7 +156,7 @@ def test_other_witnesses_shorten_the_time_and_are_told_on() -> None:
     assert merge(roster, make_record("b", State.SUSPECT, witness="f")) is Verdict.STALE
 
 
-def test_a_failed_probe_confirms_what_another_said() -> None:
+def test_accusations_confirm_a_suspicion_of_their_incarnation() -> None:
     roster = make_crowd(*(make_record(name) for name in "bcdef"))
     merge(roster, make_record("b", State.SUSPECT, witness="c"))
     before = roster.deadline()
@@ -192,15 +164,11 @@ def test_a_failed_probe_confirms_what_another_said() -> None:
     assert roster.deadline() < before
     assert not roster.suspect("b", INCARNATION, since=NOW), "once is enough"
 
-
-def test_an_accusation_of_an_earlier_incarnation_confirms_nothing() -> None:
     roster = make_crowd(*(make_record(name) for name in "bcdef"))
     merge(roster, make_record("b", State.SUSPECT, incarnation=INCARNATION + 1, witness="c"))
     assert merge(roster, make_record("b", State.SUSPECT, witness="d")) is Verdict.STALE
     assert roster.deadline() == NOW + CONFIG.failure_timeout_s
 
-
-def test_an_accusation_of_a_later_incarnation_begins_anew() -> None:
     roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
     later = make_record("b", State.SUSPECT, incarnation=INCARNATION + 1, witness="d")
     assert merge(roster, later, now=NOW + 5) is Verdict.NEWS
@@ -218,35 +186,27 @@ def test_a_rumour_of_death_makes_suspected_and_hastens_but_never_removes() -> No
     assert merge(roster, death) is Verdict.STALE
     assert take_kinds(roster) == []
 
-
-def test_a_rumour_of_death_hastens_a_suspicion() -> None:
     roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
     assert merge(roster, make_record("b", State.DEAD, witness="d"), now=NOW + 1) is Verdict.NEWS
     assert roster.deadline() == NOW + CONFIG.confirmed_failure_timeout_s
 
-
-def test_a_rumour_of_death_at_a_later_incarnation_gives_the_time_anew() -> None:
     roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
     death = make_record("b", State.DEAD, incarnation=INCARNATION + 1, witness="d")
     assert merge(roster, death, now=NOW + 4) is Verdict.NEWS
     assert roster.deadline() == NOW + 4 + CONFIG.confirmed_failure_timeout_s
 
 
-def test_who_does_not_speak_up_in_time_is_dead_and_that_is_told() -> None:
-    roster = make_crowd(make_record("b", State.SUSPECT, witness="c"), make_record("d"))
-    roster.bury_silent(NOW + CONFIG.failure_timeout_s)
-    assert take_kinds(roster) == [ChangeKind.REMOVED]
-    assert take_news(roster) == [make_record("b", State.DEAD, witness="self")]
-    assert list(roster.active) == ["d"]
-
-
-def test_standing_still_postpones_every_suspicion() -> None:
+def test_a_suspect_that_does_not_speak_up_in_time_is_dead_and_that_is_told() -> None:
     roster = make_crowd(make_record("b", State.SUSPECT, witness="c"), make_record("d"))
     roster.postpone(7.0)
     assert roster.deadline() == NOW + CONFIG.failure_timeout_s + 7.0
 
-
-# Goodbye.
+    roster.bury_silent(NOW + CONFIG.failure_timeout_s)
+    assert take_kinds(roster) == []
+    roster.bury_silent(NOW + CONFIG.failure_timeout_s + 7.0)
+    assert take_kinds(roster) == [ChangeKind.REMOVED]
+    assert take_news(roster) == [make_record("b", State.DEAD, witness="self")]
+    assert list(roster.active) == ["d"]
 
 
 @pytest.mark.parametrize("before", [State.ALIVE, State.SUSPECT, State.DEAD])
@@ -259,24 +219,18 @@ def test_goodbye_with_the_secret_is_believed_at_any_incarnation(before: State) -
     assert take_news(roster)[0].secret == goodbye.secret, "so that others believe it too"
 
 
-def test_goodbye_without_the_secret_is_forged() -> None:
-    roster = make_crowd(make_record("b"))
-    assert merge(roster, make_record("b", State.LEFT, secret=b"guess")) is Verdict.FORGED
-    assert take_kinds(roster) == []
-    assert take_news(roster) == []
-
-
-def test_goodbye_is_final() -> None:
+def test_goodbye_is_final_and_needs_its_secret() -> None:
     roster = make_crowd(make_record("b", State.LEFT))
     for state in State:
         again = make_record("b", state, incarnation=INCARNATION + 9)
         assert merge(roster, again) is Verdict.STALE
     assert take_kinds(roster) == []
     assert take_news(roster) == []
-
-
-def test_goodbye_is_final_even_for_an_incarnation_no_node_can_have() -> None:
-    roster = make_crowd(make_record("b", State.LEFT))
     roster.change_own(make_record("self", incarnation=1 << 62))
     assert merge(roster, make_record("b", incarnation=(1 << 62) + 1)) is Verdict.STALE
     assert roster.entries["b"].state is State.LEFT
+
+    roster = make_crowd(make_record("b"))
+    assert merge(roster, make_record("b", State.LEFT, secret=b"guess")) is Verdict.FORGED
+    assert take_kinds(roster) == []
+    assert take_news(roster) == []

@@ -31,10 +31,9 @@ def take_changes(roster: Roster) -> list[tuple[ChangeKind, str]]:
     return changes
 
 
-# Properties.
-
-
-def test_a_newer_version_of_the_properties_is_news() -> None:
+def test_a_newer_version_of_the_properties_is_news_and_an_older_stale(
+    subtests: pytest.Subtests,
+) -> None:
     roster = make_crowd(make_record("b", properties={"role": "idle"}))
     newer = make_record("b", version=1, properties={"role": "busy"})
     assert roster.merge(newer, NOW) is Verdict.NEWS
@@ -44,30 +43,25 @@ def test_a_newer_version_of_the_properties_is_news() -> None:
     assert dict(change.previous.properties) == {"role": "idle"}
     assert dict(change.member.properties) == {"role": "busy"}
 
-
-def test_a_property_that_is_removed_is_gone() -> None:
     roster = make_crowd(make_record("b", properties={"role": "idle"}))
     roster.merge(make_record("b", version=1, properties={}), NOW)
     assert dict(roster.entries["b"].member.properties) == {}
 
+    for version in [3, 2]:
+        with subtests.test(version=version):
+            known = make_record("b", version=3, properties={"role": "idle"})
+            roster = make_crowd(known)
+            other = make_record("b", version=version, properties={"role": "other"})
+            assert roster.merge(other, NOW) is Verdict.STALE
+            assert roster.entries["b"].record == known
 
-@pytest.mark.parametrize("version", [3, 2])
-def test_properties_of_a_version_not_newer_are_stale(version: int) -> None:
-    known = make_record("b", version=3, properties={"role": "idle"})
-    roster = make_crowd(known)
-    other = make_record("b", version=version, properties={"role": "other"})
-    assert roster.merge(other, NOW) is Verdict.STALE
-    assert roster.entries["b"].record == known
 
-
-def test_properties_are_taken_from_a_record_whose_state_is_stale() -> None:
+def test_properties_are_taken_whatever_the_state() -> None:
     roster = make_crowd(make_record("b", State.SUSPECT, witness="c"))
     assert roster.merge(make_record("b", version=1, properties={"role": "x"}), NOW) is Verdict.NEWS
     assert roster.entries["b"].state is State.SUSPECT
     assert dict(roster.entries["b"].member.properties) == {"role": "x"}
 
-
-def test_properties_of_the_dead_are_kept_but_not_reported() -> None:
     roster = make_crowd(make_record("b", State.DEAD))
     assert roster.merge(make_record("b", version=1, properties={"role": "x"}), NOW) is Verdict.NEWS
     assert take_changes(roster) == []
@@ -86,15 +80,11 @@ def test_a_version_without_its_text_is_remembered_as_missing() -> None:
     roster.merge(make_record("b", version=2, properties={"role": "busy"}), NOW)
     assert not entry.lacks_properties
 
-
-def test_a_stranger_whose_properties_are_too_large_for_its_packet_lacks_them() -> None:
     entry = Entry(make_record("b").without_properties(), NOW)
     assert entry.lacks_properties
     assert entry.take_properties(make_record("b", properties={"role": "x"}))
     assert not entry.lacks_properties
 
-
-def test_the_public_form_follows_the_record() -> None:
     roster = make_crowd(make_record("b"))
     entry = roster.entries["b"]
     assert entry.member is entry.member
@@ -102,38 +92,37 @@ def test_the_public_form_follows_the_record() -> None:
     assert entry.member.state is State.SUSPECT
 
 
-# Another process of the name.
-
-
-def test_a_later_process_of_an_active_member_is_contested_and_changes_nothing() -> None:
+def test_a_later_process_of_an_active_member_is_contested_and_an_earlier_stale(
+    subtests: pytest.Subtests,
+) -> None:
     roster = make_crowd(make_record("b"))
     later = make_record("b", start=1, incarnation=INCARNATION + 1)
     assert roster.merge(later, NOW) is Verdict.CONTESTED
     assert roster.entries["b"].record == make_record("b")
     assert take_changes(roster) == []
 
-
-@pytest.mark.parametrize("incarnation", [INCARNATION, INCARNATION - 1])
-def test_an_earlier_process_is_stale(incarnation: int) -> None:
-    roster = make_crowd(make_record("b", start=1))
-    assert roster.merge(make_record("b", incarnation=incarnation), NOW) is Verdict.STALE
+    for incarnation in [INCARNATION, INCARNATION - 1]:
+        with subtests.test(incarnation=incarnation):
+            roster = make_crowd(make_record("b", start=1))
+            assert roster.merge(make_record("b", incarnation=incarnation), NOW) is Verdict.STALE
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.LEFT])
-def test_a_later_process_of_one_that_went_is_believed(state: State) -> None:
+def test_a_process_of_one_that_went_is_believed_unless_its_goodbye_is_forged(state: State) -> None:
     roster = make_crowd(make_record("b", state))
     later = make_record("b", start=1, incarnation=INCARNATION + 1)
     assert roster.merge(later, NOW) is Verdict.NEWS
     assert roster.entries["b"].record == later
     assert take_changes(roster) == [(ChangeKind.ADDED, "b")]
 
+    roster = make_crowd(make_record("b", state))
+    forged = make_record("b", State.LEFT, start=1, secret=b"guess")
+    assert roster.merge(forged, NOW) is Verdict.FORGED
+    assert roster.merge(make_record("b"), NOW) is Verdict.STALE
+    assert take_changes(roster) == []
 
-def test_of_two_processes_at_one_incarnation_the_one_that_began_later_is_newer() -> None:
-    roster = make_crowd(make_record("b", State.DEAD))
-    assert roster.merge(make_record("b", start=1), NOW) is Verdict.NEWS
 
-
-def test_replacing_an_active_member_removes_it_and_adds_the_other() -> None:
+def test_replacing_a_process_removes_it_and_adds_the_other() -> None:
     roster = make_crowd(make_record("b"))
     there = address_of("elsewhere")
     assert roster.replace(make_record("b", start=1, address=there), NOW) is Verdict.NEWS
@@ -142,38 +131,21 @@ def test_replacing_an_active_member_removes_it_and_adds_the_other() -> None:
     assert roster.names_at(there) == ["b"]
     assert roster.revision == 3
 
-
-def test_replacing_a_process_by_itself_merges() -> None:
     roster = make_crowd(make_record("b"))
     alive = make_record("b", incarnation=INCARNATION + 1)
     assert roster.replace(alive, NOW) is Verdict.NEWS
     assert take_changes(roster) == []
     assert roster.entries["b"].record == alive
 
-
-def test_replacing_nobody_is_meeting() -> None:
     roster = make_crowd()
     assert roster.replace(make_record("b"), NOW) is Verdict.NEWS
     assert take_changes(roster) == [(ChangeKind.ADDED, "b")]
 
 
-@pytest.mark.parametrize("state", [State.DEAD, State.LEFT])
-def test_a_forged_goodbye_of_a_later_process_leaves_the_tombstone(state: State) -> None:
-    roster = make_crowd(make_record("b", state))
-    forged = make_record("b", State.LEFT, start=1, secret=b"guess")
-    assert roster.merge(forged, NOW) is Verdict.FORGED
-    assert roster.merge(make_record("b"), NOW) is Verdict.STALE
-    assert take_changes(roster) == []
-
-
-# Tombstones and room.
-
-
-def test_who_went_is_forgotten_after_a_while_and_the_living_never() -> None:
+def test_a_tombstone_is_forgotten_after_a_while_and_the_living_never() -> None:
     roster = make_crowd(make_record("b"), make_record("c", State.DEAD), make_record("d"))
     roster.merge(make_record("d", State.LEFT), NOW + 10)
     roster.changes.clear()
-
     roster.forget_old(NOW + CONFIG.tombstone_s - 1)
     assert [entry.record.name for entry in roster.tombstones.values()] == ["c", "d"]
     roster.forget_old(NOW + CONFIG.tombstone_s)
@@ -182,22 +154,21 @@ def test_who_went_is_forgotten_after_a_while_and_the_living_never() -> None:
     assert list(roster.entries) == ["b"]
     assert take_changes(roster) == []
 
-
-def test_hearing_of_a_death_once_more_does_not_keep_the_tombstone_longer() -> None:
     roster = make_crowd(make_record("b", State.DEAD))
     roster.merge(make_record("b", State.DEAD, incarnation=INCARNATION + 1), NOW + 100)
     roster.forget_old(NOW + CONFIG.tombstone_s)
     assert roster.entries == {}
 
+    roster = make_crowd(make_record("b", State.DEAD))
+    assert roster.merge(make_record("b", start=1), NOW) is Verdict.NEWS
 
-def test_a_crowd_of_the_living_is_refused_more() -> None:
+
+def test_the_oldest_tombstone_makes_room_in_a_crowd() -> None:
     config = MembershipConfig(members_max=2)
     roster = make_crowd(make_record("b"), make_record("c"), config=config)
     assert roster.merge(make_record("d"), NOW) is Verdict.CROWDED
     assert sorted(roster.active) == ["b", "c"]
 
-
-def test_the_oldest_tombstone_makes_room() -> None:
     config = MembershipConfig(members_max=3)
     roster = make_crowd(make_record("b", State.DEAD), make_record("c"), config=config)
     roster.merge(make_record("d", State.DEAD), NOW + 1)
@@ -214,14 +185,12 @@ def test_a_full_roster_takes_no_tombstones_of_strangers(state: State) -> None:
     assert roster.merge(make_record("c", state), NOW) is Verdict.NEWS, "it is known"
 
 
-def test_tombstones_are_in_the_order_of_burial_not_of_meeting() -> None:
+def test_tombstones_are_in_the_order_of_burial() -> None:
     roster = make_crowd(*(make_record(name) for name in "bcde"))
     for name in "dbec":
         roster.merge(make_record(name, State.LEFT), NOW)
     assert list(roster.tombstones) == ["d", "b", "e", "c"]
 
-
-def test_who_came_back_is_buried_again_behind_the_others() -> None:
     config = MembershipConfig(members_max=3)
     dead = [make_record(name, State.DEAD) for name in "bcd"]
     roster = make_crowd(*dead, config=config)
@@ -239,7 +208,7 @@ def test_who_came_back_is_buried_again_behind_the_others() -> None:
     ]
 
 
-def test_a_flood_of_the_living_finds_room_until_nobody_is_left_to_forget() -> None:
+def test_floods_of_the_living_and_the_dead_are_bounded() -> None:
     config = MembershipConfig(members_max=100)
     dead = [make_record(f"dead-{number}", State.DEAD) for number in range(100)]
     roster = make_crowd(*dead, config=config)
@@ -247,8 +216,6 @@ def test_a_flood_of_the_living_finds_room_until_nobody_is_left_to_forget() -> No
     assert verdicts == [Verdict.NEWS] * 100 + [Verdict.CROWDED]
     assert roster.tombstones == {}
 
-
-def test_news_of_who_was_forgotten_do_not_pile_up() -> None:
     config = MembershipConfig(members_max=3)
     rumours = Rumours()
     roster = Roster(config, make_record("self"), rumours)
@@ -258,24 +225,12 @@ def test_news_of_who_was_forgotten_do_not_pile_up() -> None:
     assert len(rumours) <= 3
 
 
-# Looking.
-
-
-def test_records_of_all_and_tombstones() -> None:
-    records = [make_record("b"), make_record("c", State.DEAD), make_record("d", State.LEFT)]
-    roster = make_crowd(*records)
-    assert roster.records() == records
-    assert [entry.record for entry in roster.tombstones.values()] == records[1:]
-
-
-def test_two_names_at_one_address() -> None:
+def test_names_at_an_address_are_in_the_order_they_came() -> None:
     roster = make_crowd(make_record("b"), make_record("c", address=address_of("b")))
     assert roster.names_at(address_of("b")) == ["b", "c"]
     roster.merge(make_record("b", State.LEFT), NOW)
     assert roster.names_at(address_of("b")) == ["c"]
 
-
-def test_who_is_known_longest_at_an_address() -> None:
     place = address_of("b")
     roster = make_crowd(make_record("b"), make_record("c", address=place))
     assert roster.first_at(place) is roster.entries["b"]
@@ -284,15 +239,13 @@ def test_who_is_known_longest_at_an_address() -> None:
     roster.merge(make_record("c", State.LEFT, address=place), NOW)
     assert roster.first_at(place) is None
 
-
-def test_whether_a_process_is_doubted() -> None:
     roster = make_crowd(make_record("b"), make_record("c", State.SUSPECT))
     assert not roster.entries["b"].doubts(instance_of("b"))
     assert roster.entries["c"].doubts(instance_of("c"))
     assert not roster.entries["c"].doubts(instance_of("c", start=1))
 
 
-def test_equal_views_have_equal_digests_whoever_looks() -> None:
+def test_equal_views_have_equal_digests_whatever_tombstones_they_have() -> None:
     ours = make_crowd(make_record("b"), make_record("c"))
     theirs = Roster(CONFIG, make_record("b"), Rumours())
     theirs.merge(make_record("c"), NOW)
@@ -300,34 +253,32 @@ def test_equal_views_have_equal_digests_whoever_looks() -> None:
     theirs.merge(make_record("self"), NOW)
     assert ours.digest() == theirs.digest()
 
-
-def test_tombstones_do_not_change_the_digest() -> None:
     roster = make_crowd(make_record("b"))
     before = roster.digest()
     roster.merge(make_record("c", State.DEAD), NOW)
     assert roster.digest() == before
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_whatever_differs_changes_the_digest(subtests: pytest.Subtests) -> None:
+    for change in [
         make_record("b", incarnation=INCARNATION + 1),
         make_record("b", State.SUSPECT),
         make_record("b", State.LEFT),
         make_record("b", version=1, properties={"role": "x"}),
         make_record("c"),
-    ],
-    ids=lambda record: f"{record.name} {record.state.name} {record.incarnation} {record.version}",
-)
-def test_whatever_differs_changes_the_digest(change: Record) -> None:
-    roster = make_crowd(make_record("b"))
-    before = roster.digest()
-    roster.merge(change, NOW)
-    assert roster.digest() != before
+    ]:
+        with subtests.test(change=change):
+            roster = make_crowd(make_record("b"))
+            before = roster.digest()
+            roster.merge(change, NOW)
+            assert roster.digest() != before
 
-
-def test_what_this_node_says_of_itself_changes_the_digest() -> None:
     roster = make_crowd()
     before = roster.digest()
     roster.change_own(make_record("self", incarnation=INCARNATION + 1))
     assert roster.digest() != before
+
+    records = [make_record("b"), make_record("c", State.DEAD), make_record("d", State.LEFT)]
+    roster = make_crowd(*records)
+    assert roster.records() == records
+    assert [entry.record for entry in roster.tombstones.values()] == records[1:]

@@ -1,7 +1,5 @@
 """News on their way."""
 
-import pytest
-
 from postroad.cluster.membership import Record, State
 from postroad.cluster.membership.packets import record_size
 from postroad.cluster.membership.rumours import Rumours, retellings
@@ -18,29 +16,15 @@ def names(records: list[Record]) -> list[str]:
     return [record.name for record in records]
 
 
-@pytest.mark.parametrize(
-    ("size", "factor", "times"),
-    [(1, 4, 4), (2, 4, 4), (9, 4, 4), (10, 4, 8), (99, 4, 8), (100, 4, 12), (999, 3, 9)],
-)
-def test_larger_clusters_need_more_retellings(size: int, factor: int, times: int) -> None:
-    assert retellings(size, factor) == times
-
-
-def test_no_news_at_first() -> None:
+def test_news_are_told_so_often_and_then_dropped() -> None:
     rumours = Rumours()
     assert len(rumours) == 0
     assert take(rumours) == []
-
-
-def test_news_are_told_so_often_and_then_dropped() -> None:
-    rumours = Rumours()
     rumours.add(make_record("a"))
     told = [names(take(rumours, times_max=3)) for _ in range(4)]
     assert told == [["a"], ["a"], ["a"], []]
     assert len(rumours) == 0
 
-
-def test_fewer_retellings_than_before_drop_what_was_told_more_often() -> None:
     rumours = Rumours()
     rumours.add(make_record("a"))
     for _ in range(5):
@@ -48,8 +32,19 @@ def test_fewer_retellings_than_before_drop_what_was_told_more_often() -> None:
     assert names(take(rumours, times_max=3)) == ["a"]
     assert len(rumours) == 0
 
+    for size, factor, times in [
+        (1, 4, 4),
+        (2, 4, 4),
+        (9, 4, 4),
+        (10, 4, 8),
+        (99, 4, 8),
+        (100, 4, 12),
+        (999, 3, 9),
+    ]:
+        assert retellings(size, factor) == times, size
 
-def test_the_least_told_come_first() -> None:
+
+def test_the_least_told_come_first_and_every_news_gets_its_turn() -> None:
     rumours = Rumours()
     for name in ("a", "b"):
         rumours.add(make_record(name))
@@ -60,8 +55,6 @@ def test_the_least_told_come_first() -> None:
     assert names(take(rumours, room_for_one)) == ["a"]
     assert names(take(rumours, room_for_one)) == ["b"]
 
-
-def test_every_news_gets_its_turn_however_little_room_there_is() -> None:
     rumours = Rumours()
     for name in "abcde":
         rumours.add(make_record(name))
@@ -70,7 +63,7 @@ def test_every_news_gets_its_turn_however_little_room_there_is() -> None:
     assert sorted(told) == sorted("abcde" * 2)
 
 
-def test_newer_news_replace_older_ones_and_count_from_the_start() -> None:
+def test_newer_news_replace_older_ones_and_forgotten_ones_are_not_told() -> None:
     rumours = Rumours()
     rumours.add(make_record("a"))
     take(rumours, times_max=2)
@@ -81,8 +74,6 @@ def test_newer_news_replace_older_ones_and_count_from_the_start() -> None:
     assert take(rumours, times_max=2) == [newer]
     assert take(rumours, times_max=2) == []
 
-
-def test_forgotten_news_are_not_told() -> None:
     rumours = Rumours()
     rumours.add(make_record("a"))
     rumours.add(make_record("b"))
@@ -91,7 +82,7 @@ def test_forgotten_news_are_not_told() -> None:
     assert names(take(rumours)) == ["b"]
 
 
-def test_no_more_than_fits() -> None:
+def test_no_more_is_told_than_fits() -> None:
     rumours = Rumours()
     for name in "abc":
         rumours.add(make_record(name))
@@ -99,8 +90,6 @@ def test_no_more_than_fits() -> None:
     assert take(rumours, size - 1) == []
     assert len(take(rumours, 3 * size - 1)) == 2
 
-
-def test_large_properties_stay_behind() -> None:
     rumours = Rumours()
     large = make_record("a", properties={"key": "x" * 1_000})
     rumours.add(large)

@@ -46,36 +46,32 @@ def thought_of_process(roster: Roster) -> State | None:
     return entry.state
 
 
-def test_every_cause_has_an_event() -> None:
+def test_every_cause_has_an_event_and_every_state_a_roster() -> None:
     assert set(EVENTS) == set(Cause)
     assert set(HEARD) == set(State)
 
-
-def test_the_table_speaks_of_nothing_else() -> None:
     assert set(TRANSITIONS) <= set(itertools.product(STATES, Cause))
 
+    for before in STATES:
+        assert thought_of_process(bring_about(before)) is before, before
 
-@pytest.mark.parametrize("before", STATES)
-def test_a_roster_can_be_brought_to_every_state(before: State | None) -> None:
-    assert thought_of_process(bring_about(before)) is before
-
-
-@pytest.mark.parametrize(("before", "cause"), list(itertools.product(STATES, Cause)))
-def test_the_table_says_what_happens(before: State | None, cause: Cause) -> None:
-    roster = bring_about(before)
-    EVENTS[cause](roster)
-    assert thought_of_process(roster) is TRANSITIONS.get((before, cause), before)
+    assert [state for state in State if state.is_active] == [State.ALIVE, State.SUSPECT]
 
 
-@pytest.mark.parametrize("cause", list(HEARD.values()))
-def test_of_a_process_that_left_nothing_is_news(cause: Cause) -> None:
-    roster = bring_about(State.LEFT)
-    before = roster.entries["b"].record
-    EVENTS[cause](roster)
-    assert roster.entries["b"].record == before
+def test_the_table_says_what_happens(subtests: pytest.Subtests) -> None:
+    for before, cause in list(itertools.product(STATES, Cause)):
+        with subtests.test(before=before):
+            roster = bring_about(before)
+            EVENTS[cause](roster)
+            assert thought_of_process(roster) is TRANSITIONS.get((before, cause), before)
 
+    for cause in list(HEARD.values()):
+        with subtests.test(cause=cause):
+            roster = bring_about(State.LEFT)
+            known = roster.entries["b"].record
+            EVENTS[cause](roster)
+            assert roster.entries["b"].record == known
 
-def test_no_rumour_of_a_death_removes_a_member() -> None:
     removals = [
         pair
         for pair, after in TRANSITIONS.items()
@@ -83,7 +79,3 @@ def test_no_rumour_of_a_death_removes_a_member() -> None:
         if after is None or not after.is_active
     ]
     assert removals == []
-
-
-def test_active_states() -> None:
-    assert [state for state in State if state.is_active] == [State.ALIVE, State.SUSPECT]

@@ -19,10 +19,6 @@ def left_s(suspicion: Suspicion, started: float = 50.0) -> float:
     return suspicion.deadline - started
 
 
-def test_one_accuser_waits_longest() -> None:
-    assert left_s(suspect()) == LONGEST_S
-
-
 def test_each_confirmation_brings_the_end_nearer_and_the_last_one_to_the_shortest() -> None:
     suspicion = suspect()
     waits = [left_s(suspicion)]
@@ -36,14 +32,12 @@ def test_each_confirmation_brings_the_end_nearer_and_the_last_one_to_the_shortes
     assert waits[-1] == pytest.approx(SHORTEST_S)
 
 
-def test_the_same_accuser_counts_once() -> None:
+def test_the_same_accuser_or_one_more_than_needed_is_no_news() -> None:
     suspicion = suspect()
     assert not suspicion.confirm("first")
     assert suspicion.confirm("second")
     assert not suspicion.confirm("second")
 
-
-def test_more_confirmations_than_needed_are_no_news() -> None:
     suspicion = suspect()
     for accuser in ("second", "third", "fourth"):
         suspicion.confirm(accuser)
@@ -51,32 +45,32 @@ def test_more_confirmations_than_needed_are_no_news() -> None:
     assert left_s(suspicion) == pytest.approx(SHORTEST_S)
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_where_nobody_can_confirm_the_longest_stays(size: int) -> None:
-    suspicion = suspect(size)
-    assert left_s(suspicion) == LONGEST_S
-    suspicion.confirm("second")
-    assert left_s(suspicion) == LONGEST_S
+def test_how_many_confirmations_are_needed_follows_from_the_size(subtests: pytest.Subtests) -> None:
+    for size in [1, 2]:
+        with subtests.test(size=size):
+            suspicion = suspect(size)
+            assert left_s(suspicion) == LONGEST_S
+            suspicion.confirm("second")
+            assert left_s(suspicion) == LONGEST_S
 
-
-def test_in_a_cluster_of_three_one_confirmation_is_enough() -> None:
     suspicion = suspect(3)
     assert suspicion.confirm("second")
     assert left_s(suspicion) == pytest.approx(SHORTEST_S)
     assert not suspicion.confirm("third")
 
 
-def test_a_death_declared_elsewhere_hastens_once() -> None:
+def test_standing_still_does_not_count_and_a_death_elsewhere_hastens() -> None:
+    suspicion = suspect()
+    suspicion.postpone(3.0)
+    assert left_s(suspicion) == LONGEST_S + 3.0
+    assert suspicion.reminder == 53.0 + SHORTEST_S / 2
+
     suspicion = suspect()
     assert suspicion.hasten()
     assert left_s(suspicion) == SHORTEST_S
     assert not suspicion.hasten()
 
-
-def test_time_spent_standing_still_does_not_count() -> None:
-    suspicion = suspect()
-    suspicion.postpone(3.0)
-    assert left_s(suspicion) == LONGEST_S + 3.0
+    assert left_s(suspect()) == LONGEST_S
 
 
 def test_the_member_is_reminded_once_half_way_of_the_shortest_time() -> None:
@@ -87,9 +81,3 @@ def test_the_member_is_reminded_once_half_way_of_the_shortest_time() -> None:
     assert suspicion.is_reminder_due(half_way)
     assert not suspicion.is_reminder_due(half_way)
     assert suspicion.reminder == math.inf
-
-
-def test_time_spent_standing_still_puts_the_reminder_off() -> None:
-    suspicion = suspect()
-    suspicion.postpone(3.0)
-    assert suspicion.reminder == 53.0 + SHORTEST_S / 2

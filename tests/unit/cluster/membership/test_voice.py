@@ -24,22 +24,18 @@ def test_a_packet_is_queued_and_counted() -> None:
     assert [it.packet for it in take_said(voice)] == [Nack(number=1), News()]
 
 
-def test_without_news_only_what_was_asked_for_is_told() -> None:
+def test_what_was_asked_for_comes_first_and_once() -> None:
     voice = make_voice()
     record = make_record("b")
     assert voice.news() == []
     assert voice.news(record) == [record]
 
-
-def test_what_was_asked_for_comes_first_and_once() -> None:
     voice = make_voice()
     for name in "bc":
         voice.rumours.add(make_record(name))
     suspected = make_record("b", State.SUSPECT)
     assert voice.news(suspected) == [suspected, make_record("c")]
 
-
-def test_news_are_told_as_often_as_the_size_of_the_cluster_asks_for() -> None:
     voice = make_voice(config=MembershipConfig(retransmit_factor=2))
     voice.rumours.add(make_record("b"))
     assert [names(voice) for _ in range(3)] == [["b"], ["b"], []]
@@ -54,8 +50,6 @@ def test_a_datagram_has_less_room_than_a_stream() -> None:
     assert len(encode_packet(News(news=datagram))) <= voice.config.packet_bytes_max + 16
     assert len(voice.news(in_stream=True)) == 100
 
-
-def test_large_properties_go_by_stream_only() -> None:
     voice = make_voice()
     large = make_record("b", properties={"key": "x" * 700})
     voice.rumours.add(large)
@@ -64,12 +58,17 @@ def test_large_properties_go_by_stream_only() -> None:
     assert voice.news(large) == [large.without_properties()]
 
 
-def test_what_is_refused_is_counted_by_reason() -> None:
+def test_refusals_are_counted_and_numbers_hard_to_guess() -> None:
     voice = make_voice()
     for reason in ("odd", "odd", "even"):
         voice.refuse(reason)
     assert voice.counters.refused == {"odd": 2, "even": 1}
     assert make_voice().counters.refused == {}, "each node counts for itself"
+
+    voice = make_voice()
+    numbers = {voice.number() for _ in range(100)}
+    assert len(numbers) == 100
+    assert max(numbers) > 2**50
 
 
 def test_some_others_are_chosen_at_random() -> None:
@@ -84,10 +83,3 @@ def test_some_others_are_chosen_at_random() -> None:
     assert {it.record.name for it in voice.choose(99, but="b")} == set("cdef")
     assert {it.record.name for it in voice.choose(99, with_suspects=True)} == set("bcdefs")
     assert len({tuple(it.record.name for it in voice.choose(2)) for _ in range(50)}) > 5
-
-
-def test_numbers_are_hard_to_guess() -> None:
-    voice = make_voice()
-    numbers = {voice.number() for _ in range(100)}
-    assert len(numbers) == 100
-    assert max(numbers) > 2**50

@@ -16,20 +16,18 @@ IPV6 = "2001:db8::1"
 IPV6_BYTES = bytes.fromhex("20010db8000000000000000000000001")
 
 
-@pytest.mark.parametrize(
-    ("address", "data"),
-    [
+def test_a_host_is_read_as_it_is_written(subtests: pytest.Subtests) -> None:
+    for address, data in [
         (Address("127.0.0.1", 27998), HOST),
         (Address("", 0), b"\x00\x00\x00\x00\x00\x00"),
         (Address("Ünï", 65535), b"\x00\x05\xc3\x9cn\xc3\xaf\x00\x00\xff\xff"),
-    ],
-)
-def test_host(address: Address, data: bytes) -> None:
-    assert encode_host_sender(address) == data
-    assert decode_host_sender(data + b"rest") == (address, len(data))
-    assert decode_host_sender(memoryview(data)) == (address, len(data))
-    for size in range(len(data)):
-        assert decode_host_sender(data[:size]) is None
+    ]:
+        with subtests.test(data=data):
+            assert encode_host_sender(address) == data
+            assert decode_host_sender(data + b"rest") == (address, len(data))
+            assert decode_host_sender(memoryview(data)) == (address, len(data))
+            for size in range(len(data)):
+                assert decode_host_sender(data[:size]) is None
 
 
 @pytest.mark.parametrize(("ip", "packed"), [("127.0.0.1", b"\x7f\x00\x00\x01"), (IPV6, IPV6_BYTES)])
@@ -45,38 +43,34 @@ def test_ip(ip: str, packed: bytes, has_short_length: bool) -> None:
         assert decode_ip_sender(data[:size], has_short_length=has_short_length) is None
 
 
-def test_version_1_has_no_place_for_a_name() -> None:
-    with pytest.raises(ConfigError, match="needs an IP address to advertise, not 'localhost'"):
-        encode_ip_sender("localhost", 1, has_short_length=True)
+def test_a_bad_host_is_malformed(subtests: pytest.Subtests) -> None:
+    for length in [b"\x80\x00", b"\xff\xff"]:
+        with subtests.test(length=length), pytest.raises(MalformedFrame, match="negative length"):
+            decode_host_sender(length)
 
-
-@pytest.mark.parametrize("length", [b"\x80\x00", b"\xff\xff"])
-def test_a_negative_host_length(length: bytes) -> None:
-    with pytest.raises(MalformedFrame, match="negative length"):
-        decode_host_sender(length)
-
-
-def test_a_host_that_is_no_text() -> None:
     with pytest.raises(MalformedFrame, match="sender host is not valid UTF-8"):
         decode_host_sender(b"\x00\x01\xff\x00\x00\x00\x01")
 
+    for port in ["00010000", "ffffffff", "7fffffff", "80000000"]:
+        with subtests.test(port=port):
+            with pytest.raises(MalformedFrame, match="is not 0 to 65535"):
+                decode_host_sender(b"\x00\x01a" + bytes.fromhex(port))
+            with pytest.raises(MalformedFrame, match="is not 0 to 65535"):
+                decode_ip_sender(
+                    b"\x04\x7f\x00\x00\x01" + bytes.fromhex(port), has_short_length=True
+                )
 
-@pytest.mark.parametrize("length", [0, 1, 5, 15, 17, 255])
-def test_an_ip_address_has_4_or_16_bytes(length: int) -> None:
-    with pytest.raises(MalformedFrame, match=f"{length} bytes is no IP address"):
-        decode_ip_sender(bytes([length]), has_short_length=True)
-    with pytest.raises(MalformedFrame, match=f"{length} bytes is no IP address"):
-        decode_ip_sender(bytes([0, length]), has_short_length=False)
 
+def test_an_ip_address_has_4_or_16_bytes(subtests: pytest.Subtests) -> None:
+    for length in [0, 1, 5, 15, 17, 255]:
+        with subtests.test(length=length):
+            with pytest.raises(MalformedFrame, match=f"{length} bytes is no IP address"):
+                decode_ip_sender(bytes([length]), has_short_length=True)
+            with pytest.raises(MalformedFrame, match=f"{length} bytes is no IP address"):
+                decode_ip_sender(bytes([0, length]), has_short_length=False)
 
-def test_a_negative_ip_length() -> None:
     with pytest.raises(MalformedFrame, match="-1 bytes is no IP address"):
         decode_ip_sender(b"\xff\xff", has_short_length=False)
 
-
-@pytest.mark.parametrize("port", ["00010000", "ffffffff", "7fffffff", "80000000"])
-def test_a_port_outside_its_range(port: str) -> None:
-    with pytest.raises(MalformedFrame, match="is not 0 to 65535"):
-        decode_host_sender(b"\x00\x01a" + bytes.fromhex(port))
-    with pytest.raises(MalformedFrame, match="is not 0 to 65535"):
-        decode_ip_sender(b"\x04\x7f\x00\x00\x01" + bytes.fromhex(port), has_short_length=True)
+    with pytest.raises(ConfigError, match="needs an IP address to advertise, not 'localhost'"):
+        encode_ip_sender("localhost", 1, has_short_length=True)

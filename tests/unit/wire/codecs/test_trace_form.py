@@ -45,10 +45,11 @@ def test_the_context_stands_before_the_payload() -> None:
     assert encode(b"hi") == expected
     assert decode(expected) == Request(7, "echo", b"hi", 5, trace=CONTEXT)
 
-
-def test_the_tracestate_goes_along() -> None:
     context = msgspec.structs.replace(CONTEXT, flags=0, tracestate="vendor=1")
     assert split_trace(encode_trace(context) + b"rest", 1) == (context, b"rest")
+
+    frame = ENCODED[:-2] + b"\x00\x02\xff\xffhi"
+    assert split_trace(frame, 1) == (CONTEXT, b"hi")
 
 
 @pytest.mark.parametrize("one_way", [False, True])
@@ -60,30 +61,22 @@ def test_with_other_flags(one_way: bool) -> None:
     assert decode(data, is_packed=True) == Request(7, "echo", payload, 5, one_way, CONTEXT)
 
 
-@pytest.mark.parametrize(
-    "encoded",
-    [
+def test_a_context_that_is_none_harms_nobody(subtests: pytest.Subtests) -> None:
+    for encoded in [
         bytes(27),
         bytes.fromhex("00" * 16 + SPAN) + b"\x01\x00\x00",
         bytes.fromhex(TRACE + "00" * 8) + b"\x01\x00\x00",
-    ],
-)
-def test_a_context_that_is_none_harms_nobody(encoded: bytes) -> None:
-    frame = version3_frame(1, b"echo" + encoded + b"hi", flags=TRACED, short=4)
-    assert decode(frame) == Request(0, "echo", b"hi")
+    ]:
+        with subtests.test(encoded=encoded):
+            frame = version3_frame(1, b"echo" + encoded + b"hi", flags=TRACED, short=4)
+            assert decode(frame) == Request(0, "echo", b"hi")
 
-
-def test_a_tracestate_that_is_none_is_dropped() -> None:
-    frame = ENCODED[:-2] + b"\x00\x02\xff\xffhi"
-    assert split_trace(frame, 1) == (CONTEXT, b"hi")
-
-
-@pytest.mark.parametrize("body", [b"", ENCODED[:-1], ENCODED[:-2] + b"\x00\x01"])
-def test_a_request_that_ends_within_its_context(body: bytes) -> None:
-    frames: list[Frame] = []
-    data = version3_frame(1, b"echo" + body, flags=TRACED, short=4, id=9)
-    with pytest.raises(MalformedFrame, match="request 9 is shorter than its trace"):
-        Version3Codec(LIMIT).decode(data, frames)
+    for body in [b"", ENCODED[:-1], ENCODED[:-2] + b"\x00\x01"]:
+        with subtests.test(body=body):
+            frames: list[Frame] = []
+            data = version3_frame(1, b"echo" + body, flags=TRACED, short=4, id=9)
+            with pytest.raises(MalformedFrame, match="request 9 is shorter than its trace"):
+                Version3Codec(LIMIT).decode(data, frames)
 
 
 @given(st.binary(max_size=700))
@@ -97,14 +90,12 @@ def test_any_bytes_are_a_context_or_malformed(body: bytes) -> None:
         assert split_trace(encode_trace(context) + rest, 1) == (context, rest)
 
 
-def test_no_context_is_longer_than_is_said() -> None:
+def test_a_context_is_no_longer_than_allowed_and_announced() -> None:
     longest = msgspec.structs.replace(CONTEXT, tracestate="a=" + "x" * 510)
     assert len(encode_trace(longest)) == TRACE_BYTES_MAX
     longer = msgspec.structs.replace(CONTEXT, tracestate="a=" + "x" * 5_000)
     assert len(encode_trace(longer)) == TRACE_BYTES_MAX
 
-
-def test_who_reads_traces_says_so_and_nobody_else() -> None:
     hello = make_config().hello
     reader = msgspec.structs.replace(hello, reads_traces=True)
     assert encode_hello(reader) == encode_hello(hello) + bytes.fromhex("000e 0001 01")
