@@ -138,8 +138,6 @@ RECORDED_ONCE = (Step, Sleep, Send, SendAll, Signal, Transact)
 """What asks for something that nothing else in the program asks for."""
 
 
-# Making programs.
-
 _flags = st.booleans()
 _slots = st.integers(0, len(PEERS) - 1)
 _timeouts = st.sampled_from([None, None, 5])
@@ -221,9 +219,6 @@ def change(program: Program, number: int, how: Callable[[Statement], Program]) -
             node = msgspec.structs.replace(node, body=inner[0])
         changed += how(node) if node.number == number else [node]
     return changed
-
-
-# Running programs.
 
 
 def work(number: int) -> int:

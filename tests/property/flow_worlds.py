@@ -1,7 +1,5 @@
 """A world for flows that run random programs: everything that can happen to them, and crashes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -80,9 +78,6 @@ def _summary(transition: Transition) -> tuple[Any, ...]:
         None if transition.statement is None else transition.statement.label,
         transition.concludes,
     )
-
-
-# A world.
 
 
 class World:
@@ -212,9 +207,6 @@ class World:
         return Data(encode(self._tick, "it"))
 
 
-# The courses of events.
-
-
 def go_on(driven: Driven, moments: list[Moment]) -> None:
     """Have the same happen again, and compare what follows."""
     for moment in moments:
@@ -264,9 +256,6 @@ def check_always(program: Program, draw: st.DataObject) -> None:
     moments = World(program, draw, is_responder=draw.draw(st.booleans())).run()
     for earlier, moment in pairwise(moments):
         go_on(check_loading(earlier), [moment])
-
-
-# Programs that were changed.
 
 
 def replace(node: Any) -> Program:

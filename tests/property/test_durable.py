@@ -285,8 +285,6 @@ def test_windows_arrive_in_order_whatever_is_lost(sizes: list[int], script: list
     assert receiver.accepted == list(range(1, sender.head + 1))
 
 
-# Bytes.
-
 letters = st.builds(
     Letter,
     id=st.integers(0, 2**63 - 1),

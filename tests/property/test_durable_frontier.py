@@ -1,7 +1,5 @@
 """No page of a queue is forgotten or taken twice, in whatever order it is told of and read."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from hypothesis import given

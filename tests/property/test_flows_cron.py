@@ -1,7 +1,5 @@
 """Cron expressions against a watchman who looks at the clock on the wall every minute."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
@@ -159,10 +157,7 @@ def test_it_is_due_when_the_watchman_says(
     assert found[-1] > to_ms(start.replace(second=0, microsecond=0) + MINUTE * minutes)
 
 
-@given(
-    expression=expressions,
-    start=st.dates(date(1900, 1, 1), date(2400, 1, 1)),
-)
+@given(expression=expressions, start=st.dates(date(1900, 1, 1), date(2400, 1, 1)))
 def test_its_date_is_the_next_of_the_calendar_or_it_is_refused(
     expression: Fields, start: date
 ) -> None:

@@ -1,7 +1,5 @@
 """Flows go on after any crash as if there had been none, and never with code that does not fit."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Sequence
 

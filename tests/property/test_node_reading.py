@@ -1,7 +1,5 @@
 """Whatever is written down as a configuration is read, or refused as one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

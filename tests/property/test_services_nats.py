@@ -1,7 +1,5 @@
 """What holds for all that a NATS server can say, and for all that it cannot."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Packets, serializers and streams with whatever hypothesis thinks of."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -12,13 +10,7 @@ from hypothesis import strategies as st
 from postroad.core.errors import MalformedPayload
 from postroad.services.error_form import error_from_wire, error_to_wire
 from postroad.services.errors import MoleculerError
-from postroad.services.gossip import (
-    GossipRequest,
-    GossipResponse,
-    read_gone,
-    read_known,
-    read_news,
-)
+from postroad.services.gossip import GossipRequest, GossipResponse, read_gone, read_known, read_news
 from postroad.services.kinds import VERSION, Kind
 from postroad.services.packet_form import from_wire, to_wire
 from postroad.services.packets import Event, Request, Response

@@ -1,7 +1,5 @@
 """What holds for registries, strategies, patterns, keys and pending calls, whatever happens."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from random import Random
@@ -33,9 +31,6 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=8,
 )
-
-
-# The registry.
 
 
 def make_service(name: str) -> ServiceInfo:
@@ -175,8 +170,6 @@ def test_a_bad_entry_harms_only_itself(others: list[Any], actions: Any) -> None:
     make_registry().receive_info("n1", ReadInfo(info, ()), 0)
 
 
-# Strategies.
-
 STRATEGIES = ("RoundRobin", "Random", "CpuUsage", "Latency", "Shard")
 NODES = [
     NodeRecord(f"n{number}", NodeInfo(instance_id="i", hostname=f"h{number % 2}"), 0)
@@ -268,9 +261,6 @@ def test_every_key_has_every_node_once_in_its_order(
         assert sorted(ring.owners(key)) == sorted(names)
 
 
-# Patterns.
-
-
 def fits(name: str, pattern: str) -> bool:
     """The rules of patterns, tried out one by one."""
     if pattern.endswith("**") and not set("*?") & set(pattern[:-2]):
@@ -303,9 +293,6 @@ def test_patterns_match_as_their_rules_say(pattern: str, name: str) -> None:
 def test_a_name_matches_itself(name: str) -> None:
     assert matches(name, name)
     assert matches(name, "**")
-
-
-# Keys, params and calls.
 
 
 def canonical(value: Any) -> Any:

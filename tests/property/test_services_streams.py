@@ -1,7 +1,5 @@
 """Streams between brokers over a network that reorders and doubles packets."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

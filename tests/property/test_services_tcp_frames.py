@@ -1,7 +1,5 @@
 """Whatever is sent, however it is cut, comes as it was; and nothing else does any harm."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A table of cases that one test loops over: for cases too small to be tests of their own."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator

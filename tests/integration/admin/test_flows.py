@@ -1,7 +1,5 @@
 """The flows of a node, from outside of it: looked at while it runs, changed while it does not."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,16 +10,7 @@ from postroad import MessagingService
 from postroad.admin.flows import Status, changing_flows, reading_flows
 from postroad.core.errors import ConfigError, StoreLocked, StoreMismatch, UsageError
 from postroad.durable import Mail, SqliteStore, StaticDirectory, store_at
-from postroad.flows import (
-    Flow,
-    Flows,
-    NoSuchFlow,
-    PeerFailed,
-    Session,
-    flow,
-    responds_to,
-    tables,
-)
+from postroad.flows import Flow, Flows, NoSuchFlow, PeerFailed, Session, flow, responds_to, tables
 from tests.support.deadlines import eventually
 from tests.support.servers.postgres import fresh_database
 
@@ -108,9 +97,6 @@ async def leave_parked(path: Path) -> str:
     return handle.id
 
 
-# Looking.
-
-
 async def test_flows_are_seen_beside_a_running_node(path: Path) -> None:
     async with running(path) as flows:
         handle = await flows.begin(break_down, "once")
@@ -164,9 +150,6 @@ async def test_a_store_that_never_was(path: Path) -> None:
         with pytest.raises(StoreMismatch, match="never used by a node"):
             async with opening(str(path)):
                 pytest.fail("it was opened")
-
-
-# Changing.
 
 
 async def test_a_running_node_changes_its_flows_itself(path: Path) -> None:

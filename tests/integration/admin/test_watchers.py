@@ -1,7 +1,5 @@
 """What is known of a process that starts a node again."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

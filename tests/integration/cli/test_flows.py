@@ -1,7 +1,5 @@
 """`postroad flow` on the store of a node that is stopped, and of one that runs."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """`postroad pipeline submit`, `status` and `stop`: a job in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`postroad queue`, `dlq` and `bridge` on the store of a node that is stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable

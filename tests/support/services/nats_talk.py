@@ -1,7 +1,5 @@
 """What NATS servers say, for tests: told to a parser, and remembered."""
 
-from __future__ import annotations
-
 from postroad.services.transporters.nats_protocol import NatsParser, ServerInfo
 
 

@@ -6,14 +6,7 @@ import msgspec
 import pytest
 
 from postroad.admin.errors import Forbidden, InvalidRequest, NotFound, ProgramFailed
-from postroad.admin.problems import (
-    Problem,
-    Refused,
-    make_problem,
-    problem_of,
-    to_error,
-    to_problem,
-)
+from postroad.admin.problems import Problem, Refused, make_problem, problem_of, to_error, to_problem
 from postroad.cells.errors import NoRoute
 from postroad.core.errors import (
     ConfigError,

@@ -1,7 +1,5 @@
 """What a certificate says, read back with the same library, and roots made by other tools."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

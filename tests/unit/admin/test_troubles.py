@@ -1,7 +1,5 @@
 """What is wrong with a node, and how bad it is."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,10 +52,7 @@ def peer(trouble: str | None = None, **facts: Any) -> PeerStatistics:
     (mail(dead=7), ["7 dead letters"]),
     (mail({"q": queue(is_paused=True)}), ["queue q is paused"]),
     (mail({"q": queue(depth=1, has_consumer=False, oldest_s=5.0)}), []),
-    (
-        mail({"q": queue(depth=1, has_consumer=False, oldest_s=60.0)}),
-        ["nobody consumes queue q"],
-    ),
+    (mail({"q": queue(depth=1, has_consumer=False, oldest_s=60.0)}), ["nobody consumes queue q"]),
     (mail(peers={"beta": peer("refused")}), []),
     (mail(peers={"beta": peer("refused", depth=1)}), ["mail for beta does not get through"]),
     (mail(peers={"beta": peer(is_paused=True)}), ["the bridge to beta is paused"]),

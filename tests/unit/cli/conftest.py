@@ -1,7 +1,5 @@
 """What holds for every test of the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

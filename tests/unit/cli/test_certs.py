@@ -1,7 +1,5 @@
 """`postroad certs`: what it writes, says and refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

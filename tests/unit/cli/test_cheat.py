@@ -1,7 +1,5 @@
 """`postroad cheat`: examples by topic."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.cli.main import run

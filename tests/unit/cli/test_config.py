@@ -1,7 +1,5 @@
 """`postroad config`: what is shown, checked and explained."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path
@@ -125,5 +123,5 @@ def test_keys_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
         "meaning": "Nodes of other clusters are refused.",
     }
     assert [it["key"] for it in json.loads(told(capsys, "keys", "log", "--json"))] == [
-        *("log.level", "log.format"),
+        *("log.level", "log.format")
     ]

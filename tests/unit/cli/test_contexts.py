@@ -1,7 +1,5 @@
 """`postroad context`: places with names."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`postroad doctor`: what it finds, and what it says to do."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Maps and traces as text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from postroad.cli.drawing import draw_dot, draw_mermaid, draw_text

@@ -1,7 +1,5 @@
 """`postroad errors`: every error explained."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

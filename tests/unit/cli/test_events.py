@@ -1,7 +1,5 @@
 """What `postroad events` and `postroad logs -f` tell of two looks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from postroad.cli.checking import nagios_line, status_of

@@ -1,7 +1,5 @@
 """Every command tells what it takes, word by word, and gives an example."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click

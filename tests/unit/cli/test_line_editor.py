@@ -1,7 +1,5 @@
 """What the shell completes, and what it says where its package is missing."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

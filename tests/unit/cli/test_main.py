@@ -1,7 +1,5 @@
 """The command table, exit codes and error texts of `postroad`."""
 
-from __future__ import annotations
-
 import sys
 import types
 from collections.abc import Callable

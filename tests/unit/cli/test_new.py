@@ -1,7 +1,5 @@
 """`postroad new`: what is written, and what is refused."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

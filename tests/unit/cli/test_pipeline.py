@@ -1,7 +1,5 @@
 """`postroad pipeline` on jobs in files."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Why a node could not be started, in one sentence with the next step."""
 
-from __future__ import annotations
-
 import errno
 import os
 

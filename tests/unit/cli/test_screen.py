@@ -1,7 +1,5 @@
 """The terminal: bars, cuts and colours."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

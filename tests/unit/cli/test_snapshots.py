@@ -1,7 +1,5 @@
 """What people see, kept word for word: help, and the result of every operation."""
 
-from __future__ import annotations
-
 import enum
 import time
 import types

@@ -1,7 +1,5 @@
 """Every operation can be said on the command line, and says how."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

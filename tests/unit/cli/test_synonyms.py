@@ -1,7 +1,5 @@
 """Words of other tools lead to those that there are."""
 
-from __future__ import annotations
-
 import click
 import pytest
 

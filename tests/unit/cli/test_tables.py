@@ -1,7 +1,5 @@
 """Tables and records, for people and for pipes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Values as people read them."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files that were saved are noticed, and others are not looked at."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

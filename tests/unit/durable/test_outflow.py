@@ -43,9 +43,6 @@ def make_outflow(accepted: int = 0, credit: int = 1 << 30) -> Outflow:
     return Outflow(COURSE, CONFIG, answer(accepted, credit=credit))
 
 
-# Whether both stores agree.
-
-
 def make_peer(head: int, settled: int) -> Peer:
     return Peer(1, "beta", 3, head, chain(head), settled, chain(settled))
 
@@ -71,9 +68,6 @@ def test_stores_that_do_not(
     assert type(caught.value) is error
     assert "'beta'" in str(caught.value)
     assert str(watermark) in str(caught.value)
-
-
-# Windows.
 
 
 def test_windows_continue_each_other() -> None:
@@ -131,9 +125,6 @@ def test_no_more_bytes_than_the_peer_has_room_for_are_on_their_way() -> None:
     assert outflow.room <= 0
     outflow.on_answer(answer(2, credit=100))
     assert outflow.room == 100
-
-
-# Answers.
 
 
 def test_answer_moves_the_watermark_forward_alone() -> None:

@@ -29,9 +29,6 @@ def ids(entries: list[Entry]) -> list[int]:
     return [entry.letter.id for entry in entries]
 
 
-# The order of arrival.
-
-
 def test_letters_come_in_the_order_of_arrival() -> None:
     shelf = make_shelf(None, None)
     shelf.add_page(make_page([make_letter(3)], id=2))
@@ -49,9 +46,6 @@ def test_letters_come_in_the_order_of_arrival() -> None:
     assert entry.home is entry.page
     assert (entry.failures, entry.holds_key, entry.aside) == (0, False, None)
     assert "key='k'" in repr(entry)
-
-
-# Keys.
 
 
 def test_messages_of_one_key_wait_for_each_other() -> None:
@@ -92,9 +86,6 @@ def test_unordered_messages_wait_for_nobody() -> None:
     shelf.fail(take(shelf))
     assert take_all(shelf) == [2]
     assert shelf.held_keys == 0
-
-
-# Failures.
 
 
 def test_failed_message_holds_its_key() -> None:
@@ -147,9 +138,6 @@ def test_keys_held_in_the_store_are_held_until_done() -> None:
     assert shelf.held_keys == 0
 
 
-# Priorities.
-
-
 def test_urgent_message_comes_first_but_waits_for_its_key() -> None:
     shelf = make_shelf(None)
     for id, priority in ((2, -1), (3, 5), (4, 0), (5, 5), (6, -9)):
@@ -166,9 +154,6 @@ def test_urgent_message_comes_first_but_waits_for_its_key() -> None:
     shelf.add_aside(make_aside(make_letter(2, key="a", priority=9), 7))
     assert shelf.take(lambda: NOW_MS) is None
     assert ids(shelf.displaced) == [2]
-
-
-# Expiry.
 
 
 @each(

@@ -82,9 +82,6 @@ class Run:
         return self.code.end.value
 
 
-# One line.
-
-
 def test_code_counts_what_it_asks_for_until_it_ends() -> None:
     async def code() -> int:
         return 7
@@ -143,9 +140,6 @@ def test_any_error_is_the_end(error: BaseException) -> None:
     assert not run.code.waiting
 
 
-# What is not recorded.
-
-
 @types.coroutine
 def yielding(it: object) -> Generator[object, Any, Any]:
     return (yield it)
@@ -173,9 +167,6 @@ def test_waiting_for_anything_else_is_explained(
 ) -> None:
     with pytest.raises(Nondeterminism, match=f"waited for {named}, which is not recorded: use"):
         _ = Run(code()).result
-
-
-# Several branches.
 
 
 def test_branches_run_in_their_order_until_each_waits() -> None:
@@ -322,9 +313,6 @@ def test_a_subflow_has_the_position_of_its_step_and_a_scope_of_its_own() -> None
     assert run.result == [5]
     assert run.asked == ["0 signal(start)", "1.0 signal(a)", "1.1.0.0 signal(b)"]
     assert scopes == ["sub", "sub", "main"]
-
-
-# Branches that nobody waits for.
 
 
 def test_a_branch_that_is_dropped_is_closed() -> None:

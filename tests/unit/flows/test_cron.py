@@ -112,8 +112,6 @@ def test_rare_days_are_found() -> None:
     ]
 
 
-# Changes of the clock.
-
 BERLIN = "Europe/Berlin"  # 2026: forward on 29 March 02:00, back on 25 October 03:00.
 
 
@@ -176,9 +174,6 @@ def test_times_in_an_overlap_are_due_once() -> None:
 @each("2026-10-25 02:40+02:00", "2026-10-25 02:10+01:00")
 def test_from_within_an_overlap_it_does_not_come_again(start: str) -> None:
     assert due("30 2 * * *", start, 1, BERLIN) == ["2026-10-26 02:30:00+01:00"]
-
-
-# What is refused.
 
 
 @each(

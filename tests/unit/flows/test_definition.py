@@ -48,9 +48,6 @@ def test_what_can_be_told_of_it() -> None:
     assert buy.arguments_schema() is None
 
 
-# Definitions.
-
-
 def test_definition_has_what_it_was_given() -> None:
     assert (pay.name, pay.version, pay.app) == ("pay", 1, "")
     assert (pay.concurrency, pay.timeout_s, pay.responds_to, pay.versions) == (None,) * 4
@@ -111,9 +108,6 @@ def test_code_that_gives_another_result_each_time_is_warned_of() -> None:
     assert len(warned) == 1
 
 
-# Arguments.
-
-
 def through(definition: Definition[..., Any], *args: Any, **kwargs: Any) -> Any:
     return definition.decode_arguments(definition.encode_arguments(args, kwargs))
 
@@ -160,9 +154,6 @@ def test_arguments_that_cannot_be_written_or_read_are_refused() -> None:
     encoded = pay.encode_arguments(("five",), {})
     with pytest.raises(msgspec.ValidationError):
         pay.decode_arguments(encoded)
-
-
-# Registries.
 
 
 def test_registry_finds_flows_of_a_list_or_module() -> None:

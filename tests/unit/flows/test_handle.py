@@ -89,12 +89,7 @@ def test_opening_or_asking_nobody_says_nothing() -> None:
     assert begun(shows).result == "<Session 1 with beta fresh>"
 
 
-@each(
-    (work, "work"),
-    (functools.partial(work, 1), "work"),
-    (Worker(), "Worker"),
-    (len, "len"),
-)
+@each((work, "work"), (functools.partial(work, 1), "work"), (Worker(), "Worker"), (len, "len"))
 def test_steps_are_called_as_their_functions_whenever_they_run(function: Any, name: str) -> None:
     @flow
     async def steps(flow: Flow) -> None:

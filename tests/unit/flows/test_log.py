@@ -46,9 +46,6 @@ def end(number: int = 1) -> SessionEnd:
     return SessionEnd(SessionKey(1, number), "beta", number, is_initiator=True)
 
 
-# What fits.
-
-
 def test_a_log_is_taken_step_by_step() -> None:
     asks = [step(1, position=(0,)), step(2, position=(1,))]
     records = [record_of(it) for it in asks]
@@ -68,9 +65,6 @@ def test_arguments_that_cannot_be_compared_are_not(digest: bytes) -> None:
     assert ask.digest == b""
     record = record_of(ask, digest=digest)
     assert Log([record]).take(ask) is record
-
-
-# What does not.
 
 
 @each(
@@ -115,9 +109,6 @@ def test_difference_is_told_with_what_is_around_it() -> None:
     told = str(log.diverged("the code has ended").mismatch)
     assert "  + step 0: the code has ended" in told
     assert "more recorded" not in told
-
-
-# What the code gets.
 
 
 @each(

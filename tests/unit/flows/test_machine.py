@@ -3,13 +3,7 @@
 from typing import Any
 
 from postroad.flows import Flow, Status, flow
-from postroad.flows.events import (
-    Admitted,
-    Signalled,
-    StepDone,
-    StepRaised,
-    Woke,
-)
+from postroad.flows.events import Admitted, Signalled, StepDone, StepRaised, Woke
 from postroad.flows.values import encode
 from tests.support.flows.driven import START_MS, Driven, begun, labels, runs
 
@@ -22,9 +16,6 @@ def work(number: int = 0) -> int:
 async def calculate(flow: Flow) -> int:
     first = await flow.step(work, 1)
     return first + await flow.step(work, 2)
-
-
-# Steps.
 
 
 def test_functions_are_run_one_after_the_other_and_once() -> None:
@@ -77,9 +68,6 @@ def test_results_that_cannot_be_written_down_or_read_are_errors() -> None:
     assert "the result of odd cannot be written down" in driven.trouble
 
 
-# Signals.
-
-
 def test_signals_are_kept_in_their_order_until_they_are_asked_for() -> None:
     @flow
     async def steered(flow: Flow) -> list[int]:
@@ -95,9 +83,6 @@ def test_signals_are_kept_in_their_order_until_they_are_asked_for() -> None:
     done = driven.tell(StepDone((0,), 0))
     assert (driven.result, len(done.takes)) == ([1, 2], 2)
     assert driven.stored.mail == ()
-
-
-# Time.
 
 
 def test_a_sleeper_wakes_when_its_time_has_come() -> None:
@@ -171,6 +156,3 @@ def test_time_does_not_go_back() -> None:
     driven.tell(StepDone((0,), 0), after_ms=-50_000)
     assert driven.result is True
     assert driven.records[0].at_ms == START_MS
-
-
-# Loading.

@@ -49,9 +49,6 @@ async def talk(flow: Flow) -> int:
     return await flow.step(work)
 
 
-# What its code raises.
-
-
 def test_a_failure_of_its_own_is_told_to_everybody() -> None:
     driven = begun(talk)
     over = driven.tell(StepRaised((1,), Insolvent("no money")))
@@ -168,9 +165,6 @@ def test_fault_parks_the_flow_with_one_id_and_an_explanation() -> None:
     assert "which is not recorded: use flow.sleep" in driven.trouble
 
 
-# What operators do.
-
-
 def test_killing_one_that_runs_tells_its_peers_no_reason() -> None:
     driven = begun(talk)
     killed = driven.tell(Killed("it is wrong"))
@@ -241,9 +235,6 @@ def test_it_can_be_parked_from_outside() -> None:
     assert driven.head.status is Status.PARKED
     assert "ended too often" in driven.trouble
     assert runs(driven.tell(Retried())) == [(0,)]
-
-
-# Code that was changed.
 
 
 def changed(driven: Driven, function: Any) -> Driven:
@@ -376,9 +367,6 @@ def test_arguments_that_do_not_fit_any_more_park_it() -> None:
     assert "missing a required argument" in later.trouble
 
 
-# Beginning anew.
-
-
 @flow
 async def count_down(flow: Flow, left: int) -> str:
     session = flow.open("beta")
@@ -443,9 +431,6 @@ def test_a_responder_does_not_begin_anew() -> None:
     driven.tell(Admitted([Initial("ask", 3, "", encode(1, "it"))]))
     assert "forgetful responds to another one, and cannot begin anew" in driven.trouble
     assert [it for _, it in driven.said] == [Confirm("forgetful", 1, "")]
-
-
-# What others see.
 
 
 def test_progress_is_written_down_when_it_changes() -> None:

@@ -7,17 +7,7 @@ import pytest
 
 from postroad.flows.messages import SessionKey
 from postroad.flows.records import Kind
-from postroad.flows.requests import (
-    Close,
-    Info,
-    Open,
-    Patch,
-    Receive,
-    Send,
-    Signal,
-    Sleep,
-    Step,
-)
+from postroad.flows.requests import Close, Info, Open, Patch, Receive, Send, Signal, Sleep, Step
 from postroad.flows.session import PeerInfo, SessionEnd
 from postroad.flows.values import encode
 from tests.support.cases import each

@@ -1,7 +1,5 @@
 """Which times of a schedule are due, and what becomes of it when somebody says it again."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from itertools import pairwise
 

@@ -57,9 +57,6 @@ def make_record(number: int) -> Record:
     return Record(position=(number,), kind=Kind.STEP, name="s", digest=b"", at_ms=number)
 
 
-# The tables.
-
-
 async def test_tables_are_made_once_and_checked(desk: Desk) -> None:
     await desk.add(make_head())
     await desk.create()
@@ -109,9 +106,6 @@ async def test_flows_are_counted_by_status(desk: Desk) -> None:
     assert await desk.do(tables.count_statuses) == {}
     await desk.add(make_head(1), make_head(2), make_head(3, status=Status.PARKED))
     assert await desk.do(tables.count_statuses) == {Status.RUNNING: 2, Status.PARKED: 1}
-
-
-# Heads.
 
 
 @pytest.mark.parametrize(
@@ -166,9 +160,6 @@ async def test_a_head_is_changed_its_arguments_only_on_demand(
     assert (read.status, read.wake_ms, read.arguments) == (Status.RETRYING, 77, left)
 
 
-# Steps.
-
-
 async def test_steps_come_back_in_their_order_and_once(desk: Desk) -> None:
     records = [make_record(it) for it in range(5)]
     await desk.do(tables.insert_steps, 1, 3, records[3:])
@@ -184,8 +175,6 @@ async def test_steps_come_back_in_their_order_and_once(desk: Desk) -> None:
     with pytest.raises(Exception, match="UNIQUE"):
         await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
 
-
-# Mail.
 
 MAIL = [
     tables.message_row(1, 2, Kept(Confirm("answer", 1, ""), 10)),
@@ -224,9 +213,6 @@ async def test_a_flow_goes_with_all_it_has(desk: Desk) -> None:
     assert await desk.do(tables.read_steps, 1) == []
     assert await desk.do(tables.read_mail, 1) == ([], [])
     assert await desk.do(tables.read_head, 2) is not None
-
-
-# Which flows.
 
 
 async def test_everything_a_flow_has_is_read_at_once(desk: Desk) -> None:

@@ -59,9 +59,6 @@ class Unspeakable(Exception):
         raise RuntimeError("nothing can be said of it")
 
 
-# Values.
-
-
 @each(
     (None, None),
     (True, bool),
@@ -137,9 +134,6 @@ def test_what_cannot_be_written_down_is_named(value: Any) -> None:
         values.encode(value, "what it returned")
 
 
-# Digests.
-
-
 def test_digests_tell_arguments_apart() -> None:
     one = values.digest_arguments((1,), {})
     assert one == values.digest_arguments((1,), {})
@@ -150,9 +144,6 @@ def test_digests_tell_arguments_apart() -> None:
 @pytest.mark.parametrize("args", [(), (object(),), (1 << 64,), (endless(),)])
 def test_arguments_that_cannot_be_compared_have_no_digest(args: tuple[Any, ...]) -> None:
     assert values.digest_arguments(args, {}) == b""
-
-
-# Types.
 
 
 def announces() -> list[int]:
@@ -185,9 +176,6 @@ async def later() -> int:
 )
 def test_the_type_a_function_announces(function: Any, kind: Any) -> None:
     assert values.result_type(function) == kind
-
-
-# Errors.
 
 
 def again(error: BaseException) -> Exception:

@@ -1,7 +1,5 @@
 """Files that a configuration names are looked at before a start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Who consumes a queue, and who of them gets a message."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator

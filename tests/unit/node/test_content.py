@@ -1,7 +1,5 @@
 """Messages in letters: what is written is what is read, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

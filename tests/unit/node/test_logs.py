@@ -1,7 +1,5 @@
 """Lines that a node writes of itself."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """The configuration of a node: from a file, the environment and flags."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from pathlib import Path
@@ -168,9 +166,6 @@ def test_a_file_by_its_name_or_by_a_variable(file: Path) -> None:
     assert load_config(environ={}).config.node.name == "first"
 
 
-# Mistakes.
-
-
 @each(
     (
         "[mail.tuning]\nhandler_s = 'abc'",
@@ -183,10 +178,7 @@ def test_a_file_by_its_name_or_by_a_variable(file: Path) -> None:
     ),
     ("[mails]\nstore = 'a'", "postroad.toml:1: there is no setting mails; did you mean mail?"),
     ("name = 'a'", "postroad.toml:1: there is no setting name; did you mean node.name?"),
-    (
-        "zzzzzz = 1",
-        "postroad.toml:1: there is no setting zzzzzz; `postroad config keys` lists all",
-    ),
+    ("zzzzzz = 1", "postroad.toml:1: there is no setting zzzzzz; `postroad config keys` lists all"),
     ("mail = 3", "postroad.toml:1: mail: expected a table, got 3"),
     ("node.name = { a = 1 }", "postroad.toml:1: node.name: expected a text, got a table"),
     ("node.name = true", "postroad.toml:1: node.name: expected a text, got True"),

@@ -1,7 +1,5 @@
 """Programs that cannot be loaded are told of in one line; signals end a node in good order."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -20,9 +18,6 @@ from postroad.node.settings import MailSettings, NodeSettings
 from tests.support.cases import each
 
 CONFIG = NodeConfig(node=NodeSettings(name="alpha"), mail=MailSettings(store="memory"))
-
-
-# Programs.
 
 
 @pytest.fixture
@@ -54,9 +49,6 @@ def test_program_that_cannot_be_loaded_is_told_in_one_line(write: Callable[..., 
     assert mistake() == (
         "probe_app.py has nothing to run: no Service, no @flow, no @consumes, no Cell"
     )
-
-
-# Signals.
 
 
 class Beside(Lifecycle):
@@ -157,10 +149,7 @@ async def test_steps_that_take_longer_are_begun_again_with_the_next_start(
 
     tasks = []
     await run_until_told(
-        node,
-        lambda it: None,
-        lambda it: tasks.append(asyncio.create_task(begin())),
-        drain_s=0.1,
+        node, lambda it: None, lambda it: tasks.append(asyncio.create_task(begin())), drain_s=0.1
     )
     assert "steps that are begun again with the next start: 1" in caplog.text
 

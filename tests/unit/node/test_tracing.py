@@ -1,7 +1,5 @@
 """What a recorder keeps, and for how long."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A node that hears gossip, packet by packet."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nodes and lists of endpoints for tests of strategies and events."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Frames are what others take them for, and packets are found in them however they are cut."""
 
-from __future__ import annotations
-
 import pamqp.frame
 import pytest
 from hypothesis import given

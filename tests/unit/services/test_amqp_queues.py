@@ -1,7 +1,5 @@
 """Queues are declared exactly as Moleculer declares them."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

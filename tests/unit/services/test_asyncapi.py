@@ -162,9 +162,7 @@ def test_params_of_every_sort_are_described(document: Any) -> None:
         "type": "object",
         "properties": {
             "id": {"type": "integer", "exclusiveMinimum": 0},
-            "tags": {
-                "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
-            },
+            "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
         },
         "required": ["id"],
     }

@@ -1,7 +1,5 @@
 """Which of several endpoints gets a call."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 from typing import Any
@@ -13,8 +11,6 @@ from postroad.services.balancing import Latencies, StrategyMaker
 from postroad.services.schema import ActionInfo
 from tests.support.cases import each
 from tests.unit.services.service_endpoints import choices, make_list, make_node
-
-# Lists.
 
 
 def test_endpoint_is_chosen_in_turn_and_renewed() -> None:
@@ -77,9 +73,6 @@ def test_two_services_of_one_node_take_turns() -> None:
     assert [it.service for it in found] == ["v2.posts"]
     found.remove("me", "never")
     assert len(found) == 1
-
-
-# Chance and load.
 
 
 def test_chance_decides_without_knowledge_of_load() -> None:
@@ -159,9 +152,6 @@ def test_the_consistent_layout_moves_little() -> None:
     moved = [new for old, new in zip(before, after, strict=True) if new != old]
     assert set(moved) == {"d"}
     assert 50 < len(moved) < 150
-
-
-# Names and options.
 
 
 @each(

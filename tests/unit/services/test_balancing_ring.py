@@ -1,7 +1,5 @@
 """Rings of nodes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

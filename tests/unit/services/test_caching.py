@@ -87,9 +87,6 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-# What is kept.
-
-
 async def test_equal_calls_run_once_by_the_keys_that_count() -> None:
     action = Counted()
     call = cached(Cache(), action)
@@ -165,9 +162,6 @@ async def test_params_without_a_key_are_computed(caplog: pytest.LogCaptureFixtur
     assert "no key for a call of posts.find" in caplog.text
 
 
-# How long.
-
-
 async def test_entries_expire_by_ttl_of_cache_or_action() -> None:
     now = 100.0
     store = MemoryStore(clock=lambda: now)
@@ -216,9 +210,6 @@ async def test_a_result_that_cannot_be_copied_is_not_kept(caplog: pytest.LogCapt
     call = cached(Cache(MemoryStore(copies=True)), action)
     assert await call() is not await call()
     assert "cannot be kept" in caplog.text
-
-
-# Cleaning.
 
 
 @each(
@@ -298,9 +289,6 @@ async def test_what_is_being_written_when_all_is_cleaned_is_not_kept() -> None:
     assert await call() == [2]
 
 
-# Equal calls at once.
-
-
 async def test_equal_calls_at_once_run_once() -> None:
     cache, action = Cache(), Counted()
     call = cached(cache, action)
@@ -353,9 +341,6 @@ async def test_when_the_one_that_runs_is_ended_another_takes_over() -> None:
     assert action.runs == 2
 
 
-# A store that does not answer.
-
-
 @each(None, 0.01)
 async def test_a_broken_store_fails_no_call(
     wait_s: float | None, caplog: pytest.LogCaptureFixture
@@ -385,9 +370,6 @@ async def test_nonsense_in_a_store_is_not_a_result(caplog: pytest.LogCaptureFixt
     call = cached(Cache(Nonsense()), Counted())
     assert [await call(), await call()] == [[1], [2]]
     assert "makes no sense" in caplog.text
-
-
-# Making one.
 
 
 def test_caches_are_made_by_name() -> None:

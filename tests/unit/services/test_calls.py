@@ -1,7 +1,5 @@
 """The table of calls that wait for an answer."""
 
-from __future__ import annotations
-
 import math
 
 from postroad.services.calls import Added, PendingCalls

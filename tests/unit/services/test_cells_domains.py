@@ -1,7 +1,5 @@
 """Where a node of services gets its domain from."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.core import Address, Limits

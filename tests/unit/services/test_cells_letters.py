@@ -1,7 +1,5 @@
 """Packets that travel together."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,12 +7,7 @@ from hypothesis import strategies as st
 
 from postroad.core.errors import MalformedPayload
 from postroad.services.kinds import GOSSIP, Kind
-from postroad.services.transporters.cells_letters import (
-    KINDS,
-    WORDS,
-    decode_letter,
-    encode_letter,
-)
+from postroad.services.transporters.cells_letters import KINDS, WORDS, decode_letter, encode_letter
 from tests.support.cases import each
 
 

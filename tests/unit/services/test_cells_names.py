@@ -1,7 +1,5 @@
 """Names of nodes, topics and queues among cells."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The errors of services: what they say, and what is left of them on another node."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

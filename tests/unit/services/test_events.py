@@ -1,7 +1,5 @@
 """Who gets an event."""
 
-from __future__ import annotations
-
 from random import Random
 
 from postroad.services.balancing import StrategyMaker

@@ -1,7 +1,5 @@
 """Patterns of event names; every row of the tables was tried with the original system."""
 
-from __future__ import annotations
-
 from postroad.services.patterns import matches
 from tests.support.cases import each
 

@@ -1,7 +1,5 @@
 """What is told by gossip, and what follows from requests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -26,9 +24,6 @@ def answer_of(heard: Heard) -> tuple[Any, Any]:
     (response,) = heard.responses
     assert (response.sender, response.ver) == ("me", VERSION)
     return response.online, response.offline
-
-
-# What is told.
 
 
 def test_request_has_what_is_known(me: Talker) -> None:
@@ -66,9 +61,6 @@ def test_local_changes_are_told_with_a_larger_seq() -> None:
     goodbye = me.gossiping.make_goodbye()
     assert goodbye.offline == {"me": 2}
     assert goodbye.online is UNSET
-
-
-# What is answered.
 
 
 def test_neighbour_without_news_gets_no_answer(me: Talker) -> None:
@@ -155,9 +147,6 @@ def test_the_larger_number_of_a_measurement_wins(me: Talker) -> None:
     assert (gone.cpu_seq, gone.is_available) == (0, False)
 
 
-# Who is asked.
-
-
 def test_who_knows_more_is_asked(me: Talker) -> None:
     me.know("a", 5)
     rows = {"me": [1, 0, 0], "other": [1, 0, 0], "a": [5, 0, 0]}
@@ -200,9 +189,6 @@ def test_only_the_node_itself_can_count_anew(me: Talker) -> None:
     rows = {"me": [1, 0, 0], "other": [1, 0, 0], "a": [3, 0, 0]}
     for second in range(5):
         assert me.ask(rows, now=NOW + second).changes == []
-
-
-# Long answers.
 
 
 def test_a_long_answer_is_several(me: Talker) -> None:

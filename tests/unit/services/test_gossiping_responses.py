@@ -1,7 +1,5 @@
 """What follows from answers to gossip."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.services.gossiping import RIVALRIES_MAX, Heard

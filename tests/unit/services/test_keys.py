@@ -1,7 +1,5 @@
 """Cache keys; those of the first form were made by the original system."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -68,9 +66,6 @@ def test_long_keys_are_shortened_and_names_prefixed() -> None:
     assert stored_name("a:1") == "MOL-a:1"
     assert stored_name("a:1", "dev") == "MOL-dev-a:1"
     assert stored_name("a:1", "dev", "mine") == "mine-a:1"
-
-
-# The exact form.
 
 
 def test_exact_keys_differ_where_values_do() -> None:

@@ -1,7 +1,5 @@
 """What a NATS server says is understood, however it is cut; what it cannot say is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.core.errors import MalformedPayload

@@ -1,7 +1,5 @@
 """Packets as objects: what is written, what is taken from others, and what is not."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

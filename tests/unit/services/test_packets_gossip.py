@@ -1,7 +1,5 @@
 """What nodes tell of others over TCP, row by row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

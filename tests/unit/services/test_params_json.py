@@ -52,20 +52,14 @@ NULL = {"type": "null"}
         {"type": "object", "props": {"a": "string", "b": "string|optional"}, "strict": True},
         {
             "type": "object",
-            "properties": {
-                "a": {"type": "string"},
-                "b": {"anyOf": [{"type": "string"}, NULL]},
-            },
+            "properties": {"a": {"type": "string"}, "b": {"anyOf": [{"type": "string"}, NULL]}},
             "required": ["a"],
             "additionalProperties": False,
         },
     ),
     (["string", "number"], {"anyOf": [{"type": "string"}, {"type": "number"}]}),
     ("string|nullable", {"anyOf": [{"type": "string"}, NULL]}),
-    (
-        {"type": "number", "default": 5},
-        {"anyOf": [{"type": "number"}, NULL], "default": 5},
-    ),
+    ({"type": "number", "default": 5}, {"anyOf": [{"type": "number"}, NULL], "default": 5}),
     ({"type": "number", "default": lambda: 5}, {"anyOf": [{"type": "number"}, NULL]}),
 )
 def test_rules(rule: Any, expected: Any) -> None:

@@ -1,7 +1,5 @@
 """Retries, time budgets, depth."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Circuit breakers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -103,11 +101,7 @@ def test_calls_that_are_forced_through_change_nothing() -> None:
 
 
 @each(
-    (500, "n1", True),
-    (503, None, True),
-    (None, None, True),
-    (404, "n1", False),
-    (500, "n2", False),
+    (500, "n1", True), (503, None, True), (None, None, True), (404, "n1", False), (500, "n2", False)
 )
 def test_who_is_to_blame(code: int | None, failed_at: str | None, blamed: bool) -> None:
     assert is_blamed(code, failed_at=failed_at, endpoint="n1") is blamed

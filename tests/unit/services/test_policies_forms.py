@@ -1,7 +1,5 @@
 """Policies in definitions of actions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A connection is kept whatever a session does, and left whenever that is asked for."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -160,9 +158,6 @@ async def test_to_leave_while_there_is_no_connection() -> None:
     assert transporter.heard.connections == [False]
 
 
-# Sending.
-
-
 async def test_what_is_being_sent_is_waited_for() -> None:
     transporter = Scripted(last)
     await transporter.connect()
@@ -195,9 +190,6 @@ async def test_a_failure_to_send_is_a_loss(
     assert [data for _, data in transporter.sent] == [b"good", b"again"]
     assert transporter.heard.losses == ["poisoned"]
     assert "2 packets were not sent" in caplog.text
-
-
-# What waits to be sent.
 
 
 async def test_an_outbox_keeps_the_order() -> None:

@@ -1,7 +1,5 @@
 """The lives of nodes: connect, update, restart, silence, goodbye."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 from typing import Any
@@ -52,9 +50,6 @@ def make_info(*names: str, seq: int = 1, life: str = "life-1", host: str = "") -
 def nodes_of(registry: Registry, action: str) -> list[str] | None:
     found = registry.actions.get(action)
     return None if found is None else [endpoint.node_id for endpoint in found]
-
-
-# INFO.
 
 
 def test_a_new_node_connects() -> None:
@@ -184,9 +179,6 @@ def test_more_nodes_than_allowed_are_refused() -> None:
     assert nodes_of(registry, "posts.run") is None
 
 
-# The own name.
-
-
 def test_another_process_with_this_name_is_reported() -> None:
     registry = make_registry()
     (conflict,) = registry.receive_info("me", make_info("posts", host="there"), 0)
@@ -205,9 +197,6 @@ def test_what_this_node_says_is_nothing_new() -> None:
     assert registry.receive_heartbeat("me", 0, instance_id="my-l") == []
     assert registry.receive_disconnect("me", 0) == []
     assert registry.local.is_available
-
-
-# Heartbeats.
 
 
 def test_heartbeat_of_an_unknown_or_offline_node_asks_it() -> None:
@@ -262,9 +251,6 @@ def test_after_a_restart_the_node_is_asked_to_confirm_it() -> None:
     assert registry.receive_heartbeat("n1", 4) == []
 
 
-# Silence and goodbye.
-
-
 def test_a_silent_node_is_lost() -> None:
     registry = make_registry(heartbeat_timeout_s=30)
     registry.receive_info("n1", make_info("posts"), 0)
@@ -308,9 +294,6 @@ def test_a_goodbye() -> None:
     assert registry.receive_disconnect("n1", 2) == []
     assert registry.receive_disconnect("never", 2) == []
     assert registry.has_service("posts") is False
-
-
-# This node.
 
 
 def test_the_seq_grows_with_the_services_of_this_node() -> None:

@@ -1,7 +1,5 @@
 """What gossip brings to a registry."""
 
-from __future__ import annotations
-
 from random import Random
 
 from postroad.services.balancing import StrategyMaker

@@ -1,7 +1,5 @@
 """Names and descriptions of services, as the real node makes them."""
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 
@@ -130,9 +128,6 @@ def test_mistakes_are_named(description: dict[str, Any], words: str) -> None:
 )
 def test_the_timeout_of_an_action(definition: dict[str, Any], timeout_s: float | None) -> None:
     assert ActionInfo(name="a", definition=definition).timeout_s == timeout_s
-
-
-# What the real node's `String(...)` gives.
 
 
 @each(

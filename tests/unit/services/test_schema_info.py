@@ -1,7 +1,5 @@
 """The body of INFO packets: read leniently, written as the real node writes it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -124,12 +122,7 @@ def test_bad_entries_are_left_out_and_told() -> None:
             "name": "good",
             "settings": [],
             "actions": {"x": {"rawName": "x"}, "y": {"name": "good.y", "rawName": 1}, "z": 3},
-            "events": [
-                {"name": "e", "group": 5},
-                {"name": "f"},
-                {"name": "f"},
-                {"name": ["f"]},
-            ],
+            "events": [{"name": "e", "group": 5}, {"name": "f"}, {"name": "f"}, {"name": ["f"]}],
         },
         {"name": "good"},
         {"name": "odd", "actions": 3},

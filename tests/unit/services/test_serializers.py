@@ -1,7 +1,5 @@
 """All serializers: the same packets, limits and errors, whatever the bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -198,9 +196,6 @@ def test_the_size_of_chunks_is_known(serializer: Serializer) -> None:
         assert len(serializer.serialize(full)) - len(serializer.serialize(empty)) <= most
 
 
-# JSON alone.
-
-
 def test_json_is_written_as_the_original_does() -> None:
     packet = Request(id="1", action="a", params={"b": b"\x01\xff", "n": float("nan")}, **NAMES)
     assert JsonSerializer().serialize(packet) == (
@@ -261,9 +256,6 @@ def test_halves_of_characters_are_replaced(text: str, value: str) -> None:
     data = f'{{"event":"e","data":"{text}","ver":"5","sender":"n"}}'.encode()
     read: Any = JsonSerializer().deserialize(Kind.EVENT, data)
     assert read.data == value
-
-
-# MessagePack and CBOR alone.
 
 
 @each("MsgPack", "CBOR")

@@ -1,7 +1,5 @@
 """CBOR: the examples of RFC 8949, the habits of `cbor-x`, and bytes that are neither."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The transporters for MQTT and AMQP refuse what is wrong, and do not tell secrets."""
 
-from __future__ import annotations
-
 import ssl
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """How much of a stream may be on its way."""
 
-from __future__ import annotations
-
 from postroad.core.limits import KIB, MIB
 from postroad.services.stream_window import (
     REPORTED_BYTES,

@@ -1,7 +1,5 @@
 """Streams: parts in any order, once each; and packets small enough to be carried."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
@@ -44,9 +42,6 @@ def failure(parts: list[Part]) -> Failed:
     (part,) = parts
     assert isinstance(part, Failed)
     return part
-
-
-# Reading.
 
 
 def test_reader_orders_parts_until_the_end_or_an_error() -> None:
@@ -115,9 +110,6 @@ def test_a_pool_must_hold_something(limits: dict[str, int]) -> None:
         StreamReader(**limits)
 
 
-# Packets to parts.
-
-
 def request(**fields: Any) -> Request:
     return Request(id="1", action="a", **{**NAMES, **fields})
 
@@ -133,10 +125,7 @@ def response(**fields: Any) -> Response:
     (request(stream=True, seq=1, params=7, headers={OBJECT_MODE: True}), Chunk(7)),
     (request(stream=True, seq=1, params="é", headers={OBJECT_MODE: True}), Chunk("é")),
     (request(stream=False, seq=2, params=b"ignored"), Ended()),
-    (
-        request(stream=False, seq=2, headers={STREAM_ERROR: {"name": "E"}}),
-        Failed({"name": "E"}),
-    ),
+    (request(stream=False, seq=2, headers={STREAM_ERROR: {"name": "E"}}), Failed({"name": "E"})),
     (request(stream=False, seq=2, headers={STREAM_ERROR: "text"}), Failed({})),
     (response(stream=True, seq=0), Opened()),
     (response(stream=True, seq=1, data=b"x"), Chunk(b"x")),
@@ -160,9 +149,6 @@ def test_a_plain_chunk_must_be_bytes(value: Any) -> None:
 @each(REQUEST, RESPONSE, response(stream=False))
 def test_ordinary_packets_are_no_streams(packet: Request | Response) -> None:
     assert not is_stream(packet)
-
-
-# Writing.
 
 
 def test_a_request_with_a_stream(serializer: Serializer) -> None:

@@ -1,7 +1,5 @@
 """Where nodes are, and who may say so."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.core import Address

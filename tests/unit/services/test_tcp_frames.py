@@ -1,7 +1,5 @@
 """Frames, byte by byte."""
 
-from __future__ import annotations
-
 import struct
 from itertools import product
 

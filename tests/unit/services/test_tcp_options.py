@@ -1,7 +1,5 @@
 """What users say of nodes that speak TCP to each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -50,10 +50,7 @@ def test_what_others_tell_is_looked_at() -> None:
     def action(name: str, schema: Any) -> dict[str, Any]:
         return {"name": f"shop.{name}", "rawName": name, "description": name, KEY: schema}
 
-    actions = {
-        "good": action("good", {"type": "object"}),
-        "bad": action("bad", "no schema"),
-    }
+    actions = {"good": action("good", {"type": "object"}), "bad": action("bad", "no schema")}
     said = {"services": [{"name": "shop", "fullName": "shop", "actions": actions}]}
     info, problems = read_info(said)
     good, bad = info.services[0].actions

@@ -1,7 +1,5 @@
 """The names of topics, made and read."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Transporters by name and URL: what is wrong is refused, and secrets are not told."""
 
-from __future__ import annotations
-
 import ssl
 import sys
 from pathlib import Path
@@ -41,9 +39,6 @@ def test_there_are_no_others(said: str) -> None:
     with pytest.raises(ConfigError, match=r"there are .*memory, .*nats, .*redis") as caught:
         make_transporter(said)
     assert "secret" not in str(caught.value)
-
-
-# NATS.
 
 
 @each(
@@ -105,9 +100,7 @@ def test_arguments_of_nats_override_the_url() -> None:
 
 
 @each(
-    {"user": "me"},
-    {"password": "secret"},
-    {"user": "me", "password": "secret", "token": "secret"},
+    {"user": "me"}, {"password": "secret"}, {"user": "me", "password": "secret", "token": "secret"}
 )
 def test_half_credentials_of_nats(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is given a") as caught:
@@ -129,9 +122,6 @@ def test_secrets_are_not_shown(server: NatsServer | RedisServer, text: str) -> N
 def test_transporters_do_not_show_secrets() -> None:
     for url in ("nats://me:secret@host", "redis://me:secret@host"):
         assert "secret" not in repr(make_transporter(url))
-
-
-# Redis.
 
 
 @each(

@@ -1,7 +1,5 @@
 """Schemas of params; the problems are those that the original system tells."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -23,9 +21,6 @@ def problems(schema: Any, params: Any) -> list[dict[str, Any]]:
 
 def types(schema: Any, params: Any) -> list[str]:
     return [problem.type for problem in check(schema, params).problems]
-
-
-# What is told.
 
 
 def test_every_problem_is_told() -> None:
@@ -119,12 +114,7 @@ def test_one_of_several_rules_must_hold() -> None:
             "field": "id",
             "actual": "x",
         },
-        {
-            "type": "required",
-            "message": "The 'n' field is required.",
-            "field": "n",
-            "actual": None,
-        },
+        {"type": "required", "message": "The 'n' field is required.", "field": "n", "actual": None},
     ]
     assert types(schema, {"kind": 2, "id": 7, "n": 0}) == []
 
@@ -214,11 +204,7 @@ UUID4 = "123e4567-e89b-42d3-a456-426614174000"
     ({"type": "string", "enum": ["a", "b"]}, ["a"], [("c", "stringEnum")]),
     ({"type": "string", "pattern": "^a.c$"}, ["abc"], [("xabc", "stringPattern")]),
     ({"type": "string", "pattern": "B", "patternFlags": "i"}, ["b"], [("c", "stringPattern")]),
-    (
-        "number",
-        [1, 1.5],
-        [("1", "number"), (True, "number"), (float("nan"), "number")],
-    ),
+    ("number", [1, 1.5], [("1", "number"), (True, "number"), (float("nan"), "number")]),
     ("number|min:2|max:3", [2, 3], [(1, "numberMin"), (3.5, "numberMax")]),
     ("number|equal:2", [2, 2.0], [(3, "numberEqual")]),
     ("number|notEqual:2", [3], [(2, "numberNotEqual")]),
@@ -242,11 +228,7 @@ UUID4 = "123e4567-e89b-42d3-a456-426614174000"
         ["", "a@bc.de"],
         [("a@b.co", "emailMin"), ("aa@bbb.cc", "emailMax")],
     ),
-    (
-        "url",
-        ["http://a", "https://a.b/c"],
-        [("ftp://a", "url"), ("", "urlEmpty"), (1, "string")],
-    ),
+    ("url", ["http://a", "https://a.b/c"], [("ftp://a", "url"), ("", "urlEmpty"), (1, "string")]),
     ("url|empty", [""], [("x", "url")]),
     (
         "uuid",
@@ -308,9 +290,6 @@ def test_a_value_that_must_equal_another_field() -> None:
     assert types(trimmed, {"a": " x ", "b": "x"}) == []
 
 
-# What is changed.
-
-
 @each(
     ("string|trim", " a ", "a"),
     ("string|trimLeft|uppercase", " a ", "A "),
@@ -330,11 +309,7 @@ def test_a_value_that_must_equal_another_field() -> None:
     ("array|convert", "a", ["a"]),
     ("number[]|convert", 1, [1]),
     ({"type": "array", "items": "string|trim"}, ["a ", "b"], ["a", "b"]),
-    (
-        {"type": "object", "props": {"b": "number|convert"}},
-        {"b": "1", "c": 2},
-        {"b": 1, "c": 2},
-    ),
+    ({"type": "object", "props": {"b": "number|convert"}}, {"b": "1", "c": 2}, {"b": 1, "c": 2}),
     ("email|normalize", " A@B.co ", "a@b.co"),
     ("number|default:5", None, 5),
     ("number|default:5|nullable", None, None),
@@ -379,9 +354,6 @@ def test_params_that_fit_are_given_back_themselves() -> None:
     params = {"a": [1, {"b": "x"}]}
     schema = {"a": {"type": "array", "items": ["number", {"$$type": "object", "b": "string"}]}}
     assert check(schema, params).value is params
-
-
-# Schemas.
 
 
 def test_the_root_may_be_a_rule() -> None:

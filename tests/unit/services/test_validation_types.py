@@ -1,7 +1,5 @@
 """Params checked by a type."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -63,9 +63,6 @@ def test_dangerous_operation_says_what_it_touches_and_a_read_does_nothing(it: Op
         assert it.effect is not Effect.DANGER
 
 
-# Reading what operators say.
-
-
 def test_what_is_said_is_checked() -> None:
     peek = OPERATIONS["queue.peek"]
     params: Any = peek.read_params({"queue": "orders", "limit": 5})
