@@ -57,6 +57,7 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     yield Part("sim", (*simulate, "--first-seed", str(options.seed)), seed)
     fuzz = (python, "-m", "fuzz", "--seconds", str(options.fuzz_seconds), "--jobs", "2")
     yield Part("fuzz", fuzz, seed)
+    yield Part("planted", (python, "-m", "tests.planted_faults"), seed)
     if options.chaos_seconds:
         chaos = {"POSTROAD_CHAOS_SECONDS": str(options.chaos_seconds)}
         yield Part("chaos", (python, "-m", "pytest", "tests/chaos", "-q"), seed | chaos)
