@@ -1,11 +1,11 @@
 """A broker with durable events, as a process of its own.
 
-`python -m tests.chaos.event_node NAME DIRECTORY PORT GROUPS URLS`
+`python -m tests.chaos.event_node NAME STORE PORT GROUPS URLS`
 
-GROUPS are those that it takes part in, with commas between, or "-"; URLS where all brokers are. Its
-store is in the directory, with a table of its own: each event leaves a row for each of its groups
-in `handled`. Prints its address, then does what the lines it reads say, and ends when its input
-does:
+STORE is a path or the address of a database, with a table of its own: each event leaves a row for
+each of the groups here in `handled`. GROUPS are those that it takes part in, with commas between,
+or "-"; URLS where all brokers are. Prints its address, then does what the lines it reads say, and
+ends when its input does:
 
 peer NAME ADDRESS         says where a peer's mail goes; "-" if nobody knows
 arm POINT KIND COUNT      kill this process when the fault point is reached for that time
@@ -17,21 +17,30 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import ExitStack
-from pathlib import Path
 
 from postroad import MessagingService, run
-from postroad.core import faults
-from postroad.durable import Mail, SqliteStore, StaticDirectory
+from postroad.durable import Mail, StaticDirectory
 from postroad.node import DurableEvents
 from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.service import Service, event
 from postroad.services.transporters.tcp import TcpTransporter
-from tests.support.durable.mail_node import CLUSTER, CONFIG, LIMITS, RETRY, Executioner, say
+from tests.support.durable.mail_node import (
+    CLUSTER,
+    CONFIG,
+    HANDLED,
+    LIMITS,
+    RETRY,
+    TABLES,
+    CommandedNode,
+    FirstAttempts,
+    execute,
+    make_tables,
+    open_store,
+    say,
+)
 
 GROUPS = ("mail", "stock")
-TABLE = "CREATE TABLE IF NOT EXISTS handled (sender TEXT NOT NULL, number INTEGER NOT NULL)"
 AT_ONCE = 5
 
 
@@ -40,7 +49,7 @@ class Listener(Service):
 
     def __init__(self, group: str) -> None:
         self.group = group
-        self._attempts: dict[int, int] = {}
+        self._attempts = FirstAttempts()
 
     @property
     def name(self) -> str:  # type: ignore[override]  # Each has a name of its own.
@@ -49,36 +58,29 @@ class Listener(Service):
     @event("order.*")
     async def on_order(self, ctx: Context, number: int) -> None:
         """Write it down; the first attempt of every seventh fails after that."""
-        statement = "INSERT INTO handled VALUES (?, ?)"
-        await ctx.transaction.execute(statement, (self.group, number))
-        attempt = self._attempts[number] = self._attempts.get(number, 0) + 1
-        if number % 7 == 0 and attempt == 1:
-            raise ValueError("the first attempt of every seventh fails")
+        await execute(ctx.transaction, HANDLED, self.group, number)
+        self._attempts.check(number)
 
 
-class Node:
+class Node(CommandedNode):
     """What the commands are about."""
 
     def __init__(self, broker: Broker, directory: StaticDirectory) -> None:
+        super().__init__(directory)
         self._broker = broker
-        self._directory = directory
-        self._armed = ExitStack()
 
     async def obey(self, command: str, *words: str) -> None:
-        """Do what a line says."""
         match command, words:
-            case "peer", (name, address):
-                self._directory.set(name, None if address == "-" else address)
-            case "arm", (point, kind, count):
-                self._armed.enter_context(faults.armed(point, Executioner(kind, int(count))))
             case "emit", (first, count):
                 await self._emit_all(range(int(first), int(first) + int(count)))
                 say("sent")
             case _:
-                raise ValueError(f"no such command: {command} {words}")
+                await super().obey(command, *words)
 
     async def _emit_all(self, numbers: range) -> None:
-        await asyncio.gather(*(self._emit_in_turn(numbers[it::AT_ONCE]) for it in range(AT_ONCE)))
+        await asyncio.gather(
+            *(self._emit_in_turn(numbers[turn::AT_ONCE]) for turn in range(AT_ONCE))
+        )
 
     async def _emit_in_turn(self, numbers: range) -> None:
         for number in numbers:
@@ -91,26 +93,25 @@ class Node:
             )
 
 
-async def serve(name: str, directory: Path, port: str, groups: str, urls: str) -> None:
+async def serve(name: str, store: str, port: str, groups: str, urls: str) -> None:
     peers = StaticDirectory()
-    store = SqliteStore(directory / f"{name}.db")
     service = MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS)
-    mail = Mail(service, store, directory=peers, config=CONFIG)
+    mail = Mail(service, open_store(store), directory=peers, config=CONFIG)
     transporter = TcpTransporter(urls, host="127.0.0.1", gossip_period_s=0.1)
     broker = Broker(name, transporter=transporter, start_wait_s=0.1, stop_delay_s=0.0)
     if groups != "-":
         broker.add(*map(Listener, groups.split(",")))
     events = DurableEvents(broker, mail, retry=RETRY, concurrency=3)
     async with service, mail:
-        async with mail.transaction() as tx:
-            await tx.execute(TABLE)
+        await make_tables(mail, TABLES)
         async with broker, events:
-            node = Node(broker, peers)
             say(str(service.address))
-            loop = asyncio.get_running_loop()
-            while line := await loop.run_in_executor(None, sys.stdin.readline):
-                await node.obey(*line.split())
+            await Node(broker, peers).listen()
+
+
+def main() -> None:
+    run(serve(*sys.argv[1:]))
 
 
 if __name__ == "__main__":
-    run(serve(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
+    main()

@@ -17,12 +17,14 @@ from postroad.durable import Transaction
 from postroad.flows import Flow, Session, flow, responds_to
 from postroad.flows.definition import Definition
 from postroad.flows.errors import FlowError, PeerFailed, SessionEnded
+from tests.support.durable.mail_node import execute
 
-TABLES = (
-    """CREATE TABLE IF NOT EXISTS moves
-        (payment TEXT NOT NULL, cents INTEGER NOT NULL, step_id TEXT NOT NULL)""",
-    "CREATE TABLE IF NOT EXISTS notes (subject TEXT NOT NULL, text TEXT NOT NULL)",
-)
+TABLES = {
+    "moves": "payment TEXT NOT NULL, cents INTEGER NOT NULL, step_id TEXT NOT NULL",
+    "notes": "subject TEXT NOT NULL, text TEXT NOT NULL",
+}
+MOVE = "INSERT INTO moves (payment, cents, step_id) VALUES (?, ?, ?)"
+NOTE = "INSERT INTO notes (subject, text) VALUES (?, ?)"
 CENTS_MAX = 10_000
 """A bank takes no more at once."""
 LINES = 6
@@ -57,16 +59,16 @@ class Order(msgspec.Struct, frozen=True):
 
 
 async def move(payment: str, cents: int, *, tx: Transaction, step_id: str) -> None:
-    await tx.execute("INSERT INTO moves VALUES (?, ?, ?)", (payment, cents, step_id))
+    await execute(tx, MOVE, payment, cents, step_id)
 
 
 async def note(subject: str, text: str, *, tx: Transaction) -> None:
-    await tx.execute("INSERT INTO notes VALUES (?, ?)", (subject, text))
+    await execute(tx, NOTE, subject, text)
 
 
 async def note_slowly(subject: str, text: str, *, tx: Transaction, step_id: str) -> None:
     """Keep the transaction open until a file is there."""
-    await tx.execute("INSERT INTO notes VALUES (?, ?)", (subject, text))
+    await execute(tx, NOTE, subject, text)
     Outside.write(subject, "waits", step_id)
     # Another process makes the file.
     while not Outside.path.with_suffix(".go").exists():  # noqa: ASYNC110
@@ -133,7 +135,7 @@ async def pay_both(flow: Flow, peers: list[str], payment: str, cents: int) -> li
     async with flow.transaction() as tx:
         for number, peer in enumerate(peers):
             step_id = f"{flow.id}/{peer}/{number}"
-            await tx.execute("INSERT INTO moves VALUES (?, ?, ?)", (payment, -cents, step_id))
+            await execute(tx, MOVE, payment, -cents, step_id)
     sessions = [flow.open(peer) for peer in peers]
     await flow.send_all({session: Order(payment, cents) for session in sessions})
     return await flow.receive_all(sessions, str)

@@ -1,10 +1,11 @@
 """A bank with flows, as a process of its own.
 
-`python -m tests.chaos.flow_node NAME DIRECTORY PORT CODE [POINT WHERE COUNT]`
+`python -m tests.chaos.flow_node NAME STORE PORT OUTSIDE CODE [POINT WHERE COUNT]`
 
-Its store is in the directory. CODE is one of those of `flow_bank`. Prints its address, then does
-what the lines it reads say, and ends when its input does. With a fault point, it is killed when
-that is reached for that time, even while it starts.
+STORE is a path or the address of a database, OUTSIDE the file for what flows do outside of it. CODE
+is one of those of `flow_bank`. Prints its address, then does what the lines it reads say, and ends
+when its input does. With a fault point, it is killed when that is reached for that time, even while
+it starts.
 
 Each line it reads is a list in JSON, and so it answers each but the first three with a line:
 
@@ -25,7 +26,7 @@ schedule NAME CRON FLOW ARGS
                           have a flow begun again and again
 clock SECONDS             have the clock of this process show another time from now on
 disk BYTES                have no file grow beyond that from now on; 0 for as it was
-load PEERS PAUSE          pay to peers at random from now on, with a pause after each payment
+load PEERS PAUSE SEED     pay to peers at random from now on, with a pause after each payment
 rest                      stop that; answers when nothing is being begun any more
 """
 
@@ -35,7 +36,6 @@ import asyncio
 import json
 import os
 import random
-import resource
 import signal
 import sys
 import time
@@ -49,10 +49,17 @@ import msgspec
 from postroad import MessagingService, run
 from postroad.core import faults
 from postroad.core.errors import NotRunning, PostroadError, StoreUnavailable
-from postroad.durable import Mail, SqliteStore, StaticDirectory
+from postroad.durable import Mail, StaticDirectory
 from postroad.flows import FlowHandle, Flows, FlowsConfig
 from tests.chaos import flow_bank
-from tests.support.durable.mail_node import CLUSTER, CONFIG, LIMITS, UNLIMITED
+from tests.support.durable.mail_node import (
+    CLUSTER,
+    CONFIG,
+    LIMITS,
+    limit_files,
+    make_tables,
+    open_store,
+)
 
 FLOWS = FlowsConfig(retry_first_s=0.05, retry_max_s=0.2, recoveries_max=1_000)
 AT_ONCE = 20
@@ -116,6 +123,7 @@ class Bank:
         self._armed = ExitStack()
         self._load: asyncio.Task[None] | None = None
         self._is_resting = False
+        self._chance = random.Random(0)
 
     async def obey(self, command: str, *words: Any) -> None:
         """Do what a line says."""
@@ -130,10 +138,10 @@ class Bank:
                 shift_clock(seconds)
                 say("shifted")
             case "disk", (size,):
-                limit = size or UNLIMITED[1]
-                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, UNLIMITED[1]))
+                limit_files(size)
                 say("limited")
-            case "load", (peers, pause):
+            case "load", (peers, pause, seed):
+                self._chance = random.Random(seed)
                 loop = asyncio.get_running_loop()
                 self._load = loop.create_task(self._pay_at_random(peers, pause))
                 say("loading")
@@ -210,17 +218,18 @@ class Bank:
 
     async def _pay(self, peers: list[str], running: asyncio.Semaphore) -> None:
         payment = f"{self._mail.service.name}-{time.time_ns()}"
-        cents = random.randrange(1, flow_bank.CENTS_MAX * 11 // 10)
-        is_shared = random.random() < 0.2
+        cents = self._chance.randrange(1, flow_bank.CENTS_MAX * 11 // 10)
+        peer, is_shared = self._chance.choice(peers), self._chance.random() < 0.2
 
         def begin() -> Awaitable[FlowHandle[Any]]:
             begin_as = self._flows.begin_as
             if is_shared:
                 return begin_as(payment, flow_bank.pay_both, peers, payment, cents)
-            return begin_as(payment, flow_bank.pay, random.choice(peers), payment, cents)
+            return begin_as(payment, flow_bank.pay, peer, payment, cents)
 
         try:
-            handles = await asyncio.gather(*(begin() for _ in range(random.choice((1, 1, 2)))))
+            times = self._chance.choice((1, 1, 2))
+            handles = await asyncio.gather(*(begin() for _ in range(times)))
             await handles[0].result()
         except NotRunning:
             return
@@ -230,20 +239,17 @@ class Bank:
             running.release()
 
 
-async def serve(name: str, directory: Path, port: str, code: str, arm: Sequence[str] = ()) -> None:
-    flow_bank.Outside.path = directory / f"{name}.txt"
+async def serve(name: str, store: str, port: str, outside: str, code: str, *arm: str) -> None:
+    flow_bank.Outside.path = Path(outside)
     peers = StaticDirectory()
     service = MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS)
-    mail = Mail(service, SqliteStore(directory / f"{name}.db"), directory=peers, config=CONFIG)
+    mail = Mail(service, open_store(store), directory=peers, config=CONFIG)
     flows = Flows(mail, flow_bank.CODE[code], FLOWS)
     bank = Bank(mail, flows, peers)
     if arm:
-        point, where, count = arm
-        bank.arm(point, where, count)
+        bank.arm(arm[0], arm[1], arm[2])
     async with service, mail:
-        async with mail.transaction() as tx:
-            for table in flow_bank.TABLES:
-                await tx.execute(table)
+        await make_tables(mail, flow_bank.TABLES)
         async with flows:
             say(str(service.address))
             await listen(bank)
@@ -284,5 +290,9 @@ def say(answer: Any) -> None:
     sys.stdout.flush()
 
 
+def main() -> None:
+    run(serve(*sys.argv[1:]))
+
+
 if __name__ == "__main__":
-    run(serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:]))
+    main()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from postroad.flows.head import parse_id, show_id
-from tests.support.deadlines import DEADLINE_S
-from tests.support.durable.mail_processes import MailNode
-from tests.support.servers.process import free_port
-from tests.support.source_tree import ROOT
+from tests.support.durable.mail_processes import (
+    SQLITE,
+    MailNode,
+    database,
+    introduce,
+    nothing_left,
+    running,
+)
 
 UNFINISHED = "status NOT IN ('done', 'failed', 'killed')"
 
@@ -28,8 +29,10 @@ class Died(Exception):
 class FlowNode(MailNode):
     """A bank that can be killed and started again, on the same store and port."""
 
-    def __init__(self, name: str, directory: Path) -> None:
-        super().__init__(name, directory)
+    module = "tests.chaos.flow_node"
+
+    def __init__(self, name: str, directory: Path, **options: Any) -> None:
+        super().__init__(name, directory, **options)
         # Held by whoever waits for what it says.
         self._dialogue = asyncio.Lock()
 
@@ -44,32 +47,14 @@ class FlowNode(MailNode):
 
     async def launch(self, code: str = "usual", *arms: str) -> None:
         """Start it, and do not wait until it has come up."""
-        paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-        port = self.address.rpartition(":")[2] or f"{free_port()}"
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.chaos.flow_node"),
-            *(self.name, str(self._directory), port, code, *arms),
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=1 << 24,
-        )
+        await self._spawn(str(self._outside), code, *arms)
 
     @property
-    def is_dead(self) -> bool:
-        return self._process is None or self.process.returncode is not None
-
-    async def stop(self) -> None:
-        """End it the soft way."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert await asyncio.wait_for(self.process.wait(), DEADLINE_S) == 0
-        self._close()
+    def _outside(self) -> Path:
+        return self.directory / f"{self.name}.txt"
 
     def tell(self, *words: object) -> None:
         """Have it do something; in vain if it is dead by now."""
-        assert self.process.stdin is not None
         if not self.process.stdin.is_closing():
             self.process.stdin.write(json.dumps(words).encode() + b"\n")
 
@@ -125,17 +110,17 @@ class FlowNode(MailNode):
 
     def moves(self, payment: str) -> list[int]:
         """How money went in a payment."""
-        rows = self.query("SELECT cents FROM moves WHERE payment = ? ORDER BY rowid", payment)
+        rows = self.query('SELECT cents FROM moves WHERE payment = ? ORDER BY "row"', payment)
         return [cents for (cents,) in rows]
 
     def notes(self, subject: str) -> list[str]:
-        rows = self.query("SELECT text FROM notes WHERE subject = ? ORDER BY rowid", subject)
+        rows = self.query('SELECT text FROM notes WHERE subject = ? ORDER BY "row"', subject)
         return [text for (text,) in rows]
 
     def done_outside(self, subject: str) -> list[tuple[str, str]]:
         """What was done outside of the store: what it was, and the id of the step."""
-        path = self._directory / f"{self.name}.txt"
-        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        text = self._outside.read_text() if self._outside.exists() else ""
+        lines = [line.split() for line in text.splitlines()]
         return [(what, step_id) for about, what, step_id in lines if about == subject]
 
     @property
@@ -154,40 +139,23 @@ class FlowNode(MailNode):
         return int(self.query("SELECT COUNT(*) FROM postroad_flow_mail")[0][0])
 
     @property
-    def left(self) -> dict[str, int]:
-        """Everything that is not done with."""
-        everything = {"mail": self.waiting, "flows": self.unfinished, "kept": self.kept}
-        return {what: count for what, count in everything.items() if count}
+    def left(self) -> int:
+        """What is not done with: mail, flows, and what was said to them."""
+        return self.waiting + self.unfinished + self.kept
 
 
 async def all_ended(*banks: FlowNode, after: str = "") -> None:
-    """Return when all flows have ended and nothing is on its way.
-
-    That may take long on a busy machine; it fails when no less is left than DEADLINE_S ago.
-    """
-    now = asyncio.get_running_loop().time
-    fewest, deadline = math.inf, 0.0
-    while any((left := {bank.name: bank.left for bank in banks}).values()):
-        if (count := sum(sum(it.values()) for it in left.values())) < fewest:
-            fewest, deadline = count, now() + DEADLINE_S
-        assert now() < deadline, f"still left: {left} {after}"
-        await asyncio.sleep(0.01)
-
-
-def introduce(banks: list[FlowNode]) -> None:
-    """Tell all of them where the others are."""
-    for bank in banks:
-        bank.meet(*(other for other in banks if other is not bank))
+    """Return when all flows have ended and nothing is on its way."""
+    await nothing_left(lambda: {bank.name: bank.left for bank in banks}, after)
 
 
 @asynccontextmanager
-async def flow_nodes(directory: Path, *names: str) -> AsyncIterator[list[FlowNode]]:
+async def flow_nodes(
+    directory: Path, *names: str, store: str = SQLITE, is_cold: bool = False
+) -> AsyncIterator[list[FlowNode]]:
     """Banks that run and know each other; killed at the end."""
-    banks = [FlowNode(name, directory) for name in names]
-    try:
-        await asyncio.gather(*(bank.start() for bank in banks))
-        introduce(banks)
-        yield banks
-    finally:
-        for bank in banks:
-            await bank.kill()
+    with database(store) as dsn:
+        banks = [FlowNode(name, directory, dsn=dsn, is_cold=is_cold) for name in names]
+        async with running(banks):
+            introduce(*banks)
+            yield banks

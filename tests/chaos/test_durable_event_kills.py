@@ -2,58 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import random
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
 import postroad.node  # noqa: F401 - it declares fault points
 from postroad.core import faults
 from tests.chaos.event_node import GROUPS
-from tests.support.durable.mail_processes import MailNode, all_quiet, duplicates
+from tests.chaos.kills import Kill, kill_cases, live_through, store_of, storm_of_kills
+from tests.support.durable.mail_processes import (
+    SQLITE,
+    STORES,
+    MailNode,
+    database,
+    duplicates,
+    introduce,
+    running,
+)
 from tests.support.servers.process import free_port
-from tests.support.source_tree import ROOT
+from tests.support.tiers import by_tier
 
-COUNT = 20
-"""Events around each kill."""
-BATCH = 4
-NEXT_S = 2.0
-"""With what has been emitted by then, the point is reached or will not be."""
 SENDER, LEFT, RIGHT = "sender", "left", "right"
 OFFERED = {SENDER: "-", LEFT: "mail,stock", RIGHT: "mail"}
-SECONDS_MIN = 5.0
-KILLS_MIN = 3
-SEED = "POSTROAD_CHAOS_SEED"
-"""Variable of the environment with the seed of a run that shall be repeated."""
 
 
 class EventNode(MailNode):
     """A broker that can be killed and started again, on the same store and ports."""
 
-    def __init__(self, name: str, directory: Path, urls: str) -> None:
-        super().__init__(name, directory)
+    module = "tests.chaos.event_node"
+
+    def __init__(self, name: str, directory: Path, urls: str, **options: Any) -> None:
+        super().__init__(name, directory, **options)
         self._urls = urls
 
-    async def start(self) -> None:
-        """Start it, where it was before if it was killed."""
-        paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-        port = self.address.rpartition(":")[2] or f"{free_port()}"
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.chaos.event_node"),
-            *(self.name, self._directory, port, OFFERED[self.name], self._urls),
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        self.address = await self.line()
-        assert self.address, f"{self.name} did not start"
+    @property
+    def arguments(self) -> Sequence[str]:
+        return (OFFERED[self.name], self._urls)
 
     async def emit(self, first: int, count: int) -> bool:
         """Have it emit; whether it lived to see that done."""
@@ -67,29 +54,16 @@ class EventNode(MailNode):
 
 
 @asynccontextmanager
-async def event_nodes(directory: Path) -> AsyncIterator[list[EventNode]]:
+async def event_nodes(
+    directory: Path, store: str, *, is_cold: bool = False
+) -> AsyncIterator[list[EventNode]]:
     """Nodes that run and know each other; killed at the end."""
-    ports = unused_ports(len(OFFERED))
-    urls = ",".join(
-        f"tcp://127.0.0.1:{port}/{name}" for name, port in zip(OFFERED, ports, strict=True)
-    )
-    nodes = [EventNode(name, directory, urls) for name in OFFERED]
-    try:
-        await asyncio.gather(*(node.start() for node in nodes))
-        for node in nodes:
-            introduce(node, nodes)
-        yield nodes
-    finally:
-        for node in nodes:
-            await node.kill()
-
-
-def introduce(node: EventNode, nodes: list[EventNode]) -> None:
-    node.meet(*(other for other in nodes if other is not node))
-
-
-def unused_ports(count: int) -> list[int]:
-    return [free_port() for _ in range(count)]
+    urls = ",".join(f"tcp://127.0.0.1:{free_port()}/{name}" for name in OFFERED)
+    with database(store) as dsn:
+        nodes = [EventNode(name, directory, urls, dsn=dsn, is_cold=is_cold) for name in OFFERED]
+        async with running(nodes):
+            introduce(*nodes)
+            yield nodes
 
 
 def check(nodes: list[EventNode], count: int, after: object) -> None:
@@ -99,18 +73,6 @@ def check(nodes: list[EventNode], count: int, after: object) -> None:
         assert duplicates(numbers) == [], (group, after)
         assert sorted(numbers) == [*range(count)], (group, after)
     assert [node.dead for node in nodes] == [[]] * len(nodes), after
-
-
-class Kill(NamedTuple):
-    """Where a process dies."""
-
-    victim: str
-    point: str
-    kind: str = "-"
-    nth: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.victim} at {self.point} {self.kind} {self.nth}"
 
 
 KILLS = {
@@ -140,67 +102,25 @@ def test_every_fault_point_of_durable_events_kills_somebody() -> None:
     assert points <= {kill.point for kills in KILLS.values() for kill in kills}
 
 
-@pytest.mark.parametrize("kills", KILLS.values(), ids=KILLS)
-async def test_killed(kills: list[Kill], tmp_path: Path) -> None:
-    async with event_nodes(tmp_path) as nodes:
-        by_name = {node.name: node for node in nodes}
-        sender, first = by_name[SENDER], 0
+@pytest.mark.parametrize(
+    ("store", "kills"), kill_cases(KILLS, by_tier(test=(SQLITE,), nightly=STORES))
+)
+async def test_durable_events_around_a_kill_are_handled_once_by_each_group(
+    store: str, kills: list[Kill], tmp_path: Path
+) -> None:
+    async with event_nodes(tmp_path, store) as nodes:
+        end = 0
         for kill in kills:
-            victim = by_name[kill.victim]
-            victim.tell("arm", kill.point, kill.kind, kill.nth)
-            count, was_sent = await emit_until_death(sender, victim, first)
-            await victim.start()
-            introduce(victim, nodes)
-            if not was_sent:
-                assert await sender.emit(first, count), kill
-            await all_quiet(*nodes, after=str(kill))
-            first += count
-            check(nodes, first, kill)
+            end = await live_through(kill, nodes, nodes[0].emit, end)
+            check(nodes, end, kill)
 
 
-async def emit_until_death(sender: EventNode, victim: EventNode, first: int) -> tuple[int, bool]:
-    """Emit until a fault point has killed the victim; how many, and whether all were taken."""
-    count, was_sent = COUNT, await sender.emit(first, COUNT)
-    while was_sent and not await has_died(victim):
-        # So much went together that it did not come to the point often enough.
-        was_sent = await sender.emit(first + count, BATCH)
-        count += BATCH
-    if not was_sent:
-        await victim.dies()
-    return count, was_sent
-
-
-async def has_died(victim: EventNode) -> bool:
-    try:
-        await victim.dies(NEXT_S)
-    except TimeoutError:
-        return False
-    return True
-
-
-async def test_storm(tmp_path: Path, chaos_seconds: float) -> None:
-    """Anybody is killed at any time."""
-    seed = int(os.environ.get(SEED) or random.randrange(1 << 32))
-    chance = random.Random(seed)
-    async with event_nodes(tmp_path) as nodes:
+async def test_durable_events_in_a_storm_of_kills_are_handled_once_by_each_group(
+    tmp_path: Path, chaos_seconds: float, seed: int
+) -> None:
+    async with event_nodes(tmp_path, store_of(seed), is_cold=True) as nodes:
+        for node in nodes:
+            node.is_cold = False
         sender = nodes[0]
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + max(chaos_seconds, SECONDS_MIN)
-        kills = sent = 0
-        while kills < KILLS_MIN or loop.time() < deadline:
-            sender.tell("emit", sent, COUNT)
-            # When it strikes is part of what is random.
-            await asyncio.sleep(chance.uniform(0.0, 0.3))
-            victims = chance.sample(nodes, chance.choice((1, 1, 2)))
-            await asyncio.gather(*(victim.kill() for victim in victims))
-            kills += len(victims)
-            for victim in victims:
-                await victim.start()
-                introduce(victim, nodes)
-            if sender in victims:
-                assert await sender.emit(sent, COUNT), seed
-            else:
-                assert await sender.line() == "sent", seed
-            sent += COUNT
-        await all_quiet(*nodes, after=f"seed {seed}")
-        check(nodes, sent, f"seed {seed}")
+        sent = await storm_of_kills(nodes, seed, chaos_seconds, sender.emit, sender)
+        check(nodes, sent, "the storm")

@@ -11,22 +11,38 @@ import pytest_asyncio
 import postroad.flows  # noqa: F401 - it declares fault points
 from postroad.core import faults
 from tests.chaos.flow_plots import PLOTS, Plot, Town
-from tests.chaos.flow_processes import Died, all_ended, flow_nodes, introduce
+from tests.chaos.flow_processes import Died, all_ended, flow_nodes
+from tests.chaos.kills import cover
+from tests.support.durable.mail_processes import POSTGRES, SQLITE, introduce
 from tests.support.flows import kill_scenarios as flow_scenarios
 from tests.support.flows.kill_scenarios import KILLS, PAYEE, PAYER, THIRD, Kill
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+EVERY = [(plot, kill) for plot, kills in KILLS.items() for kill in kills]
+
+
+def points_and_plots(case: tuple[str, Kill]) -> set[str]:
+    plot, kill = case
+    return {plot, kill.point, kill.again}
+
+
 CASES = [
-    pytest.param(plot, kill, id=f"{plot} {kill.victim} {kill.name}".replace(" ", "-"))
-    for plot, kills in KILLS.items()
-    for kill in kills
+    pytest.param(store, plot, kill, id=f"{store} {plot} {kill.name}".replace(" ", "-"))
+    for store, cases in (
+        (SQLITE, cover(EVERY, lambda case: {*points_and_plots(case), *case[1].ids.split()})),
+        (POSTGRES, cover(EVERY[::-1], points_and_plots)),
+    )
+    for plot, kill in cases
 ]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def lasting_town(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Town]:
-    async with flow_nodes(tmp_path_factory.mktemp("town"), PAYER, PAYEE, THIRD) as banks:
+async def lasting_town(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Town]:
+    directory = tmp_path_factory.mktemp("town")
+    async with flow_nodes(directory, PAYER, PAYEE, THIRD, store=request.param) as banks:
         yield Town(*banks)
 
 
@@ -36,12 +52,12 @@ async def town(lasting_town: Town) -> Town:
     for bank in lasting_town:
         if bank.is_dead:
             await bank.start()
-    introduce([*lasting_town])
+    introduce(*lasting_town)
     return lasting_town
 
 
-@pytest.mark.parametrize(("plot", "kill"), CASES)
-async def test_killed(plot: str, kill: Kill, town: Town) -> None:
+@pytest.mark.parametrize(("lasting_town", "plot", "kill"), CASES, indirect=["lasting_town"])
+async def test_flows_around_a_kill_come_to_their_end(plot: str, kill: Kill, town: Town) -> None:
     story = PLOTS[plot](town, f"{plot} {kill.victim} {kill.name}".replace(" ", "-"))
     victim = town.find(kill.victim)
     victim.tell("arm", kill.point, kill.where, kill.nth)
@@ -69,7 +85,7 @@ async def live_through(town: Town, story: Plot, kill: Kill) -> None:
         await victim.launch("usual", kill.again, "-", "1")
         await victim.dies()
     await victim.start()
-    introduce([*town])
+    introduce(*town)
 
 
 async def test_every_fault_point_of_flows_kills_somebody() -> None:

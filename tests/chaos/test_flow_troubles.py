@@ -6,8 +6,6 @@ import asyncio
 import json
 import re
 import signal
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,9 +13,10 @@ import pytest
 from postroad.flows.head import parse_id
 from postroad.flows.messages import QUEUE
 from tests.chaos.flow_bank import LINES
-from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes, introduce
-from tests.support.deadlines import DEADLINE_S, eventually
+from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes
+from tests.support.deadlines import eventually
 from tests.support.durable.mail_node import LIMITS
+from tests.support.durable.mail_processes import STORES, introduce
 from tests.support.flows.kill_scenarios import (
     AFTER,
     BEGINS,
@@ -109,7 +108,7 @@ async def test_letter_for_a_flow_that_is_gone(tmp_path: Path, state: str) -> Non
         payee.meet(payer)
         await payer.dies()
         await payer.start()
-        introduce([payer, payee])
+        introduce(payer, payee)
         await all_ended(payer, payee)
         assert payer.status(id) == ("killed" if state == "ended" else "unknown")
         assert payee.notes("question") == ["PeerFailed"]
@@ -123,7 +122,7 @@ async def test_garbage(tmp_path: Path) -> None:
         assert await payer.do("post", PAYEE, QUEUE, "garbage")
         await payee.dies()
         await payee.start()
-        introduce([payer, payee])
+        introduce(payer, payee)
         payments = await begin_payments(payer, 1)
         await all_ended(payer, payee)
         assert await payer.result(payments[0]) == {"value": f"took {payments[0]}"}
@@ -135,19 +134,19 @@ async def test_flow_that_nobody_knows_yet(tmp_path: Path) -> None:
     async with flow_nodes(tmp_path, PAYER, PAYEE) as (payer, payee):
         await payee.stop()
         await payee.start("silent")
-        introduce([payer, payee])
+        introduce(payer, payee)
         payee.tell("arm", AFTER, "flow=dictate&status=held", 1)
         id = await payer.begin("letter", "dictate", PAYEE, "letter")
         await payee.dies()
         await payee.start("silent")
-        introduce([payer, payee])
+        introduce(payer, payee)
         assert await payer.operate("signal", id, "more", True)
         await all_heard(payer, payee)
         responder = await responder_of(payee, id)
         assert payee.status(responder) == "held"
         await payee.kill()
         await payee.start()
-        introduce([payer, payee])
+        introduce(payer, payee)
         assert await payee.operate("signal", responder, "listen", True)
         await all_ended(payer, payee)
         assert payee.notes("letter") == [*(f"letter {it}" for it in range(LINES)), "end"]
@@ -186,7 +185,7 @@ async def test_pause_of_a_flow(tmp_path: Path) -> None:
         assert await payer.operate("signal", id, "more", True)
         await payee.dies()
         await payee.start()
-        introduce([payer, payee])
+        introduce(payer, payee)
         assert await payer.result("letter") == {"value": LINES}
         assert await payee.operate("signal", responder, "listen", True)
         await all_heard(payer, payee)
@@ -276,16 +275,14 @@ def steps_of(payer: FlowNode) -> int:
 # Schedules.
 
 
+@pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("point", SCHEDULED)
-async def test_time_of_a_schedule(tmp_path: Path, point: str) -> None:
+async def test_time_of_a_schedule(tmp_path: Path, point: str, store: str) -> None:
     """F16: however often it dies at that time, one flow is begun for it."""
-    async with flow_nodes(tmp_path, PAYER) as (payer,):
+    async with flow_nodes(tmp_path, PAYER, store=store) as (payer,):
         assert await payer.do("schedule", "daily", "0 3 * * *", "errand", ["daily"])
         await payer.kill()
-        with closing(sqlite3.connect(payer.path)) as connection, connection:
-            connection.execute(
-                "UPDATE postroad_flow_schedules SET next_ms = next_ms - ?", (DAY_MS,)
-            )
+        payer.query("UPDATE postroad_flow_schedules SET next_ms = next_ms - ?", DAY_MS)
         await payer.launch("usual", point, "-", "1")
         await payer.dies()
         await payer.start()
@@ -366,10 +363,10 @@ async def test_soft_stop_at(tmp_path: Path, victim: str, point: str, where: str,
         stopped.tell("halt", point, where, nth)
         payments = [f"payment-{number}" for number in range(PAYMENTS)]
         beginning = asyncio.get_running_loop().create_task(begin_payments(payer))
-        assert await asyncio.wait_for(stopped.process.wait(), DEADLINE_S) == TERMINATED
+        assert await stopped.ends() == TERMINATED
         await asyncio.gather(beginning, return_exceptions=True)
         await stopped.start()
-        introduce([payer, payee])
+        introduce(payer, payee)
         assert await begin_payments(payer) == payments
         await check_payments(payer, payee, payments)
 
@@ -385,7 +382,7 @@ async def test_soft_stop(tmp_path: Path, victim: str) -> None:
         stopped = payer if victim == PAYER else payee
         await stopped.stop()
         await stopped.start()
-        introduce([payer, payee])
+        introduce(payer, payee)
         await check_payments(payer, payee, payments)
 
 
@@ -448,7 +445,7 @@ async def test_two_processes_with_one_store(tmp_path: Path) -> None:
         second = FlowNode(PAYER, tmp_path)
         await second.launch()
         try:
-            assert await asyncio.wait_for(second.process.wait(), DEADLINE_S) == 1
+            assert await second.ends() == 1
         finally:
             await second.kill()
         payer.signal(signal.SIGCONT)
@@ -466,7 +463,7 @@ async def test_process_that_takes_over(tmp_path: Path) -> None:
         try:
             await heirs[0].launch("usual", CLAIMED, "-", "1")
             # The first one has it, so this one does not come that far.
-            assert await asyncio.wait_for(heirs[0].process.wait(), DEADLINE_S) == 1
+            assert await heirs[0].ends() == 1
             await payer.kill()
             await heirs[0].launch("usual", CLAIMED, "-", "1")
             await heirs[0].dies()
@@ -489,6 +486,6 @@ async def sort_out(heirs: list[FlowNode]) -> tuple[list[FlowNode], list[FlowNode
             heir.address = json.loads(line)
             running.append(heir)
         else:
-            assert await asyncio.wait_for(heir.process.wait(), DEADLINE_S) == 1
+            assert await heir.ends() == 1
             refused.append(heir)
     return running, refused

@@ -68,6 +68,8 @@ class MailNode:
         assert self.address, f"{self.name} did not start"
 
     async def _spawn(self, *arguments: str) -> None:
+        if self._process is not None:
+            self._close()
         port = self.address.rpartition(":")[2] or f"{free_port()}"
         self._process = await spawn(
             self.module, self.name, self.store, port, *arguments, is_cold=self.is_cold
