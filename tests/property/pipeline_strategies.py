@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from postroad.pipeline import (
@@ -30,6 +31,11 @@ from tests.support.pipeline.odd_functions import (
     UNKEEPABLE,
     is_unwritable,
 )
+from tests.support.tiers import by_tier
+
+_EXAMPLES = settings().max_examples
+SOME = settings(max_examples=by_tier(test=_EXAMPLES * 2 // 5, nightly=_EXAMPLES))
+"""For tests whose examples take long; at night there are as many as of all others."""
 
 # Jobs.
 

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from postroad.pipeline import Job
 from postroad.pipeline.fused import reading
 from postroad.pipeline.validation import find_problems
-from tests.property.pipeline_strategies import WRITING, Writing, alike, deliveries, jobs
+from tests.property.pipeline_strategies import SOME, WRITING, Writing, alike, deliveries, jobs
 from tests.support.pipeline.both_ways import RawInput, make_program, run_fused, run_one_by_one
 from tests.support.pipeline.odd_functions import TABLE, decode_oddly
 
 
-# To find the smallest job that goes wrong takes longer than to find one.
-@pytest.mark.timeout(600)
+@SOME
 @given(st.data(), jobs(), WRITING, st.sampled_from([1, 2, 3, 2048]))
 def test_many_at_a_time_come_to_the_same_as_one_by_one(
     data: st.DataObject, job: Job, writing: Writing, piece_segments: int

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from postroad.durable import MemoryDisk
 from postroad.pipeline import RetryPolicy
 from postroad.pipeline.desk import Settled
 from postroad.pipeline.records import Delivery, State
+from tests.property.pipeline_strategies import SOME
 from tests.support.pipeline.desk_jobs import OpenDesk, count_to, input_task, job_of, open_desk
 
 SEGMENTS = 40
@@ -105,8 +105,7 @@ async def run(lives: list[list[Step]]) -> Counter[int]:
     return course.done
 
 
-# To find the shortest course that goes wrong takes longer than to find one.
-@pytest.mark.timeout(600)
+@SOME
 @given(st.lists(STEPS, max_size=4))
 def test_nothing_is_skipped_or_done_twice(lives: list[list[Step]]) -> None:
     assert asyncio.run(run(lives)) == Counter(range(SEGMENTS))

@@ -13,6 +13,7 @@ from postroad.pipeline.graph import Graph
 from postroad.pipeline.job import TaskKind
 from postroad.pipeline.reading import job_from_data, job_from_json, job_to_data, job_to_json
 from postroad.pipeline.validation import find_problems
+from tests.property.pipeline_strategies import SOME
 from tests.support.pipeline.jobs import complaints
 
 Data = dict[str, Any]
@@ -158,6 +159,7 @@ def jobs(draw: st.DrawFn) -> Data:
 # Valid jobs.
 
 
+@SOME
 @given(jobs())
 def test_a_valid_job_has_no_problems_and_survives_being_written(data: Data) -> None:
     assert complaints(data) == []
@@ -168,6 +170,7 @@ def test_a_valid_job_has_no_problems_and_survives_being_written(data: Data) -> N
     assert job_from_json(json.dumps(data)) == job
 
 
+@SOME
 @given(jobs())
 def test_a_graph_is_in_order_and_cut_into_stages(data: Data) -> None:
     job = job_from_data(data)
@@ -190,6 +193,7 @@ def test_a_graph_is_in_order_and_cut_into_stages(data: Data) -> None:
         assert bool(stage.shuffled or stage.computed) == (stage.index > 0)
 
 
+@SOME
 @given(jobs())
 def test_where_there_is_a_choice_the_order_is_that_of_the_catalog(data: Data) -> None:
     graph = Graph(job_from_data(data))
@@ -200,6 +204,7 @@ def test_where_there_is_a_choice_the_order_is_that_of_the_catalog(data: Data) ->
         done.add(name)
 
 
+@SOME
 @given(jobs())
 def test_a_drawing_shows_every_task_and_arrow(data: Data) -> None:
     job = job_from_data(data)
@@ -329,6 +334,7 @@ BREAKS: list[Break] = [
 ]
 
 
+@SOME
 @given(jobs(), st.sampled_from(BREAKS), st.data())
 def test_a_broken_job_is_reported_where_it_is_broken(
     data: Data, break_it: Break, chance: st.DataObject
@@ -339,6 +345,7 @@ def test_a_broken_job_is_reported_where_it_is_broken(
     assert any(problem.entry.startswith(entry) for problem in problems), problems
 
 
+@SOME
 @given(jobs(), st.data())
 def test_several_breaks_are_reported_together(data: Data, chance: st.DataObject) -> None:
     broken = copy.deepcopy(data)
@@ -362,6 +369,7 @@ junk = st.recursive(
 )
 
 
+@SOME
 @given(st.dictionaries(st.sampled_from([*SECTIONS, "workflow", "name", "doc"]), junk))
 def test_junk_is_reported_and_never_breaks_the_rules_themselves(data: Data) -> None:
     assert find_problems(data)

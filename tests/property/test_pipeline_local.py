@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from postroad.pipeline import (
 from postroad.pipeline.functions import Function
 from postroad.pipeline.media.medium import encode_segment
 from postroad.pipeline.pen import Pen
+from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
 from tests.support.pipeline.desk_jobs import AT_ONCE, JOB, Appended
 
@@ -326,8 +326,7 @@ async def dead_in(disk: MemoryDisk, segments: list[Segment]) -> list[int]:
     return sorted(ids[it.segment] for it in dead)
 
 
-# To find the smallest job that goes wrong takes longer than to find one.
-@pytest.mark.timeout(600)
+@SOME
 @given(jobs(), SEGMENTS, st.integers(1, 4))
 def test_a_runner_does_what_the_job_says(
     job: Job, segments: list[Segment], slice_segments: int

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from postroad.pipeline import Job
@@ -21,7 +21,7 @@ from postroad.pipeline.program import Program
 from postroad.pipeline.records import KeptRoot
 from postroad.pipeline.tree import grow
 from postroad.pipeline.validation import find_problems
-from tests.property.pipeline_strategies import WRITING, Writing, alike, deliveries, jobs
+from tests.property.pipeline_strategies import SOME, WRITING, Writing, alike, deliveries, jobs
 from tests.support.pipeline.both_ways import (
     Comparable,
     Failed,
@@ -40,8 +40,6 @@ from tests.support.pipeline.without_spark import (
     run_in_order,
     run_shuffled,
 )
-
-FEWER = settings(max_examples=settings().max_examples // 2)
 
 # The rare ones first. Without one of the others a delivery is never settled, or the rest of a root
 # has no root; only of what never was a segment nothing else tells.
@@ -127,8 +125,7 @@ def assert_same(found: Comparable, expected: Comparable) -> None:
     assert found == expected
 
 
-# To find the smallest job that goes wrong takes longer than to find one.
-@pytest.mark.timeout(600)
+@SOME
 @given(ways(), st.sampled_from([1, 3, 2048]))
 def test_shuffled_rows_come_to_the_same_as_one_root_after_the_other(
     way: Way, piece_segments: int
@@ -187,8 +184,7 @@ def ids_of(found: Comparable) -> list[int]:
     return sorted(id for written in found.written.values() for id, _ in written.elements())
 
 
-@pytest.mark.timeout(600)
-@FEWER
+@SOME
 @given(ways(), mishaps(GUARDED, copies=0))
 def test_a_root_of_which_a_row_is_lost_is_not_done_with(way: Way, mishap: Mishap) -> None:
     found = way.travel(mishap)
@@ -210,8 +206,7 @@ def test_a_root_of_which_a_row_is_lost_is_not_done_with(way: Way, mishap: Mishap
     assert failed.failed_tasks or "of what was made of it never arrived" in (failed.error or "")
 
 
-@pytest.mark.timeout(600)
-@FEWER
+@SOME
 @given(ways(), mishaps(GUARDED + OTHERS, copies=2))
 def test_a_row_that_comes_twice_doubles_nothing_and_loses_nothing(way: Way, mishap: Mishap) -> None:
     found, expected = way.travel(mishap), way.expected()

@@ -18,6 +18,7 @@ from postroad.pipeline.desk import Outcome, Settled
 from postroad.pipeline.media import Staged
 from postroad.pipeline.media.medium import Place, encode_segment
 from postroad.pipeline.records import Attempt, Delivery, FailedRoot
+from tests.property.pipeline_strategies import SOME
 from tests.support.pipeline.desk_jobs import (
     Appended,
     Clock,
@@ -174,7 +175,7 @@ async def run_zombies(lives: list[list[Step]]) -> Appended:
     return zombies.output
 
 
-@pytest.mark.timeout(600)
+@SOME
 @given(st.lists(STEPS, min_size=1, max_size=3))
 def test_whoever_settles_what_others_have_by_now_changes_nothing(lives: list[list[Step]]) -> None:
     """A runner that was taken for dead goes on, and settles what was delivered again since; or it
@@ -253,7 +254,7 @@ def places(deliveries: Iterable[Delivery]) -> list[str]:
     return [f"{one.task} {one.place} {one.segments}" for one in deliveries]
 
 
-@pytest.mark.timeout(600)
+@SOME
 @given(TICKS)
 def test_each_delivery_has_all_of_its_seconds_and_no_more(ticks: list[Tick]) -> None:
     """A clock that starts when something is read, or that ticks while the whole job stands still,
@@ -299,7 +300,7 @@ async def run_rounds(rounds: list[Round]) -> None:
             assert pending <= MAX_PENDING + share
 
 
-@pytest.mark.timeout(600)
+@SOME
 @given(ROUNDS)
 def test_what_fails_leaves_room_for_what_is_new(rounds: list[Round]) -> None:
     """When everything fails, because something is down that all need, everything comes again. If
@@ -343,7 +344,7 @@ async def run_gaps(rounds: list[list[int]]) -> None:
             assert first == (left[0].number - 1 if left else last)
 
 
-@pytest.mark.timeout(600)
+@SOME
 @given(st.lists(st.lists(st.integers(0, 7), max_size=4, unique=True), max_size=10))
 def test_a_runner_without_a_memory_begins_before_the_first_gap(rounds: list[list[int]]) -> None:
     """What was delivered later may be settled earlier. A runner that is told to begin behind the

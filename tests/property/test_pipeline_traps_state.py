@@ -27,6 +27,7 @@ from postroad.pipeline.pen import Pen
 from postroad.pipeline.program import Program
 from postroad.pipeline.records import State
 from postroad.pipeline.windows import WindowState
+from tests.property.pipeline_strategies import SOME
 from tests.support.deadlines import DEADLINE_S
 
 QUICK = {"attempts": 3, "first_s": 0.0, "max_s": 0.0}
@@ -120,7 +121,7 @@ def same(segment: Segment) -> Segment:
     return segment
 
 
-@pytest.mark.timeout(600)
+@SOME
 @given(st.lists(st.integers(0, 99), max_size=25), st.integers(1, 9))
 def test_segments_that_windows_drop_are_done_with(times: list[int], batch_size: int) -> None:
     """A window that is forgotten takes no more segments. If one that comes too late for it were

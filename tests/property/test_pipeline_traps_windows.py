@@ -21,6 +21,7 @@ from postroad.pipeline.functions import Function
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.program import Program
 from postroad.pipeline.windows import DeltaMaker, Extent, WindowState
+from tests.property.pipeline_strategies import SOME
 
 WINDOWS: list[dict[str, Any]] = [
     {"name": name, "task": "count", "type": "global", "aggregation": "count"} for name in "uv"
@@ -98,8 +99,8 @@ async def count_despite(point: str, failures: list[list[bool]]) -> list[int]:
     return [it.value for it in state.on_drained()]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", ["durable.commit.before", "durable.commit.after"])
+@SOME
 @given(st.lists(st.lists(st.booleans(), max_size=3), min_size=1, max_size=5))
 def test_a_commit_that_fails_leaves_nothing_in_windows(
     point: str, failures: list[list[bool]]
@@ -137,7 +138,6 @@ def ids_of(window: str, group: object, lower: float, firing: int, value: int = 0
     return [it.root for it in made if isinstance(it, NewRoot)]
 
 
-@pytest.mark.timeout(600)
 @given(st.sets(WHICH, max_size=30))
 def test_every_emission_is_a_root_of_its_own(
     emissions: set[tuple[str, object, float, int]],

@@ -98,8 +98,16 @@ class Watchdog:
         os.write(self._error, text.encode(errors="replace"))
 
 
+ONE_PROCESS = ("tests/integration/spark/",)
+"""Folders whose files share what takes long to start."""
+
+
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types.
     """Gives files to the processes of a run, and does not repeat a test that ended its process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folders = (it for it in ONE_PROCESS if nodeid.startswith(it))
+        return next(folders, super()._split_scope(nodeid))
 
     def remove_node(self, node: Any) -> str | None:
         workload = self.assigned_work[node]

@@ -15,19 +15,22 @@ import pytest
 from postroad.durable import MemoryStore
 from postroad.pipeline import LinesInput, LinesOutput, new_job
 from postroad.pipeline.media import ParquetOutput
-from postroad.pipeline.spark import SparkSettings, spark_session
+from postroad.pipeline.spark import SparkSettings, stop_spark
 from postroad.pipeline.spark.runner import SparkRunner
-from tests.support.servers.spark import QUICK_JAVA, spark_cluster
+from tests.support.servers.spark import (
+    QUICK_JAVA,
+    shared_session,
+    spark_cluster,
+    start_quickly,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
-
 TASKS = 4
-SEGMENTS = 100
-LIMIT_S = 120.0
+SEGMENTS = 20
+LIMIT_S = 240.0
 
 
 class Cluster(NamedTuple):
@@ -53,11 +56,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 "spark.cores.max": "2",
             },
         )
-        with spark_session(settings) as session:
+        # A process has one session at a time.
+        shared_session.stop()
+        session = start_quickly(settings)
+        try:
             yield Cluster(session, directory)
+        finally:
+            stop_spark(session)
 
 
-def test_job_runs_on_all_workers(cluster: Cluster) -> None:
+def test_tasks_run_on_all_workers_with_their_memory_settings(cluster: Cluster) -> None:
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
         import time
@@ -70,14 +78,14 @@ def test_job_runs_on_all_workers(cluster: Cluster) -> None:
         time.sleep(0.3)
         assert postroad.__version__
         for batch in batches:
-            told = [f"{os.environ['MALLOC_TOP_PAD_']} {os.getcwd()}"] * batch.num_rows
-            yield pyarrow.RecordBatch.from_pydict({"told": told})
+            facts = [f"{os.environ['MALLOC_TOP_PAD_']} {os.getcwd()}"] * batch.num_rows
+            yield pyarrow.RecordBatch.from_pydict({"fact": facts})
 
-    frame = cluster.session.range(TASKS, numPartitions=TASKS).mapInArrow(tell, "told string")
-    told = [row["told"] for row in frame.collect()]
+    frame = cluster.session.range(TASKS, numPartitions=TASKS).mapInArrow(tell, "fact string")
+    facts = [row["fact"] for row in frame.collect()]
 
-    assert len(told) == TASKS
-    memory, places = zip(*(text.split(" ") for text in told), strict=True)
+    assert len(facts) == TASKS
+    memory, places = zip(*(text.split(" ") for text in facts), strict=True)
     assert set(memory) == {"67108864"}
     assert {Path(place).relative_to(cluster.directory).parts[0] for place in places} == {
         "worker-0",

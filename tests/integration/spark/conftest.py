@@ -1,30 +1,29 @@
-"""One Spark session for the tests of a file: it takes long to start."""
+"""One Spark session for the tests of this folder, which run in one process.
+
+`tests/support/watchdog.py` sees to the latter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from postroad.pipeline.spark import SparkSettings, start_spark, stop_spark
-from tests.support.servers.spark import QUICK_JAVA
+from tests.support.servers.spark import shared_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[3]
+FOLDER = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    settings = SparkSettings(
-        app_name="tests",
-        driver_memory="512m",
-        java_options=QUICK_JAVA,
-        python_path=(str(ROOT),),
-    )
-    session = start_spark(settings)
-    yield session
-    stop_spark(session)
+@pytest.fixture
+def spark() -> SparkSession:
+    return shared_session.get()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the session after the last test of the folder."""
+    if nextitem is None or nextitem.path.parent != FOLDER:
+        shared_session.stop()

@@ -1,14 +1,7 @@
-"""Random jobs on Spark and in plain Python: the same outputs, the same dead letters.
-
-Environment:
-    POSTROAD_SEED  the jobs that come of this number, to see a failure again.
-"""
+"""Random jobs on Spark and in plain Python: the same outputs, the same dead letters."""
 
 from __future__ import annotations
 
-import logging
-import os
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,29 +9,25 @@ import pytest
 
 from tests.integration.spark.random_jobs import JobMaker, random_inputs
 from tests.integration.spark.spark_jobs import run_here, run_on_spark
+from tests.support.tiers import by_tier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-logger = logging.getLogger(__name__)
-
-SEED = int(os.environ.get("POSTROAD_SEED") or random.randrange(10**9))
+KINDS = [(1, False), (3, False), (3, True)]
+"""How many stages a job has at most, and whether it is streamed."""
 
 
-# To name the seed here would make the tests of each process others.
-@pytest.mark.parametrize(("number", "is_streamed"), [(number, number >= 4) for number in range(6)])
-async def test_spark_does_what_plain_python_does(
-    number: int, is_streamed: bool, spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("kind", KINDS * by_tier(test=1, nightly=8))
+async def test_random_job_on_spark_has_outputs_and_dead_letters_of_plain_python(
+    kind: tuple[int, bool], spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
-    logger.warning("POSTROAD_SEED=%d", SEED)
-    maker = JobMaker(SEED + number, stages_max=1 if number == 0 else 3)
+    stages_max, is_streamed = kind
+    maker = JobMaker(seed, stages_max)
     job = maker.make()
     here = await run_here(job, random_inputs(maker.inputs))
     checkpoint = tmp_path / "checkpoint" if is_streamed else None
     there = await run_on_spark(job, random_inputs(maker.inputs), spark, checkpoint)
-    again = f"see it again with POSTROAD_SEED={SEED}: {job}"
-    assert there.outputs == here.outputs, again
-    assert there.dead == here.dead, again
-    assert there.counts.acked == here.counts.acked, again
+    assert there.outputs == here.outputs, job
+    assert there.dead == here.dead, job
+    assert there.counts.acked == here.counts.acked, job

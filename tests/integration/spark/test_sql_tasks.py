@@ -14,11 +14,10 @@ from postroad.pipeline import Job, Segment, SeqInput, new_job
 from postroad.pipeline.building import JobBuilder
 from postroad.pipeline.spark.runner import SparkRunner
 from tests.integration.spark.spark_jobs import FUNCTIONS, outputs_of, run_here, run_on_spark
+from tests.support.tiers import by_tier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.timeout(600)
 
 RETRY = {"attempts": 2, "first_s": 0.02, "max_s": 0.05}
 
@@ -59,7 +58,7 @@ def in_both(is_sql: bool) -> Job:
 
 
 def segments() -> Iterator[Segment]:
-    for n in range(1, 601):
+    for n in range(1, 301):
         segment: Segment = {"n": n, "name": "é" * (n % 4), "kind": b"\x00", "task": [n]}
         if n % 4:
             segment["root"] = n + 0.5
@@ -68,43 +67,45 @@ def segments() -> Iterator[Segment]:
         yield segment
 
 
-async def test_expressions_do_what_functions_do(spark: SparkSession, tmp_path: Path) -> None:
-    here = await run_here(in_both(False), {"in": SeqInput(segments(), slice_segments=50)})
-    for checkpoint in (tmp_path / "checkpoint", None):
-        inputs = {"in": SeqInput(segments(), slice_segments=50)}
-        there = await run_on_spark(in_both(True), inputs, spark, checkpoint)
-        assert here.dead, "some of it must fail"
-        assert there.outputs == here.outputs
-        assert there.dead == here.dead
-
-
-@pytest.mark.parametrize(
-    ("columns", "expressions", "reason"),
-    [
-        ({"n": "number"}, {"x": "n"}, "NUMBER"),
-        ({"n": "int"}, {"x": "m"}, "UNRESOLVED_COLUMN"),
-        ({"n": "int"}, {"x": "n +"}, "PARSE_SYNTAX_ERROR"),
-        ({"n": "int"}, {"x": "sum(n)"}, "MISSING_GROUP_BY"),
-        ({"n": "int"}, {"x": "explode(array(n))"}, "GENERATOR"),
-        ({"n": "int"}, {"x": "payload"}, "UNRESOLVED_COLUMN"),
-    ],
-)
-async def test_what_spark_does_not_understand_is_told_at_once(
-    columns: dict[str, str], expressions: dict[str, str], reason: str, spark: SparkSession
+@pytest.mark.parametrize("is_streamed", by_tier(test=[False], nightly=[False, True]))
+async def test_expressions_come_to_what_functions_come_to(
+    is_streamed: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
-    job = (
-        new_job("odd")
-        .input("in", medium="seq")
-        .function("price", kind="sql", columns=columns, expressions=expressions)
-        .output("out", medium="seq")
-        .build()
-    )
-    runner = SparkRunner(job, {"in": SeqInput([])}, outputs_of(job), MemoryStore(), session=spark)
-    with pytest.raises(ConfigError, match=rf"task 'price': Spark does not understand.*{reason}"):
-        await runner.run()
+    here = await run_here(in_both(False), {"in": SeqInput(segments(), slice_segments=50)})
+    inputs = {"in": SeqInput(segments(), slice_segments=50)}
+    checkpoint = tmp_path / "checkpoint" if is_streamed else None
+    there = await run_on_spark(in_both(True), inputs, spark, checkpoint)
+    assert here.dead, "some of it must fail"
+    assert there.outputs == here.outputs
+    assert there.dead == here.dead
 
 
-async def test_a_session_in_which_one_segment_fails_others_is_refused(spark: SparkSession) -> None:
+async def test_expression_that_spark_does_not_understand_is_an_error_with_its_reason(
+    spark: SparkSession,
+) -> None:
+    for column, expression, reason in (
+        ("number", "n", "NUMBER"),
+        ("int", "m", "UNRESOLVED_COLUMN"),
+        ("int", "n +", "PARSE_SYNTAX_ERROR"),
+        ("int", "sum(n)", "MISSING_GROUP_BY"),
+        ("int", "explode(array(n))", "GENERATOR"),
+        ("int", "payload", "UNRESOLVED_COLUMN"),
+    ):
+        job = (
+            new_job("odd")
+            .input("in", medium="seq")
+            .function("price", kind="sql", columns={"n": column}, expressions={"x": expression})
+            .output("out", medium="seq")
+            .build()
+        )
+        inputs = {"in": SeqInput([])}
+        runner = SparkRunner(job, inputs, outputs_of(job), MemoryStore(), session=spark)
+        refusal = rf"task 'price': Spark does not understand.*{reason}"
+        with pytest.raises(ConfigError, match=refusal):
+            await runner.run()
+
+
+async def test_session_that_computes_common_parts_ahead_is_refused(spark: SparkSession) -> None:
     other = spark.newSession()
     other.conf.set("spark.sql.subexpressionElimination.enabled", "true")
     job = in_both(True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +12,15 @@ from postroad.pipeline.media import Place, Slice
 
 POISON_EVERY = 997
 """Nobody can do these."""
-FLAKY = 0.002
-"""How likely an attempt at something fails that will be done at the next."""
+FLAKY_EVERY = 500
+"""So many calls of a process, and one fails that will succeed the next time."""
 WORK_S = 0.0001
 """Whoever is killed shall be killed at work."""
 
 DEBIT, CREDIT = "debit", "credit"
 END = "end"
+
+_calls = itertools.count(1)
 
 
 def book(segment: Segment) -> list[Segment]:
@@ -42,7 +44,7 @@ def refuse_poison(segment: Segment) -> Segment:
     time.sleep(WORK_S)
     if segment["n"] % POISON_EVERY == 0:
         raise ValueError("nobody can do this")
-    if random.random() < FLAKY:
+    if next(_calls) % FLAKY_EVERY == 0:
         raise ConnectionError("not this time")
     return segment
 

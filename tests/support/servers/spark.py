@@ -1,8 +1,7 @@
-"""A real standalone Spark cluster on the loopback interface, from the pyspark wheel."""
+"""Spark from the pyspark wheel: a session that tests share, and a real standalone cluster."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -12,10 +11,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postroad.pipeline.spark import find_java_home
+from postroad.pipeline.spark import SparkSettings, find_java_home, start_spark, stop_spark
 from tests.support.servers.process import ServerProcess, free_port, send_signal
-from tests.support.servers.spark_classes import CLASSES
+from tests.support.servers.spark_classes import CLASSES, spark_home
+from tests.support.source_tree import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 START_S = 90.0
 POLL_S = 0.05
@@ -35,6 +39,61 @@ QUICK_JAVA = ANY_QUICK_JAVA + (_SHARE if CLASSES.exists() else "")
 """The same for the Java of this machine."""
 
 
+class Surroundings(NamedTuple):
+    """What a session could change in its process."""
+
+    variables: dict[str, str]
+    interrupt_handler: object
+
+
+def look_around() -> Surroundings:
+    variables = {name: os.environ[name] for name in os.environ.keys() - {"PYTEST_CURRENT_TEST"}}
+    return Surroundings(variables, signal.getsignal(signal.SIGINT))
+
+
+class SharedSession:
+    """The session of all tests of a process that want no particular one: it takes long to start."""
+
+    SETTINGS = SparkSettings(
+        app_name="shared", driver_memory="512m", java_options=QUICK_JAVA, python_path=(str(ROOT),)
+    )
+
+    def __init__(self) -> None:
+        self._session: SparkSession | None = None
+        self.before = look_around()
+
+    def get(self) -> SparkSession:
+        if self._session is None:
+            self.before = look_around()
+            self._session = start_quickly(self.SETTINGS)
+        return self._session
+
+    def stop(self) -> None:
+        """End it, if it runs; the process is as it was before."""
+        if self._session is None:
+            return
+        gateway: Any = self._session.sparkContext._gateway
+        stop_spark(self._session)
+        self._session = None
+        assert gateway.proc.poll() is not None
+        assert look_around() == self.before
+
+
+shared_session = SharedSession()
+
+
+def start_quickly(settings: SparkSettings) -> SparkSession:
+    """Start a session whose JVM finds the quick home."""
+    before = os.environ.get("SPARK_HOME")
+    os.environ["SPARK_HOME"] = str(spark_home())
+    try:
+        return start_spark(settings)
+    finally:
+        del os.environ["SPARK_HOME"]
+        if before is not None:
+            os.environ["SPARK_HOME"] = before
+
+
 class SparkCluster:
     """A master and workers with one core each, which can be killed one by one."""
 
@@ -45,7 +104,7 @@ class SparkCluster:
         self._memory = worker_memory
         self._port = free_port()
         self._web_port = free_port()
-        self._home = find_spark_home()
+        self._home = spark_home()
         self._environment = os.environ | {
             "JAVA_HOME": str(find_java_home()),
             "PYSPARK_PYTHON": sys.executable,
@@ -150,11 +209,3 @@ def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def find_spark_home() -> Path:
-    """The directory of the installed pyspark, which has Spark itself inside."""
-    # Found, not imported: that takes long.
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None and spec.origin is not None, "needs pyspark: make test installs it"
-    return Path(spec.origin).parent

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from postroad.pipeline.spark import SparkSettings, configuration, find_java_home
 from tests.support.servers.process import ServerProcess, free_port
-from tests.support.servers.spark import POLL_S, QUICK_JAVA, START_S, find_spark_home
+from tests.support.servers.spark import POLL_S, QUICK_JAVA, START_S
+from tests.support.servers.spark_classes import spark_home
 
 _HOST = "127.0.0.1"
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -31,7 +32,7 @@ def spark_connect(directory: Path) -> Iterator[str]:
         "spark.local.dir": str(directory),
     }
     options = [f"--conf={name}={it}" for name, it in conf.items() if name not in _NOT_CONFIGURED]
-    home = find_spark_home()
+    home = spark_home()
     command = [str(home / "bin" / "spark-submit"), "--class", _MAIN, "--master", settings.master]
     environment = os.environ | {
         "JAVA_HOME": str(find_java_home()),
