@@ -8,9 +8,9 @@ what a store does with mail in `store_outbox_behaviour`, `store_inbox_behaviour`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
@@ -19,6 +19,7 @@ from postroad.core.errors import (
     NoSuchDeadLetter,
     StoreLocked,
     StoreMismatch,
+    StoreUnavailable,
     UsageError,
 )
 from postroad.durable import MailConfig, Store
@@ -26,9 +27,12 @@ from postroad.durable.store import queries as query
 from postroad.durable.store.database import Database
 from postroad.durable.store.ledger import Ledger, News
 from postroad.durable.store.schema import MIGRATIONS, read_meta, write_meta
+from postroad.durable.store.turn import Turn
 from postroad.durable.store.units import Unit, Work
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import OWN, PEER, QUEUE, opened, post, posting_of
+
+T = TypeVar("T")
 
 
 class Place(Protocol):
@@ -51,13 +55,25 @@ class Place(Protocol):
 
 @pytest.fixture
 async def store(place: Place) -> AsyncIterator[Store]:
-    async with opened(place.store()) as it:
-        yield it
+    """An open store, in which a user has a table."""
+    async with opened(place.store()) as store:
+        await make_table(store)
+        yield store
 
 
 async def bodies(store: Store, peer: str = PEER) -> list[bytes]:
     """What waits for a peer."""
     return [letter.body for letter in await store.read(query.browse_outbox, peer, 1_000)]
+
+
+async def when_possible(work: Callable[[], Awaitable[T]]) -> T:
+    """The result of some work, as soon as the store can be used again."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                return await work()
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
 
 
 def set_fact(name: str, value: str = "set") -> Any:
@@ -67,6 +83,13 @@ def set_fact(name: str, value: str = "set") -> Any:
 async def make_table(store: Store) -> None:
     """A table of a user's own."""
     await store.write(lambda ledger: ledger.database.execute("CREATE TABLE mine (x BIGINT UNIQUE)"))
+
+
+async def keep(turn: Turn, *texts: bytes) -> None:
+    """End a turn well, with messages that are posted with it."""
+    posting = posting_of(PEER, *texts)
+    turn.end(posting)
+    await posting.done
 
 
 async def rows(store: Store) -> list[int]:

@@ -49,9 +49,9 @@ async def ids(store: Store, queue: str = QUEUE) -> list[int]:
     return [letter.id for letter in await store.read(query.browse_queue, queue, 1_000)]
 
 
-async def refusals_of(store: Store, after: int = 0) -> list[Refusal]:
+async def refusals_of(store: Store, after: int = 0, epoch: int = 1) -> list[Refusal]:
     """What the store remembers to have refused."""
-    stream = await store.read(query.find_stream, SENDER, STORE, 1)
+    stream = await store.read(query.find_stream, SENDER, STORE, epoch)
     assert stream is not None
     return await store.read(query.list_refusals, stream.id, after)
 
@@ -156,9 +156,8 @@ class StreamBehaviour:
 class RefusalBehaviour:
     """What is not taken is remembered until its sender has it."""
 
-    @pytest.mark.parametrize(
-        ("fields", "reason"),
-        [
+    async def test_letters_that_are_not_taken(self, place: Place) -> None:
+        cases: list[tuple[dict[str, Any], Reason]] = [
             ({"queue": "closed"}, Reason.UNKNOWN_QUEUE),
             ({"queue": "no name"}, Reason.UNKNOWN_QUEUE),
             ({"queue": "x\0"}, Reason.UNKNOWN_QUEUE),
@@ -166,21 +165,18 @@ class RefusalBehaviour:
             ({"key": "k" * 2_000}, Reason.UNREADABLE),
             ({"body": bytes(1_001)}, Reason.TOO_LARGE),
             ({"expires_ms": NOW_MS - 300}, Reason.EXPIRED),
-        ],
-        ids=repr,
-    )
-    async def test_letters_that_are_not_taken(
-        self, place: Place, fields: dict[str, Any], reason: Reason
-    ) -> None:
+        ]
         config = MailConfig(message_bytes_max=1_000)
         async with opened(place.store(), config=config) as store:
             store.use_rule(lambda sender, queue: queue != "closed")
-            letters = [make_letter(1), make_letter(2, **fields), make_letter(3)]
-            arrival = await accept(store, Correspondent([letters]).window(now_ms=NOW_MS - 300))
-            assert [(it.number, it.reason) for it in arrival.refusals] == [(2, reason)]
-            assert (arrival.verdict, arrival.watermark) == (Verdict.ACCEPTED, 3)
-            assert await ids(store) == [1, 3]
-            assert await refusals_of(store) == arrival.refusals
+            for epoch, (fields, reason) in enumerate(cases, 1):
+                letters = [make_letter(1), make_letter(2, **fields), make_letter(3)]
+                author = Correspondent([letters], epoch=epoch)
+                arrival = await accept(store, author.window(now_ms=NOW_MS - 300))
+                assert [(it.number, it.reason) for it in arrival.refusals] == [(2, reason)], fields
+                assert (arrival.verdict, arrival.watermark) == (Verdict.ACCEPTED, 3), fields
+                assert await ids(store) == [1, 3] * epoch, fields
+                assert await refusals_of(store, epoch=epoch) == arrival.refusals, fields
 
     async def test_no_more_queues_than_allowed_are_opened(self, place: Place) -> None:
         async with opened(place.store(), config=MailConfig(queues_max=2)) as store:

@@ -13,18 +13,9 @@ import pytest
 from postroad.core.errors import TransactionLost, UsageError
 from postroad.durable import MailConfig, Store, Transaction
 from postroad.durable.posting import Clerk
-from postroad.durable.store.turn import Turn
-from postroad.durable.store.units import Work
-from tests.contract.store_behaviour import Place, bodies, make_table, rows
+from tests.contract.store_behaviour import Place, bodies, keep, make_table, rows
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.nodes import PEER, opened, post, posting_of
-
-
-async def keep(turn: Turn) -> None:
-    """End a turn well."""
-    unit = Work(lambda ledger: None)
-    turn.end(unit)
-    await unit.done
 
 
 def insert(connection: Any, number: int) -> None:
@@ -33,7 +24,7 @@ def insert(connection: Any, number: int) -> None:
 
 def enter(connection: Any) -> None:
     with connection:
-        insert(connection, 2)
+        insert(connection, 1_000)
 
 
 def set_autocommit(connection: Any) -> None:
@@ -69,8 +60,6 @@ class LendingBehaviour:
     async def test_what_a_function_does_is_committed_with_the_unit(
         self, store: Store, place: Place
     ) -> None:
-        await make_table(store)
-
         def work(connection: Any) -> list[Any]:
             cursor = connection.cursor()
             cursor.execute(f"INSERT INTO mine VALUES ({place.mark})", (1,))
@@ -82,21 +71,17 @@ class LendingBehaviour:
 
         turn = await store.begin()
         assert await turn.call(work) == [(1,), (2,), (3,)]
-        posting = posting_of(PEER, b"with them")
-        turn.end(posting)
-        await posting.done
+        await keep(turn, b"with them")
         assert await rows(store) == [1, 2, 3]
         assert await bodies(store) == [b"with them"]
 
     async def test_a_turn_that_ends_badly_undoes_what_a_function_did(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.call(lambda connection: insert(connection, 1))
         turn.end(None)
         assert await rows(store) == []
 
     async def test_calls_and_statements_of_one_turn_follow_one_another(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.execute("INSERT INTO mine VALUES (1)")
 
@@ -111,7 +96,6 @@ class LendingBehaviour:
         assert await rows(store) == [1, 2, 3]
 
     async def test_a_function_that_raises_undoes_only_itself(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.call(lambda connection: insert(connection, 1))
 
@@ -126,8 +110,6 @@ class LendingBehaviour:
         assert await rows(store) == [1, 3]
 
     async def test_a_function_goes_on_after_a_statement_that_failed(self, store: Store) -> None:
-        await make_table(store)
-
         def insert_twice(connection: Any) -> None:
             insert(connection, 1)
             # Every driver has its errors on the connection too.
@@ -143,18 +125,18 @@ class LendingBehaviour:
         await keep(turn)
         assert await rows(store) == [1, 2, 3]
 
-    @pytest.mark.parametrize("name", REFUSED)
-    async def test_no_function_ends_the_commit_of_others(self, store: Store, name: str) -> None:
-        await make_table(store)
+    async def test_no_function_ends_the_commit_of_others(self, store: Store) -> None:
         turn = await store.begin()
         beside = posting_of(PEER, b"beside")
         store.submit(beside)
 
         def try_it(connection: Any) -> None:
-            insert(connection, 1)
-            with pytest.raises(UsageError):
-                REFUSED[name](connection)
-            insert(connection, 3)
+            for number, (name, refused) in enumerate(REFUSED.items()):
+                insert(connection, 2 * number)
+                with pytest.raises(UsageError):
+                    refused(connection)
+                    pytest.fail(f"{name} was let through")
+                insert(connection, 2 * number + 1)
 
         await turn.call(try_it)
         turn.end(None)
@@ -163,8 +145,6 @@ class LendingBehaviour:
         assert await bodies(store) == [b"beside"]
 
     async def test_what_else_drivers_offer_is_refused(self, store: Store, place: Place) -> None:
-        await make_table(store)
-
         def try_all(connection: Any) -> None:
             insert(connection, 1)
             for name in REFUSED_BY_NAME[place.mark]:
@@ -185,15 +165,12 @@ class LendingBehaviour:
         turn.end(None)
 
     async def test_a_second_statement_does_not_come_along_in_a_function(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         with pytest.raises(Exception, match=r"one statement|multiple commands"):
             await turn.call(lambda connection: connection.execute("SELECT 1; COMMIT"))
         turn.end(None)
 
     async def test_a_connection_is_of_no_use_after_its_call(self, store: Store) -> None:
-        await make_table(store)
-
         def keep_all(connection: Any) -> tuple[Any, Any, Iterator[Any]]:
             insert(connection, 1)
             cursor = connection.execute("SELECT x FROM mine")
@@ -226,7 +203,6 @@ class LendingBehaviour:
         assert await rows(store) == [1]
 
     async def test_cursors_that_are_left_open_harm_nobody(self, store: Store) -> None:
-        await make_table(store)
         left: list[Any] = []
 
         def leave(connection: Any) -> None:
@@ -246,8 +222,6 @@ class LendingBehaviour:
         assert len(left) == 2
 
     async def test_a_way_to_make_rows_is_kept_to_its_call(self, store: Store) -> None:
-        await make_table(store)
-
         def make_lists(connection: Any) -> list[Any]:
             usual = connection.row_factory
             connection.row_factory = lambda cursor, row=None: list(row) if row else list
@@ -262,7 +236,6 @@ class LendingBehaviour:
         assert await bodies(store) == []
 
     async def test_a_caller_that_gives_up_leaves_nothing_running(self, store: Store) -> None:
-        await make_table(store)
         is_inside, goes_on = threading.Event(), threading.Event()
         heard: list[type[BaseException]] = []
 
@@ -335,7 +308,6 @@ class LendingBehaviour:
         turn.end(None)
 
     async def test_a_transaction_runs_functions_with_arguments(self, store: Store) -> None:
-        await make_table(store)
         tx = Transaction(store, Clerk(MailConfig()))
 
         def add(connection: Any, *numbers: int, also: int) -> int:

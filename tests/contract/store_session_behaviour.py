@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import sqlalchemy
@@ -13,8 +14,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from postroad.core.errors import MissingExtra, TransactionLost, UsageError
 from postroad.durable import MailConfig, Store, Transaction
 from postroad.durable.posting import Clerk
-from tests.contract.store_behaviour import bodies, make_table, rows
-from tests.contract.store_lending_behaviour import insert, keep
+from tests.contract.store_behaviour import bodies, keep, rows
+from tests.contract.store_lending_behaviour import insert
 from tests.support.durable.nodes import PEER, posting_of
 
 
@@ -40,6 +41,10 @@ class Note(Base):
 
 def add(session: Session, *numbers: int) -> None:
     session.add_all(Mine(x=number) for number in numbers)
+
+
+def add_one(session: Session, number: int) -> None:
+    add(session, number)
 
 
 def numbers_of(session: Session) -> list[int]:
@@ -70,11 +75,19 @@ def commit_at_once_below(session: Session) -> None:
         connection.execute(sqlalchemy.text("INSERT INTO mine VALUES (7)"))
 
 
+BELOW = (
+    use_connection_below,
+    use_engine_below,
+    commit_below,
+    commit_engine_below,
+    commit_at_once_below,
+)
+
+
 class SessionBehaviour:
     """A session is part of the transaction, and never ends it."""
 
     async def test_what_a_session_does_is_committed_with_the_unit(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.execute("INSERT INTO mine VALUES (1)")
 
@@ -84,22 +97,17 @@ class SessionBehaviour:
 
         assert await turn.call_with_session(work) == [1, 2, 3]
         assert await turn.execute("SELECT COUNT(*) FROM mine") == [(3,)]
-        posting = posting_of(PEER, b"with them")
-        turn.end(posting)
-        await posting.done
+        await keep(turn, b"with them")
         assert await rows(store) == [1, 2, 3]
         assert await bodies(store) == [b"with them"]
 
     async def test_what_is_left_in_a_session_is_written_at_the_end(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.call_with_session(lambda session: add(session, 1))
         await keep(turn)
         assert await rows(store) == [1]
 
     async def test_a_session_commits_only_into_the_transaction(self, store: Store) -> None:
-        await make_table(store)
-
         def work(session: Session) -> None:
             add(session, 1)
             session.commit()
@@ -118,8 +126,6 @@ class SessionBehaviour:
         assert await bodies(store) == [b"beside"]
 
     async def test_a_session_undoes_what_it_did_since_its_commit(self, store: Store) -> None:
-        await make_table(store)
-
         def work(session: Session) -> None:
             add(session, 2)
             session.commit()
@@ -135,8 +141,6 @@ class SessionBehaviour:
         assert await rows(store) == [1, 2, 4]
 
     async def test_a_function_that_raises_undoes_its_commits_too(self, store: Store) -> None:
-        await make_table(store)
-
         def fail(session: Session) -> None:
             add(session, 1)
             session.commit()
@@ -153,8 +157,6 @@ class SessionBehaviour:
         assert await rows(store) == [3, 4]
 
     async def test_a_session_goes_on_after_a_failure(self, store: Store) -> None:
-        await make_table(store)
-
         def work(session: Session) -> None:
             add(session, 1)
             session.flush()
@@ -188,7 +190,6 @@ class SessionBehaviour:
         await keep(turn)
 
     async def test_results_that_are_left_open_harm_nobody(self, store: Store) -> None:
-        await make_table(store)
         left: list[object] = []
 
         def work(session: Session) -> None:
@@ -206,7 +207,6 @@ class SessionBehaviour:
         assert len(left) == 2
 
     async def test_one_engine_serves_all_sessions(self, store: Store) -> None:
-        await make_table(store)
         engines: list[object] = []
 
         def work(session: Session) -> None:
@@ -221,7 +221,6 @@ class SessionBehaviour:
         assert len(set(map(id, engines))) == 1
 
     async def test_a_session_is_of_no_use_after_its_call(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
 
         def keep_it(session: Session) -> Session:
@@ -235,49 +234,35 @@ class SessionBehaviour:
         await keep(turn)
         assert await rows(store) == [1]
 
-    @pytest.mark.parametrize("statement", ["COMMIT", "/* now */ rollback", "SAVEPOINT mine"])
-    async def test_no_session_ends_the_commit_of_others(self, store: Store, statement: str) -> None:
-        await make_table(store)
-
-        def work(session: Session) -> None:
+    async def test_no_session_ends_the_commit_of_others(self, store: Store) -> None:
+        def work(session: Session, statement: str) -> None:
             add(session, 1)
             session.execute(sqlalchemy.text(statement))
 
         turn = await store.begin()
-        with pytest.raises(UsageError, match="shares with others"):
-            await turn.call_with_session(work)
+        for statement in ("COMMIT", "/* now */ rollback", "SAVEPOINT mine"):
+            with pytest.raises(UsageError, match="shares with others"):
+                await turn.call_with_session(partial(work, statement=statement))
+                pytest.fail(f"{statement} was let through")
         await keep(turn)
         assert await rows(store) == []
 
-    @pytest.mark.parametrize(
-        "work",
-        [
-            use_connection_below,
-            use_engine_below,
-            commit_below,
-            commit_engine_below,
-            commit_at_once_below,
-        ],
-    )
-    async def test_what_goes_past_the_session_is_undone_as_a_whole(
-        self, store: Store, work: Callable[[Session], None]
-    ) -> None:
-        await make_table(store)
-
-        def go_past(session: Session) -> None:
+    async def test_what_goes_past_the_session_is_undone_as_a_whole(self, store: Store) -> None:
+        def go_past(session: Session, work: Callable[[Session], None]) -> None:
             add(session, 1)
             session.flush()
             work(session)
 
-        turn = await store.begin()
-        with pytest.raises(UsageError):
-            await turn.call_with_session(go_past)
-        await turn.call_with_session(lambda session: add(session, 2))
-        await keep(turn)
-        assert await rows(store) == [2]
+        for number, work in enumerate(BELOW):
+            turn = await store.begin()
+            with pytest.raises(UsageError):
+                await turn.call_with_session(partial(go_past, work=work))
+                pytest.fail(f"{work} was let through")
+            await turn.call_with_session(partial(add_one, number=number + 2))
+            await keep(turn)
+            assert await rows(store) == list(range(2, number + 3)), work
 
     async def test_a_transaction_runs_sessions_with_arguments(self, store: Store) -> None:
-        await make_table(store)
         tx = Transaction(store, Clerk(MailConfig()))
         await tx.run_session(add, 1, 2)
         await tx.run(insert, 3)

@@ -12,7 +12,7 @@ from postroad.durable import MailConfig, Store
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work
-from tests.contract.store_behaviour import Place, bodies, make_table, rows
+from tests.contract.store_behaviour import Place, bodies, keep, make_table, rows
 from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import OWN, PEER, QUEUE, once, opened, post, posting_of, raising
 
@@ -23,20 +23,16 @@ class TurnBehaviour:
     async def test_statements_are_committed_with_their_unit(
         self, store: Store, place: Place
     ) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.execute(f"INSERT INTO mine VALUES ({place.mark})", (1,))
         assert await turn.execute("SELECT x FROM mine") == [(1,)]
-        posting = posting_of(PEER, b"paid")
-        turn.end(posting)
-        await posting.done
+        await keep(turn, b"paid")
         assert await rows(store) == [1]
         assert await bodies(store) == [b"paid"]
 
     async def test_nobody_sees_statements_before_they_are_committed(
         self, store: Store, place: Place
     ) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.execute("INSERT INTO mine VALUES (1)")
         if place.reads_beside:
@@ -45,7 +41,6 @@ class TurnBehaviour:
         assert await rows(store) == []
 
     async def test_a_turn_that_ends_badly_undoes_its_statements(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         other = posting_of(PEER, b"other")
         store.submit(other)
@@ -71,15 +66,11 @@ class TurnBehaviour:
             assert await bodies(store) == [b"3"]
 
     async def test_turns_follow_one_another(self, store: Store, place: Place) -> None:
-        await make_table(store)
-
         async def count() -> None:
             turn = await store.begin()
             ((number,),) = await turn.execute("SELECT COUNT(*) FROM mine")
             await turn.execute(f"INSERT INTO mine VALUES ({place.mark})", (number,))
-            unit = Work(lambda ledger: None)
-            turn.end(unit)
-            await unit.done
+            await keep(turn)
 
         await asyncio.gather(*(count() for _ in range(10)))
         assert sorted(await rows(store)) == list(range(10))
@@ -107,13 +98,10 @@ class TurnBehaviour:
     async def test_statements_that_are_begun_together_are_of_one_turn(
         self, store: Store, place: Place
     ) -> None:
-        await make_table(store)
         turn = await store.begin()
         insert = f"INSERT INTO mine VALUES ({place.mark})"
         await asyncio.gather(*(turn.execute(insert, (number,)) for number in range(5)))
-        unit = Work(lambda ledger: None)
-        turn.end(unit)
-        await unit.done
+        await keep(turn)
         assert await rows(store) == list(range(5))
 
     async def test_a_turn_that_takes_too_long_is_lost(self, place: Place) -> None:
@@ -150,7 +138,6 @@ class TurnBehaviour:
         assert await bodies(store) == [b"1"]
 
     async def test_a_wrong_statement_raises_where_it_is(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.execute("INSERT INTO mine VALUES (1)")
         with pytest.raises(Exception, match="nowhere"):
@@ -159,7 +146,6 @@ class TurnBehaviour:
         assert await rows(store) == []
 
     async def test_a_failure_that_is_overlooked_commits_all_or_nothing(self, store: Store) -> None:
-        await make_table(store)
         await post(store, PEER, b"before")
         turn = await store.begin()
         beside = posting_of(PEER, b"beside")
@@ -177,29 +163,24 @@ class TurnBehaviour:
         assert b"beside" in await bodies(store)
 
     async def test_a_statement_that_fails_undoes_only_itself(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.execute("INSERT INTO mine VALUES (1)")
         with pytest.raises(Exception, match=r"(?i)unique"):
             await turn.execute("INSERT INTO mine VALUES (1)")
         await turn.execute("INSERT INTO mine VALUES (2)")
-        unit = Work(lambda ledger: None)
-        turn.end(unit)
-        await unit.done
+        await keep(turn)
         assert await rows(store) == [1, 2]
 
-    @pytest.mark.parametrize("statement", ["COMMIT", "/* now */ rollback", ";BEGIN", "END"])
-    async def test_no_statement_ends_the_commit_of_others(
-        self, store: Store, statement: str
-    ) -> None:
-        await make_table(store)
+    async def test_no_statement_ends_the_commit_of_others(self, store: Store) -> None:
         turn = await store.begin()
         beside = posting_of(PEER, b"beside")
         store.submit(beside)
         await turn.execute("INSERT INTO mine VALUES (1)")
-        with pytest.raises(UsageError, match="shares with others"):
-            await turn.execute(statement)
-        # It was not run, so the others of the turn still count.
+        for statement in ("COMMIT", "/* now */ rollback", ";BEGIN", "END"):
+            with pytest.raises(UsageError, match="shares with others"):
+                await turn.execute(statement)
+                pytest.fail(f"{statement} was let through")
+        # None was run, so the others of the turn still count.
         await turn.execute("INSERT INTO mine VALUES (2)")
         posting = posting_of(PEER, b"with them")
         turn.end(posting)
@@ -208,7 +189,6 @@ class TurnBehaviour:
         assert sorted(await bodies(store)) == [b"beside", b"with them"]
 
     async def test_a_second_statement_does_not_come_along(self, store: Store) -> None:
-        await make_table(store)
         turn = await store.begin()
         await turn.execute("INSERT INTO mine VALUES (1)")
         with pytest.raises(Exception, match=r"one statement|multiple commands"):
@@ -219,7 +199,6 @@ class TurnBehaviour:
     async def test_a_unit_that_breaks_is_not_repeated_without_its_statements(
         self, store: Store
     ) -> None:
-        await make_table(store)
         applied: list[str] = []
 
         def break_down(ledger: Ledger) -> None:
@@ -243,8 +222,6 @@ class TurnBehaviour:
         assert await bodies(store) == [b"beside", b"after"]
 
     async def test_a_unit_beside_a_turn_that_breaks_is_told(self, store: Store) -> None:
-        await make_table(store)
-
         def break_down(ledger: Ledger) -> None:
             raise ZeroDivisionError
 
@@ -308,7 +285,6 @@ class FailureBehaviour:
         assert told == [2, 3]
 
     async def test_statements_whose_commit_fails_are_undone(self, store: Store) -> None:
-        await make_table(store)
         with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
             turn = await store.begin()
             await turn.execute("INSERT INTO mine VALUES (1)")

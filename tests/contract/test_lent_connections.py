@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,10 +16,8 @@ from sqlalchemy.orm import Session
 
 from postroad.core.errors import StoreUnavailable, TransactionLost, UsageError
 from postroad.durable import PostgresStore, SqliteStore, Store
-from postroad.durable.store.turn import Turn
-from tests.contract.store_behaviour import bodies, make_table, rows
-from tests.contract.store_lending_behaviour import insert, keep
-from tests.support.deadlines import DEADLINE_S
+from tests.contract.store_behaviour import bodies, keep, make_table, rows, when_possible
+from tests.contract.store_lending_behaviour import insert
 from tests.support.durable.nodes import PEER, opened, post
 from tests.support.servers.postgres import fresh_database
 
@@ -249,23 +246,14 @@ async def test_a_connection_that_is_lost_in_a_function_is_named(
     with pytest.raises(StoreUnavailable):
         await turn.call(work)
     turn.end(None)
-    turn = await begin_when_possible(postgres_store)
+    turn = await when_possible(postgres_store.begin)
     with pytest.raises(StoreUnavailable):
         await turn.call_with_session(work_in_session)
     turn.end(None)
-    turn = await begin_when_possible(postgres_store)
+    turn = await when_possible(postgres_store.begin)
     await turn.call_with_session(
         lambda session: session.execute(sqlalchemy.text("INSERT INTO mine VALUES (4)"))
     )
     await keep(turn)
     assert await rows(postgres_store) == [4]
     assert await bodies(postgres_store) == []
-
-
-async def begin_when_possible(store: Store) -> Turn:
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                return await store.begin()
-            except StoreUnavailable:
-                await asyncio.sleep(0.01)

@@ -27,7 +27,13 @@ from postroad.durable import (
 )
 from postroad.durable.store import queries as query
 from postroad.net import MessagingService
-from tests.contract.store_behaviour import bodies, make_table, open_both_at_once, rows
+from tests.contract.store_behaviour import (
+    bodies,
+    make_table,
+    open_both_at_once,
+    rows,
+    when_possible,
+)
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.nodes import OWN, PEER, QUEUE, once, opened, post, posting_of
 from tests.support.servers.postgres import PostgresServer, fresh_database, postgres_server
@@ -39,10 +45,11 @@ def dsn() -> Iterator[str]:
         yield it
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    with postgres_server() as it:
-        yield it
+    """Every test leaves it running."""
+    with postgres_server() as server:
+        yield server
 
 
 def end_sessions(dsn: str) -> None:
@@ -62,23 +69,11 @@ def end_session(dsn: str, session: int) -> None:
 
 
 async def post_when_possible(store: Store, body: bytes) -> None:
-    """Post as soon as the store can be used again."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                await post(store, PEER, body, idempotency_key=body.decode())
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(0.01)
+    await when_possible(lambda: post(store, PEER, body, idempotency_key=body.decode()))
 
 
 async def read_when_possible(store: Store) -> list[bytes]:
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                return await bodies(store)
-            except StoreUnavailable:
-                await asyncio.sleep(0.01)
+    return await when_possible(lambda: bodies(store))
 
 
 async def test_a_lost_connection_is_made_again(dsn: str) -> None:
@@ -196,20 +191,24 @@ async def test_a_store_whose_server_is_gone_can_be_closed(server: PostgresServer
     store = PostgresStore(server.dsn)
     await store.open(OWN)
     server.stop()
-    posting = posting_of(PEER, b"1")
-    store.submit(posting)
-    async with asyncio.timeout(DEADLINE_S):
-        await store.close()
-    with pytest.raises(StoreUnavailable):
-        await posting.done
-    with pytest.raises(StoreUnavailable, match="cannot be used now"):
-        await PostgresStore(server.dsn).open(OWN)
+    try:
+        posting = posting_of(PEER, b"1")
+        store.submit(posting)
+        async with asyncio.timeout(DEADLINE_S):
+            await store.close()
+        with pytest.raises(StoreUnavailable):
+            await posting.done
+        with pytest.raises(StoreUnavailable, match="cannot be used now"):
+            await PostgresStore(server.dsn).open(OWN)
+    finally:
+        server.start()
 
 
 async def test_two_nodes_in_one_database_have_schemas_of_their_own(dsn: str) -> None:
     async with (
         opened(PostgresStore(dsn, "one")) as one,
-        opened(PostgresStore(dsn, "two"), PEER) as two,
+        # A word of the database may be a name as well.
+        opened(PostgresStore(dsn, "user"), PEER) as two,
     ):
         await post(one, PEER, b"1")
         assert one.id != two.id
@@ -222,19 +221,10 @@ async def test_a_node_and_its_bridge_start_together_on_a_new_schema(dsn: str) ->
         await open_both_at_once(PostgresStore(dsn, schema), PostgresStore(dsn, schema))
 
 
-@pytest.mark.parametrize("schema", ["", "a b", 'x"; DROP TABLE y', "a-b"])
-def test_a_schema_has_a_plain_name(schema: str) -> None:
-    with pytest.raises(ConfigError, match="schema"):
-        PostgresStore("postgresql://localhost/mail", schema)
-
-
-async def test_a_schema_may_be_called_like_a_word_of_the_database(dsn: str) -> None:
-    async with opened(PostgresStore(dsn, "user")) as store:
-        await post(store, PEER, b"1")
-        assert await bodies(store) == [b"1"]
-
-
-def test_nonsense_is_no_connection_string() -> None:
+def test_a_schema_or_connection_string_that_is_none_is_refused() -> None:
+    for schema in ("", "a b", 'x"; DROP TABLE y', "a-b"):
+        with pytest.raises(ConfigError, match="schema"):
+            PostgresStore("postgresql://localhost/mail", schema)
     with pytest.raises(ConfigError, match="connection string"):
         PostgresStore("nonsense")
 

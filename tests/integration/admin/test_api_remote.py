@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from postroad.admin.errors import Forbidden, InvalidRequest, NotFound
 from postroad.admin.operations.queues import QueueView
@@ -17,9 +18,11 @@ from postroad.node import App, Node
 from tests.support.admin.nodes import READ_TOKEN, Served, config_of, served
 from tests.support.deadlines import eventually
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @asynccontextmanager
-async def pair(directory: Path, **admin: Any) -> AsyncIterator[tuple[Served, Served]]:
+async def running_pair(directory: Path, **admin: Any) -> AsyncIterator[tuple[Served, Served]]:
     """Alpha, and beta with these settings; they know each other."""
     async with served(directory) as alpha:
         contacts = [str(alpha.node.service.address)]
@@ -29,49 +32,63 @@ async def pair(directory: Path, **admin: Any) -> AsyncIterator[tuple[Served, Ser
             yield alpha, beta
 
 
-async def test_look_at_another(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (alpha, beta):
-        here = await alpha.ask("/api/v1/queue/show?queue=bills")
-        there = await alpha.ask("/api/v1/queue/show?queue=bills&node=beta", token=READ_TOKEN)
-        assert here.status == 404
-        assert there.status == 200
-        assert there.data == await beta.call("queue.show", queue="bills")
-        # A node can be asked for itself.
-        own = await beta.ask("/api/v1/queue/show?queue=bills&node=beta")
-        assert own.data == there.data
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[Served, Served]]:
+    async with running_pair(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
 
 
-async def test_errors_keep_what_they_are(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (alpha, beta):
-        for path in ("/api/v1/queue/show?queue=bils", "/api/v1/queue/peek?queue=none"):
-            there = await alpha.ask(f"{path}&node=beta")
-            direct = await beta.ask(path)
-            assert there.status == direct.status
-            assert there.data == direct.data
-        remote = RemoteOffice(alpha.node)
-        with pytest.raises(NotFound, match="did you mean 'bills'"):
-            await remote.ask("beta", "queue.show", {"queue": "bils"})
-        with pytest.raises(InvalidRequest, match="no parameter"):
-            await remote.ask("beta", "queue.show", {"queues": "bills"})
-        with pytest.raises(NoSuchMember):
-            await remote.ask("gamma", "queue.ls", {})
+@pytest.fixture
+def alpha(shared: tuple[Served, Served]) -> Served:
+    """It knows beta, and both go on as they are."""
+    return shared[0]
 
 
-async def test_results_are_what_the_operation_returns(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (alpha, _beta):
-        found = await RemoteOffice(alpha.node).ask("beta", "queue.show", {"queue": "bills"})
-        assert isinstance(found, QueueView)
-        assert found.name == "bills"
+@pytest.fixture
+def beta(shared: tuple[Served, Served]) -> Served:
+    return shared[1]
 
 
-async def test_changes_only_if_the_other_allows(tmp_path: Path) -> None:
+async def test_look_at_another(alpha: Served, beta: Served) -> None:
+    here = await alpha.ask("/api/v1/queue/show?queue=bills")
+    there = await alpha.ask("/api/v1/queue/show?queue=bills&node=beta", token=READ_TOKEN)
+    assert here.status == 404
+    assert there.status == 200
+    assert there.data == await beta.call("queue.show", queue="bills")
+    view = await RemoteOffice(alpha.node).ask("beta", "queue.show", {"queue": "bills"})
+    assert isinstance(view, QueueView)
+    assert view.name == "bills"
+    # A node can be asked for itself.
+    own = await beta.ask("/api/v1/queue/show?queue=bills&node=beta")
+    assert own.data == there.data
+
+
+async def test_errors_keep_what_they_are(alpha: Served, beta: Served) -> None:
+    for path in ("/api/v1/queue/show?queue=bils", "/api/v1/queue/peek?queue=none"):
+        there = await alpha.ask(f"{path}&node=beta")
+        direct = await beta.ask(path)
+        assert there.status == direct.status
+        assert there.data == direct.data
+    remote = RemoteOffice(alpha.node)
+    with pytest.raises(NotFound, match="did you mean 'bills'"):
+        await remote.ask("beta", "queue.show", {"queue": "bils"})
+    with pytest.raises(InvalidRequest, match="no parameter"):
+        await remote.ask("beta", "queue.show", {"queues": "bills"})
+    with pytest.raises(NoSuchMember):
+        await remote.ask("gamma", "queue.ls", {})
+
+
+async def test_changes_are_refused_unless_the_other_allows_them(
+    alpha: Served, beta: Served, tmp_path: Path
+) -> None:
     data = {"queue": "bills"}
-    async with pair(tmp_path) as (alpha, beta):
-        reply = await alpha.ask("/api/v1/queue/pause?node=beta", method="POST", data=data)
-        assert reply.status == 403
-        assert "admin.remote" in reply.data["detail"]
-        assert (await beta.call("queue.show", queue="bills"))["is_paused"] is False
-    async with pair(tmp_path, remote="change") as (alpha, beta):
+    reply = await alpha.ask("/api/v1/queue/pause?node=beta", method="POST", data=data)
+    assert reply.status == 403
+    assert "admin.remote" in reply.data["detail"]
+    assert (await beta.call("queue.show", queue="bills"))["is_paused"] is False
+    async with running_pair(tmp_path, remote="change") as (alpha, beta):
         reply = await alpha.ask(
             "/api/v1/queue/pause?node=beta", method="POST", data=data, token=READ_TOKEN
         )
@@ -81,22 +98,25 @@ async def test_changes_only_if_the_other_allows(tmp_path: Path) -> None:
         assert (await beta.call("queue.show", queue="bills"))["is_paused"] is True
 
 
-async def test_off_refuses_everything(tmp_path: Path) -> None:
-    async with pair(tmp_path, remote="off") as (alpha, _beta):
+async def test_off_refuses_everything_and_whoever_has_stopped_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    async with running_pair(tmp_path, remote="off") as (alpha, beta):
         with pytest.raises(Forbidden, match="do nothing"):
             await RemoteOffice(alpha.node).ask("beta", "queue.ls", {})
+        await beta.admin.stop()
+        assert (await alpha.ask("/api/v1/queue/ls?node=beta")).status == 503
 
 
-async def test_watch_another(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (alpha, beta):
-        changes = alpha.client.watch([("queue.show", {"queue": "bills"})], node="beta")
-        assert (await asyncio.to_thread(next, changes))[1]["depth"] == 0
-        await beta.node.mail.post("beta", "bills", b"1")
+async def test_watch_another(alpha: Served, beta: Served) -> None:
+    changes = alpha.client.watch([("queue.show", {"queue": "bills"})], node="beta")
+    assert (await asyncio.to_thread(next, changes))[1]["depth"] == 0
+    await beta.node.mail.post("beta", "bills", b"1")
+    found = await asyncio.to_thread(next, changes)
+    while found[1]["depth"] == 0:
         found = await asyncio.to_thread(next, changes)
-        while found[1]["depth"] == 0:
-            found = await asyncio.to_thread(next, changes)
-        assert found[1]["depth"] == 1
-        changes.close()
+    assert found[1]["depth"] == 1
+    changes.close()
 
 
 async def test_a_node_that_has_no_others(tmp_path: Path) -> None:
@@ -108,16 +128,8 @@ async def test_a_node_that_has_no_others(tmp_path: Path) -> None:
             await RemoteOffice(node).ask("beta", "queue.ls", {})
 
 
-async def test_garbage_of_a_member_is_refused(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (alpha, beta):
-        for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", b"[" * 100):
-            with pytest.raises(RemoteProtocolFailure):
-                await alpha.node.communication.send("beta", SUBJECT, garbage)
-        assert await beta.call("queue.ls")
-
-
-async def test_it_answers_no_more_when_it_is_stopped(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (alpha, beta):
-        await beta.admin.stop()
-        reply = await alpha.ask("/api/v1/queue/ls?node=beta")
-        assert reply.status == 503
+async def test_garbage_of_a_member_is_refused(alpha: Served, beta: Served) -> None:
+    for garbage in (b"", b"\xc1", b"\x93\x01\x02\x03", b"[" * 100):
+        with pytest.raises(RemoteProtocolFailure):
+            await alpha.node.communication.send("beta", SUBJECT, garbage)
+    assert await beta.call("queue.ls")

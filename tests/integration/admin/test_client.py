@@ -93,27 +93,18 @@ async def test_nobody_is_there(tmp_path: Path) -> None:
         await asyncio.to_thread(next, client.watch([("queue.ls", {})]))
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "ftp://127.0.0.1",
-        "http://",
-        "http:///x",
-        "http://a:http",
-        "http://[::1",
-        "http://a:99999",
-    ],
-)
-def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(ConfigError, match="8222"):
-        Client(url)
-
-
-@pytest.mark.parametrize("token", ["a\nb", "ä" * 20, "a\x00b"])
-def test_tokens_that_are_none(token: str) -> None:
-    with pytest.raises(ConfigError, match="printable"):
-        Client("http://127.0.0.1:8222", token)
+def test_addresses_and_tokens_that_are_none_are_refused() -> None:
+    for url in (
+        *("", "ftp://127.0.0.1", "http://", "http:///x"),
+        *("http://a:http", "http://[::1", "http://a:99999"),
+    ):
+        with pytest.raises(ConfigError, match="8222"):
+            Client(url)
+            pytest.fail(f"{url} was taken")
+    for token in ("a\nb", "ä" * 20, "a\x00b"):
+        with pytest.raises(ConfigError, match="printable"):
+            Client("http://127.0.0.1:8222", token)
+            pytest.fail(f"{token} was taken")
 
 
 def test_the_scheme_can_be_left_out() -> None:
@@ -152,24 +143,25 @@ def reply(status: str, body: bytes, kind: str = "application/json") -> bytes:
     return head.encode() + body
 
 
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (b"", ConnectionClosed),
-        (b"hello\r\n\r\n", ConnectionClosed),
-        (reply("200 OK", b"{}")[:-1], ConnectionClosed),
-        (reply("200 OK", b"<p>"), Refused),
-        (reply("200 OK", b"\xff"), Refused),
-        (reply("500 Oops", b"<p>"), Refused),
-        (reply("404 Not Found", b""), NotFound),
-        (reply("418 Teapot", b"{", "application/problem+json"), Refused),
-        (None, RequestTimeout),
-    ],
-)
-async def test_other_servers(answer: bytes | None, error: type[PostroadError]) -> None:
-    async with answering(answer) as client:
-        with pytest.raises(error):
-            await asyncio.to_thread(client.call, "queue.ls", is_read=True)
+ODD_ANSWERS: list[tuple[bytes | None, type[PostroadError]]] = [
+    (b"", ConnectionClosed),
+    (b"hello\r\n\r\n", ConnectionClosed),
+    (reply("200 OK", b"{}")[:-1], ConnectionClosed),
+    (reply("200 OK", b"<p>"), Refused),
+    (reply("200 OK", b"\xff"), Refused),
+    (reply("500 Oops", b"<p>"), Refused),
+    (reply("404 Not Found", b""), NotFound),
+    (reply("418 Teapot", b"{", "application/problem+json"), Refused),
+    (None, RequestTimeout),
+]
+
+
+async def test_other_servers_are_told_apart() -> None:
+    for answer, error in ODD_ANSWERS:
+        async with answering(answer) as client:
+            with pytest.raises(error):
+                await asyncio.to_thread(client.call, "queue.ls", is_read=True)
+                pytest.fail(f"{answer!r} was taken")
 
 
 async def test_events_that_are_none() -> None:

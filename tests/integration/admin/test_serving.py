@@ -7,6 +7,7 @@ import stat
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,6 +28,8 @@ def mode_of(path: Path) -> int:
 
 
 async def test_token_is_made_once_and_kept(tmp_path: Path) -> None:
+    # As a crash leaves it.
+    token_path(tmp_path, "alpha").touch(0o600)
     async with served(tmp_path, admin={"token": None}) as node:
         token = node.admin.token
         assert len(token) >= 32
@@ -37,24 +40,24 @@ async def test_token_is_made_once_and_kept(tmp_path: Path) -> None:
         assert node.admin.token == token
 
 
-async def test_token_of_a_crash_is_made_again(tmp_path: Path) -> None:
-    token_path(tmp_path, "alpha").touch(0o600)
-    async with served(tmp_path, admin={"token": None}) as node:
-        assert read_token(tmp_path, "alpha") == node.admin.token
+def signal_handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
-async def test_configured_token_is_not_written_down(tmp_path: Path) -> None:
-    async with served(tmp_path):
-        assert not token_path(tmp_path, "alpha").exists()
-
-
-async def test_card_is_there_while_it_runs(tmp_path: Path) -> None:
+async def test_while_it_runs_there_is_a_card_and_no_trace_of_token_or_signals(
+    tmp_path: Path,
+) -> None:
+    before = signal_handlers()
     async with served(tmp_path) as node:
+        assert signal_handlers() == before
+        # It is in the configuration.
+        assert not token_path(tmp_path, "alpha").exists()
         [card] = find_nodes(tmp_path)
         assert (card.name, card.cluster, card.pid) == ("alpha", "postroad", os.getpid())
         assert card.url == node.admin.url
         assert mode_of(tmp_path / "alpha.node.json") == 0o600
     assert not (tmp_path / "alpha.node.json").exists()
+    assert signal_handlers() == before
 
 
 async def test_cards_of_the_dead_are_ignored(tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ async def test_card_of_a_successor_stays(tmp_path: Path) -> None:
     assert find_nodes(tmp_path) == [other]
 
 
-async def test_port_that_is_taken(tmp_path: Path) -> None:
+async def test_an_address_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
     async with served(tmp_path) as node:
         bind = node.admin.url.removeprefix("http://")
         with pytest.raises(ConfigError, match=r"admin\.bind .* cannot be used: .*port 0"):
@@ -83,10 +86,8 @@ async def test_port_that_is_taken(tmp_path: Path) -> None:
                 pytest.fail("it was started")
         # The first goes on.
         assert await node.call("queue.ls")
-
-
-async def test_host_that_is_not_of_this_machine(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be used"):
+        # A host that is not of this machine.
         async with served(tmp_path, admin={"bind": "192.0.2.1:0"}):
             pytest.fail("it was started")
 
@@ -98,13 +99,6 @@ async def test_disabled_is_nothing(tmp_path: Path) -> None:
             _ = node.admin.url
         with pytest.raises(UsageError, match=r"admin\.enabled"):
             _ = node.admin.token
-
-
-async def test_it_leaves_signals_alone(tmp_path: Path) -> None:
-    before = [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)]
-    async with served(tmp_path):
-        assert [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)] == before
-    assert [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 async def test_stop_does_not_wait_for_clients_that_do_not_read(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +16,7 @@ from postroad.cli.main import run
 from tests.support.cli.nodes import RunningNode
 from tests.support.cli.terminal import Terminal
 from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.mail_pairs import until_dead
 
 
 def postroad(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -83,10 +84,10 @@ def test_output_into_a_pipe_is_plain(alpha: RunningNode) -> None:
 
 
 def test_exit_codes(alpha: RunningNode) -> None:
-    assert postroad("queue", "show", "nothing", *alpha.place).returncode == 3
-    assert postroad("queue", "sow", *alpha.place).returncode == 2
-    assert postroad("queue", "ls", "--url", "http://127.0.0.1:1").returncode == 1
-    assert postroad("doctor", "--data", str(alpha.data)).returncode == 0
+    assert run(["queue", "show", "nothing", *alpha.place]) == 3
+    assert run(["queue", "sow", *alpha.place]) == 2
+    assert run(["queue", "ls", "--url", "http://127.0.0.1:1"]) == 1
+    assert run(["doctor", "--data", str(alpha.data)]) == 0
     done = postroad("check", "--url", "http://127.0.0.1:1")
     assert done.returncode == 4
     assert done.stdout.startswith("POSTROAD CRITICAL - nobody answers at http://127.0.0.1:1")
@@ -128,7 +129,9 @@ def test_events_tell_what_is_different(alpha: RunningNode, watch: Callable[..., 
     assert watched.stop() == (130, "")
 
 
-def test_lines_from_a_pipe_are_run_by_the_shell(alpha: RunningNode) -> None:
+def test_lines_from_a_pipe_are_run_by_the_shell(
+    alpha: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = [
         "# a comment, and an empty line",
         "",
@@ -157,8 +160,9 @@ def test_lines_from_a_pipe_are_run_by_the_shell(alpha: RunningNode) -> None:
         "there is no \\x",
     ):
         assert told in done.stderr
-    assert postroad("shell", *alpha.place, given="queue nonsense\n").returncode == 2
-    assert postroad("shell", *alpha.place, given="nodes\n\\q\nqueue nonsense\n").returncode == 0
+    for given, status in (("queue nonsense\n", 2), ("nodes\n\\q\nqueue nonsense\n", 0)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        assert run(["shell", *alpha.place]) == status, given
 
 
 def test_the_shell_at_a_terminal(alpha: RunningNode, home: Path) -> None:
@@ -252,61 +256,48 @@ def test_many_dead_letters_are_tried_again_part_by_part(alpha: RunningNode) -> N
     async def fill() -> None:
         for _ in range(501):
             await alpha.node.mail.post("alpha", "orders", b"bad")
+        await until_dead(alpha.node.mail, 501)
 
     alpha.do(fill())
-    while json.loads(postroad("dlq", "count", "--json", *alpha.place).stdout)["count"] < 501:
-        continue
     with Terminal(["dlq", "retry", "--all", *alpha.place], {}) as terminal:
         assert terminal.wait() == 0
     assert "retry [##############################] 501/501 " in terminal.text
     assert "501 dead letters will be tried again." in terminal.text
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("postroad que", "queue"),
-        ("postroad queue sho", "show"),
-        ("postroad queue show or", "orders"),
-        ("postroad call gree", "greeter.hello"),
-        ("postroad cells run pri", "printer"),
-        ("postroad flow begin p", "pay"),
-    ],
-)
+COMPLETIONS = {
+    "postroad que": "queue",
+    "postroad queue sho": "show",
+    "postroad queue show or": "orders",
+    "postroad call gree": "greeter.hello",
+    "postroad cells run pri": "printer",
+    "postroad flow begin p": "pay",
+}
+
+
 def test_a_shell_completes(
-    alpha: RunningNode, line: str, expected: str, monkeypatch: pytest.MonkeyPatch
+    alpha: RunningNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("POSTROAD_URL", alpha.url)
     monkeypatch.setenv("POSTROAD_TOKEN", alpha.token)
-    found: list[str] = []
-    # On a busy machine a node may be too slow for somebody who types.
-    for _ in range(10):
-        found = complete(line)
-        if found != [""]:
-            break
-    assert f"plain,{expected}" in found
+    monkeypatch.setenv("_POSTROAD_COMPLETE", "bash_complete")
+    for line, expected in COMPLETIONS.items():
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+        told: list[str] = []
+        # On a busy machine a node may be too slow for somebody who types.
+        for _ in range(10):
+            with pytest.raises(SystemExit):
+                run([])
+            if told := capsys.readouterr().out.splitlines():
+                break
+        assert f"plain,{expected}" in told, line
+    # And by a process, as a shell asks.
+    assert f"plain,{expected}" in postroad().stdout.splitlines()
 
 
-def complete(line: str) -> list[str]:
-    """What bash is told."""
-    done = subprocess.run(
-        [sys.executable, "-m", "postroad"],
-        env={
-            **os.environ,
-            "_POSTROAD_COMPLETE": "bash_complete",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(line.count(" ")),
-        },
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    return done.stdout.splitlines()
-
-
-def test_completion_scripts() -> None:
+def test_completion_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     for shell in ("bash", "zsh", "fish"):
-        done = postroad("completion", shell)
-        assert "_POSTROAD_COMPLETE" in done.stdout
-    assert postroad("completion", "tcsh").returncode == 2
+        assert run(["completion", shell]) == 0
+        assert "_POSTROAD_COMPLETE" in capsys.readouterr().out, shell
+    assert run(["completion", "tcsh"]) == 2

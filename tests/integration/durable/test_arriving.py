@@ -74,19 +74,18 @@ async def rows_of(station: Station) -> list[int]:
         return [number for (number,) in await tx.execute("SELECT number FROM books ORDER BY 1")]
 
 
-async def test_message_is_handled_before_its_commit_is_done(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder()
-        await consume(beta, recorder)
-        with held_arrival() as commit:
-            await alpha.mail.post("beta", "orders", b"tea")
-            assert await recorder.until(1) == [b"tea"]
-            await commit.begun()
-            assert await beta.mail.browse("orders") == []
-            # Its sender keeps it meanwhile.
-            assert len(await alpha.mail.browse_outbox("beta")) == 1
-        await until_settled(alpha, beta)
-        assert recorder.bodies == [b"tea"]
+async def test_message_is_handled_before_its_commit_is_done(alpha: Station, beta: Station) -> None:
+    recorder = Recorder()
+    await consume(beta, recorder)
+    with held_arrival() as commit:
+        await alpha.mail.post("beta", "orders", b"tea")
+        assert await recorder.until(1) == [b"tea"]
+        await commit.begun()
+        assert await beta.mail.browse("orders") == []
+        # Its sender keeps it meanwhile.
+        assert len(await alpha.mail.browse_outbox("beta")) == 1
+    await until_settled(alpha, beta)
+    assert recorder.bodies == [b"tea"]
 
 
 async def test_handler_does_not_wait_for_a_slow_disk(tmp_path: Path) -> None:
@@ -203,52 +202,53 @@ async def test_rows_of_a_message_that_did_not_arrive_are_undone(
         assert bookkeeper.attempts == [1, 1]
 
 
-async def test_failure_of_a_message_that_did_not_arrive_is_not_counted(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder(failures=1)
-        # Counted twice, it would be a dead letter.
-        await consume(beta, recorder, retry=Retry(attempts=2, first_s=0.001))
-        with held_arrival() as commit:
-            await alpha.mail.post("beta", "orders", b"tea", key="a")
-            await commit.begun()
-            await eventually(lambda: recorder.attempts, "it has failed")
-            commit.fail(StoreUnavailable("away"))
-            await recorder.until(1)
-            await until_settled(alpha, beta)
-        assert recorder.attempts == [b"tea", b"tea"]
-        assert [message.attempt for message in recorder.messages] == [1]
-        assert await beta.mail.dead_letters() == []
-
-
-async def test_failure_of_a_message_that_is_still_arriving_is_counted(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder(failures=1)
-        await consume(beta, recorder, retry=AT_ONCE)
-        with held_arrival() as commit:
-            await post_numbers(alpha, "beta", range(3), key="a")
-            await commit.begun()
-            await eventually(lambda: recorder.attempts, "it has failed")
-        assert numbers_of(await recorder.until(3)) == [0, 1, 2]
+async def test_failure_of_a_message_that_did_not_arrive_is_not_counted(
+    alpha: Station, beta: Station
+) -> None:
+    recorder = Recorder(failures=1)
+    # Counted twice, it would be a dead letter.
+    await consume(beta, recorder, retry=Retry(attempts=2, first_s=0.001))
+    with held_arrival() as commit:
+        await alpha.mail.post("beta", "orders", b"tea", key="a")
+        await commit.begun()
+        await eventually(lambda: recorder.attempts, "it has failed")
+        commit.fail(StoreUnavailable("away"))
+        await recorder.until(1)
         await until_settled(alpha, beta)
-        assert [message.attempt for message in recorder.messages] == [2, 1, 1]
+    assert recorder.attempts == [b"tea", b"tea"]
+    assert [message.attempt for message in recorder.messages] == [1]
+    assert await beta.mail.dead_letters() == []
+
+
+async def test_failure_of_a_message_that_is_still_arriving_is_counted(
+    alpha: Station, beta: Station
+) -> None:
+    recorder = Recorder(failures=1)
+    await consume(beta, recorder, retry=AT_ONCE)
+    with held_arrival() as commit:
+        await post_numbers(alpha, "beta", range(3), key="a")
+        await commit.begun()
+        await eventually(lambda: recorder.attempts, "it has failed")
+    assert numbers_of(await recorder.until(3)) == [0, 1, 2]
+    await until_settled(alpha, beta)
+    assert [message.attempt for message in recorder.messages] == [2, 1, 1]
 
 
 async def test_message_that_is_rejected_and_did_not_arrive_is_one_dead_letter(
-    tmp_path: Path,
+    alpha: Station, beta: Station
 ) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder(failures=2, error=Reject)
-        await consume(beta, recorder)
-        with held_arrival() as commit:
-            await alpha.mail.post("beta", "orders", b"tea")
-            await commit.begun()
-            await eventually(lambda: recorder.attempts, "it was rejected")
-            commit.fail(StoreUnavailable("away"))
-            await until_dead(beta.mail, 1)
-            await until_settled(alpha, beta)
-        (dead,) = await beta.mail.dead_letters()
-        assert (dead.reason, dead.failures, dead.letter.body) == ("rejected", 1, b"tea")
-        assert recorder.messages == []
+    recorder = Recorder(failures=2, error=Reject)
+    await consume(beta, recorder)
+    with held_arrival() as commit:
+        await alpha.mail.post("beta", "orders", b"tea")
+        await commit.begun()
+        await eventually(lambda: recorder.attempts, "it was rejected")
+        commit.fail(StoreUnavailable("away"))
+        await until_dead(beta.mail, 1)
+        await until_settled(alpha, beta)
+    (dead,) = await beta.mail.dead_letters()
+    assert (dead.reason, dead.failures, dead.letter.body) == ("rejected", 1, b"tea")
+    assert recorder.messages == []
 
 
 async def test_more_arrives_in_one_commit_than_is_kept_in_memory(tmp_path: Path) -> None:

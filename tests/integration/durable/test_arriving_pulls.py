@@ -58,22 +58,21 @@ async def test_message_is_pulled_while_it_arrives(tmp_path: Path, is_lost: bool)
 
 
 async def test_pulled_message_that_did_not_arrive_is_not_acknowledged_later(
-    tmp_path: Path,
+    alpha: Station, beta: Station
 ) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        pulled = await pulling(beta)
-        with held_arrival() as commit:
-            await alpha.mail.post("beta", "orders", b"tea")
-            await commit.begun()
-            (message,) = await pulled
-            commit.fail(StoreUnavailable("away"))
-            # The second time it arrives while the first one is still in somebody's hands.
-            await until_empty(alpha.mail, "beta")
-            with pytest.raises(TransactionLost, match="comes once more"):
-                await message.ack()
-            (again,) = await beta.mail.pull("orders", timeout=DEADLINE_S)
-            await again.ack()
-        await until_settled(alpha, beta)
+    pulled = await pulling(beta)
+    with held_arrival() as commit:
+        await alpha.mail.post("beta", "orders", b"tea")
+        await commit.begun()
+        (message,) = await pulled
+        commit.fail(StoreUnavailable("away"))
+        # The second time it arrives while the first one is still in somebody's hands.
+        await until_empty(alpha.mail, "beta")
+        with pytest.raises(TransactionLost, match="comes once more"):
+            await message.ack()
+        (again,) = await beta.mail.pull("orders", timeout=DEADLINE_S)
+        await again.ack()
+    await until_settled(alpha, beta)
 
 
 async def test_message_that_did_not_arrive_is_not_acknowledged_by_a_node_that_stops(

@@ -47,8 +47,7 @@ async def until_refused(alpha: Station, *words: str) -> None:
 async def test_sender_that_was_restored_sends_nothing_under_old_numbers(tmp_path: Path) -> None:
     """R12: its numbers were used for other messages since the backup."""
     async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         await post_numbers(alpha, "beta", range(5))
         await until_empty(alpha.mail, "beta")
         await back_up(alpha, tmp_path)
@@ -56,8 +55,7 @@ async def test_sender_that_was_restored_sends_nothing_under_old_numbers(tmp_path
         await recorder.until(10)
     restore("alpha", tmp_path)
     async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         await post_numbers(alpha, "beta", range(100, 103))
         await until_refused(alpha, "this node's store is an old copy", "start a new epoch")
         assert recorder.bodies == []

@@ -42,8 +42,7 @@ async def served(
         running_station("beta", directory) as beta,
         running_station("alpha", store, beta) as alpha,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         await post_numbers(alpha, "beta", range(count))
         await recorder.until(count)
         await until_empty(alpha.mail, "beta")

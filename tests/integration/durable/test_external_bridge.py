@@ -85,8 +85,7 @@ async def test_killed_bridge_is_replaced_by_the_next(tmp_path: Path) -> None:
         running_station("beta", tmp_path) as beta,
         running_station("alpha", tmp_path, beta, bridge=False) as alpha,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         async with carrying(alpha, tmp_path) as process:
             await post_numbers(alpha, "beta", range(50))
             await recorder.until(50)
@@ -103,8 +102,7 @@ async def test_killed_bridge_is_replaced_by_the_next(tmp_path: Path) -> None:
 async def test_bridge_goes_on_when_its_node_comes_back(tmp_path: Path) -> None:
     """B7: a bridge whose node has died carries what is there, and serves the next one."""
     async with running_station("beta", tmp_path) as beta:
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         async with running_station("alpha", tmp_path, beta, bridge=False) as alpha:
             process = await BridgeProcess.start(tmp_path, alpha)
             assert "Carrying the mail of alpha" in await process.line()
@@ -145,8 +143,7 @@ async def test_bridge_that_takes_over_ends_the_one_before(tmp_path: Path) -> Non
         running_station("beta", tmp_path) as beta,
         running_station("alpha", tmp_path, beta, bridge=False) as alpha,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         async with carrying(alpha, tmp_path) as first:
             await post_numbers(alpha, "beta", range(10))
             await recorder.until(10)
@@ -164,8 +161,7 @@ async def test_new_epoch_is_seen_by_a_bridge_process(tmp_path: Path) -> None:
         running_station("beta", tmp_path) as beta,
         running_station("alpha", tmp_path, beta, bridge=False) as alpha,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         async with carrying(alpha, tmp_path):
             await post_numbers(alpha, "beta", range(5))
             await until_empty(alpha.mail, "beta")

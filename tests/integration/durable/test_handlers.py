@@ -120,7 +120,6 @@ async def test_queue_that_is_pulled_from_is_not_consumed_in_another_way(tmp_path
         for options in ({"retry": Retry(attempts=1)}, {"ordered_by_key": False}):
             with pytest.raises(UsageError, match="in use already, with other settings"):
                 await alpha.mail.consume("orders", Recorder(), **options)
-        recorder = Recorder()
-        await alpha.mail.consume("orders", recorder)
+        recorder = await Recorder.at(alpha)
         await post_numbers(alpha, "alpha", range(2))
         assert numbers_of(await recorder.until(2)) == [0, 1]

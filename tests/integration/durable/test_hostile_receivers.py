@@ -92,8 +92,7 @@ async def test_peer_that_claims_another_bridge_stops_only_its_own(
 ) -> None:
     answers = {where: fence}
     async with mallory_beside(tmp_path, **answers) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         await post_numbers(alpha, "beta", range(3))
         await recorder.until(3)
         await alpha.mail.post("mallory", "orders", b"hello")

@@ -49,8 +49,7 @@ async def test_sender_is_who_its_certificate_says(tmp_path: Path, authority: Aut
         running_station("beta", tmp_path, tls=authority.tls("beta")) as beta,
         running_station("alpha", tmp_path, beta, tls=authority.tls("alpha")) as alpha,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         await alpha.mail.post("beta", "orders", b"tea")
         await recorder.until(1)
         assert recorder.messages[0].sender == "alpha"
@@ -80,8 +79,7 @@ async def test_stream_belongs_to_the_node_behind_the_certificate(
     ):
         window = Correspondent([make_letters(3)], to="beta").window()
         await service.request(beta.address, DELIVER, encode(window), peer="beta")
-        recorder = Recorder()
-        await beta.mail.consume(QUEUE, recorder)
+        recorder = await Recorder.at(beta, QUEUE)
         await recorder.until(3)
         assert {it.sender for it in recorder.messages} == {name.removesuffix(".bridge")}
         with pytest.raises(RemoteProtocolFailure):

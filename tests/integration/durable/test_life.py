@@ -20,8 +20,7 @@ async def test_a_second_mail_of_a_service_is_refused_and_disturbs_nobody(tmp_pat
             await second.start()
         assert not store.is_open
         async with running_station("beta", tmp_path, alpha) as beta:
-            recorder = Recorder()
-            await alpha.mail.consume("orders", recorder)
+            recorder = await Recorder.at(alpha)
             await beta.mail.post("alpha", "orders", b"tea")
             assert await recorder.until(1) == [b"tea"]
 

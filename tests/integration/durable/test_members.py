@@ -30,8 +30,7 @@ async def test_mail_waits_for_a_member_that_joins_later(tmp_path: Path) -> None:
         await alpha.post("beta", "orders", b"early")
         assert (await alpha.bridges()).bridges == []
         async with member_with_mail("beta", tmp_path, contact) as (_, beta):
-            recorder = Recorder()
-            await beta.consume("orders", recorder)
+            recorder = await Recorder.at(beta)
             await alpha.post("beta", "orders", b"late")
             assert await recorder.until(2) == [b"early", b"late"]
             await until_empty(alpha, "beta")
@@ -60,8 +59,7 @@ async def test_mail_follows_a_member_that_moves(tmp_path: Path) -> None:
 async def test_bridge_ends_when_its_peer_has_left(tmp_path: Path) -> None:
     async with member_with_mail("alpha", tmp_path) as (contact, alpha):
         async with member_with_mail("beta", tmp_path, contact) as (_, beta):
-            recorder = Recorder()
-            await beta.consume("orders", recorder)
+            await Recorder.at(beta)
             await alpha.post("beta", "orders", b"tea")
             await until_empty(alpha, "beta")
             assert [it.peer for it in (await alpha.bridges()).bridges] == ["beta"]

@@ -31,8 +31,7 @@ async def test_half_open_connection_is_noticed_and_nothing_is_lost(tmp_path: Pat
         running_station("alpha", tmp_path, limits=WATCHFUL) as alpha,
     ):
         alpha.directory.set("beta", proxy.address)
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         await post_numbers(alpha, "beta", range(20))
         await recorder.until(20)
         proxy.mute()
@@ -57,8 +56,7 @@ async def test_answers_that_are_lost_bring_no_duplicates(tmp_path: Path) -> None
         running_station("alpha", tmp_path) as alpha,
     ):
         alpha.directory.set("beta", proxy.address)
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         for first in range(0, 400, 20):
             await post_numbers(alpha, "beta", range(first, first + 20))
             proxy.cut()
@@ -79,8 +77,7 @@ async def test_mail_goes_on_when_the_peer_moves_in_the_middle(tmp_path: Path) ->
         running_station("alpha", tmp_path, config=patient) as alpha,
     ):
         alpha.directory.set("beta", old.address)
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         await post_numbers(alpha, "beta", range(20))
         await recorder.until(20)
         old.mute()
@@ -105,6 +102,5 @@ async def test_peer_that_is_not_there_yet_costs_only_time(tmp_path: Path) -> Non
 
         await eventually(has_tried, "the bridge has tried")
         async with running_station("beta", tmp_path, bind=address) as beta:
-            recorder = Recorder()
-            await beta.mail.consume("orders", recorder)
+            recorder = await Recorder.at(beta)
             assert numbers_of(await recorder.until(10)) == list(range(10))

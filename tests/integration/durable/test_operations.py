@@ -18,6 +18,7 @@ from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
     Recorder,
+    Station,
     numbers_of,
     post_numbers,
     running_pair,
@@ -29,54 +30,50 @@ from tests.support.durable.mail_pairs import (
 
 
 async def test_message_that_fails_too_often_is_a_dead_letter_and_can_be_retried(
-    tmp_path: Path,
+    alpha: Station, beta: Station
 ) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder(failures=3)
-        await beta.mail.consume("orders", recorder, retry=AT_ONCE)
-        await alpha.mail.post("beta", "orders", b"tea", key="a")
-        await alpha.mail.post("beta", "orders", b"cake", key="a")
-        assert await recorder.until(1) == [b"cake"]
-        (dead,) = await beta.mail.dead_letters("orders")
-        assert (dead.reason, dead.failures, dead.is_outbound) == ("failed", 3, False)
-        assert (dead.letter.body, dead.detail) == (b"tea", "ValueError: as told")
-        assert await beta.mail.dead_letter(dead.id) == dead
+    recorder = await Recorder.at(beta, failures=3, retry=AT_ONCE)
+    await alpha.mail.post("beta", "orders", b"tea", key="a")
+    await alpha.mail.post("beta", "orders", b"cake", key="a")
+    assert await recorder.until(1) == [b"cake"]
+    (dead,) = await beta.mail.dead_letters("orders")
+    assert (dead.reason, dead.failures, dead.is_outbound) == ("failed", 3, False)
+    assert (dead.letter.body, dead.detail) == (b"tea", "ValueError: as told")
+    assert await beta.mail.dead_letter(dead.id) == dead
+    await beta.mail.retry_dead(dead.id)
+    assert await recorder.until(2) == [b"cake", b"tea"]
+    assert await beta.mail.dead_letters() == []
+    with pytest.raises(NoSuchDeadLetter):
         await beta.mail.retry_dead(dead.id)
-        assert await recorder.until(2) == [b"cake", b"tea"]
-        assert await beta.mail.dead_letters() == []
-        with pytest.raises(NoSuchDeadLetter):
-            await beta.mail.retry_dead(dead.id)
 
 
-async def test_rejected_message_is_not_tried_again(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder(failures=1, error=Reject)
-        await beta.mail.consume("orders", recorder)
-        await post_numbers(alpha, "beta", range(3))
-        assert numbers_of(await recorder.until(2)) == [1, 2]
-        await until_dead(beta.mail, 1)
-        (dead,) = await beta.mail.dead_letters()
-        assert (dead.reason, dead.failures) == ("rejected", 1)
+async def test_rejected_message_is_not_tried_again(alpha: Station, beta: Station) -> None:
+    recorder = await Recorder.at(beta, failures=1, error=Reject)
+    await post_numbers(alpha, "beta", range(3))
+    assert numbers_of(await recorder.until(2)) == [1, 2]
+    await until_dead(beta.mail, 1)
+    (dead,) = await beta.mail.dead_letters()
+    assert (dead.reason, dead.failures) == ("rejected", 1)
+    await beta.mail.drop_dead(dead.id)
+    with pytest.raises(NoSuchDeadLetter):
+        await beta.mail.dead_letter(dead.id)
+
+
+async def test_all_dead_letters_are_listed_retried_or_dropped(
+    alpha: Station, beta: Station
+) -> None:
+    recorder = await Recorder.at(beta, failures=20, error=Reject)
+    await post_numbers(alpha, "beta", range(20))
+    await until_dead(beta.mail, 20)
+    first = await beta.mail.dead_letters(limit=15)
+    rest = await beta.mail.dead_letters(after=first[-1].id)
+    assert [len(first), len(rest)] == [15, 5]
+    for dead in rest:
         await beta.mail.drop_dead(dead.id)
-        with pytest.raises(NoSuchDeadLetter):
-            await beta.mail.dead_letter(dead.id)
-
-
-async def test_all_dead_letters_are_listed_retried_or_dropped(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder(failures=20, error=Reject)
-        await beta.mail.consume("orders", recorder)
-        await post_numbers(alpha, "beta", range(20))
-        await until_dead(beta.mail, 20)
-        first = await beta.mail.dead_letters(limit=15)
-        rest = await beta.mail.dead_letters(after=first[-1].id)
-        assert [len(first), len(rest)] == [15, 5]
-        for dead in rest:
-            await beta.mail.drop_dead(dead.id)
-        assert await beta.mail.retry_all_dead("others") == 0
-        assert await beta.mail.retry_all_dead("orders") == 15
-        assert numbers_of(await recorder.until(15)) == list(range(15))
-        assert await beta.mail.drop_all_dead() == 0
+    assert await beta.mail.retry_all_dead("others") == 0
+    assert await beta.mail.retry_all_dead("orders") == 15
+    assert numbers_of(await recorder.until(15)) == list(range(15))
+    assert await beta.mail.drop_all_dead() == 0
 
 
 async def test_unknown_queue_is_the_senders_dead_letter_until_it_is_opened(tmp_path: Path) -> None:
@@ -99,34 +96,32 @@ async def test_unknown_queue_is_the_senders_dead_letter_until_it_is_opened(tmp_p
         assert await alpha.mail.dead_letters() == []
 
 
-async def test_pulled_messages_are_acknowledged_one_by_one(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await post_numbers(alpha, "beta", range(4))
-        await until_waiting(beta.mail, "orders", 4)
-        one, two, three = await beta.mail.pull("orders", limit=3, timeout=5)
+async def test_pulled_messages_are_acknowledged_one_by_one(alpha: Station, beta: Station) -> None:
+    await post_numbers(alpha, "beta", range(4))
+    await until_waiting(beta.mail, "orders", 4)
+    one, two, three = await beta.mail.pull("orders", limit=3, timeout=5)
+    await one.ack()
+    with pytest.raises(UsageError, match="not yours any more"):
         await one.ack()
-        with pytest.raises(UsageError, match="not yours any more"):
-            await one.ack()
-        two.nack("later", delay=0)
-        three.release()
-        again = await beta.mail.pull("orders", limit=1, timeout=5)
-        assert numbers_of(it.body for it in again) == [2]
-        rest: list[int] = []
-        while len(rest) < 2:
-            rest += numbers_of(it.body for it in await beta.mail.pull("orders", limit=2, timeout=5))
-        assert sorted(rest) == [1, 3]
+    two.nack("later", delay=0)
+    three.release()
+    again = await beta.mail.pull("orders", limit=1, timeout=5)
+    assert numbers_of(it.body for it in again) == [2]
+    rest: list[int] = []
+    while len(rest) < 2:
+        rest += numbers_of(it.body for it in await beta.mail.pull("orders", limit=2, timeout=5))
+    assert sorted(rest) == [1, 3]
 
 
-async def test_nacked_message_comes_again_after_its_delay(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await alpha.mail.post("beta", "orders", b"tea")
-        (message,) = await beta.mail.pull("orders", timeout=5)
-        message.nack("not now", delay=0.05)
-        (message,) = await beta.mail.pull("orders", timeout=5)
-        assert (message.body, message.attempt) == (b"tea", 2)
-        await message.ack()
-        assert await beta.mail.pull("orders", timeout=0.05) == []
-        await until_waiting(beta.mail, "orders", 0)
+async def test_nacked_message_comes_again_after_its_delay(alpha: Station, beta: Station) -> None:
+    await alpha.mail.post("beta", "orders", b"tea")
+    (message,) = await beta.mail.pull("orders", timeout=5)
+    message.nack("not now", delay=0.05)
+    (message,) = await beta.mail.pull("orders", timeout=5)
+    assert (message.body, message.attempt) == (b"tea", 2)
+    await message.ack()
+    assert await beta.mail.pull("orders", timeout=0.05) == []
+    await until_waiting(beta.mail, "orders", 0)
 
 
 async def test_pulled_message_that_is_forgotten_is_given_out_again(tmp_path: Path) -> None:
@@ -142,17 +137,19 @@ async def test_pulled_message_that_is_forgotten_is_given_out_again(tmp_path: Pat
 
 
 async def test_message_pulled_when_the_node_stops_comes_again(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(QUICK, lease_s=1.0)
-    async with running_station("alpha", tmp_path, config=config) as alpha:
+    short = msgspec.structs.replace(QUICK, lease_s=0.05)
+    async with running_station("alpha", tmp_path, config=short) as alpha:
         await alpha.mail.post("alpha", "orders", b"tea")
-        (pulled,) = await alpha.mail.pull("orders", timeout=5)
-    async with running_station("alpha", tmp_path, config=config) as alpha:
-        (message,) = await alpha.mail.pull("orders", timeout=5)
+        (pulled,) = await alpha.mail.pull("orders", timeout=DEADLINE_S)
+    async with running_station("alpha", tmp_path) as alpha:
+        (message,) = await alpha.mail.pull("orders", timeout=DEADLINE_S)
         assert (message.body, message.attempt) == (b"tea", 1)
+        # The lease of the first one is over meanwhile, and gives nothing to anybody.
+        assert await alpha.mail.pull("orders", timeout=0.2) == []
         await message.ack()
-        # The time of the first one is over by now, and nothing came of it.
-        await asyncio.sleep(1.1)
-    assert pulled.body == b"tea"
+        with pytest.raises(UsageError):
+            await pulled.ack()
+        assert await alpha.mail.browse("orders") == []
 
 
 async def test_pull_ends_when_the_node_stops(tmp_path: Path) -> None:
@@ -210,32 +207,29 @@ async def test_reply_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
         assert (await alpha.mail.statistics()).unclaimed_replies == 1
 
 
-async def test_request_waits_for_its_reply(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await beta.mail.consume("orders", lambda message, tx: tx.reply(message, message.body * 2))
-        asked = (alpha.mail.request("beta", "orders", b"%d" % n, timeout=5) for n in range(20))
-        replies = await asyncio.gather(*asked)
-        assert [reply.body for reply in replies] == [b"%d" % n * 2 for n in range(20)]
-        assert {reply.sender for reply in replies} == {"beta"}
-        assert (await alpha.mail.statistics()).unclaimed_replies == 0
+async def test_request_waits_for_its_reply(alpha: Station, beta: Station) -> None:
+    await beta.mail.consume("orders", lambda message, tx: tx.reply(message, message.body * 2))
+    asked = (alpha.mail.request("beta", "orders", b"%d" % n, timeout=5) for n in range(20))
+    replies = await asyncio.gather(*asked)
+    assert [reply.body for reply in replies] == [b"%d" % n * 2 for n in range(20)]
+    assert {reply.sender for reply in replies} == {"beta"}
+    assert (await alpha.mail.statistics()).unclaimed_replies == 0
 
 
-async def test_reply_that_comes_too_late_is_counted(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        with pytest.raises(RequestTimeout, match="no reply from queue 'orders' of 'beta'"):
-            await alpha.mail.request("beta", "orders", b"", timeout=0.05)
-        await beta.mail.consume("orders", lambda message, tx: tx.reply(message, b"late"))
+async def test_reply_that_comes_too_late_is_counted(alpha: Station, beta: Station) -> None:
+    with pytest.raises(RequestTimeout, match="no reply from queue 'orders' of 'beta'"):
+        await alpha.mail.request("beta", "orders", b"", timeout=0.05)
+    await beta.mail.consume("orders", lambda message, tx: tx.reply(message, b"late"))
 
-        async def is_counted() -> bool:
-            return (await alpha.mail.statistics()).unclaimed_replies == 1
+    async def is_counted() -> bool:
+        return (await alpha.mail.statistics()).unclaimed_replies == 1
 
-        await eventually(is_counted, "the reply is counted")
+    await eventually(is_counted, "the reply is counted")
 
 
 async def test_paused_queue_rests_also_after_a_restart(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path) as alpha:
-        recorder = Recorder()
-        await alpha.mail.consume("orders", recorder)
+        recorder = await Recorder.at(alpha)
         await alpha.mail.pause("orders")
         await post_numbers(alpha, "alpha", range(3))
     async with running_station("alpha", tmp_path) as alpha:
@@ -247,19 +241,15 @@ async def test_paused_queue_rests_also_after_a_restart(tmp_path: Path) -> None:
         assert numbers_of(await recorder.until(3)) == [0, 1, 2]
 
 
-async def test_queue_is_browsed_and_purged(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await post_numbers(alpha, "beta", range(10))
-        await until_waiting(beta.mail, "orders", 10)
-        assert numbers_of(it.body for it in await beta.mail.browse("orders", limit=4)) == [
-            *range(4)
-        ]
-        assert await beta.mail.purge("orders") == 10
-        assert await beta.mail.browse("orders") == []
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        await alpha.mail.post("beta", "orders", b"11")
-        assert numbers_of(await recorder.until(1)) == [11]
+async def test_queue_is_browsed_and_purged(alpha: Station, beta: Station) -> None:
+    await post_numbers(alpha, "beta", range(10))
+    await until_waiting(beta.mail, "orders", 10)
+    assert numbers_of(it.body for it in await beta.mail.browse("orders", limit=4)) == [*range(4)]
+    assert await beta.mail.purge("orders") == 10
+    assert await beta.mail.browse("orders") == []
+    recorder = await Recorder.at(beta)
+    await alpha.mail.post("beta", "orders", b"11")
+    assert numbers_of(await recorder.until(1)) == [11]
 
 
 async def test_outbox_is_browsed_and_purged_without_a_gap(tmp_path: Path) -> None:
@@ -281,26 +271,24 @@ async def test_outbox_is_browsed_and_purged_without_a_gap(tmp_path: Path) -> Non
         assert numbers_of(it.body for it in await beta.mail.browse("orders")) == [10]
 
 
-async def test_statistics_tell_where_things_are(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await post_numbers(alpha, "nowhere", range(3))
-        recorder = Recorder(failures=1)
-        await beta.mail.consume("orders", recorder, retry=AT_ONCE)
-        await post_numbers(alpha, "beta", range(5))
-        await recorder.until(5)
-        await until_empty(alpha.mail, "beta")
-        sent, received = await alpha.mail.statistics(), await beta.mail.statistics()
-        assert (sent.peers["nowhere"].depth, sent.peers["nowhere"].bridge) == (3, None)
-        assert sent.peers["nowhere"].oldest_s is not None
-        assert (sent.peers["beta"].posted, sent.peers["beta"].oldest_s) == (5, None)
-        bridge = sent.peers["beta"].bridge
-        assert bridge is not None and (bridge.sent, bridge.trouble) == (5, None)
-        queue = received.queues["orders"]
-        assert (queue.depth, queue.in_hand, queue.has_consumer) == (0, 0, True)
-        assert (queue.handled, queue.failed) == (5, 1)
-        assert sent.commits > 0 and sent.posted_per_s > 0 and received.handled_per_s > 0
-        health = await alpha.mail.bridges()
-        assert [it.peer for it in health.bridges] == ["beta"]
+async def test_statistics_tell_where_things_are(alpha: Station, beta: Station) -> None:
+    await post_numbers(alpha, "nowhere", range(3))
+    recorder = await Recorder.at(beta, failures=1, retry=AT_ONCE)
+    await post_numbers(alpha, "beta", range(5))
+    await recorder.until(5)
+    await until_empty(alpha.mail, "beta")
+    sent, received = await alpha.mail.statistics(), await beta.mail.statistics()
+    assert (sent.peers["nowhere"].depth, sent.peers["nowhere"].bridge) == (3, None)
+    assert sent.peers["nowhere"].oldest_s is not None
+    assert (sent.peers["beta"].posted, sent.peers["beta"].oldest_s) == (5, None)
+    bridge = sent.peers["beta"].bridge
+    assert bridge is not None and (bridge.sent, bridge.trouble) == (5, None)
+    queue = received.queues["orders"]
+    assert (queue.depth, queue.in_hand, queue.has_consumer) == (0, 0, True)
+    assert (queue.handled, queue.failed) == (5, 1)
+    assert sent.commits > 0 and sent.posted_per_s > 0 and received.handled_per_s > 0
+    health = await alpha.mail.bridges()
+    assert [it.peer for it in health.bridges] == ["beta"]
 
 
 async def test_a_message_that_is_tried_again_waits_and_is_not_handled(tmp_path: Path) -> None:
@@ -342,8 +330,7 @@ async def test_a_message_for_later_does_not_wait_yet(tmp_path: Path) -> None:
 
 async def test_some_of_the_dead_those_that_died_first(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path) as alpha:
-        recorder = Recorder(failures=6, error=Reject)
-        await alpha.mail.consume("orders", recorder)
+        recorder = await Recorder.at(alpha, failures=6, error=Reject)
         await post_numbers(alpha, "alpha", range(6))
         await until_dead(alpha.mail, 6)
         assert await alpha.mail.drop_all_dead(limit=2) == 2

@@ -39,40 +39,35 @@ async def waiting_for(station: Station, peer: str = "beta") -> int:
     return (await station.mail.statistics()).peers[peer].depth
 
 
-async def test_nothing_is_sent_while_a_bridge_is_paused(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        await post_numbers(alpha, "beta", range(3))
-        assert numbers_of(await recorder.until(3)) == [0, 1, 2]
-        await until_empty(alpha.mail, "beta")
-        await alpha.mail.pause_bridge("beta")
-        await until_paused(alpha)
-        await post_numbers(alpha, "beta", range(3, 6))
-        await until_paused(alpha)
-        assert (await waiting_for(alpha), len(recorder.messages)) == (3, 3)
-        await alpha.mail.resume_bridge("beta")
-        assert numbers_of(await recorder.until(6)) == [0, 1, 2, 3, 4, 5]
-        await until_empty(alpha.mail, "beta")
+async def test_nothing_is_sent_while_a_bridge_is_paused(alpha: Station, beta: Station) -> None:
+    recorder = await Recorder.at(beta)
+    await post_numbers(alpha, "beta", range(3))
+    assert numbers_of(await recorder.until(3)) == [0, 1, 2]
+    await until_empty(alpha.mail, "beta")
+    await alpha.mail.pause_bridge("beta")
+    await until_paused(alpha)
+    await post_numbers(alpha, "beta", range(3, 6))
+    await until_paused(alpha)
+    assert (await waiting_for(alpha), len(recorder.messages)) == (3, 3)
+    await alpha.mail.resume_bridge("beta")
+    assert numbers_of(await recorder.until(6)) == [0, 1, 2, 3, 4, 5]
+    await until_empty(alpha.mail, "beta")
 
 
-async def test_a_bridge_is_paused_in_the_midst_of_sending(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        posting = asyncio.create_task(post_numbers(alpha, "beta", range(2_000)))
-        await recorder.until(1)
-        await alpha.mail.pause_bridge("beta")
-        await posting
-        await until_paused(alpha)
-        await alpha.mail.resume_bridge("beta")
-        assert numbers_of(await recorder.until(2_000)) == [*range(2_000)]
+async def test_a_bridge_is_paused_in_the_midst_of_sending(alpha: Station, beta: Station) -> None:
+    recorder = await Recorder.at(beta)
+    posting = asyncio.create_task(post_numbers(alpha, "beta", range(2_000)))
+    await recorder.until(1)
+    await alpha.mail.pause_bridge("beta")
+    await posting
+    await until_paused(alpha)
+    await alpha.mail.resume_bridge("beta")
+    assert numbers_of(await recorder.until(2_000)) == [*range(2_000)]
 
 
 async def test_a_bridge_stays_paused_after_a_restart(tmp_path: Path) -> None:
     async with running_station("beta", tmp_path) as beta:
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         async with running_station("alpha", tmp_path, beta) as alpha:
             beta.meet(alpha)
             await alpha.mail.pause_bridge("beta")
@@ -89,8 +84,7 @@ async def test_a_bridge_process_of_its_own_rests_too(tmp_path: Path) -> None:
         running_station("beta", tmp_path) as beta,
         running_station("alpha", tmp_path, beta, bridge=False) as alpha,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         bridge = await BridgeProcess.start(tmp_path, alpha)
         try:
             assert "Carrying the mail" in await bridge.line()
@@ -134,8 +128,7 @@ async def test_a_queue_in_use_is_moved_only_while_it_rests(tmp_path: Path) -> No
                 return False
 
         await eventually(moved, "nothing is in hand any more")
-        recorder = Recorder()
-        await alpha.mail.consume("elsewhere", recorder)
+        recorder = await Recorder.at(alpha, "elsewhere")
         assert numbers_of(await recorder.until(4)) == [1, 2, 3, 4]
         # The queue that was emptied goes on with what comes from now on.
         begun.clear()
@@ -145,20 +138,18 @@ async def test_a_queue_in_use_is_moved_only_while_it_rests(tmp_path: Path) -> No
             await begun.wait()
 
 
-async def test_a_message_that_dies_again_says_so(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder(failures=6)
-        await beta.mail.consume("orders", recorder, retry=AT_ONCE)
-        await alpha.mail.post("beta", "orders", b"tea", headers={"colour": "green"})
-        await until_dead(beta.mail, 1)
-        (dead,) = await beta.mail.dead_letters()
-        assert dead.retried == 0
-        await beta.mail.retry_dead(dead.id)
-        await eventually(lambda: _has_died_again(beta), "it dies again")
-        await beta.mail.retry_all_dead()
-        await recorder.until(1)
-        headers = recorder.messages[0].headers
-        assert headers == {"colour": "green", "postroad-retried": "2"}
+async def test_a_message_that_dies_again_says_so(alpha: Station, beta: Station) -> None:
+    recorder = await Recorder.at(beta, failures=6, retry=AT_ONCE)
+    await alpha.mail.post("beta", "orders", b"tea", headers={"colour": "green"})
+    await until_dead(beta.mail, 1)
+    (dead,) = await beta.mail.dead_letters()
+    assert dead.retried == 0
+    await beta.mail.retry_dead(dead.id)
+    await eventually(lambda: _has_died_again(beta), "it dies again")
+    await beta.mail.retry_all_dead()
+    await recorder.until(1)
+    headers = recorder.messages[0].headers
+    assert headers == {"colour": "green", "postroad-retried": "2"}
 
 
 async def _has_died_again(station: Station) -> bool:

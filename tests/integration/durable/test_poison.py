@@ -70,8 +70,7 @@ async def test_poison_is_refused_and_what_follows_is_taken(
 ) -> None:
     """R11: the sender has it as its dead letter, and the queue goes on."""
     async with poisoned(tmp_path) as (poisoner, beta):
-        recorder = Recorder()
-        await beta.mail.consume(QUEUE, recorder)
+        recorder = await Recorder.at(beta, QUEUE)
         mail = Correspondent([make_letters(1)], to="beta")
         chain = extend(mail.chains[-1], letters)
         mail.pages.append(SentPage(1, chain, letters))

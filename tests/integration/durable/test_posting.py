@@ -15,6 +15,7 @@ from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
     Recorder,
+    Station,
     numbers_of,
     post_numbers,
     running_pair,
@@ -25,30 +26,26 @@ from tests.support.durable.mail_pairs import (
 )
 
 
-async def test_message_arrives_with_everything_that_was_said(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        before = time.time()
-        id = await alpha.mail.post(
-            "beta", "orders", b"tea", key="table 7", headers={"waiter": "Ann"}, reply_to="bills"
-        )
-        await recorder.until(1)
-        (message,) = recorder.messages
-        assert (message.body, message.queue, message.sender) == (b"tea", "orders", "alpha")
-        assert (message.id, message.key, message.reply_to) == (id, "table 7", "bills")
-        assert dict(message.headers) == {"waiter": "Ann"}
-        assert (message.attempt, message.priority, message.answers) == (1, 0, None)
-        assert before - 1 < message.posted_at <= message.received_at + 1 < time.time() + 2
+async def test_message_arrives_with_everything_that_was_said(alpha: Station, beta: Station) -> None:
+    recorder = await Recorder.at(beta)
+    before = time.time()
+    id = await alpha.mail.post(
+        "beta", "orders", b"tea", key="table 7", headers={"waiter": "Ann"}, reply_to="bills"
+    )
+    await recorder.until(1)
+    (message,) = recorder.messages
+    assert (message.body, message.queue, message.sender) == (b"tea", "orders", "alpha")
+    assert (message.id, message.key, message.reply_to) == (id, "table 7", "bills")
+    assert dict(message.headers) == {"waiter": "Ann"}
+    assert (message.attempt, message.priority, message.answers) == (1, 0, None)
+    assert before - 1 < message.posted_at <= message.received_at + 1 < time.time() + 2
 
 
-async def test_messages_of_one_sender_are_handled_in_order(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        await post_numbers(alpha, "beta", range(500))
-        assert numbers_of(await recorder.until(500)) == list(range(500))
-        await until_empty(alpha.mail, "beta")
+async def test_messages_of_one_sender_are_handled_in_order(alpha: Station, beta: Station) -> None:
+    recorder = await Recorder.at(beta)
+    await post_numbers(alpha, "beta", range(500))
+    assert numbers_of(await recorder.until(500)) == list(range(500))
+    await until_empty(alpha.mail, "beta")
 
 
 async def test_long_row_of_windows_is_delivered_when_the_peer_is_found(tmp_path: Path) -> None:
@@ -57,8 +54,7 @@ async def test_long_row_of_windows_is_delivered_when_the_peer_is_found(tmp_path:
         running_station("alpha", tmp_path, config=config) as alpha,
         running_station("beta", tmp_path, alpha) as beta,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         await post_numbers(alpha, "beta", range(400))
         alpha.meet(beta)
         assert numbers_of(await recorder.until(400)) == list(range(400))
@@ -69,8 +65,7 @@ async def test_large_backlog_is_delivered_when_the_peer_is_found(tmp_path: Path)
         running_station("alpha", tmp_path) as alpha,
         running_station("beta", tmp_path, alpha) as beta,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         padding = b" " * 20_000
         drafts = [Draft(peer="beta", queue="orders", body=b"%d" % n + padding) for n in range(400)]
         await alpha.mail.post_all(drafts)
@@ -106,53 +101,51 @@ async def test_key_is_handled_by_one_at_a_time_and_keys_side_by_side(tmp_path: P
         assert [it for key, it in handled if key == f"key {number}"] == list(range(50))
 
 
-async def test_failed_message_is_tried_again_before_others_of_its_key(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder(failures=2)
-        await post_numbers(alpha, "beta", range(5), key="same")
-        await until_waiting(beta.mail, "orders", 5)
-        await beta.mail.consume("orders", recorder, retry=AT_ONCE)
-        assert numbers_of(await recorder.until(5)) == list(range(5))
-        assert recorder.messages[0].attempt == 3
-        assert recorder.attempts == [b"0", b"0", b"0", b"1", b"2", b"3", b"4"]
-        assert await beta.mail.dead_letters() == []
+async def test_failed_message_is_tried_again_before_others_of_its_key(
+    alpha: Station, beta: Station
+) -> None:
+    recorder = Recorder(failures=2)
+    await post_numbers(alpha, "beta", range(5), key="same")
+    await until_waiting(beta.mail, "orders", 5)
+    await beta.mail.consume("orders", recorder, retry=AT_ONCE)
+    assert numbers_of(await recorder.until(5)) == list(range(5))
+    assert recorder.messages[0].attempt == 3
+    assert recorder.attempts == [b"0", b"0", b"0", b"1", b"2", b"3", b"4"]
+    assert await beta.mail.dead_letters() == []
 
 
-async def test_delayed_message_is_handled_later_and_not_before_its_time(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        posted = time.monotonic()
-        await alpha.mail.post("beta", "orders", b"later", delay=1.5)
-        await alpha.mail.post("beta", "orders", b"now")
-        assert await recorder.until(2) == [b"now", b"later"]
-        assert time.monotonic() - posted >= 1.49
+async def test_delayed_message_is_handled_later_and_not_before_its_time(
+    alpha: Station, beta: Station
+) -> None:
+    recorder = await Recorder.at(beta)
+    posted = time.monotonic()
+    await alpha.mail.post("beta", "orders", b"later", delay=1.5)
+    await alpha.mail.post("beta", "orders", b"now")
+    assert await recorder.until(2) == [b"now", b"later"]
+    assert time.monotonic() - posted >= 1.49
 
 
-async def test_urgent_messages_are_handled_first(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        for priority in (0, 1, 5, 3):
-            await alpha.mail.post("beta", "orders", b"%d" % priority, priority=priority)
-        await alpha.mail.post("beta", "orders", b"-1", priority=-1)
-        await until_empty(alpha.mail, "beta")
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        assert numbers_of(await recorder.until(5)) == [5, 3, 1, 0, -1]
+async def test_urgent_messages_are_handled_first(alpha: Station, beta: Station) -> None:
+    for priority in (0, 1, 5, 3):
+        await alpha.mail.post("beta", "orders", b"%d" % priority, priority=priority)
+    await alpha.mail.post("beta", "orders", b"-1", priority=-1)
+    await until_empty(alpha.mail, "beta")
+    recorder = await Recorder.at(beta)
+    assert numbers_of(await recorder.until(5)) == [5, 3, 1, 0, -1]
 
 
-async def test_message_that_waited_too_long_is_a_dead_letter(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await alpha.mail.post("beta", "orders", b"stale", ttl=1.0)
-        await until_empty(alpha.mail, "beta")
-        recorder = Recorder()
-        # What it waits for is that the time passes.
-        await asyncio.sleep(1.1)
-        await beta.mail.consume("orders", recorder)
-        await alpha.mail.post("beta", "orders", b"fresh", ttl=60)
-        assert await recorder.until(1) == [b"fresh"]
-        await until_dead(beta.mail, 1)
-        (dead,) = await beta.mail.dead_letters()
-        assert (dead.reason, dead.letter.body, dead.peer) == ("expired", b"stale", "alpha")
+async def test_message_that_waited_too_long_is_a_dead_letter(alpha: Station, beta: Station) -> None:
+    await alpha.mail.post("beta", "orders", b"stale", ttl=1.0)
+    await until_empty(alpha.mail, "beta")
+    recorder = Recorder()
+    # What it waits for is that the time passes.
+    await asyncio.sleep(1.1)
+    await beta.mail.consume("orders", recorder)
+    await alpha.mail.post("beta", "orders", b"fresh", ttl=60)
+    assert await recorder.until(1) == [b"fresh"]
+    await until_dead(beta.mail, 1)
+    (dead,) = await beta.mail.dead_letters()
+    assert (dead.reason, dead.letter.body, dead.peer) == ("expired", b"stale", "alpha")
 
 
 async def test_message_that_expires_on_its_way_is_the_senders_dead_letter(tmp_path: Path) -> None:
@@ -170,22 +163,21 @@ async def test_message_that_expires_on_its_way_is_the_senders_dead_letter(tmp_pa
         assert await beta.mail.browse("orders") == []
 
 
-async def test_idempotency_key_makes_posting_twice_the_same_as_once(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
-        posts = [alpha.mail.post("beta", "orders", b"tea", idempotency_key="a") for _ in range(5)]
-        assert len(set(await asyncio.gather(*posts))) == 1
-        with pytest.raises(IdempotencyConflict, match="'a' was used for another message"):
-            await alpha.mail.post("beta", "orders", b"coffee", idempotency_key="a")
-        await alpha.mail.post("beta", "orders", b"last", idempotency_key="b")
-        assert await recorder.until(2) == [b"tea", b"last"]
+async def test_idempotency_key_makes_posting_twice_the_same_as_once(
+    alpha: Station, beta: Station
+) -> None:
+    recorder = await Recorder.at(beta)
+    posts = [alpha.mail.post("beta", "orders", b"tea", idempotency_key="a") for _ in range(5)]
+    assert len(set(await asyncio.gather(*posts))) == 1
+    with pytest.raises(IdempotencyConflict, match="'a' was used for another message"):
+        await alpha.mail.post("beta", "orders", b"coffee", idempotency_key="a")
+    await alpha.mail.post("beta", "orders", b"last", idempotency_key="b")
+    assert await recorder.until(2) == [b"tea", b"last"]
 
 
 async def test_node_posts_to_itself_without_a_bridge(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path) as alpha:
-        recorder = Recorder()
-        await alpha.mail.consume("orders", recorder)
+        recorder = await Recorder.at(alpha)
         await post_numbers(alpha, "alpha", range(20))
         assert numbers_of(await recorder.until(20)) == list(range(20))
         assert {message.sender for message in recorder.messages} == {"alpha"}
@@ -197,8 +189,7 @@ async def test_queue_that_was_emptied_after_a_restart_goes_on(tmp_path: Path) ->
     async with running_station("alpha", tmp_path) as alpha:
         await alpha.mail.post("alpha", "orders", b"before")
     async with running_station("alpha", tmp_path) as alpha:
-        recorder = Recorder()
-        await alpha.mail.consume("orders", recorder)
+        recorder = await Recorder.at(alpha)
         await recorder.until(1)
         await until_waiting(alpha.mail, "orders", 0)
         await alpha.mail.post("alpha", "orders", b"after")
@@ -211,8 +202,7 @@ async def test_mail_waits_for_a_consumer_and_survives_a_restart(tmp_path: Path) 
         await post_numbers(alpha, "beta", range(10))
         await until_empty(alpha.mail, "beta")
     async with running_station("beta", tmp_path) as beta:
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         assert numbers_of(await recorder.until(10)) == list(range(10))
         await beta.mail.post("beta", "orders", b"10")
         assert numbers_of(await recorder.until(11)) == list(range(11))
@@ -236,8 +226,7 @@ async def test_message_too_large_for_the_receiver_is_the_senders_dead_letter(
         running_station("beta", tmp_path, config=small) as beta,
         running_station("alpha", tmp_path, beta) as alpha,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         drafts = [
             Draft(peer="beta", queue="orders", body=body) for body in (b"1", bytes(2_000), b"2")
         ]
@@ -248,17 +237,16 @@ async def test_message_too_large_for_the_receiver_is_the_senders_dead_letter(
         assert (dead.reason, len(dead.letter.body)) == ("too large", 2_000)
 
 
-async def test_wrong_use_is_refused_with_a_reason(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, _):
-        for arguments in (("", "orders"), ("beta", ""), ("beta", "two words")):
-            with pytest.raises(ConfigError):
-                await alpha.mail.post(*arguments, b"")
-        for fields in ({"delay": -1}, {"ttl": float("nan")}, {"priority": 5_000}, {"key": "\0"}):
-            with pytest.raises(ConfigError):
-                await alpha.mail.post("beta", "orders", b"", **fields)
-        with pytest.raises(UsageError, match="a body is bytes, not str"):
-            await alpha.mail.post("beta", "orders", "text")  # type: ignore[arg-type]
+async def test_wrong_use_is_refused_with_a_reason(alpha: Station) -> None:
+    for arguments in (("", "orders"), ("beta", ""), ("beta", "two words")):
+        with pytest.raises(ConfigError):
+            await alpha.mail.post(*arguments, b"")
+    for fields in ({"delay": -1}, {"ttl": float("nan")}, {"priority": 5_000}, {"key": "\0"}):
+        with pytest.raises(ConfigError):
+            await alpha.mail.post("beta", "orders", b"", **fields)
+    with pytest.raises(UsageError, match="a body is bytes, not str"):
+        await alpha.mail.post("beta", "orders", "text")  # type: ignore[arg-type]
+    await alpha.mail.consume("orders", Recorder())
+    with pytest.raises(UsageError, match="has a consumer already"):
         await alpha.mail.consume("orders", Recorder())
-        with pytest.raises(UsageError, match="has a consumer already"):
-            await alpha.mail.consume("orders", Recorder())
-        assert (await alpha.mail.statistics()).peers == {}
+    assert (await alpha.mail.statistics()).peers == {}

@@ -47,8 +47,7 @@ async def test_full_inbox_pushes_back_and_loses_nothing(tmp_path: Path, quota: s
         waiting = len(await beta.mail.browse("orders", limit=1_000))
         # One page more than there is room for may be on its way at most.
         assert 0 < waiting * 60 < 2 * 3_000
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         assert numbers_of(await recorder.until(300)) == list(range(300))
         await until_empty(alpha.mail, "beta")
 
@@ -61,8 +60,7 @@ async def test_sender_that_fills_its_share_does_not_keep_others_waiting(tmp_path
     ):
         await beta.mail.declare("letters")
         await post_numbers(alpha, "beta", range(300), headers={"padding": "x" * 20})
-        recorder = Recorder()
-        await beta.mail.consume("letters", recorder)
+        recorder = await Recorder.at(beta, "letters")
         await gamma.mail.post("beta", "letters", b"1")
         assert await recorder.until(1) == [b"1"]
         assert (await alpha.mail.statistics()).peers["beta"].depth > 0
@@ -71,8 +69,7 @@ async def test_sender_that_fills_its_share_does_not_keep_others_waiting(tmp_path
 async def test_message_larger_than_the_quota_is_taken_alone(tmp_path: Path) -> None:
     config = with_quota(sender_bytes_max=1_000)
     async with running_pair(tmp_path, config=config) as (alpha, beta):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         bodies = [bytes([number]) * 5_000 for number in range(4)]
         for body in bodies:
             await alpha.mail.post("beta", "orders", body)
@@ -106,8 +103,7 @@ async def test_page_larger_than_a_frame_is_a_dead_letter_and_the_rest_goes_on(
         running_station("alpha", tmp_path, limits=limits) as alpha,
         running_station("beta", tmp_path, alpha, limits=limits) as beta,
     ):
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+        recorder = await Recorder.at(beta)
         for body in (b"1", bytes(300_000), b"2"):
             await alpha.mail.post("beta", "orders", body)
         # All of them would go in one window.

@@ -17,9 +17,9 @@ from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
     Recorder,
+    Station,
     numbers_of,
     post_numbers,
-    running_pair,
     running_station,
     until_dead,
     until_empty,
@@ -41,35 +41,32 @@ async def book(message: Message, tx: Transaction) -> None:
     await tx.execute("INSERT INTO books VALUES (?)", (int(message.body),))
 
 
-async def test_statements_and_posts_happen_together(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await create(alpha.mail)
-        recorder = Recorder()
-        await beta.mail.consume("orders", recorder)
+async def test_statements_and_posts_happen_together(alpha: Station, beta: Station) -> None:
+    await create(alpha.mail)
+    recorder = await Recorder.at(beta)
+    async with alpha.mail.transaction() as tx:
+        await tx.execute("INSERT INTO books VALUES (1)")
+        await alpha.mail.post("beta", "orders", b"1", tx=tx)
+        assert await tx.execute("SELECT number FROM books") == [(1,)]
+    assert await recorder.until(1) == [b"1"]
+    assert await rows_of(alpha.mail) == [1]
+
+
+async def test_nothing_of_a_failed_transaction_happens(alpha: Station, beta: Station) -> None:
+    await create(alpha.mail)
+    with pytest.raises(ZeroDivisionError):
         async with alpha.mail.transaction() as tx:
             await tx.execute("INSERT INTO books VALUES (1)")
-            await alpha.mail.post("beta", "orders", b"1", tx=tx)
-            assert await tx.execute("SELECT number FROM books") == [(1,)]
-        assert await recorder.until(1) == [b"1"]
-        assert await rows_of(alpha.mail) == [1]
-
-
-async def test_nothing_of_a_failed_transaction_happens(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await create(alpha.mail)
-        with pytest.raises(ZeroDivisionError):
-            async with alpha.mail.transaction() as tx:
-                await tx.execute("INSERT INTO books VALUES (1)")
-                tx.post("beta", "orders", b"1")
-                raise ZeroDivisionError
-        with pytest.raises(sqlite3.OperationalError, match="no such table"):
-            async with alpha.mail.transaction() as tx:
-                tx.post("beta", "orders", b"2")
-                await tx.execute("INSERT INTO pamphlets VALUES (2)")
-        await alpha.mail.post("beta", "orders", b"3")
-        await until_empty(alpha.mail, "beta")
-        assert numbers_of(it.body for it in await beta.mail.browse("orders")) == [3]
-        assert await rows_of(alpha.mail) == []
+            tx.post("beta", "orders", b"1")
+            raise ZeroDivisionError
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        async with alpha.mail.transaction() as tx:
+            tx.post("beta", "orders", b"2")
+            await tx.execute("INSERT INTO pamphlets VALUES (2)")
+    await alpha.mail.post("beta", "orders", b"3")
+    await until_empty(alpha.mail, "beta")
+    assert numbers_of(it.body for it in await beta.mail.browse("orders")) == [3]
+    assert await rows_of(alpha.mail) == []
 
 
 async def test_transactions_do_not_see_half_of_one_another(tmp_path: Path) -> None:
@@ -86,24 +83,24 @@ async def test_transactions_do_not_see_half_of_one_another(tmp_path: Path) -> No
         assert await rows_of(alpha.mail) == list(range(50))
 
 
-async def test_what_a_handler_writes_is_committed_with_its_message(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await create(beta.mail)
-        bills = Recorder()
-        await alpha.mail.consume("bills", bills)
+async def test_what_a_handler_writes_is_committed_with_its_message(
+    alpha: Station, beta: Station
+) -> None:
+    await create(beta.mail)
+    bills = await Recorder.at(alpha, "bills")
 
-        async def handle(message: Message, tx: Transaction) -> None:
-            await book(message, tx)
-            tx.post("alpha", "bills", message.body)
-            if message.attempt == 1:
-                raise ValueError("the first attempt fails")
+    async def handle(message: Message, tx: Transaction) -> None:
+        await book(message, tx)
+        tx.post("alpha", "bills", message.body)
+        if message.attempt == 1:
+            raise ValueError("the first attempt fails")
 
-        await beta.mail.consume("orders", handle, concurrency=4, retry=AT_ONCE)
-        await post_numbers(alpha, "beta", range(20))
-        await bills.until(20)
-        assert await rows_of(beta.mail) == list(range(20))
-        await until_empty(beta.mail, "alpha")
-        assert sorted(numbers_of(bills.bodies)) == list(range(20))
+    await beta.mail.consume("orders", handle, concurrency=4, retry=AT_ONCE)
+    await post_numbers(alpha, "beta", range(20))
+    await bills.until(20)
+    assert await rows_of(beta.mail) == list(range(20))
+    await until_empty(beta.mail, "alpha")
+    assert sorted(numbers_of(bills.bodies)) == list(range(20))
 
 
 async def test_statement_that_undoes_everything_harms_only_its_own_message(tmp_path: Path) -> None:
@@ -141,20 +138,19 @@ async def test_handler_cannot_end_the_commit_of_others(tmp_path: Path, statement
         assert await rows_of(alpha.mail) == [number for number in range(10) if number != 5]
 
 
-async def test_posting_inside_a_transaction_without_naming_it_is_refused(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, _):
-        await create(alpha.mail)
-        async with alpha.mail.transaction() as tx:
-            await tx.execute("INSERT INTO books VALUES (1)")
-            with pytest.raises(UsageError, match="pass tx=tx"):
-                await alpha.mail.post("beta", "orders", b"")
-            with pytest.raises(UsageError, match="pass tx=tx"):
-                await alpha.mail.post_all([Draft(peer="beta", queue="orders", body=b"")])
-        with pytest.raises(UsageError, match="the transaction is over"):
-            await tx.execute("SELECT 1")
-        with pytest.raises(UsageError, match="the transaction is over"):
-            tx.post("beta", "orders", b"")
-        assert await rows_of(alpha.mail) == [1]
+async def test_posting_inside_a_transaction_without_naming_it_is_refused(alpha: Station) -> None:
+    await create(alpha.mail)
+    async with alpha.mail.transaction() as tx:
+        await tx.execute("INSERT INTO books VALUES (1)")
+        with pytest.raises(UsageError, match="pass tx=tx"):
+            await alpha.mail.post("beta", "orders", b"")
+        with pytest.raises(UsageError, match="pass tx=tx"):
+            await alpha.mail.post_all([Draft(peer="beta", queue="orders", body=b"")])
+    with pytest.raises(UsageError, match="the transaction is over"):
+        await tx.execute("SELECT 1")
+    with pytest.raises(UsageError, match="the transaction is over"):
+        tx.post("beta", "orders", b"")
+    assert await rows_of(alpha.mail) == [1]
 
 
 def hurried(**settings: Any) -> dict[str, Any]:
@@ -201,20 +197,20 @@ async def test_slow_handler_loses_its_transaction_and_its_message_comes_again(
         assert await rows_of(alpha.mail) == [0, 1]
 
 
-async def test_pulled_message_is_acknowledged_in_a_transaction(tmp_path: Path) -> None:
-    async with running_pair(tmp_path) as (alpha, beta):
-        await create(beta.mail)
-        bills = Recorder()
-        await alpha.mail.consume("bills", bills)
-        await alpha.mail.post("beta", "orders", b"1")
-        (message,) = await beta.mail.pull("orders", timeout=5)
-        tx = message.begin()
-        await tx.execute("INSERT INTO books VALUES (1)")
-        tx.post("alpha", "bills", b"1")
-        await message.ack(tx)
-        assert await rows_of(beta.mail) == [1]
-        assert await beta.mail.browse("orders") == []
-        assert await bills.until(1) == [b"1"]
+async def test_pulled_message_is_acknowledged_in_a_transaction(
+    alpha: Station, beta: Station
+) -> None:
+    await create(beta.mail)
+    bills = await Recorder.at(alpha, "bills")
+    await alpha.mail.post("beta", "orders", b"1")
+    (message,) = await beta.mail.pull("orders", timeout=5)
+    tx = message.begin()
+    await tx.execute("INSERT INTO books VALUES (1)")
+    tx.post("alpha", "bills", b"1")
+    await message.ack(tx)
+    assert await rows_of(beta.mail) == [1]
+    assert await beta.mail.browse("orders") == []
+    assert await bills.until(1) == [b"1"]
 
 
 async def test_pulled_message_whose_transaction_is_lost_comes_again(tmp_path: Path) -> None:

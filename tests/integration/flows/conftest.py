@@ -1,29 +1,80 @@
-"""Every test of flows runs twice: as it is, and with all code run anew after every suspension."""
+"""The ways in which tests of flows run: in any of them a flow does the same.
+
+At night every test runs in every way. By day it does in those that can make a difference to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from postroad.durable import MemoryDisk, MemoryStore, PostgresStore, SqliteStore, Store
 from postroad.flows import FlowsConfig
 from tests.support.flows.nodes import FlowNodes
+from tests.support.servers.postgres import fresh_database
+from tests.support.tiers import by_tier
 
-from .stores import make_store
+LIVE, RELOADED, MEMORY, POSTGRES = "live", "reloaded", "memory", "postgres"
+# Reloaded: all code is run anew after every suspension. That matters where code has done something
+# before it waits: steps, branches, sessions and blocks. Operators, clocks, results and what happens
+# at a start concern the record of a flow, which is the same in both.
+# PostgreSQL and memory: for what goes through transactions of the store or is read at a start.
+BY_DAY = {
+    "test_branches": (LIVE, RELOADED),
+    "test_code_changes": (LIVE, RELOADED),
+    "test_corners": (LIVE, RELOADED),
+    "test_flow_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
+    "test_life": (LIVE, POSTGRES),
+    "test_odd_code": (LIVE, RELOADED),
+    "test_restarts": (LIVE, POSTGRES),
+    "test_schedules": (LIVE, POSTGRES),
+    "test_sessions": (LIVE, RELOADED, POSTGRES),
+    "test_step_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
+    "test_steps": (LIVE, RELOADED),
+}
+# They hold a commit and read meanwhile, for which one waits in memory.
+NEVER_IN_MEMORY = (
+    "test_not_durable_yet",
+    "test_room_that_is_made_before_the_flow_is_there_is_used",
+)
 
-__all__ = ["config", "make_store", "nodes"]
 
-
-@pytest.fixture(params=[False, True], ids=["live", "reloaded"])
-def config(request: pytest.FixtureRequest) -> FlowsConfig:
-    return FlowsConfig(reload=request.param, retry_first_s=0.005, retry_max_s=0.02)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "way" not in metafunc.fixturenames:
+        return
+    module = metafunc.module.__name__.rpartition(".")[2]
+    by_night = [LIVE, RELOADED, POSTGRES]
+    if not {module, metafunc.function.__name__}.intersection(NEVER_IN_MEMORY):
+        by_night.append(MEMORY)
+    metafunc.parametrize("way", by_tier(test=BY_DAY.get(module, (LIVE,)), nightly=by_night))
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path, config: FlowsConfig) -> AsyncIterator[FlowNodes]:
+def config(way: str) -> FlowsConfig:
+    return FlowsConfig(reload=way == RELOADED, retry_first_s=0.005, retry_max_s=0.02)
+
+
+@pytest.fixture
+def store_of(way: str, tmp_path: Path) -> Iterator[Callable[[str], Store]]:
+    """Opens the stores of nodes, again and again on the same data."""
+    if way == POSTGRES:
+        with fresh_database() as dsn:
+            yield lambda name: PostgresStore(dsn, name)
+    elif way == MEMORY:
+        disks: dict[str, MemoryDisk] = {}
+        yield lambda name: MemoryStore(disks.setdefault(name, MemoryDisk()))
+    else:
+        yield lambda name: SqliteStore(tmp_path / f"{name}.db")
+
+
+@pytest.fixture
+async def nodes(
+    tmp_path: Path, config: FlowsConfig, store_of: Callable[[str], Store]
+) -> AsyncIterator[FlowNodes]:
     """Starts nodes, and stops them at the end."""
-    nodes = FlowNodes(tmp_path, config)
+    nodes = FlowNodes(tmp_path, config, store_of)
     try:
         yield nodes
     finally:

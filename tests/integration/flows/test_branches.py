@@ -9,7 +9,8 @@ import pytest
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, Retry, Session, Status, flow, responds_to
 from postroad.flows.errors import FlowError
-from tests.support.flows.nodes import FlowNodes
+from tests.support.deadlines import DEADLINE_S
+from tests.support.flows.nodes import FlowNodes, Hanging
 
 
 class Broken(FlowError):
@@ -33,7 +34,7 @@ async def gather_backwards(flow: Flow) -> list[int]:
 async def test_results_are_in_the_order_they_were_asked_for(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", gather_backwards)
     handle = await alpha.begin(gather_backwards)
-    assert await handle.result(10) == [0, 1, 2, 3, 4]
+    assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
     history = await alpha.flows.history(handle.id)
     # They are recorded as they ended.
     assert sorted(it.place for it in history) == [f"0.{it}.0" for it in range(5)]
@@ -63,18 +64,12 @@ async def test_branches_have_branches(nodes: FlowNodes) -> None:
 
 
 async def test_one_of_several_raises_and_the_others_end(nodes: FlowNodes) -> None:
-    ended: list[str] = []
-
-    async def hang() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append("function")
+    hanging = Hanging()
 
     @flow
     async def one_fails(flow: Flow) -> list[str]:
         async def wait() -> None:
-            await flow.step(hang)
+            await flow.step(hanging.hang)
 
         async def wait_and_fail() -> None:
             await flow.sleep(0.02)
@@ -90,7 +85,7 @@ async def test_one_of_several_raises_and_the_others_end(nodes: FlowNodes) -> Non
     text, *after = await alpha.run(one_fails)
     assert "as told" in text
     assert after == ["1", "2"]
-    assert ended == ["function"]
+    assert hanging.ended == ["function"]
 
 
 @flow
@@ -125,22 +120,16 @@ async def test_an_error_nobody_catches_fails_the_flow(nodes: FlowNodes) -> None:
     alpha = await nodes.start("alpha", fails)
     handle = await alpha.begin(fails)
     with pytest.raises(Broken, match="in a branch"):
-        await handle.result(10)
+        await handle.result(DEADLINE_S)
 
 
 async def test_the_first_wins_and_the_others_are_withdrawn(nodes: FlowNodes) -> None:
-    ended: list[str] = []
-
-    async def hang(name: str) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(name)
+    hanging = Hanging()
 
     @flow
     async def race(flow: Flow) -> list[object]:
         async def slow() -> None:
-            await flow.gather(flow.step(hang, "first"), flow.step(hang, "second"))
+            await flow.gather(flow.step(hanging.hang, "first"), flow.step(hanging.hang, "second"))
 
         winner = await flow.select(
             slow=slow(), quick=flow.step(later, 7, 0.02), signal=flow.signal("never", str)
@@ -149,30 +138,24 @@ async def test_the_first_wins_and_the_others_are_withdrawn(nodes: FlowNodes) -> 
 
     alpha = await nodes.start("alpha", race)
     handle = await alpha.begin(race)
-    assert await handle.result(10) == ["quick", 7, 8]
-    assert sorted(ended) == ["first", "second"]
+    assert await handle.result(DEADLINE_S) == ["quick", 7, 8]
+    assert sorted(hanging.ended) == ["first", "second"]
     history = await alpha.flows.history(handle.id)
     assert [it.place for it in history] == ["0.1.0", "1"]
 
 
 async def test_a_sleep_ends_what_takes_too_long(nodes: FlowNodes) -> None:
-    ended: list[str] = []
-
-    async def hang() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append("function")
+    hanging = Hanging()
 
     @flow
     async def limited(flow: Flow) -> list[object]:
-        first = await flow.select(work=flow.step(hang), late=flow.sleep(0.05))
+        first = await flow.select(work=flow.step(hanging.hang), late=flow.sleep(0.05))
         second = await flow.select(late=flow.sleep(60), work=flow.step(later, 1, 0.001))
         return [*first, *second]
 
     alpha = await nodes.start("alpha", limited)
     assert await alpha.run(limited) == ["late", None, "work", 1]
-    assert ended == ["function"]
+    assert hanging.ended == ["function"]
 
 
 async def test_a_sleep_goes_on_while_a_function_runs(nodes: FlowNodes) -> None:
@@ -274,7 +257,7 @@ async def test_what_branches_do_to_a_shared_list_is_done_again_alike(nodes: Flow
     await alpha.until_steps(handle.id, 19)
     await alpha.restart_flows()
     await alpha.flows.signal(handle.id, "check", True)
-    first, second = await (await alpha.flows.handle(handle.id)).result(10)
+    first, second = await (await alpha.flows.handle(handle.id)).result(DEADLINE_S)
     assert first == second
     assert len(first) == 24
 
@@ -314,7 +297,7 @@ async def test_what_a_withdrawn_branch_does_on_its_way_out_does_not_matter(
 
     alpha = await nodes.start("alpha", messy)
     handle = await alpha.begin(messy)
-    assert await handle.result(10) == "quick after"
+    assert await handle.result(DEADLINE_S) == "quick after"
     assert [it.kind for it in await alpha.flows.history(handle.id)] == ["sleep", "step"]
 
 

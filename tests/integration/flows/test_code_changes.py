@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from postroad.flows import Definition, Flow, Session, Status, flow, responds_to
-from tests.support.flows.nodes import FlowNodes
+from postroad.flows import Definition, Flow, FlowHandle, Session, Status, flow, responds_to
+from tests.support.deadlines import DEADLINE_S
+from tests.support.flows.nodes import FlowNode, FlowNodes
 
 
 def first(number: int) -> int:
@@ -22,50 +23,26 @@ def third(number: int) -> int:
     return number + 100
 
 
-@flow(name="work")
-async def original(flow: Flow, number: int) -> int:
-    number = await flow.step(first, number)
-    number = await flow.step(second, number)
-    await flow.signal("go", bool)
-    return number
+Work = Definition[[int], int]
+Step = tuple[Callable[[int], int], int]
 
 
-@flow(name="work")
-async def with_another_step(flow: Flow, number: int) -> int:
-    number = await flow.step(first, number)
-    number = await flow.step(third, number)
-    await flow.signal("go", bool)
-    return number
+def work_of(*steps: Step) -> Work:
+    """A flow `work` that takes these steps, with something added to what each is given."""
 
+    @flow(name="work")
+    async def work(flow: Flow, number: int) -> int:
+        for function, more in steps:
+            number = await flow.step(function, number + more)
+        await flow.signal("go", bool)
+        return number
 
-@flow(name="work")
-async def with_an_extra_step(flow: Flow, number: int) -> int:
-    number = await flow.step(third, number)
-    number = await flow.step(first, number)
-    number = await flow.step(second, number)
-    await flow.signal("go", bool)
-    return number
+    return work
 
 
 @flow(name="work")
 async def with_fewer_steps(flow: Flow, number: int) -> int:
     return await flow.step(first, number)
-
-
-@flow(name="work")
-async def reordered(flow: Flow, number: int) -> int:
-    number = await flow.step(second, number)
-    number = await flow.step(first, number)
-    await flow.signal("go", bool)
-    return number
-
-
-@flow(name="work")
-async def with_other_arguments(flow: Flow, number: int) -> int:
-    number = await flow.step(first, number)
-    number = await flow.step(second, number + 1)
-    await flow.signal("go", bool)
-    return number
 
 
 @flow(name="work")
@@ -88,7 +65,12 @@ async def that_raises(flow: Flow, number: int) -> int:
     raise ValueError("before its time")
 
 
-CHANGES: list[tuple[Definition[Any, Any], list[str]]] = [
+original = work_of((first, 0), (second, 0))
+with_another_step = work_of((first, 0), (third, 0))
+with_an_extra_step = work_of((third, 0), (first, 0), (second, 0))
+reordered = work_of((second, 0), (first, 0))
+with_other_arguments = work_of((first, 0), (second, 1))
+CHANGES: list[tuple[Work, list[str]]] = [
     (
         with_another_step,
         [
@@ -146,13 +128,19 @@ CHANGES: list[tuple[Definition[Any, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "lines"), CHANGES, ids=[it.__name__ for it, _ in CHANGES])
-async def test_code_that_does_not_fit_is_parked_with_the_difference(
-    nodes: FlowNodes, changed: Definition[Any, Any], lines: list[str]
-) -> None:
+async def begun_before_the_change(nodes: FlowNodes) -> tuple[FlowNode, FlowHandle[int]]:
+    """A node, and a flow that has taken both steps and waits for the signal."""
     alpha = await nodes.start("alpha", original)
     handle = await alpha.begin(original, 1)
     await alpha.until_steps(handle.id, 2)
+    return alpha, handle
+
+
+@pytest.mark.parametrize(("changed", "lines"), CHANGES)
+async def test_code_that_does_not_fit_is_parked_with_the_difference(
+    nodes: FlowNodes, changed: Work, lines: list[str]
+) -> None:
+    alpha, handle = await begun_before_the_change(nodes)
     await alpha.restart_flows(changed)
     # Nobody looks at it before something happens to it.
     assert (await alpha.flows.show(handle.id)).status is Status.RUNNING
@@ -176,9 +164,7 @@ async def test_code_that_does_the_same_in_other_words_fits(nodes: FlowNodes) -> 
         assert await flow.signal("go", bool)
         return number * 2
 
-    alpha = await nodes.start("alpha", original)
-    handle = await alpha.begin(original, 1)
-    await alpha.until_steps(handle.id, 2)
+    alpha, handle = await begun_before_the_change(nodes)
     await alpha.restart_flows(rewritten)
     await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == 24
@@ -189,9 +175,7 @@ async def test_a_flow_nobody_knows_any_more_waits_for_its_code(nodes: FlowNodes)
     async def another(flow: Flow) -> None:
         await flow.sleep(0)
 
-    alpha = await nodes.start("alpha", original)
-    handle = await alpha.begin(original, 1)
-    await alpha.until_steps(handle.id, 2)
+    alpha, handle = await begun_before_the_change(nodes)
     await alpha.restart_flows(another)
     await alpha.flows.signal(handle.id, "go", True)
     parked = await alpha.until(handle.id, Status.PARKED)
@@ -216,9 +200,7 @@ async def test_both_ways_are_kept_apart_by_a_patch(nodes: FlowNodes) -> None:
         # Whoever took the old way once takes it again.
         return number * 2 if flow.patched("checks") else number
 
-    alpha = await nodes.start("alpha", original)
-    before = await alpha.begin(original, 1)
-    await alpha.until_steps(before.id, 2)
+    alpha, before = await begun_before_the_change(nodes)
     await alpha.restart_flows(patched)
     after = await alpha.begin(patched, 1)
     await alpha.until_steps(after.id, 4)
@@ -247,9 +229,7 @@ async def test_a_flow_that_comes_to_a_patch_after_the_change_takes_the_new_way(
         await flow.signal("end", bool)
         return number
 
-    alpha = await nodes.start("alpha", original)
-    handle = await alpha.begin(original, 1)
-    await alpha.until_steps(handle.id, 2)
+    alpha, handle = await begun_before_the_change(nodes)
     await alpha.restart_flows(patched)
     await alpha.flows.signal(handle.id, "go", True)
     await alpha.until_steps(handle.id, 5)
@@ -338,6 +318,6 @@ async def test_a_responder_that_has_another_name_goes_on_with_its_sessions(
         await beta.until(view.id, Status.RUNNING)
         assert len(await beta.flows.list(Status.RUNNING)) == 1
         await beta.flows.signal(view.id, "go", 10)
-    assert [await it.result(10) for it in handles] == [11] * 4
+    assert [await it.result(DEADLINE_S) for it in handles] == [11] * 4
     assert await beta.flows.drain(timeout=10) == 0
     await beta.until_listed("after", Status.DONE, 4)

@@ -21,7 +21,8 @@ from postroad.flows import (
     flow,
     responds_to,
 )
-from tests.support.flows.nodes import FlowNodes
+from tests.support.deadlines import DEADLINE_S
+from tests.support.flows.nodes import Crowd, FlowNodes
 
 
 @flow
@@ -48,8 +49,8 @@ async def test_many_at_the_same_time_in_both_directions(nodes: FlowNodes) -> Non
     alpha, beta = await nodes.pair(add, add_for_others, resident_max=32)
     there = [await alpha.begin(add, "beta", number, 1) for number in range(60)]
     back = [await beta.begin(add, "alpha", number, 2) for number in range(60)]
-    assert [await it.result(20) for it in there] == [number + 1 for number in range(60)]
-    assert [await it.result(20) for it in back] == [number + 2 for number in range(60)]
+    assert [await it.result(DEADLINE_S) for it in there] == [number + 1 for number in range(60)]
+    assert [await it.result(DEADLINE_S) for it in back] == [number + 2 for number in range(60)]
     for node in (alpha, beta):
         await node.until_listed("add_for_others", Status.DONE, 60)
 
@@ -60,7 +61,7 @@ async def test_flows_of_a_module(nodes: FlowNodes) -> None:
     found = Flows(alpha.station.mail, sys.modules[__name__], nodes.config)
     async with found:
         handle = await found.begin(add, "alpha", 1, 2)
-        assert await handle.result(10) == 3
+        assert await handle.result(DEADLINE_S) == 3
 
 
 def test_flows_that_cannot_be_told_apart() -> None:
@@ -103,10 +104,10 @@ async def test_a_node_that_nobody_knows_is_waited_for(nodes: FlowNodes) -> None:
     hopeless = await alpha.begin(call_nobody, "nowhere")
     await alpha.until_steps(patient.id, 2)
     await nodes.start("beta", be_there)
-    assert await patient.result(10) == "alpha called"
+    assert await patient.result(DEADLINE_S) == "alpha called"
     await alpha.flows.kill(hopeless.id)
     with pytest.raises(FlowKilled):
-        await hopeless.result(10)
+        await hopeless.result(DEADLINE_S)
 
 
 async def test_what_happens_to_a_flow_that_waits_to_be_tried_again(nodes: FlowNodes) -> None:
@@ -148,16 +149,16 @@ async def test_a_flow_that_goes_on_respects_how_many_may_run(nodes: FlowNodes) -
     await alpha.until(second.id, Status.RUNNING)
     assert (await alpha.flows.show(third.id)).status is Status.QUEUED
     await alpha.flows.signal(second.id, "go", 10)
-    assert await second.result(10) == 11
+    assert await second.result(DEADLINE_S) == 11
     await alpha.until(third.id, Status.RUNNING)
     await alpha.flows.kill(third.id)
     await alpha.flows.resume(first.id)
     fourth = await alpha.begin(single, 3)
     assert (await alpha.flows.show(fourth.id)).status is Status.QUEUED
     await alpha.flows.signal(first.id, "go", 20)
-    assert await first.result(10) == 20
+    assert await first.result(DEADLINE_S) == 20
     await alpha.flows.signal(fourth.id, "go", 30)
-    assert await fourth.result(10) == 33
+    assert await fourth.result(DEADLINE_S) == 33
 
 
 async def test_parked_flows_leave_room_for_others(nodes: FlowNodes) -> None:
@@ -170,7 +171,7 @@ async def test_parked_flows_leave_room_for_others(nodes: FlowNodes) -> None:
 
     alpha = await nodes.start("alpha", picky)
     handles = [await alpha.begin(picky, number) for number in range(8)]
-    assert [await it.result(10) for it in handles[::2]] == [0, 2, 4, 6]
+    assert [await it.result(DEADLINE_S) for it in handles[::2]] == [0, 2, 4, 6]
     for handle in handles[1::2]:
         await alpha.until(handle.id, Status.PARKED)
         await alpha.flows.kill(handle.id)
@@ -183,7 +184,7 @@ async def test_what_a_drained_node_holds_is_begun_by_the_next_start(nodes: FlowN
     handle = await alpha.begin(add, "beta", 1, 2)
     (held,) = await beta.until_listed("add_for_others", Status.HELD)
     await beta.restart_flows()
-    assert await handle.result(10) == 3
+    assert await handle.result(DEADLINE_S) == 3
     await beta.until(held.id, Status.DONE)
 
 
@@ -202,26 +203,18 @@ async def test_those_who_wait_for_room_do_not_begin_while_the_node_drains(
     assert (await alpha.flows.show(second.id)).status is Status.QUEUED
     await alpha.flows.undrain()
     await alpha.flows.signal(second.id, "go", 20)
-    assert await second.result(10) == 21
+    assert await second.result(DEADLINE_S) == 21
 
 
 async def test_no_more_go_on_after_a_start_than_may_run(nodes: FlowNodes) -> None:
-    running: list[int] = []
-    most: list[int] = []
+    crowd = Crowd(2)
     is_mended: list[bool] = []
-
-    async def work(number: int) -> int:
-        running.append(number)
-        most.append(len(running))
-        await asyncio.sleep(0.005)
-        running.remove(number)
-        return number
 
     @flow(concurrency=2)
     async def limited(flow: Flow, number: int) -> int:
         if not is_mended:
             raise ValueError("not yet")
-        return await flow.step(work, number)
+        return await flow.step(crowd.work, number)
 
     alpha = await nodes.start("alpha", limited)
     handles = [await alpha.begin(limited, number) for number in range(10)]
@@ -232,19 +225,11 @@ async def test_no_more_go_on_after_a_start_than_may_run(nodes: FlowNodes) -> Non
     await alpha.flows.kill(handles[4].id)
     for number in (0, 1, 2, 3, 5, 6, 7, 8, 9):
         assert await alpha.result(handles[number].id) == number
-    assert max(most) == 2
+    assert crowd.most == 2
 
 
 async def test_no_more_that_were_held_begin_than_may_run(nodes: FlowNodes) -> None:
-    running: list[int] = []
-    most: list[int] = []
-
-    async def work(number: int) -> int:
-        running.append(number)
-        most.append(len(running))
-        await asyncio.sleep(0.005)
-        running.remove(number)
-        return number
+    crowd = Crowd(2)
 
     @flow
     async def ask(flow: Flow, peer: str, number: int) -> int:
@@ -252,7 +237,7 @@ async def test_no_more_that_were_held_begin_than_may_run(nodes: FlowNodes) -> No
 
     @responds_to(ask, concurrency=2)
     async def reply(flow: Flow, session: Session) -> None:
-        await session.send(await flow.step(work, await session.receive(int)))
+        await session.send(await flow.step(crowd.work, await session.receive(int)))
 
     alpha = await nodes.start("alpha", ask)
     beta = await nodes.start("beta", wait_for_go)
@@ -260,13 +245,13 @@ async def test_no_more_that_were_held_begin_than_may_run(nodes: FlowNodes) -> No
     held = await beta.until_listed("ask", Status.HELD, 10)
     await beta.flows.kill(held[3].id)
     await beta.restart_flows(reply)
-    done = await asyncio.gather(*(it.result(10) for it in handles), return_exceptions=True)
+    done = await asyncio.gather(*(it.result(DEADLINE_S) for it in handles), return_exceptions=True)
     rejected = [it for it in done if isinstance(it, SessionRejected)]
     assert len(rejected) == 1
     assert sorted(it for it in done if isinstance(it, int)) == sorted(
         number for number, it in enumerate(done) if it not in rejected
     )
-    assert max(most) == 2
+    assert crowd.most == 2
 
 
 async def test_a_fork_of_a_flow_with_branches(nodes: FlowNodes) -> None:
@@ -305,7 +290,7 @@ async def test_two_branches_wait_for_the_same_signal(nodes: FlowNodes) -> None:
     handle = await alpha.begin(both)
     for number in (1, 2):
         await alpha.flows.signal(handle.id, "go", number)
-    assert await handle.result(10) == [1, 2]
+    assert await handle.result(DEADLINE_S) == [1, 2]
 
 
 async def test_a_select_with_several_that_are_ready(nodes: FlowNodes) -> None:
@@ -322,7 +307,7 @@ async def test_a_select_with_several_that_are_ready(nodes: FlowNodes) -> None:
     await alpha.flows.signal(handle.id, "a", 1)
     await alpha.flows.signal(handle.id, "begin", True)
     # Neither is lost, whichever comes first.
-    assert await handle.result(10) == ["a", 1, "b", 2]
+    assert await handle.result(DEADLINE_S) == ["a", 1, "b", 2]
 
 
 async def test_arguments_of_all_kinds(nodes: FlowNodes) -> None:
@@ -347,5 +332,5 @@ async def test_a_flow_without_any_step(nodes: FlowNodes) -> None:
 
     alpha = await nodes.start("alpha", at_once)
     handle = await alpha.begin(at_once, 7)
-    assert await handle.result(10) == 7
+    assert await handle.result(DEADLINE_S) == 7
     assert await alpha.flows.history(handle.id) == []

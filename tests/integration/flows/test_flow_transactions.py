@@ -14,8 +14,6 @@ from postroad.flows import Flow, FlowError, Session, Status, StepFailed, flow, r
 from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 
-from .stores import MakeStore
-
 
 @flow
 async def open_books(flow: Flow) -> None:
@@ -34,9 +32,7 @@ def write_by_session(session: Any, number: int) -> int:
     return len(session.execute(sqlalchemy.text("SELECT * FROM books")).all())
 
 
-async def test_statements_are_run_once_and_their_results_remembered(
-    nodes: FlowNodes, make_store: MakeStore
-) -> None:
+async def test_statements_are_run_once_and_their_results_remembered(nodes: FlowNodes) -> None:
     @flow
     async def keep_books(flow: Flow) -> list[object]:
         results: list[object] = []
@@ -51,7 +47,7 @@ async def test_statements_are_run_once_and_their_results_remembered(
             await tx.execute("DELETE FROM books WHERE number = 1")
         return results
 
-    alpha = await nodes.start("alpha", open_books, keep_books, make_store=make_store)
+    alpha = await nodes.start("alpha", open_books, keep_books)
     await alpha.run(open_books)
     handle = await alpha.begin(keep_books)
     await alpha.until_steps(handle.id, 2)
@@ -64,9 +60,7 @@ async def test_statements_are_run_once_and_their_results_remembered(
     assert kinds == ["transaction", "transaction", "signal", "transaction"]
 
 
-async def test_an_error_that_leaves_the_block_undoes_it(
-    nodes: FlowNodes, make_store: MakeStore
-) -> None:
+async def test_an_error_that_leaves_the_block_undoes_it(nodes: FlowNodes) -> None:
     @flow
     async def change_mind(flow: Flow) -> list[str]:
         seen = []
@@ -86,7 +80,7 @@ async def test_an_error_that_leaves_the_block_undoes_it(
         await flow.signal("go", bool)
         return seen
 
-    alpha = await nodes.start("alpha", open_books, change_mind, make_store=make_store)
+    alpha = await nodes.start("alpha", open_books, change_mind)
     await alpha.run(open_books)
     handle = await alpha.begin(change_mind)
     await alpha.until_steps(handle.id, 2)
@@ -260,7 +254,7 @@ async def test_flows_with_blocks_are_killed_and_paused(nodes: FlowNodes) -> None
         await alpha.flows.resume(handle.id)
     for handle in handles[1:]:
         await alpha.flows.signal(handle.id, "end", True)
-    assert [await it.result(20) for it in handles[1:]] == [1, 2, 3, 4, 5]
+    assert [await it.result(DEADLINE_S) for it in handles[1:]] == [1, 2, 3, 4, 5]
     rows = await alpha.rows("SELECT number FROM books WHERE number > 0 ORDER BY 1")
     assert rows == [(1,), (2,), (3,), (4,), (5,)]
 

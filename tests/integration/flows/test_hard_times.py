@@ -24,6 +24,7 @@ from postroad.flows import (
 )
 from postroad.flows.head import parse_id
 from postroad.flows.messages import QUEUE, Data, End, Initial, Letter, SessionKey, encode_letter
+from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import QUICK, until_dead, until_empty
 from tests.support.flows.nodes import FlowNodes
 
@@ -70,7 +71,7 @@ async def test_a_full_disk_delays_flows_and_changes_nothing(nodes: FlowNodes) ->
     await is_filled.wait()
     await asyncio.sleep(0.2)
     disk.is_full = False
-    assert await handle.result(20) == [0, 10, 20, 30, 40]
+    assert await handle.result(DEADLINE_S) == [0, 10, 20, 30, 40]
     rows = await alpha.rows("SELECT step FROM books")
     assert len(rows) == len(set(rows)) == 5
 
@@ -89,9 +90,9 @@ async def test_what_cannot_be_begun_now_is_told(nodes: FlowNodes) -> None:
     disk.is_full = False
     handle = await alpha.flows.begin_as("order-7", wait_for_go)
     await alpha.flows.signal(handle.id, "go", 2)
-    assert await handle.result(10) == 2
+    assert await handle.result(DEADLINE_S) == 2
     await alpha.flows.signal(waiting.id, "go", 3)
-    assert await waiting.result(10) == 3
+    assert await waiting.result(DEADLINE_S) == 3
     assert len(await alpha.flows.list()) == 2
 
 
@@ -117,7 +118,7 @@ async def test_a_full_outbox_delays_flows(nodes: FlowNodes) -> None:
     await asyncio.sleep(0.1)
     assert (await alpha.flows.show(handle.id)).status in (Status.RUNNING, Status.RETRYING)
     await beta.start(alpha.station)
-    assert await handle.result(20) == 45
+    assert await handle.result(DEADLINE_S) == 45
 
 
 async def test_a_flood_of_messages_fails_the_session_and_not_the_node(nodes: FlowNodes) -> None:
@@ -213,7 +214,7 @@ async def test_letters_that_are_none_are_dead_letters(nodes: FlowNodes) -> None:
     handle = await alpha.begin(listen, "beta")
     (speaking,) = await beta.until_listed("speak", Status.RUNNING)
     await beta.flows.signal(speaking.id, "go", True)
-    assert await handle.result(10) == ["from beta"]
+    assert await handle.result(DEADLINE_S) == ["from beta"]
 
 
 async def test_a_session_that_is_opened_twice_has_one_flow(nodes: FlowNodes) -> None:
@@ -243,7 +244,7 @@ async def test_only_one_program_has_the_flows_of_a_node(nodes: FlowNodes) -> Non
     with pytest.raises(UsageError, match="is not running: start"):
         await second.begin(wait_for_go)
     await alpha.flows.signal(handle.id, "go", 1)
-    assert await handle.result(10) == 1
+    assert await handle.result(DEADLINE_S) == 1
     await alpha.flows.stop()
     async with second:
         assert len(await second.list()) == 1

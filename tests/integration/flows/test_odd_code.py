@@ -9,6 +9,7 @@ import pytest
 
 from postroad.core.errors import ConfigError, UsageError
 from postroad.flows import Flow, FlowError, Session, Status, flow, responds_to
+from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 
 
@@ -131,7 +132,7 @@ async def test_a_subflow_that_calls_itself(nodes: FlowNodes) -> None:
 
     alpha = await nodes.start("alpha", factorial)
     handle = await alpha.begin(factorial, 12)
-    assert await handle.result(10) == 479001600
+    assert await handle.result(DEADLINE_S) == 479001600
     history = await alpha.flows.history(handle.id)
     assert history[0].place == ".".join("0" * 11 + "1") and history[-1].place == "1"
 
@@ -217,7 +218,7 @@ async def test_a_step_runs_another_flow_and_waits_for_it(nodes: FlowNodes) -> No
     async def run_fine(step_id: str) -> str:
         # Once, however often this function is called.
         handle = await alpha.flows.begin_as(step_id, fine)
-        return await handle.result(10)
+        return await handle.result(DEADLINE_S)
 
     @flow
     async def outer(flow: Flow) -> str:
@@ -238,7 +239,7 @@ async def test_a_query_that_raises_concerns_only_who_asked(nodes: FlowNodes) -> 
     with pytest.raises(ZeroDivisionError):
         await alpha.flows.query(handle.id, "bad")
     await alpha.flows.signal(handle.id, "go", 1)
-    assert await handle.result(10) == 1
+    assert await handle.result(DEADLINE_S) == 1
 
 
 async def test_values_and_errors_that_are_hard_to_write_down(nodes: FlowNodes) -> None:
@@ -282,7 +283,7 @@ async def test_a_flow_error_that_cannot_be_made_again_is_still_one(nodes: FlowNo
     for definition, text in ((fail_in_step, "of the step"), (fail_in_code, "of the code")):
         handle = await alpha.begin(definition)
         with pytest.raises(FlowError, match=f"because {text}"):
-            await handle.result(10)
+            await handle.result(DEADLINE_S)
         assert (await alpha.flows.show(handle.id)).status is Status.FAILED
 
 

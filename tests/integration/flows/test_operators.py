@@ -51,7 +51,7 @@ async def test_a_killed_flow_tells_its_client_and_its_peer(nodes: FlowNodes) -> 
     (adding,) = await beta.until_listed("add_up", Status.RUNNING)
     await alpha.flows.kill(handle.id, "changed my mind")
     with pytest.raises(FlowKilled, match="changed my mind"):
-        await handle.result(10)
+        await handle.result(DEADLINE_S)
     failed = await beta.until(adding.id, Status.FAILED)
     killed = await alpha.flows.show(handle.id)
     assert (killed.status, killed.error) == (Status.KILLED, "FlowKilled: changed my mind")
@@ -73,7 +73,7 @@ async def test_a_killed_responder_tells_its_initiator(nodes: FlowNodes) -> None:
     for _ in range(2):
         await alpha.flows.signal(handle.id, "next", True)
     with pytest.raises(PeerFailed) as caught:
-        await handle.result(10)
+        await handle.result(DEADLINE_S)
     assert caught.value.kind is None
     assert caught.value.error_id == (await beta.flows.show(adding.id)).error_id
 
@@ -115,7 +115,7 @@ async def test_what_is_said_to_a_paused_flow_is_kept_in_order(nodes: FlowNodes) 
     with pytest.raises(TimeoutError):
         await handle.result(0.1)
     await beta.flows.resume(adding.id)
-    assert await handle.result(10) == 15
+    assert await handle.result(DEADLINE_S) == 15
     assert await beta.result(adding.id) == 5
 
 
@@ -135,7 +135,7 @@ async def test_a_paused_flow_sleeps_on(nodes: FlowNodes) -> None:
     assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
     assert calls == []
     await alpha.flows.resume(handle.id)
-    assert await handle.result(10) == "rested"
+    assert await handle.result(DEADLINE_S) == "rested"
 
 
 async def test_what_cannot_happen_to_a_flow_now(nodes: FlowNodes) -> None:
@@ -152,7 +152,7 @@ async def test_what_cannot_happen_to_a_flow_now(nodes: FlowNodes) -> None:
         await alpha.flows.query(handle.id, "anything")
     await alpha.flows.resume(handle.id)
     await alpha.flows.signal(handle.id, "go", 1)
-    assert await handle.result(10) == 1
+    assert await handle.result(DEADLINE_S) == 1
     for operation in (alpha.flows.retry, alpha.flows.pause, alpha.flows.resume):
         with pytest.raises(UsageError, match="has ended: it is done"):
             await operation(handle.id)
@@ -192,7 +192,7 @@ async def test_a_signal_of_another_type(nodes: FlowNodes) -> None:
     handle = await alpha.begin(wait_for_go)
     await alpha.flows.signal(handle.id, "go", "away")
     with pytest.raises(Exception, match=r"signal\(go\) got something else than it wants"):
-        await handle.result(10)
+        await handle.result(DEADLINE_S)
 
 
 async def test_queries_are_answered_by_the_code(nodes: FlowNodes) -> None:
@@ -254,12 +254,12 @@ async def test_a_flow_is_begun_anew_from_one_of_its_steps(nodes: FlowNodes) -> N
 
     alpha, beta = await nodes.pair(work, reply)
     handle = await alpha.begin(work, "beta")
-    assert await handle.result(10) == ["first 1", "second 2", "third 3", "x"]
+    assert await handle.result(DEADLINE_S) == ["first 1", "second 2", "third 3", "x"]
     other = await alpha.flows.fork(handle.id, 2)
     assert other != handle.id
     assert await alpha.result(other) == ["first 1", "second 2", "third 4", "x"]
     assert calls == ["first", "second", "third", "third"]
-    assert await handle.result(10) == ["first 1", "second 2", "third 3", "x"]
+    assert await handle.result(DEADLINE_S) == ["first 1", "second 2", "third 3", "x"]
     replies = await beta.until_listed("reply", Status.DONE, 2)
     with pytest.raises(UsageError, match=r"step 3 of flow .* is 3 send\(beta\): a session cannot"):
         await alpha.flows.fork(handle.id, 4)
@@ -293,7 +293,7 @@ async def test_a_flow_begins_anew_with_other_arguments(nodes: FlowNodes) -> None
     handle = await alpha.begin(rounds, "beta", 3)
     for _ in range(4):
         await alpha.flows.signal(handle.id, "bonus", 1)
-    assert await handle.result(10) == 64
+    assert await handle.result(DEADLINE_S) == 64
     shown = await alpha.flows.show(handle.id)
     assert shown.run == 4
     assert ids == [f"alpha/{handle.id}/{run}/0" for run in range(1, 5)]

@@ -9,6 +9,7 @@ import pytest
 
 from postroad.durable import Transaction
 from postroad.flows import Flow, Retry, Session, SessionEnded, Status, flow, responds_to
+from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import until_empty
 from tests.support.flows.nodes import FlowNodes
 
@@ -138,7 +139,7 @@ async def test_a_function_that_ran_when_the_node_stopped_is_run_again(nodes: Flo
     alpha = await nodes.start("alpha", job)
     handle = await alpha.begin(job)
     await has_begun.wait()
-    waiting = asyncio.ensure_future(handle.result(10))
+    waiting = asyncio.ensure_future(handle.result(DEADLINE_S))
     await asyncio.sleep(0)
     await alpha.stop_flows()
     assert ended == calls
@@ -186,7 +187,7 @@ async def test_only_flows_are_stopped_and_the_mail_goes_on(nodes: FlowNodes) -> 
     handle = await alpha.begin(ask, "beta")
     await until_empty(alpha.station.mail, "beta")
     await beta.start_flows()
-    assert await handle.result(10) == "xx"
+    assert await handle.result(DEADLINE_S) == "xx"
 
 
 async def test_the_same_flows_can_be_started_again(nodes: FlowNodes) -> None:
@@ -220,4 +221,4 @@ async def test_a_stop_whose_caller_gives_up_comes_to_its_end(nodes: FlowNodes) -
         await alpha.flows.stop()
         await alpha.start_flows()
     await alpha.flows.signal(handle.id, "go", "on")
-    assert await (await alpha.flows.handle(handle.id)).result(60) == "on"
+    assert await (await alpha.flows.handle(handle.id)).result(DEADLINE_S) == "on"

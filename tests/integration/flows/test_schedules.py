@@ -13,7 +13,6 @@ import pytest
 
 from postroad.core import faults
 from postroad.core.errors import ConfigError, StoreUnavailable, UsageError
-from postroad.durable import PostgresStore
 from postroad.durable.store.ledger import Ledger
 from postroad.durable.store.units import Work
 from postroad.flows import Flow, Session, Status, flow, responds_to, scheduling
@@ -22,7 +21,6 @@ from postroad.flows.errors import NoSuchSchedule
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.nodes import once, raising
 from tests.support.flows.nodes import FlowNode, FlowNodes
-from tests.support.servers.postgres import fresh_database
 
 EVERY_MINUTE = "* * * * *"
 
@@ -249,19 +247,17 @@ class TestEndsInBetween:
         await until_looked_at(clock)
         await until_times(node, *expected)
 
-    async def test_nor_does_it_with_postgres(self, nodes: FlowNodes, clock: Clock) -> None:
-        with fresh_database() as dsn:
-            node = await nodes.start("alpha", tick, make_store=lambda: PostgresStore(dsn))
-            await node.flows.schedule("tick", EVERY_MINUTE, tick)
-            await node.restart()
-            clock.set("12:01:10")
-            await until_times(node, "12:01:00Z")
-            await node.restart()
-            (view,) = await node.flows.schedules()
-            assert view.last_client_id == "schedule:tick:2026-11-16T12:01:00Z"
-            await until_looked_at(clock)
-            await until_times(node, "12:01:00Z")
-            await node.stop()
+    async def test_nor_does_a_node_that_starts_again(self, nodes: FlowNodes, clock: Clock) -> None:
+        node = await nodes.start("alpha", tick)
+        await node.flows.schedule("tick", EVERY_MINUTE, tick)
+        await node.restart()
+        clock.set("12:01:10")
+        await until_times(node, "12:01:00Z")
+        await node.restart()
+        (view,) = await node.flows.schedules()
+        assert view.last_client_id == "schedule:tick:2026-11-16T12:01:00Z"
+        await until_looked_at(clock)
+        await until_times(node, "12:01:00Z")
 
     async def test_a_commit_that_fails_is_made_again(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", slow)

@@ -10,6 +10,7 @@ import pytest
 from postroad.core.errors import ConfigError, UsageError
 from postroad.flows import Flow, Session, Status, flow, responds_to
 from postroad.flows.errors import FlowError, FlowTimeout, PeerFailed, SessionEnded, SessionRejected
+from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import QUICK, until_empty
 from tests.support.flows.nodes import FlowNodes
 
@@ -38,7 +39,7 @@ async def test_the_other_end_hears_a_flow_error(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(buy, refuse)
     handle = await alpha.begin(buy, "beta", 200)
     with pytest.raises(PeerFailed, match="the flow of beta has failed: 200 is too much") as caught:
-        await handle.result(10)
+        await handle.result(DEADLINE_S)
     assert (caught.value.peer, caught.value.kind) == ("beta", "NoMoney")
     (refused,) = await beta.until_listed("refuse", Status.FAILED)
     assert refused.error == "NoMoney: 200 is too much"
@@ -46,7 +47,7 @@ async def test_the_other_end_hears_a_flow_error(nodes: FlowNodes) -> None:
     assert bought.error_id == refused.error_id == caught.value.error_id
     handle_there = await beta.flows.handle(refused.id)
     with pytest.raises(NoMoney, match="200 is too much"):
-        await handle_there.result(10)
+        await handle_there.result(DEADLINE_S)
 
 
 async def test_the_other_end_hears_nothing_of_a_parked_flow_until_it_is_killed(
@@ -59,7 +60,7 @@ async def test_the_other_end_hears_nothing_of_a_parked_flow_until_it_is_killed(
     assert (await alpha.flows.show(handle.id)).status is Status.RUNNING
     await beta.flows.kill(refused.id, "no way to mend a secret")
     with pytest.raises(PeerFailed) as caught:
-        await handle.result(10)
+        await handle.result(DEADLINE_S)
     killed = await beta.flows.show(refused.id)
     assert (caught.value.kind, caught.value.error_id) == (None, killed.error_id)
     assert "secret" not in str(caught.value)
@@ -111,7 +112,7 @@ async def test_what_a_third_party_said_is_not_passed_on(nodes: FlowNodes) -> Non
     gamma = await nodes.start("gamma", fail_far_away)
     handle = await alpha.begin(pass_on, "beta", "gamma")
     with pytest.raises(PeerFailed) as caught:
-        await handle.result(10)
+        await handle.result(DEADLINE_S)
     (far,) = await gamma.until_listed("fail_far_away", Status.FAILED)
     (near,) = await beta.until_listed("pass_farther", Status.FAILED)
     assert "only beta may know" in str(near.error)
@@ -135,7 +136,7 @@ async def test_a_version_that_cannot_be_talked_to_is_rejected(nodes: FlowNodes) 
     handle = await alpha.begin(talk_new, "beta")
     expected = "talk_back talks to versions 1, 3 of talk, not to 2"
     with pytest.raises(SessionRejected, match=expected):
-        await handle.result(10)
+        await handle.result(DEADLINE_S)
     assert await beta.flows.list() == []
     await until_empty(beta.station.mail, "alpha")
 
@@ -184,7 +185,7 @@ async def test_what_nobody_responds_to_is_kept_until_there_is_code(nodes: FlowNo
     await until_empty(alpha.station.mail, "beta")
     assert (await beta.flows.show(held.id)).status is Status.HELD
     await beta.restart_flows(talk_back, hear_much)
-    assert await handle.result(10) == [0, 1, 2, 3, 4]
+    assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
     assert (await beta.until(held.id, Status.DONE)).name == "hear_much"
 
 
@@ -215,7 +216,7 @@ async def test_what_is_said_later_to_a_held_flow_is_kept_too(nodes: FlowNodes) -
     for _ in range(2):
         await alpha.flows.signal(handle.id, "next", True)
     await beta.restart_flows(hear_pieces)
-    assert await handle.result(10) == [0, 1, 2, 3, 4]
+    assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
     await beta.until(held.id, Status.DONE)
 
 
@@ -226,7 +227,7 @@ async def test_a_held_flow_that_is_killed_rejects_the_session(nodes: FlowNodes) 
     (held,) = await beta.until_listed("say_much", Status.HELD)
     await beta.flows.kill(held.id, "nobody wants this")
     with pytest.raises(SessionRejected, match="nobody wants this"):
-        await handle.result(10)
+        await handle.result(DEADLINE_S)
 
 
 @responds_to("talk")
@@ -315,19 +316,17 @@ async def hear_all(flow: Flow, session: Session) -> list[object]:
     return []
 
 
-@pytest.mark.parametrize("text", ["x" * 5_000, "\N{SNOWMAN}" * 5_000], ids=["plain", "snowmen"])
-@pytest.mark.parametrize("less", [0, 500, 1_000, 2_000, 10_000])
-async def test_a_failure_that_does_not_fit_behind_what_was_sent(
-    nodes: FlowNodes, less: int, text: str
-) -> None:
+async def test_a_failure_that_does_not_fit_behind_what_was_sent(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(send_much_and_fail, hear_all)
-    handle = await alpha.begin(send_much_and_fail, "beta", less, text)
-    with pytest.raises(NoMoney):
-        await alpha.result(handle.id)
-    (responder,) = await beta.until_listed("hear_all", Status.DONE)
-    size, kind, length = await beta.result(responder.id)
-    assert (size, kind) == (LARGEST - less, "NoMoney")
-    assert length > 1_900
+    cases = [(less, char) for less in (0, 500, 1_000, 2_000, 10_000) for char in "x\N{SNOWMAN}"]
+    for count, (less, character) in enumerate(cases, 1):
+        handle = await alpha.begin(send_much_and_fail, "beta", less, character * 5_000)
+        with pytest.raises(NoMoney):
+            await alpha.result(handle.id)
+        *_, responder = await beta.until_listed("hear_all", Status.DONE, count)
+        size, kind, length = await beta.result(responder.id)
+        assert (size, kind) == (LARGEST - less, "NoMoney"), (less, character)
+        assert length > 1_900, (less, character)
 
 
 async def test_a_failure_that_does_not_fit_into_a_letter_is_cut(nodes: FlowNodes) -> None:

@@ -7,6 +7,7 @@ import msgspec
 from postroad.core.errors import UsageError
 from postroad.flows import Flow, PeerInfo, Session, Status, flow, responds_to
 from postroad.flows.errors import SessionEnded
+from tests.support.deadlines import DEADLINE_S
 from tests.support.flows.nodes import FlowNodes
 
 
@@ -40,7 +41,7 @@ async def test_ping_pong(nodes: FlowNodes) -> None:
 async def test_both_nodes_can_begin(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(ping, pong)
     first, second = await alpha.begin(ping, "beta"), await beta.begin(ping, "alpha")
-    assert [await first.result(10), await second.result(10)] == ["Pong", "Pong"]
+    assert [await first.result(DEADLINE_S), await second.result(DEADLINE_S)] == ["Pong", "Pong"]
     await alpha.until_listed("pong", Status.DONE)
     await beta.until_listed("pong", Status.DONE)
 
@@ -135,7 +136,7 @@ async def test_messages_that_wait_are_given_once(nodes: FlowNodes) -> None:
     await beta.until_steps(working.id, 12)
     await beta.restart()
     await beta.flows.signal(working.id, "go", True)
-    assert await handle.result(10) == list(range(12))
+    assert await handle.result(DEADLINE_S) == list(range(12))
 
 
 @flow

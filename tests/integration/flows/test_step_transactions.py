@@ -9,10 +9,9 @@ import sqlalchemy
 
 from postroad.durable import Transaction
 from postroad.flows import Flow, FlowTimeout, Retry, Session, Status, flow, responds_to
+from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.mail_pairs import Recorder
 from tests.support.flows.nodes import FlowNodes
-
-from .stores import MakeStore
 
 SOON = Retry(attempts=4, first_s=0.001, max_s=0.004)
 
@@ -54,8 +53,8 @@ async def keep_books(flow: Flow, count: int) -> list[int]:
     return results
 
 
-async def test_rows_are_written_once_with_the_step(nodes: FlowNodes, make_store: MakeStore) -> None:
-    alpha = await nodes.start("alpha", keep_books, make_store=make_store)
+async def test_rows_are_written_once_with_the_step(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", keep_books)
     handle = await alpha.begin(keep_books, 3)
     await alpha.until_steps(handle.id, 4)
     await alpha.restart()
@@ -91,8 +90,8 @@ def fail_by_session(number: int, sql_session: Any, step_id: str) -> None:
     raise ValueError("by session")
 
 
-async def test_a_step_that_raises_leaves_nothing(nodes: FlowNodes, make_store: MakeStore) -> None:
-    alpha = await nodes.start("alpha", fail_to_book, make_store=make_store)
+async def test_a_step_that_raises_leaves_nothing(nodes: FlowNodes) -> None:
+    alpha = await nodes.start("alpha", fail_to_book)
     recorder = Recorder()
     await alpha.station.mail.consume("orders", recorder)
     seen = await alpha.run(fail_to_book)
@@ -102,7 +101,7 @@ async def test_a_step_that_raises_leaves_nothing(nodes: FlowNodes, make_store: M
     assert await recorder.until(1) == [b"last"]
 
 
-async def test_many_flows_book_at_the_same_time(nodes: FlowNodes, make_store: MakeStore) -> None:
+async def test_many_flows_book_at_the_same_time(nodes: FlowNodes) -> None:
     @flow
     async def book_two(flow: Flow, number: int) -> None:
         await flow.gather(flow.step(book, number), flow.step(book, -number))
@@ -111,11 +110,11 @@ async def test_many_flows_book_at_the_same_time(nodes: FlowNodes, make_store: Ma
     async def open_books(flow: Flow) -> None:
         await flow.step(create_books)
 
-    alpha = await nodes.start("alpha", open_books, book_two, make_store=make_store)
+    alpha = await nodes.start("alpha", open_books, book_two)
     await alpha.run(open_books)
     handles = [await alpha.begin(book_two, number) for number in range(1, 21)]
     for handle in handles:
-        await handle.result(20)
+        await handle.result(DEADLINE_S)
     rows = await alpha.rows("SELECT number, step FROM books ORDER BY number")
     assert [number for number, _ in rows] == [it for it in range(-20, 21) if it]
     assert len({step for _, step in rows}) == 40
@@ -202,7 +201,7 @@ async def test_a_withdrawn_transaction_leaves_nothing(nodes: FlowNodes) -> None:
     handle = await alpha.begin(lose)
     await alpha.until_steps(handle.id, 1)
     await alpha.flows.signal(handle.id, "enough", True)
-    assert await handle.result(10) == "signal"
+    assert await handle.result(DEADLINE_S) == "signal"
     assert [number for number, _ in await alpha.rows("SELECT * FROM books")] == [2]
 
 
@@ -248,7 +247,7 @@ async def test_a_paused_transaction_is_undone_and_done_later(nodes: FlowNodes) -
     assert await alpha.rows("SELECT * FROM books") == []
     assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
     await alpha.flows.resume(handle.id)
-    assert await handle.result(10) == "done"
+    assert await handle.result(DEADLINE_S) == "done"
     assert [number for number, _ in await alpha.rows("SELECT * FROM books")] == [1]
 
 

@@ -14,7 +14,7 @@ import pytest
 from postroad.core.errors import PostroadError
 from postroad.flows import Flow, Retry, Status, flow
 from postroad.flows.errors import StepFailed, Unrecordable
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.flows.nodes import FlowNodes
 
 SOON = Retry(attempts=4, first_s=0.001, max_s=0.004)
@@ -113,7 +113,7 @@ async def test_a_function_that_is_given_up_before_its_turn_is_not_called(nodes: 
     called: list[str] = []
 
     def block() -> None:
-        assert release.wait(60)
+        assert release.wait(DEADLINE_S)
 
     @flow
     async def choose(flow: Flow) -> str:
@@ -122,14 +122,16 @@ async def test_a_function_that_is_given_up_before_its_turn_is_not_called(nodes: 
             queued=flow.step(called.append, "queued"),
             told=flow.signal("go", str),
         )
-        release.set()
         await flow.step(called.append, "last")
         return name
 
     alpha = await nodes.start("alpha", choose, threads=1)
     handle = await alpha.begin(choose)
     await alpha.flows.signal(handle.id, "go", "now")
-    assert await handle.result(60) == "told"
+    # With what the flow has chosen, it has given up the others.
+    await alpha.until_steps(handle.id, 1)
+    release.set()
+    assert await handle.result(DEADLINE_S) == "told"
     assert called == ["last"]
 
 
@@ -196,7 +198,7 @@ async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
 
     alpha = await nodes.start("alpha", work)
     handle = await alpha.begin(work, Point(1, 2))
-    assert await handle.result(10) == [12, 13, True]
+    assert await handle.result(DEADLINE_S) == [12, 13, True]
     history = await alpha.flows.history(handle.id)
     assert history[0].name.endswith("move")
     assert (history[1].name, history[1].value) == ("a long way", {"x": 12, "y": 13})
@@ -246,7 +248,7 @@ async def test_a_step_is_tried_again_as_often_as_it_may(nodes: FlowNodes) -> Non
     assert len(set(calls)) == 1
     calls.clear()
     handle = await alpha.begin(try_hard, 100)
-    assert await handle.result(10) == "call 4"
+    assert await handle.result(DEADLINE_S) == "call 4"
     assert len(calls) == 4
     (failed,) = await alpha.flows.history(handle.id)
     assert failed.error == "ValueError: call 4"

@@ -19,7 +19,7 @@ from postroad.flows import (
     flow,
     responds_to,
 )
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import until_empty
 from tests.support.flows.nodes import FlowNodes
 
@@ -57,7 +57,7 @@ async def test_an_error_that_may_pass_is_tried_again(nodes: FlowNodes, error: Ex
 
     alpha = await nodes.start("alpha", work, attempts_max=4)
     handle = await alpha.begin(work)
-    assert await handle.result(10) == [1, 5]
+    assert await handle.result(DEADLINE_S) == [1, 5]
     assert before.calls == 1
     shown = await alpha.flows.show(handle.id)
     assert (shown.attempts, shown.error) == (0, None)
@@ -83,7 +83,7 @@ async def test_after_so_many_attempts_an_operator_must_look(nodes: FlowNodes) ->
     assert shaky.calls == 8
     shaky.failures = 0
     await alpha.flows.retry(handle.id)
-    assert await handle.result(10) == 9
+    assert await handle.result(DEADLINE_S) == 9
 
 
 async def test_progress_gives_new_attempts(nodes: FlowNodes) -> None:
@@ -205,7 +205,7 @@ async def test_what_is_said_to_a_parked_flow_is_kept(nodes: FlowNodes) -> None:
     for _ in range(5):
         await alpha.flows.signal(handle.id, "next", True)
     await beta.restart_flows(mended)
-    assert await handle.result(10) == 10
+    assert await handle.result(DEADLINE_S) == 10
     await beta.until(parked.id, Status.DONE)
 
 
@@ -234,7 +234,7 @@ async def test_the_other_end_ends_while_a_flow_is_parked(nodes: FlowNodes) -> No
     handle = await alpha.begin(say, "beta")
     (parked,) = await beta.until_listed("hear", Status.PARKED)
     await alpha.flows.signal(handle.id, "end", True)
-    await handle.result(10)
+    await handle.result(DEADLINE_S)
     await until_empty(alpha.station.mail, "beta")
     is_mended.append(True)
     await beta.flows.retry(parked.id)

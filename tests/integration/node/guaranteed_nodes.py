@@ -48,6 +48,13 @@ class Nodes:
     def __getitem__(self, name: str) -> Node:
         return self.by_name[name]
 
+    async def consumer(self, name: str, **options: Any) -> Till:
+        """A cell that consumes the queue, which is declared everywhere when all know of it."""
+        till = await Till.at(self[name], **options)
+        await self.domains.settled()
+        await self.declare()
+        return till
+
     async def declare(self, queue: str = QUEUE, retry: Retry = AT_ONCE, **options: Any) -> None:
         """Declare a queue everywhere."""
         for node in self.by_name.values():

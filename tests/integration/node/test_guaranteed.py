@@ -30,9 +30,7 @@ from .guaranteed_nodes import (
 
 async def test_message_from_a_satellite_is_handled_once_at_another(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 3) as nodes:
-        till = await Till.at(nodes["S2"])
-        await nodes.domains.settled()
-        await nodes.declare()
+        till = await nodes.consumer("S2")
         for number in range(20):
             await nodes["S1"].domain.send(QUEUE, b"%d" % number, session="a", headers={"x": "y"})
         rows = await till.until(20)
@@ -50,9 +48,7 @@ async def test_message_from_a_satellite_is_handled_once_at_another(tmp_path: Pat
 
 async def test_a_core_and_a_domain_itself_can_be_the_consumer(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 1) as nodes:
-        till = await Till.at(nodes["C1"])
-        await nodes.domains.settled()
-        await nodes.declare()
+        till = await nodes.consumer("C1")
         await nodes["S1"].domain.send(QUEUE, b"1")
         await nodes["C1"].domain.send(QUEUE, b"2")
         assert sorted(await till.until(2)) == [b"1", b"2"]
@@ -92,7 +88,7 @@ async def test_while_nobody_consumes_it_a_message_waits_and_is_no_dead_letter(
 
 
 async def test_waiting_longer_than_a_message_is_held_in_hand_kills_none(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(MAIL, handler_s=0.4)
+    config = msgspec.structs.replace(MAIL, handler_s=0.1)
     async with guaranteed_nodes(tmp_path, 0, 1, mail=config) as nodes:
         await nodes.declare()
         await nodes["S1"].domain.send(QUEUE, b"1")
@@ -106,9 +102,7 @@ async def test_waiting_longer_than_a_message_is_held_in_hand_kills_none(tmp_path
 
 async def test_handler_that_fails_twice_has_left_one_row(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 1) as nodes:
-        till = await Till.at(nodes["C1"], failures=2)
-        await nodes.domains.settled()
-        await nodes.declare()
+        till = await nodes.consumer("C1", failures=2)
         await nodes["S1"].domain.send(QUEUE, b"1")
         assert await till.until(1) == [b"1"]
         assert till.attempts == [b"1"] * 3
@@ -140,7 +134,7 @@ async def test_consumer_that_moves_takes_what_waits_with_it(tmp_path: Path) -> N
 
 async def test_messages_wait_for_a_cell_that_is_replaced(tmp_path: Path) -> None:
     """However long ago the one before it was let in, and its last message came."""
-    times = msgspec.structs.replace(QUICK, patience_s=3.0)
+    times = msgspec.structs.replace(QUICK, patience_s=1.5)
     passed: list[object] = []
     async with guaranteed_nodes(tmp_path, 1, 2, times=times) as nodes:
         consumer = nodes["S2"]
@@ -151,7 +145,7 @@ async def test_messages_wait_for_a_cell_that_is_replaced(tmp_path: Path) -> None
         await nodes["S1"].domain.send(QUEUE, b"1")
         await until_waiting(consumer, {"cells.in.payments": 1})
         await consumer.domain.remove("till")
-        await asyncio.sleep(3.1)  # It is time itself that is tested.
+        await asyncio.sleep(1.6)  # It is time itself that is tested.
         with faults.armed("node.guaranteed.passed", lambda **told: passed.append(told)):
             await consumer.mail.resume("cells.in.payments")
             await asyncio.sleep(0.1)
@@ -164,9 +158,7 @@ async def test_consumer_that_is_drained_finishes_and_the_rest_goes_elsewhere(
     tmp_path: Path,
 ) -> None:
     async with guaranteed_nodes(tmp_path, 1, 2) as nodes:
-        first = await Till.at(nodes["S1"])
-        await nodes.domains.settled()
-        await nodes.declare()
+        first = await nodes.consumer("S1")
         await nodes["C1"].domain.send(QUEUE, b"1")
         assert await first.until(1) == [b"1"]
         second = await Till.at(nodes["S2"])
@@ -321,9 +313,7 @@ async def test_what_waited_too_long_for_its_cell_is_not_handled_behind_the_mails
 
 async def test_mail_for_a_domain_that_cannot_be_reached_waits(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 2) as nodes:
-        till = await Till.at(nodes["S2"])
-        await nodes.domains.settled()
-        await nodes.declare()
+        till = await nodes.consumer("S2")
         nodes["S1"].directory.set("S2", None)
         await nodes["S1"].domain.send(QUEUE, b"1")
 

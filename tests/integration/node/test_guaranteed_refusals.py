@@ -35,9 +35,7 @@ async def test_handler_that_always_fails_makes_a_dead_letter_that_can_be_retried
     tmp_path: Path,
 ) -> None:
     async with guaranteed_nodes(tmp_path, 1, 1) as nodes:
-        till = await Till.at(nodes["C1"], failures=3)
-        await nodes.domains.settled()
-        await nodes.declare()
+        till = await nodes.consumer("C1", failures=3)
         await nodes["S1"].domain.send(QUEUE, b"1")
         (dead,) = await until_dead(nodes["C1"], 1)
         assert (dead.queue, dead.reason, dead.failures) == ("cells.in.payments", "failed", 3)
@@ -69,40 +67,38 @@ async def test_message_that_cannot_be_handled_is_a_dead_letter_at_once(
         assert ("never" if error else "klingon") in dead.detail
 
 
-@pytest.mark.parametrize("way", ["in", "out"])
-@pytest.mark.parametrize(
-    ("body", "detail"),
-    [
-        (b"", "envelope"),
-        (b"\xc1 of the next century", "version 193"),
-        (MESSAGE[:1] + b"rubbish", "no envelope"),
-        (MESSAGE[:-2], "no envelope"),
-        (encode_envelope(Envelope(id=ID, destination=CellPath.of("others"))), "others"),
-        (encode_envelope(Envelope(id=ID, destination=CellPath.of("payments@C1"))), "payments@C1"),
-        (
-            encode_envelope(
-                Envelope(id=ID, destination=CellPath.of(QUEUE), kind=Kind.REPLY, answers=ID)
-            ),
-            "a reply",
+NO_MESSAGES = [
+    (b"", "envelope"),
+    (b"\xc1 of the next century", "version 193"),
+    (MESSAGE[:1] + b"rubbish", "no envelope"),
+    (MESSAGE[:-2], "no envelope"),
+    (encode_envelope(Envelope(id=ID, destination=CellPath.of("others"))), "others"),
+    (encode_envelope(Envelope(id=ID, destination=CellPath.of("payments@C1"))), "payments@C1"),
+    (
+        encode_envelope(
+            Envelope(id=ID, destination=CellPath.of(QUEUE), kind=Kind.REPLY, answers=ID)
         ),
-    ],
-    ids=["nothing", "another version", "rubbish", "cut off", "another queue", "a cell", "a reply"],
-)
+        "a reply",
+    ),
+]
+
+
 async def test_letters_that_are_no_messages_to_the_queue_are_dead_and_harm_nobody(
-    way: str, body: bytes, detail: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     async with guaranteed_nodes(tmp_path, 1, 1) as nodes:
-        till = await Till.at(nodes["C1"])
-        await nodes.domains.settled()
-        await nodes.declare()
-        await nodes["S1"].mail.post("C1", f"cells.{way}.payments", body)
-        await nodes["S1"].domain.send(QUEUE, b"1")
-        assert await till.until(1) == [b"1"]
-        (dead,) = await until_dead(nodes["C1"], 1)
-        assert (dead.queue, dead.reason) == (f"cells.{way}.payments", "rejected")
-        assert detail in dead.detail
+        till = await nodes.consumer("C1")
+        cases = [(way, *case) for case in NO_MESSAGES for way in ("in", "out")]
+        for number, (way, body, detail) in enumerate(cases):
+            await nodes["S1"].mail.post("C1", f"cells.{way}.payments", body)
+            await nodes["S1"].domain.send(QUEUE, b"%d" % number)
+            assert (await till.until(number + 1))[-1] == b"%d" % number, (way, body)
+            (dead,) = await until_dead(nodes["C1"], 1)
+            assert (dead.queue, dead.reason) == (f"cells.{way}.payments", "rejected"), body
+            assert detail in dead.detail, (way, body)
+            await nodes["C1"].mail.drop_dead(dead.id)
         await all_quiet(nodes)
-        assert await till.rows() == [b"1"]
+        assert await till.rows() == [b"%d" % number for number in range(len(cases))]
 
 
 async def test_message_whose_time_is_over_is_a_dead_letter(tmp_path: Path) -> None:
@@ -122,9 +118,7 @@ async def test_message_whose_time_is_over_is_a_dead_letter(tmp_path: Path) -> No
 
 async def test_time_that_is_left_travels_with_the_message(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 1) as nodes:
-        await Till.at(nodes["C1"])
-        await nodes.domains.settled()
-        await nodes.declare()
+        await nodes.consumer("C1")
         await nodes["C1"].mail.pause("cells.in.payments")
         await nodes["S1"].domain.send(QUEUE, b"1", timeout=0.2)
         await asyncio.sleep(0.25)  # It is time itself that is tested.

@@ -30,8 +30,9 @@ with postgres_server() as server:
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
+    """Every test leaves it running."""
     with postgres_server() as server:
         yield server
 
@@ -57,21 +58,27 @@ def is_refused(dsn: str) -> bool:
 def test_databases_are_apart() -> None:
     with fresh_database() as one, fresh_database() as two:
         execute(one, b"CREATE TABLE letters (id int)")
-
         with pytest.raises(psycopg.errors.UndefinedTable):
             fetch(two, b"SELECT id FROM letters")
         assert fetch(one, b"SELECT id FROM letters") == []
 
 
-def test_database_is_dropped_under_its_clients() -> None:
+def test_database_is_emptied_under_its_clients_and_used_again() -> None:
     with fresh_database() as dsn:
+        execute(dsn, b'CREATE SCHEMA "Odd one"')
+        execute(dsn, b'CREATE TABLE "Odd one".letters (id int)')
+        execute(dsn, b"CREATE TABLE letters (id int)")
         client = psycopg.connect(dsn)
-
+        client.execute("SELECT pg_advisory_lock(1)")
     with pytest.raises(psycopg.OperationalError):
         client.execute("SELECT 1")
     client.close()
-    with pytest.raises(psycopg.OperationalError, match="does not exist"):
-        fetch(dsn, b"SELECT 1")
+    with fresh_database() as again:
+        assert again == dsn
+        execute(again, b"CREATE TABLE letters (id int)")
+        assert fetch(again, b"SELECT pg_try_advisory_lock(1)") == [(True,)]
+        schemas = b"SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_)'"
+        assert fetch(again, schemas) == [("public",)]
 
 
 def test_password_is_asked_for() -> None:
@@ -80,19 +87,17 @@ def test_password_is_asked_for() -> None:
 
 
 async def test_killed_server_keeps_what_was_committed(server: PostgresServer) -> None:
-    execute(server.dsn, b"CREATE TABLE letters AS SELECT 7 AS id")
+    execute(server.dsn, b"CREATE TABLE killed AS SELECT 7 AS id")
     async with await psycopg.AsyncConnection.connect(server.dsn) as client:
         # The process of a busy client does not end by itself with the one that is killed.
         task = asyncio.create_task(client.execute(ENDLESS))
         await eventually(lambda: fetch(server.dsn, BUSY), "the client is busy")
-
         server.kill()
         with pytest.raises(psycopg.OperationalError):
             await task
     assert is_refused(server.dsn)
     server.start()
-
-    assert fetch(server.dsn, b"SELECT id FROM letters") == [(7,)]
+    assert fetch(server.dsn, b"SELECT id FROM killed") == [(7,)]
 
 
 def test_stopped_server_starts_on_its_data(server: PostgresServer) -> None:
@@ -100,7 +105,6 @@ def test_stopped_server_starts_on_its_data(server: PostgresServer) -> None:
     server.stop()
     assert is_refused(server.dsn)
     server.start()
-
     assert fetch(server.dsn, b"SELECT id FROM letters") == [(7,)]
 
 
@@ -111,7 +115,6 @@ async def test_paused_server_hangs(server: PostgresServer) -> None:
         new = asyncio.create_task(psycopg.AsyncConnection.connect(server.dsn))
         done, _ = await asyncio.wait({old, new}, timeout=HUNG_S)
         assert not done
-
         server.resume()
         assert await (await old).fetchall() == [(1,)]
         await (await new).close()
@@ -121,15 +124,16 @@ def test_paused_server_can_be_killed(server: PostgresServer) -> None:
     server.pause()
     server.kill()
     server.start()
-
     assert fetch(server.dsn, b"SELECT 1") == [(1,)]
 
 
-@pytest.mark.parametrize(("fsync", "setting"), [(False, "off"), (True, "on")])
-def test_fsync_is_a_choice(fsync: bool, setting: str) -> None:
-    with postgres_server(fsync=fsync) as server:
-        assert fetch(server.dsn, b"SHOW fsync") == [(setting,)]
-        assert fetch(server.dsn, b"SHOW full_page_writes") == [(setting,)]
+def test_fsync_is_a_choice(server: PostgresServer) -> None:
+    with postgres_server(fsync=True) as other:
+        for setting in (b"SHOW fsync", b"SHOW full_page_writes"):
+            assert (fetch(server.dsn, setting), fetch(other.dsn, setting)) == (
+                [("off",)],
+                [("on",)],
+            )
 
 
 @pytest.fixture

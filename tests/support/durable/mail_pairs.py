@@ -99,6 +99,22 @@ class Recorder:
         self._error = error
         self._stirred = asyncio.Event()
 
+    @classmethod
+    async def at(
+        cls,
+        consumer: Mail | Station,
+        queue: str = "orders",
+        *,
+        failures: int = 0,
+        error: type[Exception] = ValueError,
+        **options: Any,
+    ) -> Recorder:
+        """One that consumes a queue; `options` are those of `consume`."""
+        recorder = cls(failures=failures, error=error)
+        mail = consumer if isinstance(consumer, Mail) else consumer.mail
+        await mail.consume(queue, recorder, **options)
+        return recorder
+
     async def __call__(self, message: Message, tx: Transaction) -> None:
         self.attempts.append(message.body)
         if self._failures:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -158,8 +159,14 @@ class FlowNodes:
         config: of the flows of all nodes.
     """
 
-    def __init__(self, directory: Path, config: FlowsConfig) -> None:
-        self._directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        config: FlowsConfig,
+        store_of: Callable[[str], Store] | None = None,
+    ) -> None:
+        """Stores are files in `directory`, unless `store_of` opens that of a node."""
+        self._store_of = store_of or (lambda name: SqliteStore(directory / f"{name}.db"))
         self.config = config
         self.nodes: list[FlowNode] = []
 
@@ -172,10 +179,9 @@ class FlowNodes:
         **settings: Any,
     ) -> FlowNode:
         """Start a node that knows all that were started before, and they it."""
-        path = self._directory / f"{name}.db"
         node = FlowNode(
             name,
-            make_store or (lambda: SqliteStore(path)),
+            make_store or partial(self._store_of, name),
             definitions,
             msgspec.structs.replace(self.config, **settings),
             mail_config,
@@ -196,3 +202,45 @@ class FlowNodes:
     async def stop(self) -> None:
         for node in self.nodes:
             await node.stop()
+
+
+class Hanging:
+    """Functions of steps that never end by themselves.
+
+    Attributes:
+        ended: the names of those that were cancelled.
+    """
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    async def hang(self, name: str = "function") -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.append(name)
+
+
+class Crowd:
+    """Functions of steps that run until as many are at work as may be at the same time.
+
+    Attributes:
+        most: how many have been at work together.
+    """
+
+    def __init__(self, allowed: int) -> None:
+        self.most = 0
+        self._allowed = allowed
+        self._running = 0
+        self._is_full = asyncio.Event()
+
+    async def work(self, number: int) -> int:
+        self._running += 1
+        self.most = max(self.most, self._running)
+        if self._running >= self._allowed:
+            self._is_full.set()
+        await self._is_full.wait()
+        # Whoever should not come has time to.
+        await asyncio.sleep(0.005)
+        self._running -= 1
+        return number

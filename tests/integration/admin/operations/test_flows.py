@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from postroad.core.errors import UsageError
 from postroad.flows import Draining, NoSuchFlow, NoSuchSchedule, Status
 
 from .operating import Operator, calculate, operated
-
-
-@pytest.fixture
-async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    async with operated(tmp_path) as it:
-        yield it
 
 
 async def until_done(operator: Operator, id: str) -> None:

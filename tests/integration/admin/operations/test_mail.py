@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,7 @@ from postroad.core.errors import NoSuchDeadLetter, StoreLocked, UsageError
 from postroad.durable import Message, Retry, Transaction
 from postroad.node import Consuming
 
-from .operating import Operator, make_app, operated, two_operated
-
-
-@pytest.fixture
-async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    async with operated(tmp_path) as it:
-        yield it
+from .operating import Operator, make_app, operated
 
 
 async def test_queues_are_listed_and_shown(operator: Operator) -> None:
@@ -133,13 +126,12 @@ async def test_bridges_to_peers_that_are_away(operator: Operator) -> None:
         await operator.do("bridge.show", peer="gama")
 
 
-async def test_bridges_between_nodes_that_run(tmp_path: Path) -> None:
-    async with two_operated(tmp_path) as (alpha, beta):
-        await alpha.do("queue.post", queue="letters", peer="beta", body="hi")
-        await beta.until(lambda it: any(q.name == "letters" for q in it), "queue.ls")
-        bridge = await alpha.until(lambda it: it.depth == 0, "bridge.show", peer="beta")
-        assert (bridge.sent, bridge.posted, bridge.trouble) == (1, 1, None)
-        assert bridge.target == str(beta.office.node.service.address)
+async def test_bridges_between_nodes_that_run(alpha: Operator, beta: Operator) -> None:
+    await alpha.do("queue.post", queue="letters", peer="beta", body="hi")
+    await beta.until(lambda it: any(q.name == "letters" for q in it), "queue.ls")
+    bridge = await alpha.until(lambda it: it.depth == 0, "bridge.show", peer="beta")
+    assert (bridge.sent, bridge.posted, bridge.trouble) == (1, 1, None)
+    assert bridge.target == str(beta.office.node.service.address)
 
 
 async def test_the_mail_of_a_node_at_rest(tmp_path: Path) -> None:

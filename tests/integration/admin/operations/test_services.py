@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,22 +11,9 @@ from postroad.admin.operations import NodeOffice
 from postroad.core.errors import PostroadError
 from postroad.node import App, Node
 from postroad.services import Context, Service, ValidationError, action
+from tests.support.node.configs import config_of
 
-from .operating import (
-    Colleagues,
-    Greeter,
-    Operator,
-    config_of,
-    make_app,
-    operated,
-    two_operated,
-)
-
-
-@pytest.fixture
-async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    async with operated(tmp_path) as it:
-        yield it
+from .operating import Colleagues, Greeter, Operator, make_app, operated
 
 
 async def test_services_actions_and_events(operator: Operator) -> None:
@@ -108,15 +94,14 @@ async def test_events_are_sent(tmp_path: Path) -> None:
             await operator.do("service.emit", event="user.x", durable=True, broadcast=True)
 
 
-async def test_services_of_several_nodes(tmp_path: Path) -> None:
-    async with two_operated(tmp_path) as (alpha, _):
-        (service,) = await alpha.until(lambda it: len(it[0].nodes) == 2, "service.ls")
-        assert (sorted(service.nodes), service.is_local) == (["alpha", "beta"], True)
-        said = {"action": "v2.greeter.hello", "params": {"name": "Ann"}, "node_id": "beta"}
-        assert (await alpha.do("service.call", **said)).result == "Hello Ann"
-        # What another node raises comes as an error of services, with its name.
-        with pytest.raises(PostroadError, match="as told"):
-            await alpha.do("service.call", action="v2.greeter.fail", node_id="beta")
+async def test_services_of_several_nodes(alpha: Operator) -> None:
+    (service,) = await alpha.until(lambda it: len(it[0].nodes) == 2, "service.ls")
+    assert (sorted(service.nodes), service.is_local) == (["alpha", "beta"], True)
+    said = {"action": "v2.greeter.hello", "params": {"name": "Ann"}, "node_id": "beta"}
+    assert (await alpha.do("service.call", **said)).result == "Hello Ann"
+    # What another node raises comes as an error of services, with its name.
+    with pytest.raises(PostroadError, match="as told"):
+        await alpha.do("service.call", action="v2.greeter.fail", node_id="beta")
 
 
 class Till(Service):
