@@ -16,7 +16,7 @@ from postroad.services.errors import (
 from postroad.services.kinds import Kind
 from postroad.services.service import action
 from postroad.services.transporters import MemoryTransporter
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.services.nodes import SHORT, Gate, Nodes, Worker
 
 
@@ -64,12 +64,16 @@ async def test_nothing_is_said_before_others_were_heard(nodes: Nodes) -> None:
     assert info["seq"] == 2
 
 
-async def test_starting_twice_starts_once(nodes: Nodes) -> None:
+async def test_starting_or_stopping_twice_is_done_once(nodes: Nodes) -> None:
     worker = Worker()
-    broker = nodes.make("near", worker)
-    await asyncio.gather(broker.start(), broker.start())
-    await broker.start()
+    near = nodes.make("near", worker)
+    await asyncio.gather(near.start(), near.start())
+    await near.start()
     assert worker.log == ["started"]
+    await asyncio.gather(near.stop(), near.stop())
+    await near.stop()
+    assert worker.log == ["started", "stopped"]
+    await Broker("never-started").stop()
 
 
 async def test_a_service_that_fails_ends_everything_that_was_begun(nodes: Nodes) -> None:
@@ -92,7 +96,7 @@ async def test_a_service_that_fails_ends_everything_that_was_begun(nodes: Nodes)
     assert await broker.call("waiting.act") == "near"
 
 
-async def test_a_start_can_be_cancelled(nodes: Nodes) -> None:
+async def test_a_start_can_be_cancelled_timed_or_stopped(nodes: Nodes) -> None:
     worker = Worker()
     worker.start_gate = Gate()
     broker = nodes.make("near", worker)
@@ -102,31 +106,20 @@ async def test_a_start_can_be_cancelled(nodes: Nodes) -> None:
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert not broker.is_running
-    assert worker.log == []
-    worker.start_gate.open()
-    await broker.start()
-    assert worker.log == ["started"]
-
-
-async def test_a_start_can_be_timed(nodes: Nodes) -> None:
-    worker = Worker()
-    worker.start_gate = Gate()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await nodes.make("near", worker).start()
-    assert not nodes.brokers[0].is_running
-
-
-async def test_a_start_ends_when_the_broker_is_stopped(nodes: Nodes) -> None:
-    worker = Worker()
-    worker.start_gate = Gate()
-    broker = nodes.make("near", worker)
+            await broker.start()
+    assert not broker.is_running
     starting = asyncio.ensure_future(broker.start())
     await worker.start_gate.reached()
     await broker.stop()
     with pytest.raises(UsageError, match="stopped while it started"):
         await starting
     assert not broker.is_running
+    assert worker.log == []
+    worker.start_gate.open()
+    await broker.start()
+    assert worker.log == ["started"]
 
 
 class Absent(MemoryTransporter):
@@ -143,12 +136,9 @@ class Absent(MemoryTransporter):
         await super().connect()
 
 
-async def test_a_node_waits_for_its_server(nodes: Nodes) -> None:
+async def test_a_node_waits_for_its_server_until_it_is_stopped(nodes: Nodes) -> None:
     async with Broker("near", transporter=Absent(nodes, 2), **SHORT) as broker:
         assert broker.is_connected
-
-
-async def test_a_node_that_waits_for_its_server_can_be_stopped(nodes: Nodes) -> None:
     absent = Absent(nodes, 1_000)
     broker = Broker("near", transporter=absent, **SHORT)
     starting = asyncio.ensure_future(broker.start())
@@ -249,7 +239,7 @@ async def test_what_takes_too_long_is_ended(nodes: Nodes, caplog: pytest.LogCapt
     call = asyncio.ensure_future(far.call("worker.wait"))
     await far.emit("work")
     await worker.gate.reached(2)
-    await asyncio.wait_for(near.stop(), 30)
+    await asyncio.wait_for(near.stop(), DEADLINE_S)
     with pytest.raises(RequestRejectedError) as caught:
         await call
     assert caught.value.retryable
@@ -275,15 +265,6 @@ async def test_a_stop_that_is_cancelled_waits_for_nobody_and_leaves_nothing(node
     assert worker.log[-1] == "started"
 
 
-async def test_stopping_twice_stops_once(nodes: Nodes) -> None:
-    worker = Worker()
-    near = await nodes.add("near", worker)
-    await asyncio.gather(near.stop(), near.stop())
-    await near.stop()
-    assert worker.log == ["started", "stopped"]
-    await Broker("never-started").stop()
-
-
 async def test_services_stop_in_reverse_and_hinder_nobody(
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,7 +283,7 @@ async def test_services_stop_in_reverse_and_hinder_nobody(
     near = await nodes.add(
         "near", One("first"), Hanging("hanging"), One("last"), stop_timeout_s=0.1
     )
-    await asyncio.wait_for(near.stop(), 30)
+    await asyncio.wait_for(near.stop(), DEADLINE_S)
     assert order == ["last", "hanging", "first"]
     assert caplog.text.count("did not stop in good order") == 3
     assert not near.is_running
@@ -322,31 +303,25 @@ async def test_a_service_may_call_others_while_it_stops(nodes: Nodes) -> None:
     assert answers == ["near", "far"]
 
 
-async def test_an_action_can_stop_its_broker(nodes: Nodes) -> None:
+async def test_an_action_can_stop_its_broker_and_may_wait_for_that(nodes: Nodes) -> None:
     stopping: list[asyncio.Future[None]] = []
 
     class Switch(Worker):
         @action
         async def off(self, ctx: Context) -> None:
+            if ctx.params.get("waits"):
+                await self.broker.stop()
             stopping.append(asyncio.ensure_future(self.broker.stop()))
-
-    near = await nodes.add("near", Switch())
-    far = await nodes.add("far")
-    assert await far.call("worker.off") is None
-    await asyncio.wait_for(stopping[0], 30)
-    assert not near.is_running
-
-
-async def test_an_action_may_wait_for_the_stop_of_its_broker(nodes: Nodes) -> None:
-    class Switch(Worker):
-        @action
-        async def off(self, ctx: Context) -> None:
-            await self.broker.stop()
 
     near = await nodes.add("near", Switch(), stop_timeout_s=0.05)
     far = await nodes.add("far")
+    assert await far.call("worker.off") is None
+    await asyncio.wait_for(stopping[0], DEADLINE_S)
+    assert not near.is_running
+    await near.start()
+    await nodes.settle()
     with pytest.raises(RequestRejectedError):
-        await far.call("worker.off", timeout_s=5)
+        await far.call("worker.off", {"waits": True}, timeout_s=5)
     assert not near.is_running
 
 
@@ -365,7 +340,7 @@ async def test_who_does_not_want_to_end_keeps_nobody(nodes: Nodes) -> None:
     raw = await nodes.raw("raw")
     raw.send(Kind.REQUEST, "near", id="1", action="worker.stay", timeout=0)
     await service.gate.reached()
-    await asyncio.wait_for(near.stop(), 30)
+    await asyncio.wait_for(near.stop(), DEADLINE_S)
     await gate.reached()
     gate.open()
 

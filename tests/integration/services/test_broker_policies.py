@@ -69,54 +69,44 @@ async def two(nodes: Nodes, service: Service, **settings: Any) -> tuple[Broker, 
 
 
 @pytest.mark.parametrize("at", [0, 1])
-async def test_failed_calls_are_tried_again(nodes: Nodes, at: int) -> None:
+async def test_failed_calls_are_tried_again_for_a_while(nodes: Nodes, at: int) -> None:
     service = Shaky(failures=3)
     broker = (await two(nodes, service, retry=RETRY))[at]
     assert await broker.call("shaky.act") == "near"
     ids, requests = zip(*service.seen, strict=True)
     assert len({*ids}) == 4
     assert len({*requests}) == 1
-
-
-@pytest.mark.parametrize("at", [0, 1])
-async def test_there_is_an_end_to_it(nodes: Nodes, at: int) -> None:
-    service = Shaky(failures=10)
-    broker = (await two(nodes, service, retry=RETRY))[at]
-    with pytest.raises(MoleculerRetryableError):
-        await broker.call("shaky.act")
-    assert len(service.seen) == 4
-    with pytest.raises(MoleculerRetryableError):
-        await broker.call("shaky.act", retries=0)
-    assert len(service.seen) == 5
-
-
-@pytest.mark.parametrize("error", [MoleculerClientError("no"), KeyError("k")])
-async def test_what_cannot_get_better_is_not_tried_again(nodes: Nodes, error: Exception) -> None:
-    service = Shaky(failures=9, error=error)
-    for broker in await two(nodes, service, retry=RETRY):
+    service.failures = 100
+    for retries, tries in ((None, 4), (0, 1)):
         service.seen.clear()
-        with pytest.raises((MoleculerError, KeyError)):
-            await broker.call("shaky.act")
-        assert len(service.seen) == 1
+        with pytest.raises(MoleculerRetryableError):
+            await broker.call("shaky.act", retries=retries)
+        assert len(service.seen) == tries
 
 
-async def test_a_call_can_ask_for_retries(nodes: Nodes) -> None:
-    service = Shaky(failures=2)
-    _, far = await two(nodes, service)
-    assert await far.call("shaky.act", retries=2) == "near"
+async def test_what_cannot_get_better_is_not_tried_again(nodes: Nodes) -> None:
+    service = Shaky(failures=9)
+    for broker in await two(nodes, service, retry=RETRY):
+        for error in (MoleculerClientError("no"), KeyError("k")):
+            service.error = error
+            service.seen.clear()
+            with pytest.raises((MoleculerError, KeyError)):
+                await broker.call("shaky.act")
+            assert len(service.seen) == 1
 
 
-async def test_an_action_can_ask_for_retries(nodes: Nodes) -> None:
+async def test_a_call_or_an_action_can_ask_for_retries(nodes: Nodes) -> None:
     class Asking(Shaky):
-        name = "asking"
-
         @action(retry=RETRY)
         async def again(self, ctx: Context) -> str:
             return await self.act(ctx)
 
-    service = Asking(failures=3)
+    service = Asking(failures=2)
     _, far = await two(nodes, service)
-    assert await far.call("asking.again") == "near"
+    assert await far.call("shaky.act", retries=2) == "near"
+    service.seen.clear()
+    service.failures = 3
+    assert await far.call("shaky.again") == "near"
 
 
 async def test_the_next_try_may_go_to_another_node(nodes: Nodes) -> None:
@@ -378,15 +368,11 @@ async def test_an_action_has_a_fallback_for_callers_at_its_node(nodes: Nodes) ->
         await far.call("careful.act")
 
 
-async def test_a_fallback_that_fails_is_the_error(nodes: Nodes) -> None:
+async def test_a_fallback_may_fail_and_follow_a_time_out(nodes: Nodes) -> None:
     def broken(ctx: Context, error: BaseException) -> str:
         raise KeyError("fallback")
 
     for broker in await two(nodes, Shaky(100)):
         with pytest.raises(KeyError, match="fallback"):
             await broker.call("shaky.act", fallback=broken)
-
-
-async def test_a_time_out_falls_back_too(nodes: Nodes) -> None:
-    for broker in await two(nodes, Shaky()):
         assert await broker.call("shaky.wait", timeout_s=0.01, fallback="late") == "late"

@@ -1,7 +1,7 @@
 """Services as classes: names, versions, visibility, mixins, dependencies, and their lives."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -65,83 +65,56 @@ class Seen(Service):
         return "private"
 
 
-@pytest.mark.parametrize(
-    ("name", "is_local", "is_remote"),
-    [
-        ("published", True, True),
-        ("public", True, True),
-        ("protected", True, False),
-        ("private", False, False),
-    ],
-)
-async def test_who_may_call_an_action(
-    nodes: Nodes, name: str, is_local: bool, is_remote: bool
-) -> None:
+async def test_who_may_call_an_action(nodes: Nodes) -> None:
+    raw = await nodes.raw("raw")
     near = await nodes.add("near", Seen())
-    far = await nodes.add("far")
-    raw = await nodes.raw("raw")
-    for broker, may in ((near, is_local), (far, is_remote)):
-        if may:
-            assert await broker.call(f"seen.{name}") == name
-        else:
-            with pytest.raises(ServiceNotFoundError):
-                await broker.call(f"seen.{name}")
-    answer = await raw.ask("near", f"seen.{name}")
-    assert answer["success"] is is_remote
-    if not is_remote:
-        assert answer["error"]["name"] == "ServiceNotFoundError"
-
-
-async def test_private_actions_are_not_told(nodes: Nodes) -> None:
-    raw = await nodes.raw("raw")
-    await nodes.add("near", Seen())
     info = await raw.next(Kind.INFO)
     told = {it["name"]: it["actions"] for it in info["services"]}
     assert {*told["seen"]} == {"seen.published", "seen.public", "seen.protected"}
+    far = await nodes.add("far")
+    for name in ("published", "public", "protected", "private"):
+        is_remote = name in ("published", "public")
+        for broker, may in ((near, name != "private"), (far, is_remote)):
+            if may:
+                assert await broker.call(f"seen.{name}") == name
+            else:
+                with pytest.raises(ServiceNotFoundError):
+                    await broker.call(f"seen.{name}")
+        answer = await raw.ask("near", f"seen.{name}")
+        assert answer["success"] is is_remote
+        assert is_remote or answer["error"]["name"] == "ServiceNotFoundError"
 
 
-def test_a_visibility_nobody_knows_is_refused() -> None:
+def test_actions_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="visibility 'secret' is none of"):
         action(visibility="secret")
-
-
-@pytest.mark.parametrize("said", [{"timeout": 5}, {"timeout_s": "5"}, {"timeout_s": -1}])
-def test_a_time_that_is_none_is_refused(said: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="timeout_s"):
-        action(**said)
+    cases: list[dict[str, Any]] = [{"timeout": 5}, {"timeout_s": "5"}, {"timeout_s": -1}]
+    for options in cases:
+        with pytest.raises(ConfigError, match="timeout_s"):
+            action(**options)
 
 
 # Names and versions.
 
 
-@pytest.mark.parametrize(
-    ("version", "settings", "full_name"),
-    [
+async def test_versions_are_part_of_names(nodes: Nodes) -> None:
+    cases: list[tuple[Any, dict[str, Any], str]] = [
         (None, {}, "named"),
         (2, {}, "v2.named"),
         (1.5, {}, "v1.5.named"),
         ("beta", {}, "beta.named"),
-        (2, {"$noVersionPrefix": True}, "named"),
-    ],
-)
-async def test_versions_are_part_of_names(
-    nodes: Nodes, version: Any, settings: dict[str, Any], full_name: str
-) -> None:
-    kind = type("Named", (Logged,), {"name": "named", "version": version, "settings": settings})
-    service = kind()
-    near = await nodes.add("near", service)
-    far = await nodes.add("far")
-    assert service.log[0] == f"created {full_name}"
-    for broker in (near, far):
-        assert await broker.call(f"{full_name}.act") == full_name
-
-
-async def test_two_versions_live_side_by_side(nodes: Nodes) -> None:
-    services = [type("It", (Logged,), {"version": it})() for it in (1, 2)]
-    await nodes.add("near", *services)
-    far = await nodes.add("far")
-    assert await far.call("v1.logged.act") == "v1.logged"
-    assert await far.call("v2.logged.act") == "v2.logged"
+        (2, {"$noVersionPrefix": True}, "other"),
+    ]
+    services = []
+    for version, settings, full_name in cases:
+        name = full_name.rpartition(".")[2]
+        members = {"name": name, "version": version, "settings": settings}
+        services.append(type("Named", (Logged,), members)())
+    brokers = [await nodes.add("near", *services), await nodes.add("far")]
+    for service, (*_, full_name) in zip(services, cases, strict=True):
+        assert service.log[0] == f"created {full_name}"
+        for broker in brokers:
+            assert await broker.call(f"{full_name}.act") == full_name
 
 
 async def test_names_of_actions(nodes: Nodes) -> None:
@@ -163,7 +136,7 @@ async def test_names_of_actions(nodes: Nodes) -> None:
     assert await broker.call("camelcase.act") == 2
 
 
-def twice() -> Service:
+def test_services_that_make_no_sense_are_refused() -> None:
     class Twice(Service):
         @action(name="same")
         def one(self, ctx: Context) -> None: ...
@@ -171,26 +144,13 @@ def twice() -> Service:
         @action(name="same")
         def other(self, ctx: Context) -> None: ...
 
-    return Twice()
-
-
-def spaced() -> Service:
     class Spaced(Service):
         name = "with space"
 
-    return Spaced()
-
-
-@pytest.mark.parametrize(
-    ("make", "text"), [(twice, "twice"), (spaced, "space")], ids=["twice", "spaced"]
-)
-def test_services_that_make_no_sense(make: Callable[[], Service], text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
-        Broker("near").add(make())
-
-
-def test_a_name_is_given_once() -> None:
     broker = Broker("near")
+    for service, text in ((Twice(), "twice"), (Spaced(), "space")):
+        with pytest.raises(ConfigError, match=text):
+            broker.add(service)
     broker.add(Logged())
     with pytest.raises(ConfigError, match="has a service 'logged' already"):
         broker.add(Logged())
@@ -308,7 +268,7 @@ async def test_a_service_starts_when_its_dependencies_are_there(nodes: Nodes) ->
     await eventually(lambda: broker.registry.has_service("second"), "one is there")
     assert clock.log == []
     await nodes.add("logged", Logged())
-    await asyncio.wait_for(starting, 30)
+    await asyncio.wait_for(starting, DEADLINE_S)
     assert clock.log == ["mixin started", "own started"]
 
 
@@ -328,7 +288,7 @@ async def test_services_come_and_go_while_a_broker_runs(nodes: Nodes) -> None:
     with pytest.raises(UsageError, match="launch"):
         near.add(service)
     await near.launch(service)
-    await far.wait_for_services("logged", timeout_s=30)
+    await far.wait_for_services("logged", timeout_s=DEADLINE_S)
     assert await far.call("logged.act") == "logged"
     await near.remove("logged")
     await near.remove("logged")
@@ -336,7 +296,7 @@ async def test_services_come_and_go_while_a_broker_runs(nodes: Nodes) -> None:
     await eventually(lambda: not far.registry.has_service("logged"), "it is gone")
     assert near.services() == []
     await near.launch(service)
-    await far.wait_for_services("logged", timeout_s=30)
+    await far.wait_for_services("logged", timeout_s=DEADLINE_S)
     assert await far.call("logged.act") == "logged"
 
 
@@ -397,7 +357,7 @@ async def test_waiting_for_services(nodes: Nodes) -> None:
     await near.stop()
     await far.stop()
     with pytest.raises(UsageError, match="was stopped"):
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, DEADLINE_S)
 
 
 # Opening.

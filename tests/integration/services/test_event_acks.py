@@ -26,7 +26,7 @@ from postroad.services.packets import EventAck
 from postroad.services.schema import ClientInfo
 from postroad.services.service import Service, event
 from postroad.services.transporters import MemoryHub, MemoryTransporter
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
 EVENT = "order.created"
 
@@ -81,8 +81,15 @@ async def nodes(*services: list[Listener], **settings: Any) -> AsyncIterator[lis
             await stack.enter_async_context(broker)
         for broker in brokers:
             for offered in services:
-                await broker.wait_for_services([it.name for it in offered], timeout_s=30)
+                await broker.wait_for_services([it.name for it in offered], timeout_s=DEADLINE_S)
         yield brokers
+
+
+def held(group: str) -> Listener:
+    """One whose handler waits for its gate."""
+    listener = Listener(group)
+    listener.gate.clear()
+    return listener
 
 
 async def test_every_group_handles_it_once() -> None:
@@ -98,9 +105,7 @@ async def test_every_group_handles_it_once() -> None:
 
 
 async def test_it_waits_for_handlers_here_and_there() -> None:
-    here, there = Listener("here"), Listener("there")
-    for it in (here, there):
-        it.gate.clear()
+    here, there = held("here"), held("there")
     async with nodes([here], [there]) as (_, sender, _other):
         waiting = asyncio.create_task(sender.emit(EVENT, 1, ack=True))
         await here.was_told.wait()
@@ -133,44 +138,49 @@ async def test_failures_are_told_for_each_group() -> None:
         assert raised.value.outcome is Outcome.KNOWN
 
 
-async def test_an_error_with_data_that_cannot_be_sent() -> None:
+async def test_failures_of_this_node_and_odd_ones_are_told_too() -> None:
     error = MoleculerError("odd", data={"what": object()})
-    async with nodes([Listener("odd", failing(error))]) as (sender, _):
+    groups = [Listener("bad", failing(KeyError("x"))), Listener("odd", failing(error))]
+    async with nodes(groups) as (sender, owner):
+        with pytest.raises(EventNotHandledError) as raised:
+            await owner.emit(EVENT, ack=True)
+        assert isinstance(raised.value.failures["bad"], KeyError)
         with pytest.raises(EventNotHandledError) as raised:
             await sender.emit(EVENT, ack=True, timeout_s=5)
         assert str(raised.value.failures["odd"]).startswith("odd")
 
 
-async def test_failures_of_this_node_too() -> None:
-    async with nodes([Listener("bad", failing(KeyError("x")))]) as (_, sender):
-        with pytest.raises(EventNotHandledError) as raised:
-            await sender.emit(EVENT, ack=True)
-        assert isinstance(raised.value.failures["bad"], KeyError)
+async def test_a_broker_without_others_and_its_middlewares() -> None:
+    seen: list[str] = []
 
+    class Watching(Middleware):
+        def emit(self, next: Any) -> Any:
+            async def emit(ctx: Context, groups: Any) -> None:
+                seen.append(ctx.event)
+                await next(ctx, groups)
 
-async def test_a_broker_without_others() -> None:
-    heard = Listener("mine")
-    broker = Broker("alone")
-    broker.add(heard)
+            return emit
+
+    mail = Listener("mail")
+    broker = Broker("alone", middlewares=[Watching()])
+    broker.add(mail)
     async with broker:
         await broker.emit(EVENT, 1, ack=True)
-        assert heard.heard == [1]
+        await broker.context().emit(EVENT, 2, ack=True)
+    assert seen == [EVENT, EVENT]
+    assert mail.heard == [1, 2]
 
 
-async def test_nobody_listens() -> None:
-    async with nodes([Listener("mail")]) as (sender, _):
+async def test_only_the_groups_that_are_named_are_waited_for() -> None:
+    mail, stock = Listener("mail"), Listener("stock")
+    async with nodes([mail, stock]) as (sender, _):
         await sender.emit("nobody.listens", ack=True)
+        await sender.emit(EVENT, 1, ack=True, groups=["stock"])
+        assert (mail.heard, stock.heard) == ([], [1])
         with pytest.raises(EventNotHandledError) as raised:
             await sender.emit(EVENT, ack=True, groups=["mail", "other"])
         assert [*raised.value.failures] == ["other"]
         assert isinstance(raised.value.failures["other"], ServiceNotAvailableError)
-
-
-async def test_only_the_groups_that_are_named() -> None:
-    mail, stock = Listener("mail"), Listener("stock")
-    async with nodes([mail, stock]) as (sender, _):
-        await sender.emit(EVENT, 1, ack=True, groups=["stock"])
-        assert (mail.heard, stock.heard) == ([], [1])
 
 
 async def test_two_patterns_of_one_group() -> None:
@@ -192,15 +202,14 @@ async def test_two_patterns_of_one_group() -> None:
     two = Two()
     async with nodes([]) as (sender, other):
         await other.launch(two)
-        await sender.wait_for_services("two", timeout_s=30)
+        await sender.wait_for_services("two", timeout_s=DEADLINE_S)
         with pytest.raises(EventNotHandledError, match="one of two"):
             await sender.emit(EVENT, ack=True, groups=["two"])
         assert sorted(two.heard[-2:]) == ["all", "some"]
 
 
 async def test_time_out() -> None:
-    slow, quick = Listener("slow"), Listener("quick")
-    slow.gate.clear()
+    slow, quick = held("slow"), Listener("quick")
     async with nodes([slow, quick]) as (sender, _):
         with pytest.raises(EventNotHandledError) as raised:
             await sender.emit(EVENT, ack=True, timeout_s=0.03)
@@ -215,8 +224,7 @@ async def test_time_out() -> None:
 
 
 async def test_a_sender_that_is_ended_waits_no_more() -> None:
-    slow = Listener("slow")
-    slow.gate.clear()
+    slow = held("slow")
     async with nodes([slow]) as (sender, _):
         waiting = asyncio.create_task(sender.emit(EVENT, ack=True))
         await slow.was_told.wait()
@@ -228,8 +236,7 @@ async def test_a_sender_that_is_ended_waits_no_more() -> None:
 
 
 async def test_the_node_is_lost() -> None:
-    slow = Listener("slow")
-    slow.gate.clear()
+    slow = held("slow")
     async with nodes([slow]) as (sender, _):
         waiting = asyncio.create_task(sender.emit(EVENT, ack=True))
         await slow.was_told.wait()
@@ -243,8 +250,7 @@ async def test_the_node_is_lost() -> None:
 
 
 async def test_the_node_stops_meanwhile() -> None:
-    slow = Listener("slow")
-    slow.gate.clear()
+    slow = held("slow")
     async with nodes([slow], stop_timeout_s=0.02) as (sender, other):
         waiting = asyncio.create_task(sender.emit(EVENT, ack=True))
         await slow.was_told.wait()
@@ -257,8 +263,7 @@ async def test_the_node_stops_meanwhile() -> None:
 
 
 async def test_a_node_with_too_much_to_do_says_so() -> None:
-    slow = Listener("slow")
-    slow.gate.clear()
+    slow = held("slow")
     async with nodes([slow], events_max=1) as (sender, _):
         first = asyncio.create_task(sender.emit(EVENT, ack=True))
         await slow.was_told.wait()
@@ -270,8 +275,7 @@ async def test_a_node_with_too_much_to_do_says_so() -> None:
 
 
 async def test_too_many_that_wait() -> None:
-    slow = Listener("slow")
-    slow.gate.clear()
+    slow = held("slow")
     async with nodes([slow], pending_max=2) as (sender, _):
         waiting = [asyncio.create_task(sender.emit(EVENT, ack=True)) for _ in range(2)]
         await eventually(lambda: len(slow.heard) == 2)
@@ -290,27 +294,22 @@ def make_foreign(sender: Broker, node_id: str) -> None:
 
 async def test_nodes_that_cannot_are_refused_before_anything_is_sent() -> None:
     able, foreign = Listener("able"), Listener("foreign")
-    async with nodes([able], [foreign]) as (sender, *_):
+    mixed = [Listener("mixed"), Listener("mixed")]
+    async with nodes([able, mixed[0]], [foreign, mixed[1]]) as (sender, *_):
         make_foreign(sender, "n2")
         with pytest.raises(MoleculerClientError, match="'n2' in group 'foreign'") as raised:
             await sender.emit(EVENT, ack=True)
         assert raised.value.outcome is Outcome.NOT_SENT
         await sender.emit(EVENT, 2, ack=True, groups=["able"])
         assert (able.heard, foreign.heard) == ([2], [])
-
-
-async def test_nodes_that_can_are_preferred() -> None:
-    able, foreign = Listener("mixed"), Listener("mixed")
-    async with nodes([able], [foreign]) as (sender, *_):
-        make_foreign(sender, "n2")
+        # Those that can are preferred.
         for number in range(4):
-            await sender.emit(EVENT, number, ack=True)
-        assert (able.heard, foreign.heard) == ([0, 1, 2, 3], [])
+            await sender.emit(EVENT, number, ack=True, groups=["mixed"])
+        assert [it.heard for it in mixed] == [[0, 1, 2, 3], []]
 
 
 async def test_acks_that_nobody_asked_for() -> None:
-    slow = Listener("slow")
-    slow.gate.clear()
+    slow = held("slow")
     async with nodes([slow], [Listener("other")]) as (sender, _, other):
         waiting = asyncio.create_task(sender.emit(EVENT, ack=True, groups=["slow"]))
         await slow.was_told.wait()
@@ -331,25 +330,6 @@ async def test_acks_that_nobody_asked_for() -> None:
             transit.send(msgspec.structs.replace(ack, sender="n1"), "n0")
         await waiting
         slow.gate.set()
-
-
-async def test_middlewares_are_around_it() -> None:
-    seen: list[str] = []
-
-    class Watching(Middleware):
-        def emit(self, next: Any) -> Any:
-            async def emit(ctx: Context, groups: Any) -> None:
-                seen.append(ctx.event)
-                await next(ctx, groups)
-
-            return emit
-
-    broker = Broker("alone", middlewares=[Watching()])
-    broker.add(Listener("mail"))
-    async with broker:
-        await broker.emit(EVENT, ack=True)
-        await broker.context().emit(EVENT, ack=True)
-    assert seen == [EVENT, EVENT]
 
 
 async def test_where_the_transporter_chooses() -> None:

@@ -1,7 +1,5 @@
 """The choice by latency, with whole brokers."""
 
-import asyncio
-
 import pytest
 
 from postroad.core.errors import ConfigError
@@ -9,6 +7,7 @@ from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.service import Service, action
 from postroad.services.transporters import MemoryHub, MemoryTransporter
+from tests.support.deadlines import eventually
 
 
 class Near(Service):
@@ -51,14 +50,10 @@ async def test_hosts_are_pinged_while_there_is_a_choice() -> None:
         await two.launch(Near())
         await engine.changed(lambda: pings.is_running)
         hostname = engine.registry.local.hostname
-        async with asyncio.timeout(10):
-            while engine._latencies.average(hostname) is None:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.001)
+        await eventually(lambda: engine._latencies.average(hostname) is not None, "measured")
         assert await caller.call("near.where") in ("b", "c")
         await two.remove("near")
-        async with asyncio.timeout(10):
-            while pings.is_running:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.001)
+        await eventually(lambda: not pings.is_running, "there is no choice any more")
 
 
 def test_the_interval_must_make_sense() -> None:

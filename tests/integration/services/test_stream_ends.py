@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.errors import (
     BrokerDisconnectedError,
@@ -24,7 +25,7 @@ from postroad.services.errors import (
 from postroad.services.incoming_stream import CANCELLED, IncomingStream
 from postroad.services.middleware import Handler, Middleware
 from postroad.services.schema import ActionInfo
-from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.deadlines import eventually
 from tests.support.services.stream_nodes import Tape, joined, pair_of
 
 WHERE = pytest.mark.parametrize("where", ["local", "remote"])
@@ -74,18 +75,13 @@ async def test_errors_within_a_node_come_as_they_are() -> None:
                 await anext(stream)
 
 
-async def test_an_error_whose_data_cannot_be_sent() -> None:
+async def test_an_error_at_once_and_one_whose_data_cannot_be_sent_arrive() -> None:
     async with pair_of() as pair:
         pair.files.tape = Tape(1, b"x", MoleculerError("broken", 418, "TEAPOT", data=object()))
         stream = await pair.near.call("files.get")
         with pytest.raises(MoleculerError, match="broken") as caught:
             await joined(stream)
-        assert caught.value.status == 418
-        assert caught.value.data is None
-
-
-async def test_an_error_right_at_the_start() -> None:
-    async with pair_of() as pair:
+        assert (caught.value.status, caught.value.data) == (418, None)
         pair.files.tape = Tape(0, b"", ValueError("at once"))
         stream = await pair.near.call("files.get")
         with pytest.raises(RemoteError, match="at once"):
@@ -119,33 +115,42 @@ async def test_a_stream_that_cannot_be_begun(where: str) -> None:
 
 
 @WHERE
-async def test_an_action_that_fails_ends_the_stream_it_got(where: str) -> None:
+async def test_an_action_that_does_not_read_its_stream_ends_it(where: str) -> None:
     async with pair_of() as pair:
-        tape = Tape(ENDLESS)
+        caller = pair.caller(where)
+        tapes = [Tape(ENDLESS), Tape(ENDLESS)]
         with pytest.raises((ValueError, RemoteError), match="not this one"):
-            await pair.caller(where).call("files.refuse", stream=tape.play())
-        await eventually(lambda: not tape.given or tape.is_closed, "closed", DEADLINE_S)
+            await caller.call("files.refuse", stream=tapes[0].play())
+        assert await caller.call("files.ignore", stream=tapes[1].play())
+        for tape in tapes:
+            await eventually(lambda it=tape: not it.given or it.is_closed, "closed")  # type: ignore[misc]
         await pair.until_idle()
 
 
-@WHERE
-async def test_a_call_that_cannot_be_made_closes_its_stream(where: str) -> None:
-    async with pair_of() as pair:
-        tape = Tape(1)
-        chunks = tape.play()
-        with pytest.raises(ServiceNotFoundError):
-            await pair.caller(where).call("files.nothing", stream=chunks)
-        with pytest.raises(StopAsyncIteration):
-            await anext(chunks)
+class NoStreams(Middleware):
+    """Refuses calls of other nodes with a stream."""
+
+    def remote_action(self, next: Handler, action: ActionInfo) -> Handler:
+        async def refused(ctx: Context) -> Any:
+            raise ValidationError("no streams today")
+
+        return refused
 
 
-async def test_parameters_that_cannot_be_sent_close_the_stream() -> None:
-    async with pair_of() as pair:
-        chunks = Tape(1).play()
-        with pytest.raises(TypeError):
-            await pair.near.call("files.put", {"x": object()}, stream=chunks)
-        with pytest.raises(StopAsyncIteration):
-            await anext(chunks)
+async def test_a_call_that_cannot_be_made_closes_its_stream() -> None:
+    async with pair_of() as pair, pair_of(middlewares=[NoStreams()]) as other:
+        cases: list[tuple[Broker, str, Any, type[Exception]]] = [
+            (pair.far, "files.nothing", {}, ServiceNotFoundError),
+            (pair.near, "files.nothing", {}, ServiceNotFoundError),
+            (pair.near, "files.put", {"x": object()}, TypeError),
+            (other.near, "files.put", {}, ValidationError),
+        ]
+        for caller, action, params, error in cases:
+            chunks = Tape(1).play()
+            with pytest.raises(error):
+                await caller.call(action, params, stream=chunks)
+            with pytest.raises(StopAsyncIteration):
+                await anext(chunks)
         await pair.until_idle()
 
 
@@ -153,16 +158,8 @@ async def test_parameters_that_cannot_be_sent_close_the_stream() -> None:
 
 
 @WHERE
-async def test_an_action_that_does_not_read_its_stream(where: str) -> None:
-    async with pair_of() as pair:
-        tape = Tape(ENDLESS)
-        assert await pair.caller(where).call("files.ignore", stream=tape.play())
-        await eventually(lambda: not tape.given or tape.is_closed, "closed", DEADLINE_S)
-        await pair.until_idle()
-
-
-@WHERE
-async def test_a_reader_that_has_enough(where: str) -> None:
+async def test_a_reader_that_has_enough_closes_what_is_read(where: str) -> None:
+    """Closing an answer also closes what the action reads."""
     async with pair_of() as pair:
         tape = pair.files.tape = Tape(ENDLESS)
         async with await pair.caller(where).call("files.get") as stream:
@@ -170,13 +167,6 @@ async def test_a_reader_that_has_enough(where: str) -> None:
         await tape.until_closed()
         assert [chunk async for chunk in stream] == []
         await stream.aclose()
-        await pair.until_idle()
-
-
-@WHERE
-async def test_a_reader_of_an_echo_that_has_enough(where: str) -> None:
-    """Closing the answer closes what the action reads."""
-    async with pair_of() as pair:
         tape = Tape(ENDLESS)
         async with await pair.caller(where).call("files.echo", stream=tape.play()) as stream:
             assert len(await anext(stream)) > 0
@@ -216,10 +206,10 @@ async def test_a_caller_that_gives_up_ends_its_stream() -> None:
     async with pair_of() as pair:
         tape = Tape(ENDLESS, b"x")
         call = asyncio.ensure_future(pair.near.call("files.put", stream=tape.play()))
-        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
+        await eventually(lambda: pair.files.seen, "the action reads")
         call.cancel()
         await tape.until_closed()
-        await eventually(lambda: pair.files.failure, "the action was told", DEADLINE_S)
+        await eventually(lambda: pair.files.failure, "the action was told")
         assert isinstance(pair.files.failure, MoleculerError)
         assert pair.files.failure.type == CANCELLED
         await pair.until_idle()
@@ -229,7 +219,7 @@ async def test_a_local_caller_that_gives_up() -> None:
     async with pair_of() as pair:
         tape = Tape(2, b"x")
         call = asyncio.ensure_future(pair.far.call("files.hold", stream=tape.play()))
-        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
+        await eventually(lambda: pair.files.seen, "the action reads")
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -250,14 +240,17 @@ async def test_a_call_that_takes_too_long_ends_its_stream(where: str) -> None:
 # Nodes.
 
 
+def lose(broker: Broker, node_id: str) -> None:
+    assert broker._engine is not None
+    broker._engine._lost(node_id, True)
+
+
 async def test_the_node_that_sends_is_lost() -> None:
     async with pair_of(stream_idle_s=0.8) as pair:
         tape = pair.files.tape = Tape(ENDLESS, b"x")
         stream = await pair.near.call("files.get")
         assert await anext(stream) == b"x"
-        engine = pair.near._engine
-        assert engine is not None
-        engine._lost("far", True)
+        lose(pair.near, "far")
         with pytest.raises(RequestRejectedError, match="Stream closed by far"):
             await joined(stream)
         await tape.until_closed()
@@ -268,9 +261,7 @@ async def test_the_node_that_reads_is_lost() -> None:
         tape = pair.files.tape = Tape(ENDLESS)
         stream = await pair.near.call("files.get")
         assert await anext(stream)
-        engine = pair.far._engine
-        assert engine is not None
-        engine._lost("near", True)
+        lose(pair.far, "near")
         await tape.until_closed()
         assert pair.streams_of(pair.far) == (0, 0)
 
@@ -279,11 +270,9 @@ async def test_the_node_of_a_caller_is_lost() -> None:
     async with pair_of() as pair:
         tape = Tape(ENDLESS, b"x")
         call = asyncio.ensure_future(pair.near.call("files.put", stream=tape.play()))
-        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
-        engine = pair.far._engine
-        assert engine is not None
-        engine._lost("near", True)
-        await eventually(lambda: pair.files.failure, "the action was told", DEADLINE_S)
+        await eventually(lambda: pair.files.seen, "the action reads")
+        lose(pair.far, "near")
+        await eventually(lambda: pair.files.failure, "the action was told")
         assert isinstance(pair.files.failure, RequestRejectedError)
         assert str(pair.files.failure.detail) == "Stream closed by near"
         call.cancel()
@@ -294,10 +283,8 @@ async def test_the_node_of_an_action_is_lost() -> None:
     async with pair_of() as pair:
         tape = Tape(ENDLESS, b"x")
         call = asyncio.ensure_future(pair.near.call("files.hold", stream=tape.play()))
-        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
-        engine = pair.near._engine
-        assert engine is not None
-        engine._lost("far", True)
+        await eventually(lambda: pair.files.seen, "the action reads")
+        lose(pair.near, "far")
         with pytest.raises(RequestRejectedError):
             await call
         await tape.until_closed()
@@ -330,7 +317,7 @@ async def test_a_caller_that_stops_lets_its_streams_finish() -> None:
         # The answer may come before it is gone, and after its last part has left.
         with suppress(BrokerDisconnectedError):
             await call
-        await eventually(lambda: len(pair.files.seen) == 3, "all of it came", DEADLINE_S)
+        await eventually(lambda: len(pair.files.seen) == 3, "all of it came")
         assert pair.files.failure is None
 
 
@@ -359,22 +346,3 @@ async def test_a_reader_whose_own_node_stops(caplog: pytest.LogCaptureFixture) -
         with pytest.raises(BrokerDisconnectedError):
             await joined(stream)
         await tape.until_closed()
-
-
-class NoStreams(Middleware):
-    """Refuses calls of other nodes with a stream."""
-
-    def remote_action(self, next: Handler, action: ActionInfo) -> Handler:
-        async def refused(ctx: Context) -> Any:
-            raise ValidationError("no streams today")
-
-        return refused
-
-
-async def test_a_call_that_a_middleware_refuses() -> None:
-    async with pair_of(middlewares=[NoStreams()]) as pair:
-        chunks = Tape(1).play()
-        with pytest.raises(ValidationError, match="no streams today"):
-            await pair.near.call("files.put", stream=chunks)
-        with pytest.raises(StopAsyncIteration):
-            await anext(chunks)

@@ -17,7 +17,7 @@ from postroad.services.packets import Request, Response, StreamProgress
 from postroad.services.serializers import make_serializer
 from postroad.services.stream_writer import StreamWriter
 from postroad.services.streams import OBJECT_MODE, REPORTED, STREAM_ERROR
-from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import holds_for
 from tests.support.services.stream_nodes import (
     Pair,
@@ -28,8 +28,11 @@ from tests.support.services.stream_nodes import (
     raw_peer_of,
     values,
 )
+from tests.support.tiers import by_tier
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": "raw"}
+IDLE_S = 0.4
+"""Of streams that are given up."""
 CHUNKS = [bytes([65 + number]) for number in range(10)]
 
 _ids = count(1)
@@ -61,35 +64,38 @@ async def called(pair: Pair, peer: RawPeer, **options: Any) -> tuple[asyncio.Tas
 # Whatever comes.
 
 
-@pytest.mark.parametrize("seed", range(5))
-async def test_parts_of_a_request_in_any_order_and_number(seed: int) -> None:
+async def test_parts_of_a_request_in_any_order_and_number() -> None:
     async with pair_of() as pair, raw_peer_of(pair, pair.far) as peer:
-        parts = request_parts("files.put")
-        parts += random.Random(seed).sample(parts, 6)
-        random.Random(seed).shuffle(parts)
-        for part in parts:
-            peer.send(part, "far")
-        response = await peer.until(Response)
-        assert response.success
-        assert pair.files.seen == CHUNKS
+        for seed in range(5):
+            pair.files.seen.clear()
+            parts = request_parts("files.put")
+            for part in disordered(parts, seed):
+                peer.send(part, "far")
+            response = await peer.until(Response, lambda it, id=parts[0].id: it.id == id)  # type: ignore[misc]
+            assert response.success
+            assert pair.files.seen == CHUNKS, seed
         await pair.until_idle()
 
 
-@pytest.mark.parametrize("seed", range(5))
+def disordered(parts: list[Any], seed: int) -> list[Any]:
+    chance = random.Random(seed)
+    parts = [*parts, *chance.sample(parts, 6)]
+    chance.shuffle(parts)
+    return parts
+
+
+@pytest.mark.parametrize("seed", range(by_tier(test=2, nightly=10)))
 async def test_parts_of_a_response_in_any_order_and_number(seed: int) -> None:
     async with pair_of() as pair, raw_peer_of(pair, pair.near) as peer:
         call, request = await called(pair, peer)
-        parts = response_parts(request)
-        parts += random.Random(seed).sample(parts, 6)
-        random.Random(seed).shuffle(parts)
-        for part in parts:
+        for part in disordered(response_parts(request), seed):
             peer.send(part, "near")
         assert await joined(await call) == b"".join(CHUNKS)
         await pair.until_idle()
 
 
 async def test_a_lost_part_of_a_request() -> None:
-    async with pair_of(stream_idle_s=1.0) as pair, raw_peer_of(pair, pair.far) as peer:
+    async with pair_of(stream_idle_s=IDLE_S) as pair, raw_peer_of(pair, pair.far) as peer:
         parts = request_parts("files.put")
         for part in parts[:4] + parts[5:]:
             peer.send(part, "far")
@@ -102,7 +108,7 @@ async def test_a_lost_part_of_a_request() -> None:
 
 
 async def test_a_lost_end_of_a_response() -> None:
-    async with pair_of(stream_idle_s=1.0) as pair, raw_peer_of(pair, pair.near) as peer:
+    async with pair_of(stream_idle_s=IDLE_S) as pair, raw_peer_of(pair, pair.near) as peer:
         call, request = await called(pair, peer)
         for part in response_parts(request)[:-1]:
             peer.send(part, "near")
@@ -126,10 +132,10 @@ async def test_a_lost_beginning_of_a_response() -> None:
 
 
 async def test_parts_without_a_beginning_are_dropped_after_a_while() -> None:
-    async with pair_of(stream_idle_s=1.0) as pair, raw_peer_of(pair, pair.far) as peer:
+    async with pair_of(stream_idle_s=IDLE_S) as pair, raw_peer_of(pair, pair.far) as peer:
         for part in request_parts("files.put")[1:]:
             peer.send(part, "far")
-        await eventually(lambda: pair.streams_of(pair.far) == (1, 0), "they wait", DEADLINE_S)
+        await eventually(lambda: pair.streams_of(pair.far) == (1, 0), "they wait")
         await pair.until_idle()
         assert peer.of(Response) == []
 
@@ -284,7 +290,7 @@ async def test_a_node_of_the_original_system_is_never_told_what_was_read() -> No
         await peer.until(Response)
         for part in request_parts("files.ignore", [b"x"], headers={REPORTED: True})[:-1]:
             peer.send(part, "far")
-        await eventually(lambda: len(peer.of(Response)) == 2, "both are answered", DEADLINE_S)
+        await eventually(lambda: len(peer.of(Response)) == 2, "both are answered")
         await pair.until_idle()
         assert peer.of(StreamProgress) == []
 
@@ -295,7 +301,7 @@ async def test_a_sender_that_cannot_be_slowed_down_overflows() -> None:
         parts = request_parts("files.hold", [bytes(20_000)] * 10)
         for part in parts:
             peer.send(part, "far")
-        await eventually(lambda: pair.files.seen, "the action reads", DEADLINE_S)
+        await eventually(lambda: pair.files.seen, "the action reads")
         pair.files.gate.set()
         response = await peer.until(Response)
         assert response.error is not UNSET
@@ -314,7 +320,7 @@ async def test_all_streams_together_overflow() -> None:
             for part in response_parts(request, [bytes(20_000)] * 2)[:-1]:
                 peer.send(part, "near")
             streams.append(await call)
-        await eventually(lambda: pair.bytes_waiting(pair.near) >= 100_000, "they came", DEADLINE_S)
+        await eventually(lambda: pair.bytes_waiting(pair.near) >= 100_000, "they came")
         assert pair.bytes_waiting(pair.near) <= 120_000
         with pytest.raises(MoleculerError, match="were not read in time"):
             await joined(streams[2])
@@ -389,7 +395,7 @@ async def test_a_sign_of_life_is_answered_with_what_was_read() -> None:
         parts = request_parts("files.put", [b"x"] * 3, headers={REPORTED: True})
         for part in parts[:-1]:
             peer.send(part, "far")
-        await eventually(lambda: len(pair.files.seen) == 3, "all is read", DEADLINE_S)
+        await eventually(lambda: len(pair.files.seen) == 3, "all is read")
         await peer.until(StreamProgress, lambda it: it.received == 3)
         peer.packets.clear()
         peer.send(StreamProgress(id=parts[0].id, is_request=True, sent=3, **NAMES), "far")

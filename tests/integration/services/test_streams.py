@@ -16,6 +16,7 @@ from postroad.services.incoming_stream import IncomingStream
 from postroad.services.policies import RetryPolicy
 from postroad.services.stream_sources import BAD_CHUNK, Objects
 from tests.support.services.stream_nodes import Tape, chunks_of, joined, pair_of, pieces, values
+from tests.support.tiers import by_tier
 
 WHERE = pytest.mark.parametrize("where", ["local", "remote"])
 SIZES = [0, 1, 300 * KIB, 5 * MIB + 1]
@@ -26,37 +27,30 @@ def some_bytes(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("serializer", ["JSON", "MsgPack", "CBOR"])
-@pytest.mark.parametrize("size", SIZES)
-async def test_bytes_go_with_a_call(serializer: str, size: int) -> None:
-    data = some_bytes(size)
+async def test_bytes_go_with_a_call_and_are_a_result(serializer: str) -> None:
     async with pair_of(serializer=serializer) as pair:
-        given = await pair.near.call(
-            "files.put", {"name": "a"}, stream=pieces(data, 100_000), meta={"by": "me"}
-        )
-        assert given["params"] == {"name": "a"}
-        assert given["meta"] == {"by": "me"}
-        assert b"".join(pair.files.seen) == data
-        assert all(type(it) is bytes and len(it) <= 256 * KIB for it in pair.files.seen)
-        await pair.until_idle()
+        for size in SIZES:
+            data = some_bytes(size)
+            pair.files.seen.clear()
+            given = await pair.near.call(
+                "files.put", {"name": "a"}, stream=pieces(data, 100_000), meta={"by": "me"}
+            )
+            assert (given["params"], given["meta"]) == ({"name": "a"}, {"by": "me"})
+            assert b"".join(pair.files.seen) == data
+            assert all(type(it) is bytes and len(it) <= 256 * KIB for it in pair.files.seen)
+
+            pair.files.tape = Tape(1, data)
+            stream = await pair.near.call("files.get")
+            assert isinstance(stream, IncomingStream)
+            assert not stream.has_objects
+            assert await joined(stream) == data
+            assert await chunks_of(stream) == []
+            assert pair.files.tape.is_closed
+            await pair.until_idle()
 
 
-@pytest.mark.parametrize("serializer", ["JSON", "MsgPack", "CBOR"])
-@pytest.mark.parametrize("size", SIZES)
-async def test_bytes_are_a_result(serializer: str, size: int) -> None:
-    data = some_bytes(size)
-    async with pair_of(serializer=serializer) as pair:
-        pair.files.tape = Tape(1, data)
-        stream = await pair.near.call("files.get")
-        assert isinstance(stream, IncomingStream)
-        assert not stream.has_objects
-        assert await joined(stream) == data
-        assert await chunks_of(stream) == []
-        assert pair.files.tape.is_closed
-        await pair.until_idle()
-
-
-async def test_fifty_megabytes_both_ways_at_once() -> None:
-    data = some_bytes(50_000_000)
+async def test_megabytes_both_ways_at_once() -> None:
+    data = some_bytes(by_tier(test=10_000_000, nightly=50_000_000))
     async with pair_of(serializer="MsgPack") as pair:
         stream = await pair.near.call("files.echo", stream=pieces(data, 999_999))
         assert await joined(stream) == data
@@ -64,65 +58,51 @@ async def test_fifty_megabytes_both_ways_at_once() -> None:
 
 
 @WHERE
-async def test_what_comes_goes_back(where: str) -> None:
+async def test_chunks_come_as_they_were_sent(where: str) -> None:
     async with pair_of() as pair:
-        stream = await pair.caller(where).call("files.echo", stream=values(b"a", b"", b"bc"))
+        caller = pair.caller(where)
+        stream = await caller.call("files.echo", stream=values(b"a", b"", b"bc"))
         assert await joined(stream) == b"abc"
-        await pair.until_idle()
+        texts = ["gr\u00fc", bytearray(b"x"), memoryview(b"yz")]
+        stream = await caller.call("files.echo", stream=values(*texts))
+        assert await joined(stream) == "gr\u00fcxyz".encode()
 
-
-@WHERE
-async def test_values_of_any_sort(where: str) -> None:
-    sent = [{"a": 1}, [1, "2"], "text", 0, False, {"deep": {"er": [None]}}]
-    async with pair_of() as pair:
-        stream = await pair.caller(where).call("files.echo", stream=Objects(values(*sent)))
-        assert stream.has_objects
-        assert await chunks_of(stream) == sent
+        some: list[Any] = [{"a": 1}, [1, "2"], "text", 0, False, {"deep": {"er": [None]}}]
+        for sent in (some, [{"n": number} for number in range(5_000)]):
+            stream = await caller.call("files.echo", stream=Objects(values(*sent)))
+            assert stream.has_objects
+            assert await chunks_of(stream) == sent
         pair.files.tape = Tape(3, {"n": 1})
-        stream = await pair.caller(where).call("files.play", {"objects": True})
+        stream = await caller.call("files.play", {"objects": True})
         assert await chunks_of(stream) == [{"n": 1}] * 3
         await pair.until_idle()
 
 
 @WHERE
-async def test_many_small_values(where: str) -> None:
-    sent = [{"n": number} for number in range(5_000)]
+async def test_other_chunks_need_to_be_wrapped(where: str) -> None:
     async with pair_of() as pair:
-        stream = await pair.caller(where).call("files.echo", stream=Objects(values(*sent)))
-        assert await chunks_of(stream) == sent
-        await pair.until_idle()
-
-
-@WHERE
-async def test_texts_become_bytes(where: str) -> None:
-    async with pair_of() as pair:
-        sent = ["gr\u00fc", bytearray(b"x"), memoryview(b"yz")]
-        stream = await pair.caller(where).call("files.echo", stream=values(*sent))
-        assert await joined(stream) == "gr\u00fcxyz".encode()
-
-
-@WHERE
-@pytest.mark.parametrize("chunk", [{"a": 1}, 5, None, [b"x"]])
-async def test_other_chunks_need_to_be_wrapped(where: str, chunk: Any) -> None:
-    async with pair_of() as pair:
-        with pytest.raises(MoleculerError, match=r"Objects\(") as caught:
-            await pair.caller(where).call("files.put", stream=values(b"first", chunk))
-        assert caught.value.type == BAD_CHUNK
-        assert pair.files.seen == [b"first"]
-        pair.files.tape = Tape(1, chunk)
-        stream = await pair.caller(where).call("files.get")
-        with pytest.raises(MoleculerError, match=r"Objects\("):
-            await anext(stream)
-        assert pair.files.tape.is_closed
-        await pair.until_idle()
-
-
-@WHERE
-async def test_none_is_no_value(where: str) -> None:
-    async with pair_of() as pair:
+        caller = pair.caller(where)
+        chunks: list[Any] = [{"a": 1}, 5, None, [b"x"]]
+        for chunk in chunks:
+            pair.files.seen.clear()
+            with pytest.raises(MoleculerError, match=r"Objects\(") as caught:
+                await caller.call("files.put", stream=values(b"first", chunk))
+            assert caught.value.type == BAD_CHUNK
+            assert pair.files.seen == [b"first"]
+            pair.files.tape = Tape(1, chunk)
+            stream = await caller.call("files.get")
+            with pytest.raises(MoleculerError, match=r"Objects\("):
+                await anext(stream)
+            assert pair.files.tape.is_closed
         with pytest.raises(MoleculerError, match="None") as caught:
-            await pair.caller(where).call("files.put", stream=Objects(values(None)))
+            await caller.call("files.put", stream=Objects(values(None)))
         assert caught.value.type == BAD_CHUNK
+        for no_stream in (b"bytes", [b"x"], 5):
+            with pytest.raises(UsageError, match="async iterable"):
+                await caller.call("files.put", stream=no_stream)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="one call"):
+            await caller.mcall([("files.put", {})], stream=values(b"x"))
+        await pair.until_idle()
 
 
 async def test_values_that_cannot_be_sent() -> None:
@@ -136,23 +116,14 @@ async def test_values_that_cannot_be_sent() -> None:
 
 @WHERE
 async def test_meta_comes_back_with_the_beginning(where: str) -> None:
+    """A generator runs when it is read, and by then the answer has gone."""
     async with pair_of() as pair:
         pair.files.tape = Tape(1, b"x")
-        ctx = pair.caller(where).context()
-        stream = await ctx.call("files.play")
-        assert ctx.meta == {"told": "by files"}
-        assert await joined(stream) == b"x"
-
-
-@WHERE
-async def test_a_generator_is_too_late_for_meta(where: str) -> None:
-    """It runs when it is read, and by then the answer has gone."""
-    async with pair_of() as pair:
-        pair.files.tape = Tape(1, b"x")
-        ctx = pair.caller(where).context()
-        stream = await ctx.call("files.get")
-        assert await joined(stream) == b"x"
-        assert ctx.meta == {}
+        for action, meta in (("files.play", {"told": "by files"}), ("files.get", {})):
+            ctx = pair.caller(where).context()
+            stream = await ctx.call(action)
+            assert await joined(stream) == b"x"
+            assert ctx.meta == meta
 
 
 @WHERE
@@ -177,20 +148,6 @@ async def test_a_call_is_not_made_twice_with_a_stream(where: str) -> None:
         assert tape.is_closed
 
 
-@WHERE
-@pytest.mark.parametrize("stream", [b"bytes", [b"x"], 5])
-async def test_what_is_no_stream(where: str, stream: Any) -> None:
-    async with pair_of() as pair:
-        with pytest.raises(UsageError, match="async iterable"):
-            await pair.caller(where).call("files.put", stream=stream)
-
-
-async def test_a_stream_goes_with_one_call() -> None:
-    async with pair_of() as pair:
-        with pytest.raises(UsageError, match="one call"):
-            await pair.near.mcall([("files.put", {})], stream=values(b"x"))
-
-
 async def test_a_stream_has_one_reader() -> None:
     async with pair_of() as pair:
         tape = pair.files.tape = Tape(1, b"x")
@@ -204,26 +161,20 @@ async def test_a_stream_has_one_reader() -> None:
         assert await first == b"x"
 
 
-async def test_a_read_that_is_cancelled_loses_nothing() -> None:
+async def test_a_read_that_is_cancelled_loses_nothing_but_within_a_node() -> None:
     async with pair_of() as pair:
-        tape = pair.files.tape = Tape(2, b"x")
-        tape.gate.clear()
-        stream = await pair.near.call("files.get")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(stream), 0.02)
-        tape.gate.set()
-        assert await joined(stream) == b"xx"
-
-
-async def test_a_local_read_that_is_cancelled_breaks_the_stream() -> None:
-    async with pair_of() as pair:
-        tape = pair.files.tape = Tape(2, b"x")
-        tape.gate.clear()
-        stream = await pair.far.call("files.get")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(stream), 0.02)
-        with pytest.raises(MoleculerError, match="cancelled"):
-            await joined(stream)
+        for caller in (pair.near, pair.far):
+            tape = pair.files.tape = Tape(2, b"x")
+            tape.gate.clear()
+            stream = await caller.call("files.get")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(stream), 0.02)
+            tape.gate.set()
+            if caller is pair.near:
+                assert await joined(stream) == b"xx"
+            else:
+                with pytest.raises(MoleculerError, match="cancelled"):
+                    await joined(stream)
 
 
 async def test_where_the_transporter_balances() -> None:

@@ -10,13 +10,12 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from tests.support.deadlines import DEADLINE_S
 from tests.support.services.javascript import HERE, find_program, marked, revive
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
-ANSWER_S = 60.0
-END_S = 60.0
 
 
 class JavascriptError(Exception):
@@ -43,7 +42,7 @@ class JavascriptNode:
         self._reading = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
-    async def spawn(cls, modules: Path, options: Mapping[str, Any]) -> JavascriptNode:
+    async def spawn(cls, modules: Path, options: Mapping[str, Any]) -> Self:
         """Start the process; its broker is started by a command."""
         process = await asyncio.create_subprocess_exec(
             find_program("node"),
@@ -77,7 +76,7 @@ class JavascriptNode:
         self._process.send_signal(signal.SIGCONT)
 
     async def _ended(self) -> None:
-        async with asyncio.timeout(END_S):
+        async with asyncio.timeout(DEADLINE_S):
             await self._process.wait()
             await self._reading
 
@@ -91,7 +90,7 @@ class JavascriptNode:
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         line = json.dumps({"id": number, "command": command, **arguments})
         stdin.write(line.encode() + b"\n")
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(DEADLINE_S):
             return await answer
 
     async def call(

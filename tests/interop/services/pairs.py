@@ -10,6 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.middleware import Handler, Middleware
@@ -23,6 +25,7 @@ from tests.support.servers.nats import shared_nats
 from tests.support.servers.process import free_port
 from tests.support.servers.rabbitmq import shared_rabbitmq
 from tests.support.servers.redis import shared_redis
+from tests.support.tiers import by_tier
 
 OURS, THEIRS = "py", "js"
 
@@ -50,11 +53,46 @@ class Wiring(NamedTuple):
 
 TRANSPORTERS = ("TCP", "NATS", "Redis", "MQTT", "AMQP")
 SERIALIZERS = ("JSON", "MsgPack", "CBOR")
-PLAIN = (Wiring("TCP"), Wiring("NATS"))
-"""Over which everything is tried."""
-ALL = tuple(Wiring(transporter, it) for transporter in TRANSPORTERS for it in SERIALIZERS)
-BALANCED = (Wiring("NATS", uses_balancer=False), Wiring("AMQP", uses_balancer=False))
+BALANCED = (Wiring("NATS", uses_balancer=False), Wiring("AMQP", "CBOR", uses_balancer=False))
 """Where the server chooses who gets a call."""
+ALL = tuple(
+    Wiring(transporter, serializer, uses_balancer)
+    for transporter in TRANSPORTERS
+    for serializer in SERIALIZERS
+    for uses_balancer in (True, False)
+    if uses_balancer or transporter in ("NATS", "AMQP")
+)
+PAIRWISE = (
+    Wiring("TCP", "MsgPack"),
+    Wiring("NATS", "CBOR"),
+    Wiring("Redis", "JSON"),
+    Wiring("MQTT", "CBOR"),
+    Wiring("AMQP", "MsgPack"),
+    *BALANCED,
+)
+"""Each transporter, each serializer, and each way to balance where there is a choice."""
+
+
+def over(*everyday: Wiring) -> list[pytest.MarkDecorator]:
+    """The marks of a module whose tests share a pair of nodes for each of these wirings.
+
+    At night all is also tried over TCP and NATS with JSON.
+    """
+    at_night = (*everyday, Wiring("TCP"), Wiring("NATS"))
+    return _sharing_pairs(by_tier(test=everyday, nightly=tuple(dict.fromkeys(at_night))))
+
+
+def over_all() -> list[pytest.MarkDecorator]:
+    """As `over`: pairwise by day, and everything there is at night."""
+    return _sharing_pairs(by_tier(test=PAIRWISE, nightly=ALL))
+
+
+def _sharing_pairs(wirings: tuple[Wiring, ...]) -> list[pytest.MarkDecorator]:
+    return [
+        pytest.mark.timeout(600),
+        pytest.mark.asyncio(loop_scope="module"),
+        pytest.mark.parametrize("pair", wirings, ids=str, indirect=True, scope="module"),
+    ]
 
 
 class ReplyWatch(Middleware):

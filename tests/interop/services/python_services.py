@@ -105,6 +105,8 @@ class Actions(Service):
     @action
     def fail(self, ctx: Context) -> None:
         name = ctx.params["name"]
+        if ctx.params.get("is_bare"):
+            raise getattr(errors, name)
         raise make_error(name) if hasattr(errors, name) else KeyError("lost")
 
     @action(name="tagAndFail")

@@ -8,54 +8,13 @@ from typing import Any
 
 import pytest
 
-from postroad.services.errors import MoleculerClientError, ServiceNotFoundError
-from tests.interop.services.javascript_node import JavascriptError
 from tests.interop.services.pairs import BALANCED, OURS, THEIRS, Pair, Wiring, open_pair
-from tests.interop.services.python_services import digest, source
 from tests.support.deadlines import DEADLINE_S
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
 
 balanced = pytest.mark.parametrize("pair", BALANCED, ids=str, indirect=True, scope="module")
-# Servers of this sort know no wildcards.
-KNOWS_WILDCARDS = ("NATS",)
 CALLS = 40
-
-
-@balanced
-async def test_calls(pair: Pair) -> None:
-    params = {"text": "grüße", "numbers": [0, 0.5, 2**53 - 1], "nothing": None}
-    assert await pair.broker.call("js.echo", params) == params
-    assert await pair.js.call("py.echo", params) == params
-    assert await pair.broker.call("v2.js.where") == await pair.js.call("v2.py.where") == "v2"
-
-
-@balanced
-async def test_meta_and_headers(pair: Pair) -> None:
-    meta, headers = {"user": "eve"}, {"trace": "abc"}
-    ctx = pair.broker.context(meta=meta)
-    theirs = await ctx.call("js.context", headers=headers)
-    ours, meta_there = await pair.js.call_with_meta("py.context", meta=meta, headers=headers)
-
-    assert (theirs["meta"], theirs["headers"], theirs["nodeID"]) == (meta, headers, OURS)
-    assert (ours["meta"], ours["headers"], ours["nodeID"]) == (meta, headers, THEIRS)
-    assert ctx.meta == {**meta, "seen": "by js"}
-    assert meta_there == {**meta, "seen": "by py"}
-
-
-@balanced
-async def test_errors(pair: Pair) -> None:
-    with pytest.raises(MoleculerClientError) as here:
-        await pair.broker.call("js.tagAndFail")
-    with pytest.raises(JavascriptError) as there:
-        await pair.js.call("py.tagAndFail")
-    with pytest.raises(ServiceNotFoundError):
-        await pair.broker.call("js.secret")
-    with pytest.raises(JavascriptError, match="ServiceNotFoundError"):
-        await pair.js.call("py.secret")
-
-    assert (here.value.status, here.value.node_id) == (409, THEIRS)
-    assert (there.value.told["code"], there.value.told["nodeID"]) == (409, OURS)
 
 
 @balanced
@@ -95,19 +54,6 @@ async def test_an_event_comes_to_each_group_once(pair: Pair) -> None:
 
 
 @balanced
-async def test_events_of_one_node(pair: Pair) -> None:
-    await pair.broker.emit("js.exact", {"n": 1}, meta={"user": "eve"})
-    await pair.js.ask("emit", event="py.exact", data={"n": 1}, options={"meta": {"user": "eve"}})
-    has_wildcards = pair.wiring.transporter in KNOWS_WILDCARDS
-    expected = ["exact", "star", "stars"] if has_wildcards else ["exact"]
-    theirs, ours = await pair.js.heard(len(expected)), await pair.hear(len(expected))
-
-    for heard in (theirs, ours):
-        assert sorted(it["handler"] for it in heard) == expected
-        assert all((it["data"], it["meta"]) == ({"n": 1}, {"user": "eve"}) for it in heard)
-
-
-@balanced
 async def test_broadcast(pair: Pair) -> None:
     await pair.broker.broadcast("split.all", "from here")
     await pair.js.ask("broadcast", event="split.all", data="from there")
@@ -115,16 +61,6 @@ async def test_broadcast(pair: Pair) -> None:
 
     for heard in (theirs, ours):
         assert sorted(it["data"] for it in heard) == ["from here", "from there"]
-
-
-@balanced
-async def test_streams(pair: Pair) -> None:
-    """They go to one node, whatever the server would choose."""
-    said = {"objects": [{"n": number} for number in range(20)]}
-    assert (await pair.broker.call("js.upload", stream=source(said)))["objects"] == said["objects"]
-    assert (await pair.js.call("py.upload", stream=said))["objects"] == said["objects"]
-    assert await digest(await pair.broker.call("js.download", said)) == said
-    assert await pair.js.call("py.download", said) == said
 
 
 async def test_what_a_lost_node_did_not_finish_is_done_by_another(modules: Path) -> None:

@@ -8,21 +8,25 @@ from postroad.services import errors
 from postroad.services.errors import MoleculerError, RemoteError
 from tests.interop.services.error_samples import ARGUMENTS, UNKNOWN_THERE, make_error
 from tests.interop.services.javascript_node import JavascriptError
-from tests.interop.services.pairs import OURS, PLAIN, THEIRS, Pair
+from tests.interop.services.pairs import OURS, THEIRS, Pair, Wiring, over
 from tests.support.services.javascript import marked
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.parametrize("pair", PLAIN, ids=str, indirect=True, scope="module"),
-]
+pytestmark = over(Wiring("NATS"), Wiring("TCP", "CBOR"))
 
 # There it tells less of the service than it was told.
 TELLS_LESS = "GracefulStopTimeoutError"
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-async def test_raised_there(pair: Pair, name: str) -> None:
+async def test_every_error_raised_on_one_side_is_caught_on_the_other(pair: Pair) -> None:
+    ours = {it.__name__ for it in vars(errors).values() if isinstance(it, type)}
+    known = {name for name in ours if issubclass(getattr(errors, name), MoleculerError)}
+    assert set(ARGUMENTS) == known - {"EventNotHandledError", "RemoteError"}  # Only here.
+    for name in ARGUMENTS:
+        await check_raised_there(pair, name)
+        await check_raised_here(pair, name)
+
+
+async def check_raised_there(pair: Pair, name: str) -> None:
     ours = make_error(name)
     with pytest.raises(getattr(errors, name)) as caught:
         await pair.broker.call("js.fail", {"name": name, "args": marked(ARGUMENTS[name])})
@@ -36,8 +40,7 @@ async def test_raised_there(pair: Pair, name: str) -> None:
     assert error.data == ours.data or name == TELLS_LESS
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-async def test_raised_here(pair: Pair, name: str) -> None:
+async def check_raised_here(pair: Pair, name: str) -> None:
     ours = make_error(name)
     with pytest.raises(JavascriptError) as caught:
         await pair.js.call("py.fail", {"name": name})
@@ -52,6 +55,9 @@ async def test_raised_here(pair: Pair, name: str) -> None:
         assert told["data"].items() >= ours.data.items()
     else:
         assert told.get("data") == ours.data or name == TELLS_LESS
+    with pytest.raises(JavascriptError) as caught:
+        await pair.js.call("py.fail", {"name": name, "is_bare": True})
+    assert caught.value.told["name"] == name
 
 
 async def test_foreign_errors(pair: Pair) -> None:

@@ -11,21 +11,17 @@ import pytest
 
 from postroad.services.errors import MoleculerError
 from tests.interop.services.javascript_node import JavascriptError
-from tests.interop.services.pairs import BALANCED, PLAIN, Pair, Wiring
+from tests.interop.services.pairs import BALANCED, Pair, Wiring, over
 from tests.interop.services.python_services import content, digest, source
+from tests.support.deadlines import eventually
+from tests.support.tiers import by_tier
 
-WIRINGS = (*PLAIN, Wiring("TCP", "MsgPack"), Wiring("NATS", "CBOR"), BALANCED[0])
+pytestmark = over(Wiring("TCP", "MsgPack"), Wiring("NATS", "CBOR"), BALANCED[0])
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.parametrize("pair", WIRINGS, ids=str, indirect=True, scope="module"),
-]
-
-SIZES = [0, 1, 300 * 1_024, 3_000_000]
-LARGE = 50_000_000
+SIZES = (0, 1, 300 * 1_024)
+LARGE = by_tier(test=8_000_000, nightly=50_000_000)
 # As text, bytes take four times as much, and the other node a minute.
-LARGE_TEXT = 5_000_000
+LARGE_TEXT = by_tier(test=2_000_000, nightly=5_000_000)
 LARGE_S = 120
 OBJECTS = [{"n": 1, "deep": {"er": [None, True]}}, {"n": 2, "text": "gr\u00fcn"}, {"n": 3}]
 TORN = ("MoleculerError", "torn", 507, "TORN", {"at": 1})
@@ -44,45 +40,36 @@ def told_there(error: JavascriptError) -> tuple[Any, ...]:
     return tuple(error.told[name] for name in ("name", "message", "code", "type", "data"))
 
 
-async def is_idle(pair: Pair) -> bool:
-    """Whether no stream is left at our node, soon."""
-    for _ in range(500):
-        told = pair.broker.statistics()
-        if told["streamsIn"] == told["streamsOut"] == 0:
-            return True
-        await asyncio.sleep(0.01)
-    return False
+async def until_idle(pair: Pair) -> None:
+    """Wait until no stream is left at our node."""
+
+    def is_idle() -> bool:
+        statistics = pair.broker.statistics()
+        return bool(statistics["streamsIn"] == statistics["streamsOut"] == 0)
+
+    await eventually(is_idle, "no stream is left")
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_bytes_of_any_size(pair: Pair, size: int) -> None:
-    said = {"seed": "bytes", "size": size}
-    expected = sum_of(said)
-
-    ours = await pair.broker.call("js.upload", {"n": 1}, stream=source(said), meta={"m": 1})
-    assert ours == {"params": {"n": 1}, "meta": {"m": 1}, **expected}
-    theirs = await pair.js.call("py.upload", {"n": 1}, stream=said, meta={"m": 1})
-    assert theirs == {"params": {"n": 1}, "meta": {"m": 1}, **expected}
-
-    assert await digest(await pair.broker.call("js.download", said)) == expected
-    assert await pair.js.call("py.download", said) == expected
-    assert await is_idle(pair)
-
-
-@pytest.mark.slow
-async def test_large_streams(pair: Pair) -> None:
-    size = LARGE_TEXT if pair.wiring.serializer == "JSON" else LARGE
-    said = {"seed": "large", "size": size}
-    expected = sum_of(said)
+async def test_bytes_of_any_size_come_whole_both_ways(pair: Pair) -> None:
+    large = LARGE_TEXT if pair.wiring.serializer == "JSON" else LARGE
     limit: dict[str, Any] = {"timeout_s": LARGE_S}
+    limit_there: dict[str, Any] = {"timeout": LARGE_S * 1_000}
+    for size in (*SIZES, large):
+        said = {"seed": "bytes", "size": size}
+        expected = sum_of(said)
+        uploaded = {"params": {"n": 1}, "meta": {"m": 1}, **expected}
 
-    ours = await pair.broker.call("js.upload", stream=source(said), **limit)
-    assert ours == {"params": {}, "meta": {}, **expected}
-    theirs = await pair.js.call("py.upload", stream=said, timeout=LARGE_S * 1_000)
-    assert theirs == {"params": {}, "meta": {}, **expected}
+        ours = await pair.broker.call(
+            "js.upload", {"n": 1}, stream=source(said), meta={"m": 1}, **limit
+        )
+        theirs = await pair.js.call(
+            "py.upload", {"n": 1}, stream=said, meta={"m": 1}, **limit_there
+        )
+        assert ours == theirs == uploaded, size
 
-    assert await digest(await pair.broker.call("js.download", said, **limit)) == expected
-    assert await pair.js.call("py.download", said, timeout=LARGE_S * 1_000) == expected
+        assert await digest(await pair.broker.call("js.download", said, **limit)) == expected
+        assert await pair.js.call("py.download", said, **limit_there) == expected
+        await until_idle(pair)
 
 
 async def test_values(pair: Pair) -> None:
@@ -108,8 +95,12 @@ async def test_there_and_back_at_once(pair: Pair) -> None:
     assert await pair.js.call("py.back", stream=said) == said
 
 
-@pytest.mark.parametrize("size", [0, 1, 700_000])
-async def test_streams_that_break_off(pair: Pair, size: int) -> None:
+async def test_a_stream_that_breaks_off_raises_its_error_both_ways(pair: Pair) -> None:
+    for size in (0, 1, 700_000):
+        await check_broken_stream(pair, size)
+
+
+async def check_broken_stream(pair: Pair, size: int) -> None:
     said = {"seed": "torn", "size": size, "fails": True}
     with pytest.raises(MoleculerError) as caught:
         await pair.broker.call("js.upload", stream=source(said))
@@ -124,7 +115,7 @@ async def test_streams_that_break_off(pair: Pair, size: int) -> None:
     with pytest.raises(JavascriptError) as failed:
         await pair.js.call("py.download", said)
     assert told_there(failed.value) == TORN
-    assert await is_idle(pair)
+    await until_idle(pair)
 
 
 async def test_many_at_once(pair: Pair) -> None:
@@ -140,7 +131,7 @@ async def test_a_reader_that_has_enough(pair: Pair) -> None:
     said = {"seed": "much", "size": 5_000_000}
     async with await pair.broker.call("js.download", said) as stream:
         assert await anext(stream)
-    assert await is_idle(pair)
+    await until_idle(pair)
     assert await pair.broker.call("js.echo", {"n": 1}) == {"n": 1}
 
 
@@ -148,7 +139,7 @@ async def test_a_stream_nobody_reads_there(pair: Pair) -> None:
     """An answer of the other node does not end the stream: it may still be read."""
     said = {"seed": "unread", "size": 1_000_000}
     assert await pair.broker.call("js.echo", {"n": 1}, stream=source(said)) == {"n": 1}
-    assert await is_idle(pair)
+    await until_idle(pair)
 
 
 async def test_a_call_with_a_stream_that_fails(pair: Pair) -> None:
@@ -159,5 +150,5 @@ async def test_a_call_with_a_stream_that_fails(pair: Pair) -> None:
     with pytest.raises(JavascriptError) as failed:
         await pair.js.call("py.tagAndFail", stream=said)
     assert failed.value.told["type"] == "CONFLICT"
-    assert await is_idle(pair)
+    await until_idle(pair)
     assert await pair.js.call("py.echo", {"n": 1}) == {"n": 1}

@@ -79,7 +79,7 @@ PARAMS: list[Any] = [
 ]
 
 
-async def test_results_are_found_by_the_other(modules: Path) -> None:
+async def test_results_that_one_keeps_are_found_by_the_other(modules: Path) -> None:
     async with both(modules) as (python, javascript):
         for count, params in enumerate(PARAMS, 1):
             assert await python.call("posts.find", params) == {"py": count}
@@ -89,23 +89,19 @@ async def test_results_are_found_by_the_other(modules: Path) -> None:
             assert await javascript.call("posts.find", other) == {"js": count}
             assert await python.call("posts.find", other) == {"js": count}
 
-
-async def test_keys_of_params_and_meta(modules: Path) -> None:
-    async with both(modules) as (python, javascript):
+        # Keys are made of some params, and of meta.
         meta = {"user": "ann"}
-        assert await javascript.call("posts.get", {"id": 1, "x": 1}, meta) == {"js": 1}
-        assert await python.call("posts.get", {"id": 1, "x": 2}, meta=meta) == {"js": 1}
-        assert await python.call("posts.get", {"id": 1}) == {"py": 1}
-        assert await javascript.call("posts.get", {"id": 1}) == {"py": 1}
+        last = len(PARAMS)
+        by_javascript, by_python = {"js": last + 1}, {"py": last + 1}
+        assert await javascript.call("posts.get", {"id": 1, "x": 1}, meta) == by_javascript
+        assert await python.call("posts.get", {"id": 1, "x": 2}, meta=meta) == by_javascript
+        assert await python.call("posts.get", {"id": 1}) == by_python
+        assert await javascript.call("posts.get", {"id": 1}) == by_python
 
-
-async def test_either_cleans_for_both(modules: Path) -> None:
-    async with both(modules) as (python, javascript):
-        assert await python.call("posts.find", {"id": 1}) == {"py": 1}
-        assert await javascript.call("posts.get", {"id": 1}) == {"js": 1}
+        # Either cleans for both.
         await javascript.call("clean", "posts.find*")
-        assert await python.call("posts.find", {"id": 1}) == {"py": 2}
-        assert await python.call("posts.get", {"id": 1}) == {"js": 1}
+        assert await python.call("posts.find", {"id": 5}) == {"py": last + 2}
+        assert await python.call("posts.get", {"id": 1}) == by_python
         await python.cache.clean("posts.get")
-        assert await javascript.call("posts.get", {"id": 1}) == {"js": 2}
-        assert await javascript.call("posts.find", {"id": 1}) == {"py": 2}
+        assert await javascript.call("posts.get", {"id": 1}) == {"js": last + 2}
+        assert await javascript.call("posts.find", {"id": 5}) == {"py": last + 2}

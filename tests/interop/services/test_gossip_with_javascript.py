@@ -20,38 +20,29 @@ from postroad.services.kinds import Kind
 from postroad.services.packet_form import to_wire
 from postroad.services.packets import Packet
 from postroad.services.serializers import JsonSerializer, Serializer
+from tests.support.deadlines import DEADLINE_S
 from tests.support.servers.process import free_port
 from tests.support.services.javascript import Peer, start_node
 
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="session")
 def recorded(modules: Path, serializer: Serializer) -> list[tuple[Kind, bytes]]:
     """What two nodes say until they know each other."""
     ports = {free_port(), free_port(), free_port()}
     process = start_node(modules, "gossip.js", serializer.name, *map(str, sorted(ports)[:2]))
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=2 * DEADLINE_S)
     lines = [json.loads(line) for line in output.splitlines()]
     return [(Kind(line["kind"]), bytes.fromhex(line["hex"])) for line in lines]
 
 
-@pytest.fixture
-def packets(
-    recorded: list[tuple[Kind, bytes]], serializer: Serializer
-) -> dict[type[Packet], list[Any]]:
-    by_class: dict[type[Packet], list[Any]] = {}
-    for kind, data in recorded:
-        packet = serializer.deserialize(kind, data)
-        by_class.setdefault(type(packet), []).append(packet)
-    return by_class
-
-
-def test_each_packet_means_the_same_on_both_sides(
-    recorded: list[tuple[Kind, bytes]], serializer: Serializer, shared_peer: Peer
+def test_their_packets_mean_the_same_on_both_sides(
+    modules: Path, serializer: Serializer, shared_peer: Peer
 ) -> None:
-    for kind, data in recorded:
+    packets: dict[type[Packet], Any] = {}
+    for kind, data in recorded(modules, serializer):
         packet = serializer.deserialize(kind, data)
+        packets.setdefault(type(packet), packet)
         again = serializer.serialize(packet)
         theirs = shared_peer.ask("read", hex=data.hex())
 
@@ -60,27 +51,17 @@ def test_each_packet_means_the_same_on_both_sides(
         if isinstance(serializer, JsonSerializer):
             assert again == data
 
-
-def test_hello(packets: dict[type[Packet], list[Any]]) -> None:
-    hello = packets[GossipHello][0]
+    hello = packets[GossipHello]
     assert hello.sender.startswith("gossip-")
     assert hello.host
     assert hello.port > 0
-
-
-def test_request(packets: dict[type[Packet], list[Any]]) -> None:
-    request = packets[GossipRequest][0]
+    request = packets[GossipRequest]
     (known,) = read_known(request)
     assert known.node_id == request.sender
     assert known.seq > 0
-
-
-def test_response(packets: dict[type[Packet], list[Any]]) -> None:
-    news = list(read_news(packets[GossipResponse][0]))
-    (about,) = (it for it in news if it.info is not None)
+    (about,) = (news for news in read_news(packets[GossipResponse]) if news.info is not None)
     assert about.info is not None
     read = read_info(about.info)
-
     assert read.problems == ()
     assert read.info.port is not None
     assert any(service.name.startswith("talker-") for service in read.info.services)

@@ -16,14 +16,10 @@ from postroad.services.errors import (
 )
 from postroad.services.service import Service, action
 from tests.interop.services.javascript_node import JavascriptError, JavascriptNode
-from tests.interop.services.pairs import OURS, PLAIN, THEIRS, Pair
+from tests.interop.services.pairs import OURS, THEIRS, Pair, Wiring, over
 from tests.support.deadlines import DEADLINE_S, eventually
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.parametrize("pair", PLAIN, ids=str, indirect=True, scope="module"),
-]
+pytestmark = over(Wiring("TCP"), Wiring("NATS"))
 
 
 class Late(Service):

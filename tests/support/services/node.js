@@ -81,8 +81,8 @@ const commands = {
 		await until(() => names.every(name => broker.registry.hasService(name) === are));
 	},
 	nodes: () => broker.registry.getNodeList({ onlyAvailable: false, withServices: true })
-		.map(({ id, available, instanceID, client, metadata, services }) => ({
-			id, available, instanceID, client, metadata,
+		.map(({ id, available, instanceID, client, metadata, cpu, port, services }) => ({
+			id, available, instanceID, client, metadata, cpu, port,
 			services: (services || []).map(it => ({ fullName: it.fullName, settings: it.settings,
 				metadata: it.metadata }))
 		})),

@@ -2,7 +2,6 @@
 // and what it sends goes out by them. Usage: node peer.js <serializer>
 "use strict";
 
-const { PassThrough } = require("node:stream");
 const readline = require("node:readline");
 const { Errors, ServiceBroker, Transporters } = require("moleculer");
 const { plain, value } = require("./values.js");
@@ -36,12 +35,6 @@ const broker = new ServiceBroker({
 	transit: { serviceChangedDebounceTime: 0 }
 });
 
-async function collect(stream) {
-	const chunks = [];
-	for await (const chunk of stream) chunks.push(chunk);
-	return chunks;
-}
-
 broker.createService({
 	name: "lab",
 	version: 2,
@@ -55,27 +48,6 @@ broker.createService({
 			return { id: ctx.id, level: ctx.level, meta: ctx.meta, headers: ctx.headers,
 				requestID: ctx.requestID, parentID: ctx.parentID, caller: ctx.caller,
 				nodeID: ctx.nodeID, timeout: ctx.options.timeout };
-		},
-		fail(ctx) {
-			const Class = Errors[ctx.params.name] || TypeError;
-			throw new Class(...ctx.params.args);
-		},
-		async upload(ctx) {
-			const chunks = await collect(ctx.stream);
-			const isText = chunks.every(Buffer.isBuffer);
-			return isText ? Buffer.concat(chunks).toString("hex") : chunks;
-		},
-		download(ctx) {
-			const stream = new PassThrough({ objectMode: !!ctx.params.objects });
-			// Later: an error that comes before anybody listens would end this process.
-			setTimeout(() => {
-				for (const chunk of ctx.params.objects || [Buffer.from(ctx.params.hex, "hex")]) {
-					stream.write(chunk);
-				}
-				if (ctx.params.fails) stream.destroy(new Errors.MoleculerError("torn", 507, "TORN"));
-				else stream.end();
-			}, 10);
-			return stream;
 		}
 	},
 	events: {
@@ -97,8 +69,7 @@ function told(error) {
 
 async function result(promise) {
 	try {
-		const answer = await promise;
-		return { answer: answer && answer.readable ? await collect(answer) : answer };
+		return { answer: await promise };
 	} catch (error) {
 		return { error: told(error) };
 	}
@@ -115,13 +86,6 @@ const commands = {
 	},
 	call({ key, action, params, options }) {
 		results.set(key, result(broker.call(action, value(params), value(options))));
-	},
-	callWithStream({ key, action, params, chunks, fails, objects }) {
-		const stream = new PassThrough({ objectMode: !!objects });
-		results.set(key, result(broker.call(action, value(params), { stream })));
-		for (const chunk of value(chunks)) stream.write(chunk);
-		if (!fails) stream.end();
-		else setTimeout(() => stream.destroy(new Errors.MoleculerError("torn", 507, "TORN")), 10);
 	},
 	result: ({ key }) => results.get(key),
 	// Until it has sent some packets of a kind.
