@@ -1,7 +1,5 @@
 """What holds for all envelopes and updates, and for all bytes that could be one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,13 +1,13 @@
 """The fair queue against a list, under any sequence of offers and takes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from postroad.cells.fair_queue import FairQueue
+from tests.support.tiers import by_tier
 
 ITEMS_MAX = 12
 BYTES_MAX = 60
@@ -74,3 +74,4 @@ class FairQueueMachine(RuleBasedStateMachine):
 
 
 TestFairQueue = FairQueueMachine.TestCase
+TestFairQueue.settings = settings(max_examples=by_tier(test=40, nightly=1_000, quick=10))

@@ -1,7 +1,5 @@
 """What holds among cores and satellites, whoever subscribes, consumes, stops and sends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 

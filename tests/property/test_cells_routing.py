@@ -1,7 +1,5 @@
 """What holds for the routing decision, whatever is in the table."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

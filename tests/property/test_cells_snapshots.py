@@ -1,7 +1,5 @@
 """Offers get through: whatever is lost, doubled or overtaken, the last one counts."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from hypothesis import given

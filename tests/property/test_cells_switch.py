@@ -1,7 +1,5 @@
 """A switch decides as `route_message` does, whatever it remembers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple, TypeVar

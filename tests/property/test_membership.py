@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroad.cluster.membership import (
@@ -46,6 +46,7 @@ from tests.support.cluster.membership import (
     names_of,
     tell,
 )
+from tests.support.tiers import by_tier
 
 # The thorough profile lets thousands of clusters grow old.
 pytestmark = pytest.mark.timeout(600)
@@ -101,8 +102,10 @@ def hear_all(records: Sequence[Record]) -> Membership:
     return machine
 
 
-def last_view(machine: Membership) -> dict[str, tuple[object, ...]]:
-    """Who is thought dead or gone, at which rank, with which properties."""
+def end(records: Sequence[Record]) -> dict[str, tuple[object, ...]]:
+    """Who is thought dead or gone at last, at which rank, with which properties."""
+    machine = hear_all(records)
+    let_time_pass(machine)
     return {
         name: (entry.record.instance, entry.state, entry.record.rank, entry.record.properties or {})
         for name, entry in machine._roster.entries.items()
@@ -113,10 +116,7 @@ def last_view(machine: Membership) -> dict[str, tuple[object, ...]]:
 def test_in_whatever_order_news_come_all_nodes_end_with_the_same_view(
     told: list[list[Record]],
 ) -> None:
-    machines = [hear_all(records) for records in told]
-    for machine in machines:
-        let_time_pass(machine)
-    first, second = map(last_view, machines)
+    first, second = map(end, told)
     assert first == second
 
 
@@ -124,13 +124,7 @@ def test_in_whatever_order_news_come_all_nodes_end_with_the_same_view(
 def test_in_whatever_order_processes_of_a_name_are_heard_of_the_same_one_is_believed(
     told: list[list[Record]],
 ) -> None:
-    machines = [hear_all(records) for records in told]
-    for machine in machines:
-        let_time_pass(machine)
-    first, second = (
-        {name: entry.record.instance for name, entry in machine._roster.entries.items()}
-        for machine in machines
-    )
+    first, second = ({name: view[0] for name, view in end(records).items()} for records in told)
     assert first == second
 
 
@@ -162,16 +156,13 @@ def test_hearing_the_same_twice_changes_nothing(told: list[Record]) -> None:
 
 
 @given(st.lists(tales(starts=1), max_size=12))
-def test_news_are_never_more_than_members(told: list[Record]) -> None:
+def test_a_member_is_added_and_removed_in_turn_and_news_are_no_more_than_members(
+    told: list[Record],
+) -> None:
     machine = join_alone(config=CONFIG)
     for record in told:
         tell(machine, record, now=START)
         assert len(machine._voice.rumours) <= len(machine._roster.entries) + 1
-
-
-@given(st.lists(tales(starts=1), max_size=12))
-def test_a_member_is_added_and_removed_in_turn(told: list[Record]) -> None:
-    machine = hear_all(told)
     let_time_pass(machine)
     present: dict[str, bool] = {}
     for change in machine.take_changes():
@@ -207,9 +198,6 @@ def thought(machine: Membership) -> dict[str, tuple[object, ...]]:
         member.name: (member.state, member.incarnation, tuple(member.properties.items()))
         for member in machine.members()
     }
-
-
-# Rumours and room.
 
 
 @given(st.lists(tales(), max_size=12), st.integers(0, 600), st.integers(1, 600))
@@ -287,11 +275,6 @@ packets: st.SearchStrategy[Packet] = st.one_of(
 )
 
 
-@given(packets)
-def test_every_packet_survives_its_bytes(packet: Packet) -> None:
-    assert decode_packet(encode_packet(packet), news_max=10) == packet
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
     try:
@@ -302,13 +285,17 @@ def test_any_bytes_are_a_packet_or_malformed(data: bytes) -> None:
 
 
 @given(packets, st.data())
-def test_a_packet_cut_off_is_malformed(packet: Packet, data: st.DataObject) -> None:
+def test_every_packet_survives_its_bytes_and_is_malformed_cut_off(
+    packet: Packet, data: st.DataObject
+) -> None:
     encoded = encode_packet(packet)
+    assert decode_packet(encoded, news_max=10) == packet
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(MalformedPayload):
         decode_packet(encoded[:cut], news_max=10)
 
 
+@settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(st.lists(st.binary(max_size=60) | packets, max_size=12), st.booleans())
 def test_whatever_a_machine_receives_it_goes_on(
     received: list[bytes | Packet], in_stream: bool

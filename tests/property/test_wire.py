@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -47,6 +46,7 @@ from postroad.wire.varint import (
     encode_varint32,
     encode_varint64,
 )
+from tests.support.tiers import by_tier
 from tests.support.wire.pairs import (
     Pair,
     Side,
@@ -126,7 +126,9 @@ NEWER: dict[str, CodecMaker] = {
     "version 3 zstd": lambda: compressing("zstd"),
 }
 CODECS = OLDER | NEWER
-codecs = pytest.mark.parametrize("name", CODECS)
+names_of_codecs = st.sampled_from(list(CODECS))
+many = settings(max_examples=by_tier(test=200, nightly=7_000, quick=30))
+"""For tests that draw one of the codecs."""
 
 
 def frames_of(name: str) -> st.SearchStrategy[list[Frame]]:
@@ -179,43 +181,31 @@ def outcome(name: str, pieces: list[bytes]) -> tuple[list[Frame], type[Exception
     return frames, type(reader.failure) if reader.failure else None
 
 
-# Round trips.
-
-
-@codecs
-@given(data=st.data())
+@many
+@given(names_of_codecs, st.data())
 def test_frames_survive_any_split(name: str, data: st.DataObject) -> None:
     frames = data.draw(frames_of(name))
     pieces = data.draw(pieces_of(encode(name, frames)))
     assert outcome(name, pieces) == (frames, None)
 
 
-@given(hellos)
-def test_hellos_survive(hello: Hello) -> None:
+@given(hellos, st.builds(Datagram, texts, texts, st.integers(0, 65_535), texts, payloads))
+def test_hellos_and_datagrams_survive(hello: Hello, datagram: Datagram) -> None:
     assert decode_hello(encode_hello(hello)) == hello
-
-
-@given(st.builds(Datagram, texts, texts, st.integers(0, 65_535), texts, payloads))
-def test_datagrams_survive(datagram: Datagram) -> None:
     assert decode_datagram(PREAMBLE, encode_datagram(PREAMBLE, datagram)) == datagram
 
 
-@given(st.integers(0, 2**32 - 1), st.binary(max_size=3))
-def test_varint32_survives(value: int, tail: bytes) -> None:
-    encoded = encode_varint32(value)
+@given(st.integers(0, 2**32 - 1), signed_ids, st.binary(max_size=3))
+def test_varints_survive(small: int, large: int, tail: bytes) -> None:
+    encoded = encode_varint32(small)
     assert len(encoded) <= 5
-    assert decode_varint32(encoded + tail, 0) == (value, len(encoded))
-
-
-@given(signed_ids, st.binary(max_size=3))
-def test_varint64_survives(value: int, tail: bytes) -> None:
-    encoded = encode_varint64(value)
+    assert decode_varint32(encoded + tail, 0) == (small, len(encoded))
+    encoded = encode_varint64(large)
     assert len(encoded) <= 9
-    assert decode_varint64(encoded + tail, 0) == (value, len(encoded))
+    assert decode_varint64(encoded + tail, 0) == (large, len(encoded))
 
 
-@pytest.mark.parametrize("name", ["zlib", "zstd"])
-@given(payload=st.binary(max_size=50).map(lambda unit: unit * 30))
+@given(st.sampled_from(["zlib", "zstd"]), st.binary(max_size=50).map(lambda unit: unit * 30))
 def test_compressed_payloads_survive(name: str, payload: bytes) -> None:
     algorithm = load_algorithm(name)
     packed = compress_payload(algorithm, payload)
@@ -232,18 +222,15 @@ def test_hash_is_that_of_the_definition(text: str) -> None:
     assert java_string_hash(text) == (value + 2**31) % 2**32 - 2**31
 
 
-# Bytes that nobody meant.
-
-
-@codecs
-@given(data=st.data())
+@many
+@given(names_of_codecs, st.data())
 def test_any_bytes_are_frames_or_a_failure(name: str, data: st.DataObject) -> None:
     stream = data.draw(st.binary(max_size=200))
     outcome(name, data.draw(pieces_of(stream)))
 
 
-@codecs
-@given(data=st.data())
+@many
+@given(names_of_codecs, st.data())
 def test_damaged_frames_are_frames_or_a_failure_however_they_are_cut(
     name: str, data: st.DataObject
 ) -> None:
@@ -274,8 +261,7 @@ def test_any_datagram_is_one_or_refused(data: bytes) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", ["zlib", "zstd"])
-@given(data=st.data())
+@given(st.sampled_from(["zlib", "zstd"]), st.data())
 def test_any_compressed_payload_is_one_or_refused(name: str, data: st.DataObject) -> None:
     algorithm = load_algorithm(name)
     good = compress_payload(algorithm, b"to be or not to be " * 50)
@@ -300,13 +286,14 @@ def test_any_sender_is_one_or_malformed(data: bytes, has_short_length: bool) -> 
         assert found is None or found[1] <= len(data)
 
 
-@given(st.binary(max_size=20))
-def test_any_heartbeat_payload_is_one_or_malformed(payload: bytes) -> None:
-    for decode in (decode_setup_request, decode_setup_response):
-        try:
-            decode(payload)
-        except MalformedPayload:
-            pass
+@given(st.binary(max_size=20), st.sampled_from([decode_setup_request, decode_setup_response]))
+def test_any_heartbeat_payload_is_one_or_malformed(
+    payload: bytes, decode: Callable[[bytes], object]
+) -> None:
+    try:
+        decode(payload)
+    except MalformedPayload:
+        pass
 
 
 # Whole connections.
@@ -399,7 +386,7 @@ def test_a_connection_never_raises_and_hears_the_same_however_it_is_cut(
     assert heard[0] == heard[1]
 
 
-@settings(max_examples=25)
+@settings(max_examples=by_tier(test=25, nightly=250, quick=5))
 @given(
     profiles(),
     st.lists(st.sampled_from([0, 100, 65_000, 66_000, 300_000]), max_size=6),
@@ -416,9 +403,6 @@ def test_messages_of_all_sizes_survive_being_read_to_their_room(
     assert pair.server.events == requests
     assert pair.server.failure is None
     assert not pair.server.machine.awaits_large
-
-
-# Waiters.
 
 
 class PendingModel(RuleBasedStateMachine):
@@ -462,3 +446,4 @@ class PendingModel(RuleBasedStateMachine):
 
 
 TestPending = PendingModel.TestCase
+TestPending.settings = settings(max_examples=by_tier(test=40, nightly=1_000, quick=10))

@@ -1,7 +1,5 @@
 """Nodes and what a test does with them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal
@@ -33,9 +31,6 @@ async def fail(node: SimNode) -> None:
 def sim() -> Iterator[SimCluster]:
     with SimCluster(seed=3) as cluster:
         yield cluster
-
-
-# The life of a node.
 
 
 def test_program_runs_to_its_end(sim: SimCluster) -> None:
@@ -213,9 +208,6 @@ def test_nodes_describe_themselves(sim: SimCluster) -> None:
     assert repr(sim) == "<SimCluster seed 3, 1 nodes, 0.000000 s>"
 
 
-# Failures.
-
-
 def test_program_that_raises_fails_the_run(sim: SimCluster) -> None:
     node = sim.add("alpha", fail)
     node.start()
@@ -330,9 +322,6 @@ def test_checkers_run_beside_the_cluster(sim: SimCluster) -> None:
         sim.run_for(10.0)
     assert times == [0.5, 1.0, 1.5, 2.0]
     assert "test      failed      it is early" in str(sim.log)
-
-
-# Time and tasks of the test.
 
 
 def test_run_until(sim: SimCluster) -> None:

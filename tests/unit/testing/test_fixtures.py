@@ -1,7 +1,5 @@
 """The fixtures as users get them: in a project of their own, run by pytest."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -35,7 +33,8 @@ def test_failing(sim):
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest('pytest_plugins = ["postroad.testing.fixtures"]')
     pytester.makepyfile(test_mine=TESTS)
     return pytester
@@ -46,28 +45,28 @@ def run(project: pytest.Pytester, *arguments: str) -> str:
     return str(done.stdout)
 
 
+def drawn(output: str) -> str:
+    """The seed of a test and what it drew with it."""
+    (line,) = re.findall(r"seed \d+ 0\.\d+", output)
+    return str(line)
+
+
+@pytest.mark.slow
 def test_failure_tells_seed_log_and_how_to_run_it_again(project: pytest.Pytester) -> None:
-    told = run(project)
-    assert "2 passed" in told
-    assert "1 failed" in told
-    assert "    0.000000  alpha     started     1st time, 10.0.0.1" in told
-    (command,) = re.findall(r"python -m (pytest '.*' --sim-seed \d+)", told)
-    seed = command.split()[-1]
-    assert f"simulation with seed {seed}" in told
-    again = run(project, "test_mine.py::test_failing", "--sim-seed", seed)
-    assert f"simulation with seed {seed}" in again
+    first = run(project)
+    assert "2 passed" in first
+    assert "1 failed" in first
+    assert "    0.000000  alpha     started     1st time, 10.0.0.1" in first
+    (command,) = re.findall(r"python -m (pytest '.*' --sim-seed \d+)", first)
     assert "test_mine.py::test_failing" in command
-
-
-def test_seed_follows_from_the_name_or_the_option(project: pytest.Pytester) -> None:
-    def seeds(*options: str) -> list[str]:
-        return re.findall(r"seed \d+ 0\.\d+", run(project, "-k", "test_seed", *options))
-
-    (own,) = seeds()
-    assert seeds() == [own]
-    (told,) = seeds("--sim-seed", "77")
-    assert told.startswith("seed 77 ")
-    assert told != own
+    seed = command.split()[-1]
+    assert f"simulation with seed {seed}" in first
+    # The seed follows from the name of the test, or from the option.
+    assert drawn(run(project, "-k", "test_seed")) == drawn(first)
+    again = run(project, "-k", "test_failing or test_seed", "--sim-seed", seed)
+    assert f"simulation with seed {seed}" in again
+    assert drawn(again).startswith(f"seed {seed} ")
+    assert drawn(again) != drawn(first)
 
 
 @pytest.mark.parametrize(

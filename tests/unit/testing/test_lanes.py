@@ -1,7 +1,5 @@
 """Processes of one loop: each in order, all interleaved by the seed, paused or killed alone."""
 
-from __future__ import annotations
-
 import asyncio
 from contextvars import Context
 
@@ -31,14 +29,12 @@ def interleaving(seed: int) -> list[str]:
     return happened
 
 
-def test_order_within_a_process_is_kept() -> None:
+def test_the_seed_decides_the_order_between_processes_and_none_within_one() -> None:
     happened = interleaving(1)
     for name in "abc":
         own = [it for it in happened if it.startswith(name)]
         assert own == [f"{name}{number}" for number in range(COUNT)]
 
-
-def test_seed_decides_the_order_between_processes() -> None:
     assert interleaving(1) == interleaving(1)
     assert len({tuple(interleaving(seed)) for seed in range(10)}) == 10
 

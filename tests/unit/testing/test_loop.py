@@ -1,7 +1,5 @@
 """The simulated loop: what asyncio promises holds, time is virtual, standing still is a failure."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import itertools
@@ -20,9 +18,6 @@ Case = Callable[[], Coroutine[Any, Any, Any]]
 def run(coroutine: Coroutine[Any, Any, Any], seed: int = 0) -> Any:
     with asyncio.Runner(loop_factory=lambda: SimLoop(seed)) as runner:
         return runner.run(coroutine)
-
-
-# The same programs on asyncio's loop and on this one.
 
 
 async def order_of_callbacks() -> list[str]:
@@ -168,28 +163,19 @@ async def failures_are_reported() -> list[str]:
     return reported
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        order_of_callbacks,
-        tasks_take_turns,
-        cancellation_and_timeouts,
-        queues_and_locks,
-        context_of_callbacks,
-        functions_in_threads,
-        threads_have_no_loop,
-        generators_are_closed,
-        failures_are_reported,
-    ],
-)
+CASES: list[Case] = [
+    *(order_of_callbacks, tasks_take_turns, cancellation_and_timeouts, queues_and_locks),
+    *(context_of_callbacks, functions_in_threads, threads_have_no_loop),
+    *(generators_are_closed, failures_are_reported),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_same_as_on_the_loop_of_asyncio(case: Case) -> None:
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         expected = runner.run(case())
     assert run(case()) == expected
     assert expected
-
-
-# Time.
 
 
 def test_years_pass_in_no_time() -> None:
@@ -230,8 +216,6 @@ def test_advance_runs_what_is_due_and_no_more() -> None:
     assert (times, loop.time()) == ([1.0, 2.0, 3.0], 9.0)
     assert loop.next_moment() is None
 
-
-def test_cancelled_timers_are_swept_out() -> None:
     loop = SimLoop()
     kept: list[int] = []
     loop.call_later(5.0, kept.append, 1)
@@ -242,18 +226,13 @@ def test_cancelled_timers_are_swept_out() -> None:
     assert kept == [1]
 
 
-# Standing still.
-
-
-def test_deadlock_is_a_failure() -> None:
+def test_a_deadlock_or_an_endless_moment_is_a_failure() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(LivenessFailure, match="deadlock"):
         run(wait())
 
-
-def test_endless_moment_is_a_failure() -> None:
     async def spin() -> None:
         for _ in itertools.count():
             await asyncio.sleep(0)
@@ -266,8 +245,6 @@ def test_endless_moment_is_a_failure() -> None:
     with pytest.raises(asyncio.CancelledError):
         loop.run_until_complete(task)
 
-
-def test_many_callbacks_over_time_are_no_failure() -> None:
     async def walk() -> None:
         for _ in range(5_000):
             await asyncio.sleep(0.001)
@@ -275,9 +252,6 @@ def test_many_callbacks_over_time_are_no_failure() -> None:
     loop = SimLoop(callbacks_per_moment_max=100)
     loop.run_until_complete(walk())
     assert loop.callbacks > 5_000
-
-
-# Stopping and closing.
 
 
 def test_stop_ends_after_what_is_ready() -> None:
@@ -300,15 +274,13 @@ def test_stop_ends_after_what_is_ready() -> None:
     assert happened[-1] == "later"
 
 
-def test_stopped_before_done() -> None:
+def test_a_stopped_or_closed_loop_takes_nothing() -> None:
     loop = SimLoop()
     future = loop.create_future()
     loop.call_soon(loop.stop)
     with pytest.raises(RuntimeError, match="stopped before"):
         loop.run_until_complete(future)
 
-
-def test_closed_loop_takes_nothing() -> None:
     loop = SimLoop()
     assert not loop.is_closed()
     loop.close()
@@ -316,6 +288,12 @@ def test_closed_loop_takes_nothing() -> None:
     for act in (lambda: loop.call_soon(print), lambda: loop.call_later(1, print), loop.run_forever):
         with pytest.raises(RuntimeError, match="closed"):
             act()
+
+    loop = SimLoop()
+    loop.add_signal_handler(15, print, "stop")
+    assert loop.own.signal_handlers[15] == (print, ("stop",))
+    assert loop.remove_signal_handler(15)
+    assert not loop.remove_signal_handler(15)
 
 
 def test_loop_knows_that_it_runs() -> None:
@@ -352,9 +330,6 @@ def test_first_failure_ends_the_run() -> None:
     assert happened == []
     loop.advance(1.0)
     assert happened == ["after"]
-
-
-# Tasks and options.
 
 
 def test_tasks_have_names_and_factories() -> None:
@@ -399,20 +374,8 @@ def test_unhandled_exception_is_logged(caplog: pytest.LogCaptureFixture) -> None
     assert "Exception in callback" in record.getMessage()
 
 
-def test_signal_handlers_belong_to_the_process() -> None:
-    loop = SimLoop()
-    loop.add_signal_handler(15, print, "stop")
-    assert loop.own.signal_handlers[15] == (print, ("stop",))
-    assert loop.remove_signal_handler(15)
-    assert not loop.remove_signal_handler(15)
-
-
-# What cannot be simulated says so.
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
+def test_what_cannot_be_simulated_is_refused(subtests: pytest.Subtests) -> None:
+    calls: list[tuple[Callable[[Any], Coroutine[Any, Any, Any]], str]] = [
         (lambda loop: loop.subprocess_exec(None, "ls"), "SimCluster"),
         (lambda loop: loop.subprocess_shell(None, "ls"), "SimCluster"),
         (lambda loop: loop.connect_read_pipe(None, None), "memory network"),
@@ -426,17 +389,13 @@ def test_signal_handlers_belong_to_the_process() -> None:
         (lambda loop: loop.create_connection(None, "h", 1, ssl=True), "without it"),
         (lambda loop: loop.create_server(None, sock=object()), "create_server"),
         (lambda loop: loop.create_datagram_endpoint(None, sock=object()), "create_datagram"),
-    ],
-)
-def test_what_cannot_be_simulated(
-    call: Callable[[SimLoop], Coroutine[Any, Any, Any]], text: str
-) -> None:
-    loop = SimLoop()
-    with pytest.raises(UsageError, match=text):
-        loop.run_until_complete(call(loop))
+    ]
+    for call, text in calls:
+        with subtests.test(text=text):
+            loop = SimLoop()
+            with pytest.raises(UsageError, match=text):
+                loop.run_until_complete(call(loop))
 
-
-def test_descriptors_cannot_be_watched() -> None:
     loop = SimLoop()
     for act in (loop.add_reader, loop.add_writer, loop.remove_reader, loop.remove_writer):
         with pytest.raises(UsageError, match="raw socket"):

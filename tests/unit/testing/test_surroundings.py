@@ -1,7 +1,5 @@
 """Clocks, chance and names of the outside world come from the simulation, and come back."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

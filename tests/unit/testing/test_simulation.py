@@ -1,7 +1,5 @@
 """Clock, timeline, log and failures: the parts without a loop."""
 
-from __future__ import annotations
-
 import pytest
 
 from postroad.core.errors import UsageError
@@ -28,17 +26,14 @@ def test_clock_moves_by_hand() -> None:
         clock.advance(-1)
 
 
-def test_exit_codes() -> None:
+def test_claims_that_do_not_hold_fail_with_their_exit_code() -> None:
     assert (CRASH, LivenessFailure.exit_code, CorrectnessFailure.exit_code) == (127, 128, 129)
-
-
-def test_require() -> None:
     require(True, "holds")
     with pytest.raises(CorrectnessFailure, match="broken"):
         require(False, "broken")
 
 
-def test_log_has_columns() -> None:
+def test_log_has_columns_and_one_line_for_each_event() -> None:
     clock = ManualClock()
     log = EventLog(clock)
     log.add("alpha", "started")
@@ -50,22 +45,16 @@ def test_log_has_columns() -> None:
     ]
     assert str(log) == "\n".join(log.lines)
 
-
-def test_event_is_one_line() -> None:
     log = EventLog(ManualClock())
     log.add("a", "b", "one\ntwo")
     assert log.lines == ["    0.000000  a         b           one | two"]
 
-
-def test_log_is_bounded() -> None:
     log = EventLog(ManualClock(), lines_max=2)
     for number in range(5):
         log.add("a", "b", str(number))
     assert [line[-1] for line in log.lines] == ["3", "4"]
     assert str(log).startswith("(3 earlier lines left out)\n")
 
-
-def test_log_names_no_place_in_memory() -> None:
     log = EventLog(ManualClock())
     log.add("a", "b", f"{object()!r} 0x10")
     assert log.lines[0].endswith("<object object at 0x...> 0x10")

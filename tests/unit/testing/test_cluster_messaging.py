@@ -1,7 +1,5 @@
 """Unchanged messaging services and unicasts in the simulator."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 
@@ -16,6 +14,7 @@ from postroad.core.errors import (
     RequestTimeout,
 )
 from postroad.testing import SimCluster, SimNode
+from tests.support.tiers import by_tier
 
 MIB = 1024 * 1024
 LIMITS = Limits(
@@ -74,20 +73,16 @@ def town() -> Iterator[Town]:
         yield Town(sim, "alpha", "beta")
 
 
-def test_request_and_reply(town: Town) -> None:
+def test_requests_and_datagrams_arrive_whatever_their_size(town: Town) -> None:
     started = town.sim.now
     assert town.ask() == b"hello"
     assert 0 < town.sim.now - started < 0.1
 
-
-def test_datagram(town: Town) -> None:
     alpha, _ = town.nodes
     town.sim.run(town.unicasts["alpha"].send("beta:7000", "tick", b"1"), alpha)
     town.sim.run_for(0.1)
     assert town.ticks == [("beta", b"1")]
 
-
-def test_large_payload_is_read_into_place(town: Town) -> None:
     payload = bytes(range(256)) * (10 * MIB // 256)
     assert town.ask(payload=payload) == payload
     assert town.ask() == b"hello"
@@ -147,7 +142,7 @@ def test_slow_reader_slows_the_sender(town: Town) -> None:
     assert 5.0 < town.sim.now - started < 25.0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(by_tier(test=5, nightly=100, quick=2)))
 def test_storm(seed: int) -> None:
     """Requests go right or fail as documented, whatever happens; after it all is well."""
     with SimCluster(seed) as sim:
