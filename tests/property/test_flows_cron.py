@@ -147,11 +147,9 @@ def test_it_is_due_when_the_watchman_says(
         assert first_date(expression, start.date()) is None
         return
     expected = [to_ms(moment) for moment in watch(expression, ZoneInfo(zone), start, minutes)]
-
     found = [cron.after(to_ms(start))]
     while len(found) <= len(expected) and found[-1] <= to_ms(start + MINUTE * minutes):
         found.append(cron.after(found[-1]))
-
     assert found[:-1] == expected[: len(found) - 1]
     assert len(found) == len(expected) + 1
     assert found[-1] > to_ms(start.replace(second=0, microsecond=0) + MINUTE * minutes)

@@ -174,7 +174,6 @@ def test_gossip_of_any_sort_is_read(online: dict[str, Any], offline: dict[str, A
 def test_errors_of_any_sort_are_read_and_sent_on(wire: dict[str, Any]) -> None:
     error = error_from_wire(wire, sender="n")
     again = error_from_wire(error_to_wire(error, node_id="here"), sender="n")
-
     assert isinstance(error, MoleculerError)
     assert (again.name, again.detail, again.status) == (error.name, error.detail, error.status)
 
@@ -199,7 +198,6 @@ def test_streams_arrive_whole_in_any_order_and_number(
     packets.append(writer.end())
     sent = [serializer.serialize(packet) for packet in packets]
     assert max(map(len, sent)) <= limit
-
     sent += random.choices(sent, k=3)
     random.shuffle(sent)
     reader = StreamReader()
@@ -207,7 +205,6 @@ def test_streams_arrive_whole_in_any_order_and_number(
     for data in sent:
         packet: Any = serializer.deserialize(opening.KIND, data)
         parts += reader.receive(packet.seq, part_of(packet), len(data))
-
     assert (parts[0], parts[-1]) == (Opened(), Ended())
     chunks = [part.value for part in parts if isinstance(part, Chunk)]
     assert b"".join(chunks) == b"".join(pieces)

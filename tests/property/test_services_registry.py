@@ -140,9 +140,7 @@ def test_any_loss_order_and_doubling_ends_in_the_last_lives(
         registry.tick(now)
         life.deliver(kind, info, registry, now)
         assert_consistent(registry)
-
     run_quietly(registry, lives, now)
-
     assert_consistent(registry)
     for node_id, life in lives.items():
         node = registry.node(node_id)

@@ -46,7 +46,6 @@ def test_garbage_ends_it_after_what_was_good(
     data = encode(sent) + garbage
     at_once = whole.receive(data)
     piecemeal = [packet for piece in pieces(data, cuts) for packet in cut.receive(piece)]
-
     assert at_once[: len(sent)] == sent
     assert piecemeal == at_once
     assert str(cut.failure) == str(whole.failure)
@@ -70,6 +69,5 @@ def test_a_flipped_bit_in_a_header_is_seen(
     bit = chosen.draw(st.integers(0, HEADER_BYTES * 8 - 1))
     data[start + bit // 8] ^= 1 << bit % 8
     reader = FrameReader(LIMIT)
-
     assert reader.receive(bytes(data)) == sent
     assert reader.failure is not None

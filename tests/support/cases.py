@@ -24,13 +24,13 @@ def each(*cases: Any) -> Callable[[Test], Test]:
         @functools.wraps(test)
         def run(**given: Any) -> None:
             for case in cases:
-                with _told(case):
+                with naming(case):
                     test(*_values(case), **given)
 
         @functools.wraps(test)
         async def run_async(**given: Any) -> None:
             for case in cases:
-                with _told(case):
+                with naming(case):
                     await test(*_values(case), **given)
 
         looped: Any = run_async if inspect.iscoroutinefunction(test) else run
@@ -46,7 +46,8 @@ def _values(case: Any) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _told(case: Any) -> Iterator[None]:
+def naming(case: object) -> Iterator[None]:
+    """Have whatever fails inside tell its case."""
     try:
         yield
     # Outcomes of pytest, as of a missing exception, derive from BaseException.

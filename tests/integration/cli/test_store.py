@@ -79,7 +79,6 @@ def test_mail_is_listed_and_stays(store: Path, capsys: pytest.CaptureFixture[str
     assert first.endswith("  letters  alpha  failed         1        0  Nacked: no paper")
     assert run(["dlq", "ls", "--queue", "orders", *at(store)]) == 0
     assert capsys.readouterr().out == "None.\n"
-
     number = first.split()[0]
     assert run(["dlq", "show", number, *at(store)]) == 0
     shown = capsys.readouterr().out

@@ -43,7 +43,7 @@ def foreign_root() -> signing.Identity:
     return signing.Identity(certificate, key)
 
 
-def test_a_root_may_sign_nodes_and_nothing_else(root: signing.Identity) -> None:
+def test_root_signs_nodes_which_are_client_and_server(root: signing.Identity) -> None:
     extensions = root.certificate.extensions
     constraints = extensions.get_extension_for_class(x509.BasicConstraints)
     usage = extensions.get_extension_for_class(x509.KeyUsage)
@@ -54,14 +54,11 @@ def test_a_root_may_sign_nodes_and_nothing_else(root: signing.Identity) -> None:
     assert not usage.value.digital_signature
     assert signing.is_authority(root.certificate)
     assert signing.is_signed_by(root.certificate, root.certificate)
-
-
-def test_a_node_may_be_client_and_server(root: signing.Identity) -> None:
     node = make_node(root)
-    usage = node.extensions.get_extension_for_class(x509.KeyUsage).value
+    own_usage = node.extensions.get_extension_for_class(x509.KeyUsage).value
     purposes = node.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert usage.digital_signature
-    assert not usage.key_cert_sign
+    assert own_usage.digital_signature
+    assert not own_usage.key_cert_sign
     assert set(purposes) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     assert not signing.is_authority(node)
     assert signing.is_signed_by(node, root.certificate)

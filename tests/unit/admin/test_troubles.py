@@ -91,13 +91,18 @@ class Usage(NamedTuple):
     free: int
 
 
-async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_and_stopped_node_are_troubles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = make_node(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 2**40))
     assert [*_of_disk(node)] == []
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 3 * 2**20))
     (trouble,) = _of_disk(node)
     assert (trouble.severity, trouble.title) == ("failing", "3 MiB of disk are left")
+    monkeypatch.undo()
+    (trouble,) = await find_troubles(make_node(tmp_path))
+    assert (trouble.severity, trouble.title) == ("failing", "the node is new")
 
 
 def make_node(directory: Path, *layers: Layer) -> Node:
@@ -130,8 +135,3 @@ async def test_a_store_that_cannot_be_read_fails_the_node(
             "pipeline": "ok",
         }
         assert await find_troubles(node) == []
-
-
-async def test_a_node_that_does_not_run_has_one_trouble(tmp_path: Path) -> None:
-    (trouble,) = await find_troubles(make_node(tmp_path))
-    assert (trouble.severity, trouble.title) == ("failing", "the node is new")

@@ -20,7 +20,9 @@ def used(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [it["name"] for it in json.loads(capsys.readouterr().out) if it["used"]]
 
 
-def test_the_first_one_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_context_is_used_and_its_token_private(
+    capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
     assert run(["context", "ls"]) == 0
     assert capsys.readouterr().out.startswith("None. Save one with: postroad context add")
     assert add("prod", "--token", "secret-0123456789") == 0
@@ -32,9 +34,6 @@ def test_the_first_one_is_used(capsys: pytest.CaptureFixture[str]) -> None:
         "yes   prod  http://prod:8222\n"
         "      test  http://test:8222\n"
     )
-
-
-def test_tokens_are_for_their_owner_alone(home: Path) -> None:
     assert add("prod", "--token", "secret-0123456789") == 0
     path = path_of_contexts()
     assert home in path.parents
@@ -70,7 +69,9 @@ def test_bad_names_addresses_and_files_are_refused(capsys: pytest.CaptureFixture
     assert "contexts.json is damaged" in capsys.readouterr().err
 
 
-def test_commands_go_to_the_one_that_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_go_to_the_context_in_use_or_a_node_here(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["context", "add", "gone", "--url", "http://127.0.0.1:1"]) == 0
     assert run(["queue", "ls"]) == 1
     assert "nobody answers at http://127.0.0.1:1" in capsys.readouterr().err

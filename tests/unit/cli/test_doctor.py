@@ -29,7 +29,7 @@ def findings(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[
     return {it["name"]: it for it in json.loads(capsys.readouterr().out)}
 
 
-def test_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_is_sound_or_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_store(tmp_path / "alpha.db")
     found = findings(capsys, "--data", str(tmp_path))
     assert found["store alpha.db"]["detail"].startswith("sound, ")
@@ -37,9 +37,6 @@ def test_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [name for name, it in found.items() if it["status"] == "failing"] == []
     assert run(["doctor", "--data", str(tmp_path / "none")]) == 0
     assert "is not there yet" in capsys.readouterr().out
-
-
-def test_a_damaged_store_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "alpha.db"
     make_store(path)
     path.write_bytes(b"this is no store" * 512)

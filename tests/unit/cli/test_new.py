@@ -7,7 +7,6 @@ import pytest
 
 from postroad.cli.main import run
 from postroad.node.reading import load_config
-from tests.support.cases import each
 
 FILES = [
     *(".gitignore", "README.md", "app.py", "job.toml", "postroad.toml", "reports.py"),
@@ -50,9 +49,13 @@ def test_an_empty_directory_is_used(
     assert capsys.readouterr().out.splitlines()[-1] == "Run it: postroad dev"
 
 
-def test_existing_files_are_not_overwritten(
+def test_existing_files_and_impossible_names_are_refused(
     capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
+    for name in ("1shop", "sh op", "-shop", "shöp"):
+        assert run(["new", "--", name]) == 2, name
+        assert f"{name!r} cannot be the name of a project" in capsys.readouterr().err, name
+        assert files_in(directory) == [], name
     place = directory / "shop"
     place.mkdir()
     (place / "app.py").write_text("mine")
@@ -62,12 +65,3 @@ def test_existing_files_are_not_overwritten(
     (directory / "file").write_text("")
     assert run(["new", "file"]) == 2
     assert "is a file" in capsys.readouterr().err
-
-
-@each("1shop", "sh op", "-shop", "shöp")
-def test_names_that_cannot_be(
-    name: str, capsys: pytest.CaptureFixture[str], directory: Path
-) -> None:
-    assert run(["new", "--", name]) == 2
-    assert f"{name!r} cannot be the name of a project" in capsys.readouterr().err
-    assert files_in(directory) == []

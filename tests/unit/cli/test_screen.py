@@ -13,7 +13,7 @@ class FakeTerminal(io.StringIO):
         return True
 
 
-def test_a_bar_is_shown_on_a_terminal_alone(
+def test_terminal_has_bars_colours_and_a_height(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert [*screen.progress(range(3), 3, "move")] == [0, 1, 2]
@@ -22,6 +22,13 @@ def test_a_bar_is_shown_on_a_terminal_alone(
     monkeypatch.setattr("sys.stderr", terminal)
     assert [*screen.progress(range(3), 3, "move")] == [0, 1, 2]
     assert f"move [{'#' * 30}] 3/3 " in terminal.getvalue()
+    assert screen.paint("failing") == "failing"
+    monkeypatch.setattr(screen, "is_terminal", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert screen.paint("failing", "failing  ") == "\x1b[31mfailing  \x1b[0m"
+    assert screen.paint("whatever") == "whatever"
+    monkeypatch.setenv("TERM", "dumb")
+    assert screen.paint("failing") == "failing"
 
 
 @each(
@@ -43,16 +50,6 @@ def test_text_is_safe_and_padded_for_a_terminal(monkeypatch: pytest.MonkeyPatch)
     assert screen.visible(evil) == evil
     monkeypatch.setattr(screen, "is_terminal", lambda: True)
     assert screen.visible(evil) == "a\tb\n\\x1b[2Jc\\x0d\\x9b"
-
-
-def test_colours_are_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert screen.paint("failing") == "failing"
-    monkeypatch.setattr(screen, "is_terminal", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    assert screen.paint("failing", "failing  ") == "\x1b[31mfailing  \x1b[0m"
-    assert screen.paint("whatever") == "whatever"
-    monkeypatch.setenv("TERM", "dumb")
-    assert screen.paint("failing") == "failing"
 
 
 def test_what_is_longer_than_the_terminal_is_cut(

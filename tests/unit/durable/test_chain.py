@@ -18,16 +18,13 @@ def test_every_stream_begins_elsewhere() -> None:
     assert genesis(b"store-1", 1, "beta") == starts[0]
 
 
-def test_a_chain_knows_all_pages_and_their_order() -> None:
+def test_chain_knows_its_stream_pages_and_order() -> None:
     start = genesis(b"store", 1, "beta")
     histories = [[b"a", b"b"], [b"b", b"a"], [b"ab"], [b"a", b"b", b""], [b"a"], []]
     ends = [list(accumulate(pages, extend, initial=start))[-1] for pages in histories]
     assert len(set(ends)) == len(ends)
     assert extend(extend(start, b"a"), b"b") == ends[0]
     assert {len(end) for end in ends} == {CHAIN_BYTES}
-
-
-def test_the_chain_of_a_stream_never_changes() -> None:
     # Stores that exist hold chains: another function would make every peer look restored.
     chain = extend(genesis(bytes(16), 1, "beta"), b"page")
     assert chain.hex() == "2babdeb9c3fb9885d3b3449582e997db"

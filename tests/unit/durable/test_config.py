@@ -7,19 +7,17 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.durable import MailConfig, Retry
-from tests.support.cases import each
+from tests.support.cases import naming
+
+WRONG: list[Any] = [0, -1, float("nan"), float("inf")]
 
 
-@each(*product([0, -1, float("nan"), float("inf")], MailConfig.__struct_fields__))
-def test_every_setting_is_a_finite_number_above_zero(value: Any, field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        MailConfig(**{field: value})
-
-
-@each(*product([0, -1, float("nan"), float("inf")], Retry.__struct_fields__))
-def test_so_is_every_setting_of_a_retry(value: Any, field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        Retry(**{field: value})
+def test_every_setting_is_a_finite_number_above_zero() -> None:
+    kinds: list[Any] = [MailConfig, Retry]
+    for kind, value in product(kinds, WRONG):
+        for field in kind.__struct_fields__:
+            with naming((field, value)), pytest.raises(ConfigError, match=field):
+                kind(**{field: value})
 
 
 def test_pauses_grow_up_to_the_longest_and_differ_by_chance() -> None:

@@ -19,7 +19,7 @@ from postroad.durable.control import (
     decode_for_node,
     encode,
 )
-from tests.support.cases import each
+from tests.support.cases import naming
 
 ENTRY = BridgeEntry("internal.peers.beta", "10.0.0.2:26502", "beta")
 TO_BRIDGE: list[ToBridge] = [
@@ -47,23 +47,14 @@ NONSENSE = [
 ]
 
 
-@each(*TO_BRIDGE)
-def test_a_bridge_reads_what_a_node_says(message: ToBridge) -> None:
-    assert decode_for_bridge(encode(message)) == message
-
-
-@each(*TO_NODE)
-def test_a_node_reads_what_a_bridge_says(message: ToNode) -> None:
-    assert decode_for_node(encode(message)) == message
-
-
-@each(*NONSENSE, *map(encode, TO_NODE))
-def test_anything_else_is_nothing_to_a_bridge(payload: bytes) -> None:
-    with pytest.raises(MalformedPayload, match="no message to a bridge"):
-        decode_for_bridge(payload)
-
-
-@each(*NONSENSE, *map(encode, TO_BRIDGE))
-def test_anything_else_is_nothing_to_a_node(payload: bytes) -> None:
-    with pytest.raises(MalformedPayload, match="no message to a node"):
-        decode_for_node(payload)
+def test_messages_between_bridge_and_node_are_read_back() -> None:
+    for message in TO_BRIDGE:
+        assert decode_for_bridge(encode(message)) == message, message
+    for answer in TO_NODE:
+        assert decode_for_node(encode(answer)) == answer, answer
+    for payload in (*NONSENSE, *map(encode, TO_NODE)):
+        with naming(payload), pytest.raises(MalformedPayload, match="no message to a bridge"):
+            decode_for_bridge(payload)
+    for payload in (*NONSENSE, *map(encode, TO_BRIDGE)):
+        with naming(payload), pytest.raises(MalformedPayload, match="no message to a node"):
+            decode_for_node(payload)

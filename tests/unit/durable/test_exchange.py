@@ -34,12 +34,9 @@ def read(kind: Any, payload: bytes) -> Message:
     return message
 
 
-@each(OFFER, ANSWER, WINDOW)
-def test_messages_are_read_back(message: Message) -> None:
-    assert read(type(message), encode(message)) == message
-
-
 def test_messages_are_read_back_with_their_version() -> None:
+    for message in (OFFER, ANSWER, WINDOW):
+        assert read(type(message), encode(message)) == message, message
     assert OFFER.version == WINDOW.version == VERSION
     assert decode(Offer, encode(Offer(ID, 1, 2, 3, version=9))).version == 9
 

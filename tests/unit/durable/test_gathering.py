@@ -63,7 +63,7 @@ async def test_posts_that_wait_for_the_same_commit_are_one_unit(store: Store) ->
     assert (await numbers(store), await numbers(store, OTHER)) == ([1, 2, 3], [4])
 
 
-async def test_what_comes_between_keeps_its_place(store: Store) -> None:
+async def test_post_keeps_its_place_in_the_next_commit(store: Store) -> None:
     before = post(store, 1)
     between = posting_of(PEER, b"2", idempotency_key="i")
     store.submit(between)

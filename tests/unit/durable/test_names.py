@@ -13,29 +13,32 @@ from postroad.durable.names import (
     validate_key,
     validate_queue_name,
 )
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 
-def test_queues_of_peers() -> None:
+def test_queues_lead_to_peers_and_bridges_speak_for_nodes() -> None:
     assert outbound_queue("beta") == "internal.peers.beta"
     assert inbound_queue("beta") == "p2p.inbound.beta"
     assert peer_of(outbound_queue("beta")) == "beta"
+    for queue in ("orders", "p2p.inbound.beta", "internal.peers.", "", "beta"):
+        with naming(queue), pytest.raises(ConfigError):
+            peer_of(queue)
+    for name, node in (("beta", "beta"), ("beta.bridge", "beta"), ("bridge", "bridge")):
+        assert node_behind(name) == node, (name, node)
 
 
-@each("orders", "p2p.inbound.beta", "internal.peers.", "", "beta")
-def test_other_queues_lead_to_no_peer(queue: str) -> None:
-    with pytest.raises(ConfigError):
-        peer_of(queue)
-
-
-@each(("beta", "beta"), ("beta.bridge", "beta"), ("bridge", "bridge"))
-def test_a_bridge_process_speaks_for_its_node(name: str, node: str) -> None:
-    assert node_behind(name) == node
-
-
-@each("a", "größe/日本", "_replies", "a" * QUEUE_NAME_BYTES_MAX, "a:b{}")
-def test_queue_names(name: str) -> None:
-    assert validate_queue_name(name) == name
+def test_keys_and_queue_names_are_validated() -> None:
+    for name in ("a", "größe/日本", "_replies", "a" * QUEUE_NAME_BYTES_MAX, "a:b{}"):
+        assert validate_queue_name(name) == name, name
+    for key in ("", " ", "customer 7\n", "ß" * (KEY_BYTES_MAX // 2)):
+        assert validate_key(key) == key, key
+    for key, reason in (
+        ("a" * (KEY_BYTES_MAX + 1), "1025 bytes"),
+        ("a\0", "character 0"),
+        ("\udc80", "UTF-8"),
+    ):
+        with naming((key, reason)), pytest.raises(ConfigError, match=reason):
+            validate_key(key)
 
 
 @each(
@@ -52,14 +55,3 @@ def test_queue_names(name: str) -> None:
 def test_what_no_queue_is_called(name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         validate_queue_name(name)
-
-
-@each("", " ", "customer 7\n", "ß" * (KEY_BYTES_MAX // 2))
-def test_keys(key: str) -> None:
-    assert validate_key(key) == key
-
-
-@each(("a" * (KEY_BYTES_MAX + 1), "1025 bytes"), ("a\0", "character 0"), ("\udc80", "UTF-8"))
-def test_what_no_key_may_be(key: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        validate_key(key)

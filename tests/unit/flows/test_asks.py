@@ -4,7 +4,7 @@ import pytest
 
 from postroad.flows.asks import NOTHING, Ask, Fork, Outcome
 from postroad.flows.records import Kind
-from tests.support.cases import each
+from tests.support.cases import naming
 
 
 class Wonder(Ask):
@@ -16,16 +16,13 @@ async def await_it(it: Ask | Fork) -> object:
     return await it
 
 
-@each(Wonder("why"), Fork([]))
-def test_it_is_handed_over_and_answered(it: Ask | Fork) -> None:
-    coroutine = await_it(it)
-    assert coroutine.send(None) is it
-    with pytest.raises(StopIteration) as stop:
-        coroutine.send("because")
-    assert stop.value.value == "because"
-
-
-def test_an_error_is_raised_where_it_waits() -> None:
+def test_ask_is_handed_over_and_answered_or_raises() -> None:
+    for it in (Wonder("why"), Fork([])):
+        coroutine = await_it(it)
+        assert coroutine.send(None) is it, it
+        with naming(it), pytest.raises(StopIteration) as stop:
+            coroutine.send("because")
+        assert stop.value.value == "because", it
     coroutine = await_it(Wonder("why"))
     coroutine.send(None)
     with pytest.raises(KeyError, match="no answer"):

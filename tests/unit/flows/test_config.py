@@ -7,18 +7,16 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.flows import FlowsConfig
-from tests.support.cases import each
+from tests.support.cases import naming
 
 NUMBERS = [it for it in FlowsConfig.__struct_fields__ if it != "reload"]
 
 
-@each(*product([0, -1, float("nan"), float("inf")], NUMBERS))
-def test_every_number_is_finite_and_above_zero(value: Any, field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        FlowsConfig(**{field: value})
-
-
-def test_defaults_are_valid_and_make_a_retry() -> None:
+def test_settings_are_finite_numbers_above_zero() -> None:
+    wrong: list[Any] = [0, -1, float("nan"), float("inf")]
+    for value, field in product(wrong, NUMBERS):
+        with naming((value, field)), pytest.raises(ConfigError, match=field):
+            FlowsConfig(**{field: value})
     retry = FlowsConfig(attempts_max=3, retry_first_s=1.0, retry_max_s=4.0).retry
     assert (retry.attempts, retry.first_s, retry.max_s) == (3, 1.0, 4.0)
     assert not FlowsConfig().reload

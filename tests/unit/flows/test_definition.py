@@ -34,7 +34,7 @@ async def get_paid(flow: Flow, session: Session) -> None:
     """Is paid."""
 
 
-def test_what_can_be_told_of_it() -> None:
+def test_definition_has_what_it_was_given() -> None:
     assert (pay.description, get_paid.description) == ("Pays.", "Is paid.")
     schema = pay.arguments_schema()
     assert schema is not None
@@ -46,9 +46,6 @@ def test_what_can_be_told_of_it() -> None:
     # Others begin it, or it takes as many as are given.
     assert get_paid.arguments_schema() is None
     assert buy.arguments_schema() is None
-
-
-def test_definition_has_what_it_was_given() -> None:
     assert (pay.name, pay.version, pay.app) == ("pay", 1, "")
     assert (pay.concurrency, pay.timeout_s, pay.responds_to, pay.versions) == (None,) * 4
     assert (pay.__doc__, pay.__name__) == ("Pays.", "pay")
@@ -89,15 +86,12 @@ def test_settings_that_make_no_sense(facts: dict[str, Any], reason: str) -> None
         flow(**facts)(code)
 
 
-def test_only_an_async_function_is_a_flow() -> None:
+def test_what_is_no_flow_is_refused_or_warned_of() -> None:
     def plain(flow: Flow) -> None:
         """Does nothing."""
 
     with pytest.raises(UsageError, match="a flow is an `async def` function"):
         flow(plain)  # type: ignore[arg-type]  # That is the mistake.
-
-
-def test_code_that_gives_another_result_each_time_is_warned_of() -> None:
     import time
 
     async def hasty(flow: Flow) -> float:

@@ -39,12 +39,18 @@ async def answer(flow: Flow, session: Session) -> str:
     return heard
 
 
-def test_an_initiator_says_everything_behind_its_opening() -> None:
+def test_initiator_says_everything_and_responder_answers() -> None:
     driven = Driven(ask, "beta")
     said = driven.tell(Admitted()).says
     assert said == {1: [Initial("ask", 1, "", encode("one", "it")), data("two")]}
     assert driven.waiting == ["2 receive(beta)"]
     assert driven.head.wake_ms is None
+    driven = Driven(answer, origin=ORIGIN, settings={"app": "bank"})
+    first = driven.tell(Admitted([Initial("ask", 3, "shop", encode("x", "it"))], "row"))
+    assert (first.is_new, first.is_over, first.receipts) == (True, True, ["row"])
+    assert first.says == {0: [Confirm("answer", 4, "bank"), data("X"), End()]}
+    assert labels(first) == ["0 receive(beta)", "1 send(beta)"]
+    assert driven.result == "x"
 
 
 def test_what_is_received_at_once_is_not_kept() -> None:
@@ -74,15 +80,6 @@ def test_what_is_received_later_is_kept_and_taken() -> None:
     assert len(done.takes) == 1
     assert (driven.result, done.says) == ("a", {1: [End()]})
     assert driven.stored.mail == ()
-
-
-def test_a_responder_confirms_and_answers() -> None:
-    driven = Driven(answer, origin=ORIGIN, settings={"app": "bank"})
-    first = driven.tell(Admitted([Initial("ask", 3, "shop", encode("x", "it"))], "row"))
-    assert (first.is_new, first.is_over, first.receipts) == (True, True, ["row"])
-    assert first.says == {0: [Confirm("answer", 4, "bank"), data("X"), End()]}
-    assert labels(first) == ["0 receive(beta)", "1 send(beta)"]
-    assert driven.result == "x"
 
 
 @each(Status.HELD, Status.QUEUED)
@@ -115,11 +112,22 @@ def test_what_somebody_else_says_is_consumed_and_ignored(number: int, peer: str)
     assert (heard.receipts, heard.keeps, heard.records) == (["row"], [], [])
 
 
-def test_data_before_a_confirmation_is_ignored() -> None:
+def test_mail_that_does_not_fit_fails_the_flow_or_is_ignored() -> None:
     driven = begun(ask, "beta")
     assert driven.tell(Heard(1, [data("early"), End()])).keeps == []
     driven.tell(Heard(1, [CONFIRM, data("a"), data("b")]))
     assert driven.result == ["a", "b"]
+    driven = begun(ask, "beta")
+    driven.tell(Heard(1, [Rejection("closed on Sundays", "e1")]))
+    assert "SessionRejected" in driven.trouble
+    assert "closed on Sundays" in driven.trouble
+    driven = begun(ask, "beta")
+    done = driven.tell(Heard(1, [CONFIRM, data(7)]))
+    assert driven.head.status is Status.FAILED
+    assert "2 receive(beta) got something else than it wants" in driven.trouble
+    (failed,) = done.says[1]
+    assert isinstance(failed, Failed)
+    assert failed.kind == "FlowError"
 
 
 def test_too_much_ends_the_session_for_both() -> None:
@@ -167,13 +175,6 @@ def test_a_session_that_ends_early_fails_the_flow_but_is_not_told_back(
     assert driven.head.trouble is not None
     if isinstance(message, Failed):
         assert driven.head.trouble.error_id == "e7"
-
-
-def test_a_rejection_fails_the_flow() -> None:
-    driven = begun(ask, "beta")
-    driven.tell(Heard(1, [Rejection("closed on Sundays", "e1")]))
-    assert "SessionRejected" in driven.trouble
-    assert "closed on Sundays" in driven.trouble
 
 
 def test_after_the_end_nothing_can_be_sent() -> None:
@@ -285,16 +286,6 @@ def test_the_other_end_is_known_also_after_it_was_loaded_again() -> None:
     driven.load()
     driven.tell(Signalled("go", b"\x01"))
     assert driven.result == [1, "answer"]
-
-
-def test_a_message_of_another_type_is_a_failure_of_the_conversation() -> None:
-    driven = begun(ask, "beta")
-    done = driven.tell(Heard(1, [CONFIRM, data(7)]))
-    assert driven.head.status is Status.FAILED
-    assert "2 receive(beta) got something else than it wants" in driven.trouble
-    (failed,) = done.says[1]
-    assert isinstance(failed, Failed)
-    assert failed.kind == "FlowError"
 
 
 def test_two_that_wait_get_what_came_while_nobody_ran() -> None:

@@ -101,12 +101,23 @@ def test_steps_are_called_as_their_functions_whenever_they_run(function: Any, na
     assert "0x" not in label
 
 
-def test_a_step_may_be_called_otherwise() -> None:
+def test_flow_has_names_for_itself_and_its_steps() -> None:
     @flow
     async def steps(flow: Flow) -> None:
         await flow.step(work, name="other")
 
     assert begun(steps).waiting == ["0 step(other)"]
+
+    @flow(name="shop.buy", version=3)
+    async def buy(flow: Flow) -> list[Any]:
+        return [flow.id, flow.name, flow.version, repr(flow)]
+
+    assert begun(buy).result == [
+        "0000000000000009",
+        "shop.buy",
+        3,
+        "<Flow shop.buy 0000000000000009>",
+    ]
 
 
 def test_random_numbers_and_ids_come_from_what_the_flow_was_given() -> None:
@@ -119,19 +130,6 @@ def test_random_numbers_and_ids_come_from_what_the_flow_was_given() -> None:
     assert first.result == again.result
     assert len({*map(str, first.result), *map(str, other.result)}) == 8
     assert uuid.UUID(first.result[2]).version == 4
-
-
-def test_what_a_flow_says_of_itself() -> None:
-    @flow(name="shop.buy", version=3)
-    async def buy(flow: Flow) -> list[Any]:
-        return [flow.id, flow.name, flow.version, repr(flow)]
-
-    assert begun(buy).result == [
-        "0000000000000009",
-        "shop.buy",
-        3,
-        "<Flow shop.buy 0000000000000009>",
-    ]
 
 
 def test_answers_are_there_for_queries() -> None:

@@ -54,14 +54,9 @@ def test_diagnoses(error: BaseException, diagnosis: Diagnosis) -> None:
     assert diagnose(error, 0, 10) is diagnosis
 
 
-@each((0, TRANSIENT), (2, TRANSIENT), (3, OBSERVATION), (9, OBSERVATION))
-def test_what_may_pass_is_observed_after_enough_attempts(
-    attempts: int, diagnosis: Diagnosis
-) -> None:
-    assert diagnose(ConnectionError(), attempts, 3) is diagnosis
-
-
-def test_diagnoses_are_complete() -> None:
+def test_diagnoses_are_complete_and_follow_attempts() -> None:
+    for attempts, diagnosis in ((0, TRANSIENT), (2, TRANSIENT), (3, OBSERVATION), (9, OBSERVATION)):
+        assert diagnose(ConnectionError(), attempts, 3) is diagnosis, (attempts, diagnosis)
     assert diagnose(FlowError("no"), 100, 3) is TERMINAL
     assert set(HAPPENINGS) == set(Diagnosis)
     assert all((Status.RUNNING, it) in TABLE for it in HAPPENINGS.values())

@@ -49,7 +49,7 @@ def test_move_leads_where_the_life_of_a_flow_says_or_is_refused() -> None:
     assert {it for it in Status if not LIFE[it]} == ENDED
 
 
-def test_client_is_told_of_every_end_and_sessions_end_with_the_flow() -> None:
+def test_client_sessions_and_code_follow_the_flow() -> None:
     closing = {Effect.END_SESSIONS, Effect.FAIL_SESSIONS}
     for (status, happening), turn in TURNS.items():
         ends = turn.status in ENDED
@@ -60,9 +60,6 @@ def test_client_is_told_of_every_end_and_sessions_end_with_the_flow() -> None:
     assert Effect.END_SESSIONS in TURNS[Status.RUNNING, Happening.CONTINUE].effects
     assert Effect.FORGET_STEPS in TURNS[Status.RUNNING, Happening.CONTINUE].effects
     assert Effect.SLEEP in TURNS[Status.RUNNING, Happening.AIL].effects
-
-
-def test_code_runs_where_the_flow_does() -> None:
     for (status, happening), turn in TURNS.items():
         assert (Effect.RUN_CODE in turn.effects) == (turn.status is Status.RUNNING)
         leaves = status is Status.RUNNING and turn.status not in (Status.DONE, Status.FAILED)

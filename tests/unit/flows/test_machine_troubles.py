@@ -49,7 +49,7 @@ async def talk(flow: Flow) -> int:
     return await flow.step(work)
 
 
-def test_a_failure_of_its_own_is_told_to_everybody() -> None:
+def test_failure_is_told_and_a_fault_is_not() -> None:
     driven = begun(talk)
     over = driven.tell(StepRaised((1,), Insolvent("no money")))
     assert (over.is_over, driven.head.status) == (True, Status.FAILED)
@@ -57,9 +57,6 @@ def test_a_failure_of_its_own_is_told_to_everybody() -> None:
     assert driven.head.trouble is not None
     error_id = driven.head.trouble.error_id
     assert over.says == {1: [Failed(error_id, "Insolvent", "no money")]}
-
-
-def test_a_fault_parks_it_and_nobody_is_told() -> None:
     driven = begun(talk)
     parked = driven.tell(StepRaised((1,), KeyError("x")))
     assert (driven.head.status, driven.head.wake_ms) == (Status.PARKED, None)
@@ -199,16 +196,6 @@ def test_one_that_has_ended_stays_as_it_is(event: Event) -> None:
     assert driven.stored.records == ()
 
 
-def test_what_cannot_happen_changes_nothing() -> None:
-    driven = begun(calculate)
-    before = driven.stored
-    with pytest.raises(UsageError, match="a flow that is running cannot resume"):
-        driven.tell(Resumed())
-    driven.commit(driven.machine.handle(StepDone((7,), 1), driven.now_ms))
-    assert driven.stored == before
-    assert driven.waiting == ["0 step(work)"]
-
-
 def test_a_paused_one_goes_on_where_it_was() -> None:
     driven = begun(talk)
     paused = driven.tell(Paused())
@@ -222,19 +209,23 @@ def test_a_paused_one_goes_on_where_it_was() -> None:
     assert driven.result == 7
 
 
-def test_a_machine_whose_code_was_put_away_is_spent() -> None:
+def test_flow_may_be_parked_or_spent_from_outside() -> None:
     driven = begun(talk)
     assert not driven.machine.is_spent
     driven.machine.handle(Paused(), START_MS)
     assert driven.machine.is_spent
-
-
-def test_it_can_be_parked_from_outside() -> None:
     driven = begun(calculate)
     driven.commit(driven.machine.observe(FlowParked("the process ended too often"), START_MS))
     assert driven.head.status is Status.PARKED
     assert "ended too often" in driven.trouble
     assert runs(driven.tell(Retried())) == [(0,)]
+    driven = begun(calculate)
+    before = driven.stored
+    with pytest.raises(UsageError, match="a flow that is running cannot resume"):
+        driven.tell(Resumed())
+    driven.commit(driven.machine.handle(StepDone((7,), 1), driven.now_ms))
+    assert driven.stored == before
+    assert driven.waiting == ["0 step(work)"]
 
 
 def changed(driven: Driven, function: Any) -> Driven:
@@ -288,12 +279,20 @@ def test_code_that_does_not_fit_its_record_is_parked(function: Any) -> None:
     assert runs(back.tell(Retried())) == [(1,)]
 
 
-def test_code_that_differs_only_after_its_record_goes_on() -> None:
+def test_code_after_its_record_may_change_but_arguments_must_fit() -> None:
     driven = begun(calculate)
     driven.tell(StepDone((0,), 1))
     later = changed(driven, shorter)
     later.tell(Loaded())
     assert later.result == 1
+
+    async def wants_more(flow: Flow, amount: int) -> int:
+        return amount
+
+    later = changed(begun(calculate), wants_more)
+    later.tell(Loaded())
+    assert later.head.status is Status.PARKED
+    assert "missing a required argument" in later.trouble
 
 
 def test_no_code_can_swallow_that_it_does_not_fit() -> None:
@@ -355,16 +354,6 @@ def test_one_that_went_the_old_way_goes_on_so() -> None:
     later.load()
     later.tell(StepDone((2,), 3))
     assert later.result == 6
-
-
-def test_arguments_that_do_not_fit_any_more_park_it() -> None:
-    async def wants_more(flow: Flow, amount: int) -> int:
-        return amount
-
-    later = changed(begun(calculate), wants_more)
-    later.tell(Loaded())
-    assert later.head.status is Status.PARKED
-    assert "missing a required argument" in later.trouble
 
 
 @flow

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from postroad.flows.records import Kind, Record, decode_record, encode_record, label
 from postroad.flows.values import Failure
-from tests.support.cases import each
 
 RECORDS = st.builds(
     Record,
@@ -37,8 +36,16 @@ def test_anything_else_is_a_decode_error(encoded: bytes) -> None:
         return
 
 
-@each(((0,), "pay", "0 step(pay)"), ((2, 0, 13), "pay", "2.0.13 step(pay)"), ((1,), "", "1 step"))
-def test_labels(position: tuple[int, ...], name: str, shown: str) -> None:
-    facts: dict[str, Any] = {"digest": b"", "at_ms": 0}
-    assert label(position, Kind.STEP, name) == shown
-    assert Record(position=position, kind=Kind.STEP, name=name, **facts).label == shown
+def test_labels() -> None:
+    for position, name, shown in (
+        ((0,), "pay", "0 step(pay)"),
+        ((2, 0, 13), "pay", "2.0.13 step(pay)"),
+        ((1,), "", "1 step"),
+    ):
+        facts: dict[str, Any] = {"digest": b"", "at_ms": 0}
+        assert label(position, Kind.STEP, name) == shown, (position, name, shown)
+        assert Record(position=position, kind=Kind.STEP, name=name, **facts).label == shown, (
+            position,
+            name,
+            shown,
+        )

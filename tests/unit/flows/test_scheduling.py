@@ -152,11 +152,16 @@ def test_last_times_are_those_found_one_after_the_other(text: str) -> None:
         assert last_times(cron, first, now, limit) == every[-limit:], limit
 
 
-def test_last_times_count_both_ends() -> None:
+def test_last_times_count_both_ends_and_resume_leaves_out_pauses() -> None:
     assert last_times(EVERY_MINUTE, NOON, NOON, 5) == [NOON]
     assert last_times(EVERY_MINUTE, NOON, NOON + MINUTE_MS, 5) == [NOON, NOON + MINUTE_MS]
     assert last_times(EVERY_MINUTE, NOON + 1, NOON + MINUTE_MS - 1, 5) == []
     assert last_times(EVERY_MINUTE, NOON, NOON - 1, 5) == []
+    made = resumed(make(is_paused=True), EVERY_MINUTE, NOON + DAY_MS)
+    assert made == make(next_ms=NOON + DAY_MS + MINUTE_MS)
+    known = make(NIGHTLY, NOON + 5 * DAY_MS, is_paused=True)
+    assert resumed(known, NIGHTLY, NOON) == make(NIGHTLY, NOON + 5 * DAY_MS)
+    assert client_id("report", NOON) == "schedule:report:2026-11-16T12:00:00Z"
 
 
 def test_schedule_with_the_same_expression_keeps_what_is_due() -> None:
@@ -178,14 +183,6 @@ def test_schedule_with_another_expression_or_zone_begins_anew() -> None:
     known = make(NIGHTLY, NOON + DAY_MS, last_ms=NOON)
     made = revised(known, make(next_ms=0), EVERY_MINUTE, NOON - DAY_MS)
     assert made.next_ms == NOON + MINUTE_MS
-
-
-def test_resumed_schedule_leaves_out_what_was_due_while_paused() -> None:
-    made = resumed(make(is_paused=True), EVERY_MINUTE, NOON + DAY_MS)
-    assert made == make(next_ms=NOON + DAY_MS + MINUTE_MS)
-    known = make(NIGHTLY, NOON + 5 * DAY_MS, is_paused=True)
-    assert resumed(known, NIGHTLY, NOON) == make(NIGHTLY, NOON + 5 * DAY_MS)
-    assert client_id("report", NOON) == "schedule:report:2026-11-16T12:00:00Z"
 
 
 async def test_the_store_gives_back_what_it_was_given() -> None:

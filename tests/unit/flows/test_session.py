@@ -73,11 +73,15 @@ def test_what_this_end_does_is_said_refused_or_ignored_by_its_state() -> None:
         assert (end.do(cause), end.state) == SPOKEN[state][cause], (state, cause)
 
 
-def test_what_the_other_end_says_is_kept_or_ignored_by_the_state() -> None:
+def test_confirmation_tells_who_is_at_the_other_end() -> None:
     for state, (cause, message) in product(State, MESSAGES.items()):
         end = end_in(state)
         assert end.hear(message) == (cause in KEPT[state]), (state, cause)
         assert end.state == KEPT[state].get(cause, state), (state, cause)
+    end = end_in(State.INITIATING)
+    assert end.hear(MESSAGES[Cause.CONFIRM])
+    assert end.info == PeerInfo("answer", 2, "bank")
+    assert repr(end) == "<SessionEnd 1 with beta open>"
 
 
 @each(*State)
@@ -89,10 +93,3 @@ def test_responder_is_open_from_the_beginning_and_is_never_opened_again(state: S
     end = end_in(state, is_initiator=False)
     assert end.hear(Initial("ask", 3, "shop", b"first")) == (state is State.OPEN)
     assert end.state is state
-
-
-def test_confirmation_tells_who_is_at_the_other_end() -> None:
-    end = end_in(State.INITIATING)
-    assert end.hear(MESSAGES[Cause.CONFIRM])
-    assert end.info == PeerInfo("answer", 2, "bank")
-    assert repr(end) == "<SessionEnd 1 with beta open>"

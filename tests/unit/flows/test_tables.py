@@ -102,10 +102,13 @@ def _plan(database: Database, statement: str, *parameters: str) -> list[str]:
     return [str(row[3]) for row in rows]
 
 
-async def test_flows_are_counted_by_status(desk: Desk) -> None:
+async def test_head_is_found_by_client_and_session_and_counted(desk: Desk) -> None:
     assert await desk.do(tables.count_statuses) == {}
     await desk.add(make_head(1), make_head(2), make_head(3, status=Status.PARKED))
     assert await desk.do(tables.count_statuses) == {Status.RUNNING: 2, Status.PARKED: 1}
+    head = make_head()
+    tables.head_row(head)
+    assert head == make_head()
 
 
 @pytest.mark.parametrize(
@@ -121,12 +124,6 @@ async def test_flows_are_counted_by_status(desk: Desk) -> None:
 async def test_a_head_comes_back(desk: Desk, head: Head) -> None:
     await desk.add(head)
     assert await desk.do(tables.read_head, head.id) == head
-
-
-async def test_making_a_row_leaves_the_head_as_it_is() -> None:
-    head = make_head()
-    tables.head_row(head)
-    assert head == make_head()
 
 
 async def test_a_head_is_found_by_its_client_and_by_its_session(desk: Desk) -> None:

@@ -18,7 +18,7 @@ from postroad.node.consumers import (
     rank_cells,
     read_consumers,
 )
-from tests.support.cases import each
+from tests.support.cases import naming
 
 QUEUE = "payments"
 CONFIG = GuaranteedConfig(look_first_s=0.001, look_max_s=0.002)
@@ -39,22 +39,19 @@ def add_cells(domain: CellDomain, *names: str) -> None:
         domain.add_function(name, lambda message: None, consume=[QUEUE])
 
 
-async def test_own_cells_are_known(domain: CellDomain) -> None:
+async def test_consumers_are_known_by_cells_and_routes(domain: CellDomain) -> None:
     assert (own_consumers(domain, QUEUE), known_consumers(domain, QUEUE)) == ([], {})
     add_cells(domain, "a", "b")
     assert own_consumers(domain, QUEUE) == ["a", "b"]
     assert known_consumers(domain, QUEUE) == {"S1": "north"}
-
-
-async def test_other_domains_are_known_by_their_routes(domain: CellDomain) -> None:
     routes = [
         Route.to_queue(QUEUE, CellAddress.of_domain("S2"), "south"),
         Route.to_queue(QUEUE, CellAddress.of_domain("S3")),
         Route.to_queue("others", CellAddress.of_domain("S4")),
     ]
     domain.change_routes(added=routes)
-    assert own_consumers(domain, QUEUE) == []
-    assert known_consumers(domain, QUEUE) == {"S2": "south", "S3": None}
+    assert own_consumers(domain, QUEUE) == ["a", "b"]
+    assert known_consumers(domain, QUEUE) == {"S1": "north", "S2": "south", "S3": None}
 
 
 async def test_key_decides_who_is_chosen(domain: CellDomain) -> None:
@@ -89,15 +86,23 @@ def test_consumers_are_ranked_and_read() -> None:
     assert all(sorted(ranking) == cells for ranking in rankings)
     assert read_consumers({"S2": None, "S3": "north"}) == {"S2": None, "S3": "north"}
     assert read_consumers({}) == {}
-
-
-@each(None, b"", "S2", ["S2"], {"S2": 7}, {7: None}, {"not a name!": None}, {"": None})
-def test_other_answers_are_not(answer: object) -> None:
-    with pytest.raises(MalformedPayload, match="no consumers"):
-        read_consumers(answer)
-
-
-@each(*product(GuaranteedConfig.__struct_fields__, [0.0, -1.0, float("inf"), float("nan")]))
-def test_times_must_be_above_zero(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"{field}=.* must be a finite number above 0"):
-        GuaranteedConfig(**{field: value})
+    for answer in (
+        None,
+        b"",
+        "S2",
+        ["S2"],
+        {"S2": 7},
+        {7: None},
+        {"not a name!": None},
+        {"": None},
+    ):
+        with naming(answer), pytest.raises(MalformedPayload, match="no consumers"):
+            read_consumers(answer)
+    for field, value in product(
+        GuaranteedConfig.__struct_fields__, [0.0, -1.0, float("inf"), float("nan")]
+    ):
+        with (
+            naming((field, value)),
+            pytest.raises(ConfigError, match=f"{field}=.* must be a finite number above 0"),
+        ):
+            GuaranteedConfig(**{field: value})

@@ -7,7 +7,7 @@ from postroad.cells import CellAddress, CellPath, Envelope, Kind, encode_envelop
 from postroad.core.errors import ConfigError, Reject
 from postroad.node import ID_HEADER
 from postroad.node.content import aged, new_id, path_to, read_message, repeatable_id, write_message
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 QUEUE = "payments"
 MESSAGE = Envelope(
@@ -21,7 +21,7 @@ MESSAGE = Envelope(
 )
 
 
-def test_message_is_read_as_it_was_written() -> None:
+def test_message_is_read_as_it_was_written_until_it_is_too_old() -> None:
     headers = {"a": "b", ID_HEADER: MESSAGE.id.hex()}
     expected = msgspec.structs.replace(MESSAGE, headers=headers)
     assert read_message(write_message(MESSAGE), QUEUE) == expected
@@ -31,6 +31,14 @@ def test_message_is_read_as_it_was_written() -> None:
         write_message(full)
     body = write_message(MESSAGE)
     assert aged(body, MESSAGE, 1_000.0) == (body, None)
+    for length in (0, 1, 5, 20):
+        with naming(length), pytest.raises(Reject):
+            read_message(write_message(MESSAGE)[:length], QUEUE)
+    for lain_s, left_s in ((0.0, 2.0), (0.5, 1.5), (9.0, 0.0), (-1.0, 2.0)):
+        limited = msgspec.structs.replace(MESSAGE, ttl_ms=2_000)
+        body, ttl_s = aged(write_message(limited), limited, lain_s)
+        assert ttl_s == left_s, (lain_s, left_s)
+        assert read_message(body, QUEUE).ttl_ms == round(left_s * 1000), (lain_s, left_s)
 
 
 @each(
@@ -47,12 +55,6 @@ def test_what_is_no_message_to_the_queue_is_rejected(change: dict[str, object], 
         read_message(body, QUEUE)
 
 
-@each(0, 1, 5, 20)
-def test_what_was_cut_off_is_rejected(length: int) -> None:
-    with pytest.raises(Reject):
-        read_message(write_message(MESSAGE)[:length], QUEUE)
-
-
 def test_ids_differ_unless_the_message_is_the_same() -> None:
     ids = [
         new_id(),
@@ -65,11 +67,3 @@ def test_ids_differ_unless_the_message_is_the_same() -> None:
     assert len(set(ids)) == len(ids)
     assert {len(id) for id in ids} == {16}
     assert repeatable_id("S1", QUEUE, "1") == repeatable_id("S1", QUEUE, "1")
-
-
-@each((0.0, 2.0), (0.5, 1.5), (9.0, 0.0), (-1.0, 2.0))
-def test_letter_with_a_limit_has_what_is_left_of_it(lain_s: float, left_s: float) -> None:
-    limited = msgspec.structs.replace(MESSAGE, ttl_ms=2_000)
-    body, ttl_s = aged(write_message(limited), limited, lain_s)
-    assert ttl_s == left_s
-    assert read_message(body, QUEUE).ttl_ms == round(left_s * 1000)

@@ -6,13 +6,21 @@ from tests.support.cases import each
 KEYS = settings_keys()
 
 
-def test_every_setting_is_explained_and_unambiguous() -> None:
+def test_settings_are_explained_and_secrets_hidden() -> None:
     assert [it.name for it in KEYS.values() if not it.meaning] == []
     assert [name for name, about in sections().items() if not about] == []
     assert len({it.variable for it in KEYS.values()}) == len(KEYS)
     key = KEYS["services.tuning.retry.delay_max_s"]
     assert key.variable == "POSTROAD_SERVICES_TUNING_RETRY_DELAY_MAX_S"
     assert (key.section, key.default, key.type_name) == ("services.tuning.retry", 1.0, "a number")
+    assert [it.name for it in KEYS.values() if it.is_computed] == ["node.name"]
+    required = [it.name for it in KEYS.values() if it.is_required]
+    assert required == ["tls.certificate", "tls.key", "tls.trust"]
+    assert KEYS["tls.is_mutual"].default is True
+    shown = KEYS["services.tuning.metadata"].show({"at": ["redis://:pass@db"], "size": 2})
+    assert shown == {"at": [f"redis://:{HIDDEN}@db"], "size": 2}
+    assert KEYS["admin.token"].show("0123456789abcdef") == HIDDEN
+    assert KEYS["admin.token"].show(None) is None
 
 
 @each(
@@ -29,13 +37,6 @@ def test_types_are_told_in_words(name: str, told: str) -> None:
     assert KEYS[name].type_name == told
 
 
-def test_computed_and_required_settings_are_told_apart() -> None:
-    assert [it.name for it in KEYS.values() if it.is_computed] == ["node.name"]
-    required = [it.name for it in KEYS.values() if it.is_required]
-    assert required == ["tls.certificate", "tls.key", "tls.trust"]
-    assert KEYS["tls.is_mutual"].default is True
-
-
 @each(
     ("postgresql://ann:pa:s@s@db/x", f"postgresql://ann:{HIDDEN}@db/x"),
     ("postgresql://ann@db/x?password=pass", f"postgresql://ann@db/x?password={HIDDEN}"),
@@ -47,10 +48,3 @@ def test_computed_and_required_settings_are_told_apart() -> None:
 )
 def test_passwords_are_hidden(text: str, shown: str) -> None:
     assert without_passwords(text) == shown
-
-
-def test_secrets_are_hidden_wherever_they_are() -> None:
-    shown = KEYS["services.tuning.metadata"].show({"at": ["redis://:pass@db"], "size": 2})
-    assert shown == {"at": [f"redis://:{HIDDEN}@db"], "size": 2}
-    assert KEYS["admin.token"].show("0123456789abcdef") == HIDDEN
-    assert KEYS["admin.token"].show(None) is None

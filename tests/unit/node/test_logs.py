@@ -12,7 +12,6 @@ import pytest
 from postroad.cells.pinboard import Pinboard
 from postroad.node.logs import set_up_logs
 from postroad.node.settings import LogSettings
-from tests.support.cases import each
 
 logger = logging.getLogger("postroad.probe")
 
@@ -40,22 +39,26 @@ def fail() -> None:
         logger.exception("it failed")
 
 
-def test_text_is_one_line_and_cannot_be_forged() -> None:
+def test_text_is_one_line_and_a_failure_has_its_traceback() -> None:
     stream = io.StringIO()
     set_up_logs(LogSettings(), stream)
     logger.info("%d letters", 3)
     logger.debug("hidden")
     (line,) = stream.getvalue().splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} INFO    postroad\.probe: 3 letters", line)
-
-
-def test_no_text_can_be_taken_for_another_line() -> None:
     stream = io.StringIO()
     set_up_logs(LogSettings(), stream)
     logger.info("queue %s", "a\n00:00:00.000 ERROR postroad: all is lost\x1b[2J\r\u2028")
     first, second = stream.getvalue().split("\n")[:-1]
     assert first.endswith("INFO    postroad.probe: queue a")
     assert second == "    00:00:00.000 ERROR postroad: all is lost\\x1b[2J\\r\\u2028"
+    stream = io.StringIO()
+    set_up_logs(LogSettings(), stream)
+    fail()
+    first, second, *_, last = stream.getvalue().splitlines()
+    assert first.endswith("ERROR   postroad.probe: it failed")
+    assert second == "Traceback (most recent call last):"
+    assert last == "ValueError: no"
 
 
 def test_what_others_log_is_kept_while_a_node_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,29 +78,16 @@ def test_what_others_log_is_kept_while_a_node_runs(monkeypatch: pytest.MonkeyPat
     assert kept == [("shop", "open for all"), ("postroad.probe", "probed")]
 
 
-def test_text_of_a_failure_has_its_traceback() -> None:
-    stream = io.StringIO()
-    set_up_logs(LogSettings(), stream)
-    fail()
-    first, second, *_, last = stream.getvalue().splitlines()
-    assert first.endswith("ERROR   postroad.probe: it failed")
-    assert second == "Traceback (most recent call last):"
-    assert last == "ValueError: no"
-
-
-def test_colours_are_for_terminals() -> None:
+def test_colours_are_for_terminals_that_take_them() -> None:
     stream = Terminal()
     set_up_logs(LogSettings(), stream, {})
     logger.warning("careful")
     assert "\x1b[33mWARNING\x1b[0m" in stream.getvalue()
-
-
-@each({"NO_COLOR": "1"}, {"TERM": "dumb"})
-def test_colours_can_be_turned_off(environ: dict[str, str]) -> None:
-    stream = Terminal()
-    set_up_logs(LogSettings(), stream, environ)
-    logger.warning("careful")
-    assert "\x1b" not in stream.getvalue()
+    for environ in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        stream = Terminal()
+        set_up_logs(LogSettings(), stream, environ)
+        logger.warning("careful")
+        assert "\x1b" not in stream.getvalue(), environ
 
 
 def test_json() -> None:

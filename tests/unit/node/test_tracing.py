@@ -10,7 +10,7 @@ from postroad.core import tracing
 from postroad.core.errors import ConfigError, UsageError
 from postroad.core.tracing import NO_SPAN, Kind, Span, SpanContext
 from postroad.node.tracing import Recorder, SpanRecord, TracingConfig
-from tests.support.cases import each
+from tests.support.cases import naming
 
 PARENT = SpanContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", 1, "vendor=1")
 
@@ -37,7 +37,7 @@ async def test_a_span_is_remembered_with_all_that_is_known() -> None:
     assert msgspec.json.decode(msgspec.json.encode(found), type=SpanRecord) == found
 
 
-async def test_traces_have_ids_and_keep_the_tracestate() -> None:
+async def test_newest_spans_are_kept_with_ids_of_their_own() -> None:
     async with Recorder("alpha"):
         context = tracing.incoming("net", "x", PARENT, node="alpha").context
     assert context is not None and context.tracestate == "vendor=1"
@@ -47,9 +47,6 @@ async def test_traces_have_ids_and_keep_the_tracestate() -> None:
     spans = recorder.recent(1_000)
     assert len({it.trace_id for it in spans}) == len({it.span_id for it in spans}) == 100
     assert all(it.parent_id is None for it in spans)
-
-
-async def test_only_the_newest_are_kept() -> None:
     async with Recorder("alpha", TracingConfig(keep_spans=5)) as recorder:
         for number in range(12):
             tracing.outgoing("net", f"{number}", node="alpha").end()
@@ -90,12 +87,20 @@ async def test_who_began_a_trace_decides_whether_it_is_recorded() -> None:
     assert span.context is not None and span.context.trace_id == PARENT.trace_id
 
 
-async def test_a_share_of_traces_is_recorded() -> None:
+async def test_share_of_traces_is_recorded() -> None:
     async with Recorder("alpha", TracingConfig(sample=0.5)) as recorder:
         for _ in range(2_000):
             tracing.outgoing("net", "x", node="alpha").end()
     # Seventeen standard deviations: it fails once in the life of the universe.
     assert 600 < recorder.recorded < 1_400
+    for settings in (
+        {"sample": -0.1},
+        {"sample": 1.1},
+        {"keep_spans": 0},
+        {"otlp": "localhost:4318"},
+    ):
+        with naming(settings), pytest.raises(ConfigError, match=f"{next(iter(settings))}="):
+            TracingConfig(**settings)
 
 
 async def test_each_node_of_a_process_records_its_own() -> None:
@@ -118,12 +123,6 @@ async def test_node_records_once_and_spans_may_outlive_it() -> None:
     with span:
         assert tracing.current() is None
     assert [it.name for it in recorder.recent()] == ["x"]
-
-
-@each({"sample": -0.1}, {"sample": 1.1}, {"keep_spans": 0}, {"otlp": "localhost:4318"})
-def test_settings_that_make_no_sense(settings: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(settings))}="):
-        TracingConfig(**settings)  # type: ignore[arg-type]
 
 
 async def test_what_is_not_recorded_makes_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,19 +14,16 @@ from postroad.services.transporters.amqp_queues import (
     check_queue_name,
     is_confirmed,
 )
-from tests.support.cases import each
+from tests.support.cases import naming
 
 LASTING = QueueForm(False, {"x-expires": 120_000})
 FLEETING = QueueForm(True, {})
 
 
-@each(*[kind for kind in Kind if kind not in GOSSIP])
-def test_queues_of_a_node(kind: Kind) -> None:
-    is_lasting = kind in (Kind.REQUEST, Kind.RESPONSE, Kind.EVENT)
-    assert QueueForms().of(kind) == (LASTING if is_lasting else FLEETING)
-
-
 def test_queue_forms_follow_kind_and_options() -> None:
+    for kind in [kind for kind in Kind if kind not in GOSSIP]:
+        is_lasting = kind in (Kind.REQUEST, Kind.RESPONSE, Kind.EVENT)
+        assert QueueForms().of(kind) == (LASTING if is_lasting else FLEETING), kind
     forms = QueueForms()
     assert forms.of(Kind.REQUEST, is_balanced=True) == QueueForm(False, {})
     assert forms.of(Kind.EVENT, is_balanced=True) == LASTING
@@ -39,18 +36,12 @@ def test_queue_forms_follow_kind_and_options() -> None:
     assert forms.of(Kind.INFO) == FLEETING
     both = QueueForms(expires_s=60, event_ttl_s=5).of(Kind.EVENT)
     assert both.arguments == {"x-expires": 60_000, "x-message-ttl": 5_000}
-
-
-@each(*product(["expires_s", "event_ttl_s", "heartbeat_ttl_s"], [0, -1, 0.0001]))
-def test_wrong_choices(option: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=option):
-        QueueForms(**{option: value})
-
-
-@each(*[kind for kind in Kind if kind not in GOSSIP])
-def test_what_is_confirmed(kind: Kind) -> None:
-    assert is_confirmed(kind) == (kind is Kind.REQUEST)
-    assert is_confirmed(kind, is_balanced=True)
+    for option, value in product(["expires_s", "event_ttl_s", "heartbeat_ttl_s"], [0, -1, 0.0001]):
+        with naming((option, value)), pytest.raises(ConfigError, match=option):
+            QueueForms(**{option: value})
+    for kind in [kind for kind in Kind if kind not in GOSSIP]:
+        assert is_confirmed(kind) == (kind is Kind.REQUEST), kind
+        assert is_confirmed(kind, is_balanced=True), kind
 
 
 def test_queue_names_are_checked() -> None:

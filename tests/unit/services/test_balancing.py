@@ -13,16 +13,13 @@ from tests.support.cases import each
 from tests.unit.services.service_endpoints import choices, make_list, make_node
 
 
-def test_endpoint_is_chosen_in_turn_and_renewed() -> None:
+def test_endpoint_is_chosen_in_turn_while_it_accepts() -> None:
     assert choices(make_list("a", "b", "c"), 7) == ["a", "b", "c", "a", "b", "c", "a"]
     found = make_list("a")
     (endpoint,) = found
     found.put(endpoint.node, "posts", ActionInfo(name="posts.find", raw_name="find"))
     assert list(found) == [endpoint]
     assert endpoint.info.raw_name == "find"
-
-
-def test_local_endpoint_is_preferred_while_it_accepts() -> None:
     assert choices(make_list("a", "me", "b"), 3) == ["me", "me", "me"]
     assert choices(make_list("a", "me", "b", prefers_local=False), 3) == ["a", "me", "b"]
     found = make_list("a", "me")
@@ -30,17 +27,11 @@ def test_local_endpoint_is_preferred_while_it_accepts() -> None:
     assert choices(found, 2) == ["a", "a"]
     found.set_accepting("me", True)
     assert choices(found, 2) == ["me", "me"]
-
-
-def test_internal_names_never_leave_the_node() -> None:
     found = make_list("a", "me", name="$node.list", prefers_local=False)
     assert choices(found, 3) == ["me", "me", "me"]
     found.set_accepting("me", False)
     assert choices(found, 1) == ["-"]
     assert choices(make_list("a", "b", name="$node.list"), 2) == ["a", "b"]
-
-
-def test_nothing_is_chosen_when_nothing_is_available() -> None:
     found = make_list("a")
     found.set_accepting("a", False)
     assert choices(found, 1) == ["-"]
@@ -48,7 +39,7 @@ def test_nothing_is_chosen_when_nothing_is_available() -> None:
     assert repr(found) == "<EndpointList posts.find: 0 of 1 available>"
 
 
-def test_a_node_that_is_asked_for_by_name() -> None:
+def test_endpoints_of_a_node_are_found_and_take_turns() -> None:
     found = make_list("a", "b")
     endpoint = found.at("b")
     assert endpoint is not None
@@ -58,9 +49,6 @@ def test_a_node_that_is_asked_for_by_name() -> None:
     assert found.has_node("b")
     assert not found.has_node("c")
     assert "broken" in repr(endpoint)
-
-
-def test_two_services_of_one_node_take_turns() -> None:
     found = make_list("me")
     found.put(next(iter(found)).node, "v2.posts", ActionInfo(name="posts.find"))
     assert found.has_local
@@ -75,14 +63,11 @@ def test_two_services_of_one_node_take_turns() -> None:
     assert len(found) == 1
 
 
-def test_chance_decides_without_knowledge_of_load() -> None:
+def test_load_decides_or_chance_without_knowledge_of_it() -> None:
     counts = Counter(choices(make_list("a", "b", "c", strategy="Random"), 900))
     assert all(240 < counts[name] < 360 for name in "abc")
     assert set(choices(make_list("a", "b", strategy="CpuUsage"), 40)) == {"a", "b"}
     assert set(choices(make_list("a", "b", strategy="Latency"), 40)) == {"a", "b"}
-
-
-def test_cpu_usage_prefers_the_least_busy_of_a_sample() -> None:
     nodes = [make_node("a", cpu=90), make_node("b", cpu=20), make_node("c")]
     assert choices(make_list(*nodes, strategy="CpuUsage"), 5) == ["b"] * 5
     nodes = [make_node("a", cpu=3), make_node("b", cpu=9), make_node("c", cpu=10)]
@@ -118,22 +103,16 @@ KEYS = ["a", "b", "c", "user-1", "user-2", 42, 1.5, True]
 OWNERS = ["node-2", "node-3", "node-3", "node-2", "node-2", "node-1", "node-3", "node-3"]
 
 
-def test_shard_keys_belong_to_the_nodes_that_moleculer_chooses() -> None:
+def test_shards_have_owners_and_few_keys_move() -> None:
     found = make_list("node-3", "node-1", "node-2", strategy="Shard", shardKey="user.id")
     chosen = [choices(found, 1, {"user": {"id": key}})[0] for key in KEYS]
     assert chosen == OWNERS
     found = make_list("node-1", "node-2", "node-3", strategy="shard", shardKey="#id")
     endpoints = [found.choose(None, {"id": key}) for key in KEYS]
     assert [it.node_id for it in endpoints if it] == OWNERS
-
-
-def test_a_call_without_a_key_goes_anywhere() -> None:
     found = make_list("a", "b", strategy="Shard", shardKey="id")
     assert set(choices(found, 40, {"x": 1})) == {"a", "b"}
     assert set(choices(make_list("a", "b", strategy="Shard"), 40, {"id": 1})) == {"a", "b"}
-
-
-def test_only_the_keys_of_a_broken_node_move() -> None:
     found = make_list("node-1", "node-2", "node-3", strategy="Shard", shardKey="id")
     found.set_accepting("node-2", False)
     chosen = [choices(found, 1, {"id": key})[0] for key in KEYS]

@@ -6,7 +6,7 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.services.ring import HASH_SIZE, Layout, hash_of, lay_out
-from tests.support.cases import each
+from tests.support.cases import naming
 
 
 def test_owners_are_those_of_moleculer() -> None:
@@ -21,16 +21,13 @@ def test_owners_are_those_of_moleculer() -> None:
     assert 0 <= hash_of("\ud800") < HASH_SIZE
 
 
-@each(*Layout)
-def test_the_load_is_spread(layout: Layout) -> None:
-    ring = lay_out(["a", "b", "c", "d"], layout=layout)
-    counts = Counter(ring.owner(str(number)) for number in range(2_000))
-    assert all(330 < counts[name] < 670 for name in "abcd")
-
-
-@each(0, 100_001)
-def test_rings_have_a_sensible_number_of_slices(vnodes: int) -> None:
-    with pytest.raises(ConfigError, match="slice"):
-        lay_out(["a"], vnodes=vnodes)
-    with pytest.raises(ConfigError, match="slice"):
-        lay_out([])
+def test_ring_spreads_the_load_over_a_sensible_number_of_slices() -> None:
+    for layout in Layout:
+        ring = lay_out(["a", "b", "c", "d"], layout=layout)
+        counts = Counter(ring.owner(str(number)) for number in range(2_000))
+        assert all(330 < counts[name] < 670 for name in "abcd"), layout
+    for vnodes in (0, 100_001):
+        with naming(vnodes), pytest.raises(ConfigError, match="slice"):
+            lay_out(["a"], vnodes=vnodes)
+        with naming(vnodes), pytest.raises(ConfigError, match="slice"):
+            lay_out([])

@@ -7,7 +7,7 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.services.broker import Broker
 from postroad.services.config import BrokerConfig
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 
 @each(
@@ -33,12 +33,6 @@ def test_settings_that_make_no_sense(settings: dict[str, Any], text: str) -> Non
         Broker("near", **settings)
 
 
-@each("with space", "x" * 256, "line\nbreak")
-def test_names_that_no_node_can_have(node_id: str) -> None:
-    with pytest.raises(ConfigError, match="node: "):
-        Broker(node_id)
-
-
 def test_settings_override_the_config_and_defaults() -> None:
     config = BrokerConfig(namespace="test", request_timeout_s=1)
     broker = Broker("near", config=config, request_timeout_s=2)
@@ -48,3 +42,6 @@ def test_settings_override_the_config_and_defaults() -> None:
     assert "stopped" in repr(Broker("near"))
     with pytest.raises(ConfigError, match="no transporter 'pigeon'"):
         Broker("near", transporter="pigeon://loft")
+    for node_id in ("with space", "x" * 256, "line\nbreak"):
+        with naming(node_id), pytest.raises(ConfigError, match="node: "):
+            Broker(node_id)

@@ -22,7 +22,7 @@ from postroad.services.caching.store import fits
 from postroad.services.context import Context
 from postroad.services.schema import ActionInfo
 from postroad.services.service import CacheOptions
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 FIND = ActionInfo(name="posts.find", raw_name="find")
 
@@ -106,22 +106,17 @@ async def test_equal_calls_run_once_by_the_keys_that_count() -> None:
     assert await call() == [1]
 
 
-@each(None, 0, False, "", [], {})
-async def test_empty_results_are_kept_too(result: Any) -> None:
-    action = Counted(result, "another")
-    call = cached(Cache(), action)
-    assert [await call(), await call()] == [result, result]
-
-
-async def test_a_hit_is_seen_in_the_context() -> None:
+async def test_results_are_kept_but_errors_are_not() -> None:
+    results: list[Any] = [None, 0, False, "", [], {}]
+    for result in results:
+        action = Counted(result, "another")
+        call = cached(Cache(), action)
+        assert [await call(), await call()] == [result, result], result
     run = Cache().around(Counted(), FIND, CacheOptions())
     first, second = (Context(Broker("test"), params={}) for _ in range(2))
     await run(first)
     await run(second)
     assert (first.cached_result, second.cached_result) == (False, True)
-
-
-async def test_errors_are_not_kept() -> None:
     action = Counted(ValueError("no"), "yes")
     call = cached(Cache(), action)
     with pytest.raises(ValueError, match="no"):
@@ -179,7 +174,7 @@ async def test_entries_expire_by_ttl_of_cache_or_action() -> None:
     assert await call() == [2]
 
 
-async def test_what_was_not_used_for_longest_goes() -> None:
+async def test_least_used_entry_goes_and_clean_forgets_what_fits() -> None:
     store = MemoryStore(entries_max=2)
     call = cached(Cache(store), Counted())
     assert [await call(name) for name in "ab"] == [[1], [2]]
@@ -188,6 +183,15 @@ async def test_what_was_not_used_for_longest_goes() -> None:
     assert len(store) == 2
     assert await call("a") == [1]
     assert await call("b") == [4]
+    cache = Cache()
+    call = cached(cache, Counted())
+    assert await call() == [1]
+    await cache.clean("users.**")
+    assert await call() == [1]
+    await cache.clean("users.**", "posts.*")
+    assert await call() == [2]
+    await cache.clean()
+    assert await call() == [3]
 
 
 async def test_results_are_shared_unless_copies_are_wanted() -> None:
@@ -227,19 +231,7 @@ def test_patterns(pattern: str, key: str, expected: bool) -> None:
     assert fits(key, [pattern]) is expected
 
 
-async def test_clean_forgets_what_fits() -> None:
-    cache = Cache()
-    call = cached(cache, Counted())
-    assert await call() == [1]
-    await cache.clean("users.**")
-    assert await call() == [1]
-    await cache.clean("users.**", "posts.*")
-    assert await call() == [2]
-    await cache.clean()
-    assert await call() == [3]
-
-
-async def test_what_was_computed_before_a_clean_is_not_kept_after_it() -> None:
+async def test_calls_that_compute_during_a_clean_are_not_kept() -> None:
     cache, action = Cache(), Counted()
     call = cached(cache, action)
     action.gate.clear()
@@ -252,17 +244,14 @@ async def test_what_was_computed_before_a_clean_is_not_kept_after_it() -> None:
     assert await old == [1]
     assert await new == [2]
     assert await call() == [2]
-
-
-async def test_of_several_that_compute_when_all_is_cleaned_none_is_kept() -> None:
     cache, action = Cache(locks=False), Counted()
     call = cached(cache, action)
     action.gate.clear()
-    old = [asyncio.ensure_future(call()) for _ in range(3)]
+    several = [asyncio.ensure_future(call()) for _ in range(3)]
     await turns()
     await cache.clean("posts.*")
     action.gate.set()
-    assert sorted(await asyncio.gather(*old)) == [[1], [2], [3]]
+    assert sorted(await asyncio.gather(*several)) == [[1], [2], [3]]
     assert await call() == [4]
 
 
@@ -289,7 +278,7 @@ async def test_what_is_being_written_when_all_is_cleaned_is_not_kept() -> None:
     assert await call() == [2]
 
 
-async def test_equal_calls_at_once_run_once() -> None:
+async def test_equal_calls_at_once_run_once_unless_locks_are_off() -> None:
     cache, action = Cache(), Counted()
     call = cached(cache, action)
     action.gate.clear()
@@ -300,9 +289,6 @@ async def test_equal_calls_at_once_run_once() -> None:
     assert await asyncio.gather(*calls) == [[1]] * 10
     assert await other == [2]
     assert (cache.statistics.misses, cache.statistics.waited) == (2, 9)
-
-
-async def test_without_locks_each_runs() -> None:
     action = Counted()
     call = cached(Cache(locks=False), action)
     action.gate.clear()
@@ -310,9 +296,6 @@ async def test_without_locks_each_runs() -> None:
     await turns()
     action.gate.set()
     assert await asyncio.gather(*calls) == [[1], [2], [3]]
-
-
-async def test_an_error_is_for_its_caller_alone() -> None:
     action = Counted(ValueError("first"), "good")
     call = cached(Cache(), action)
     action.gate.clear()
@@ -380,12 +363,9 @@ def test_caches_are_made_by_name() -> None:
     assert "redis://localhost:1234/5" in made
     assert "secret" not in made
     assert repr(MISSING) == "MISSING"
-
-
-@each("", "memcached://x", "memory://x")
-def test_unknown_names_are_refused(said: str) -> None:
-    with pytest.raises(ConfigError, match="no cache"):
-        make_cache(said)
+    for said in ("", "memcached://x", "memory://x"):
+        with naming(said), pytest.raises(ConfigError, match="no cache"):
+            make_cache(said)
 
 
 @each(

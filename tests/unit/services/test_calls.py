@@ -9,7 +9,7 @@ def make_calls(pending_max: int = 10) -> PendingCalls[str]:
     return PendingCalls(pending_max)
 
 
-def test_an_answer_is_taken_once() -> None:
+def test_answer_is_taken_once_and_too_many_calls_are_refused() -> None:
     calls = make_calls()
     assert calls.add("1", "one", node_id="a") is Added.ADDED
     assert "1" in calls
@@ -17,9 +17,6 @@ def test_an_answer_is_taken_once() -> None:
     assert calls.take("1") is None
     assert calls.take("never") is None
     assert calls.orphans == 2
-
-
-def test_too_many_calls_are_refused() -> None:
     calls = make_calls(1)
     calls.add("1", "one")
     assert calls.add("2", "two") is Added.FULL
@@ -74,9 +71,6 @@ def test_id_that_is_used_again_has_its_new_deadline() -> None:
     calls.add("1", "second", deadline=9)
     assert calls.expire(8) == []
     assert calls.expire(9) == ["second"]
-
-
-def test_deadlines_of_calls_that_are_over_do_not_pile_up() -> None:
     calls = make_calls()
     calls.add("kept", "kept", deadline=2_000)
     for number in range(5_000):

@@ -11,13 +11,31 @@ from postroad.services.transporters.cells_domains import parse_url
 from tests.support.cases import each
 
 
-def test_the_cores_in_a_url() -> None:
+def test_transporter_is_made_by_name_and_refuses_what_is_wrong() -> None:
     assert parse_url("cells://") == {}
     assert parse_url("cells://10.0.0.1:26502/C1") == {"C1": Address("10.0.0.1", 26502)}
     assert parse_url("CELLS://a:1/C1, [::1]:2/C2/") == {
         "C1": Address("a", 1),
         "C2": Address("::1", 2),
     }
+    with pytest.raises(ConfigError) as caught:
+        make_transporter("cells://user:hunter2@a:1/C1")
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError, match="cells://host:port/name"):
+        CellsTransporter(options=DomainOptions(zone="east"))
+    for said in ("cells", "cells://", "cells://127.0.0.1:1/C1", "Cells://127.0.0.1:1/C1"):
+        made = make_transporter(said)
+        assert isinstance(made, CellsTransporter)
+        assert repr(made) == "<CellsTransporter not connected>"
+    for frame_bytes_max, packet_bytes_max in (
+        (16 * MIB, 3 * MIB),
+        (4 * MIB, 3 * MIB),
+        (256 * KIB, 120 * KIB),
+        (4 * KIB, 1),
+    ):
+        options = DomainOptions(limits=Limits(frame_bytes_max=frame_bytes_max))
+        made = CellsTransporter("cells://127.0.0.1:1/C1", options=options)
+        assert made.packet_bytes_max == packet_bytes_max, (frame_bytes_max, packet_bytes_max)
 
 
 @each(
@@ -34,22 +52,3 @@ def test_the_cores_in_a_url() -> None:
 def test_a_url_that_is_wrong(url: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         make_transporter(url) if url.startswith("cells://") else CellsTransporter(url)
-
-
-def test_transporter_is_made_by_name_and_refuses_what_is_wrong() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_transporter("cells://user:hunter2@a:1/C1")
-    assert "hunter2" not in str(caught.value)
-    with pytest.raises(ConfigError, match="cells://host:port/name"):
-        CellsTransporter(options=DomainOptions(zone="east"))
-    for said in ("cells", "cells://", "cells://127.0.0.1:1/C1", "Cells://127.0.0.1:1/C1"):
-        made = make_transporter(said)
-        assert isinstance(made, CellsTransporter)
-        assert repr(made) == "<CellsTransporter not connected>"
-
-
-@each((16 * MIB, 3 * MIB), (4 * MIB, 3 * MIB), (256 * KIB, 120 * KIB), (4 * KIB, 1))
-def test_what_fits(frame_bytes_max: int, packet_bytes_max: int) -> None:
-    options = DomainOptions(limits=Limits(frame_bytes_max=frame_bytes_max))
-    made = CellsTransporter("cells://127.0.0.1:1/C1", options=options)
-    assert made.packet_bytes_max == packet_bytes_max

@@ -30,6 +30,13 @@ def test_names_are_readable_and_bounded() -> None:
     }
     assert len(names) == 6
     assert all(NAMES.node_of(name) is None for name in names)
+    topics = [f"MOL-dev.REQB.{'x' * 300}.{number}" for number in range(3)]
+    queues = {queue_of(topic) for topic in topics}
+    assert len(queues) == len(topics)
+    assert all(validate_cell_name(queue) for queue in queues)
+    # What a short topic is called cannot be what a long one was cut to.
+    cut = queues.pop()
+    assert queue_of(cut.removeprefix("queue/")) != cut
 
 
 @given(_ids)
@@ -80,13 +87,3 @@ def test_a_domain_may_have_the_name_of_a_node(node_id: str) -> None:
 )
 def test_other_cells_are_no_nodes(cell: str) -> None:
     assert NAMES.node_of(cell) is None
-
-
-def test_long_topics_are_cut_and_stay_apart() -> None:
-    topics = [f"MOL-dev.REQB.{'x' * 300}.{number}" for number in range(3)]
-    queues = {queue_of(topic) for topic in topics}
-    assert len(queues) == len(topics)
-    assert all(validate_cell_name(queue) for queue in queues)
-    # What a short topic is called cannot be what a long one was cut to.
-    cut = queues.pop()
-    assert queue_of(cut.removeprefix("queue/")) != cut

@@ -26,7 +26,7 @@ def answer_of(heard: Heard) -> tuple[Any, Any]:
     return response.online, response.offline
 
 
-def test_request_has_what_is_known(me: Talker) -> None:
+def test_request_has_what_is_known_and_denied(me: Talker) -> None:
     me.registry.set_cpu(7)
     me.know("a", 5, cpu_seq=3)
     me.know_gone("b", 6)
@@ -36,12 +36,8 @@ def test_request_has_what_is_known(me: Talker) -> None:
     request = Talker().gossiping.make_request()
     assert request.online == {"me": [1, 0, 0]}
     assert request.offline is UNSET
-
-
-def test_a_request_can_say_that_nodes_are_denied(me: Talker) -> None:
-    me.know("a", 5)
     request = me.gossiping.make_request({"a": 6})
-    assert request.offline == {"a": 6}
+    assert request.offline == {"a": 6, "b": 7}
     assert isinstance(request.online, dict)
     assert "a" not in request.online
 
@@ -74,7 +70,7 @@ def test_neighbour_without_news_gets_no_answer(me: Talker) -> None:
     assert (node.seq, node.is_available) == (9, False)
 
 
-def test_who_lacks_a_node_is_told_of_it(me: Talker) -> None:
+def test_neighbour_with_an_older_state_is_told_the_newer(me: Talker) -> None:
     node = me.know("a", 5, "posts", cpu_seq=3)
     me.know_gone("b", 6)
     online, offline = answer_of(me.ask({"me": [1, 0, 0], "other": [1, 0, 0]}))
@@ -119,7 +115,7 @@ def test_who_says_so_of_itself_is_believed_whatever_the_connection(me: Talker) -
     assert heard.changes == [NodeDisconnected("other", False), CHANGED]
 
 
-def test_former_life_of_this_node_is_outrun(me: Talker) -> None:
+def test_former_life_of_this_node_is_outrun_when_it_is_offline(me: Talker) -> None:
     heard = me.ask({"other": [1, 0, 0]}, {"me": 8})
     assert me.registry.local.seq == 9
     assert heard.is_outrun

@@ -1,13 +1,12 @@
 """Retries, time budgets, depth."""
 
 import math
-from typing import Any
 
 import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.services.policies import RetryPolicy, TimeBudget, choose_timeout, is_too_deep
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 ON = RetryPolicy(is_enabled=True)
 
@@ -20,12 +19,9 @@ def test_retries_pause_up_to_a_limit_or_not_at_all() -> None:
     assert ON.pause_before(1, is_retryable=True, retries=0) is None
     assert ON.pause_before(9, is_retryable=True, retries=9) == 1.0
     assert ON.pause_before(5_000, is_retryable=True, retries=9_999) == 1.0
-
-
-@each({"retries": -1}, {"delay_s": math.inf}, {"factor": math.nan})
-def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        RetryPolicy(**settings)
+    for settings in ({"retries": -1}, {"delay_s": math.inf}, {"factor": math.nan}):
+        with naming(settings), pytest.raises(ConfigError, match=next(iter(settings))):
+            RetryPolicy(**settings)
 
 
 @each(
@@ -53,8 +49,5 @@ def test_nested_calls_get_what_is_left_of_the_budget() -> None:
     assert budget.timeout_for(3.0, 1e9) == 3.0
     assert budget.timeout_for(0.0, 1e9) == 0.0
     assert not budget.is_spent(1e9)
-
-
-@each((1, 0, False), (2, 3, False), (3, 3, True), (4, 3, True))
-def test_how_deep_calls_may_go(level: int, level_max: int, expected: bool) -> None:
-    assert is_too_deep(level, level_max) is expected
+    for level, level_max, expected in ((1, 0, False), (2, 3, False), (3, 3, True), (4, 3, True)):
+        assert is_too_deep(level, level_max) is expected, (level, level_max, expected)

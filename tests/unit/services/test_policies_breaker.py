@@ -1,13 +1,12 @@
 """Circuit breakers."""
 
 import math
-from typing import Any
 
 import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.services.breakers import Breaker, BreakerConfig, BreakerState, is_blamed
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 CONFIG = BreakerConfig(threshold=0.5, window_s=60, requests_min=4, half_open_s=10)
 
@@ -39,11 +38,30 @@ def test_too_many_failures_open_it(results: str, state: BreakerState) -> None:
     assert breaker.is_accepting == (state is BreakerState.CLOSED)
 
 
-def test_counts_start_again_with_every_window() -> None:
+def test_failures_are_counted_by_window_and_blame() -> None:
     breaker = make_breaker("---", now=59)
     call(breaker, "-", now=60)
     assert breaker.state is BreakerState.CLOSED
     assert (breaker.requests, breaker.rate) == (1, 1.0)
+    breaker = make_breaker("----")
+    call(breaker, "+-+-", now=5)
+    assert (breaker.state, breaker.deadline()) == (BreakerState.OPEN, 10)
+    assert repr(breaker) == "<Breaker open: 4 of 4 failed>"
+    for code, failed_at, blamed in (
+        (500, "n1", True),
+        (503, None, True),
+        (None, None, True),
+        (404, "n1", False),
+        (500, "n2", False),
+    ):
+        assert is_blamed(code, failed_at=failed_at, endpoint="n1") is blamed, (
+            code,
+            failed_at,
+            blamed,
+        )
+    for settings in ({"threshold": 0}, {"threshold": 1.1}, {"window_s": 0}, {"requests_min": 0}):
+        with naming(settings), pytest.raises(ConfigError, match=next(iter(settings))):
+            BreakerConfig(**settings)
 
 
 def test_one_call_is_tried_after_a_while() -> None:
@@ -91,23 +109,3 @@ def test_answers_to_calls_from_before_count_no_more() -> None:
     breaker.succeed(trial, 10)
     breaker.fail(late[2], 10)
     assert (breaker.state, breaker.requests) == (BreakerState.CLOSED, 0)
-
-
-def test_calls_that_are_forced_through_change_nothing() -> None:
-    breaker = make_breaker("----")
-    call(breaker, "+-+-", now=5)
-    assert (breaker.state, breaker.deadline()) == (BreakerState.OPEN, 10)
-    assert repr(breaker) == "<Breaker open: 4 of 4 failed>"
-
-
-@each(
-    (500, "n1", True), (503, None, True), (None, None, True), (404, "n1", False), (500, "n2", False)
-)
-def test_who_is_to_blame(code: int | None, failed_at: str | None, blamed: bool) -> None:
-    assert is_blamed(code, failed_at=failed_at, endpoint="n1") is blamed
-
-
-@each({"threshold": 0}, {"threshold": 1.1}, {"window_s": 0}, {"requests_min": 0})
-def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        BreakerConfig(**settings)

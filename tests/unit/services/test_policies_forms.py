@@ -1,14 +1,12 @@
 """Policies in definitions of actions."""
 
-from typing import Any
-
 import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.services.breakers import BreakerConfig
 from postroad.services.policies import RetryPolicy
 from postroad.services.policy_forms import read_breaker, read_retry
-from tests.support.cases import each
+from tests.support.cases import naming
 
 
 def test_definition_overrides_the_usual_policy() -> None:
@@ -25,9 +23,6 @@ def test_definition_overrides_the_usual_policy() -> None:
     )
     with pytest.raises(ConfigError, match="threshold"):
         read_breaker({"threshold": 3}, BreakerConfig())
-
-
-@each(3, {"retries": "2"}, {"delay": True}, {"factor": float("nan")})
-def test_nonsense_is_refused(said: Any) -> None:
-    with pytest.raises(ConfigError, match="retryPolicy"):
-        read_retry(said, RetryPolicy())
+    for wrong in (3, {"retries": "2"}, {"delay": True}, {"factor": float("nan")}):
+        with naming(wrong), pytest.raises(ConfigError, match="retryPolicy"):
+            read_retry(wrong, RetryPolicy())

@@ -25,7 +25,7 @@ from postroad.services.nodes import (
 )
 from postroad.services.registry import Registry, RegistryConfig
 from postroad.services.schema import NodeInfo
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 CHANGED = ServicesChanged(is_local=False)
 
@@ -52,7 +52,7 @@ def nodes_of(registry: Registry, action: str) -> list[str] | None:
     return None if found is None else [endpoint.node_id for endpoint in found]
 
 
-def test_a_new_node_connects() -> None:
+def test_new_node_connects_until_there_are_too_many() -> None:
     registry = make_registry()
     changes = registry.receive_info("n1", make_info("posts"), 5)
     assert changes == [NodeConnected("n1", False), CHANGED]
@@ -61,6 +61,14 @@ def test_a_new_node_connects() -> None:
     assert registry.has_service("posts")
     assert registry.has_service("posts", "n1")
     assert not registry.has_service("posts", "me")
+    registry = make_registry(nodes_max=2)
+    registry.receive_info("n1", make_info(), 0)
+    assert registry.receive_info("n2", make_info("posts"), 0) == [NodeRefused("n2")]
+    assert registry.receive_heartbeat("n2", 0) == []
+    assert nodes_of(registry, "posts.run") is None
+    for config in ({"heartbeat_timeout_s": -1}, {"clean_offline_s": math.nan}, {"nodes_max": 0}):
+        with naming(config), pytest.raises(ConfigError, match=next(iter(config))):
+            RegistryConfig(**config)
 
 
 def test_larger_seq_or_new_life_replaces_the_services() -> None:
@@ -171,15 +179,7 @@ def test_a_bad_entry_is_told_and_the_rest_is_taken() -> None:
     assert nodes_of(registry, "x.a") == ["n1"]
 
 
-def test_more_nodes_than_allowed_are_refused() -> None:
-    registry = make_registry(nodes_max=2)
-    registry.receive_info("n1", make_info(), 0)
-    assert registry.receive_info("n2", make_info("posts"), 0) == [NodeRefused("n2")]
-    assert registry.receive_heartbeat("n2", 0) == []
-    assert nodes_of(registry, "posts.run") is None
-
-
-def test_another_process_with_this_name_is_reported() -> None:
+def test_own_name_is_used_by_this_process_alone() -> None:
     registry = make_registry()
     (conflict,) = registry.receive_info("me", make_info("posts", host="there"), 0)
     assert conflict == NodeConflict("me", "life-1", "there")
@@ -188,9 +188,6 @@ def test_another_process_with_this_name_is_reported() -> None:
     (heard,) = registry.receive_heartbeat("me", 0, instance_id="other")
     assert heard == NodeConflict("me", "other")
     assert "unknown host" in str(heard)
-
-
-def test_what_this_node_says_is_nothing_new() -> None:
     registry = make_registry()
     assert registry.receive_info("me", make_info(life="my-life"), 0) == []
     assert registry.receive_heartbeat("me", 0) == []
@@ -231,7 +228,7 @@ def test_a_heartbeat_shows_what_is_out_of_date(told: dict[str, Any], changes: li
     assert node.cpu == told.get("cpu")
 
 
-def test_who_does_not_tell_its_state_is_asked_now_and_then() -> None:
+def test_node_that_does_not_tell_its_state_is_asked() -> None:
     registry = make_registry(verify_interval_s=100)
     registry.receive_info("n1", make_info("posts"), 0)
     assert registry.receive_heartbeat("n1", 99) == []
@@ -240,9 +237,6 @@ def test_who_does_not_tell_its_state_is_asked_now_and_then() -> None:
     registry.receive_info("n1", make_info("posts"), 111)
     assert registry.receive_heartbeat("n1", 120) == []
     assert registry.receive_heartbeat("n1", 300, seq=1, instance_id="life-1") == []
-
-
-def test_after_a_restart_the_node_is_asked_to_confirm_it() -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts"), 0)
     registry.receive_info("n1", make_info("posts", life="life-2"), 1)
@@ -251,7 +245,7 @@ def test_after_a_restart_the_node_is_asked_to_confirm_it() -> None:
     assert registry.receive_heartbeat("n1", 4) == []
 
 
-def test_a_silent_node_is_lost() -> None:
+def test_silent_node_is_lost_and_forgotten() -> None:
     registry = make_registry(heartbeat_timeout_s=30)
     registry.receive_info("n1", make_info("posts"), 0)
     registry.receive_heartbeat("n1", 10)
@@ -264,9 +258,6 @@ def test_a_silent_node_is_lost() -> None:
     assert node is not None
     assert (node.seq, node.offline_since) == (2, 40)
     assert registry.tick(41) == []
-
-
-def test_a_node_that_is_offline_for_long_is_forgotten() -> None:
     registry = make_registry(heartbeat_timeout_s=30, clean_offline_s=600)
     registry.receive_info("n1", make_info("posts"), 0)
     registry.tick(30)
@@ -274,18 +265,15 @@ def test_a_node_that_is_offline_for_long_is_forgotten() -> None:
     assert registry.tick(600) == [NodeForgotten("n1")]
     assert registry.node("n1") is None
     assert registry.deadline() == math.inf
+    for config in ({"heartbeat_timeout_s": 0}, {"clean_offline_s": 0}):
+        registry = make_registry(**config)
+        registry.receive_info("n1", make_info("posts"), 0)
+        registry.receive_disconnect("n1", 1)
+        assert registry.tick(1e9) == [], config
+        assert registry.node("n1") is not None, config
 
 
-@each({"heartbeat_timeout_s": 0}, {"clean_offline_s": 0})
-def test_what_is_turned_off_never_happens(config: dict[str, float]) -> None:
-    registry = make_registry(**config)
-    registry.receive_info("n1", make_info("posts"), 0)
-    registry.receive_disconnect("n1", 1)
-    assert registry.tick(1e9) == []
-    assert registry.node("n1") is not None
-
-
-def test_a_goodbye() -> None:
+def test_node_says_goodbye() -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts"), 0)
     assert registry.receive_disconnect("n1", 1, instance_id="life-0") == []
@@ -294,6 +282,15 @@ def test_a_goodbye() -> None:
     assert registry.receive_disconnect("n1", 2) == []
     assert registry.receive_disconnect("never", 2) == []
     assert registry.has_service("posts") is False
+    registry = make_registry()
+    registry.add_service(describe_service("posts", actions={"run": {}}))
+    registry.local_info()
+    info = registry.local_info(is_stopping=True)
+    assert (info.seq, info.services) == (3, ())
+    assert registry.local_info(is_stopping=True).seq == 3
+    assert nodes_of(registry, "posts.run") == ["me"]
+    registry.remove_service("posts")
+    assert (registry.local_info().seq, registry.local_info().services) == (3, ())
 
 
 def test_the_seq_grows_with_the_services_of_this_node() -> None:
@@ -329,18 +326,6 @@ def test_service_is_added_once_and_its_faults_are_told() -> None:
     assert not describe_service("node").is_internal
 
 
-def test_a_node_that_stops_says_that_it_offers_nothing() -> None:
-    registry = make_registry()
-    registry.add_service(describe_service("posts", actions={"run": {}}))
-    registry.local_info()
-    info = registry.local_info(is_stopping=True)
-    assert (info.seq, info.services) == (3, ())
-    assert registry.local_info(is_stopping=True).seq == 3
-    assert nodes_of(registry, "posts.run") == ["me"]
-    registry.remove_service("posts")
-    assert (registry.local_info().seq, registry.local_info().services) == (3, ())
-
-
 def test_seq_is_raised_for_gossip_and_shown() -> None:
     registry = make_registry()
     registry.set_port(4000)
@@ -354,12 +339,6 @@ def test_seq_is_raised_for_gossip_and_shown() -> None:
     registry.receive_disconnect("n1", 0)
     assert repr(registry) == "<Registry of me: 1 of 2 nodes online>"
     assert repr(registry.node("n1")) == "<Node n1: offline, seq 2, 1 services>"
-
-
-@each({"heartbeat_timeout_s": -1}, {"clean_offline_s": math.nan}, {"nodes_max": 0})
-def test_bad_settings_are_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(config))):
-        RegistryConfig(**config)
 
 
 def test_names_that_nobody_offers_any_more_are_forgotten_when_there_are_many() -> None:

@@ -69,7 +69,7 @@ def test_measurements_are_of_one_life() -> None:
         assert (registry.local.cpu, registry.local.cpu_seq) == (cpu, number)
 
 
-def test_a_node_is_forgotten_only_when_it_is_offline() -> None:
+def test_node_is_forgotten_offline_and_found_by_its_addresses() -> None:
     registry = make_registry()
     add_node(registry)
     assert registry.forget_node("n1") == []
@@ -78,9 +78,6 @@ def test_a_node_is_forgotten_only_when_it_is_offline() -> None:
     assert registry.forget_node("n1") == [NodeForgotten("n1")]
     assert registry.node("n1") is None
     assert registry.forget_node("n1") == []
-
-
-def test_where_a_node_is() -> None:
     info = NodeInfo(instance_id="my-life", hostname="here", ip_list=("10.0.0.1", "10.0.0.2"))
     registry = Registry("me", info, strategies=StrategyMaker(Random(1)), now=0)
     registry.set_port(4000)

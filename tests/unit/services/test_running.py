@@ -11,7 +11,7 @@ from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.errors import RequestTimeoutError
 from postroad.services.running import Activity, all_idle, finish, limited
-from tests.support.cases import each
+from tests.support.cases import naming
 
 BROKER = Broker("near")
 
@@ -49,19 +49,19 @@ def a_future(ctx: Context) -> Awaitable[Any]:
     return future
 
 
-@each(*product([0, 5], [at_once, later, a_future]))
-async def test_results_come_through(timeout_s: float, handler: Any) -> None:
-    activity = Activity()
-    assert await limited(handler, activity)(context(timeout_s)) == "result"
-    assert activity.running == 0
-
-
-@each(*product([0, 5], [failing, failing_at_once]))
-async def test_errors_come_through(timeout_s: float, handler: Any) -> None:
-    activity = Activity()
-    with pytest.raises(KeyError):
-        await limited(handler, activity)(context(timeout_s))
-    assert activity.running == 0
+async def test_results_and_errors_come_through() -> None:
+    for timeout_s, handler in product([0, 5], [at_once, later, a_future]):
+        activity = Activity()
+        assert await limited(handler, activity)(context(timeout_s)) == "result", (
+            timeout_s,
+            handler,
+        )
+        assert activity.running == 0, (timeout_s, handler)
+    for timeout_s, handler in product([0, 5], [failing, failing_at_once]):
+        activity = Activity()
+        with naming((timeout_s, handler)), pytest.raises(KeyError):
+            await limited(handler, activity)(context(timeout_s))
+        assert activity.running == 0, (timeout_s, handler)
 
 
 async def test_timeout_is_of_the_call_or_of_the_action_itself() -> None:

@@ -11,7 +11,6 @@ from postroad.services.js_text import js_number, js_text
 from postroad.services.schema import (
     ActionInfo,
     EventInfo,
-    Version,
     Visibility,
     action_name_of,
     full_name_of,
@@ -19,19 +18,31 @@ from postroad.services.schema import (
 from tests.support.cases import each
 
 
-@each((None, "posts"), (2, "v2.posts"), (2.0, "v2.posts"), (1.5, "v1.5.posts"), ("b", "b.posts"))
-def test_the_version_is_part_of_the_full_name(version: Version | None, full_name: str) -> None:
-    assert full_name_of("posts", version) == full_name
-    assert full_name_of("posts", version, has_prefix=False) == "posts"
-
-
-def test_settings_choose_the_prefixes_of_names() -> None:
+def test_names_have_the_prefixes_of_version_and_service() -> None:
+    for version, full_name in (
+        (None, "posts"),
+        (2, "v2.posts"),
+        (2.0, "v2.posts"),
+        (1.5, "v1.5.posts"),
+        ("b", "b.posts"),
+    ):
+        assert full_name_of("posts", version) == full_name, (version, full_name)
+        assert full_name_of("posts", version, has_prefix=False) == "posts", (version, full_name)
     assert action_name_of("v2.posts", "find") == "v2.posts.find"
     assert action_name_of("v2.posts", "find", has_prefix=False) == "find"
     settings = {"$noVersionPrefix": True, "$noServiceNamePrefix": True}
     service = describe_service("posts", version=2, settings=settings, actions={"find": {}})
     assert (service.full_name, service.version) == ("posts", 2)
     assert service.actions == (ActionInfo(name="find", raw_name="find"),)
+    actions = {name: {"visibility": name} for name in ("published", "protected", "private")}
+    service = describe_service("posts", actions=actions)
+    assert len(service.actions) == 3
+    shown = published(service)
+    assert [action.raw_name for action in shown.actions] == ["published", "protected"]
+    assert [action.is_remote for action in shown.actions] == [True, False]
+    action = ActionInfo(name="a", definition={"visibility": "secret"})
+    assert action.visibility is None
+    assert not action.is_remote
 
 
 def test_a_whole_description() -> None:
@@ -56,18 +67,6 @@ def test_a_whole_description() -> None:
     )
     assert service.events == (EventInfo(name="user.*", group="mail"), EventInfo(name="order.**"))
     assert [service.group_of(event) for event in service.events] == ["mail", "posts"]
-
-
-def test_visibility_decides_who_is_told() -> None:
-    actions = {name: {"visibility": name} for name in ("published", "protected", "private")}
-    service = describe_service("posts", actions=actions)
-    assert len(service.actions) == 3
-    shown = published(service)
-    assert [action.raw_name for action in shown.actions] == ["published", "protected"]
-    assert [action.is_remote for action in shown.actions] == [True, False]
-    action = ActionInfo(name="a", definition={"visibility": "secret"})
-    assert action.visibility is None
-    assert not action.is_remote
 
 
 def test_what_is_secret_or_cannot_be_sent_stays_here() -> None:

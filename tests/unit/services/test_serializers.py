@@ -22,7 +22,7 @@ from postroad.services.serializers import (
 )
 from postroad.services.serializers.cbor_writer import write_cbor
 from postroad.services.serializers.depth import DEPTH_MAX
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": "node-1"}
 RAW: dict[str, Callable[[Any], bytes]] = {
@@ -80,34 +80,41 @@ def test_packets_come_back(packet: Any, serializer: Serializer) -> None:
     assert serializer.deserialize(packet.KIND, data) == packet
 
 
-def test_bytes_of_any_type_are_read_and_values_left_alone(serializer: Serializer) -> None:
+def test_bytes_are_read_whole_or_refused(serializer: Serializer) -> None:
     data = serializer.serialize(REQUEST)
     assert serializer.deserialize(Kind.REQUEST, bytearray(data)) == REQUEST
     assert serializer.deserialize(Kind.REQUEST, memoryview(data)) == REQUEST
     params = {"list": [b"a", {"b": b"c"}], "tuple": (b"d",)}
     serializer.serialize(Request(id="1", action="a", params=params, **NAMES))
     assert params == {"list": [b"a", {"b": b"c"}], "tuple": (b"d",)}
+    data = serializer.serialize(REQUEST)
+    for size in range(len(data)):
+        with pytest.raises(MalformedPayload):
+            serializer.deserialize(Kind.REQUEST, data[:size])
+    with pytest.raises(MalformedPayload):
+        serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST) + b"x")
+    wire = {"id": "1", "action": "a", "ver": "4", "sender": "node-1"}
+    data = RAW[serializer.name](wire)
+    with pytest.raises(VersionRefused):
+        serializer.deserialize(Kind.REQUEST, data)
+    assert make_serializer(serializer.name, checks_version=False).deserialize(
+        Kind.REQUEST, data
+    ) == Request(id="1", action="a", ver="4", sender="node-1")
 
 
-def test_structured_values_are_sent(serializer: Serializer) -> None:
+def test_values_without_bytes_or_end_cannot_be_sent(serializer: Serializer) -> None:
     packet = Request(id="1", action="a", params={"point": Point(1, b"\x02")}, **NAMES)
     read: Any = serializer.deserialize(Kind.REQUEST, serializer.serialize(packet))
     is_json = isinstance(serializer, JsonSerializer)
     expected = {"type": "Buffer", "data": [2]} if is_json else b"\x02"
     assert read.params == {"point": {"x": 1, "y": expected}}
-
-
-@each(object(), Broken(), "\ud800", {"a": {1, object()}})
-def test_what_has_no_bytes_cannot_be_sent(value: Any, serializer: Serializer) -> None:
-    with pytest.raises(UnsendablePacket, match="REQ cannot be sent"):
-        serializer.serialize(Request(id="1", action="a", params=value, **NAMES))
-
-
-def test_what_has_no_end_cannot_be_sent(serializer: Serializer) -> None:
-    value: list[Any] = []
-    value.append(value)
+    for value in (object(), Broken(), "\ud800", {"a": {1, object()}}):
+        with naming(value), pytest.raises(UnsendablePacket, match="REQ cannot be sent"):
+            serializer.serialize(Request(id="1", action="a", params=value, **NAMES))
+    endless: list[Any] = []
+    endless.append(endless)
     with pytest.raises(UnsendablePacket):
-        serializer.serialize(Event(event="e", data=value, **NAMES))
+        serializer.serialize(Event(event="e", data=endless, **NAMES))
 
 
 @each(
@@ -120,32 +127,23 @@ def test_other_bytes_are_refused(data: bytes, kind: Kind, serializer: Serializer
         serializer.deserialize(kind, data)
 
 
-def test_cut_or_continued_bytes_are_refused(serializer: Serializer) -> None:
-    data = serializer.serialize(REQUEST)
-    for size in range(len(data)):
-        with pytest.raises(MalformedPayload):
-            serializer.deserialize(Kind.REQUEST, data[:size])
-    with pytest.raises(MalformedPayload):
-        serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST) + b"x")
-
-
-def test_packet_size_is_limited() -> None:
+def test_serializers_have_names_limits_and_times() -> None:
     for name in RAW:
         serializer = make_serializer(name, packet_bytes_max=100)
         with pytest.raises(MalformedPayload, match="bytes"):
             serializer.deserialize(Kind.REQUEST, serializer.serialize(REQUEST).ljust(101))
     with pytest.raises(ConfigError):
         JsonSerializer(packet_bytes_max=0)
-
-
-def test_versions_are_checked(serializer: Serializer) -> None:
-    wire = {"id": "1", "action": "a", "ver": "4", "sender": "node-1"}
-    data = RAW[serializer.name](wire)
-    with pytest.raises(VersionRefused):
-        serializer.deserialize(Kind.REQUEST, data)
-    assert make_serializer(serializer.name, checks_version=False).deserialize(
-        Kind.REQUEST, data
-    ) == Request(id="1", action="a", ver="4", sender="node-1")
+    assert isinstance(make_serializer("json"), JsonSerializer)
+    assert isinstance(make_serializer("MSGPACK"), MsgPackSerializer)
+    assert isinstance(make_serializer("CBOR"), CborSerializer)
+    with pytest.raises(ConfigError, match="known are CBOR, JSON, MsgPack"):
+        make_serializer("Avro")
+    for name in ("MsgPack", "CBOR"):
+        serializer = make_serializer(name)
+        moment = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+        packet = Event(event="e", data={"at": moment}, **NAMES)
+        assert serializer.deserialize(Kind.EVENT, serializer.serialize(packet)) == packet, name
 
 
 def test_reading_is_lenient_where_it_does_no_harm(serializer: Serializer) -> None:
@@ -180,14 +178,6 @@ def _very_deep(serializer: Serializer) -> bytes:
     return data[:-1] + byte * 100_000 + b"\x00"
 
 
-def test_serializers_have_names() -> None:
-    assert isinstance(make_serializer("json"), JsonSerializer)
-    assert isinstance(make_serializer("MSGPACK"), MsgPackSerializer)
-    assert isinstance(make_serializer("CBOR"), CborSerializer)
-    with pytest.raises(ConfigError, match="known are CBOR, JSON, MsgPack"):
-        make_serializer("Avro")
-
-
 def test_the_size_of_chunks_is_known(serializer: Serializer) -> None:
     for chunk in (b"", b"\x00" * 1_000, b"\xff" * 70_000):
         empty = Request(id="1", action="a", params=None, stream=True, seq=1, **NAMES)
@@ -196,31 +186,29 @@ def test_the_size_of_chunks_is_known(serializer: Serializer) -> None:
         assert len(serializer.serialize(full)) - len(serializer.serialize(empty)) <= most
 
 
-def test_json_is_written_as_the_original_does() -> None:
+def test_json_has_buffers_and_times_of_moleculer() -> None:
     packet = Request(id="1", action="a", params={"b": b"\x01\xff", "n": float("nan")}, **NAMES)
     assert JsonSerializer().serialize(packet) == (
         b'{"id":"1","action":"a","params":{"b":{"type":"Buffer","data":[1,255]},"n":null},'
         b'"meta":{},"headers":{},"timeout":null,"level":1,"tracing":null,"parentID":null,'
         b'"requestID":null,"caller":null,"stream":false,"ver":"5","sender":"node-1"}'
     )
-
-
-@each("meta", "headers")
-def test_bytes_anywhere_in_json(place: str) -> None:
-    fields: dict[str, Any] = {place: {"b": bytearray(b"\x07")}}
-    packet = Event(event="e", **fields, **NAMES)
-    read: Any = JsonSerializer().deserialize(Kind.EVENT, JsonSerializer().serialize(packet))
-    assert getattr(read, place) == {"b": {"type": "Buffer", "data": [7]}}
-
-
-def test_buffers_are_revived_only_in_streams_unless_asked() -> None:
+    for place in ("meta", "headers"):
+        fields: dict[str, Any] = {place: {"b": bytearray(b"\x07")}}
+        event = Event(event="e", **fields, **NAMES)
+        read: Any = JsonSerializer().deserialize(Kind.EVENT, JsonSerializer().serialize(event))
+        assert getattr(read, place) == {"b": {"type": "Buffer", "data": [7]}}, place
     buffer = {"type": "Buffer", "data": [1, 2]}
     packet = Request(id="1", action="a", params={"deep": [buffer]}, **NAMES)
     data = JsonSerializer().serialize(packet)
     revived: Any = JsonSerializer(revives_buffers=True).deserialize(Kind.REQUEST, data)
-
     assert JsonSerializer().deserialize(Kind.REQUEST, data) == packet
     assert revived.params == {"deep": [b"\x01\x02"]}
+    for wrong in ([256], [-1], ["a"], [1.5]):
+        chunk = {"type": "Buffer", "data": wrong}
+        wire = {"id": "1", "success": True, "data": chunk, "stream": True, "seq": 1, **NAMES}
+        with naming(wrong), pytest.raises(MalformedPayload):
+            JsonSerializer().deserialize(Kind.RESPONSE, msgspec.json.encode(wire))
 
 
 @each(
@@ -237,14 +225,6 @@ def test_chunks_in_json(chunk: Any, value: Any) -> None:
     assert read.data == value
 
 
-@each([256], [-1], ["a"], [1.5])
-def test_bad_chunks_in_json(data: Any) -> None:
-    chunk = {"type": "Buffer", "data": data}
-    wire = {"id": "1", "success": True, "data": chunk, "stream": True, "seq": 1, **NAMES}
-    with pytest.raises(MalformedPayload):
-        JsonSerializer().deserialize(Kind.RESPONSE, msgspec.json.encode(wire))
-
-
 @each(
     (r"\ud83d", "\ufffd"),
     (r"a\ude00b", "a\ufffdb"),
@@ -256,11 +236,3 @@ def test_halves_of_characters_are_replaced(text: str, value: str) -> None:
     data = f'{{"event":"e","data":"{text}","ver":"5","sender":"n"}}'.encode()
     read: Any = JsonSerializer().deserialize(Kind.EVENT, data)
     assert read.data == value
-
-
-@each("MsgPack", "CBOR")
-def test_times_come_back(name: str) -> None:
-    serializer = make_serializer(name)
-    moment = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
-    packet = Event(event="e", data={"at": moment}, **NAMES)
-    assert serializer.deserialize(Kind.EVENT, serializer.serialize(packet)) == packet

@@ -102,10 +102,12 @@ def test_written_bytes(value: Any, text: str) -> None:
     assert write_cbor(value).hex() == text
 
 
-@each(23, 24, 255, 256, 65_535, 65_536)
-def test_lengths_of_every_form(size: int) -> None:
-    for value in ("x" * size, b"x" * size, [0] * size, {str(n): n for n in range(size)}):
-        assert read_cbor(write_cbor(value)) == value
+def test_lengths_of_every_form_are_read_within_a_limit() -> None:
+    for size in (23, 24, 255, 256, 65_535, 65_536):
+        for value in ("x" * size, b"x" * size, [0] * size, {str(n): n for n in range(size)}):
+            assert read_cbor(write_cbor(value)) == value, size
+    with pytest.raises(MalformedPayload, match="a number of"):
+        read_cbor(b"\xc2\x59\x04\x01" + b"\xff" * 1_025)
 
 
 @each(
@@ -140,8 +142,3 @@ def test_lengths_of_every_form(size: int) -> None:
 def test_other_bytes_are_refused(text: str) -> None:
     with pytest.raises(MalformedPayload):
         read_cbor(bytes.fromhex(text))
-
-
-def test_numbers_have_a_limit() -> None:
-    with pytest.raises(MalformedPayload, match="a number of"):
-        read_cbor(b"\xc2\x59\x04\x01" + b"\xff" * 1_025)

@@ -75,7 +75,6 @@ def test_room_is_passed_on_in_turn() -> None:
         sender.window.wait()
         sender.window.wait()
     assert [it.times_woken for it in senders] == [0, 0, 0, 0]
-
     # What is left is still too much.
     senders[0].window.close()
     senders[0].window.close()

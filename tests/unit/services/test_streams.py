@@ -23,7 +23,7 @@ from postroad.services.streams import (
     is_stream,
     part_of,
 )
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 NAMES: dict[str, Any] = {"ver": VERSION, "sender": "node-1"}
 REQUEST = Request(
@@ -87,27 +87,24 @@ def test_reader_drops_parts_that_repeat_or_come_after_the_end() -> None:
     assert reader.receive(0, Opened()) == []
 
 
-@each(({"pooled_max": 2}, 0), ({"pooled_bytes_max": 9}, 4))
-def test_a_pool_that_overflows_ends_a_stream(limits: dict[str, int], size: int) -> None:
-    reader = StreamReader(**limits)
-    assert reader.receive(2, ONE, size) == []
-    assert reader.receive(3, ONE, size) == []
-    assert failure(reader.receive(4, ONE, size)).error["type"] == "STREAM_OVERFLOW"
-    assert reader.state is StreamState.OVER
-    assert reader.receive(0, Opened()) == []
-
-
-def test_a_full_pool_takes_the_missing_part() -> None:
+def test_pool_holds_some_parts_and_ends_a_stream_that_overflows() -> None:
+    for limits, size in (({"pooled_max": 2}, 0), ({"pooled_bytes_max": 9}, 4)):
+        reader = StreamReader(**limits)
+        assert reader.receive(2, ONE, size) == [], (limits, size)
+        assert reader.receive(3, ONE, size) == [], (limits, size)
+        assert failure(reader.receive(4, ONE, size)).error["type"] == "STREAM_OVERFLOW", (
+            limits,
+            size,
+        )
+        assert reader.state is StreamState.OVER, (limits, size)
+        assert reader.receive(0, Opened()) == [], (limits, size)
     reader = StreamReader(pooled_max=2, pooled_bytes_max=2)
     reader.receive(1, ONE, 1)
     reader.receive(2, TWO, 1)
     assert reader.receive(0, Opened(), 1_000) == [Opened(), ONE, TWO]
-
-
-@each({"pooled_max": 0}, {"pooled_bytes_max": 0})
-def test_a_pool_must_hold_something(limits: dict[str, int]) -> None:
-    with pytest.raises(ConfigError):
-        StreamReader(**limits)
+    for limits in ({"pooled_max": 0}, {"pooled_bytes_max": 0}):
+        with naming(limits), pytest.raises(ConfigError):
+            StreamReader(**limits)
 
 
 def request(**fields: Any) -> Request:
@@ -140,22 +137,18 @@ def test_parts_of_packets(packet: Request | Response, part: Part) -> None:
     assert part_of(packet) == part
 
 
-@each(None, 7, {"a": 1}, [b"x"])
-def test_a_plain_chunk_must_be_bytes(value: Any) -> None:
-    part = part_of(request(stream=True, seq=1, params=value))
-    assert failure([part]).error["type"] == "STREAM_BAD_CHUNK"
-
-
-@each(REQUEST, RESPONSE, response(stream=False))
-def test_ordinary_packets_are_no_streams(packet: Request | Response) -> None:
-    assert not is_stream(packet)
+def test_chunks_are_bytes_and_ordinary_packets_are_no_streams() -> None:
+    for value in (None, 7, {"a": 1}, [b"x"]):
+        part = part_of(request(stream=True, seq=1, params=value))
+        assert failure([part]).error["type"] == "STREAM_BAD_CHUNK", value
+    for packet in (REQUEST, RESPONSE, response(stream=False)):
+        assert not is_stream(packet), packet
 
 
 def test_a_request_with_a_stream(serializer: Serializer) -> None:
     writer = StreamWriter(REQUEST, serializer)
     opening, (chunk,) = writer.opening, writer.chunks(b"x")
     end = writer.end()
-
     assert isinstance(opening, Request)
     assert isinstance(chunk, Request)
     assert (opening.params, opening.meta, opening.seq) == ({"name": "f"}, {"m": 1}, 0)
@@ -169,7 +162,6 @@ def test_a_response_that_is_a_stream(serializer: Serializer) -> None:
     writer = StreamWriter(RESPONSE, serializer, has_objects=True)
     opening, (chunk,) = writer.opening, writer.chunks({"a": 1})
     end = writer.end()
-
     for packet in (opening, chunk, end):
         assert isinstance(packet, Response)
         assert packet.success
@@ -181,7 +173,6 @@ def test_a_response_that_is_a_stream(serializer: Serializer) -> None:
 def test_a_stream_that_breaks_off(opening: Request | Response) -> None:
     writer = StreamWriter(opening, make_serializer("JSON"))
     last = writer.fail({"name": "E"})
-
     assert part_of(last) == Failed({"name": "E"})
     assert STREAM_ERROR not in (opening.headers or {})
     for more in (lambda: list(writer.chunks(b"x")), writer.end, lambda: writer.fail({})):
@@ -193,7 +184,6 @@ def test_chunks_are_cut_to_fit(serializer: Serializer) -> None:
     writer = StreamWriter(REQUEST, serializer)
     data = bytes(range(256)) * 2_100
     packets = list(writer.chunks(data))
-
     assert len(packets) == 3
     assert [packet.seq for packet in packets] == [1, 2, 3]
     parts = [part_of(packet) for packet in packets]
@@ -209,7 +199,6 @@ def test_packets_are_small_enough(
 ) -> None:
     writer = StreamWriter(opening, serializer, packet_bytes_max=limit)
     sizes = [len(serializer.serialize(packet)) for packet in writer.chunks(b"\xff" * 2_000_000)]
-
     assert max(sizes) <= limit
     # Nothing is wasted either, unless the chunk has its greatest size.
     assert max(sizes) > limit * 0.9 or writer.chunk_bytes_max == CHUNK_BYTES_MAX

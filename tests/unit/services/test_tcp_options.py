@@ -13,15 +13,14 @@ from postroad.services.transporters.udp_discovery import UdpConfig, read_datagra
 from tests.support.cases import each
 
 
-@each("tcp", "TCP", "tcp://", "tcp://10.0.0.1:4000/a")
-def test_by_name_and_by_url(said: str) -> None:
-    transporter = make_transporter(said)
-    assert isinstance(transporter, TcpTransporter)
-    assert transporter.has_discovery == ("/a" not in said)
-    assert repr(transporter) == "<TcpTransporter not connected>"
-
-
-def test_discovery_and_packet_size_are_options() -> None:
+def test_transporter_is_made_by_name_with_options() -> None:
+    for said in ("tcp", "TCP", "tcp://", "tcp://10.0.0.1:4000/a"):
+        transporter = make_transporter(said)
+        assert isinstance(transporter, TcpTransporter), said
+        assert transporter.has_discovery == ("/a" not in said), said
+        assert repr(transporter) == "<TcpTransporter not connected>", said
+    for host, only in ((None, ""), ("0.0.0.0", ""), ("::", ""), ("10.0.0.1", "10.0.0.1")):
+        assert TcpTransporter(host=host).only_host == only, (host, only)
     with pytest.raises(ConfigError, match="host:port/node"):
         make_transporter("tcp://10.0.0.1:4000")
     assert not TcpTransporter(udp_discovery=False).has_discovery
@@ -29,11 +28,6 @@ def test_discovery_and_packet_size_are_options() -> None:
     assert TcpTransporter("10.0.0.1:4000/a", udp_discovery=UdpConfig(port=4000)).has_discovery
     # They read up to 64 KiB at a time, and refuse to hold more than 1 MiB.
     assert TcpTransporter().packet_bytes_max + HEADER_BYTES + 64 * KIB <= MIB
-
-
-@each((None, ""), ("0.0.0.0", ""), ("::", ""), ("10.0.0.1", "10.0.0.1"))
-def test_one_address_alone(host: str | None, only: str) -> None:
-    assert TcpTransporter(host=host).only_host == only
 
 
 @each(

@@ -17,14 +17,14 @@ from postroad.services.topics import (
     nats_pattern,
     nats_subject,
 )
-from tests.support.cases import each
+from tests.support.cases import each, naming
 
 PLAIN = Topics("me")
 DEV = Topics("me", "dev")
 TARGETED = [kind for kind in Kind if kind not in GOSSIP]
 
 
-def test_names_of_topics() -> None:
+def test_names_of_topics_are_read_back() -> None:
     assert PLAIN.name_of(Kind.DISCOVER) == "MOL.DISCOVER"
     assert DEV.name_of(Kind.REQUEST, "node-2") == "MOL-dev.REQ.node-2"
     topics = Topics("me", "dev", separator="/")
@@ -34,6 +34,10 @@ def test_names_of_topics() -> None:
     names = {topics.name_of(Kind.RESPONSE, f"node-{number}") for number in range(10_000)}
     assert len(names) == 10_000
     assert topics.name_of(Kind.RESPONSE, "node-1") == "MOL.RES.node-1"
+    for kind, node_id in product(TARGETED, ["you", "host.example-17", "a b", "MOL"]):
+        assert DEV.parse(DEV.name_of(kind, node_id)) == Topic(kind, node_id), (kind, node_id)
+    for kind in BROADCAST:
+        assert DEV.parse(DEV.name_of(kind)) == Topic(kind), kind
 
 
 def test_subscriptions_of_a_node() -> None:
@@ -72,22 +76,11 @@ def test_balanced_topics_are_made_and_read_back() -> None:
     ]
     request = DEV.parse(DEV.for_request("v2.posts.find"))
     event = DEV.parse(DEV.for_event("posts", "user.created"))
-
     assert request == Topic(Kind.REQUEST, action="v2.posts.find")
     assert event == Topic(Kind.EVENT, group_and_event="posts.user.created")
     assert request.is_balanced
     assert event.is_balanced
     assert not DEV.parse(DEV.name_of(Kind.REQUEST, "you")).is_balanced
-
-
-@each(*product(TARGETED, ["you", "host.example-17", "a b", "MOL"]))
-def test_targeted_topics_are_read_back(kind: Kind, node_id: str) -> None:
-    assert DEV.parse(DEV.name_of(kind, node_id)) == Topic(kind, node_id)
-
-
-@each(*BROADCAST)
-def test_broadcast_topics_are_read_back(kind: Kind) -> None:
-    assert DEV.parse(DEV.name_of(kind)) == Topic(kind)
 
 
 @each(
@@ -112,28 +105,22 @@ def test_other_names_are_refused(name: str) -> None:
         DEV.parse(name)
 
 
-@each(Kind.REQUEST, Kind.RESPONSE, Kind.EVENT, Kind.PONG)
-def test_what_goes_to_one_node_needs_its_name(kind: Kind) -> None:
-    with pytest.raises(ConfigError, match="not to all"):
-        DEV.name_of(kind)
-
-
-@each(*sorted(GOSSIP))
-def test_gossip_has_no_topics(kind: Kind) -> None:
-    with pytest.raises(ConfigError):
-        DEV.name_of(kind, "you")
-
-
-@each("", "a\r\nb", "\x00", "x" * TOPIC_LENGTH_MAX)
-def test_names_that_would_do_harm_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError):
-        DEV.name_of(Kind.RESPONSE, name)
-    with pytest.raises(ConfigError):
-        DEV.for_request(name)
-    with pytest.raises(ConfigError):
-        DEV.for_event("group", name)
-    with pytest.raises(ConfigError):
-        DEV.for_event(name, "event")
+def test_names_that_would_do_harm_are_refused() -> None:
+    for kind in (Kind.REQUEST, Kind.RESPONSE, Kind.EVENT, Kind.PONG):
+        with naming(kind), pytest.raises(ConfigError, match="not to all"):
+            DEV.name_of(kind)
+    for kind in sorted(GOSSIP):
+        with naming(kind), pytest.raises(ConfigError):
+            DEV.name_of(kind, "you")
+    for name in ("", "a\r\nb", "\x00", "x" * TOPIC_LENGTH_MAX):
+        with naming(name), pytest.raises(ConfigError):
+            DEV.name_of(Kind.RESPONSE, name)
+        with naming(name), pytest.raises(ConfigError):
+            DEV.for_request(name)
+        with naming(name), pytest.raises(ConfigError):
+            DEV.for_event("group", name)
+        with naming(name), pytest.raises(ConfigError):
+            DEV.for_event(name, "event")
 
 
 @each(
@@ -169,9 +156,6 @@ def test_subjects_and_patterns_for_nats_are_checked() -> None:
     assert nats_subject("MOL-dev.REQ.node-2") == "MOL-dev.REQ.node-2"
     with pytest.raises(ConfigError):
         nats_pattern("MOL.EVENTB.a b.c")
-
-
-@each("MOL.RES.a b", "MOL.RES.*", "MOL.RES.>", "MOL.RES..a", "MOL.")
-def test_what_nats_does_not_take(topic: str) -> None:
-    with pytest.raises(ConfigError):
-        nats_subject(topic)
+    for topic in ("MOL.RES.a b", "MOL.RES.*", "MOL.RES.>", "MOL.RES..a", "MOL."):
+        with naming(topic), pytest.raises(ConfigError):
+            nats_subject(topic)

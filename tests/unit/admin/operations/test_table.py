@@ -63,12 +63,20 @@ def test_dangerous_operation_says_what_it_touches_and_a_read_does_nothing(it: Op
         assert it.effect is not Effect.DANGER
 
 
-def test_what_is_said_is_checked() -> None:
+def test_names_are_unique_and_the_nearest_is_told() -> None:
     peek = OPERATIONS["queue.peek"]
     params: Any = peek.read_params({"queue": "orders", "limit": 5})
     assert (params.queue, params.limit, params.id) == ("orders", 5, None)
     texts: Any = peek.read_params({"queue": "orders", "limit": "5"}, strict=False)
     assert texts.limit == 5
+    with pytest.raises(InvalidRequest, match=r"did you mean 'queue\.pause'"):
+        OPERATIONS.find("queue.puase")
+    assert OPERATIONS.find("queue.pause") is OPERATIONS["queue.pause"]
+    with pytest.raises(UsageError, match=r"two operations 'queue\.ls'"):
+        operation("queue.ls")(OPERATIONS["queue.ls"].run)
+    table = Operations()
+    table.add(OPERATIONS["queue.ls"])
+    assert [*table] == ["queue.ls"]
 
 
 @each(
@@ -87,17 +95,3 @@ def test_what_does_not_fit_is_told(name: str, said: dict[str, Any], told: str) -
         OPERATIONS[name].read_params(said)
     assert name in str(caught.value)
     assert told in str(caught.value)
-
-
-def test_unknown_operations_name_the_nearest() -> None:
-    with pytest.raises(InvalidRequest, match=r"did you mean 'queue\.pause'"):
-        OPERATIONS.find("queue.puase")
-    assert OPERATIONS.find("queue.pause") is OPERATIONS["queue.pause"]
-
-
-def test_no_name_is_used_twice() -> None:
-    with pytest.raises(UsageError, match=r"two operations 'queue\.ls'"):
-        operation("queue.ls")(OPERATIONS["queue.ls"].run)
-    table = Operations()
-    table.add(OPERATIONS["queue.ls"])
-    assert [*table] == ["queue.ls"]
