@@ -42,7 +42,6 @@ def sent(announcer: Announcer) -> list[tuple[str, Offer]]:
 
 
 def acknowledge(announcer: Announcer, now: float = 0.0) -> None:
-    """Every peer has what it was sent."""
     for name, update in announcer.take_outgoing():
         if isinstance(update, Snapshot):
             have = Have(update.incarnation, update.number, update.offer.digest())

@@ -12,8 +12,6 @@ from postroad.core.errors import ConfigError
 
 
 class Lamps:
-    """A set of commands that belongs to something else."""
-
     @command("lamp on", "NAME", help="Light a lamp.\nIt stays lit.")
     def light(self, name: str) -> str:
         return f"{name} is lit"
@@ -24,8 +22,6 @@ class Lamps:
 
 
 class Desk:
-    """Something with commands."""
-
     def __init__(self) -> None:
         self.command_sets = (Lamps(),)
 

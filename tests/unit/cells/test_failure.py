@@ -62,8 +62,6 @@ def test_an_error_nobody_knows_is_a_failure_elsewhere() -> None:
 
 
 class Untellable(Exception):
-    """An exception whose text is broken."""
-
     def __str__(self) -> str:
         raise ValueError("no text")
 

@@ -1,20 +1,26 @@
-"""The routing decision in one domain: what comes before what, and where it ends."""
+"""The routing decision in one domain: what comes before what, and which of several routes is taken."""
+
+from collections import Counter
 
 import pytest
 
 from postroad.cells import (
+    Domain,
     HopLimit,
     Kind,
     MessageExpired,
     NoRoute,
+    Origin,
+    Role,
     Route,
     rank,
 )
-from postroad.cells.routing import STEPS_MAX
-from tests.support.cells.networks import make_envelope
+from postroad.cells.routing import SOURCE_HOPS_MAX, STEPS_MAX
+from tests.support.cells.networks import Network, make_envelope
 from tests.unit.cells.decisions import (
     DEFAULTS,
     FROM_CORE,
+    FROM_SATELLITE,
     at,
     cells_of,
     decide,
@@ -163,3 +169,198 @@ def test_every_step_and_a_failure_are_explained() -> None:
         "no route for x{y}@local at S1",
         "=> fail: no route for x{y}@local at S1",
     ]
+
+
+# Topics.
+
+
+def test_each_topic_route_gets_a_copy_and_the_default_one_more() -> None:
+    decision = decide("T", *(Route.to_topic("T", at(it)) for it in ("a@S1", "b", "*@S2", "*@C1")))
+    assert cells_of(decision) == ["a", "b"]
+    assert gateways_of(decision) == ["to-S2", "to-C1"]
+    assert decision.failure is None
+    assert {it.name for it in decision.deliveries} == {"T"}
+    assert {str(it.envelope.destination.current) for it in decision.forwards} == {"T@local"}
+    assert {it.envelope.id for it in decision.deliveries} == {
+        it.envelope.id for it in decision.forwards
+    }
+
+    decision = decide("T", Route.to_topic("T", at("a@S1")), Route.default(at("*@C1")))
+    assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
+
+    decision = decide("T", Route.to_topic("T", at("gone@S1")))
+    assert (decision.deliveries, decision.failure) == ((), None)
+    assert decision.explain().endswith("=> nothing to do")
+
+    topics = [Route.to_topic("T", at(it)) for it in ("*@S9", "a@S1")]
+    decision = decide("T", *topics, Route.default(at("*@C1")))
+    assert failure_of(decision) == (NoRoute.code, "topic T@* -> *@S9: no way there from S1")
+    assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
+
+
+def test_one_copy_for_each_cell_and_gateway() -> None:
+    decision = decide(
+        "T",
+        Route.to_topic("T", at("a@S1")),
+        Route.to_topic("T", at("a@local")),
+        Route.to_queue("T", at("a@S1")),
+    )
+    assert cells_of(decision) == ["a"]
+    assert decision.steps.count("a has its copy already") == 2
+    decision = decide("T", Route.to_topic("T", at("*@C1")), Route.default(at("*@C1")))
+    assert gateways_of(decision) == ["to-C1"]
+    assert "to-C1 has its copy already" in decision.steps
+
+
+def test_the_domain_a_publication_comes_from_is_passed_over() -> None:
+    topics = [Route.to_topic("T", at(it)) for it in ("*@S2", "*@C1")]
+    envelope = make_envelope("T", "p@S2:*@S2")
+    decision = decide(envelope, *topics, origin=FROM_SATELLITE)
+    assert gateways_of(decision) == ["to-C1"]
+    decision = decide(envelope, topics[0], origin=FROM_SATELLITE)
+    assert (gateways_of(decision), decision.failure) == ([], None)
+    decision = decide(make_envelope("T", "p@S9"), *topics, origin=FROM_SATELLITE)
+    assert gateways_of(decision) == ["to-C1"]
+
+    envelope = make_envelope("q@C2:T", "p@S2:*@S2:q@C2:*@C2")
+    envelope = envelope.heading(envelope.destination.advanced())
+    decision = decide(
+        envelope, Route.to_topic("T", at("*@S2")), origin=Origin.from_peer("C2", Role.SATELLITE)
+    )
+    assert gateways_of(decision) == ["to-S2"]
+
+    topic = Route.to_topic("T", at("*@S2"))
+    envelope = make_envelope("*@S1:T", "p@S2:*@S2")
+    assert gateways_of(decide(envelope, topic, origin=FROM_SATELLITE)) == ["to-S2"]
+
+
+def test_a_publication_from_a_core_stays() -> None:
+    topics = [Route.to_topic("T", at(it)) for it in ("a@S1", "*@S2")]
+    decision = decide("T", *topics, Route.default(at("*@C2")), origin=FROM_CORE)
+    assert (cells_of(decision), gateways_of(decision)) == (["a"], [])
+    assert decision.failure is None
+    decision = decide("T", topics[1], origin=FROM_CORE)
+    assert (decision.forwards, decision.failure) == ((), None)
+
+
+def test_a_queue_message_goes_to_one_of_all_consumers() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
+    counts: Counter[str] = Counter()
+    for _ in range(400):
+        decision = decide("Q", *routes)
+        (taker,) = [*cells_of(decision), *gateways_of(decision)]
+        counts[taker] += 1
+    assert set(counts) == {"a", "b", "to-C1", "to-S2"}
+    assert all(60 < count < 150 for count in counts.values())
+    envelope = make_envelope("Q", "p@S1")
+    assert decide(envelope, *routes) == decide(envelope, *reversed(routes))
+
+
+def test_consumers_of_the_own_zone_come_first() -> None:
+    routes = [Route.to_queue("Q", at("*@C1"), "west"), Route.to_queue("Q", at("*@C2"), "east")]
+    assert all(gateways_of(decide("Q", *routes)) == ["to-C2"] for _ in range(20))
+    assert gateways_of(decide("Q", *routes, avoid=frozenset({"C2"}))) == ["to-C1"]
+    homeless = Domain("S1", Role.SATELLITE)
+    takers = {gateways_of(decide("Q", *routes, domain=homeless))[0] for _ in range(50)}
+    assert takers == {"to-C1", "to-C2"}
+
+
+def test_a_queue_passes_over_consumers_that_cannot_be_reached() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("gone@S1", "*@S9", "*@S2")]
+    assert all(gateways_of(decide("Q", *routes)) == ["to-S2"] for _ in range(20))
+
+    routes = [Route.to_queue("Q", at("*@S9")), Route.default(at("*@C1"))]
+    assert gateways_of(decide("Q", *routes)) == ["to-C1"]
+
+    routes = [Route.to_queue("Q", at(it)) for it in ("*@S2", "*@C1")]
+    envelopes = [make_envelope("Q", "p@S2:*@S2") for _ in range(20)]
+    decisions = [decide(it, *routes, origin=FROM_SATELLITE) for it in envelopes]
+    assert all(gateways_of(it) == ["to-C1"] for it in decisions)
+
+
+def test_a_queue_message_from_a_core_stays() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("*@S2", "*@C2", "a@S1")]
+    decisions = [decide("Q", *routes, origin=FROM_CORE) for _ in range(20)]
+    assert all(cells_of(it) == ["a"] for it in decisions)
+    decision = decide("Q", *routes[:2], Route.default(at("*@C2")), origin=FROM_CORE)
+    assert failure_of(decision) == (NoRoute.code, "no route for Q@local at S1")
+
+    assert gateways_of(decide("x@S2", origin=FROM_CORE)) == ["to-S2"]
+
+
+# Cells that are draining.
+
+DRAINING = frozenset({"a"})
+
+
+def test_a_draining_cell_is_reached_by_its_full_address_alone() -> None:
+    assert cells_of(decide("a@S1", hidden=DRAINING)) == ["a"]
+    assert cells_of(decide("*@S1:a@S1", hidden=DRAINING)) == ["a"]
+    assert cells_of(decide("x", Route.alias(at("x"), at("a@S1")), hidden=DRAINING)) == ["a"]
+    assert failure_of(decide("a", hidden=DRAINING)) == (NoRoute.code, "no route for a@local at S1")
+    assert gateways_of(decide("a", Route.default(at("*@C1")), hidden=DRAINING)) == ["to-C1"]
+    alias = Route.alias(at("x"), at("a"))
+    assert failure_of(decide("x", alias, hidden=DRAINING))[0] == NoRoute.code
+    exact = Route.to_address(at("x@S9"), at("a@S1"))
+    assert gateways_of(decide("x@S9", exact, hidden=DRAINING)) == []
+    assert gateways_of(decide("x@S9", exact, DEFAULTS[0], hidden=DRAINING)) == ["to-C1"]
+
+
+def test_a_draining_consumer_or_subscriber_is_passed_over() -> None:
+    routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1")]
+    assert all(cells_of(decide("Q", *routes, hidden=DRAINING)) == ["b"] for _ in range(20))
+    decision = decide("Q", routes[0], Route.default(at("*@C1")), hidden=DRAINING)
+    assert decision.steps[0] == "queue Q@* -> a@S1: that cell is draining"
+    assert gateways_of(decision) == ["to-C1"]
+
+    routes = [Route.to_topic("T", at(it)) for it in ("a@S1", "a", "b@S1")]
+    decision = decide("T", *routes, hidden=DRAINING)
+    assert (cells_of(decision), decision.failure) == (["b"], None)
+    assert decision.steps[0] == "topic T@* -> a@S1: that cell is draining"
+
+
+def test_a_destination_always_has_the_same_default() -> None:
+    for number in range(50):
+        name = f"cell-{number}"
+        best = rank(f"{name}@local".encode(), ["C1", "C2"])[0]
+        assert gateways_of(decide(name, *DEFAULTS)) == [f"to-{best}"]
+
+    assert gateways_of(decide("x", Route.default(at("to-C1@S1")))) == ["to-C1"]
+
+    envelope = make_envelope("x@S9", "p@S7:*@S7:*@C1")
+    assert gateways_of(decide(envelope, *DEFAULTS, origin=FROM_CORE)) == ["to-C2"]
+    assert failure_of(decide(envelope, DEFAULTS[0], origin=FROM_CORE))[0] == NoRoute.code
+
+
+def test_the_next_default_is_taken_if_the_first_is_avoided_or_not_connected() -> None:
+    first, second = rank(b"x@local", ["C1", "C2"])
+    decision = decide("x", *DEFAULTS, avoid=frozenset({first}))
+    assert gateways_of(decision) == [f"to-{second}"]
+    assert decision.forwards[0].choice == second
+    decision = decide("x", Route.default(at("*@C9")), DEFAULTS[0])
+    assert gateways_of(decision) == ["to-C1"]
+    decision = decide("x", *DEFAULTS, avoid=frozenset({"C1", "C2"}))
+    assert failure_of(decision)[0] == NoRoute.code
+
+    zones = {"C1": "east", "C2": "east", "S2": "west"}
+    routes = [Route.default(at(f"*@{name}"), zone) for name, zone in zones.items()]
+    taken = Counter(gateways_of(decide(f"cell-{n}", *routes))[0] for n in range(100))
+    assert set(taken) == {"to-C1", "to-C2"}
+
+
+def two_defaulting_domains() -> Network:
+    network = Network()
+    for name in ("A", "B"):
+        network.add(name, Role.SATELLITE)
+    network.link("A", "B")
+    network.nodes["A"].add(Route.default(at("to-B@A")))
+    network.nodes["B"].add(Route.default(at("to-A@B")))
+    network.start("p@A")
+    return network
+
+
+def test_a_message_crosses_thirty_times_at_most() -> None:
+    journey = two_defaulting_domains().send("p@A", "x@Nowhere")
+    assert len(journey.crossings) == SOURCE_HOPS_MAX
+    assert [it.code for it in journey.failures] == [HopLimit.code]
+    assert journey.told == ["p@A"]

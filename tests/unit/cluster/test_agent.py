@@ -42,8 +42,6 @@ class Village:
         self.sim.run_for(3.0)
 
     def post(self, subject: str, payload: bytes) -> None:
-        """Have alpha send beta a datagram."""
-
         async def send() -> None:
             datagrams = self.agents["alpha"].datagrams
             assert datagrams is not None

@@ -26,8 +26,6 @@ contexts = st.builds(SpanContext, trace_ids, span_ids, st.sampled_from([0, 1]), 
 
 
 class Ledger:
-    """A tracer that notes what it is told."""
-
     follows = True
 
     def __init__(self) -> None:
@@ -221,8 +219,6 @@ def test_an_error_is_noted_with_its_code_once(ledger: Ledger) -> None:
 
 
 class Unprintable(Exception):
-    """Its text cannot be told."""
-
     code = "none"
 
     def __str__(self) -> str:

@@ -157,12 +157,13 @@ def test_functions_become_their_import_paths() -> None:
     assert job.lifecycles[0].calls == f"{HERE}:Parser"
 
 
-@pytest.mark.parametrize(
-    ("function", "path"),
-    [(parse, f"{HERE}:parse"), (Parser.of_class, f"{HERE}:Parser.of_class"), (len, "builtins:len")],
-)
-def test_import_paths(function: Any, path: str) -> None:
-    assert import_path(function) == path
+def test_import_paths() -> None:
+    for function, path in (
+        (parse, f"{HERE}:parse"),
+        (Parser.of_class, f"{HERE}:Parser.of_class"),
+        (len, "builtins:len"),
+    ):
+        assert import_path(function) == path, (function, path)
 
 
 def test_a_lambda_has_no_path() -> None:
@@ -180,16 +181,16 @@ def test_a_function_in_a_function_has_no_path() -> None:
         job_of(inner)
 
 
-@pytest.mark.parametrize("thing", [Parser(), functools.partial(parse)])
-def test_a_thing_without_a_name_has_no_path(thing: Any) -> None:
-    with pytest.raises(ConfigError, match="has no name to find it by; give a function"):
-        job_of(thing)
+def test_a_thing_without_a_name_has_no_path() -> None:
+    for thing in (Parser(), functools.partial(parse)):
+        with pytest.raises(ConfigError, match="has no name to find it by; give a function"):
+            job_of(thing)
 
 
-@pytest.mark.parametrize("thing", [Parser().of_object, HIDDEN])
-def test_a_path_must_lead_back(thing: Any) -> None:
-    with pytest.raises(ConfigError, match="is not what is found at"):
-        job_of(thing)
+def test_a_path_must_lead_back() -> None:
+    for thing in (Parser().of_object, HIDDEN):
+        with pytest.raises(ConfigError, match="is not what is found at"):
+            job_of(thing)
 
 
 def test_functions_among_the_parameters_are_refused() -> None:

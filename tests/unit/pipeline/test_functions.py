@@ -22,19 +22,16 @@ def test_things_are_found_by_their_paths() -> None:
     assert resolve(f"{__name__}:Holder.inner") is Holder.inner
 
 
-@pytest.mark.parametrize(
-    ("path", "told"),
-    [
+def test_what_is_not_there_is_named() -> None:
+    for path, told in (
         ("os.path", "write package.module:name"),
         (":join", "write package.module:name"),
         ("no_such_package.module:f", "cannot be imported here: No module named 'no_such_package'"),
         ("os.path:joni", "there is no 'joni' in it; did you mean 'join'?"),
         ("os.path:zzzzzz", "there is no 'zzzzzz' in it$"),
-    ],
-)
-def test_what_is_not_there_is_named(path: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        resolve(path)
+    ):
+        with pytest.raises(ConfigError, match=told):
+            resolve(path)
 
 
 def test_a_module_that_fails_is_told_of(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,24 +52,20 @@ def several() -> Iterator[dict[str, int]]:
     yield {"n": 2}
 
 
-@pytest.mark.parametrize(
-    ("result", "segments"),
-    [
+def test_nothing_one_or_several() -> None:
+    for result, segments in (
         (None, []),
         ([], []),
         ({"n": 1}, [{"n": 1}]),
         (OrderedDict(n=1), [{"n": 1}]),
         (({"n": 1}, {"n": 2}), [{"n": 1}, {"n": 2}]),
         (several(), [{"n": 1}, {"n": 2}]),
-    ],
-)
-def test_nothing_one_or_several(result: object, segments: list[dict[str, int]]) -> None:
-    assert to_segments(result) == segments
+    ):
+        assert to_segments(result) == segments, (result, segments)
 
 
-@pytest.mark.parametrize(
-    "result", [1, "text", b"bytes", True, [{"n": 1}, None], [[{}]], {1: 2}.keys()]
-)
-def test_anything_else_is_refused(result: object) -> None:
-    with pytest.raises(NotASegment, match="returns segments"):
-        to_segments(result)
+def test_anything_else_is_refused() -> None:
+    refused: list[object] = [1, "text", b"bytes", True, [{"n": 1}, None], [[{}]], {1: 2}.keys()]
+    for result in refused:
+        with pytest.raises(NotASegment, match="returns segments"):
+            to_segments(result)

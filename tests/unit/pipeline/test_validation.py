@@ -7,7 +7,7 @@ import pytest
 from postroad.core.errors import ConfigError, JobInvalid
 from postroad.pipeline.job import Job, RetryPolicy, Task, TaskType, Window, WindowType
 from postroad.pipeline.validation import Problem, find_problems, require_valid
-from tests.support.pipeline.jobs import IN, PARSE, TOTAL, Data, broken, clearing_data, complaints
+from tests.support.pipeline.jobs import IN, PARSE, TOTAL, broken, clearing_data, complaints
 
 
 def test_the_job_that_is_broken_here_is_valid() -> None:
@@ -17,29 +17,26 @@ def test_the_job_that_is_broken_here_is_valid() -> None:
 # What belongs to the job.
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "x" * 65, "a\n"])
-def test_a_job_has_a_name_that_fits_everywhere(name: str) -> None:
-    (complaint,) = complaints({**clearing_data(), "name": name})
-    assert complaint.startswith(f"job: name {name!r} must be 1 to 64 letters")
+def test_a_job_has_a_name_that_fits_everywhere() -> None:
+    for name in ("", "a b", "a/b", "ä", "x" * 65, "a\n"):
+        (complaint,) = complaints({**clearing_data(), "name": name})
+        assert complaint.startswith(f"job: name {name!r} must be 1 to 64 letters"), name
 
 
-@pytest.mark.parametrize("name", ["a", "Clearing-2.daily_run", "x" * 64])
-def test_names_of_jobs(name: str) -> None:
-    assert complaints({**clearing_data(), "name": name}) == []
+def test_names_of_jobs() -> None:
+    for name in ("a", "Clearing-2.daily_run", "x" * 64):
+        assert complaints({**clearing_data(), "name": name}) == [], name
 
 
-@pytest.mark.parametrize(
-    ("metadata", "path"),
-    [
+def test_metadata_is_plain_data() -> None:
+    for metadata, path in (
         ({"at": {1}}, "metadata.at={1}"),
         ({"a": [0, float("nan")]}, "metadata.a[1]=nan"),
         ({"a": {"b": (1, 2)}}, "metadata.a.b=(1, 2)"),
         ({"a": {3: "x"}}, "a key of metadata.a=3"),
-    ],
-)
-def test_metadata_is_plain_data(metadata: Data, path: str) -> None:
-    (complaint,) = complaints({**clearing_data(), "metadata": metadata})
-    assert complaint.startswith(f"job: {path} is not plain data")
+    ):
+        (complaint,) = complaints({**clearing_data(), "metadata": metadata})
+        assert complaint.startswith(f"job: {path} is not plain data"), (metadata, path)
 
 
 def test_a_job_is_a_table() -> None:
@@ -87,28 +84,23 @@ def test_unknown_keys_and_wrong_types_of_several_entries_are_reported_together()
     ]
 
 
-@pytest.mark.parametrize(
-    "section", ["workflow", "catalog", "flow_conditions", "windows", "triggers", "lifecycles"]
-)
-def test_a_section_that_is_no_list_is_one_problem(section: str) -> None:
-    data = {**clearing_data(), section: "nothing"}
-    assert complaints(data) == [f"job: {section} must be a list, not str"]
+def test_a_section_that_is_no_list_is_one_problem() -> None:
+    for section in ("workflow", "catalog", "flow_conditions", "windows", "triggers", "lifecycles"):
+        data = {**clearing_data(), section: "nothing"}
+        assert complaints(data) == [f"job: {section} must be a list, not str"], section
 
 
-@pytest.mark.parametrize(
-    ("section", "label"),
-    [
+def test_an_entry_that_is_no_table() -> None:
+    for section, label in (
         ("catalog", "catalog entry 6"),
         ("flow_conditions", "flow condition 4"),
         ("windows", "window 2"),
         ("triggers", "trigger 2"),
         ("lifecycles", "lifecycle 2"),
-    ],
-)
-def test_an_entry_that_is_no_table(section: str, label: str) -> None:
-    data = clearing_data()
-    data[section].append(None)
-    assert complaints(data) == [f"{label}: must be a table, not null"]
+    ):
+        data = clearing_data()
+        data[section].append(None)
+        assert complaints(data) == [f"{label}: must be a table, not null"], (section, label)
 
 
 def test_a_task_that_cannot_be_read_is_known_by_its_name() -> None:
@@ -117,20 +109,19 @@ def test_a_task_that_cannot_be_read_is_known_by_its_name() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "expected"),
-    [
+def test_null_is_no_value() -> None:
+    for section, key, expected in (
         ("catalog", "name", "str"),
         ("catalog", "type", "str"),
         ("catalog", "kind", "str"),
         ("windows", "type", "str"),
         ("triggers", "on", "str"),
-    ],
-)
-def test_null_is_no_value(section: str, key: str, expected: str) -> None:
-    data = clearing_data()
-    data[section][0][key] = None
-    assert any(it.endswith(f": {key}: expected {expected}, got null") for it in complaints(data))
+    ):
+        data = clearing_data()
+        data[section][0][key] = None
+        assert any(
+            it.endswith(f": {key}: expected {expected}, got null") for it in complaints(data)
+        ), (section, key, expected)
 
 
 def test_a_misspelt_name_is_still_a_name() -> None:

@@ -55,11 +55,15 @@ CONDITIONS: list[tuple[int, Data, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("place", "keys", "complaint"), CONDITIONS)
-def test_conditions(place: int, keys: Data, complaint: str) -> None:
-    data = broken("flow_conditions", place, **keys)
-    source = data["flow_conditions"][place]["from"]
-    assert f"flow condition {place + 1} (from {source!r}): {complaint}" in complaints(data)
+def test_conditions() -> None:
+    for place, keys, complaint in CONDITIONS:
+        data = broken("flow_conditions", place, **keys)
+        source = data["flow_conditions"][place]["from"]
+        assert f"flow condition {place + 1} (from {source!r}): {complaint}" in complaints(data), (
+            place,
+            keys,
+            complaint,
+        )
 
 
 def condition(to: str | list[str], source: str = "parse", **keys: Any) -> Data:
@@ -72,18 +76,15 @@ THIRD = condition(["total"], short_circuit=True)
 FOURTH = condition(["total"])
 
 
-@pytest.mark.parametrize(
-    "conditions",
-    [
+def test_conditions_in_order() -> None:
+    for conditions in (
         [FIRST, SECOND, THIRD, FOURTH],
         [FIRST, FIRST, THIRD, THIRD],
         # These are never looked at together.
         [FOURTH, condition("none", exceptions=True)],
         [FOURTH, condition("all", source="total")],
-    ],
-)
-def test_conditions_in_order(conditions: list[Data]) -> None:
-    assert complaints({**clearing_data(), "flow_conditions": conditions}) == []
+    ):
+        assert complaints({**clearing_data(), "flow_conditions": conditions}) == [], conditions
 
 
 @pytest.mark.parametrize(
@@ -146,23 +147,23 @@ WINDOWS: list[tuple[Data, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "complaint"), WINDOWS)
-def test_windows(keys: Data, complaint: str) -> None:
-    assert f"window 'daily': {complaint}" in complaints(broken("windows", 0, **keys))
+def test_windows() -> None:
+    for keys, complaint in WINDOWS:
+        assert f"window 'daily': {complaint}" in complaints(broken("windows", 0, **keys)), (
+            keys,
+            complaint,
+        )
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
+def test_windows_of_every_type() -> None:
+    for keys in (
         {"type": "sliding", "slide_s": 86_400, "keep_s": 5},
         {"type": "session", "range_s": None, "gap_s": 5},
         {"type": "global", "range_s": None, "time_key": None},
         {"aggregation": "count", "key": None},
         {"aggregation": "bank.sums:Median", "key": None},
-    ],
-)
-def test_windows_of_every_type(keys: Data) -> None:
-    assert complaints(broken("windows", 0, **keys)) == []
+    ):
+        assert complaints(broken("windows", 0, **keys)) == [], keys
 
 
 def test_names_of_windows_are_unique() -> None:
@@ -183,25 +184,25 @@ TRIGGERS: list[tuple[Data, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "complaint"), TRIGGERS)
-def test_triggers(keys: Data, complaint: str) -> None:
-    data = broken("triggers", 0, **keys)
-    window = data["triggers"][0]["window"]
-    assert f"trigger 1 (of window {window!r}): {complaint}" in complaints(data)
+def test_triggers() -> None:
+    for keys, complaint in TRIGGERS:
+        data = broken("triggers", 0, **keys)
+        window = data["triggers"][0]["window"]
+        assert f"trigger 1 (of window {window!r}): {complaint}" in complaints(data), (
+            keys,
+            complaint,
+        )
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
+def test_triggers_of_every_type() -> None:
+    for keys in (
         {"on": "timer", "threshold": 0.5},
         {"on": "watermark", "threshold": 0},
         {"on": "drained", "threshold": None},
         {"on": "punctuation", "threshold": None, "predicate": "a:b"},
         {"refinement": "discarding", "emit": "a:b"},
-    ],
-)
-def test_triggers_of_every_type(keys: Data) -> None:
-    assert complaints(broken("triggers", 0, **keys)) == []
+    ):
+        assert complaints(broken("triggers", 0, **keys)) == [], keys
 
 
 def test_a_watermark_never_passes_a_global_window() -> None:

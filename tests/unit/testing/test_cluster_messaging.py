@@ -59,7 +59,6 @@ class Town:
         self.ticks.append((node.name, message.payload))
 
     def ask(self, subject: str = "echo", payload: bytes = b"hello", timeout: float = 5.0) -> bytes:
-        """Have the first node ask the second."""
         asker, answerer = self.nodes[:2]
         request = self.services[asker.name].request(
             f"{answerer.name}:7000", subject, payload, timeout=timeout

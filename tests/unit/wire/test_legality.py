@@ -65,7 +65,6 @@ def test_version_3_and_tunnels_are_strict_and_older_versions_ignore() -> None:
 
 
 def side_in(receiver: Role, phase: Phase) -> Side:
-    """A version 3 machine in that phase."""
     if phase is Phase.INTRODUCING:
         return open_side(receiver, 3)
     side = greeted_side(receiver)
@@ -91,7 +90,6 @@ def test_a_connection_keeps_the_table() -> None:
 
 
 def tunnel_in(receiver: Role, phase: Phase) -> Side:
-    """The end of a tunnel in that phase."""
     side = tunnel_side(receiver, is_taken=phase is not Phase.KNOCKING)
     if phase is Phase.DRAINING:
         side.give(version3_frame(7, b"stopping"))

@@ -101,8 +101,6 @@ def test_control_frames_behind_a_large_one() -> None:
 
 
 class CountingCodec(Version3Codec):
-    """Counts how often it is asked."""
-
     calls = 0
 
     def decode(self, data: bytes | memoryview, frames: list[Frame]) -> int:

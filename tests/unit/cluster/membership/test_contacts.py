@@ -54,7 +54,6 @@ def answer(request: SyncRequest, name: str, *news_of: str, agrees: bool = False)
 
 
 def ask_one(contacts: Contacts, voice: Voice) -> SyncRequest:
-    """Let the only contact be asked."""
     contacts.tick(NOW)
     (said,) = take_said(voice)
     return request_of(said)

@@ -27,8 +27,6 @@ ELSEWHERE = address_of("elsewhere")
 
 
 class Ear:
-    """A node that hears."""
-
     def __init__(self, *names: str, config: MembershipConfig | None = None) -> None:
         self.voice = make_voice(config=config)
         self.naming = Naming(self.voice)

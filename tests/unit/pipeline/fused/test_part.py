@@ -113,14 +113,14 @@ def test_what_is_no_segment_is_hopeless() -> None:
     assert msgspec.msgpack.decode(failed.payload) == b"\xc1"
 
 
-@pytest.mark.parametrize("number", [10**30 + 1, 1 - 10**30], ids=["positive", "negative"])
-def test_what_cannot_come_again_is_hopeless_if_it_fails(number: int) -> None:
-    raws = [b'{"n":0}', b'{"n":%d}' % number, b'{"n":%d}' % (number - 1)]
-    found = both_ways(refusing(), raws, RawInput(decode_json))
-    (failed,) = found.failed.values()
-    assert (failed.is_hopeless, failed.failed_tasks) == (True, ["a"])
-    assert msgspec.msgpack.decode(failed.payload) == raws[1]
-    assert (found.written["out"].total(), found.written["out_b"].total()) == (2, 3)
+def test_what_cannot_come_again_is_hopeless_if_it_fails() -> None:
+    for number in (10**30 + 1, 1 - 10**30):
+        raws = [b'{"n":0}', b'{"n":%d}' % number, b'{"n":%d}' % (number - 1)]
+        found = both_ways(refusing(), raws, RawInput(decode_json))
+        (failed,) = found.failed.values()
+        assert (failed.is_hopeless, failed.failed_tasks) == (True, ["a"]), number
+        assert msgspec.msgpack.decode(failed.payload) == raws[1], number
+        assert (found.written["out"].total(), found.written["out_b"].total()) == (2, 3), number
 
 
 def test_where_nothing_is_a_segment() -> None:

@@ -29,10 +29,10 @@ def test_rows_come_back_as_they_were() -> None:
     assert list(from_batch(to_batch(ROWS))) == ROWS
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_kinds_come_back_as_they_were(kind: Kind) -> None:
-    (row,) = from_batch(to_batch([Row(1, kind, "task", 2)]))
-    assert Kind(row.kind) is kind
+def test_kinds_come_back_as_they_were() -> None:
+    for kind in Kind:
+        (row,) = from_batch(to_batch([Row(1, kind, "task", 2)]))
+        assert Kind(row.kind) is kind, kind
 
 
 def test_a_part_of_a_batch_is_one() -> None:
@@ -56,12 +56,13 @@ def test_columns_are_found_by_their_names() -> None:
     assert list(from_batch(batch.select(batch.schema.names[::-1]))) == ROWS
 
 
-@pytest.mark.parametrize("segment", [{}, {"n": 1}, {1: 2}, {None: 1, (1, 2): {"a": [{}]}}])
-def test_a_segment_is_read_whatever_its_names_are(segment: dict[object, object]) -> None:
-    assert decode_any(msgspec.msgpack.encode(segment)) == segment
+def test_a_segment_is_read_whatever_its_names_are() -> None:
+    for segment in ({}, {"n": 1}, {1: 2}, {None: 1, (1, 2): {"a": [{}]}}):
+        assert decode_any(msgspec.msgpack.encode(segment)) == segment, segment
 
 
-@pytest.mark.parametrize("other", [7, [{}], None, "text"])
-def test_what_is_no_segment_is_not_read(other: object) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        decode_any(msgspec.msgpack.encode(other))
+def test_what_is_no_segment_is_not_read() -> None:
+    others: list[object] = [7, [{}], None, "text"]
+    for other in others:
+        with pytest.raises(msgspec.ValidationError):
+            decode_any(msgspec.msgpack.encode(other))

@@ -59,17 +59,20 @@ def test_what_is_written_is_taken() -> None:
     assert sink.finish() == [("out", {"count": 4})]
 
 
-@pytest.mark.parametrize("at_once", [1, 100])
-def test_what_cannot_be_written_has_failed_and_the_rest_is_written(at_once: int) -> None:
-    output = Kept(is_odd, at_once)
-    sink = StagingSink("job", "part", {"out": output})
-    piece = put_out(sink, one_each())
-    assert sorted(output.written) == sorted((output_id(n), tell({"n": n})) for n in (0, 2))
-    assert [(it.origin, it.task, repr(it.error)) for it in piece.failures] == [
-        (n, "out", f"TypeError('it cannot be written: {output_id(n)} is refused')") for n in (1, 3)
-    ]
-    assert sorted(piece.ledger.close()) == [1, 3]
-    assert sink.take_put([0, 1]) == {0: [output_id(0)], 1: []}
+def test_what_cannot_be_written_has_failed_and_the_rest_is_written() -> None:
+    for at_once in (1, 100):
+        output = Kept(is_odd, at_once)
+        sink = StagingSink("job", "part", {"out": output})
+        piece = put_out(sink, one_each())
+        assert sorted(output.written) == sorted((output_id(n), tell({"n": n})) for n in (0, 2)), (
+            at_once
+        )
+        assert [(it.origin, it.task, repr(it.error)) for it in piece.failures] == [
+            (n, "out", f"TypeError('it cannot be written: {output_id(n)} is refused')")
+            for n in (1, 3)
+        ], at_once
+        assert sorted(piece.ledger.close()) == [1, 3], at_once
+        assert sink.take_put([0, 1]) == {0: [output_id(0)], 1: []}, at_once
 
 
 def test_of_several_from_one_edge_each_is_written_that_can_be() -> None:

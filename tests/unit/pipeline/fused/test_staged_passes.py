@@ -56,11 +56,11 @@ def test_a_slice_ends_with_its_delivery() -> None:
     assert len(of_kind(rows, Kind.DELIVERY)) == 1
 
 
-@pytest.mark.parametrize("chunks", [[], [Chunk("file", [], [])]], ids=["no chunk", "empty"])
-def test_of_an_empty_slice_nothing_else_is_told(chunks: list[Chunk]) -> None:
-    slice = FirstPass(grouped()).take_slice(NUMBER, "in", 0, RawInput(), chunks)
-    rows = [row for those in slice for row in those]
-    assert rows == [Row(0, Kind.DELIVERY, "in", 0, edge=NUMBER)]
+def test_of_an_empty_slice_nothing_else_is_told() -> None:
+    for chunks in ([], [Chunk("file", [], [])]):
+        slice = FirstPass(grouped()).take_slice(NUMBER, "in", 0, RawInput(), chunks)
+        rows = [row for those in slice for row in those]
+        assert rows == [Row(0, Kind.DELIVERY, "in", 0, edge=NUMBER)], chunks
 
 
 def test_rows_come_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,18 +70,23 @@ def test_rows_come_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(of_kind(rows, Kind.ROOT)) for rows in pieces] == [2, 2, 1, 0]
 
 
-@pytest.mark.parametrize("generation", [0, 3])
-def test_a_root_tells_what_it_gave(generation: int) -> None:
-    program = grouped()
-    rows = first_rows(program, count(1), generation)
-    root = root_at(program, 0)
-    edge = program.bits.edge(program.bits.edge(root, "in", "a", 0), "a", "b", 0)
-    sent = one(of_kind(rows, Kind.SEGMENT))
-    assert (sent.task, sent.root, sent.generation, sent.edge) == ("b", root, generation, edge)
-    bits = bits_of(edge, generation)
-    assert of_kind(rows, Kind.ROOT) == [
-        Row(root, Kind.ROOT, "in", root, generation, 0, bits, 1, encode_segment({"n": 0}))
-    ]
+def test_a_root_tells_what_it_gave() -> None:
+    for generation in (0, 3):
+        program = grouped()
+        rows = first_rows(program, count(1), generation)
+        root = root_at(program, 0)
+        edge = program.bits.edge(program.bits.edge(root, "in", "a", 0), "a", "b", 0)
+        sent = one(of_kind(rows, Kind.SEGMENT))
+        assert (sent.task, sent.root, sent.generation, sent.edge) == (
+            "b",
+            root,
+            generation,
+            edge,
+        ), generation
+        bits = bits_of(edge, generation)
+        assert of_kind(rows, Kind.ROOT) == [
+            Row(root, Kind.ROOT, "in", root, generation, 0, bits, 1, encode_segment({"n": 0}))
+        ], generation
 
 
 def test_a_root_is_kept_as_it_was_before_functions_changed_it() -> None:
@@ -97,17 +102,17 @@ def test_what_is_no_segment_goes_to_the_end() -> None:
     assert (refused.is_hopeless, decode(refused.segment)) == (True, b"\xc1")
 
 
-@pytest.mark.parametrize("where", ["in", "a"])
-def test_what_failed_is_told_twice_over(where: str) -> None:
+def test_what_failed_is_told_twice_over() -> None:
     """By what failed, and by the count, should that be lost."""
-    functions: dict[str, Any] = {where: refuse_odd}
-    program = grouped(**functions)
-    rows = first_rows(program, count(2))
-    failed = one(of_kind(rows, Kind.FAILURE))
-    assert (failed.shard, failed.root) == (root_at(program, 1),) * 2
-    assert (failed.task, failed.payload) == (where, b"ValueError: 1 is odd")
-    (_, root) = of_kind(rows, Kind.ROOT)
-    assert root.missing > 0
+    for where in ("in", "a"):
+        functions: dict[str, Any] = {where: refuse_odd}
+        program = grouped(**functions)
+        rows = first_rows(program, count(2))
+        failed = one(of_kind(rows, Kind.FAILURE))
+        assert (failed.shard, failed.root) == (root_at(program, 1),) * 2, where
+        assert (failed.task, failed.payload) == (where, b"ValueError: 1 is odd"), where
+        (_, root) = of_kind(rows, Kind.ROOT)
+        assert root.missing > 0, where
 
 
 def test_what_an_output_of_the_first_stage_gets_goes_to_the_end() -> None:

@@ -177,9 +177,8 @@ async def test_a_file_that_is_one_endless_line(
         await read_text(tmp_path, "a\n" + "x" * 200)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
+def test_options_that_are_wrong() -> None:
+    for options, named in (
         ({"delimiter": ""}, "delimiter"),
         ({"delimiter": "::"}, "delimiter"),
         ({"delimiter": '"'}, "delimiter"),
@@ -187,8 +186,6 @@ async def test_a_file_that_is_one_endless_line(
         ({"columns": {"a": "integer"}}, "columns"),
         ({"columns": ["a"]}, "columns"),
         ({"columns": {"a": 1}}, "columns"),
-    ],
-)
-def test_options_that_are_wrong(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        CsvInput("in.csv", **options)
+    ):
+        with pytest.raises(ConfigError, match=named):
+            CsvInput("in.csv", **options)

@@ -6,15 +6,11 @@ themselves, and some segments fail at first.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from contextlib import nullcontext
-from random import Random
 
 import msgspec
 import pytest
 
-from postroad.core import faults
 from postroad.durable import Letter, MemoryDisk, MemoryStore, Store
 from postroad.durable.store import queries as query
 from postroad.pipeline import (
@@ -30,19 +26,15 @@ from postroad.pipeline import (
     TaskType,
 )
 from postroad.pipeline.functions import Function
-from tests.support.deadlines import DEADLINE_S
 from tests.support.durable.nodes import PEER, QUEUE, make_letter, opened, put
+from tests.support.pipeline.crashes import POISON, CrashBehaviour, Killer, Mortal, RollsBack
 from tests.support.pipeline.desk_jobs import JOB, input_task
 from tests.unit.pipeline.media.queue_stores import NODE
-from tests.unit.pipeline.test_local_crashes import Crash, Killer, RollsBack, end
 
 LETTERS = 24
-POISON = 5
-# The last of what it does before anything is settled.
-COMMITS_OF_A_BATCH = 6
 
 
-class Node:
+class Node(Mortal):
     """A node whose job reads one queue, and posts to a peer and to itself."""
 
     def __init__(self) -> None:
@@ -83,25 +75,17 @@ class Node:
                 )
 
     async def live(self, point: str, at: int | None = None) -> Killer:
-        """Run until everything is done, or until the process dies."""
         store = MemoryStore(self._disk)
         await store.open(NODE)
         killer = Killer(self._disk, at)
         outputs = {"own": QueueOutput(store, NODE, "own"), "peer": QueueOutput(store, PEER, "out")}
         inputs = {"in": QueueInput(store, QUEUE, until_empty=True)}
-        runner = LocalRunner(self.job, inputs, outputs, store, find=self.find)
-        with faults.armed(f"durable.commit.{point}", killer):
-            running = asyncio.create_task(runner.run())
-            dying = asyncio.create_task(killer.is_dead.wait())
-            async with asyncio.timeout(DEADLINE_S):
-                await asyncio.wait((running, dying), return_when=asyncio.FIRST_COMPLETED)
-                await end(running, dying)
-        with nullcontext() if not killer.is_dead.is_set() else pytest.raises(Crash):
+        await killer.run(LocalRunner(self.job, inputs, outputs, store, find=self.find), point)
+        with killer.closing():
             await store.close()
         return killer
 
     async def check(self) -> None:
-        """Every letter became one letter in both queues, and what cannot be done is dead."""
         async with opened(MemoryStore(self._disk), NODE) as store:
             expected = [n for n in range(LETTERS) if n != POISON]
             assert numbers(await store.read(query.browse_queue, "own", 100)) == expected
@@ -122,49 +106,11 @@ def numbers(letters: list[Letter]) -> list[int]:
     return sorted(msgspec.json.decode(it.body)["n"] for it in letters)
 
 
-@pytest.fixture
-async def node() -> Node:
-    node = Node()
-    await node.fill()
-    return node
-
-
-async def test_a_node_that_does_not_die(node: Node) -> None:
-    assert (await node.live("before")).count > COMMITS_OF_A_BATCH
-    await node.check()
-
-
-@pytest.mark.parametrize("point", ["before", "after"])
-async def test_a_node_that_dies_at_one_commit(point: str) -> None:
-    whole = Node()
-    await whole.fill()
-    commits = (await whole.live(point)).count
-    for at in range(1, commits + 1):
+class TestQueueCrashes(CrashBehaviour):
+    async def make(self) -> Node:
         node = Node()
         await node.fill()
-        assert (await node.live(point, at)).is_dead.is_set(), f"commit {at} of {commits}"
-        await node.live(point)
-        await node.check()
-
-
-@pytest.mark.parametrize("point", ["before", "after"])
-@pytest.mark.parametrize("at", range(COMMITS_OF_A_BATCH, COMMITS_OF_A_BATCH + 3))
-async def test_a_node_that_dies_again_and_again(node: Node, point: str, at: int) -> None:
-    lives = 1
-    while (await node.live(point, at)).is_dead.is_set():
-        lives += 1
-        assert lives < 50, "it gets nowhere"
-    assert lives > 2
-    await node.check()
-
-
-@pytest.mark.parametrize("seed", range(5))
-async def test_a_node_that_dies_at_any_time(node: Node, seed: int) -> None:
-    rng = Random(seed)
-    for _ in range(10):
-        await node.live(rng.choice(("before", "after")), rng.randrange(1, 12))
-    await node.live("after")
-    await node.check()
+        return node
 
 
 @pytest.mark.parametrize("is_input", [True, False])

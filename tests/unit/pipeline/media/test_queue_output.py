@@ -80,12 +80,12 @@ async def test_messages_may_have_keys() -> None:
     assert msgspec.msgpack.decode(found[0].body) == {"account": 7}
 
 
-@pytest.mark.parametrize("key", ["x" * (KEY_BYTES_MAX + 1), "\0", "\ud800"])
-async def test_what_cannot_be_a_key_is_refused(key: str) -> None:
-    medium = QueueOutput(MemoryStore(), PEER, RESULTS, codec="msgpack", key="account")
-    with pytest.raises(Unwritable) as refused:
-        medium.begin("stage").write([1, 2], [{"n": 1}, {"account": key}])
-    assert list(refused.value.reasons) == [2]
+async def test_what_cannot_be_a_key_is_refused() -> None:
+    for key in ("x" * (KEY_BYTES_MAX + 1), "\0", "\ud800"):
+        medium = QueueOutput(MemoryStore(), PEER, RESULTS, codec="msgpack", key="account")
+        with pytest.raises(Unwritable) as refused:
+            medium.begin("stage").write([1, 2], [{"n": 1}, {"account": key}])
+        assert list(refused.value.reasons) == [2], key
 
 
 async def test_a_full_outbox_takes_no_more_until_there_is_room() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -72,26 +71,26 @@ def test_workers_keep_their_memory() -> None:
         assert conf["spark.executorEnv.MALLOC_TOP_PAD_"] == "67108864"
 
 
-@pytest.mark.parametrize(
-    ("is_stateful", "has_local_checkpoints", "expected"),
-    [
+def test_quick_checkpoints_only_where_they_work() -> None:
+    for is_stateful, has_local_checkpoints, expected in (
         (False, True, {MANAGER, RAW_FILES}),
         (True, True, {MANAGER}),
         (False, False, set()),
         (True, False, set()),
-    ],
-)
-def test_quick_checkpoints_only_where_they_work(
-    is_stateful: bool, has_local_checkpoints: bool, expected: set[str]
-) -> None:
-    settings = SparkSettings(is_stateful=is_stateful, has_local_checkpoints=has_local_checkpoints)
+    ):
+        settings = SparkSettings(
+            is_stateful=is_stateful, has_local_checkpoints=has_local_checkpoints
+        )
 
-    assert configuration(settings).keys() & {MANAGER, RAW_FILES} == expected
+        assert configuration(settings).keys() & {MANAGER, RAW_FILES} == expected, (
+            is_stateful,
+            has_local_checkpoints,
+            expected,
+        )
 
 
-@pytest.mark.parametrize(
-    ("master", "is_local", "is_loopback"),
-    [
+def test_driver_hides_from_other_machines_only_if_they_do_not_need_it() -> None:
+    for master, is_local, is_loopback in (
         ("local", True, True),
         ("local[2,4]", True, True),
         ("spark://127.0.0.1:7077", False, True),
@@ -99,20 +98,20 @@ def test_quick_checkpoints_only_where_they_work(
         ("spark://[::1]:7077", False, True),
         ("spark://127.0.0.1:7077,north:7077", False, False),
         ("spark://north:7077", False, False),
-    ],
-)
-def test_driver_hides_from_other_machines_only_if_they_do_not_need_it(
-    master: str, is_local: bool, is_loopback: bool
-) -> None:
-    settings = SparkSettings(master=master)
-    conf = configuration(settings)
-    variables = environment(settings, java_home=JAVA_HOME)
+    ):
+        settings = SparkSettings(master=master)
+        conf = configuration(settings)
+        variables = environment(settings, java_home=JAVA_HOME)
 
-    assert (conf.get("spark.driver.host") == "127.0.0.1") is is_loopback
-    assert ("spark.driver.bindAddress" in conf) is is_loopback
-    assert ("SPARK_LOCAL_IP" in variables) is is_loopback
-    assert ("spark.executor.memory" not in conf) is is_local
-    assert ("spark.task.maxFailures" not in conf) is is_local
+        assert (conf.get("spark.driver.host") == "127.0.0.1") is is_loopback, (
+            master,
+            is_local,
+            is_loopback,
+        )
+        assert ("spark.driver.bindAddress" in conf) is is_loopback, (master, is_local, is_loopback)
+        assert ("SPARK_LOCAL_IP" in variables) is is_loopback, (master, is_local, is_loopback)
+        assert ("spark.executor.memory" not in conf) is is_local, (master, is_local, is_loopback)
+        assert ("spark.task.maxFailures" not in conf) is is_local, (master, is_local, is_loopback)
 
 
 def test_environment_names_java_and_python() -> None:
@@ -122,9 +121,8 @@ def test_environment_names_java_and_python() -> None:
     assert variables["PYSPARK_PYTHON"] == sys.executable
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
+def test_wrong_setting_is_named() -> None:
+    wrong: list[tuple[str, Any]] = [
         ("master", "yarn"),
         ("master", "localhost"),
         ("driver_memory", "1 GB"),
@@ -132,8 +130,7 @@ def test_environment_names_java_and_python() -> None:
         ("executor_memory", "1024"),
         ("partitions", 0),
         ("log_level", "quiet"),
-    ],
-)
-def test_wrong_setting_is_named(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"Spark setting {key} is {value!r}; it must be"):
-        SparkSettings(**{key: value})
+    ]
+    for key, value in wrong:
+        with pytest.raises(ConfigError, match=f"Spark setting {key} is {value!r}; it must be"):
+            SparkSettings(**{key: value})

@@ -22,9 +22,8 @@ def result_of(name: str, values: list[Any], key: str | None = "x") -> Any:
     return aggregation.result(state)
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "expected"),
-    [
+def test_result() -> None:
+    for name, values, expected in (
         ("count", [None, "a", 3], 3),
         ("count", [], 0),
         ("sum", [1, 2, 3], 6),
@@ -45,17 +44,14 @@ def result_of(name: str, values: list[Any], key: str | None = "x") -> Any:
         ("min", ["b", "a"], "a"),
         ("max", ["a", 7], "a"),
         ("collect", [{"a": None}, 2.0, [2]], [{"a": None}, [2], 2.0]),
-    ],
-)
-def test_result(name: str, values: list[Any], expected: Any) -> None:
-    found = result_of(name, values)
-    assert found == expected
-    assert type(found) is type(expected)
+    ):
+        found = result_of(name, values)
+        assert found == expected, (name, values, expected)
+        assert type(found) is type(expected), (name, values, expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_value_that_does_not_fit_is_refused() -> None:
+    for name, value in (
         *[("sum", value) for value in NO_NUMBERS],
         *[("average", value) for value in NO_NUMBERS],
         *[("min", value) for value in UNORDERED],
@@ -65,23 +61,21 @@ def test_result(name: str, values: list[Any], expected: Any) -> None:
         ("collect", {"a": object()}),
         ("collect", {1: "a"}),
         ("collect", "\ud800"),
-    ],
-)
-def test_a_value_that_does_not_fit_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(UnfitSegment):
-        result_of(name, [value])
+    ):
+        with pytest.raises(UnfitSegment):
+            result_of(name, [value])
 
 
-@pytest.mark.parametrize("name", ["sum", "average", "min", "max", "collect"])
-def test_a_missing_key_is_named(name: str) -> None:
-    with pytest.raises(UnfitSegment, match="no key 'y'"):
-        result_of(name, [1], key="y")
+def test_a_missing_key_is_named() -> None:
+    for name in ("sum", "average", "min", "max", "collect"):
+        with pytest.raises(UnfitSegment, match="no key 'y'"):
+            result_of(name, [1], key="y")
 
 
-@pytest.mark.parametrize("name", ["sum", "average", "min", "max"])
-def test_a_key_is_needed(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{name}' needs a key"):
-        BUILT_IN[name](None)
+def test_a_key_is_needed() -> None:
+    for name in ("sum", "average", "min", "max"):
+        with pytest.raises(ConfigError, match=f"'{name}' needs a key"):
+            BUILT_IN[name](None)
 
 
 def test_collect_goes_by_order_tokens() -> None:

@@ -17,9 +17,8 @@ def assignment(type: WindowType, **lengths: Any) -> Assignment:
     return assignment_of(Window(name="w", task="t", type=type, aggregation="count", **lengths))
 
 
-@pytest.mark.parametrize(
-    ("range_s", "time_s", "lower", "upper"),
-    [
+def test_fixed() -> None:
+    for range_s, time_s, lower, upper in (
         (10, 0.0, 0.0, 10.0),
         (10, 9.999, 0.0, 10.0),
         (10.0, 10.0, 10.0, 20.0),
@@ -28,27 +27,25 @@ def assignment(type: WindowType, **lengths: Any) -> Assignment:
         (0.1, 0.3, 0.3, 0.4),
         (0.1, 1_700_000_000.3, 1_700_000_000.3, 1_700_000_000.4),
         (2.5, 6.0, 5.0, 7.5),
-    ],
-)
-def test_fixed(range_s: float, time_s: float, lower: float, upper: float) -> None:
-    fixed = assignment(WindowType.FIXED, range_s=range_s)
-    assert fixed.lowers(time_s) == [lower]
-    assert fixed.upper(lower, time_s) == upper
+    ):
+        fixed = assignment(WindowType.FIXED, range_s=range_s)
+        assert fixed.lowers(time_s) == [lower], (range_s, time_s, lower, upper)
+        assert fixed.upper(lower, time_s) == upper, (range_s, time_s, lower, upper)
 
 
-@pytest.mark.parametrize(
-    ("range_s", "slide_s", "time_s", "lowers"),
-    [
+def test_sliding() -> None:
+    for range_s, slide_s, time_s, lowers in (
         (10, 5, 12.0, [5.0, 10.0]),
         (10, 5, 10.0, [5.0, 10.0]),
         (10, 5, -1.0, [-10.0, -5.0]),
         (0.3, 0.1, 0.3, [0.1, 0.2, 0.3]),
         (1, 3, 2.0, []),
         (1, 3, 3.5, [3.0]),
-    ],
-)
-def test_sliding(range_s: float, slide_s: float, time_s: float, lowers: list[float]) -> None:
-    assert assignment(WindowType.SLIDING, range_s=range_s, slide_s=slide_s).lowers(time_s) == lowers
+    ):
+        assert (
+            assignment(WindowType.SLIDING, range_s=range_s, slide_s=slide_s).lowers(time_s)
+            == lowers
+        ), (range_s, slide_s, time_s, lowers)
 
 
 def test_global_is_one_without_end() -> None:
@@ -57,9 +54,8 @@ def test_global_is_one_without_end() -> None:
     assert everything.upper(0.0, 5.0) == math.inf
 
 
-@pytest.mark.parametrize(
-    ("lower", "latest", "meeting"),
-    [
+def test_sessions_meet_when_closer_than_the_gap() -> None:
+    for lower, latest, meeting in (
         (0.0, 0.0, (0, 0)),
         (0.1, 0.1, (0, 1)),
         (3.0, 3.0, (1, 1)),
@@ -67,15 +63,15 @@ def test_global_is_one_without_end() -> None:
         (2.9, 3.1, (0, 2)),
         (5.5, 5.5, (1, 2)),
         (6.0, 9.0, (2, 2)),
-    ],
-)
-def test_sessions_meet_when_closer_than_the_gap(
-    lower: float, latest: float, meeting: tuple[int, int]
-) -> None:
-    sessions = assignment(WindowType.SESSION, gap_s=1.0)
-    line = [Pane(1.0, 2.0, None), Pane(4.0, 5.0, None)]
-    assert sessions.meeting(line, lower, latest) == meeting
-    assert sessions.upper(lower, latest) == pytest.approx(latest + 1.0)
+    ):
+        sessions = assignment(WindowType.SESSION, gap_s=1.0)
+        line = [Pane(1.0, 2.0, None), Pane(4.0, 5.0, None)]
+        assert sessions.meeting(line, lower, latest) == meeting, (lower, latest, meeting)
+        assert sessions.upper(lower, latest) == pytest.approx(latest + 1.0), (
+            lower,
+            latest,
+            meeting,
+        )
 
 
 def test_a_gap_is_what_is_written() -> None:
@@ -84,19 +80,16 @@ def test_a_gap_is_what_is_written() -> None:
     assert sessions.upper(0.2, 0.2) == 0.3
 
 
-@pytest.mark.parametrize(
-    ("type", "lengths", "missing"),
-    [
+def test_lengths_are_needed() -> None:
+    for type, lengths, missing in (
         (WindowType.FIXED, {}, "range_s is None"),
         (WindowType.FIXED, {"range_s": 0}, "range_s is 0"),
         (WindowType.SLIDING, {"range_s": 1}, "slide_s is None"),
         (WindowType.SLIDING, {"range_s": 1, "slide_s": math.nan}, "slide_s is nan"),
         (WindowType.SESSION, {"gap_s": math.inf}, "gap_s is inf"),
-    ],
-)
-def test_lengths_are_needed(type: WindowType, lengths: dict[str, Any], missing: str) -> None:
-    with pytest.raises(ConfigError, match=missing):
-        assignment(type, **lengths)
+    ):
+        with pytest.raises(ConfigError, match=missing):
+            assignment(type, **lengths)
 
 
 def test_time() -> None:
@@ -104,10 +97,12 @@ def test_time() -> None:
     assert math.copysign(1, time_of({"at": -0.0}, "at")) == 1.0
 
 
-@pytest.mark.parametrize("value", ["3", None, True, math.nan, math.inf, 1_700_000_000 * 10**9])
-def test_what_is_no_time_is_refused(value: Any) -> None:
-    with pytest.raises(UnfitSegment, match=r"key 'at' is .*; its window needs a time in seconds"):
-        time_of({"at": value}, "at")
+def test_what_is_no_time_is_refused() -> None:
+    for value in ("3", None, True, math.nan, math.inf, 1_700_000_000 * 10**9):
+        with pytest.raises(
+            UnfitSegment, match=r"key 'at' is .*; its window needs a time in seconds"
+        ):
+            time_of({"at": value}, "at")
 
 
 def test_a_missing_time_is_refused() -> None:

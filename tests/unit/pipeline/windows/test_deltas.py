@@ -51,20 +51,17 @@ def test_a_task_without_windows_adds_nothing() -> None:
     assert maker.delta == Delta()
 
 
-@pytest.mark.parametrize(
-    ("group", "segment"),
-    [
+def test_a_segment_that_one_window_cannot_use_is_in_none() -> None:
+    for group, segment in (
         ("a", {"at": 1}),
         ("a", {"at": 1, "n": "one"}),
         ("a", {"n": 1}),
         ({1}, {"at": 1, "n": 1}),
-    ],
-)
-def test_a_segment_that_one_window_cannot_use_is_in_none(group: Any, segment: Segment) -> None:
-    maker = maker_of(SESSIONS, FIXED)
-    with pytest.raises(UnfitSegment):
-        maker.add("t", group, segment)
-    assert maker.delta == Delta()
+    ):
+        maker = maker_of(SESSIONS, FIXED)
+        with pytest.raises(UnfitSegment):
+            maker.add("t", group, segment)
+        assert maker.delta == Delta(), (group, segment)
 
 
 def test_a_session_between_two_joins_them() -> None:
@@ -126,9 +123,8 @@ def test_a_state_that_is_not_plain_is_refused() -> None:
         maker.add("t", "a", {})
 
 
-@pytest.mark.parametrize(
-    ("windows", "triggers", "text"),
-    [
+def test_a_plan_that_cannot_work_is_refused() -> None:
+    for windows, triggers, text in (
         ([], [Trigger(window="w", on=TriggerType.TIMER)], "window 'w', which is not there"),
         ([TOTAL], [Trigger(window="total", on=TriggerType.PUNCTUATION)], "has no predicate"),
         ([TOTAL], [Trigger(window="total", on=TriggerType.SEGMENTS, threshold=0)], "above 0"),
@@ -137,10 +133,6 @@ def test_a_state_that_is_not_plain_is_refused() -> None:
             [],
             "needs a time_key",
         ),
-    ],
-)
-def test_a_plan_that_cannot_work_is_refused(
-    windows: list[Window], triggers: list[Trigger], text: str
-) -> None:
-    with pytest.raises(ConfigError, match=text):
-        WindowPlan(windows, triggers, nothing)
+    ):
+        with pytest.raises(ConfigError, match=text):
+            WindowPlan(windows, triggers, nothing)

@@ -42,8 +42,6 @@ class End(asyncio.Protocol):
 
 
 class Mailbox(asyncio.DatagramProtocol):
-    """Remembers the datagrams that arrived."""
-
     def __init__(self) -> None:
         self.transport: asyncio.DatagramTransport
         self.received: list[bytes] = []
@@ -92,7 +90,6 @@ class Pair:
         return near
 
     def post(self, count: int) -> None:
-        """Send numbered datagrams from alpha to beta."""
         for number in range(count):
             text = str(number).encode()
             self.mailboxes["alpha"].transport.sendto(text, (self.beta.host, PORT))

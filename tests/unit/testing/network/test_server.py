@@ -13,8 +13,6 @@ T = TypeVar("T")
 
 
 class Quiet(asyncio.Protocol):
-    """Tells when it is closed."""
-
     def __init__(self) -> None:
         self.closed = asyncio.Event()
 

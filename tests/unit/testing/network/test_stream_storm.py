@@ -107,7 +107,6 @@ class Storm:
         self.pairs.append((near, self.accepted.pop(0)))
 
     def connect(self) -> None:
-        """One more connection from alpha to beta."""
         self.sim.run(self._dial(), self.nodes[0])
 
     def disturb(self) -> None:

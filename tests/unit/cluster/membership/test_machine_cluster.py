@@ -1,0 +1,409 @@
+"""Machines on a wire: nodes that fail, stand still, share a name or are lied about."""
+
+import msgspec
+import pytest
+
+from postroad.cluster.membership import (
+    MemberChange,
+    Membership,
+    MembershipConfig,
+    NameContested,
+    NameLost,
+    Phase,
+    State,
+)
+from postroad.cluster.membership.packets import Ack, Ping, Pull
+from postroad.cluster.membership.records import CLAIM_MAX
+from postroad.cluster.membership.roster import LEAP_MAX
+from tests.support.cluster.membership import (
+    INCARNATION,
+    START,
+    Wire,
+    address_of,
+    ask,
+    instance_of,
+    make_cluster,
+    make_machine,
+    make_record,
+    names_of,
+    state_of,
+    take_said,
+    tell,
+)
+
+
+def test_a_node_that_dies_is_suspected_then_removed_by_everybody() -> None:
+    wire, machines = make_cluster("a", "b", "c", "d")
+    wire.stop(machines["d"])
+    assert wire.run_until(lambda: state_of(machines["a"], "d") is State.SUSPECT, limit_s=10)
+    assert wire.run_until(
+        lambda: all(machines[name].member("d") is None for name in "abc"), limit_s=12
+    )
+    assert sorted(wire.removals("d")) == ["a", "b", "c"]
+    assert not any(wire.removals(name) for name in "abc")
+
+
+def test_a_restart_at_the_same_address_replaces_at_once() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    wire.stop(machines["c"])
+    wire.add(make_machine("c", start=1, incarnation=INCARNATION + 5), ["a"])
+    wire.run(3)
+    for name in "ab":
+        member = machines[name].member("c")
+        assert member is not None
+        assert member.instance == instance_of("c", start=1)
+    assert sorted(wire.removals("c")) == ["a", "b"], "removed and added, once each"
+
+
+def test_a_member_that_was_only_cut_off_for_a_while_is_never_removed() -> None:
+    wire, machines = make_cluster("a", "b", "c", "d")
+    wire.isolate("d")
+    assert wire.run_until(lambda: state_of(machines["a"], "d") is State.SUSPECT, limit_s=10)
+    wire.heal()
+    assert wire.run_until(lambda: state_of(machines["a"], "d") is State.ALIVE, limit_s=5)
+    assert wire.removals("d") == []
+    assert machines["d"].counters.refutations >= 1
+
+
+def test_halves_that_thought_each_other_dead_find_together_without_contacts() -> None:
+    wire, machines = make_cluster("a", "b", "c", "d")
+    for machine in machines.values():
+        machine.set_contacts([], wire.clock())
+    wire.cut("a", "b")
+    assert wire.run_until(lambda: names_of(machines["a"]) == ["a", "b"])
+    assert wire.run_until(lambda: names_of(machines["c"]) == ["c", "d"])
+    wire.heal()
+    assert wire.run_until(lambda: wire.agree() and len(machines["a"].members()) == 4, limit_s=60)
+
+
+def test_who_was_declared_dead_long_ago_is_forgotten() -> None:
+    config = MembershipConfig(tombstone_s=20)
+    wire, machines = make_cluster("a", "b", config=config)
+    wire.stop(machines["b"])
+    wire.run(20)
+    assert machines["a"].member("b") is None
+    assert "b" in machines["a"]._roster.entries
+    wire.run(40)
+    assert machines["a"]._roster.entries == {}
+
+
+def test_where_datagrams_are_blocked_streams_keep_members_alive() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    wire.loses = lambda leg: not leg.is_stream
+    wire.run(60)
+    assert all(len(machine.members()) == 3 for machine in machines.values())
+    assert all(machine.counters.probes_by_stream for machine in machines.values())
+    assert wire.removals("a") == wire.removals("b") == wire.removals("c") == []
+
+
+def test_where_two_cannot_reach_each_other_a_third_keeps_them_alive() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    wire.loses = lambda leg: {leg.sender, leg.receiver} == {"a", "b"}
+    wire.run(60)
+    assert all(len(machine.members()) == 3 for machine in machines.values())
+    assert machines["a"].counters.suspicions == machines["b"].counters.suspicions == 0
+
+
+CONFIG = MembershipConfig()
+
+
+def test_news_after_a_long_quiet_time_are_no_standstill_and_leave_a_deadline_ahead() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    machine = machines["a"]
+    wire.run(100)
+    tell(machine, make_record("z"), now=wire.clock())
+    assert machine.deadline() >= wire.clock()
+    wire.run(100)
+    wire.run(1)
+    assert [machine.counters.standstills for machine in machines.values()] == [0, 0, 0]
+
+
+def test_a_contact_that_dies_after_a_long_time_is_no_sign_of_standing_still() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    wire.run(100)
+    wire.stop(machines["a"])
+    wire.run(60)
+    assert machines["c"].counters.standstills == 0
+    assert machines["c"].member("a") is None
+
+
+@pytest.mark.parametrize(("late_s", "standstills"), [(0.0, 0), (0.2, 0), (0.3, 1), (100.0, 1)])
+def test_who_wakes_up_late_has_stood_still(late_s: float, standstills: int) -> None:
+    machine = make_machine("a")
+    machine.start(START)
+    machine.set_contacts([], START)
+    machine.tick(machine.deadline() + late_s)
+    assert machine.counters.standstills == standstills
+    assert machine.health == standstills
+
+
+def test_a_packet_that_comes_first_after_a_standstill_shows_it_once() -> None:
+    wire, machines = make_cluster("a", "b")
+    late = machines["a"].deadline() + 50
+    tell(machines["a"], now=late)
+    machines["a"].tick(late)
+    assert machines["a"].counters.standstills == 1
+    assert wire.removals("b") == []
+
+
+def test_time_spent_standing_still_counts_against_nobody() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    machine = machines["a"]
+    wire.stop(machines["b"])
+    assert wire.run_until(lambda: state_of(machine, "b") is State.SUSPECT)
+    machine.tick(machine.deadline() + CONFIG.failure_timeout_s + 1)
+    assert state_of(machine, "b") is State.SUSPECT
+
+
+def test_time_spent_standing_still_does_not_take_a_name_away() -> None:
+    wire, machines = make_cluster("a", "b")
+    machine = machines["a"]
+    tell(machine, make_record("b", start=1, incarnation=INCARNATION + 1), now=wire.clock())
+    machine.tick(machine.deadline() + 50)
+    member = machine.member("b")
+    assert member is not None
+    assert member.instance == instance_of("b")
+
+
+def test_a_whole_cluster_that_stood_still_removes_nobody() -> None:
+    wire, machines = make_cluster("a", "b", "c", "d")
+    for machine in machines.values():
+        machine.set_contacts([address_of("a")], wire.clock())
+    wire.clock.advance(300)
+    wire.run(60)
+    assert not any(wire.removals(name) for name in machines)
+    assert all(machine.counters.standstills for machine in machines.values())
+
+
+def test_one_node_that_stands_still_again_and_again_removes_nobody_else() -> None:
+    wire, _machines = make_cluster("a", "b", "c", "d")
+    sleeper = wire.nodes.pop(address_of("d"))
+    for _ in range(20):
+        wire.run(3)
+        sleeper.tick(wire.clock())
+        wire.nodes[address_of("d")] = sleeper
+        wire.pump()
+        del wire.nodes[address_of("d")]
+    assert not any(wire.removals(name) for name in "abc")
+    assert sleeper.counters.standstills >= 15
+    assert sleeper.health > 0
+
+
+def test_a_quiet_cluster_says_little() -> None:
+    wire, machines = make_cluster(*(f"node-{number}" for number in range(8)))
+    wire.run(30)
+    before = sum(machine.counters.packets_sent for machine in machines.values())
+    wire.run(60)
+    sent = sum(machine.counters.packets_sent for machine in machines.values()) - before
+    # A ping and its answer each second, an exchange with its answer every ten.
+    assert sent <= 8 * (2 * 60 + 2 * 8)
+
+
+ELSEWHERE = address_of("elsewhere")
+
+
+def make_second(name: str, *, start: int = 1) -> Membership:
+    """A second process of the name, at another address."""
+    return make_machine(name, start=start, incarnation=INCARNATION + 50, address=ELSEWHERE)
+
+
+def notices(wire: Wire, name: str) -> list[NameContested | NameLost]:
+    return [it for it in wire.changes[name] if not isinstance(it, MemberChange)]
+
+
+def test_who_joins_under_a_taken_name_is_refused_and_nobody_loses_the_holder() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    second = wire.add(make_second("c"), ["a"])
+    assert wire.run_until(lambda: second.phase is Phase.REFUSED, limit_s=3)
+    assert NameLost(address_of("c")) in notices(wire, "c")
+    assert NameContested(ELSEWHERE) in notices(wire, "c"), "the holder is told"
+    wire.run(30)
+    assert wire.removals("c") == []
+    assert machines["c"].phase is Phase.MEMBER
+    assert second.counters.names_contested >= 1
+
+
+def test_who_joins_with_the_holder_for_a_contact_is_refused() -> None:
+    wire, _machines = make_cluster("a", "c")
+    second = wire.add(make_second("c"), ["c"])
+    assert second.phase is Phase.REFUSED
+    assert second.deadline() == float("inf")
+    assert second.take_outgoing() == []
+
+
+def test_who_joins_under_the_name_of_a_dead_process_waits_until_that_is_sure() -> None:
+    wire, machines = make_cluster("a", "b", "c")
+    wire.stop(machines["c"])
+    second = wire.add(make_second("c"), ["a"])
+    assert second.phase is Phase.JOINING
+    wire.run(CONFIG.probe_timeout_s - 0.1)
+    assert second.phase is Phase.JOINING
+    assert wire.run_until(lambda: second.phase is Phase.MEMBER, limit_s=0.2)
+    wire.run(5)
+    member = machines["a"].member("c")
+    assert member is not None
+    assert (member.address, member.instance) == (ELSEWHERE, instance_of("c", start=1))
+    assert sorted(wire.removals("c")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("start", [1, -1])
+def test_where_two_halves_merge_the_elder_keeps_the_name(start: int) -> None:
+    wire = Wire()
+    wire.add(make_machine("a"))
+    first = wire.add(make_machine("c"), ["a"])
+    wire.add(make_machine("b"))
+    second = wire.add(make_second("c", start=start), ["b"])
+    wire.run(10)
+    assert first.phase is second.phase is Phase.MEMBER
+    bridge = wire.add(make_machine("d"), ["a", "b"])
+    elder, younger = (first, second) if start > 0 else (second, first)
+    assert wire.run_until(lambda: younger.phase is Phase.REFUSED, limit_s=30)
+    wire.stop(younger)
+    assert wire.run_until(wire.agree, limit_s=60)
+    assert elder.phase is Phase.MEMBER
+    assert names_of(bridge) == ["a", "b", "c", "d"]
+    member = bridge.member("c")
+    assert member is not None
+    assert member.address == elder.own.address
+
+
+def test_a_refused_connection_while_joining_is_the_end() -> None:
+    machine = make_machine("a")
+    machine.start(START)
+    machine.on_same_name(address_of("b"), instance_of("a", start=1), START, is_member=True)
+    assert machine.phase is Phase.REFUSED
+    assert machine.take_changes() == [NameLost(address_of("b"))]
+    machine.on_same_name(address_of("c"), instance_of("a", start=1), START, is_member=True)
+    assert machine.take_changes() == [], "once is enough"
+
+
+@pytest.mark.parametrize(("age", "phase"), [(1, Phase.MEMBER), (-1, Phase.REFUSED)])
+def test_a_refused_connection_of_a_member_tells_who_is_the_elder(age: int, phase: Phase) -> None:
+    machine = make_machine("a")
+    machine.start(START)
+    machine.set_contacts([], START)
+    machine.on_same_name(address_of("b"), instance_of("a", start=age), START, is_member=True)
+    assert machine.phase is phase
+    kind = NameContested if phase is Phase.MEMBER else NameLost
+    assert machine.take_changes() == [kind(address_of("b"))]
+
+
+def test_a_caller_of_this_name_is_asked_before_anything_is_believed() -> None:
+    machine = make_machine("a")
+    machine.start(START)
+    machine.set_contacts([], START)
+    machine.hear_of_namesake(address_of("b"), instance_of("a", start=-1), START)
+    assert machine.phase is Phase.MEMBER
+    assert {send.address for send in machine.take_outgoing()} == {address_of("b")}
+    machine.tick(START + 60)
+    assert machine.phase is Phase.MEMBER
+
+
+NAMES = ("a", "b", "c", "d")
+
+
+# Milliseconds since 1970, in this decade.
+TODAY = 1_790_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("to", "leap"), [("a", LEAP_MAX // 2), ("b", LEAP_MAX // 2), ("b", LEAP_MAX)]
+)
+def test_a_leap_told_to_another_or_to_the_member_is_outranked(to: str, leap: int) -> None:
+    wire, machines = make_cluster(*NAMES)
+    lie = make_record("b", State.DEAD, incarnation=INCARNATION + leap, witness="c")
+    tell(machines[to], lie, now=wire.clock())
+    wire.run(60)
+    assert wire.removals("b") == []
+    assert wire.agree()
+
+
+def test_a_leap_told_to_a_node_that_began_later_is_outranked() -> None:
+    wire = Wire()
+    wire.add(make_machine("b"))
+    later = wire.add(make_machine("a", incarnation=INCARNATION + 500), ["b"])
+    wire.run(30)
+    highest = INCARNATION + 500 + LEAP_MAX
+    tell(later, make_record("b", State.DEAD, incarnation=highest, witness="c"), now=wire.clock())
+    wire.run(60)
+    assert wire.removals("b") == []
+    assert names_of(later) == ["a", "b"]
+
+
+@pytest.mark.parametrize("to", ["a", "b"])
+def test_a_member_that_leapt_twice_at_once_is_still_believed(to: str) -> None:
+    """The others do not believe what is told of it, but what it answers them."""
+    wire, machines = make_cluster(*NAMES)
+    for leaps in (1, 2):
+        high = INCARNATION + leaps * LEAP_MAX
+        lie = make_record("b", State.SUSPECT, incarnation=high, witness="c")
+        tell(machines[to], lie, now=wire.clock())
+    wire.run(20)
+    wire.isolate("b")
+    wire.run(4)
+    wire.heal()
+    wire.run(120)
+    assert wire.removals("b") == []
+    assert wire.agree()
+
+
+def test_who_was_made_to_count_two_leaps_at_once_can_still_change_its_properties() -> None:
+    wire, machines = make_cluster(*NAMES)
+    for leaps in (1, 2):
+        lie = make_record("b", version=leaps * LEAP_MAX, properties={"role": "forged"})
+        tell(machines["b"], lie, now=wire.clock())
+    machines["b"].set_properties({"role": "own"}, wire.clock())
+    wire.run(60)
+    member = machines["c"].member("b")
+    assert member is not None
+    assert dict(member.properties) == {"role": "own"}
+
+
+def test_a_node_whose_clock_was_never_set_finds_the_others() -> None:
+    wire = Wire()
+    wire.add(make_machine("a", incarnation=TODAY))
+    unset = wire.add(make_machine("b", incarnation=0), ["a"])
+    wire.run(30)
+    assert names_of(unset) == ["a", "b"]
+
+
+def doubt(machine: Membership, name: str, now: float) -> None:
+    """Let a machine hear an honest doubt about a member as it knows it."""
+    known = machine._roster.entries[name].record
+    tell(machine, msgspec.structs.replace(known, state=State.SUSPECT, witness="c"), now=now)
+
+
+@pytest.mark.parametrize("what", ["incarnation", "version"])
+def test_a_member_that_counts_as_high_as_others_may_claim_can_still_object(what: str) -> None:
+    wire, machines = make_cluster(*NAMES)
+    if what == "version":
+        highest = Pull(version=CLAIM_MAX, instance=instance_of("b"))
+        ask(machines["b"], highest, now=wire.clock(), name="c")
+    else:
+        tell(machines["b"], make_record("b", State.DEAD, incarnation=CLAIM_MAX), now=wire.clock())
+    wire.run(30)
+    doubt(machines["a"], "b", wire.clock())
+    wire.run(60)
+    assert wire.removals("b") == []
+    assert wire.agree()
+
+
+def test_who_was_asked_to_try_cannot_speak_for_a_member() -> None:
+    """A relay knows the number of the question, and so can forge the answer."""
+    wire, machines = make_cluster(*NAMES)
+    asker, known = machines["a"], make_record("b")
+    asker._prober.probe(asker._roster.active["b"], wire.clock())
+    (ping,) = [it.packet for it in take_said(asker) if isinstance(it.packet, Ping)]
+    asker._prober.tick(wire.clock() + asker.config.indirect_after_s)
+    forged = Ack(
+        number=ping.number,
+        name="b",
+        instance=known.instance,
+        farewell=known.farewell,
+        incarnation=CLAIM_MAX + 5,
+        is_member=True,
+    )
+    ask(asker, forged, now=wire.clock(), name="c")
+    member = asker.member("b")
+    assert member is not None
+    assert member.incarnation == known.incarnation
