@@ -39,6 +39,10 @@ async def do(name: str) -> Any:
     return await Do(name)
 
 
+async def awaiting(it: Any) -> Any:
+    return await it
+
+
 def gather(*coroutines: Coroutine[Any, Any, Any], keeps_errors: bool = False) -> Fork:
     return Fork(coroutines, keeps_errors=keeps_errors)
 
@@ -200,27 +204,18 @@ def test_fork_of_nothing_is_empty_or_refused() -> None:
     assert run.result == [[], "after"]
     assert run.asked == ["1 patch(after)"]
 
-    async def choosing() -> Any:
-        return await select()
-
     with pytest.raises(UsageError, match="needs something to wait for"):
-        _ = Run(choosing()).result
+        _ = Run(awaiting(select())).result
 
 
 def test_first_of_a_choice_wins() -> None:
-    async def code() -> Any:
-        return await select(a=wait("a"), b=wait("b"), c=wait("c"))
-
-    run = Run(code())
+    run = Run(awaiting(select(a=wait("a"), b=wait("b"), c=wait("c"))))
     run.give("b", 2)
     assert run.result == ("b", 2)
     assert run.withdrawn == ["a", "c"]
     assert not run.code.waiting
 
-    async def at_once() -> Any:
-        return await select(a=do("a"), b=do("b"))
-
-    run = Run(at_once())
+    run = Run(awaiting(select(a=do("a"), b=do("b"))))
     assert run.result == ("a", "a")
     assert run.asked == ["0.0.0 patch(a)"]
 
@@ -239,10 +234,7 @@ def test_error_of_a_branch_ends_the_others_or_is_its_result() -> None:
     assert run.result == 3
     error = KeyError()
 
-    async def keeping() -> Any:
-        return await gather(wait("a"), wait("b"), keeps_errors=True)
-
-    run = Run(keeping())
+    run = Run(awaiting(gather(wait("a"), wait("b"), keeps_errors=True)))
     run.give("a", error=error)
     run.give("b", 2)
     assert run.result == [error, 2]
@@ -271,10 +263,7 @@ def test_branches_within_branches() -> None:
     async def inner(name: str) -> Any:
         return await gather(wait(f"{name}1"), wait(f"{name}2"))
 
-    async def code() -> Any:
-        return await select(a=inner("a"), b=inner("b"))
-
-    run = Run(code())
+    run = Run(awaiting(select(a=inner("a"), b=inner("b"))))
     assert run.waiting == ["a1", "a2", "b1", "b2"]
     assert [*run.code.waiting] == [
         (0, 0, 0, 0, 0),
@@ -342,10 +331,7 @@ def test_a_branch_that_is_dropped_may_not_wait() -> None:
         finally:
             await wait("late")
 
-    async def code() -> Any:
-        return await select(a=clinging(), b=wait("b"))
-
-    run = Run(code())
+    run = Run(awaiting(select(a=clinging(), b=wait("b"))))
     run.give("b", 1)
     assert run.result == ("b", 1)
     assert run.asked == ["0.0.0 signal(a)", "0.1.0 signal(b)"]
@@ -365,10 +351,7 @@ def test_a_branch_that_swallows_its_end_is_ended_all_the_same() -> None:
         except GeneratorExit:
             await wait("c")
 
-    async def code() -> Any:
-        return await select(a=deaf(), b=wait("b"), c=stubborn())
-
-    run = Run(code())
+    run = Run(awaiting(select(a=deaf(), b=wait("b"), c=stubborn())))
     run.give("b", 1)
     assert run.result == ("b", 1)
     assert run.withdrawn == ["a", "a"]
@@ -381,10 +364,7 @@ def test_an_error_on_the_way_out_matters_to_nobody() -> None:
         finally:
             raise ValueError
 
-    async def code() -> Any:
-        return await select(a=angry(), b=wait("b"))
-
-    run = Run(code())
+    run = Run(awaiting(select(a=angry(), b=wait("b"))))
     run.give("b", 1)
     assert run.result == ("b", 1)
 

@@ -23,98 +23,39 @@ def types(schema: Any, params: Any) -> list[str]:
     return [problem.type for problem in check(schema, params).problems]
 
 
-def test_every_problem_is_told() -> None:
-    schema = {
-        "name": "string|min:3",
-        "age": {"type": "number", "integer": True, "positive": True},
-        "on": "boolean",
-    }
+def told(type: str, message: str, field: str, **facts: Any) -> dict[str, Any]:
+    return {"type": type, "message": message, "field": field, **facts}
+
+
+def test_every_problem_is_told_with_the_path_of_its_field() -> None:
+    age = {"type": "number", "integer": True, "positive": True}
+    schema: dict[str, Any] = {"name": "string|min:3", "age": age, "on": "boolean"}
+    short = "The 'name' field length must be greater than or equal to 3 characters long."
     assert problems(schema, {"name": "ab", "age": -1.5, "on": "yes"}) == [
-        {
-            "type": "stringMin",
-            "message": "The 'name' field length must be greater than or equal to 3 "
-            "characters long.",
-            "field": "name",
-            "expected": 3,
-            "actual": 2,
-        },
-        {
-            "type": "numberInteger",
-            "message": "The 'age' field must be an integer.",
-            "field": "age",
-            "actual": -1.5,
-        },
-        {
-            "type": "numberPositive",
-            "message": "The 'age' field must be a positive number.",
-            "field": "age",
-            "actual": -1.5,
-        },
-        {
-            "type": "boolean",
-            "message": "The 'on' field must be a boolean.",
-            "field": "on",
-            "actual": "yes",
-        },
+        told("stringMin", short, "name", expected=3, actual=2),
+        told("numberInteger", "The 'age' field must be an integer.", "age", actual=-1.5),
+        told("numberPositive", "The 'age' field must be a positive number.", "age", actual=-1.5),
+        told("boolean", "The 'on' field must be a boolean.", "on", actual="yes"),
     ]
-
-
-def test_fields_are_named_by_their_path() -> None:
-    schema = {
-        "user": {"$$type": "object", "first-name": "string", "mail": "email"},
-        "tags": "string[]",
-    }
-    found = problems(schema, {"user": {"mail": "x"}, "tags": ["a", 1, None]})
-    assert found == [
-        {
-            "type": "required",
-            "message": "The 'user['first-name']' field is required.",
-            "field": "user['first-name']",
-        },
-        {
-            "type": "email",
-            "message": "The 'user.mail' field must be a valid e-mail.",
-            "field": "user.mail",
-            "actual": "x",
-        },
-        {
-            "type": "string",
-            "message": "The 'tags[1]' field must be a string.",
-            "field": "tags[1]",
-            "actual": 1,
-        },
-        {
-            "type": "required",
-            "message": "The 'tags' field is required.",
-            "field": "tags",
-            "actual": None,
-        },
+    user = {"$$type": "object", "first-name": "string", "mail": "email"}
+    name, mail = "user['first-name']", "user.mail"
+    params = {"user": {"mail": "x"}, "tags": ["a", 1, None]}
+    assert problems({"user": user, "tags": "string[]"}, params) == [
+        told("required", f"The '{name}' field is required.", name),
+        told("email", f"The '{mail}' field must be a valid e-mail.", mail, actual="x"),
+        told("string", "The 'tags[1]' field must be a string.", "tags[1]", actual=1),
+        told("required", "The 'tags' field is required.", "tags", actual=None),
     ]
 
 
 def test_one_of_several_rules_must_hold() -> None:
     schema = {"kind": {"type": "enum", "values": ["a", 2]}, "id": ["number", "uuid"], "n": "any"}
+    unlike = "The 'kind' field value 'a, 2' does not match any of the allowed values."
     assert problems(schema, {"kind": "b", "id": "x", "n": None}) == [
-        {
-            "type": "enumValue",
-            "message": "The 'kind' field value 'a, 2' does not match any of the allowed values.",
-            "field": "kind",
-            "expected": "a, 2",
-            "actual": "b",
-        },
-        {
-            "type": "number",
-            "message": "The 'id' field must be a number.",
-            "field": "id",
-            "actual": "x",
-        },
-        {
-            "type": "uuid",
-            "message": "The 'id' field must be a valid UUID.",
-            "field": "id",
-            "actual": "x",
-        },
-        {"type": "required", "message": "The 'n' field is required.", "field": "n", "actual": None},
+        told("enumValue", unlike, "kind", expected="a, 2", actual="b"),
+        told("number", "The 'id' field must be a number.", "id", actual="x"),
+        told("uuid", "The 'id' field must be a valid UUID.", "id", actual="x"),
+        told("required", "The 'n' field is required.", "n", actual=None),
     ]
     assert types(schema, {"kind": 2, "id": 7, "n": 0}) == []
 
@@ -142,44 +83,21 @@ def test_sizes_and_contents() -> None:
         "u": {"type": "array", "unique": True, "min": 5, "enum": [1, 2]},
     }
     found = problems(schema, {"a": {"c": 1}, "u": [1, 1, 3]})
-    assert [problem["type"] for problem in found] == [
-        "required",
-        "objectStrict",
-        "objectMinProps",
-        "arrayMin",
-        "arrayUnique",
-        "arrayEnum",
-    ]
-    assert found[4] == {
-        "type": "arrayUnique",
-        "message": "The '1,1,3' value in 'u' field does not unique the '1' values.",
-        "field": "u",
-        "expected": [1],
-        "actual": [1, 1, 3],
-    }
-    assert found[5]["message"] == (
-        "The '3' value in 'u' field does not match any of the '1, 2' values."
-    )
+    sizes = ["required", "objectStrict", "objectMinProps", "arrayMin", "arrayUnique", "arrayEnum"]
+    assert [problem["type"] for problem in found] == sizes
+    twice = "The '1,1,3' value in 'u' field does not unique the '1' values."
+    assert found[4] == told("arrayUnique", twice, "u", expected=[1], actual=[1, 1, 3])
+    other = "The '3' value in 'u' field does not match any of the '1, 2' values."
+    assert found[5]["message"] == other
 
 
 def test_own_messages_labels_and_facts() -> None:
-    rule = {
-        "type": "string",
-        "min": 3,
-        "label": "Name",
-        "messages": {"stringMin": "{field} {actual}<{expected}"},
-    }
+    messages = {"stringMin": "{field} {actual}<{expected}"}
+    rule = {"type": "string", "min": 3, "label": "Name", "messages": messages}
     (problem,) = check({"a": rule}, {"a": "x"}).problems
-    assert problem.to_wire(nodeID="n1", action="posts.find") == {
-        "type": "stringMin",
-        "message": "Name 1<3",
-        "field": "a",
-        "expected": 3,
-        "actual": 1,
-        "label": "Name",
-        "nodeID": "n1",
-        "action": "posts.find",
-    }
+    facts = {"label": "Name", "nodeID": "n1", "action": "posts.find"}
+    wire = problem.to_wire(nodeID="n1", action="posts.find")
+    assert wire == told("stringMin", "Name 1<3", "a", expected=3, actual=1, **facts)
 
 
 # Single rules: what fits, and which problem is told of what does not.
