@@ -15,7 +15,7 @@ from postroad.services.errors import (
 )
 from postroad.services.kinds import Kind
 from postroad.services.service import Service, action, event
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.services.nodes import Gate, Nodes, RawNode, raw_service
 
 
@@ -74,10 +74,13 @@ async def is_well(raw: RawNode) -> bool:
 # Responses.
 
 
-async def begun(raw: RawNode, near: Broker) -> tuple[asyncio.Future[Any], str]:
+async def begun(
+    raw: RawNode, near: Broker, timeout_s: float = 5
+) -> tuple[asyncio.Future[Any], str]:
+    """A call of ours that the other node has got."""
     raw.introduce(raw_service("odd", "act"))
-    await near.wait_for_services("odd", timeout_s=30)
-    call = asyncio.ensure_future(near.call("odd.act", timeout_s=5))
+    await near.wait_for_services("odd", timeout_s=DEADLINE_S)
+    call = asyncio.ensure_future(near.call("odd.act", timeout_s=timeout_s))
     return call, (await raw.next(Kind.REQUEST))["id"]
 
 
@@ -91,20 +94,19 @@ async def test_late_and_doubled_responses_are_counted(near: Broker, raw: RawNode
     assert near.statistics()["pending"] == 0
 
 
-async def test_a_response_may_come_from_another_node(nodes: Nodes, near: Broker) -> None:
+async def test_a_response_may_come_from_another_node_with_nothing(
+    nodes: Nodes, near: Broker
+) -> None:
     raw, other = await nodes.raw("raw"), await nodes.raw("other")
     call, id = await begun(raw, near)
-    other.send(Kind.RESPONSE, "near", id=id, success=True, data="by the other")
-    assert await call == "by the other"
+    other.send(Kind.RESPONSE, "near", id=id, success=True, data=5, meta=None, headers=None)
+    assert await call == 5
 
 
 async def test_a_response_that_makes_no_sense_leaves_the_call_to_its_time(
     near: Broker, raw: RawNode
 ) -> None:
-    raw.introduce(raw_service("odd", "act"))
-    await near.wait_for_services("odd", timeout_s=30)
-    call = asyncio.ensure_future(near.call("odd.act", timeout_s=0.1))
-    id = (await raw.next(Kind.REQUEST))["id"]
+    call, id = await begun(raw, near, timeout_s=0.1)
     raw.send(Kind.RESPONSE, "near", id=id, success="yes")
     raw.send(Kind.RESPONSE, "near", id=id)
     raw.send(Kind.RESPONSE, "near", id=5, success=True)
@@ -113,16 +115,9 @@ async def test_a_response_that_makes_no_sense_leaves_the_call_to_its_time(
     assert counted(near, "malformed") == 3
 
 
-async def test_meta_of_a_response_that_is_none(near: Broker, raw: RawNode) -> None:
-    call, id = await begun(raw, near)
-    raw.send(Kind.RESPONSE, "near", id=id, success=True, meta=None, headers=None)
-    assert await call is None
-
-
 async def test_too_many_calls_wait(near: Broker, raw: RawNode) -> None:
-    raw.introduce(raw_service("odd", "act"))
-    await near.wait_for_services("odd", timeout_s=30)
-    calls = [asyncio.ensure_future(near.call("odd.act", timeout_s=5)) for _ in range(3)]
+    first, _ = await begun(raw, near)
+    calls = [first, *(asyncio.ensure_future(near.call("odd.act", timeout_s=5)) for _ in range(2))]
     await raw.next(Kind.REQUEST, 3)
     with pytest.raises(QueueIsFullError) as caught:
         await near.call("odd.act")
@@ -141,6 +136,9 @@ async def test_the_least_of_a_request_is_enough(raw: RawNode) -> None:
     answer = await raw.next(Kind.RESPONSE)
     assert answer["data"] == {"params": {}, "meta": {}, "level": 1, "id": "1"}
     assert [*answer] == ["id", "meta", "headers", "success", "data", "ver", "sender"]
+    times: list[tuple[Any, float]] = [(0, 0), (None, 10), (250, 0.25), (-5, 0), (0.5, 0.0005)]
+    for timeout, expected in times:
+        assert (await raw.ask("near", "worker.timed", timeout=timeout))["data"] == expected
 
 
 async def test_a_request_on_the_wire(near: Broker, raw: RawNode) -> None:
@@ -153,14 +151,6 @@ async def test_a_request_on_the_wire(near: Broker, raw: RawNode) -> None:
     assert packet["requestID"] == packet["id"]
     assert (packet["params"], packet["timeout"], packet["level"]) == ({}, 5_000, 1)
     raw.send(Kind.DISCONNECT)
-
-
-@pytest.mark.parametrize(
-    ("timeout", "expected"), [(0, 0), (None, 10), (250, 0.25), (-5, 0), (0.5, 0.0005)]
-)
-async def test_times_as_others_write_them(raw: RawNode, timeout: Any, expected: float) -> None:
-    answer = await raw.ask("near", "worker.timed", timeout=timeout)
-    assert answer["data"] == expected
 
 
 async def test_a_request_for_nothing_is_answered(raw: RawNode) -> None:
@@ -188,43 +178,43 @@ async def test_a_flood_of_requests_is_refused(near: Broker, worker: Worker, raw:
     assert near.statistics()["serving"] == 0
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"id": "1"},
-        {"action": "worker.act"},
-        {"id": "1", "action": 5},
-        {"id": "1", "action": "worker.act", "meta": [1]},
-        {"id": "1", "action": "worker.act", "level": "deep"},
-        {"id": "1", "action": "worker.act", "sender": 5},
-        {"id": "1", "action": "worker.act", "sender": ""},
-        {"id": "1", "action": "worker.act", "sender": "a\r\nb"},
-        {"id": "x" * 2_000, "action": "worker.act"},
-    ],
-)
+ACT = {"id": "1", "action": "worker.act"}
+SENSELESS: list[dict[str, Any]] = [
+    *({"id": "1"}, {"action": "worker.act"}, {"id": "1", "action": 5}),
+    *({**ACT, "meta": [1]}, {**ACT, "level": "deep"}, {**ACT, "id": "x" * 2_000}),
+    *({**ACT, "sender": sender} for sender in (5, "", "a\r\nb")),
+]
+GARBAGE = (b"", b"null", b"[]", b"{", b'{"ver":"5"}', b"\xff" * 9, b"5")
+
+
 async def test_requests_that_make_no_sense_are_dropped(
-    near: Broker, worker: Worker, raw: RawNode, fields: dict[str, Any]
+    near: Broker, worker: Worker, raw: RawNode
 ) -> None:
-    raw.send(Kind.REQUEST, "near", **fields)
-    assert await is_well(raw)
-    assert counted(near, "malformed") == 1
-    assert worker.runs == 1
+    for number, fields in enumerate(SENSELESS, 1):
+        raw.send(Kind.REQUEST, "near", **fields)
+        assert await is_well(raw)
+        assert (counted(near, "malformed"), worker.runs) == (number, number), fields
 
 
-@pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{", b'{"ver":"5"}', b"\xff" * 9, b"5"])
-@pytest.mark.parametrize("kind", [it for it in Kind if not it.name.startswith("GOSSIP")])
-async def test_garbage_of_every_kind(near: Broker, raw: RawNode, kind: Kind, data: bytes) -> None:
-    raw.send_bytes(kind, None if kind in (Kind.HEARTBEAT, Kind.DISCONNECT) else "near", data)
-    assert await is_well(raw)
-    assert counted(near, "malformed") + counted(near, "versions_refused") == 1
+async def test_garbage_of_every_kind_is_dropped(near: Broker, raw: RawNode) -> None:
+    count = 0
+    for kind in (it for it in Kind if not it.name.startswith("GOSSIP")):
+        for data in GARBAGE:
+            is_for_all = kind in (Kind.HEARTBEAT, Kind.DISCONNECT)
+            raw.send_bytes(kind, None if is_for_all else "near", data)
+            assert await is_well(raw)
+            count += 1
+            dropped = counted(near, "malformed") + counted(near, "versions_refused")
+            assert dropped == count, (kind, data)
 
 
-@pytest.mark.parametrize("ver", ["4", "6", 5, None, ["5"]])
-async def test_other_versions_are_refused(near: Broker, raw: RawNode, ver: Any) -> None:
-    raw.send(Kind.REQUEST, "near", id="1", action="worker.act", ver=ver)
-    raw.send(Kind.HEARTBEAT, None, ver=ver)
-    assert await is_well(raw)
-    assert counted(near, "versions_refused") == 2
+async def test_other_versions_are_refused(near: Broker, raw: RawNode) -> None:
+    versions: list[Any] = ["4", "6", 5, None, ["5"]]
+    for number, version in enumerate(versions, 1):
+        raw.send(Kind.REQUEST, "near", id="1", action="worker.act", ver=version)
+        raw.send(Kind.HEARTBEAT, None, ver=version)
+        assert await is_well(raw)
+        assert counted(near, "versions_refused") == 2 * number, version
 
 
 async def test_other_versions_are_taken_by_who_wants_to(nodes: Nodes) -> None:
@@ -250,7 +240,7 @@ async def test_one_bad_service_harms_only_itself(
         None,  # type: ignore[arg-type]
         strange,
     )
-    await near.wait_for_services(["good", "half", "strange"], timeout_s=30)
+    await near.wait_for_services(["good", "half", "strange"], timeout_s=DEADLINE_S)
     for name in ("good.act", "half.b", "strange.act"):
         call = asyncio.ensure_future(near.call(name, timeout_s=5))
         number = len(raw.packets(Kind.REQUEST)) + 1
@@ -263,26 +253,17 @@ async def test_one_bad_service_harms_only_itself(
     assert "Astrology" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"services": 5},
-        {"services": [], "seq": "many"},
-        {"services": [], "instanceID": 5},
-        {"services": [], "seq": -1},
-    ],
-)
-async def test_an_info_that_makes_no_sense_is_dropped(
-    near: Broker, raw: RawNode, fields: dict[str, Any]
-) -> None:
-    raw.send(Kind.INFO, None, **{"instanceID": "x", "seq": 1, **fields})
-    assert await is_well(raw)
-    assert near.registry.node("raw") is None
+async def test_an_info_that_makes_no_sense_is_dropped(near: Broker, raw: RawNode) -> None:
+    senseless: list[dict[str, Any]] = [{"services": 5}, {"seq": "many"}, {"seq": -1}]
+    for fields in (*senseless, {"instanceID": 5}):
+        raw.send(Kind.INFO, None, **{"instanceID": "x", "seq": 1, "services": [], **fields})
+        assert await is_well(raw)
+        assert near.registry.node("raw") is None, fields
 
 
 async def test_an_older_info_changes_nothing(near: Broker, raw: RawNode) -> None:
     raw.introduce(raw_service("odd", "act"), seq=5)
-    await near.wait_for_services("odd", timeout_s=30)
+    await near.wait_for_services("odd", timeout_s=DEADLINE_S)
     raw.introduce(seq=4)
     raw.introduce(seq=5)
     assert await is_well(raw)
@@ -298,9 +279,6 @@ async def test_a_node_that_nobody_knows_may_call_and_emit(
     raw.send(Kind.EVENT, "near", event="work")
     assert await is_well(raw)
     await eventually(lambda: worker.runs == 2, "the event is handled")
-
-
-async def test_a_heartbeat_of_a_stranger_asks_who_it_is(raw: RawNode) -> None:
     raw.send(Kind.HEARTBEAT, None, cpu="much")
     await raw.next(Kind.DISCOVER)
 

@@ -17,15 +17,15 @@ from postroad.services.errors import (
 from postroad.services.kinds import Kind
 from postroad.services.service import Service, event
 from postroad.services.transporters import MemoryTransporter
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.services.nodes import SHORT, Nodes, RawNode, Worker, raw_service
 
 # Others with the same name.
 
 
-async def test_a_second_node_with_a_name_is_refused(nodes: Nodes) -> None:
+async def test_a_second_node_with_a_name_is_refused_and_disturbs_nobody(nodes: Nodes) -> None:
     older = await nodes.add("near", Worker())
-    far = await nodes.add("far")
+    far, raw = await nodes.add("far"), await nodes.raw("raw")
     newer_worker = Worker("newer")
     newer = nodes.make("near", newer_worker)
     with pytest.raises(BrokerOptionsError, match="uses the node name 'near'"):
@@ -36,21 +36,11 @@ async def test_a_second_node_with_a_name_is_refused(nodes: Nodes) -> None:
     for broker in (older, far):
         assert await broker.call("worker.act") == "near"
         assert not broker.registry.has_service("newer")
-    await older.stop()
-    await newer.start()
-
-
-async def test_the_older_node_is_not_disturbed(nodes: Nodes) -> None:
-    older, raw = await nodes.add("near", Worker()), await nodes.raw("raw")
-    with pytest.raises(BrokerOptionsError):
-        await nodes.make("near").start()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    kinds = {kind for kind, _ in raw.received_packets}
-    assert kinds == {Kind.DISCOVER}
+    assert {kind for kind, _ in raw.received_packets} == {Kind.DISCOVER}
     await older.stop()
     assert (await raw.next(Kind.INFO))["services"] == []
     await raw.next(Kind.DISCONNECT)
+    await newer.start()
 
 
 async def test_a_conflict_that_comes_later_is_told_and_changes_nothing(
@@ -71,24 +61,11 @@ async def test_a_conflict_that_comes_later_is_told_and_changes_nothing(
 async def introduced(nodes: Nodes, broker: Broker) -> RawNode:
     raw = await nodes.raw("raw")
     raw.introduce(raw_service("odd", "act"))
-    await broker.wait_for_services("odd", timeout_s=30)
+    await broker.wait_for_services("odd", timeout_s=DEADLINE_S)
     return raw
 
 
-async def test_calls_to_a_node_that_leaves_are_over(nodes: Nodes) -> None:
-    near = await nodes.add("near")
-    raw = await introduced(nodes, near)
-    call = asyncio.ensure_future(near.call("odd.act"))
-    await raw.next(Kind.REQUEST)
-    raw.send(Kind.DISCONNECT)
-    with pytest.raises(RequestRejectedError) as caught:
-        await call
-    assert caught.value.data == {"action": "odd.act", "nodeID": "raw"}
-    with pytest.raises(ServiceNotAvailableError):
-        await near.call("odd.act")
-
-
-async def test_calls_to_a_node_in_a_new_life_are_over(nodes: Nodes) -> None:
+async def test_calls_to_a_node_that_leaves_or_begins_a_new_life_are_over(nodes: Nodes) -> None:
     near = await nodes.add("near")
     raw = await introduced(nodes, near)
     call = asyncio.ensure_future(near.call("odd.act"))
@@ -100,6 +77,14 @@ async def test_calls_to_a_node_in_a_new_life_are_over(nodes: Nodes) -> None:
     request = await raw.next(Kind.REQUEST, 2)
     raw.send(Kind.RESPONSE, "near", id=request["id"], success=True, data=1)
     assert await call == 1
+    call = asyncio.ensure_future(near.call("odd.act"))
+    await raw.next(Kind.REQUEST, 3)
+    raw.send(Kind.DISCONNECT)
+    with pytest.raises(RequestRejectedError) as caught:
+        await call
+    assert caught.value.data == {"action": "odd.act", "nodeID": "raw"}
+    with pytest.raises(ServiceNotAvailableError):
+        await near.call("odd.act")
 
 
 async def test_calls_that_the_new_life_got_are_not_over(nodes: Nodes) -> None:
@@ -131,7 +116,7 @@ async def test_a_silent_node_is_lost_and_found_again(nodes: Nodes) -> None:
     raw.send(Kind.HEARTBEAT, None, cpu=10)
     await eventually(lambda: len(raw.packets(Kind.DISCOVER)) > asked, "it is asked")
     raw.introduce(raw_service("odd", "act"))
-    await near.wait_for_services("odd", timeout_s=30)
+    await near.wait_for_services("odd", timeout_s=DEADLINE_S)
 
 
 async def test_heartbeats_keep_a_node(nodes: Nodes) -> None:
@@ -223,7 +208,7 @@ async def test_a_node_that_was_cut_off_catches_up(nodes: Nodes) -> None:
     near = Broker("near", transporter=loose, **SHORT)
     near.add(Watcher())
     async with near:
-        await near.wait_for_services("worker", timeout_s=30)
+        await near.wait_for_services("worker", timeout_s=DEADLINE_S)
         await loose.cut()
         assert not near.is_connected
         with pytest.raises(BrokerDisconnectedError) as caught:
@@ -235,8 +220,8 @@ async def test_a_node_that_was_cut_off_catches_up(nodes: Nodes) -> None:
         await far.launch(Worker("new"))
         assert await near.call("own.act") == "near"
         await loose.mend()
-        await near.wait_for_services("new", timeout_s=30)
-        await far.wait_for_services("own", timeout_s=30)
+        await near.wait_for_services("new", timeout_s=DEADLINE_S)
+        await far.wait_for_services("own", timeout_s=DEADLINE_S)
         assert await far.call("own.act") == "near"
         assert await near.call("new.act") == "far"
         names = [name for name, _ in told]

@@ -404,9 +404,8 @@ async def test_a_sign_of_life_is_answered_with_what_was_read() -> None:
 
 
 async def test_signs_of_life_do_not_hide_a_lost_part() -> None:
-    settings: dict[str, Any] = {"stream_idle_s": 1.0}
     async with (
-        pair_of(**settings) as pair,
+        pair_of(stream_idle_s=IDLE_S) as pair,
         raw_peer_of(pair, pair.far, client="postroad") as peer,
     ):
         parts = request_parts("files.put", [b"x"] * 3, headers={REPORTED: True})

@@ -15,10 +15,11 @@ from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.nats import shared_nats
 from tests.support.servers.redis import shared_redis
 from tests.support.services.stream_nodes import Files, Pair, Tape, joined
+from tests.support.tiers import by_tier
 
 pytestmark = pytest.mark.slow
 
-STREAMS = 20
+STREAMS = by_tier(test=10, nightly=20)
 PARTS = 20
 # As text four times as much: all of it at once is more than a server keeps for one node.
 CHUNK = bytes([255]) * (100 * KIB)

@@ -19,6 +19,7 @@ from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.raw_peers import holds_for
 from tests.support.servers.process import free_port
 from tests.support.services.stream_nodes import Files, Pair, Tape, joined
+from tests.support.tiers import by_tier
 
 CHUNK = bytes(200 * KIB)
 
@@ -44,15 +45,16 @@ async def tcp_pair(**settings: Any) -> AsyncIterator[Pair]:
         yield Pair(MemoryHub(), near, far, files)
 
 
-async def test_fifty_megabytes_there_and_back() -> None:
+async def test_megabytes_there_and_back() -> None:
     async with tcp_pair() as pair:
-        tape = Tape(256, CHUNK)
+        number = by_tier(test=64, nightly=256)
+        tape = Tape(number, CHUNK)
         stream = await pair.near.call("files.echo", stream=tape.play())
         most = size = 0
         async for chunk in stream:
             size += len(chunk)
             most = max(most, pair.bytes_waiting(pair.near), pair.bytes_waiting(pair.far))
-        assert size == 256 * len(CHUNK)
+        assert size == number * len(CHUNK)
         assert most <= WINDOW_BYTES + len(CHUNK)
         await pair.until_idle()
 

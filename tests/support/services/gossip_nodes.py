@@ -64,7 +64,7 @@ class GossipNode:
         for name in services:
             self.registry.add_service(describe_service(name, actions={"run": {}}))
         transporter.bind(Topics(node_id, namespace), self)
-        chosen: dict[str, Any] = {"period_s": 0.2, "cpu": lambda: 10.0, "chance": Random(1)}
+        chosen: dict[str, Any] = {"period_s": 0.05, "cpu": lambda: 10.0, "chance": Random(1)}
         self.presence = GossipPresence(
             self.registry,
             self.send,
