@@ -183,30 +183,25 @@ class OpeningBehaviour:
             assert new.id == old.id
             await new.close()
 
-    async def test_a_store_is_opened_once(self, store: Store) -> None:
-        with pytest.raises(UsageError, match="open already"):
-            await store.open(OWN)
-
-    async def test_the_same_object_may_be_opened_again(self, place: Place) -> None:
+    async def test_the_same_object_may_be_opened_again_and_does_nothing_meanwhile(
+        self, place: Place
+    ) -> None:
         store = place.store()
+        with pytest.raises(ConfigError):
+            await store.open("")
         for number in (1, 2):
+            assert "not open" in repr(store)
+            with pytest.raises(UsageError, match="is not open"):
+                await store.write(set_fact("x"))
+            with pytest.raises(UsageError, match="is not open"):
+                await store.read(query.list_peers)
+            await store.close()
             async with opened(store):
+                with pytest.raises(UsageError, match="open already"):
+                    await store.open(OWN)
                 await post(store, PEER, b"%d" % number)
         async with opened(store):
             assert await bodies(store) == [b"1", b"2"]
-
-    async def test_a_store_that_is_not_open_does_nothing(self, place: Place) -> None:
-        store = place.store()
-        assert "not open" in repr(store)
-        with pytest.raises(UsageError, match="is not open"):
-            await store.write(set_fact("x"))
-        with pytest.raises(UsageError, match="is not open"):
-            await store.read(query.list_peers)
-        await store.close()
-
-    async def test_an_owner_has_a_name(self, place: Place) -> None:
-        with pytest.raises(ConfigError):
-            await place.store().open("")
 
     async def test_whoever_gives_up_opening_keeps_nobody_out(self, place: Place) -> None:
         opening = asyncio.create_task(place.store().open(OWN))

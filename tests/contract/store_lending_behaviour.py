@@ -155,20 +155,12 @@ class LendingBehaviour:
 
         turn = await store.begin()
         await turn.call(try_all)
-        turn.end(None)
-        assert await rows(store) == []
-
-    async def test_a_refusal_says_what_to_do(self, store: Store) -> None:
-        turn = await store.begin()
         with pytest.raises(UsageError, match=r"commit\(\) would end .* return from the function"):
             await turn.call(lambda connection: connection.commit())
-        turn.end(None)
-
-    async def test_a_second_statement_does_not_come_along_in_a_function(self, store: Store) -> None:
-        turn = await store.begin()
         with pytest.raises(Exception, match=r"one statement|multiple commands"):
             await turn.call(lambda connection: connection.execute("SELECT 1; COMMIT"))
         turn.end(None)
+        assert await rows(store) == []
 
     async def test_a_connection_is_of_no_use_after_its_call(self, store: Store) -> None:
         def keep_all(connection: Any) -> tuple[Any, Any, Iterator[Any]]:
@@ -286,12 +278,6 @@ class LendingBehaviour:
                 await calling
             await post(store, PEER, b"others go on")
             assert await rows(store) == []
-
-    async def test_a_turn_that_is_over_calls_nothing(self, store: Store) -> None:
-        turn = await store.begin()
-        turn.end(None)
-        with pytest.raises(TransactionLost, match="over"):
-            await turn.call(lambda connection: None)
 
     async def test_a_function_runs_in_the_context_of_its_caller(self, store: Store) -> None:
         who: ContextVar[str] = ContextVar("who", default="nobody")

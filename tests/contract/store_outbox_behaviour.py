@@ -295,30 +295,28 @@ class IdempotencyBehaviour:
             await post(store, "other", b"1", idempotency_key="once")
             assert await bodies(store, "other") == [b"1"]
 
-    async def test_another_message_under_the_key_is_refused(self, store: Store) -> None:
-        await post(store, PEER, b"1", idempotency_key="once")
-        with pytest.raises(IdempotencyConflict, match="'once'"):
-            await post(store, PEER, b"2", idempotency_key="once")
-        assert await bodies(store) == [b"1"]
-
-    async def test_in_one_commit(self, store: Store) -> None:
+    async def test_the_same_message_is_posted_once_by_one_commit_or_batch(
+        self, store: Store
+    ) -> None:
         calls = (post(store, PEER, b"1", idempotency_key="once") for _ in range(3))
         ids = await asyncio.gather(*calls)
         assert len({id for (id,) in ids}) == 1
-        assert await bodies(store) == [b"1"]
-
-    async def test_in_one_batch(self, store: Store) -> None:
-        first, again = await post(store, PEER, b"1", b"1", idempotency_key="once")
+        first, again = await post(store, PEER, b"2", b"2", idempotency_key="batch")
         assert first == again
-        assert await bodies(store) == [b"1"]
+        assert await bodies(store) == [b"1", b"2"]
+        own = [await post(store, OWN, b"1", idempotency_key="once") for _ in range(2)]
+        assert own[0] == own[1]
+        assert len(await store.read(query.browse_queue, QUEUE, 10)) == 1
 
-    async def test_another_message_in_one_batch_is_refused(self, store: Store) -> None:
+    async def test_another_message_under_the_key_is_refused_with_its_batch(
+        self, store: Store
+    ) -> None:
         with pytest.raises(IdempotencyConflict, match="'once'"):
             await post(store, PEER, b"1", b"2", idempotency_key="once")
         assert await bodies(store) == []
-
-    async def test_a_batch_with_a_conflict_posts_nothing(self, store: Store) -> None:
         await post(store, PEER, b"1", idempotency_key="once")
+        with pytest.raises(IdempotencyConflict, match="'once'"):
+            await post(store, PEER, b"2", idempotency_key="once")
         clerk = Clerk(MailConfig())
         posts = [
             clerk.post(PEER, QUEUE, b"2"),
@@ -329,11 +327,6 @@ class IdempotencyBehaviour:
         with pytest.raises(IdempotencyConflict):
             await posting.done
         assert await bodies(store) == [b"1"]
-
-    async def test_a_message_to_oneself(self, store: Store) -> None:
-        ids = [await post(store, OWN, b"1", idempotency_key="once") for _ in range(2)]
-        assert ids[0] == ids[1]
-        assert len(await store.read(query.browse_queue, QUEUE, 10)) == 1
 
     async def test_keys_are_forgotten_in_time(self, store: Store) -> None:
         await post(store, PEER, b"1", idempotency_key="once")

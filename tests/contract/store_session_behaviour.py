@@ -11,7 +11,7 @@ import sqlalchemy
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from postroad.core.errors import MissingExtra, TransactionLost, UsageError
+from postroad.core.errors import MissingExtra, UsageError
 from postroad.durable import MailConfig, Store, Transaction
 from postroad.durable.posting import Clerk
 from tests.contract.store_behaviour import bodies, keep, rows
@@ -270,12 +270,6 @@ class SessionBehaviour:
         assert turn is not None
         await keep(turn)
         assert await rows(store) == [1, 2, 3]
-
-    async def test_a_turn_that_is_over_has_no_session(self, store: Store) -> None:
-        turn = await store.begin()
-        turn.end(None)
-        with pytest.raises(TransactionLost, match="over"):
-            await turn.call_with_session(lambda session: None)
 
     async def test_sessions_need_an_extra(
         self, store: Store, monkeypatch: pytest.MonkeyPatch

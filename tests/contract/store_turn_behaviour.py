@@ -119,11 +119,14 @@ class TurnBehaviour:
             assert await rows(store) == []
             assert await bodies(store) == [b"others go on"]
 
-    async def test_a_turn_is_over_when_it_ends(self, store: Store) -> None:
+    async def test_a_turn_that_has_ended_does_nothing_more(self, store: Store) -> None:
         turn = await store.begin()
         turn.end(None)
         with pytest.raises(TransactionLost, match="over"):
             await turn.execute("SELECT 1")
+        for call in (turn.call, turn.call_with_session):
+            with pytest.raises(TransactionLost, match="over"):
+                await call(lambda connection: None)
 
     async def test_whoever_gives_up_waiting_for_a_turn_keeps_nobody_waiting(
         self, store: Store

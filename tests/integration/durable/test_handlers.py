@@ -15,6 +15,7 @@ from tests.support.durable.mail_pairs import (
     AT_ONCE,
     QUICK,
     Recorder,
+    Station,
     numbers_of,
     post_numbers,
     running_station,
@@ -24,7 +25,7 @@ from tests.support.durable.mail_pairs import (
 
 
 async def test_handler_whose_own_task_is_cancelled_has_failed_and_others_go_on(
-    tmp_path: Path,
+    alpha: Station,
 ) -> None:
     recorder = Recorder()
 
@@ -36,15 +37,14 @@ async def test_handler_whose_own_task_is_cancelled_has_failed_and_others_go_on(
             await task
         await recorder(message, tx)
 
-    async with running_station("alpha", tmp_path) as alpha:
-        await alpha.mail.consume("orders", handle, retry=AT_ONCE)
-        await alpha.mail.post("alpha", "orders", b"bad")
-        await post_numbers(alpha, "alpha", range(3))
-        assert numbers_of(await recorder.until(3)) == [0, 1, 2]
-        await until_dead(alpha.mail, 1)
-        (dead,) = await alpha.mail.dead_letters()
-        assert (dead.letter.body, dead.reason, dead.failures) == (b"bad", "failed", 3)
-        assert "what the handler waited for was cancelled" in dead.detail
+    await alpha.mail.consume("orders", handle, retry=AT_ONCE)
+    await alpha.mail.post("alpha", "orders", b"bad")
+    await post_numbers(alpha, "alpha", range(3))
+    assert numbers_of(await recorder.until(3)) == [0, 1, 2]
+    await until_dead(alpha.mail, 1)
+    (dead,) = await alpha.mail.dead_letters()
+    assert (dead.letter.body, dead.reason, dead.failures) == (b"bad", "failed", 3)
+    assert "what the handler waited for was cancelled" in dead.detail
 
 
 async def test_each_handler_has_its_own_time_though_one_hides_that_it_was_cancelled(
@@ -71,7 +71,7 @@ async def test_each_handler_has_its_own_time_though_one_hides_that_it_was_cancel
 
 
 async def test_statements_that_a_handler_begins_together_are_committed_together(
-    tmp_path: Path,
+    alpha: Station,
 ) -> None:
     attempts: list[int] = []
 
@@ -80,46 +80,43 @@ async def test_statements_that_a_handler_begins_together_are_committed_together(
         insert = "INSERT INTO books VALUES (?)"
         await asyncio.gather(*(tx.execute(insert, (number,)) for number in range(3)))
 
-    async with running_station("alpha", tmp_path) as alpha:
-        async with alpha.mail.transaction() as tx:
-            await tx.execute("CREATE TABLE books (number INTEGER)")
-        await alpha.mail.consume("orders", handle, retry=AT_ONCE)
-        await alpha.mail.post("alpha", "orders", b"")
-        await until_waiting(alpha.mail, "orders", 0)
-        async with alpha.mail.transaction() as tx:
-            assert await tx.execute("SELECT number FROM books") == [(0,), (1,), (2,)]
-        assert attempts == [1]
-        assert await alpha.mail.dead_letters() == []
+    async with alpha.mail.transaction() as tx:
+        await tx.execute("CREATE TABLE books (number INTEGER)")
+    await alpha.mail.consume("orders", handle, retry=AT_ONCE)
+    await alpha.mail.post("alpha", "orders", b"")
+    await until_waiting(alpha.mail, "orders", 0)
+    async with alpha.mail.transaction() as tx:
+        assert await tx.execute("SELECT number FROM books") == [(0,), (1,), (2,)]
+    assert attempts == [1]
+    assert await alpha.mail.dead_letters() == []
 
 
-async def test_next_consumer_may_begin_when_the_one_before_has_ended(tmp_path: Path) -> None:
+async def test_next_consumer_may_begin_when_the_one_before_has_ended(alpha: Station) -> None:
     begun, gate, recorder = asyncio.Event(), asyncio.Event(), Recorder()
 
     async def handle_slowly(message: Message, tx: Transaction) -> None:
         begun.set()
         await gate.wait()
 
-    async with running_station("alpha", tmp_path) as alpha:
-        await alpha.mail.consume("orders", handle_slowly)
-        await alpha.mail.post("alpha", "orders", b"before")
-        await begun.wait()
-        stopping = asyncio.create_task(alpha.mail.stop_consuming("orders"))
-        await asyncio.sleep(0)
-        with pytest.raises(UsageError, match="has a consumer already"):
-            await alpha.mail.consume("orders", recorder)
-        gate.set()
-        await stopping
+    await alpha.mail.consume("orders", handle_slowly)
+    await alpha.mail.post("alpha", "orders", b"before")
+    await begun.wait()
+    stopping = asyncio.create_task(alpha.mail.stop_consuming("orders"))
+    await asyncio.sleep(0)
+    with pytest.raises(UsageError, match="has a consumer already"):
         await alpha.mail.consume("orders", recorder)
-        await post_numbers(alpha, "alpha", range(3))
-        assert numbers_of(await recorder.until(3)) == [0, 1, 2]
+    gate.set()
+    await stopping
+    await alpha.mail.consume("orders", recorder)
+    await post_numbers(alpha, "alpha", range(3))
+    assert numbers_of(await recorder.until(3)) == [0, 1, 2]
 
 
-async def test_queue_that_is_pulled_from_is_not_consumed_in_another_way(tmp_path: Path) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        assert await alpha.mail.pull("orders", timeout=0.01) == []
-        for options in ({"retry": Retry(attempts=1)}, {"ordered_by_key": False}):
-            with pytest.raises(UsageError, match="in use already, with other settings"):
-                await alpha.mail.consume("orders", Recorder(), **options)
-        recorder = await Recorder.at(alpha)
-        await post_numbers(alpha, "alpha", range(2))
-        assert numbers_of(await recorder.until(2)) == [0, 1]
+async def test_queue_that_is_pulled_from_is_not_consumed_in_another_way(alpha: Station) -> None:
+    assert await alpha.mail.pull("orders", timeout=0.01) == []
+    for options in ({"retry": Retry(attempts=1)}, {"ordered_by_key": False}):
+        with pytest.raises(UsageError, match="in use already, with other settings"):
+            await alpha.mail.consume("orders", Recorder(), **options)
+    recorder = await Recorder.at(alpha)
+    await post_numbers(alpha, "alpha", range(2))
+    assert numbers_of(await recorder.until(2)) == [0, 1]

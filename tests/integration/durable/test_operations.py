@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from postroad.core.errors import NoSuchDeadLetter, Reject, RequestTimeout, UsageError
-from postroad.durable import Message, Retry, Transaction
+from postroad.durable import Message, Retry, Transaction, consumer
 from postroad.durable.posting import Clerk, Posting
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.durable.mail_pairs import (
@@ -152,35 +152,29 @@ async def test_message_pulled_when_the_node_stops_comes_again(tmp_path: Path) ->
         assert await alpha.mail.browse("orders") == []
 
 
-async def test_pull_ends_when_the_node_stops(tmp_path: Path) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        pulling = asyncio.create_task(alpha.mail.pull("orders"))
-
-        async def is_pulling() -> bool:
-            return "orders" in alpha.mail.consumptions
-
-        await eventually(is_pulling, "it waits for a message")
-        await alpha.mail.stop()
-        with pytest.raises(UsageError, match="not running"):
-            await asyncio.wait_for(pulling, DEADLINE_S)
+async def test_pull_ends_when_the_node_stops(alpha: Station) -> None:
+    pulling = asyncio.create_task(alpha.mail.pull("orders"))
+    await eventually(lambda: "orders" in alpha.mail.consumptions, "it waits for a message")
+    await alpha.mail.stop()
+    with pytest.raises(UsageError, match="not running"):
+        await asyncio.wait_for(pulling, DEADLINE_S)
 
 
 @pytest.mark.parametrize("end", ["nack", "release"])
-async def test_message_that_is_given_back_ends_its_transaction(tmp_path: Path, end: str) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        await alpha.mail.post("alpha", "orders", b"tea")
-        (message,) = await alpha.mail.pull("orders", timeout=DEADLINE_S, retry=AT_ONCE)
-        tx = message.begin()
-        with pytest.raises(sqlite3.OperationalError, match="no such table"):
-            await tx.execute("INSERT INTO nowhere VALUES (1)")
-        await tx.execute("CREATE TABLE somewhere (x INTEGER)")
-        getattr(message, end)()
-        # Sooner than the transaction would be lost for taking too long, and in the same task.
-        async with asyncio.timeout(DEADLINE_S / 2):
-            await alpha.mail.post("alpha", "orders", b"cake")
-        async with alpha.mail.transaction() as tx:
-            tables = await tx.execute("SELECT 1 FROM sqlite_master WHERE name = 'somewhere'")
-        assert tables == []
+async def test_message_that_is_given_back_ends_its_transaction(alpha: Station, end: str) -> None:
+    await alpha.mail.post("alpha", "orders", b"tea")
+    (message,) = await alpha.mail.pull("orders", timeout=DEADLINE_S, retry=AT_ONCE)
+    tx = message.begin()
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        await tx.execute("INSERT INTO nowhere VALUES (1)")
+    await tx.execute("CREATE TABLE somewhere (x INTEGER)")
+    getattr(message, end)()
+    # Sooner than the transaction would be lost for taking too long, and in the same task.
+    async with asyncio.timeout(DEADLINE_S / 2):
+        await alpha.mail.post("alpha", "orders", b"cake")
+    async with alpha.mail.transaction() as tx:
+        tables = await tx.execute("SELECT 1 FROM sqlite_master WHERE name = 'somewhere'")
+    assert tables == []
 
 
 async def test_reply_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
@@ -291,56 +285,56 @@ async def test_statistics_tell_where_things_are(alpha: Station, beta: Station) -
     assert [it.peer for it in health.bridges] == ["beta"]
 
 
-async def test_a_message_that_is_tried_again_waits_and_is_not_handled(tmp_path: Path) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        mail, recorder = alpha.mail, Recorder(failures=1)
-        await mail.consume("orders", recorder, retry=Retry(first_s=3_600, max_s=3_600))
-        await mail.post("alpha", "orders", b"tea", key="ann")
+async def test_a_message_that_is_tried_again_waits_and_is_not_handled(alpha: Station) -> None:
+    mail, recorder = alpha.mail, Recorder(failures=1)
+    await mail.consume("orders", recorder, retry=Retry(first_s=3_600, max_s=3_600))
+    await mail.post("alpha", "orders", b"tea", key="ann")
 
-        async def has_failed() -> bool:
-            return bool([it for it in await mail.waiting("orders") if it.failures])
+    async def has_failed() -> bool:
+        return bool([it for it in await mail.waiting("orders") if it.failures])
 
-        await eventually(has_failed, "the first attempt")
-        await mail.post("alpha", "orders", b"cake", key="ann")
+    await eventually(has_failed, "the first attempt")
+    await mail.post("alpha", "orders", b"cake", key="ann")
 
-        async def is_held() -> bool:
-            return any(it.is_held for it in await mail.waiting("orders"))
+    async def is_held() -> bool:
+        return any(it.is_held for it in await mail.waiting("orders"))
 
-        await eventually(is_held, "the second one waits for the first")
-        tea, cake = sorted(await mail.waiting("orders"), key=lambda it: it.is_held)
-        assert (tea.letter.body, tea.failures, tea.error) == (b"tea", 1, "ValueError: as told")
-        assert tea.due_ms > tea.letter.posted_ms + 1_000_000
-        assert (cake.letter.body, cake.failures, cake.due_ms) == (b"cake", 0, 0)
-        assert await mail.find_waiting("orders", tea.letter.id) == [tea]
-        statistics = await mail.statistics()
-        queue = statistics.queues["orders"]
-        assert (queue.depth, queue.handled, queue.failed) == (2, 0, 1)
-        assert queue.oldest_s is not None
-        assert (statistics.handled_per_s, statistics.failed_per_s > 0) == (0, True)
-
-
-async def test_a_message_for_later_does_not_wait_yet(tmp_path: Path) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        await alpha.mail.post("alpha", "orders", b"tea", delay=3_600)
-        queue = (await alpha.mail.statistics()).queues["orders"]
-        assert (queue.depth, queue.oldest_s) == (1, None)
-        (later,) = await alpha.mail.waiting("orders")
-        assert later.due_ms > later.letter.posted_ms + 1_000_000
+    await eventually(is_held, "the second one waits for the first")
+    tea, cake = sorted(await mail.waiting("orders"), key=lambda it: it.is_held)
+    assert (tea.letter.body, tea.failures, tea.error) == (b"tea", 1, "ValueError: as told")
+    assert tea.due_ms > tea.letter.posted_ms + 1_000_000
+    assert (cake.letter.body, cake.failures, cake.due_ms) == (b"cake", 0, 0)
+    assert await mail.find_waiting("orders", tea.letter.id) == [tea]
+    statistics = await mail.statistics()
+    queue = statistics.queues["orders"]
+    assert (queue.depth, queue.handled, queue.failed) == (2, 0, 1)
+    assert queue.oldest_s is not None
+    assert (statistics.handled_per_s, statistics.failed_per_s > 0) == (0, True)
 
 
-async def test_some_of_the_dead_those_that_died_first(tmp_path: Path) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        recorder = await Recorder.at(alpha, failures=6, error=Reject)
-        await post_numbers(alpha, "alpha", range(6))
-        await until_dead(alpha.mail, 6)
-        assert await alpha.mail.drop_all_dead(limit=2) == 2
-        assert numbers_of(it.letter.body for it in await alpha.mail.dead_letters()) == [2, 3, 4, 5]
-        assert await alpha.mail.retry_all_dead("orders", limit=3) == 3
-        assert numbers_of(await recorder.until(3)) == [2, 3, 4]
-        assert await alpha.mail.retry_all_dead(limit=10) == 1
+async def test_a_message_for_later_does_not_wait_yet(alpha: Station) -> None:
+    await alpha.mail.post("alpha", "orders", b"tea", delay=3_600)
+    queue = (await alpha.mail.statistics()).queues["orders"]
+    assert (queue.depth, queue.oldest_s) == (1, None)
+    (later,) = await alpha.mail.waiting("orders")
+    assert later.due_ms > later.letter.posted_ms + 1_000_000
 
 
-async def test_handler_that_takes_too_long_has_failed(tmp_path: Path) -> None:
+async def test_some_of_the_dead_those_that_died_first(alpha: Station) -> None:
+    recorder = await Recorder.at(alpha, failures=6, error=Reject)
+    await post_numbers(alpha, "alpha", range(6))
+    await until_dead(alpha.mail, 6)
+    assert await alpha.mail.drop_all_dead(limit=2) == 2
+    assert numbers_of(it.letter.body for it in await alpha.mail.dead_letters()) == [2, 3, 4, 5]
+    assert await alpha.mail.retry_all_dead("orders", limit=3) == 3
+    assert numbers_of(await recorder.until(3)) == [2, 3, 4]
+    assert await alpha.mail.retry_all_dead(limit=10) == 1
+
+
+async def test_handler_that_takes_too_long_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "_WATCH_S", 0.02)
     config = msgspec.structs.replace(QUICK, handler_s=0.05)
     async with running_station("alpha", tmp_path, config=config) as alpha:
         attempts: list[int] = []
@@ -357,26 +351,17 @@ async def test_handler_that_takes_too_long_has_failed(tmp_path: Path) -> None:
         assert attempts == [1]
 
 
-async def test_pull_that_begins_when_the_node_stops_ends_too(tmp_path: Path) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        store, gate = alpha.mail.store, threading.Event()
-        await store.write(lambda ledger: None)
-        before = store.writer.commits
-        # It is at the point of reading when everything else has been stopped.
-        reading = asyncio.create_task(store.read(lambda database: gate.wait(DEADLINE_S)))
-        pulling = asyncio.create_task(alpha.mail.pull("orders"))
-
-        async def has_begun() -> bool:
-            return store.writer.commits > before
-
-        await eventually(has_begun, "the pull has begun")
-        stopping = asyncio.create_task(alpha.mail.stop())
-
-        async def is_closing() -> bool:
-            return "not open" in repr(store)
-
-        await eventually(is_closing, "the store is being closed")
-        gate.set()
-        await asyncio.gather(reading, stopping)
-        with pytest.raises(UsageError, match="not running"):
-            await asyncio.wait_for(pulling, DEADLINE_S)
+async def test_pull_that_begins_when_the_node_stops_ends_too(alpha: Station) -> None:
+    store, gate = alpha.mail.store, threading.Event()
+    await store.write(lambda ledger: None)
+    before = store.writer.commits
+    # It is at the point of reading when everything else has been stopped.
+    reading = asyncio.create_task(store.read(lambda database: gate.wait(DEADLINE_S)))
+    pulling = asyncio.create_task(alpha.mail.pull("orders"))
+    await eventually(lambda: store.writer.commits > before, "the pull has begun")
+    stopping = asyncio.create_task(alpha.mail.stop())
+    await eventually(lambda: "not open" in repr(store), "the store is being closed")
+    gate.set()
+    await asyncio.gather(reading, stopping)
+    with pytest.raises(UsageError, match="not running"):
+        await asyncio.wait_for(pulling, DEADLINE_S)

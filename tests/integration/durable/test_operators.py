@@ -101,41 +101,40 @@ async def test_a_bridge_process_of_its_own_rests_too(tmp_path: Path) -> None:
             await bridge.kill()
 
 
-async def test_a_queue_in_use_is_moved_only_while_it_rests(tmp_path: Path) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        begun, go_on = asyncio.Event(), asyncio.Event()
+async def test_a_queue_in_use_is_moved_only_while_it_rests(alpha: Station) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
 
-        async def work(message: Message, tx: Transaction) -> None:
-            begun.set()
-            await go_on.wait()
+    async def work(message: Message, tx: Transaction) -> None:
+        begun.set()
+        await go_on.wait()
 
-        await alpha.mail.consume("orders", work)
-        await post_numbers(alpha, "alpha", range(5))
+    await alpha.mail.consume("orders", work)
+    await post_numbers(alpha, "alpha", range(5))
+    await begun.wait()
+    with pytest.raises(UsageError, match="pause it"):
+        await alpha.mail.move("orders", "elsewhere")
+    await alpha.mail.pause("orders")
+    # One is still being handled, and must not come a second time.
+    with pytest.raises(UsageError, match="in hand"):
+        await alpha.mail.move("orders", "elsewhere")
+    go_on.set()
+    await until_waiting(alpha.mail, "orders", 4)
+
+    async def moved() -> bool:
+        try:
+            return await alpha.mail.move("orders", "elsewhere") == 4
+        except UsageError:
+            return False
+
+    await eventually(moved, "nothing is in hand any more")
+    recorder = await Recorder.at(alpha, "elsewhere")
+    assert numbers_of(await recorder.until(4)) == [1, 2, 3, 4]
+    # The queue that was emptied goes on with what comes from now on.
+    begun.clear()
+    await alpha.mail.resume("orders")
+    await post_numbers(alpha, "alpha", [9])
+    async with asyncio.timeout(10):
         await begun.wait()
-        with pytest.raises(UsageError, match="pause it"):
-            await alpha.mail.move("orders", "elsewhere")
-        await alpha.mail.pause("orders")
-        # One is still being handled, and must not come a second time.
-        with pytest.raises(UsageError, match="in hand"):
-            await alpha.mail.move("orders", "elsewhere")
-        go_on.set()
-        await until_waiting(alpha.mail, "orders", 4)
-
-        async def moved() -> bool:
-            try:
-                return await alpha.mail.move("orders", "elsewhere") == 4
-            except UsageError:
-                return False
-
-        await eventually(moved, "nothing is in hand any more")
-        recorder = await Recorder.at(alpha, "elsewhere")
-        assert numbers_of(await recorder.until(4)) == [1, 2, 3, 4]
-        # The queue that was emptied goes on with what comes from now on.
-        begun.clear()
-        await alpha.mail.resume("orders")
-        await post_numbers(alpha, "alpha", [9])
-        async with asyncio.timeout(10):
-            await begun.wait()
 
 
 async def test_a_message_that_dies_again_says_so(alpha: Station, beta: Station) -> None:

@@ -175,13 +175,12 @@ async def test_idempotency_key_makes_posting_twice_the_same_as_once(
     assert await recorder.until(2) == [b"tea", b"last"]
 
 
-async def test_node_posts_to_itself_without_a_bridge(tmp_path: Path) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        recorder = await Recorder.at(alpha)
-        await post_numbers(alpha, "alpha", range(20))
-        assert numbers_of(await recorder.until(20)) == list(range(20))
-        assert {message.sender for message in recorder.messages} == {"alpha"}
-        assert (await alpha.mail.bridges()).bridges == []
+async def test_node_posts_to_itself_without_a_bridge(alpha: Station) -> None:
+    recorder = await Recorder.at(alpha)
+    await post_numbers(alpha, "alpha", range(20))
+    assert numbers_of(await recorder.until(20)) == list(range(20))
+    assert {message.sender for message in recorder.messages} == {"alpha"}
+    assert (await alpha.mail.bridges()).bridges == []
 
 
 async def test_queue_that_was_emptied_after_a_restart_goes_on(tmp_path: Path) -> None:

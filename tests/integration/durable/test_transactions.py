@@ -69,18 +69,17 @@ async def test_nothing_of_a_failed_transaction_happens(alpha: Station, beta: Sta
     assert await rows_of(alpha.mail) == []
 
 
-async def test_transactions_do_not_see_half_of_one_another(tmp_path: Path) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        await create(alpha.mail)
+async def test_transactions_do_not_see_half_of_one_another(alpha: Station) -> None:
+    await create(alpha.mail)
 
-        async def add() -> None:
-            async with alpha.mail.transaction() as tx:
-                ((count,),) = await tx.execute("SELECT COUNT(*) FROM books")
-                await asyncio.sleep(0)
-                await tx.execute("INSERT INTO books VALUES (?)", (count,))
+    async def add() -> None:
+        async with alpha.mail.transaction() as tx:
+            ((count,),) = await tx.execute("SELECT COUNT(*) FROM books")
+            await asyncio.sleep(0)
+            await tx.execute("INSERT INTO books VALUES (?)", (count,))
 
-        await asyncio.gather(*(add() for _ in range(50)))
-        assert await rows_of(alpha.mail) == list(range(50))
+    await asyncio.gather(*(add() for _ in range(50)))
+    assert await rows_of(alpha.mail) == list(range(50))
 
 
 async def test_what_a_handler_writes_is_committed_with_its_message(
@@ -103,39 +102,37 @@ async def test_what_a_handler_writes_is_committed_with_its_message(
     assert sorted(numbers_of(bills.bodies)) == list(range(20))
 
 
-async def test_statement_that_undoes_everything_harms_only_its_own_message(tmp_path: Path) -> None:
+async def test_statement_that_undoes_everything_harms_only_its_own_message(alpha: Station) -> None:
     """Some conflicts make the database roll back the whole commit, those of others included."""
-    async with running_station("alpha", tmp_path) as alpha:
-        await create(alpha.mail, "books (number INTEGER PRIMARY KEY ON CONFLICT ROLLBACK)")
+    await create(alpha.mail, "books (number INTEGER PRIMARY KEY ON CONFLICT ROLLBACK)")
 
-        async def handle(message: Message, tx: Transaction) -> None:
-            number = int(message.body)
+    async def handle(message: Message, tx: Transaction) -> None:
+        number = int(message.body)
+        await tx.execute("INSERT INTO books VALUES (?)", (number,))
+        if number == 5 and message.attempt == 1:
             await tx.execute("INSERT INTO books VALUES (?)", (number,))
-            if number == 5 and message.attempt == 1:
-                await tx.execute("INSERT INTO books VALUES (?)", (number,))
 
-        await post_numbers(alpha, "alpha", range(10))
-        await alpha.mail.consume("orders", handle, concurrency=10, retry=AT_ONCE)
-        await until_waiting(alpha.mail, "orders", 0)
-        assert await rows_of(alpha.mail) == list(range(10))
-        assert await alpha.mail.dead_letters() == []
+    await post_numbers(alpha, "alpha", range(10))
+    await alpha.mail.consume("orders", handle, concurrency=10, retry=AT_ONCE)
+    await until_waiting(alpha.mail, "orders", 0)
+    assert await rows_of(alpha.mail) == list(range(10))
+    assert await alpha.mail.dead_letters() == []
 
 
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
-async def test_handler_cannot_end_the_commit_of_others(tmp_path: Path, statement: str) -> None:
-    async with running_station("alpha", tmp_path) as alpha:
-        await create(alpha.mail)
+async def test_handler_cannot_end_the_commit_of_others(alpha: Station, statement: str) -> None:
+    await create(alpha.mail)
 
-        async def handle(message: Message, tx: Transaction) -> None:
-            await book(message, tx)
-            if int(message.body) == 5:
-                await tx.execute(statement)
+    async def handle(message: Message, tx: Transaction) -> None:
+        await book(message, tx)
+        if int(message.body) == 5:
+            await tx.execute(statement)
 
-        await post_numbers(alpha, "alpha", range(10))
-        await alpha.mail.consume("orders", handle, concurrency=10, retry=AT_ONCE)
-        await until_dead(alpha.mail, 1)
-        await until_waiting(alpha.mail, "orders", 0)
-        assert await rows_of(alpha.mail) == [number for number in range(10) if number != 5]
+    await post_numbers(alpha, "alpha", range(10))
+    await alpha.mail.consume("orders", handle, concurrency=10, retry=AT_ONCE)
+    await until_dead(alpha.mail, 1)
+    await until_waiting(alpha.mail, "orders", 0)
+    assert await rows_of(alpha.mail) == [number for number in range(10) if number != 5]
 
 
 async def test_posting_inside_a_transaction_without_naming_it_is_refused(alpha: Station) -> None:

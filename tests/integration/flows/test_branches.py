@@ -32,8 +32,7 @@ async def gather_backwards(flow: Flow) -> list[int]:
 
 
 async def test_results_are_in_the_order_they_were_asked_for(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", gather_backwards)
-    handle = await alpha.begin(gather_backwards)
+    alpha, handle = await nodes.begin(gather_backwards)
     assert await handle.result(DEADLINE_S) == [0, 1, 2, 3, 4]
     history = await alpha.flows.history(handle.id)
     # They are recorded as they ended.
@@ -81,8 +80,7 @@ async def test_one_of_several_raises_and_the_others_end(nodes: FlowNodes) -> Non
             return [str(error), *await flow.gather(flow.step(str, 1), flow.step(str, 2))]
         return []
 
-    alpha = await nodes.start("alpha", one_fails)
-    text, *after = await alpha.run(one_fails)
+    text, *after = await nodes.run(one_fails)
     assert "as told" in text
     assert after == ["1", "2"]
     assert hanging.ended == ["function"]
@@ -104,8 +102,7 @@ async def keep_errors(flow: Flow) -> list[str]:
 
 
 async def test_errors_are_results_if_that_is_wanted(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", keep_errors)
-    number, function, code, nothing = await alpha.run(keep_errors)
+    number, function, code, nothing = await nodes.run(keep_errors)
     assert number == "int: 1"
     assert function.startswith("Broken: ") and "in a function" in function
     assert code.startswith("Broken: ") and "in the code" in code
@@ -117,8 +114,7 @@ async def test_an_error_nobody_catches_fails_the_flow(nodes: FlowNodes) -> None:
     async def fails(flow: Flow) -> None:
         await flow.gather(flow.sleep(1000), flow.step(fail, "in a branch"))
 
-    alpha = await nodes.start("alpha", fails)
-    handle = await alpha.begin(fails)
+    _, handle = await nodes.begin(fails)
     with pytest.raises(Broken, match="in a branch"):
         await handle.result(DEADLINE_S)
 
@@ -136,8 +132,7 @@ async def test_the_first_wins_and_the_others_are_withdrawn(nodes: FlowNodes) -> 
         )
         return [*winner, await flow.step(later, 8, 0.001)]
 
-    alpha = await nodes.start("alpha", race)
-    handle = await alpha.begin(race)
+    alpha, handle = await nodes.begin(race)
     assert await handle.result(DEADLINE_S) == ["quick", 7, 8]
     assert sorted(hanging.ended) == ["first", "second"]
     history = await alpha.flows.history(handle.id)
@@ -153,8 +148,7 @@ async def test_a_sleep_ends_what_takes_too_long(nodes: FlowNodes) -> None:
         second = await flow.select(late=flow.sleep(60), work=flow.step(later, 1, 0.001))
         return [*first, *second]
 
-    alpha = await nodes.start("alpha", limited)
-    assert await alpha.run(limited) == ["late", None, "work", 1]
+    assert await nodes.run(limited) == ["late", None, "work", 1]
     assert hanging.ended == ["function"]
 
 
@@ -176,8 +170,7 @@ async def test_a_sleep_goes_on_while_a_function_runs(nodes: FlowNodes) -> None:
 
         return await flow.gather(flow.step(wait), free_it())
 
-    alpha = await nodes.start("alpha", both)
-    assert await alpha.run(both) == ["freed", None]
+    assert await nodes.run(both) == ["freed", None]
 
 
 async def test_a_select_that_raises(nodes: FlowNodes) -> None:
@@ -252,8 +245,7 @@ async def test_what_branches_do_to_a_shared_list_is_done_again_alike(nodes: Flow
         await flow.signal("check", bool)
         return [seen, await flow.step(list, list(seen), name="again")]
 
-    alpha = await nodes.start("alpha", share)
-    handle = await alpha.begin(share)
+    alpha, handle = await nodes.begin(share)
     await alpha.until_steps(handle.id, 19)
     await alpha.restart_flows()
     await alpha.flows.signal(handle.id, "check", True)
@@ -276,8 +268,7 @@ async def test_branches_with_retries_at_the_same_time(nodes: FlowNodes) -> None:
         retry = Retry(attempts=3, first_s=0.001, max_s=0.01)
         return await flow.gather(*(flow.step(flaky, it, retry=retry) for it in range(4)))
 
-    alpha = await nodes.start("alpha", persistent)
-    assert await alpha.run(persistent) == [0, 1, 2, 3]
+    assert await nodes.run(persistent) == [0, 1, 2, 3]
     assert not any(failures.values())
 
 
@@ -295,8 +286,7 @@ async def test_what_a_withdrawn_branch_does_on_its_way_out_does_not_matter(
         name, _ = await flow.select(stubborn=stubborn(), quick=flow.sleep(0.01))
         return f"{name} {await flow.step(str, 'after')}"
 
-    alpha = await nodes.start("alpha", messy)
-    handle = await alpha.begin(messy)
+    alpha, handle = await nodes.begin(messy)
     assert await handle.result(DEADLINE_S) == "quick after"
     assert [it.kind for it in await alpha.flows.history(handle.id)] == ["sleep", "step"]
 
@@ -311,5 +301,4 @@ async def test_subflows_at_the_same_time(nodes: FlowNodes) -> None:
     async def whole(flow: Flow) -> list[int]:
         return await flow.gather(*(flow.call(part, number) for number in range(5)))
 
-    alpha = await nodes.start("alpha", whole)
-    assert await alpha.run(whole) == [1, 2, 3, 4, 5]
+    assert await nodes.run(whole) == [1, 2, 3, 4, 5]

@@ -130,8 +130,7 @@ CHANGES: list[tuple[Work, list[str]]] = [
 
 async def begun_before_the_change(nodes: FlowNodes) -> tuple[FlowNode, FlowHandle[int]]:
     """A node, and a flow that has taken both steps and waits for the signal."""
-    alpha = await nodes.start("alpha", original)
-    handle = await alpha.begin(original, 1)
+    alpha, handle = await nodes.begin(original, 1)
     await alpha.until_steps(handle.id, 2)
     return alpha, handle
 
@@ -282,8 +281,7 @@ async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: 
     async def ask_something_else(flow: Flow) -> int:
         return await flow.open("beta").send_and_receive(2, int)
 
-    alpha = await nodes.start("alpha", ask_beta)
-    handle = await alpha.begin(ask_beta)
+    alpha, handle = await nodes.begin(ask_beta)
     await alpha.until_steps(handle.id, 1)
     for changed, difference in (
         (ask_gamma, "the code opens session 1 with 'gamma'\n    it was with 'beta'"),

@@ -286,8 +286,7 @@ async def test_two_branches_wait_for_the_same_signal(nodes: FlowNodes) -> None:
     async def both(flow: Flow) -> list[int]:
         return await flow.gather(flow.signal("go", int), flow.signal("go", int))
 
-    alpha = await nodes.start("alpha", both)
-    handle = await alpha.begin(both)
+    alpha, handle = await nodes.begin(both)
     for number in (1, 2):
         await alpha.flows.signal(handle.id, "go", number)
     assert await handle.result(DEADLINE_S) == [1, 2]
@@ -301,8 +300,7 @@ async def test_a_select_with_several_that_are_ready(nodes: FlowNodes) -> None:
         second = await flow.select(a=flow.signal("a", int), b=flow.signal("b", int))
         return [*first, *second]
 
-    alpha = await nodes.start("alpha", choose)
-    handle = await alpha.begin(choose)
+    alpha, handle = await nodes.begin(choose)
     await alpha.flows.signal(handle.id, "b", 2)
     await alpha.flows.signal(handle.id, "a", 1)
     await alpha.flows.signal(handle.id, "begin", True)
@@ -330,7 +328,6 @@ async def test_a_flow_without_any_step(nodes: FlowNodes) -> None:
     async def at_once(flow: Flow, number: int) -> int:
         return number
 
-    alpha = await nodes.start("alpha", at_once)
-    handle = await alpha.begin(at_once, 7)
+    alpha, handle = await nodes.begin(at_once, 7)
     assert await handle.result(DEADLINE_S) == 7
     assert await alpha.flows.history(handle.id) == []

@@ -201,8 +201,7 @@ async def test_an_empty_block_is_a_step(nodes: FlowNodes) -> None:
             flow.progress("nothing to do")
         return await flow.step(str, "done")
 
-    alpha = await nodes.start("alpha", idle)
-    assert await alpha.run(idle) == "done"
+    assert await nodes.run(idle) == "done"
 
 
 async def test_a_changed_statement_does_not_fit(nodes: FlowNodes) -> None:
@@ -324,5 +323,4 @@ async def test_sleep_after_a_block_begins_when_the_block_ends(nodes: FlowNodes) 
         await flow.sleep(0.2)
         return flow.now().timestamp() - ended_at
 
-    alpha = await nodes.start("alpha", rest)
-    assert await alpha.run(rest) >= 0.19
+    assert await nodes.run(rest) >= 0.19

@@ -234,8 +234,7 @@ async def test_a_session_that_is_opened_twice_has_one_flow(nodes: FlowNodes) -> 
 
 
 async def test_only_one_program_has_the_flows_of_a_node(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", wait_for_go)
-    handle = await alpha.begin(wait_for_go)
+    alpha, handle = await nodes.begin(wait_for_go)
     second = Flows(alpha.station.mail, [wait_for_go], nodes.config)
     with pytest.raises(UsageError, match="a node has its flows once"):
         await second.start()
@@ -252,8 +251,7 @@ async def test_only_one_program_has_the_flows_of_a_node(nodes: FlowNodes) -> Non
 
 
 async def test_whoever_stops_waiting_changes_nothing(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", wait_for_go)
-    handle = await alpha.begin(wait_for_go)
+    alpha, handle = await nodes.begin(wait_for_go)
     first, second = [asyncio.ensure_future(handle.result()) for _ in range(2)]
     await asyncio.sleep(0.01)
     first.cancel()

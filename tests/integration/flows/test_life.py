@@ -185,8 +185,7 @@ async def test_progress_is_kept(nodes: FlowNodes) -> None:
             await flow.signal("next", bool)
         flow.progress("all")
 
-    alpha = await nodes.start("alpha", advance)
-    handle = await alpha.begin(advance)
+    alpha, handle = await nodes.begin(advance)
     assert (await alpha.flows.show(handle.id)).progress == "0 of 3"
     await alpha.flows.signal(handle.id, "next", True)
     assert (await alpha.flows.show(handle.id)).progress == "1 of 3"
@@ -231,8 +230,7 @@ async def test_a_flow_takes_too_long_while_a_function_runs(nodes: FlowNodes) -> 
     async def stuck(flow: Flow) -> None:
         await flow.step(hanging.hang)
 
-    alpha = await nodes.start("alpha", stuck)
-    handle = await alpha.begin(stuck)
+    _, handle = await nodes.begin(stuck)
     with pytest.raises(FlowTimeout, match="flow stuck took too long"):
         await handle.result(DEADLINE_S)
     assert hanging.ended == ["function"]
@@ -243,8 +241,7 @@ async def test_a_flow_whose_time_is_over_while_the_node_is_down_fails(nodes: Flo
     async def sleepy(flow: Flow) -> None:
         await flow.sleep(60)
 
-    alpha = await nodes.start("alpha", sleepy)
-    handle = await alpha.begin(sleepy)
+    alpha, handle = await nodes.begin(sleepy)
     await alpha.stop_flows()
     await asyncio.sleep(0.12)
     await alpha.start_flows()

@@ -80,8 +80,7 @@ async def ends_at_once(flow: Flow) -> str:
 
 
 async def test_a_flow_is_shown_as_it_is_in_the_store(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", ends_at_once)
-    handle = await alpha.begin(ends_at_once)
+    alpha, handle = await nodes.begin(ends_at_once)
     is_early, view = await while_it_is_written(
         alpha, handle.id, lambda: alpha.flows.show(handle.id)
     )
@@ -91,8 +90,7 @@ async def test_a_flow_is_shown_as_it_is_in_the_store(nodes: FlowNodes) -> None:
 
 
 async def test_a_query_is_answered_when_the_answer_is_durable(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", ends)
-    handle = await alpha.begin(ends)
+    alpha, handle = await nodes.begin(ends)
     is_early, heard = await while_it_is_written(
         alpha, handle.id, lambda: alpha.flows.query(handle.id, "heard")
     )
@@ -102,8 +100,7 @@ async def test_a_query_is_answered_when_the_answer_is_durable(nodes: FlowNodes) 
 
 
 async def test_a_flow_that_is_about_to_end_cannot_be_killed(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", ends_at_once)
-    handle = await alpha.begin(ends_at_once)
+    alpha, handle = await nodes.begin(ends_at_once)
 
     async def kill() -> str:
         try:
@@ -127,8 +124,7 @@ async def test_a_fork_of_a_flow_that_is_about_to_begin_anew(nodes: FlowNodes) ->
             flow.continue_as_new(number + 1)
         return number
 
-    alpha = await nodes.start("alpha", counts)
-    handle = await alpha.begin(counts, 1)
+    alpha, handle = await nodes.begin(counts, 1)
     await alpha.until_steps(handle.id, 1)
     _, copy = await while_it_is_written(alpha, handle.id, lambda: alpha.flows.fork(handle.id, 1))
     for id in (copy, copy, handle.id):

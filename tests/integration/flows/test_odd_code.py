@@ -130,8 +130,7 @@ async def test_a_subflow_that_calls_itself(nodes: FlowNodes) -> None:
         below: int = await flow.call(factorial, number - 1)
         return await flow.step(lambda: number * below, name=f"times {number}")
 
-    alpha = await nodes.start("alpha", factorial)
-    handle = await alpha.begin(factorial, 12)
+    alpha, handle = await nodes.begin(factorial, 12)
     assert await handle.result(DEADLINE_S) == 479001600
     history = await alpha.flows.history(handle.id)
     assert history[0].place == ".".join("0" * 11 + "1") and history[-1].place == "1"
@@ -189,8 +188,7 @@ async def test_bad_arguments_for_what_a_flow_can_do(nodes: FlowNodes) -> None:
                 seen.append(str(error))
         return [*seen, await flow.step(str, "after")]
 
-    alpha = await nodes.start("alpha", clumsy)
-    asleep, nobody, file, after = await alpha.run(clumsy)
+    asleep, nobody, file, after = await nodes.run(clumsy)
     assert "-1 is no number of seconds from 0 on" in asleep
     assert nobody
     assert "what is sent to beta cannot be written down" in file
@@ -234,8 +232,7 @@ async def test_a_query_that_raises_concerns_only_who_asked(nodes: FlowNodes) -> 
         flow.answer("bad", lambda: 1 // 0)
         return await flow.signal("go", int)
 
-    alpha = await nodes.start("alpha", wait)
-    handle = await alpha.begin(wait)
+    alpha, handle = await nodes.begin(wait)
     with pytest.raises(ZeroDivisionError):
         await alpha.flows.query(handle.id, "bad")
     await alpha.flows.signal(handle.id, "go", 1)
@@ -260,8 +257,7 @@ async def test_values_and_errors_that_are_hard_to_write_down(nodes: FlowNodes) -
                 seen.append(type(error).__name__)
         return seen
 
-    alpha = await nodes.start("alpha", work)
-    seen = await alpha.run(work)
+    seen = await nodes.run(work)
     assert seen[:3] == ["Unrecordable", "Unrecordable", "StepFailed"]
     assert seen[3] in ("ValueError", "StepFailed")
 
@@ -332,8 +328,7 @@ async def test_subflows_within_subflows(nodes: FlowNodes, depth: int) -> None:
             return await flow.step(int, 7)
         return await flow.call(deep, left - 1)
 
-    alpha = await nodes.start("alpha", deep)
-    handle = await alpha.begin(deep, depth)
+    alpha, handle = await nodes.begin(deep, depth)
     await alpha.restart_flows()
     await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == 7
@@ -351,7 +346,6 @@ async def test_an_object_that_can_be_called_and_not_hashed(nodes: FlowNodes) -> 
     async def adds(flow: Flow) -> list[object]:
         return [await flow.step(Adder(3), 4), await flow.step(Adder(4), 4, name="more")]
 
-    alpha = await nodes.start("alpha", adds)
-    handle = await alpha.begin(adds)
+    alpha, handle = await nodes.begin(adds)
     assert await alpha.result(handle.id) == [7, 8]
     assert [it.name for it in await alpha.flows.history(handle.id)][1:] == ["more"]

@@ -92,8 +92,7 @@ async def test_killing_stops_functions(nodes: FlowNodes) -> None:
     async def stuck(flow: Flow) -> None:
         await flow.step(hang)
 
-    alpha = await nodes.start("alpha", stuck)
-    handle = await alpha.begin(stuck)
+    alpha, handle = await nodes.begin(stuck)
     async with asyncio.timeout(10):
         await began.wait()
         await alpha.flows.kill(handle.id)
@@ -128,8 +127,7 @@ async def test_a_paused_flow_sleeps_on(nodes: FlowNodes) -> None:
         await flow.step(calls.append, "awake")
         return "rested"
 
-    alpha = await nodes.start("alpha", nap)
-    handle = await alpha.begin(nap)
+    alpha, handle = await nodes.begin(nap)
     await alpha.flows.pause(handle.id)
     await asyncio.sleep(0.05)
     assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
@@ -139,8 +137,7 @@ async def test_a_paused_flow_sleeps_on(nodes: FlowNodes) -> None:
 
 
 async def test_what_cannot_happen_to_a_flow_now(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", wait_for_go)
-    handle = await alpha.begin(wait_for_go)
+    alpha, handle = await nodes.begin(wait_for_go)
     with pytest.raises(UsageError, match="a flow that is running cannot resume"):
         await alpha.flows.resume(handle.id)
     with pytest.raises(UsageError, match="a flow that is running cannot retry"):
@@ -172,8 +169,7 @@ async def test_signals_before_and_after_they_are_asked_for(nodes: FlowNodes) -> 
             seen.append(type(error).__name__)
         return seen
 
-    alpha = await nodes.start("alpha", listen)
-    handle = await alpha.begin(listen)
+    alpha, handle = await nodes.begin(listen)
     await alpha.flows.signal(handle.id, "text", "early")
     await alpha.flows.signal(handle.id, "number", 1)
     await alpha.flows.signal(handle.id, "number", 2)
@@ -188,8 +184,7 @@ async def test_signals_before_and_after_they_are_asked_for(nodes: FlowNodes) -> 
 
 
 async def test_a_signal_of_another_type(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", wait_for_go)
-    handle = await alpha.begin(wait_for_go)
+    alpha, handle = await nodes.begin(wait_for_go)
     await alpha.flows.signal(handle.id, "go", "away")
     with pytest.raises(Exception, match=r"signal\(go\) got something else than it wants"):
         await handle.result(DEADLINE_S)
@@ -205,8 +200,7 @@ async def test_queries_are_answered_by_the_code(nodes: FlowNodes) -> None:
             numbers.append(number)
         return numbers
 
-    alpha = await nodes.start("alpha", collect)
-    handle = await alpha.begin(collect)
+    alpha, handle = await nodes.begin(collect)
     assert await alpha.flows.query(handle.id, "count") == 0
     for number in (3, 4):
         await alpha.flows.signal(handle.id, "number", number)
@@ -226,8 +220,7 @@ async def test_a_flow_that_is_paused_before_it_can_answer(nodes: FlowNodes) -> N
     async def waits(flow: Flow) -> str:
         return await flow.signal("go", str)
 
-    alpha = await nodes.start("alpha", waits)
-    handle = await alpha.begin(waits)
+    alpha, handle = await nodes.begin(waits)
     await alpha.flows.pause(handle.id)
     with pytest.raises(UsageError, match="is paused: it does not run"):
         await asyncio.wait_for(alpha.flows.engine.pin(parse_id(handle.id)), DEADLINE_S)
@@ -308,8 +301,7 @@ async def test_a_flow_that_never_ends_survives_restarts(nodes: FlowNodes) -> Non
             flow.continue_as_new(count + 1)
         return count
 
-    alpha = await nodes.start("alpha", forever)
-    handle = await alpha.begin(forever, 0)
+    alpha, handle = await nodes.begin(forever, 0)
     for _ in range(3):
         await alpha.flows.signal(handle.id, "tick", True)
         await alpha.restart_flows()

@@ -136,8 +136,7 @@ async def test_a_function_that_ran_when_the_node_stopped_is_run_again(nodes: Flo
     async def job(flow: Flow) -> int:
         return await flow.step(work)
 
-    alpha = await nodes.start("alpha", job)
-    handle = await alpha.begin(job)
+    alpha, handle = await nodes.begin(job)
     await has_begun.wait()
     waiting = asyncio.ensure_future(handle.result(DEADLINE_S))
     await asyncio.sleep(0)
@@ -209,8 +208,7 @@ async def test_a_stop_whose_caller_gives_up_comes_to_its_end(nodes: FlowNodes) -
     async def wait(flow: Flow) -> str:
         return await flow.signal("go", str)
 
-    alpha = await nodes.start("alpha", wait)
-    handle = await alpha.begin(wait)
+    alpha, handle = await nodes.begin(wait)
     for ticks in range(6):
         stopping = asyncio.ensure_future(alpha.flows.stop())
         for _ in range(ticks):

@@ -100,11 +100,7 @@ async def until_looked_at(clock: Clock) -> None:
     """Wait until the scheduler has looked at everything after this."""
     # It reads the clock before and perhaps after each look, and may be in the middle of one.
     enough = clock.readings + 5
-
-    async def is_done() -> bool:
-        return clock.readings >= enough
-
-    await eventually(is_done, "schedules are looked at")
+    await eventually(lambda: clock.readings >= enough, "schedules are looked at")
 
 
 class TestTimes:
@@ -329,11 +325,9 @@ class TestLimits:
             async with asyncio.timeout(DEADLINE_S):
                 await is_committing.wait()
             signalling = asyncio.ensure_future(node.flows.signal(first.id, "go", "done"))
-
-            async def has_room() -> bool:
-                return node.flows.engine.admission.slots.free(slow) == 1
-
-            await eventually(has_room, "the first one has ended")
+            await eventually(
+                lambda: node.flows.engine.admission.slots.free(slow) == 1, "the first one has ended"
+            )
             # Whoever looked for others has looked when this is answered.
             assert len(await node.flows.list()) == 1
             may_commit.set()

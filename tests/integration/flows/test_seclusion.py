@@ -44,8 +44,7 @@ async def test_what_code_sets_in_its_context_stays(nodes: FlowNodes) -> None:
             SHOWN.reset(token)
         return [after_step, after_signal, SHOWN.get()]
 
-    alpha = await nodes.start("alpha", sets)
-    handle = await alpha.begin(sets)
+    alpha, handle = await nodes.begin(sets)
     await alpha.until_steps(handle.id, 1)
     await alpha.flows.signal(handle.id, "go", True)
     assert await alpha.result(handle.id) == [5, 5, 0]
@@ -60,8 +59,7 @@ async def test_sums_of_money_are_rounded_alike(nodes: FlowNodes) -> None:
             one = await flow.step(int, 1)
             return str(decimal.Decimal(one) / 3)
 
-    alpha = await nodes.start("alpha", divides)
-    assert await alpha.run(divides) == "0.3333"
+    assert await nodes.run(divides) == "0.3333"
 
 
 async def test_each_branch_has_a_context_of_its_own(nodes: FlowNodes) -> None:
@@ -75,8 +73,7 @@ async def test_each_branch_has_a_context_of_its_own(nodes: FlowNodes) -> None:
         SHOWN.set(10)
         return [*await flow.gather(branch(1), branch(2)), SHOWN.get()]
 
-    alpha = await nodes.start("alpha", forks)
-    assert await alpha.run(forks) == [11, 12, 10]
+    assert await nodes.run(forks) == [11, 12, 10]
 
 
 # The task that happens to run the code.
@@ -138,8 +135,7 @@ async def test_a_generator_that_is_left_is_closed_then_and_there(
         await flow.signal("next", bool)
         return seen
 
-    alpha = await nodes.start("alpha", leaves)
-    handle = await alpha.begin(leaves)
+    alpha, handle = await nodes.begin(leaves)
     for _ in range(3):
         await alpha.restart_flows()
         gc.collect()
@@ -165,8 +161,7 @@ async def test_a_generator_that_wants_to_wait_when_it_is_put_away(
 
         return [number async for number in numbers()]
 
-    alpha = await nodes.start("alpha", counts)
-    handle = await alpha.begin(counts)
+    alpha, handle = await nodes.begin(counts)
     for _ in range(2):
         await alpha.restart_flows()
         gc.collect()
@@ -186,8 +181,7 @@ async def test_code_that_wants_to_wait_often_when_it_is_put_away(nodes: FlowNode
             for number in range(3):
                 await flow.step(str, number)
 
-    alpha = await nodes.start("alpha", lingers)
-    handle = await alpha.begin(lingers)
+    alpha, handle = await nodes.begin(lingers)
     await alpha.restart_flows()
     gc.collect()
     await alpha.flows.signal(handle.id, "go", "gone")
@@ -218,8 +212,7 @@ async def test_an_error_of_a_module_that_a_new_process_has_not_imported(
             return await flow.signal("go", str)
         return "never"
 
-    alpha = await nodes.start("alpha", fails)
-    handle = await alpha.begin(fails)
+    alpha, handle = await nodes.begin(fails)
     await alpha.until_steps(handle.id, 2)
     await alpha.stop_flows()
     del sys.modules["late_errors"]

@@ -264,8 +264,7 @@ async def hear_double(flow: Flow, peer: str) -> str:
 
 
 async def test_a_session_cannot_be_given_twice(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", hear_double)
-    assert "a session twice" in await alpha.run(hear_double, "beta")
+    assert "a session twice" in await nodes.run(hear_double, "beta")
 
 
 @flow

@@ -54,8 +54,7 @@ async def keep_books(flow: Flow, count: int) -> list[int]:
 
 
 async def test_rows_are_written_once_with_the_step(nodes: FlowNodes) -> None:
-    alpha = await nodes.start("alpha", keep_books)
-    handle = await alpha.begin(keep_books, 3)
+    alpha, handle = await nodes.begin(keep_books, 3)
     await alpha.until_steps(handle.id, 4)
     await alpha.restart()
     await alpha.flows.signal(handle.id, "go", True)
@@ -179,8 +178,7 @@ async def test_a_transaction_that_touches_nothing_is_a_step_like_others(nodes: F
     async def do_nothing(flow: Flow) -> str:
         return await flow.step(idle)
 
-    alpha = await nodes.start("alpha", do_nothing)
-    assert await alpha.run(do_nothing) == "nothing"
+    assert await nodes.run(do_nothing) == "nothing"
 
 
 async def test_a_withdrawn_transaction_leaves_nothing(nodes: FlowNodes) -> None:
@@ -197,8 +195,7 @@ async def test_a_withdrawn_transaction_leaves_nothing(nodes: FlowNodes) -> None:
         await flow.step(book, 2)
         return name
 
-    alpha = await nodes.start("alpha", lose)
-    handle = await alpha.begin(lose)
+    alpha, handle = await nodes.begin(lose)
     await alpha.until_steps(handle.id, 1)
     await alpha.flows.signal(handle.id, "enough", True)
     assert await handle.result(DEADLINE_S) == "signal"
@@ -239,8 +236,7 @@ async def test_a_paused_transaction_is_undone_and_done_later(nodes: FlowNodes) -
         await flow.step(book_at_last, 1)
         return "done"
 
-    alpha = await nodes.start("alpha", rest)
-    handle = await alpha.begin(rest)
+    alpha, handle = await nodes.begin(rest)
     async with asyncio.timeout(10):
         await began.wait()
         await alpha.flows.pause(handle.id)
@@ -299,8 +295,7 @@ async def test_what_is_said_while_a_transaction_is_open_is_read_once(nodes: Flow
             seen.append("no more")
         return seen
 
-    alpha = await nodes.start("alpha", listen)
-    handle = await alpha.begin(listen)
+    alpha, handle = await nodes.begin(listen)
     async with asyncio.timeout(10):
         await began.wait()
         # It cannot be durable before the transaction is over.

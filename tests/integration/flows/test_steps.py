@@ -69,8 +69,7 @@ async def test_a_plain_function_runs_in_a_thread_and_a_coroutine_on_the_loop(
         ]
 
     loop = asyncio.get_running_loop()
-    alpha = await nodes.start("alpha", look)
-    in_thread, *on_loop = await alpha.run(look)
+    in_thread, *on_loop = await nodes.run(look)
     assert in_thread != threading.get_ident()
     assert on_loop == [threading.get_ident()] * 2
 
@@ -85,8 +84,7 @@ async def test_a_plain_function_keeps_nobody_waiting(nodes: FlowNodes) -> None:
 
         return await flow.gather(flow.step(wait), flow.step(wait))
 
-    alpha = await nodes.start("alpha", meet)
-    assert await alpha.run(meet) == [True, True]
+    assert await nodes.run(meet) == [True, True]
 
 
 async def test_more_functions_than_threads(nodes: FlowNodes) -> None:
@@ -196,8 +194,7 @@ async def test_arguments_results_and_names(nodes: FlowNodes) -> None:
         second = await flow.step(move, first, by=10, name="a long way")
         return [second.x, second.y, await flow.step(both, 1, 2) == (1, 2)]
 
-    alpha = await nodes.start("alpha", work)
-    handle = await alpha.begin(work, Point(1, 2))
+    alpha, handle = await nodes.begin(work, Point(1, 2))
     assert await handle.result(DEADLINE_S) == [12, 13, True]
     history = await alpha.flows.history(handle.id)
     assert history[0].name.endswith("move")
@@ -218,8 +215,7 @@ async def test_a_step_that_is_done_is_not_done_again(nodes: FlowNodes) -> None:
             await flow.step(calls.append, number)
         return len(calls)
 
-    alpha = await nodes.start("alpha", count)
-    handle = await alpha.begin(count)
+    alpha, handle = await nodes.begin(count)
     await alpha.until_steps(handle.id, 10)
     await alpha.restart_flows()
     await alpha.flows.signal(handle.id, "go", True)
@@ -269,8 +265,7 @@ async def test_a_step_without_retry_is_tried_once(nodes: FlowNodes) -> None:
             return repr(error)
         return ""
 
-    alpha = await nodes.start("alpha", try_once)
-    assert await alpha.run(try_once) == "KeyError('no')"
+    assert await nodes.run(try_once) == "KeyError('no')"
     assert calls == [1]
 
 
@@ -293,8 +288,7 @@ async def test_each_attempt_has_its_time(nodes: FlowNodes) -> None:
         seen.append(await flow.step(slow, timeout=0.02, retry=SOON))
         return seen
 
-    alpha = await nodes.start("alpha", hurry)
-    assert await alpha.run(hurry) == ["TimeoutError", "in time"]
+    assert await nodes.run(hurry) == ["TimeoutError", "in time"]
     assert len(calls) == 3
 
 
@@ -356,8 +350,7 @@ async def test_errors_come_back_as_what_they_were(nodes: FlowNodes) -> None:
         await flow.signal("go", bool)
         return seen
 
-    alpha = await nodes.start("alpha", fail_in_all_ways)
-    handle = await alpha.begin(fail_in_all_ways)
+    alpha, handle = await nodes.begin(fail_in_all_ways)
     await alpha.until_steps(handle.id, 4)
     await alpha.restart_flows()
     await alpha.flows.signal(handle.id, "go", True)
@@ -383,8 +376,7 @@ async def test_the_id_of_a_step_stays_the_same(nodes: FlowNodes) -> None:
         second, third = await flow.gather(flow.step(note), flow.step(note))
         return [first, second, third]
 
-    alpha = await nodes.start("alpha", identify)
-    handle = await alpha.begin(identify)
+    alpha, handle = await nodes.begin(identify)
     for count in (3, 4):
         await until_length(seen, count)
         await alpha.restart_flows()
@@ -450,7 +442,6 @@ async def test_a_step_nobody_can_run_is_explained(nodes: FlowNodes) -> None:
                 seen.append(str(error))
         return seen
 
-    alpha = await nodes.start("alpha", run_them)
-    first, second = await alpha.run(run_them)
+    first, second = await nodes.run(run_them)
     assert "has a parameter tx, so it must be an `async def`" in first
     assert "has a parameter connection, so it must not be an `async def`" in second

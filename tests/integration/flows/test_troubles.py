@@ -127,8 +127,7 @@ async def test_an_error_of_the_code_itself_is_tried_again_too(nodes: FlowNodes) 
             raise ConnectionError("raised between steps")
         return "through"
 
-    alpha = await nodes.start("alpha", work)
-    assert await alpha.run(work) == "through"
+    assert await nodes.run(work) == "through"
     assert steps == [1]
 
 
@@ -252,8 +251,7 @@ async def test_a_failed_step_is_recorded_where_the_flow_lives_on(nodes: FlowNode
             await flow.signal("go", bool)
             return await flow.step(shaky, name="shaky")
 
-    alpha = await nodes.start("alpha", work)
-    handle = await alpha.begin(work)
+    alpha, handle = await nodes.begin(work)
     await alpha.until_steps(handle.id, 1)
     await alpha.restart()
     await alpha.flows.signal(handle.id, "go", True)

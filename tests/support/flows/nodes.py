@@ -199,6 +199,18 @@ class FlowNodes:
         alpha = await self.start("alpha", *definitions, **settings)
         return alpha, await self.start("beta", *definitions, **settings)
 
+    async def begin(
+        self, definition: Definition[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[FlowNode, FlowHandle[R]]:
+        """A node alpha that knows one flow, and that flow, begun."""
+        alpha = await self.start("alpha", definition)
+        return alpha, await alpha.begin(definition, *args, **kwargs)
+
+    async def run(self, definition: Definition[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What a flow returns at a node alpha that knows no other."""
+        alpha = await self.start("alpha", definition)
+        return await alpha.run(definition, *args, **kwargs)
+
     async def stop(self) -> None:
         for node in self.nodes:
             await node.stop()

@@ -1,7 +1,8 @@
 """A real PostgreSQL server on the loopback interface.
 
 Most tests want `fresh_database()`: an empty database each, on one server that all tests of a
-session share. It is emptied and used again, for to make and to drop one takes several times as long. A test that stops or disturbs the server takes one of its own: `postgres_server()`.
+session share. It is emptied and used again: to make and drop one takes several times as long.
+A test that stops or disturbs the server takes one of its own: `postgres_server()`.
 """
 
 from __future__ import annotations

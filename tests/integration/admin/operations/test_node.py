@@ -18,7 +18,7 @@ from tests.support.node.configs import config_of
 from .operating import Operator, calculate, make_app, operated, two_operated
 
 
-async def test_what_a_node_is(tmp_path: Path) -> None:
+async def test_a_node_that_is_well_says_what_it_is(tmp_path: Path) -> None:
     async with operated(tmp_path) as operator:
         node = await operator.do("node.show")
         assert (node.name, node.cluster, node.pid) == ("alpha", "postroad", os.getpid())
@@ -27,16 +27,15 @@ async def test_what_a_node_is(tmp_path: Path) -> None:
         assert node.store == str(tmp_path / "alpha.db")
         assert node.memory_bytes > 1_000_000
         assert node.started_at is not None
-
-
-async def test_a_node_that_is_well(operator: Operator) -> None:
-    health = await operator.do("node.health")
-    assert (health.is_ready, health.reasons) == (True, [])
-    assert {it.name for it in health.checks} >= {"node", "mail", "flows", "disk", "pipeline"}
-    assert {it.status for it in health.checks} == {"ok"}
-    overview = await operator.do("node.overview")
-    assert (overview.troubles, overview.dead, overview.waiting) == ([], 0, 0)
-    assert (overview.members, overview.suspects, overview.jobs) == (1, 0, 0)
+        health = await operator.do("node.health")
+        assert (health.is_ready, health.reasons) == (True, [])
+        assert {it.name for it in health.checks} >= {"node", "mail", "flows", "disk", "pipeline"}
+        assert {it.status for it in health.checks} == {"ok"}
+        overview = await operator.do("node.overview")
+        assert (overview.troubles, overview.dead, overview.waiting) == ([], 0, 0)
+        assert (overview.members, overview.suspects, overview.jobs) == (1, 0, 0)
+        with pytest.raises(UsageError, match=r"tracing\.enabled"):
+            await operator.do("trace.ls")
 
 
 async def test_everything_that_is_wrong_is_told(operator: Operator) -> None:
@@ -213,11 +212,6 @@ async def test_a_trace_over_two_nodes(tmp_path: Path) -> None:
         assert {it.node for it in here} == {"beta"}
         with pytest.raises(LookupError, match="nobody remembers"):
             await alpha.do("trace.show", id="0" * 32)
-
-
-async def test_traces_of_a_node_that_keeps_none(operator: Operator) -> None:
-    with pytest.raises(UsageError, match=r"tracing\.enabled"):
-        await operator.do("trace.ls")
 
 
 async def test_logs_of_a_node_without_cells(tmp_path: Path) -> None:
