@@ -1,5 +1,10 @@
-"""What holds for the routing decision, whatever is in the table."""
+"""What holds for the routing decision and for the switch, whatever is in the table."""
 
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +14,7 @@ from postroad.cells import (
     Decision,
     Domain,
     Envelope,
+    Kind,
     Origin,
     Role,
     Route,
@@ -17,22 +23,38 @@ from postroad.cells import (
     route_message,
 )
 from postroad.cells.routing import SOURCE_HOPS_MAX
+from postroad.cells.switch import Switch
 
 NAMES = ("a", "b", "n", "m")
+
+
 DOMAINS = ("S1", "S2", "C1", "C2")
+
+
 OWN = "S1"
+
+
 CELLS = {"a", "b", "g", "h"}
 
+
 zones = st.sampled_from([None, "east", "west"])
+
+
 targets = st.one_of(
     st.builds(CellAddress, st.sampled_from(sorted(CELLS | {"gone"})), st.just(OWN)),
     st.builds(CellAddress.of_domain, st.sampled_from(DOMAINS)),
 )
+
+
 addresses = st.one_of(
     st.builds(CellAddress, st.sampled_from(NAMES), st.sampled_from(("local", *DOMAINS))),
     st.builds(CellAddress.of_domain, st.sampled_from(DOMAINS)),
 )
+
+
 written = addresses.filter(lambda address: not address.is_domain)
+
+
 routes = st.one_of(
     st.builds(Route.to_topic, st.sampled_from(NAMES), targets, zones),
     st.builds(Route.to_queue, st.sampled_from(NAMES), targets, zones),
@@ -41,19 +63,33 @@ routes = st.one_of(
     st.builds(Route.alias, written, addresses),
     st.builds(Route.default, targets, zones),
 )
+
+
 tables = st.lists(routes, max_size=14, unique_by=lambda it: (it.destination, it.identity)).map(
     RouteTable
 )
+
+
 paths = st.lists(addresses, min_size=1, max_size=3).map(lambda hops: CellPath(tuple(hops)))
+
+
 starts = st.lists(addresses, max_size=3)
+
+
 repeats = st.sampled_from([0, 0, 0, SOURCE_HOPS_MAX - 2, SOURCE_HOPS_MAX])
+
+
 sources = st.builds(
     lambda hops, count: CellPath((*hops, *[CellAddress.of_domain("C1")] * count)), starts, repeats
 )
+
+
 origins = st.one_of(
     st.builds(Origin, st.none(), st.booleans(), st.booleans()),
     st.builds(Origin.from_peer, st.sampled_from(DOMAINS[1:]), st.sampled_from(Role)),
 )
+
+
 envelopes = st.builds(
     Envelope,
     id=st.binary(min_size=16, max_size=16),
@@ -62,6 +98,8 @@ envelopes = st.builds(
     is_quiet=st.booleans(),
     ttl_ms=st.sampled_from([None, None, 0, 1]),
 )
+
+
 avoided = st.frozensets(st.sampled_from(DOMAINS[1:]), max_size=2)
 
 
@@ -159,3 +197,147 @@ def test_a_table_is_the_set_of_its_routes(chosen: list[Route], data: st.DataObje
         table = changed
         assert sorted(map(str, table)) == sorted(map(str, model.values()))
         assert len(table) == len(model)
+
+
+OWN_DOMAIN = Domain(OWN, Role.SATELLITE, "east")
+
+
+NOBODY: frozenset[str] = frozenset()
+
+
+IDS = 8
+
+
+T = TypeVar("T")
+
+
+class Around(NamedTuple):
+    table: RouteTable
+    cells: frozenset[str]
+    hidden: frozenset[str]
+
+
+class Question(NamedTuple):
+    envelope: Envelope
+    origin: Origin
+    avoid: frozenset[str] = NOBODY
+
+
+class Kinds(NamedTuple):
+    """Messages that differ in few ways, so that some are alike and plans serve again."""
+
+    destinations: list[CellPath]
+    sources: list[CellPath]
+    origins: list[Origin]
+
+    def questions(self) -> Iterator[Question]:
+        """One of each kind, with ids that make different choices."""
+        kinds = product(self.destinations, self.sources, self.origins, range(IDS))
+        for destination, source, origin, number in kinds:
+            envelope = Envelope(
+                id=number.to_bytes(16), destination=destination, source=source, ttl_ms=5
+            )
+            yield Question(envelope, origin)
+
+
+def few(strategy: st.SearchStrategy[T], count: int = 2) -> st.SearchStrategy[list[T]]:
+    return st.lists(strategy, min_size=1, max_size=count)
+
+
+LINKS = [
+    Route.to_domain(name, CellAddress(cell, OWN))
+    for name, cell in (("S2", "g"), ("C1", "h"), ("C2", "g"))
+]
+
+
+def with_links(table: RouteTable) -> RouteTable:
+    return table.changed(added=LINKS, is_strict=False)
+
+
+# About one name: its queues and topics, and what comes after them.
+routes_of_n = st.one_of(
+    st.builds(Route.to_queue, st.just("n"), targets, zones),
+    st.builds(Route.to_queue, st.just("n"), targets, zones),
+    st.builds(Route.to_topic, st.just("n"), targets, zones),
+    st.builds(Route.default, targets, zones),
+)
+
+
+tables_of_n = st.lists(
+    routes_of_n, max_size=9, unique_by=lambda it: (it.destination, it.identity)
+).map(RouteTable)
+
+
+some_cells = st.frozensets(st.sampled_from(sorted(CELLS)))
+
+
+arounds = st.builds(
+    Around,
+    st.one_of(tables, tables.map(with_links), tables_of_n.map(with_links)),
+    st.one_of(st.just(frozenset(CELLS)), some_cells),
+    st.one_of(st.just(NOBODY), some_cells),
+)
+
+
+usual_paths = st.one_of(
+    st.just(CellPath.of("n")),
+    st.lists(addresses, min_size=1, max_size=2).map(lambda hops: CellPath(tuple(hops))),
+)
+
+
+all_origins = st.one_of(origins, origins, st.just(Origin(may_fan_out=False)))
+
+
+kinds = st.builds(Kinds, few(usual_paths, 3), few(sources), few(all_origins))
+
+
+def outcome_of(decision: Decision) -> tuple[object, ...]:
+    return decision.deliveries, decision.forwards, decision.failure, decision.is_answered
+
+
+def check(switch: Switch, around: Around, asked: list[Question]) -> None:
+    for question in asked:
+        decision = route_message(
+            question.envelope,
+            question.origin,
+            table=around.table,
+            cells=around.cells,
+            domain=OWN_DOMAIN,
+            hidden=around.hidden,
+            avoid=question.avoid,
+        )
+        assert outcome_of(switch.decide(*question)) == outcome_of(decision)
+
+
+@given(kinds, few(arounds), st.sampled_from([1, 5, 8_192]))
+def test_a_switch_decides_as_the_function_does(
+    kinds: Kinds, arounds: list[Around], remembered_max: int
+) -> None:
+    switch = Switch(OWN_DOMAIN, remembered_max=remembered_max)
+    for around in arounds:
+        switch.update(*around)
+        # The second time it remembers what it learnt the first time.
+        check(switch, around, [*kinds.questions(), *kinds.questions()])
+
+
+@given(kinds, arounds, avoided, st.data())
+def test_so_it_does_with_whatever_is_unusual(
+    kinds: Kinds, around: Around, avoid: frozenset[str], data: st.DataObject
+) -> None:
+    switch = Switch(OWN_DOMAIN)
+    switch.update(*around)
+    usual = list(kinds.questions())
+    check(switch, around, usual)
+    path = data.draw(st.sampled_from(kinds.destinations))
+    for envelope, origin, _ in usual[:IDS]:
+        reply = {"kind": Kind.REPLY, "answers": bytes(16)}
+        changes: list[dict[str, Any]] = [
+            {"ttl_ms": 0},
+            {"ttl_ms": 0, **reply},
+            reply,
+            {"is_quiet": True},
+            {"destination": path.advanced()},
+        ]
+        others = [msgspec.structs.replace(envelope, **change) for change in changes]
+        check(switch, around, [Question(it, origin) for it in others])
+        check(switch, around, [Question(envelope, origin, avoid)])

@@ -84,15 +84,11 @@ class Node:
 
 
 class Hit(NamedTuple):
-    """A message that arrived."""
-
     domain: str
     delivery: Delivery
 
 
 class Journey:
-    """All that became of one message."""
-
     def __init__(self) -> None:
         self.hits: list[Hit] = []
         self.crossings: list[tuple[str, str]] = []

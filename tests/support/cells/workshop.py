@@ -62,11 +62,9 @@ class Workshop(CellSender):
 
     @property
     def pending(self) -> int:
-        """Calls that somebody waits for."""
         return len(self._calls)
 
     def add(self, name: str, handler: CellHandler, **options: Any) -> CellRunner:
-        """Have a function be a cell."""
         cell = FunctionCell(name, handler, **options)
         cell.enter(self)  # type: ignore[arg-type]  # It needs no more than a sender has.
         runner = CellRunner(cell, self.exchange)
@@ -76,7 +74,6 @@ class Workshop(CellSender):
         return runner
 
     def connect(self, name: str, *, is_default: bool = True) -> Dock:
-        """Have a core at the other end of a gateway."""
         dock = self.exchange.gateways[f"to-{name}"] = Dock()
         self.add(f"to-{name}", lambda message: None)
         gateway = CellAddress(f"to-{name}", self.name)
@@ -87,7 +84,6 @@ class Workshop(CellSender):
         return dock
 
     def disconnect(self, name: str) -> None:
-        """Have a core be gone."""
         default = Route.default(CellAddress.of_domain(name))
         self.exchange.change_routes(deleted=[default], is_strict=False)
         self.exchange.remove_cell(f"to-{name}")
@@ -102,7 +98,6 @@ class Workshop(CellSender):
         return envelope
 
     def deliver(self, runner: CellRunner, payload: bytes = b"", *, source: str = "S1") -> bool:
-        """Hand a message straight to a cell; whether it was taken."""
         envelope = make_request(f"{runner.name}@S1", payload)
         decision = self.exchange._switch.decide(envelope, HERE)
         return runner.deliver(decision.deliveries[0], self.exchange.loop.time(), source)

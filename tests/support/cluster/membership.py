@@ -42,12 +42,10 @@ _STEPS_MAX = 200_000
 
 
 def address_of(name: str) -> Address:
-    """Where the node of that name is reached."""
     return Address(f"{name}.example", 26_502)
 
 
 def secret_of(name: str) -> bytes:
-    """What the node of that name says goodbye with."""
     return f"secret of {name}".encode()
 
 
@@ -114,7 +112,6 @@ def make_machine(
 
 
 def make_roster(name: str = "self", config: MembershipConfig | None = None) -> Roster:
-    """An empty roster of the node of that name."""
     return Roster(config or MembershipConfig(), make_record(name), Rumours())
 
 
@@ -128,8 +125,6 @@ def make_voice(name: str = "self", config: MembershipConfig | None = None, seed:
 
 
 class Said(NamedTuple):
-    """A packet in the open."""
-
     address: Address
     packet: Packet
     is_stream: bool
@@ -137,7 +132,6 @@ class Said(NamedTuple):
 
 
 def read_send(send: Send) -> Said:
-    """Open a packet that is to be sent."""
     packet = decode_packet(send.payload, news_max=NEWS_MAX)
     return Said(send.address, packet, send.is_stream, send.peer)
 
@@ -232,7 +226,6 @@ class Wire:
         self.loses = lambda leg: leg.sender in names or leg.receiver in names
 
     def heal(self) -> None:
-        """Lose nothing any more."""
         self.loses = lambda leg: False
 
     # Time passes.
@@ -266,7 +259,6 @@ class Wire:
         raise AssertionError("the machines do not let time pass")
 
     def tick(self) -> None:
-        """Tick every machine that is due."""
         for machine in list(self.nodes.values()):
             if machine.deadline() <= self.clock():
                 machine.tick(self.clock())
@@ -351,11 +343,9 @@ def make_cluster(
 
 
 def names_of(machine: Membership) -> list[str]:
-    """Members a node knows, itself included, in order."""
     return sorted(member.name for member in machine.members())
 
 
 def state_of(machine: Membership, name: str) -> State | None:
-    """What a node thinks of an active member."""
     member = machine.member(name)
     return None if member is None else member.state

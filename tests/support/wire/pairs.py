@@ -87,7 +87,6 @@ def server_config(
     limits: Limits = QUIET,
     heartbeat_payload: bool = True,
 ) -> WireConfig:
-    """The configuration of the accepting side of the worked examples."""
     return make_config(
         name,
         profile=profile,
@@ -149,7 +148,6 @@ class Side:
 
     @property
     def has_data(self) -> bool:
-        """Whether anything is queued."""
         return bool(self.machine.out)
 
     def tick(self, now: float) -> bytes:
@@ -224,7 +222,6 @@ def open_side(role: Role, version: int, profile: Profile = DOCUMENTED) -> Side:
 
 
 def greeted_side(role: Role) -> Side:
-    """One side of version 3 that is open."""
     side = open_side(role, 3)
     side.give(hello_frame(peer_hello(role)))
     side.events.clear()
@@ -232,7 +229,6 @@ def greeted_side(role: Role) -> Side:
 
 
 def peer_hello(role: Role) -> Hello:
-    """What the peer of a default side of that role says of itself."""
     return server_config().hello if role is Role.CLIENT else make_config().hello
 
 
@@ -266,7 +262,6 @@ def hello_frame(hello: Hello) -> bytes:
 
 
 def hello_fields(fields: dict[int, bytes]) -> bytes:
-    """The tagged fields of a hello."""
     return b"".join(struct.pack(">HH", tag, len(value)) + value for tag, value in fields.items())
 
 
@@ -276,8 +271,6 @@ def changed_hello(role: Role, **changes: object) -> bytes:
 
 
 class RawFrame(NamedTuple):
-    """A version 3 frame, cut by hand."""
-
     kind: int
     flags: int
     short: int
@@ -310,16 +303,11 @@ def version3_sample(kind: type[Frame], receiver: Role) -> bytes:
     return samples[kind]
 
 
-# Ways to cut a stream.
-
-
 def whole(data: bytes) -> list[bytes]:
-    """One piece."""
     return [data]
 
 
 def byte_by_byte(data: bytes) -> list[bytes]:
-    """A piece for each byte."""
     return [data[index : index + 1] for index in range(len(data))]
 
 
@@ -340,5 +328,4 @@ FEEDINGS: dict[str, Feeding] = {
 
 
 def two_pieces(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Every way to cut a stream once."""
     return ((data[:index], data[index:]) for index in range(1, len(data)))

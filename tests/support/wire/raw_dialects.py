@@ -17,16 +17,12 @@ PREAMBLE = bytes.fromhex("eb6eec8a")
 
 
 class RawRequest(NamedTuple):
-    """A request, read by hand."""
-
     id: int
     subject: str
     payload: bytes
 
 
 class RawReply(NamedTuple):
-    """A reply, read by hand."""
-
     id: int
     status: int
     payload: bytes
@@ -73,12 +69,10 @@ class Dialect:
     # Opening.
 
     def opening(self, cluster: str = CLUSTER, version: int | None = None) -> bytes:
-        """What a client sends first."""
         offered = self.version if version is None else version
         return encode_preamble(cluster) + struct.pack(">h", offered)
 
     def answer(self, version: int | None = None, preamble: bytes = PREAMBLE) -> bytes:
-        """What a server answers."""
         return struct.pack(">h", self.version if version is None else version)
 
     def introduction(self, name: str = "raw") -> bytes:
@@ -88,12 +82,10 @@ class Dialect:
         return struct.pack(">h", len(self.host)) + self.host.encode() + struct.pack(">i", self.port)
 
     async def take_introduction(self, peer: RawPeer) -> None:
-        """Read what the service says of itself."""
         size = struct.unpack(">h", await peer.take(2))[0]
         await peer.take(size + 4)
 
     async def accept(self, peer: RawPeer) -> None:
-        """Play the server until requests come."""
         await peer.expect(self.opening())
         peer.send(self.answer())
         await self.meet(peer)
@@ -102,7 +94,6 @@ class Dialect:
         """What follows the server's answer, before the first request."""
 
     async def dial(self, peer: RawPeer) -> None:
-        """Play the client until requests can be sent."""
         peer.send(self.opening())
         await peer.expect(self.answer())
         peer.send(self.introduction())
@@ -110,13 +101,11 @@ class Dialect:
     # Frames.
 
     def request(self, id: int, subject: str | bytes, payload: bytes = b"") -> bytes:
-        """The bytes of a request."""
         name = subject.encode() if isinstance(subject, str) else subject
         head = struct.pack(">bqi", 1, id, len(payload))
         return head + payload + struct.pack(">i", len(name)) + name
 
     def reply(self, id: int, payload: bytes = b"", status: int = 0) -> bytes:
-        """The bytes of a reply."""
         return struct.pack(">bqi", 2, id, len(payload)) + payload + bytes([status])
 
     def oversized(self, kind: int, length: int) -> bytes:
@@ -124,7 +113,6 @@ class Dialect:
         return struct.pack(">bqI", kind, 1, length)
 
     def unknown_type(self) -> bytes:
-        """A whole frame of a type that does not exist."""
         return struct.pack(">bqi", 9, 1, 0) + b"\0" * 8
 
     async def take_request(self, peer: RawPeer) -> RawRequest:
@@ -143,17 +131,14 @@ class Dialect:
         return RawReply(id, (await peer.take(1))[0], payload)
 
     async def take_first_request(self, peer: RawPeer) -> RawRequest:
-        """Read what stands before it, then the request."""
         await self.take_introduction(peer)
         return await self.take_request(peer)
 
     async def take_first_reply(self, peer: RawPeer) -> RawReply:
-        """Read what stands before it, then the reply."""
         await self.take_introduction(peer)
         return await self.take_reply(peer)
 
     def first_reply(self, id: int, payload: bytes = b"", status: int = 0) -> bytes:
-        """A reply with what stands before it."""
         return self.introduction() + self.reply(id, payload, status)
 
 
@@ -205,8 +190,6 @@ class Zeebe(Dialect):
 
 
 class Version3(Dialect):
-    """Postroad's own version."""
-
     heartbeat_timeout_ms = 0
 
     def __init__(self) -> None:
@@ -233,7 +216,6 @@ class Version3(Dialect):
         assert kind == 3
 
     async def take_frame(self, peer: RawPeer) -> tuple[int, bytes]:
-        """Type and everything after the length of any frame."""
         (length,) = struct.unpack(">I", await peer.take(4))
         frame = await peer.take(length)
         return frame[0], frame

@@ -33,9 +33,6 @@ PREAMBLE = b"\xeb\x6e\xec\x8a\x00\x03"
 """What the client of the worked examples opens a connection of version 3 with."""
 
 
-# Machines.
-
-
 def with_part(config: WireConfig, **changes: object) -> WireConfig:
     """The configuration of a node that plays some part among cells."""
     hello = msgspec.structs.replace(config.hello, **changes)
@@ -49,7 +46,6 @@ def tunnel_client(limits: Limits = QUIET, compressions: Sequence[str] = ()) -> W
 
 
 def tunnel_server(limits: Limits = QUIET) -> WireConfig:
-    """The configuration of a node that takes tunnels."""
     return with_part(server_config(limits=limits), role="core", zone="north")
 
 
@@ -74,7 +70,6 @@ def tunnel_side(role: Role, *, is_taken: bool = True) -> Side:
 
 
 def tunnel_pair(client: WireConfig | None = None, server: WireConfig | None = None) -> Pair:
-    """Both ends of a tunnel that the server has taken."""
     pair = Pair(client or tunnel_client(), server or tunnel_server())
     pair.settle()
     pair.server.machine.ping(0)
@@ -82,9 +77,6 @@ def tunnel_pair(client: WireConfig | None = None, server: WireConfig | None = No
     pair.client.events.clear()
     pair.server.events.clear()
     return pair
-
-
-# Users.
 
 
 class Recorder:
@@ -119,8 +111,6 @@ class Recorder:
 
 
 class Recorders:
-    """Takes every tunnel, and has the recorder of each."""
-
     def __init__(self) -> None:
         self.all: list[Recorder] = []
 
@@ -132,9 +122,6 @@ class Recorders:
     @property
     def last(self) -> Recorder:
         return self.all[-1]
-
-
-# Services.
 
 
 class TunnelPair(NamedTuple):
@@ -174,9 +161,6 @@ async def running_tunnels(
         server_users = Recorders()
         server.accept_tunnels(server_users)
         yield TunnelPair(client, server, Recorders(), server_users)
-
-
-# Raw peers.
 
 
 def raw_part(name: str, *, role: str = "", is_tunnel: bool = False) -> bytes:

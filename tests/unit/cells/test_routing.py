@@ -1,4 +1,4 @@
-"""The routing decision in one domain: what comes before what, and which of several routes is taken."""
+"""The routing decision in one domain: what comes before what, and which route is taken."""
 
 from collections import Counter
 
