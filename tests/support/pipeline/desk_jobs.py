@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from postroad.durable import MemoryDisk, MemoryStore
+from postroad.durable.store.database import Database
 from postroad.pipeline import (
     Desk,
     Job,
@@ -22,7 +23,7 @@ from postroad.pipeline.media import Staged, Stager
 from postroad.pipeline.media.medium import encode_segment
 from postroad.pipeline.pen import Pen
 from postroad.pipeline.program import Program
-from postroad.pipeline.records import Attempt, Delivery, FailedRoot
+from postroad.pipeline.records import Attempt, Delivery, FailedRoot, PenRoot
 
 T = TypeVar("T")
 
@@ -169,3 +170,18 @@ async def open_desk(
 
 def total(deliveries: Iterable[Delivery]) -> int:
     return sum(it.segments for it in deliveries)
+
+
+async def look_in(disk: MemoryDisk, look: Callable[[Database], T]) -> T:
+    """What is in the store of a job that does not run."""
+    store = MemoryStore(disk)
+    await store.open(JOB)
+    try:
+        return await store.read(look)
+    finally:
+        await store.close()
+
+
+async def dead_in(disk: MemoryDisk) -> list[PenRoot]:
+    """The dead letters of a job that does not run."""
+    return await look_in(disk, lambda database: Pen(database, JOB).dead(100_000))

@@ -88,10 +88,7 @@ def test_predicates_are_put_together() -> None:
 
 
 def test_predicates_that_are_none() -> None:
-    predicates: list[dict[str, object]] = [
-        *({}, {"xor": []}),
-        *({"and": "is_even"}, {"and": [], "or": []}),
-    ]
+    predicates: list[Any] = [{}, {"xor": []}, {"and": "is_even"}, {"and": [], "or": []}]
     for predicate in predicates:
         with pytest.raises(ConfigError, match="a predicate is"):
             router({"to": "all", "predicate": predicate})

@@ -21,10 +21,8 @@ from postroad.pipeline import (
     TaskType,
 )
 from postroad.pipeline.functions import Function
-from postroad.pipeline.pen import Pen
-from postroad.pipeline.records import State
 from tests.support.deadlines import DEADLINE_S
-from tests.support.pipeline.desk_jobs import JOB, Appended, count_to, input_task, numbers
+from tests.support.pipeline.desk_jobs import JOB, Appended, count_to, dead_in, input_task, numbers
 
 
 def job_of(*functions: str, output: str | None = None) -> Job:
@@ -42,12 +40,7 @@ async def dead_after(runner: LocalRunner, disk: MemoryDisk) -> int:
     """Run a job to its end; how many dead letters there are."""
     async with asyncio.timeout(DEADLINE_S):
         await runner.run()
-    store = MemoryStore(disk)
-    await store.open(JOB)
-    try:
-        return await store.read(lambda database: Pen(database, JOB).count(State.DEAD))
-    finally:
-        await store.close()
+    return len(await dead_in(disk))
 
 
 async def run_seq(job: Job, source: SeqInput, **functions: Function) -> tuple[Appended, int]:

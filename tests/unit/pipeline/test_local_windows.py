@@ -13,10 +13,9 @@ from postroad.core import faults
 from postroad.core.errors import StoreUnavailable
 from postroad.durable import MemoryDisk, MemoryStore
 from postroad.pipeline import Job, LocalRunner, RetryPolicy, Segment, SeqInput, SeqOutput
-from postroad.pipeline.pen import Pen
-from postroad.pipeline.records import PenRoot
 from postroad.pipeline.windows import Extent
 from tests.support.deadlines import DEADLINE_S
+from tests.support.pipeline.desk_jobs import dead_in
 
 QUICK = {"attempts": 3, "first_s": 0.001, "max_s": 0.01}
 TASKS: list[dict[str, Any]] = [
@@ -79,15 +78,6 @@ async def run(
         await LocalRunner(
             job, {"in": source}, {"out": output}, store, find=functions.__getitem__
         ).run()
-
-
-async def dead_in(disk: MemoryDisk) -> list[PenRoot]:
-    store = MemoryStore(disk)
-    await store.open()
-    try:
-        return await store.read(lambda database: Pen(database, "job").dead(100))
-    finally:
-        await store.close()
 
 
 async def test_everything_is_summed_when_all_is_seen() -> None:
