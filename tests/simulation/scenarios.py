@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from postroad.testing import Outcome, Scenario
+from postroad.testing import Scenario
 from postroad.testing import run_seed as run_seed_of
 from tests.simulation.brokers.scenario import run_brokers
 from tests.simulation.cells.scenario import run_cells
 from tests.simulation.cluster.scenario import run_cluster
 from tests.simulation.durable.scenario import run_durable
 from tests.simulation.flows.scenario import run_flows
+from tests.simulation.guaranteed import run_guaranteed
 from tests.simulation.services.scenario import run_services
 from tests.simulation.wire.scenario import run_wire
+from tests.support.tiers import SEED
 
 PROGRAM = "python -m tests.simulation"
 
@@ -24,9 +26,11 @@ SCENARIOS: dict[str, Scenario] = {
     "cells": run_cells,
     "services": run_services,
     "brokers": run_brokers,
+    "guaranteed": run_guaranteed,
 }
 """Lowest layer first."""
 
-run_seed = partial(run_seed_of, program=PROGRAM)
+FIRST_SEED = 10_000 * SEED
+"""Another POSTROAD_SEED gives seeds that no other has."""
 
-__all__ = ["PROGRAM", "SCENARIOS", "Outcome", "run_seed"]
+run_seed = partial(run_seed_of, program=PROGRAM)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -23,24 +24,18 @@ from postroad.durable.store.streams import Streams
 from postroad.durable.store.turn import Turn
 from postroad.durable.store.units import Unit, Work
 from postroad.durable.store.writer import Writer
-from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
-from tests.simulation.planting import Plant, check_found, check_passed, runner_of
+from postroad.testing import CRASH
+from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
-SEEDS = 100
-# A planted bug must show within so many.
-PLANTED_SEEDS = 60
-
-run = runner_of("durable")
+BUGS = Bugs()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_seed(seed: int) -> None:
-    check_passed(run(seed))
+@SEEDS
+def test_seeds_pass(seeds: range) -> None:
+    check_seeds("durable", seeds)
 
 
-# The simulation finds what it is there for.
-
-
+@BUGS.plant(CORRECTNESS, 1)
 def plant_watermark_before_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     take, report = Streams._take, Writer._report
     untaken: dict[Streams, list[tuple[str, FreshPage, int, int]]] = {}
@@ -63,60 +58,53 @@ def plant_watermark_before_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Writer, "_report", report_and_take)
 
 
-def plant_acceptance_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    accept = Acceptance.apply
-
-    def accept_and_tell(self: Acceptance, ledger: Ledger) -> None:
-        accept(self, ledger)
-        self.done.get_loop().call_soon_threadsafe(self.settle, None)
-
-    monkeypatch.setattr(Acceptance, "apply", accept_and_tell)
+@BUGS.replace(Acceptance, "apply", LIVENESS, 5)
+def plant_acceptance_before_commit(accept: Any, self: Acceptance, ledger: Ledger) -> None:
+    accept(self, ledger)
+    self.done.get_loop().call_soon_threadsafe(self.settle, None)
 
 
-def plant_settled_when_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    send = Bridge._send
-
-    async def send_and_settle(self: Bridge, outflow: Outflow, pages: Sequence[OutPage]) -> None:
-        await send(self, outflow, pages)
-        answer = Answer(Verdict.ACCEPTED, pages[-1].last, pages[-1].chain, 1, [])
-        self._settle(outflow._course, answer, pages[0].first - 1)
-
-    monkeypatch.setattr(Bridge, "_send", send_and_settle)
+@BUGS.replace(Bridge, "_send", LIVENESS, 0)
+async def plant_settled_when_sent(
+    send: Any, self: Bridge, outflow: Outflow, pages: Sequence[OutPage]
+) -> None:
+    await send(self, outflow, pages)
+    answer = Answer(Verdict.ACCEPTED, pages[-1].last, pages[-1].chain, 1, [])
+    self._settle(outflow._course, answer, pages[0].first - 1)
 
 
-def plant_windows_not_sifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take_all(watermark: int, chain: bytes, window: Window) -> Iterator[FreshPage]:
-        first = window.first
-        for page in window.pages:
-            yield FreshPage(first, page, True)
-            first += page.count
-
-    monkeypatch.setattr(streams, "sift", take_all)
-
-
-def plant_forgotten_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    remember = Streams._remember
-
-    def forget(self: Streams, stream: Stream, before: int, refusals: Sequence[Refusal]) -> None:
-        remember(self, stream, before, ())
-
-    monkeypatch.setattr(Streams, "_remember", forget)
+@BUGS.replace(streams, "sift", CORRECTNESS, 0)
+def plant_windows_not_sifted(
+    _: Any, watermark: int, chain: bytes, window: Window
+) -> Iterator[FreshPage]:
+    first = window.first
+    for page in window.pages:
+        yield FreshPage(first, page, True)
+        first += page.count
 
 
-def plant_forgotten_idempotency_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: Outbox, name: str, idempotence: Idempotence, id: int, now_ms: int) -> None:
-        """Note nothing."""
-
-    monkeypatch.setattr(Outbox, "remember_posted", forget)
-
-
-def plant_commits_that_fail_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
-    def go_on(self: Consumption, unit: Handling, error: Exception) -> None:
-        """Take it for done."""
-
-    monkeypatch.setattr(Consumption, "_break", go_on)
+@BUGS.replace(Streams, "_remember", CORRECTNESS, 1)
+def plant_forgotten_refusals(
+    remember: Any, self: Streams, stream: Stream, before: int, refusals: Sequence[Refusal]
+) -> None:
+    remember(self, stream, before, ())
 
 
+@BUGS.replace(Outbox, "remember_posted", CORRECTNESS, 1)
+def plant_forgotten_idempotency_keys(
+    _: Any, self: Outbox, name: str, idempotence: Idempotence, id: int, now_ms: int
+) -> None:
+    """Note nothing."""
+
+
+@BUGS.replace(Consumption, "_break", LIVENESS, 4)
+def plant_commits_that_fail_unheard(
+    _: Any, self: Consumption, unit: Handling, error: Exception
+) -> None:
+    """Take it for done."""
+
+
+@BUGS.plant(CORRECTNESS, 0)
 def plant_key_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     hold_back = Handling.hold_back
 
@@ -141,6 +129,7 @@ class Nothing(Unit):
         """Tell nobody."""
 
 
+@BUGS.plant(CORRECTNESS, 0)
 def plant_rows_apart_from_message(monkeypatch: pytest.MonkeyPatch) -> None:
     end = Turn.end
 
@@ -154,66 +143,32 @@ def plant_rows_apart_from_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Turn, "end", end_without)
 
 
-def plant_statements_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Turn.end
-
-    def end_well(self: Turn, unit: Unit | None) -> None:
-        end(self, unit or Nothing())
-
-    monkeypatch.setattr(Turn, "end", end_well)
+@BUGS.replace(Turn, "end", CORRECTNESS, 1)
+def plant_statements_not_undone(end: Any, self: Turn, unit: Unit | None) -> None:
+    end(self, unit or Nothing())
 
 
-def plant_every_failed_commit_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deny(self: Ledger, database: Database) -> bool:
-        return False
-
-    monkeypatch.setattr(Ledger, "has_happened", deny)
+@BUGS.replace(Ledger, "has_happened", LIVENESS, 4)
+def plant_every_failed_commit_undone(_: Any, self: Ledger, database: Database) -> bool:
+    return False
 
 
-def plant_batch_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush = Outbox.flush
-
-    def flush_one(self: Outbox, now_ms: int) -> None:
-        kept = {name: encoded[:1] for name, encoded in self._posted.items()}
-        rest = {name: encoded[1:] for name, encoded in self._posted.items() if encoded[1:]}
-        self._posted = kept
-        flush(self, now_ms)
-        self._posted = rest
-
-    monkeypatch.setattr(Outbox, "flush", flush_one)
+@BUGS.replace(Outbox, "flush", CORRECTNESS, 17)
+def plant_batch_in_parts(flush: Any, self: Outbox, now_ms: int) -> None:
+    kept = {name: encoded[:1] for name, encoded in self._posted.items()}
+    rest = {name: encoded[1:] for name, encoded in self._posted.items() if encoded[1:]}
+    self._posted = kept
+    flush(self, now_ms)
+    self._posted = rest
 
 
-def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush = Consumption._flush_acks
-
-    def fragile(self: Consumption) -> None:
-        if len(self._acks) > 1:
-            raise IndexError("too many")
-        flush(self)
-
-    monkeypatch.setattr(Consumption, "_flush_acks", fragile)
+@BUGS.replace(Consumption, "_flush_acks", CRASH, 3)
+def plant_exception(flush: Any, self: Consumption) -> None:
+    if len(self._acks) > 1:
+        raise IndexError("too many")
+    flush(self)
 
 
-@pytest.mark.parametrize(
-    ("plant", "exit_code"),
-    [
-        (plant_watermark_before_letters, CorrectnessFailure.exit_code),
-        (plant_acceptance_before_commit, LivenessFailure.exit_code),
-        (plant_settled_when_sent, LivenessFailure.exit_code),
-        (plant_windows_not_sifted, CorrectnessFailure.exit_code),
-        (plant_forgotten_refusals, CorrectnessFailure.exit_code),
-        (plant_forgotten_idempotency_keys, CorrectnessFailure.exit_code),
-        (plant_commits_that_fail_unheard, LivenessFailure.exit_code),
-        (plant_key_not_held, CorrectnessFailure.exit_code),
-        (plant_rows_apart_from_message, CorrectnessFailure.exit_code),
-        (plant_statements_not_undone, CorrectnessFailure.exit_code),
-        (plant_every_failed_commit_undone, LivenessFailure.exit_code),
-        (plant_batch_in_parts, CorrectnessFailure.exit_code),
-        (plant_exception, CRASH),
-    ],
-)
-def test_planted_bug_is_found(
-    monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
-) -> None:
-    plant(monkeypatch)
-    check_found(run, range(PLANTED_SEEDS), exit_code)
+@pytest.mark.parametrize("bug", BUGS, ids=str)
+def test_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.check_found_by("durable", monkeypatch)

@@ -34,36 +34,24 @@ from postroad.flows.schedule import Schedule
 from postroad.flows.scheduling import Scheduler, _advance
 from postroad.flows.stepping import Stepping
 from postroad.flows.writing import OnSettled, Writing
-from postroad.testing import CRASH, CorrectnessFailure, LivenessFailure
-from tests.simulation.planting import Plant, check_found, check_passed, runner_of
+from postroad.testing import CRASH
+from tests.simulation.planting import CORRECTNESS, LIVENESS, SEEDS, Bug, Bugs, check_seeds
 
-SEEDS = 100
-# A planted bug must show within so many.
-PLANTED_SEEDS = 60
-
-run = runner_of("flows")
+BUGS = Bugs()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_seed(seed: int) -> None:
-    check_passed(run(seed))
+@SEEDS
+def test_seeds_pass(seeds: range) -> None:
+    check_seeds("flows", seeds)
 
 
-def test_a_seed_gives_the_same_run_again() -> None:
-    assert run(SEEDS).log == run(SEEDS).log
+@BUGS.replace(FlowCommit, "apply", LIVENESS, 1)
+def plant_forgotten_receipts(_: Any, self: FlowCommit, ledger: Ledger) -> None:
+    self._write(ledger)
+    append_posts(ledger, self._posts, check_posts(ledger, self._posts))
 
 
-# The simulation finds what it is there for.
-
-
-def plant_forgotten_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def apply(self: FlowCommit, ledger: Ledger) -> None:
-        self._write(ledger)
-        append_posts(ledger, self._posts, check_posts(ledger, self._posts))
-
-    monkeypatch.setattr(FlowCommit, "apply", apply)
-
-
+@BUGS.plant(CORRECTNESS, 1)
 def plant_letters_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     def post(posts: Sequence[Post], ledger: Ledger) -> None:
         append_posts(ledger, posts, check_posts(ledger, posts))
@@ -88,28 +76,23 @@ def plant_letters_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Resident, "release", post_and_release)
 
 
-def plant_records_that_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    init = Log.__init__
-
-    def init_with_less(self: Log, records: Sequence[Record]) -> None:
-        is_skipped = bool(records) and records[-1].kind is Kind.STEP
-        init(self, records[:-1] if is_skipped else records)
-
-    monkeypatch.setattr(Log, "__init__", init_with_less)
+@BUGS.replace(Log, "__init__", CORRECTNESS, 1)
+def plant_records_that_are_skipped(init: Any, self: Log, records: Sequence[Record]) -> None:
+    is_skipped = bool(records) and records[-1].kind is Kind.STEP
+    init(self, records[:-1] if is_skipped else records)
 
 
-def plant_begun_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    admit = Engine.admit
-
-    def admit_and_tell(self: Engine, head: Head, event: Admitted) -> asyncio.Future[None]:
-        admit(self, head, event).add_done_callback(lambda done: done.exception())
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        told.set_result(None)
-        return told
-
-    monkeypatch.setattr(Engine, "admit", admit_and_tell)
+@BUGS.replace(Engine, "admit", CORRECTNESS, 6)
+def plant_begun_before_commit(
+    admit: Any, self: Engine, head: Head, event: Admitted
+) -> asyncio.Future[None]:
+    admit(self, head, event).add_done_callback(lambda done: done.exception())
+    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    told.set_result(None)
+    return told
 
 
+@BUGS.plant(CORRECTNESS, 0)
 def plant_result_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     make_unit = Writing.make_unit
     engines: dict[Writing, Engine] = {}
@@ -145,6 +128,7 @@ class Nothing(Unit):
         """Tell nobody."""
 
 
+@BUGS.plant(CORRECTNESS, 4)
 def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
     end, commit = Turn.end, Engine._commit
     stores: list[Any] = []
@@ -167,14 +151,10 @@ def plant_rows_apart_from_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Turn, "end", end_apart)
 
 
-def plant_mail_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = FlowCommit._write
-
-    def forget_nothing(self: FlowCommit, ledger: Ledger) -> None:
-        self.transition.forgets_mail = False
-        write(self, ledger)
-
-    monkeypatch.setattr(FlowCommit, "_write", forget_nothing)
+@BUGS.replace(FlowCommit, "_write", LIVENESS, 1)
+def plant_mail_that_stays(write: Any, self: FlowCommit, ledger: Ledger) -> None:
+    self.transition.forgets_mail = False
+    write(self, ledger)
 
 
 def _keep_only(monkeypatch: pytest.MonkeyPatch, is_kept: Callable[[Row], bool]) -> None:
@@ -186,163 +166,104 @@ def _keep_only(monkeypatch: pytest.MonkeyPatch, is_kept: Callable[[Row], bool]) 
     monkeypatch.setattr(tables, "insert_mail", insert_some)
 
 
+@BUGS.plant(CORRECTNESS, 3)
 def plant_signals_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     _keep_only(monkeypatch, lambda row: row[2] is not None)
 
 
+@BUGS.plant(CORRECTNESS, 0)
 def plant_messages_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     _keep_only(monkeypatch, lambda row: row[2] is None)
 
 
-def plant_alarm_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stay_silent(self: Alarm, due_ms: int) -> None:
-        """Wake nobody."""
-
-    monkeypatch.setattr(Alarm, "set", stay_silent)
+@BUGS.replace(Alarm, "set", LIVENESS, 1)
+def plant_alarm_that_is_not_set(_: Any, self: Alarm, due_ms: int) -> None:
+    """Wake nobody."""
 
 
-def plant_commits_that_fail_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
-    def go_on(self: Engine, *args: Any, **kwargs: Any) -> None:
-        """Take it for done."""
-
-    monkeypatch.setattr(Engine, "_on_lost", go_on)
+@BUGS.replace(Engine, "_on_lost", LIVENESS, 5)
+def plant_commits_that_fail_unheard(_: Any, self: Engine, *args: Any, **kwargs: Any) -> None:
+    """Take it for done."""
 
 
-def plant_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw_anew(self: Flow) -> random.Random:
-        return random.Random(random.random())
-
-    monkeypatch.setattr(Flow, "random", draw_anew)
+@BUGS.replace(Flow, "random", CORRECTNESS, 0)
+def plant_other_random_numbers(_: Any, self: Flow) -> random.Random:
+    return random.Random(random.random())
 
 
-def plant_failures_that_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep_silent(self: Dialogues, trouble: Trouble, was: Status, transition: Transition) -> None:
-        """Say nothing."""
-
-    monkeypatch.setattr(Dialogues, "fail_all", keep_silent)
-
-
-def plant_paused_flows_do_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    hear = Dialogues.hear
-
-    def hear_if_running(self: Dialogues, event: Heard, transition: Transition) -> None:
-        if self._head.status is Status.PAUSED:
-            transition.receipts.append(event.receipt)
-        else:
-            hear(self, event, transition)
-
-    monkeypatch.setattr(Dialogues, "hear", hear_if_running)
-
-
-def plant_steps_that_are_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = Stepping.start
-
-    def start_half(self: Stepping, id: int, asks: list[Any]) -> None:
-        start(self, id, asks[:1])
-
-    monkeypatch.setattr(Stepping, "start", start_half)
-
-
-def plant_commits_overtaken_by_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hold_nothing(self: Resident, store: Store) -> None:
-        for unit in self.take_held():
-            store.submit(unit)
-
-    monkeypatch.setattr(Resident, "release", hold_nothing)
-
-
-def plant_schedules_apart_from_flows(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Scheduler._begin
-
-    async def move_on_and_begin(
-        self: Scheduler, schedule: Schedule, moved: Schedule, head: Head
-    ) -> bool | None:
-        await self._store.write(lambda ledger: _advance(ledger, schedule, moved))
-        return await begin(self, moved, moved, head)
-
-    monkeypatch.setattr(Scheduler, "_begin", move_on_and_begin)
-
-
-def plant_rejections_apart_from_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    def acknowledge_and_reject(
-        self: Intake, consumption: Consumption, entry: Entry, letter: Letter, text: str
-    ) -> None:
-        answer = Letter(letter.key, True, [Rejection(text, "planted")])
-        peer, engine = entry.home.sender, self._engine
-
-        async def reject() -> None:
-            await asyncio.sleep(0.5)
-            await engine.mail.post(peer, QUEUE, encode_letter(answer))
-
-        consumption.acknowledge(entry)
-        engine.background.spawn(reject(), "rejection")
-
-    monkeypatch.setattr(Intake, "_reject", acknowledge_and_reject)
-
-
-def plant_garbage_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Intake._take
-
-    def take_or_drop(self: Intake, consumption: Consumption, entry: Entry) -> None:
-        try:
-            take(self, consumption, entry)
-        except Reject:
-            consumption.acknowledge(entry)
-
-    monkeypatch.setattr(Intake, "_take", take_or_drop)
-
-
-def plant_time_that_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take_any(self: Machine, now_ms: int) -> None:
-        self.now_ms = now_ms
-
-    monkeypatch.setattr(Machine, "_move_time", take_any)
-
-
-def plant_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_timer = Engine._set_timer
-
-    def fragile(self: Engine, resident: Resident, machine: Machine) -> None:
-        if machine.head.status is Status.RETRYING:
-            raise IndexError("too many")
-        set_timer(self, resident, machine)
-
-    monkeypatch.setattr(Engine, "_set_timer", fragile)
-
-
-# It takes a clock that is set back in the midst of a payment, which few of the first seeds have.
-FIRST_SEEDS: dict[Plant, int] = {plant_time_that_goes_back: 30}
-
-
-@pytest.mark.parametrize(
-    ("plant", "exit_code"),
-    [
-        (plant_forgotten_receipts, LivenessFailure.exit_code),
-        (plant_letters_before_commit, CorrectnessFailure.exit_code),
-        (plant_records_that_are_skipped, CorrectnessFailure.exit_code),
-        (plant_begun_before_commit, CorrectnessFailure.exit_code),
-        (plant_result_before_commit, CorrectnessFailure.exit_code),
-        (plant_rows_apart_from_step, CorrectnessFailure.exit_code),
-        (plant_mail_that_stays, LivenessFailure.exit_code),
-        (plant_signals_in_memory, CorrectnessFailure.exit_code),
-        (plant_messages_in_memory, CorrectnessFailure.exit_code),
-        (plant_alarm_that_is_not_set, LivenessFailure.exit_code),
-        (plant_commits_that_fail_unheard, LivenessFailure.exit_code),
-        (plant_other_random_numbers, CorrectnessFailure.exit_code),
-        (plant_failures_that_nobody_is_told, LivenessFailure.exit_code),
-        (plant_paused_flows_do_not_listen, LivenessFailure.exit_code),
-        (plant_steps_that_are_not_resumed, LivenessFailure.exit_code),
-        (plant_commits_overtaken_by_a_step, CorrectnessFailure.exit_code),
-        (plant_schedules_apart_from_flows, CorrectnessFailure.exit_code),
-        (plant_rejections_apart_from_letters, LivenessFailure.exit_code),
-        (plant_garbage_in_silence, CorrectnessFailure.exit_code),
-        (plant_time_that_goes_back, CorrectnessFailure.exit_code),
-        (plant_exception, CRASH),
-    ],
-)
-def test_planted_bug_is_found(
-    monkeypatch: pytest.MonkeyPatch, plant: Plant, exit_code: int
+@BUGS.replace(Dialogues, "fail_all", LIVENESS, 1)
+def plant_failures_that_nobody_is_told(
+    _: Any, self: Dialogues, trouble: Trouble, was: Status, transition: Transition
 ) -> None:
-    plant(monkeypatch)
-    first = FIRST_SEEDS.get(plant, 0)
-    check_found(run, range(first, first + PLANTED_SEEDS), exit_code)
+    """Say nothing."""
+
+
+@BUGS.replace(Dialogues, "hear", LIVENESS, 0)
+def plant_paused_flows_do_not_listen(
+    hear: Any, self: Dialogues, event: Heard, transition: Transition
+) -> None:
+    if self._head.status is Status.PAUSED:
+        transition.receipts.append(event.receipt)
+    else:
+        hear(self, event, transition)
+
+
+@BUGS.replace(Stepping, "start", LIVENESS, 1)
+def plant_steps_that_are_not_resumed(start: Any, self: Stepping, id: int, asks: list[Any]) -> None:
+    start(self, id, asks[:1])
+
+
+@BUGS.replace(Resident, "release", CORRECTNESS, 0)
+def plant_commits_overtaken_by_a_step(_: Any, self: Resident, store: Store) -> None:
+    for unit in self.take_held():
+        store.submit(unit)
+
+
+@BUGS.replace(Scheduler, "_begin", CORRECTNESS, 22)
+async def plant_schedules_apart_from_flows(
+    begin: Any, self: Scheduler, schedule: Schedule, moved: Schedule, head: Head
+) -> Any:
+    await self._store.write(lambda ledger: _advance(ledger, schedule, moved))
+    return await begin(self, moved, moved, head)
+
+
+@BUGS.replace(Intake, "_reject", LIVENESS, 7)
+def plant_rejections_apart_from_letters(
+    _: Any, self: Intake, consumption: Consumption, entry: Entry, letter: Letter, text: str
+) -> None:
+    answer = Letter(letter.key, True, [Rejection(text, "planted")])
+    peer, engine = entry.home.sender, self._engine
+
+    async def reject() -> None:
+        await asyncio.sleep(0.5)
+        await engine.mail.post(peer, QUEUE, encode_letter(answer))
+
+    consumption.acknowledge(entry)
+    engine.background.spawn(reject(), "rejection")
+
+
+@BUGS.replace(Intake, "_take", CORRECTNESS, 0)
+def plant_garbage_in_silence(
+    take: Any, self: Intake, consumption: Consumption, entry: Entry
+) -> None:
+    try:
+        take(self, consumption, entry)
+    except Reject:
+        consumption.acknowledge(entry)
+
+
+@BUGS.replace(Machine, "_move_time", CORRECTNESS, 31)
+def plant_time_that_goes_back(_: Any, self: Machine, now_ms: int) -> None:
+    self.now_ms = now_ms
+
+
+@BUGS.replace(Engine, "_set_timer", CRASH, 2)
+def plant_exception(set_timer: Any, self: Engine, resident: Resident, machine: Machine) -> None:
+    if machine.head.status is Status.RETRYING:
+        raise IndexError("too many")
+    set_timer(self, resident, machine)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=str)
+def test_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.check_found_by("flows", monkeypatch)

@@ -1,25 +1,44 @@
 """The program around the scenarios: seeds, exit codes, what a person reads, virtual time."""
 
 import hashlib
+import importlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
 
-from postroad.testing import CorrectnessFailure, LivenessFailure, Simulation, Timeline
+from postroad.core.errors import UsageError
+from postroad.testing import CorrectnessFailure, LivenessFailure, Simulation, Timeline, shorten
+from postroad.testing.shrinking import format_keep, parse_keep
 from tests.simulation.__main__ import main
-from tests.simulation.scenarios import SCENARIOS, run_seed
+from tests.simulation.planting import Bugs
+from tests.simulation.scenarios import PROGRAM, SCENARIOS, run_seed
+from tests.support.deadlines import DEADLINE_S
 from tests.support.source_tree import ROOT
+from tests.support.tiers import by_tier
 
-PRINT_LOG_DIGEST = """
-import hashlib, sys
-from tests.simulation.scenarios import SCENARIOS, run_seed
-for seed in range(5):
-    log = run_seed(sys.argv[1], SCENARIOS[sys.argv[1]], seed).log
-    print(hashlib.sha256(log.encode()).hexdigest())
+PRINT_DIGESTS = """
+import sys
+from tests.simulation.test_program import digests_of
+for name in sys.argv[2:]:
+    print(*digests_of(name, int(sys.argv[1])))
 """
+RUNS = by_tier(quick=1, test=2, nightly=5)
+
+# Bugs that are found early in a run, and by most runs.
+QUICKLY_FOUND = {
+    "wire": "plant_byte_lost_at_split",
+    "cluster": "plant_properties_that_come_back",
+    "durable": "plant_forgotten_idempotency_keys",
+    "flows": "plant_messages_in_memory",
+    "cells": "plant_work_done_twice",
+    "services": "plant_letters_sent_twice",
+    "brokers": "plant_untyped_errors",
+    "guaranteed": "plant_sent_on_before_acknowledged",
+}
 
 
 def fail_at_seed_3(error: Exception) -> Callable[[Simulation], None]:
@@ -67,7 +86,7 @@ def test_success_is_one_line(
     assert line.startswith("failing     seeds 4 to 6  ok")
 
 
-@pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--seeds", "0"]])
+@pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--seeds", "0"], ["--keep", "?"]])
 def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_info:
         main(arguments)
@@ -75,20 +94,106 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
     assert "usage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_run_depends_on_nothing_but_its_seed(name: str) -> None:
-    def digests(hash_seed: str) -> list[str]:
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", PRINT_LOG_DIGEST, name]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.split()
+def test_first_seed_follows_from_postroad_seed() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--only", "wire", "--seeds", "1"]
+    environment = {**os.environ, "POSTROAD_SEED": "7"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("wire        seeds 70000 to 70000  ok")
 
-    logs = [run_seed(name, SCENARIOS[name], seed).log for seed in range(5)]
-    here = [hashlib.sha256(log.encode()).hexdigest() for log in logs]
-    assert digests("1") == digests("2") == here
-    assert len(set(here)) == len(here)
+
+def digests_of(name: str, count: int) -> list[str]:
+    logs = [run_seed(name, SCENARIOS[name], seed).log for seed in range(count)]
+    return [hashlib.sha256(log.encode()).hexdigest() for log in logs]
+
+
+def test_run_depends_on_nothing_but_its_seed() -> None:
+    """Not on the process, and not on its hashes of strings."""
+    hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    with subprocess.Popen(
+        [sys.executable, "-c", PRINT_DIGESTS, str(RUNS), *SCENARIOS],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        here = {name: digests_of(name, RUNS) for name in SCENARIOS}
+        told, _ = other.communicate(timeout=DEADLINE_S * 4)
+    assert [line.split() for line in told.splitlines()] == list(here.values())
+    assert all(len(set(digests)) == RUNS for digests in here.values())
+
+
+# Shorter runs.
+
+
+def fail_with_two_faults(simulation: Simulation) -> None:
+    """Needs both of them, one of many jobs and four seconds."""
+    faults = simulation.optional("faults", "abcdefghijklmnop")
+    early, late = (simulation.optional("jobs", range(30)) for _ in range(2))
+    seconds = simulation.optional_s("seconds", 7.5)
+    simulation.log.add("plan", "has", f"{faults} {early} {late} {seconds}")
+    if {"c", "m"} <= set(faults) and 9 in late and seconds >= 4:
+        raise CorrectnessFailure("planted")
+    if "c" not in faults and "p" not in faults:
+        raise CorrectnessFailure("another one")
+
+
+def test_shortened_run_has_only_what_the_failure_needs() -> None:
+    failed = run_seed("failing", fail_with_two_faults, 1)
+    shortest = shorten(failed, fail_with_two_faults, tries=200)
+    assert failed.optional_items == {"faults": 16, "jobs": 60, "seconds": 8}
+    assert {name: len(kept) for name, kept in shortest.keep.items()} == {
+        "faults": 2,
+        "jobs": 1,
+        "seconds": 5,
+    }
+    assert "['c', 'm'] [] [9] 4.5" in shortest.log
+    assert "with seed 1, with 2 of 16 faults, 1 of 60 jobs, 5 of 8 seconds" in shortest.describe()
+    assert shortest.replay_command.endswith("--keep 'faults=2,12 jobs=39 seconds=0-4'")
+    # There is an end to it.
+    assert shorten(failed, fail_with_two_faults, tries=0) is failed
+    assert shorten(failed, fail_with_two_faults, seconds=0.0) is failed
+
+
+def test_program_prints_the_shortened_run_and_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(SCENARIOS, "failing", fail_with_two_faults)
+    assert main(["--only", "failing"]) == CorrectnessFailure.exit_code
+    told = capsys.readouterr().out
+    _, _, arguments = told.splitlines()[-1].partition(f"replay  {PROGRAM} ")
+    assert main(shlex.split(arguments)) == CorrectnessFailure.exit_code
+    assert capsys.readouterr().out == told
+
+
+def test_keep_is_read_as_it_is_written() -> None:
+    keep = {"faults": {0, 1, 2, 7, 9, 10}, "jobs": set[int](), "seconds": {3}}
+    assert format_keep(keep) == "faults=0-2,7,9-10 jobs seconds=3"
+    assert parse_keep(format_keep(keep)) == keep
+    for wrong in ("faults=", "=1", "faults=1-", "faults=a"):
+        with pytest.raises(UsageError):
+            parse_keep(wrong)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_run_of_each_scenario_that_fails_is_shortened(
+    scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bugs: Bugs = importlib.import_module(f"tests.simulation.test_{scenario}").BUGS
+    bug = next(it for it in bugs if it.name == QUICKLY_FOUND[scenario])
+    bug.plant(monkeypatch)
+    failed = run_seed(scenario, SCENARIOS[scenario], bug.seed)
+    shortest = shorten(failed, SCENARIOS[scenario], tries=4)
+    assert failed.finding == shortest.finding
+    assert shortest.exit_code == bug.exit_code
+    kept = sum(map(len, shortest.keep.values()))
+    assert kept < sum(failed.optional_items.values())
+    again = run_seed(scenario, SCENARIOS[scenario], bug.seed, keep=shortest.keep)
+    assert (again.log, again.reason) == (shortest.log, shortest.reason)
+
+
+# Virtual time.
 
 
 def test_actions_happen_in_the_order_of_their_moments() -> None:

@@ -130,12 +130,12 @@ def shorten(
 
 
 def _place_of(error: BaseException) -> str:
-    """The innermost function on the way to an error that is not the simulator's own."""
+    """The innermost line on the way to an error that is not the simulator's own."""
     simulator = Path(__file__).parent
     frames = traceback.extract_tb(error.__traceback__)
     others = [it for it in frames if simulator not in Path(it.filename).parents]
-    where = f"{Path(others[-1].filename).name} {others[-1].name}" if others else ""
-    return f"{type(error).__name__} in {where}"
+    where = f" at {others[-1].filename}:{others[-1].lineno}" if others else ""
+    return f"{type(error).__name__}{where}"
 
 
 def main(

@@ -9,6 +9,7 @@ from postroad.testing import SimCluster, Simulation
 from tests.simulation.brokers.offers import OFFERS
 from tests.simulation.brokers.quiet import HEARTBEAT_S, SILENCE_S, STREAM_IDLE_S, check_quiet
 from tests.simulation.brokers.world import BrokerWorld
+from tests.simulation.plans import shortened
 from tests.simulation.services.plan import Scope, draw_plan
 from tests.simulation.services.scenario import stop_all
 
@@ -24,7 +25,7 @@ SCOPE = Scope(
 
 def run_brokers(simulation: Simulation) -> None:
     """Trouble in between, and all is right before and after it."""
-    plan = draw_plan(simulation.rng, SCOPE)
+    plan = shortened(simulation, draw_plan(simulation.rng, SCOPE), "trouble_s", "events")
     config = draw_config(simulation.rng)
     with SimCluster(simulation) as sim:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")

@@ -12,6 +12,7 @@ from tests.simulation.cells.agreement import (
 from tests.simulation.cells.plan import draw_plan
 from tests.simulation.cells.quiet import check_quiet
 from tests.simulation.cells.world import World
+from tests.simulation.plans import shortened
 
 # Whatever was sent in times of trouble has come to its end by then.
 _CALMING_S = 5.0
@@ -19,7 +20,7 @@ _CALMING_S = 5.0
 
 def run_cells(simulation: Simulation) -> None:
     """Trouble in between, and all is right before and after it."""
-    plan = draw_plan(simulation.rng)
+    plan = shortened(simulation, draw_plan(simulation.rng), "trouble_s", "events")
     with SimCluster(simulation) as sim:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
         world = World(sim, plan)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from itertools import count
 
 from postroad.testing import SimCluster, SimNode
 from tests.simulation.cells.books import Books
@@ -12,6 +10,7 @@ from tests.simulation.cells.disturbance import Disturbance
 from tests.simulation.cells.model import Model
 from tests.simulation.cells.plan import Event, Plan, PlannedDomain, PlannedEvent
 from tests.simulation.cells.process import Process
+from tests.simulation.plans import Agenda
 
 _DELAY_S_MAX = 0.1
 _SLOWEST_BYTES_PER_S = 300.0
@@ -33,8 +32,7 @@ class World:
         self._planned = {it.name: it for it in plan.domains}
         # The process on each host, also one that has ended.
         self._latest: dict[str, Process] = {}
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
+        self._agenda = Agenda(sim)
         # What ends each fault; a second call does nothing.
         self._remedies: list[Callable[[], None]] = []
         for domain in plan.domains:
@@ -73,7 +71,7 @@ class World:
         node = self.sim.nodes[name]
         if node.is_running:
             if self._latest[name].is_stopping:
-                self._at(self.sim.now + _RESTART_S, lambda: self.start(name))
+                self._agenda.after(_RESTART_S, lambda: self.start(name))
             return
         self._latest[name] = Process(self.sim, self._planned[name], self.plan, self.books)
         node.start()
@@ -93,20 +91,10 @@ class World:
         for domain in self.plan.domains:
             if domain.is_late:
                 time = began + self.sim.rng.uniform(0, self.plan.trouble_s)
-                self._at(time, lambda name=domain.name: self.start(name))  # type: ignore[misc]
+                self._agenda.at(time, lambda name=domain.name: self.start(name))  # type: ignore[misc]
         for event in self.plan.events:
-            self._at(began + event.time, lambda event=event: self._begin(event))  # type: ignore[misc]
-        self._run(until=began + self.plan.trouble_s)
-
-    def _run(self, until: float) -> None:
-        while self._agenda and self._agenda[0][0] <= until:
-            time, _, action = heapq.heappop(self._agenda)
-            self.sim.run_for(max(0.0, time - self.sim.now))
-            action()
-        self.sim.run_for(until - self.sim.now)
-
-    def _at(self, time: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (time, next(self._order), action))
+            self._agenda.at(began + event.time, lambda event=event: self._begin(event))  # type: ignore[misc]
+        self._agenda.run(until=began + self.plan.trouble_s)
 
     def _begin(self, event: PlannedEvent) -> None:
         self.sim.log.add("plan", event.kind.value, f"{event.victim} for {event.lasting_s:.1f} s")
@@ -127,7 +115,7 @@ class World:
                 is_over = True
                 undo()
 
-        self._at(self.sim.now + event.lasting_s, end)
+        self._agenda.after(event.lasting_s, end)
         self._remedies.append(end)
 
     def _delaying(self, event: PlannedEvent, undo: Callable[[], None]) -> None:
@@ -172,7 +160,7 @@ class World:
             return
         end(node)
         if event.comes_back:
-            self._at(self.sim.now + event.lasting_s, lambda: self.start(event.victim))
+            self._agenda.after(event.lasting_s, lambda: self.start(event.victim))
 
     def _pause(self, event: PlannedEvent) -> None:
         node, process = self.sim.nodes[event.victim], self._latest.get(event.victim)

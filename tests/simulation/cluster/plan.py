@@ -87,7 +87,9 @@ class PlannedNode(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """One run."""
 
+    names: list[str]
     nodes: list[PlannedNode]
+    """Who takes part: those of all names, unless a shorter run does without some."""
     seeds: tuple[str, ...]
     """Names of the nodes that all are told of; the first one has no twin, and is up at the end."""
     faults: list[PlannedFault]
@@ -112,6 +114,7 @@ def draw_plan(rng: Random) -> Plan:
     has_faults = rng.random() < 0.9
     seeds = tuple(rng.sample(names, rng.randint(1, 3)))
     return Plan(
+        names=names,
         nodes=[_draw_node(rng, name, healed_s) for name in names],
         seeds=seeds,
         faults=_draw_faults(rng, names, seeds[0], healed_s) if has_faults else [],

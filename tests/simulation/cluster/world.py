@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from itertools import count
 
 from postroad.testing import SimCluster, SimNode
 from tests.simulation.cluster.plan import PAUSE_S_MAX, Fault, Plan, PlannedFault
 from tests.simulation.cluster.process import PORT, Process
 from tests.simulation.cluster.quiet import Quiet
 from tests.simulation.cluster.views import Views
+from tests.simulation.plans import Agenda
 
 # Delays that no timeout of the membership minds, and losses that gossip makes up for.
 _DELAY_S_MAX = 0.2
@@ -34,10 +33,9 @@ class World:
         self._properties = {node.name: node.properties for node in plan.nodes}
         # The process on each host, also one that has ended.
         self._latest: dict[str, Process] = {}
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
-        for node in plan.nodes:
-            self._add_host(node.name)
+        self._agenda = Agenda(sim)
+        for name in plan.names:
+            self._add_host(name)
         twins = {it.victim for it in plan.faults if it.kind is Fault.TWIN}
         for name in sorted(twins):
             self._add_host(f"{_TWIN}{name}")
@@ -67,9 +65,11 @@ class World:
         self._note_ends()
         if node.is_running:
             if self._latest[host].is_stopping:
-                self._at(self.sim.now + _RESTART_S, lambda: self.start(host))
+                self._after(_RESTART_S, lambda: self.start(host))
             return
         name = host.removeprefix(_TWIN)
+        if name not in self._properties:
+            return
         process = self._latest[host] = Process(
             self.sim,
             name,
@@ -90,11 +90,7 @@ class World:
 
     def run(self, until: float) -> None:
         """Let the plan take its course."""
-        while self._agenda and self._agenda[0][0] <= until:
-            time, _, action = heapq.heappop(self._agenda)
-            self.sim.run_for(max(0.0, time - self.sim.now))
-            self.act(action)
-        self.sim.run_for(until - self.sim.now)
+        self._agenda.run(until)
 
     def act(self, action: Callable[[], None]) -> None:
         """Do something to the cluster, and see what it changes."""
@@ -103,7 +99,10 @@ class World:
         self.quiet.look()
 
     def _at(self, time: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (time, next(self._order), action))
+        self._agenda.at(time, lambda: self.act(action))
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._at(self.sim.now + seconds, action)
 
     def _write_agenda(self) -> None:
         for node in self.plan.nodes:

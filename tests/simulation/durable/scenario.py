@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from postroad.testing import SimCluster, Simulation
 from tests.simulation.durable.plan import Plan, draw_plan
 from tests.simulation.durable.verdict import Findings, await_quiet, check_machines
 from tests.simulation.durable.world import World
+from tests.simulation.plans import shortened
 
 
 def run_durable(simulation: Simulation) -> None:
     """Faults, then healing, then every message must have arrived, once."""
-    run_plan(simulation, draw_plan(simulation.rng))
+    plan = shortened(simulation, draw_plan(simulation.rng), "healed_s", "faults")
+    clerks = {
+        name: [simulation.optional("jobs", jobs) for jobs in clerks]
+        for name, clerks in plan.clerks.items()
+    }
+    run_plan(simulation, msgspec.structs.replace(plan, clerks=clerks))
 
 
 def run_plan(simulation: Simulation, plan: Plan) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from random import Random
 
 from postroad.durable import Mail
@@ -19,6 +17,7 @@ from tests.simulation.durable.process import Machine
 from tests.simulation.durable.slips import OPEN_QUEUES
 from tests.simulation.durable.traps import Trap, Traps
 from tests.simulation.durable.wishes import Wishes, operate
+from tests.simulation.plans import Agenda
 
 _DELAY_S_MAX = 1.0
 _SYNC_S_MAX = 0.5
@@ -36,10 +35,9 @@ class World:
         self._wishes = {name: Wishes() for name in plan.nodes}
         self.machines = {name: self._add_machine(name) for name in plan.nodes}
         self._introduce()
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
+        self.agenda = Agenda(sim)
         for fault in plan.faults:
-            self._at(fault.time, partial(self._begin, fault))
+            self.agenda.at(fault.time, partial(self._begin, fault))
 
     def _add_machine(self, name: str) -> Machine:
         # Its own for the whole run, so that a process does not do again what the last one did.
@@ -72,15 +70,7 @@ class World:
     def run(self) -> None:
         """Let the plan take its course."""
         self.start_all()
-        until = self.plan.healed_s
-        while self._agenda and self._agenda[0][0] <= until:
-            time, _, action = heapq.heappop(self._agenda)
-            self.sim.run_for(max(0.0, time - self.sim.now))
-            action()
-        self.sim.run_for(until - self.sim.now)
-
-    def _at(self, time: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (time, next(self._order), action))
+        self.agenda.run(until=self.plan.healed_s)
 
     # Faults.
 
@@ -89,7 +79,7 @@ class World:
         _BEGIN[fault.kind](self, fault, self.machines[fault.victim])
 
     def _later(self, fault: PlannedFault, action: Callable[[], None]) -> None:
-        self._at(self.sim.now + fault.lasting_s, action)
+        self.agenda.after(fault.lasting_s, action)
 
     def _kill(self, fault: PlannedFault, machine: Machine) -> None:
         self._end(fault, machine, machine.kill)
@@ -113,7 +103,7 @@ class World:
         if trap.has_fired:
             machine.start()
         else:
-            self._at(self.sim.now + _RESTART_S, partial(self._start_after, machine, trap))
+            self.agenda.after(_RESTART_S, partial(self._start_after, machine, trap))
 
     def _fail_commit(self, fault: PlannedFault, machine: Machine) -> None:
         place = "before" if fault.strength < 0.5 else "after"
@@ -170,7 +160,7 @@ class World:
 
     def heal(self) -> None:
         """End all faults."""
-        self._agenda.clear()
+        self.agenda.clear()
         self.traps.clear()
         self.sim.network.heal()
         self.sim.network.calm()

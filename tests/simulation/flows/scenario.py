@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from postroad.testing import SimCluster, Simulation
 from tests.simulation.flows.memory import check_memory
 from tests.simulation.flows.plan import Plan, draw_plan
@@ -12,6 +14,7 @@ from tests.simulation.flows.verdict import (
     check_stays_quiet,
 )
 from tests.simulation.flows.world import World
+from tests.simulation.plans import shortened
 
 LOOK_S = 0.9
 """How often a process is compared with its store."""
@@ -19,7 +22,14 @@ LOOK_S = 0.9
 
 def run_flows(simulation: Simulation) -> None:
     """Faults, then healing, then every flow must have ended as if there had been none."""
-    run_plan(simulation, draw_plan(simulation.rng))
+    plan = draw_plan(simulation.rng)
+    shorter = msgspec.structs.replace(
+        plan,
+        mail=shortened(simulation, plan.mail, "healed_s", "faults"),
+        acts=simulation.optional("acts", plan.acts),
+        jobs={name: simulation.optional("jobs", jobs) for name, jobs in plan.jobs.items()},
+    )
+    run_plan(simulation, shorter)
 
 
 def run_plan(simulation: Simulation, plan: Plan) -> None:

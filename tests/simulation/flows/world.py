@@ -47,7 +47,7 @@ class World(MailWorld):
         for machine in self.machines.values():
             machine.node.jump_clock(_MINUTE_S - plan.minute_s)
         for act in plan.acts:
-            self._at(act.time, partial(self._act, act))
+            self.agenda.at(act.time, partial(self._act, act))
 
     def _add_machine(self, name: str) -> Machine:
         rng = Random(f"{self.sim.seed}/operator of {name}")
@@ -92,7 +92,7 @@ class World(MailWorld):
         _ACTS[act.kind](self, act, self.desks[act.node])
 
     def _after(self, act: PlannedAct, action: Callable[[], None]) -> None:
-        self._at(self.sim.now + act.lasting_s, action)
+        self.agenda.after(act.lasting_s, action)
 
     def _rest_flow(self, act: PlannedAct, desk: Wishes) -> None:
         desk.rests.append(act.lasting_s)
@@ -109,7 +109,7 @@ class World(MailWorld):
         if desk.strikes:
             desk.strikes -= 1
             self.machines[name].kill()
-            self._at(self.sim.now + _RESTART_S, self.machines[name].start)
+            self.agenda.after(_RESTART_S, self.machines[name].start)
             raise ProcessEnded("struck")
 
     def _look(self, act: PlannedAct, desk: Wishes) -> None:

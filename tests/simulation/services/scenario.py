@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from postroad.testing import SimCluster, Simulation
+from tests.simulation.plans import shortened
 from tests.simulation.services.packet_world import PacketWorld
 from tests.simulation.services.plan import draw_plan
 from tests.simulation.services.quiet import await_steadiness, check_quiet
@@ -15,7 +16,7 @@ _STOP_S = 15.0
 
 def run_services(simulation: Simulation) -> None:
     """Trouble in between, and all is right before and after it."""
-    plan = draw_plan(simulation.rng)
+    plan = shortened(simulation, draw_plan(simulation.rng), "trouble_s", "events")
     with SimCluster(simulation) as sim:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
         world = PacketWorld(sim, plan)

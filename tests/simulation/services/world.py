@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from itertools import count
 from random import Random
 from typing import Any, Generic
 
 from postroad.cells import CellDomain
 from postroad.testing import SimCluster, SimNode
+from tests.simulation.plans import Agenda
 from tests.simulation.services.plan import Event, Plan, PlannedEvent
 from tests.simulation.services.process import Process, TenantT
 
@@ -34,8 +33,7 @@ class World(ABC, Generic[TenantT]):
         self.places = {it.node_id: it.host for it in plan.nodes}
         self.actions = {it.node_id: it.actions for it in plan.nodes}
         self._latest: dict[str, Process[TenantT]] = {}
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
+        self._agenda = Agenda(sim)
         # What ends each fault; a second call does nothing.
         self._remedies: list[Callable[[], None]] = []
         # Faults that last, and when the last one of all was over.
@@ -87,7 +85,7 @@ class World(ABC, Generic[TenantT]):
         node = self.sim.nodes[name]
         if node.is_running:
             if self._latest[name].is_stopping:
-                self._at(self.sim.now + _RESTART_S, lambda: self.start(name))
+                self._agenda.after(_RESTART_S, lambda: self.start(name))
             return
         self._latest[name] = Process(self.sim, name, self.plan, self.make_station)
         node.start()
@@ -104,18 +102,8 @@ class World(ABC, Generic[TenantT]):
         """Let everything happen that is planned."""
         began = self.sim.now
         for event in self.plan.events:
-            self._at(began + event.time, lambda event=event: self._begin(event))  # type: ignore[misc]
-        self._run(until=began + self.plan.trouble_s)
-
-    def _run(self, until: float) -> None:
-        while self._agenda and self._agenda[0][0] <= until:
-            time, _, action = heapq.heappop(self._agenda)
-            self.sim.run_for(max(0.0, time - self.sim.now))
-            action()
-        self.sim.run_for(until - self.sim.now)
-
-    def _at(self, time: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (time, next(self._order), action))
+            self._agenda.at(began + event.time, lambda event=event: self._begin(event))  # type: ignore[misc]
+        self._agenda.run(until=began + self.plan.trouble_s)
 
     def _begin(self, event: PlannedEvent) -> None:
         about = event.node_id if event.kind in _OF_NODES else event.victim
@@ -136,7 +124,7 @@ class World(ABC, Generic[TenantT]):
                 self._calm_since = self.sim.now
                 undo()
 
-        self._at(self.sim.now + event.lasting_s, end)
+        self._agenda.after(event.lasting_s, end)
         self._remedies.append(end)
 
     def _divide(self, event: PlannedEvent) -> None:
@@ -159,7 +147,7 @@ class World(ABC, Generic[TenantT]):
         if node.is_running:
             end(node)
             if event.comes_back:
-                self._at(self.sim.now + event.lasting_s, lambda: self.start(event.victim))
+                self._agenda.after(event.lasting_s, lambda: self.start(event.victim))
 
     def _pause(self, event: PlannedEvent) -> None:
         node, process = self.sim.nodes[event.victim], self._latest[event.victim]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
+import msgspec
+
 from postroad.core import Address
 from postroad.testing import LivenessFailure, Simulation
 from postroad.wire import NEVER, Hello, Role, SpareBuffer, WireConfig, encode_preamble
@@ -48,7 +50,12 @@ class World:
     """Everything in one run."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self.plan = draw_plan(simulation.rng)
+        plan = draw_plan(simulation.rng)
+        self.plan = msgspec.structs.replace(
+            plan,
+            faults=simulation.optional("faults", plan.faults),
+            jobs=simulation.optional("jobs", plan.jobs),
+        )
         self._simulation = simulation
         self._next_id = count(1).__next__
         self._processes = {role: Process(simulation, role.value) for role in Role}

@@ -1,0 +1,24 @@
+"""The quick tier has the first seeds of each scenario, the program around them and threads."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiers import TIER, Tier
+
+FOLDER = Path(__file__).parent
+QUICK_FILES = ("test_flows_coverage.py", "test_program.py", "test_threads.py")
+QUICK_TESTS = ("test_seeds_pass",)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if TIER is not Tier.QUICK:
+        return
+    left_out = [it for it in items if it.path.parent == FOLDER and not _is_quick(it)]
+    config.hook.pytest_deselected(items=left_out)
+    unwanted = set(left_out)
+    items[:] = [it for it in items if it not in unwanted]
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    return item.path.name in QUICK_FILES or getattr(item, "originalname", "") in QUICK_TESTS
