@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
+
+from tests.support.servers.postgres import fresh_database
 
 
 def is_postgres(database: str) -> bool:
@@ -32,3 +36,15 @@ def insert(database: str, statement: str, rows: Sequence[Sequence[object]]) -> N
         return
     with psycopg.connect(database) as server, server.cursor() as cursor:
         cursor.executemany(statement.replace("?", "%s").encode(), rows)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty one of either kind, for tests that import this."""
+    if request.param == "sqlite":
+        path = str(tmp_path / "user.db")
+        execute(path, "PRAGMA journal_mode = WAL")
+        yield path
+    else:
+        with fresh_database() as dsn:
+            yield dsn

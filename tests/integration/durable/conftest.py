@@ -1,4 +1,4 @@
-"""Two nodes with mail for the tests that want nothing special of them."""
+"""Nodes with mail for the tests that want nothing special of them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.durable.mail_pairs import Pair, Station, running_pair
+from tests.support.durable.mail_pairs import Station, running_station
 
 
 @pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    """Alpha and beta, which know each other."""
-    async with running_pair(tmp_path) as pair:
-        yield pair
+async def alpha(tmp_path: Path) -> AsyncIterator[Station]:
+    """A node that knows beta, if the test wants one."""
+    async with running_station("alpha", tmp_path) as station:
+        yield station
 
 
 @pytest.fixture
-def alpha(pair: Pair) -> Station:
-    return pair.alpha
-
-
-@pytest.fixture
-def beta(pair: Pair) -> Station:
-    return pair.beta
+async def beta(tmp_path: Path, alpha: Station) -> AsyncIterator[Station]:
+    """A node that knows alpha."""
+    async with running_station("beta", tmp_path, alpha) as station:
+        alpha.meet(station)
+        yield station

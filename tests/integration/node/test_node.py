@@ -123,7 +123,7 @@ async def test_has_exactly_the_layers_that_it_was_asked_for(tmp_path: Path) -> N
             _ = node.mail
     assert not os.listdir(tmp_path)
     config = config_of(tmp_path, node={"layers": ["cluster"]})
-    with pytest.raises(ConfigError, match="has services, but .* does not list 'services'"):
+    with pytest.raises(ConfigError, match=r"has services, but .* does not list 'services'"):
         await Node(config, App(services=[Greeter()])).start()
     assert [layer.value for layer in Layer] == ["cluster", "cells", "mail", "services", "flows"]
 
