@@ -374,12 +374,11 @@ async def test_nodes_of_this_package_tell_what_they_read() -> None:
         await peer.until(Response)
 
 
-async def test_headers_between_nodes_of_this_package_are_not_seen() -> None:
-    async with pair_of() as pair:
-        ctx = pair.near.context(headers={})
-        pair.files.tape = Tape(1, b"x")
-        await joined(await ctx.call("files.get"))
-        assert REPORTED not in ctx.response_headers
+async def test_headers_between_nodes_of_this_package_are_not_seen(pair: Pair) -> None:
+    ctx = pair.near.context(headers={})
+    pair.files.tape = Tape(1, b"x")
+    await joined(await ctx.call("files.get"))
+    assert REPORTED not in ctx.response_headers
 
 
 async def test_a_sign_of_life_of_an_unknown_stream_is_answered_with_a_stop() -> None:

@@ -19,15 +19,12 @@ CALLS = 40
 
 @balanced
 async def test_the_server_chooses_who_gets_a_call(pair: Pair) -> None:
-    """Also if the caller could do it."""
+    # Also if the caller could do it.
     ours = await asyncio.gather(*(pair.broker.call("shared.where") for _ in range(CALLS)))
     theirs = await asyncio.gather(*(pair.js.call("shared.where") for _ in range(CALLS)))
 
     assert {*ours} == {*theirs} == {OURS, THEIRS}
 
-
-@balanced
-async def test_a_node_that_is_named_gets_the_call(pair: Pair) -> None:
     for node_id in (OURS, THEIRS):
         for _ in range(5):
             assert await pair.broker.call("shared.where", node_id=node_id) == node_id

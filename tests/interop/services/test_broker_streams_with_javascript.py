@@ -72,8 +72,8 @@ async def test_bytes_of_any_size_come_whole_both_ways(pair: Pair) -> None:
         await until_idle(pair)
 
 
-async def test_values(pair: Pair) -> None:
-    said = {"objects": OBJECTS}
+async def test_values_and_echoes(pair: Pair) -> None:
+    said: dict[str, Any] = {"objects": OBJECTS}
     ours = await pair.broker.call("js.upload", stream=source(said))
     assert ours["objects"] == OBJECTS
     theirs = await pair.js.call("py.upload", stream=said)
@@ -82,8 +82,6 @@ async def test_values(pair: Pair) -> None:
     assert await digest(await pair.broker.call("js.download", said)) == said
     assert await pair.js.call("py.download", said) == said
 
-
-async def test_there_and_back_at_once(pair: Pair) -> None:
     said = {"seed": "echo", "size": 2_000_000}
     stream = await pair.broker.call("js.back", stream=source(said))
     assert await digest(stream) == sum_of(said)
@@ -126,23 +124,19 @@ async def test_many_at_once(pair: Pair) -> None:
     assert [{**it, "params": {}, "meta": {}} for it in map(sum_of, said + said)] == given
 
 
-async def test_a_reader_that_has_enough(pair: Pair) -> None:
-    """The other node cannot be told; what it still sends is dropped, and calls go on."""
+async def test_a_stream_that_is_not_read_to_its_end_harms_nobody(pair: Pair) -> None:
+    # The other node cannot be told; what it still sends is dropped, and calls go on.
     said = {"seed": "much", "size": 5_000_000}
     async with await pair.broker.call("js.download", said) as stream:
         assert await anext(stream)
     await until_idle(pair)
     assert await pair.broker.call("js.echo", {"n": 1}) == {"n": 1}
 
-
-async def test_a_stream_nobody_reads_there(pair: Pair) -> None:
-    """An answer of the other node does not end the stream: it may still be read."""
+    # An answer of the other node does not end the stream: it may still be read.
     said = {"seed": "unread", "size": 1_000_000}
     assert await pair.broker.call("js.echo", {"n": 1}, stream=source(said)) == {"n": 1}
     await until_idle(pair)
 
-
-async def test_a_call_with_a_stream_that_fails(pair: Pair) -> None:
     said = {"seed": "unread", "size": 1_000_000}
     with pytest.raises(MoleculerError) as caught:
         await pair.broker.call("js.tagAndFail", stream=source(said))

@@ -54,7 +54,7 @@ async def test_many_at_once(pair: Pair) -> None:
 # What a context is told.
 
 
-async def test_context_of_a_call_from_outside(pair: Pair) -> None:
+async def test_context_of_a_call_from_outside_and_of_one_within(pair: Pair) -> None:
     theirs = await pair.broker.call("js.context", timeout_s=7.5)
     ours = await pair.js.call("py.context", timeout=7500)
 
@@ -65,9 +65,7 @@ async def test_context_of_a_call_from_outside(pair: Pair) -> None:
         assert seen["caller"] is None
         assert seen["timeout"] == 7500
 
-
-async def test_context_of_a_call_within_a_call(pair: Pair) -> None:
-    """The call goes there and from there back here, or the other way round."""
+    # The call goes there and from there back here, or the other way round.
     ours = await pair.broker.call("js.relay", {"action": "py.context"}, meta={"user": "eve"})
     theirs = await pair.js.call("py.relay", {"action": "js.context"}, meta={"user": "eve"})
 
@@ -80,7 +78,7 @@ async def test_context_of_a_call_within_a_call(pair: Pair) -> None:
         assert seen["headers"] == {}
 
 
-async def test_meta_comes_back_through_all_calls(pair: Pair) -> None:
+async def test_meta_and_headers_come_back(pair: Pair) -> None:
     ctx = pair.broker.context(meta={"user": "eve"})
     await ctx.call("js.relay", {"action": "py.context"})
     _, meta = await pair.js.call_with_meta(
@@ -90,8 +88,6 @@ async def test_meta_comes_back_through_all_calls(pair: Pair) -> None:
     assert ctx.meta == {"user": "eve", "relay": "js", "seen": "by py"}
     assert meta == {"user": "eve", "relay": "py", "seen": "by js"}
 
-
-async def test_meta_comes_back_with_an_error(pair: Pair) -> None:
     ctx = pair.broker.context()
     with pytest.raises(MoleculerClientError):
         await ctx.call("js.tagAndFail")
@@ -100,9 +96,7 @@ async def test_meta_comes_back_with_an_error(pair: Pair) -> None:
 
     assert ctx.meta == failed.value.meta == {"tag": "set before the failure"}
 
-
-async def test_headers_of_a_response_come_back(pair: Pair) -> None:
-    """To middlewares of ours; those of the original system do not get at them."""
+    # To middlewares of ours; those of the original system do not get at them.
     pair.replies.clear()
     await pair.broker.call("js.context")
 
@@ -112,7 +106,7 @@ async def test_headers_of_a_response_come_back(pair: Pair) -> None:
 # Who is called.
 
 
-async def test_versions(pair: Pair) -> None:
+async def test_versions_visibility_and_nodes_say_who_is_called(pair: Pair) -> None:
     assert await pair.broker.call("v2.js.where") == "v2"
     assert await pair.broker.call("beta.js.where") == "beta"
     assert await pair.js.call("v2.py.where") == "v2"
@@ -122,8 +116,6 @@ async def test_versions(pair: Pair) -> None:
     with pytest.raises(JavascriptError, match="ServiceNotFoundError"):
         await pair.js.call("py.where")
 
-
-async def test_visibility(pair: Pair) -> None:
     assert await pair.broker.call("js.open") == await pair.js.call("py.open") == "open"
     assert await pair.broker.call("js.tell") == ["secret", "guarded"]
     assert await pair.js.call("py.tell") == ["secret", "guarded"]
@@ -133,16 +125,12 @@ async def test_visibility(pair: Pair) -> None:
         with pytest.raises(JavascriptError, match="ServiceNotFoundError"):
             await pair.js.call(f"py.{name}")
 
-
-async def test_services_of_the_same_name(pair: Pair) -> None:
-    """Each node prefers its own, and takes the other if told to."""
+    # Each node prefers its own, and takes the other if told to.
     assert await pair.broker.call("shared.where") == OURS
     assert await pair.js.call("shared.where") == THEIRS
     assert await pair.broker.call("shared.where", node_id=THEIRS) == THEIRS
     assert await pair.js.call("shared.where", nodeID=OURS) == OURS
 
-
-async def test_unknown_actions(pair: Pair) -> None:
     with pytest.raises(ServiceNotFoundError) as here:
         await pair.broker.call("js.none", node_id=THEIRS)
     with pytest.raises(JavascriptError) as there:
@@ -165,8 +153,6 @@ async def test_several_calls_at_once(pair: Pair) -> None:
     assert ours == theirs == [{"n": 1}, "v2"]
     assert named == await pair.js.ask("mcall", calls=by_name) == {"a": {"n": 2}, "b": "beta"}
 
-
-async def test_several_calls_of_which_some_fail(pair: Pair) -> None:
     ours = await pair.broker.mcall([("js.tagAndFail", None), ("js.echo", {"n": 1})], settled=True)
     with pytest.raises(MoleculerClientError):
         await pair.broker.mcall([("js.echo", {}), ("js.tagAndFail", None)])
@@ -182,7 +168,7 @@ async def test_several_calls_of_which_some_fail(pair: Pair) -> None:
 # Time.
 
 
-async def test_time_is_over(pair: Pair) -> None:
+async def test_time_is_over_by_the_caller_or_by_the_action(pair: Pair) -> None:
     with pytest.raises(RequestTimeoutError) as here:
         await pair.broker.call("js.slow", {"ms": 5_000}, timeout_s=0.1)
     with pytest.raises(JavascriptError) as there:
@@ -194,9 +180,7 @@ async def test_time_is_over(pair: Pair) -> None:
     assert there.value.told["name"] == "RequestTimeoutError"
     assert there.value.told["code"] == 504
 
-
-async def test_time_that_the_action_names(pair: Pair) -> None:
-    """Whoever calls it has read of it in what the other node tells of itself."""
+    # Whoever calls it has read of it in what the other node tells of itself.
     with pytest.raises(RequestTimeoutError):
         await pair.broker.call("js.hurried", {"ms": 5_000})
     with pytest.raises(JavascriptError, match="RequestTimeoutError"):
@@ -214,19 +198,15 @@ async def test_calls_within_a_call_have_the_rest_of_its_time(pair: Pair) -> None
 # What else is read of an action.
 
 
-async def test_retries_that_the_action_asks_for(pair: Pair) -> None:
+async def test_retries_and_fallback(pair: Pair) -> None:
     assert await pair.broker.call("js.retried") % 3 == 0
     assert await pair.js.call("py.retried") % 3 == 0
 
-
-async def test_a_caller_that_wants_no_retries(pair: Pair) -> None:
     with pytest.raises(MoleculerRetryableError):
         await pair.broker.call("js.retried", retries=0)
     with pytest.raises(JavascriptError, match="not yet"):
         await pair.js.call("py.retried", retries=0)
 
-
-async def test_fallback(pair: Pair) -> None:
     assert await pair.broker.call("js.tagAndFail", fallback="instead") == "instead"
     assert await pair.js.call("py.tagAndFail", fallbackResponse="instead") == "instead"
 
@@ -263,9 +243,7 @@ async def test_what_nodes_tell_of_themselves(pair: Pair) -> None:
     assert {"py", "v2.py", "beta.py", "shared"} <= {it["fullName"] for it in our_services}
     assert health["client"]["type"] == "postroad"
 
-
-async def test_actions_are_told_in_the_same_form(pair: Pair) -> None:
-    """A tool that lists the actions of a cluster reads both."""
+    # A tool that lists the actions of a cluster reads both.
     theirs = await pair.broker.call("$node.actions", {"onlyLocal": True}, node_id=THEIRS)
     ours = await pair.js.call("$node.actions", {"onlyLocal": True}, nodeID=OURS)
     js = next(it for it in theirs if it["name"] == "js.checked")

@@ -39,9 +39,7 @@ async def test_calls(pair: Pair) -> None:
     assert await pair.broker.call("js.nothing") is None
     assert await pair.js.call("py.nothing") is None
 
-
-async def test_bytes_and_times(pair: Pair) -> None:
-    """JSON has neither: they come as what the original system makes of them there."""
+    # JSON has neither: they come as what the original system makes of them there.
     data, at = bytes(range(256)), datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
     ours = await pair.broker.call("js.echo", {"data": data, "at": at})
     theirs = await pair.js.call("py.echo", {"data": data, "at": at})
@@ -103,7 +101,7 @@ async def test_events(pair: Pair) -> None:
     assert all(it["headers"] == HEADERS for it in theirs)
 
 
-async def test_streams_of_bytes(pair: Pair) -> None:
+async def test_streams(pair: Pair) -> None:
     said = {"seed": "core", "size": SIZE}
     expected = sum_of("core", SIZE)
     ours = await pair.broker.call("js.upload", {"a": 1}, stream=source(said))
@@ -113,8 +111,6 @@ async def test_streams_of_bytes(pair: Pair) -> None:
     assert await digest(await pair.broker.call("js.download", said)) == expected
     assert await pair.js.call("py.download", said) == expected
 
-
-async def test_streams_of_objects(pair: Pair) -> None:
     said = {"objects": OBJECTS}
     ours = await pair.broker.call("js.upload", {}, stream=source(said))
     theirs = await pair.js.call("py.upload", {}, stream=said)

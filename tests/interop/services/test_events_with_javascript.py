@@ -75,9 +75,7 @@ async def test_what_a_handler_is_told(pair: Pair) -> None:
     assert theirs == {**expected, "event": "js.a.b", "nodeID": OURS, "groups": ["js-all"]}
     assert ours == {**expected, "event": "py.a.b", "nodeID": THEIRS, "groups": ["py-all"]}
 
-
-async def test_events_from_within_a_call(pair: Pair) -> None:
-    """They are part of it: the same request, one level deeper, with the meta of the call."""
+    # They are part of it: the same request, one level deeper, with the meta of the call.
     meta = {"user": "eve"}
     await pair.js.call("py.announce", {"event": "js.a.b", "data": 1}, meta=meta)
     await pair.broker.call("js.announce", {"event": "py.a.b", "data": 1}, meta=meta)
@@ -89,25 +87,21 @@ async def test_events_from_within_a_call(pair: Pair) -> None:
         assert (heard["meta"], heard["headers"]) == (meta, {"trail": caller})
 
 
-async def test_only_some_groups(pair: Pair) -> None:
+async def test_groups_hear_of_an_event_once(pair: Pair) -> None:
     await pair.broker.emit("js.exact", 1, groups=["js-stars", "unknown"])
     await pair.js.ask("emit", event="py.exact", data=1, options={"groups": ["py-stars", "none"]})
 
     assert handlers(await heard_there(pair)) == ["star"]
     assert handlers(await heard_here(pair)) == ["star"]
 
-
-async def test_each_group_hears_of_it_once(pair: Pair) -> None:
-    """Handlers of one group are at both nodes; each node prefers its own."""
+    # Handlers of one group are at both nodes; each node prefers its own.
     await pair.broker.emit("split.now", "from here")
     await pair.js.ask("emit", event="split.now", data="from there")
 
     assert [it["data"] for it in await heard_there(pair)] == ["from there"]
     assert [it["data"] for it in await heard_here(pair)] == ["from here"]
 
-
-async def test_groups_of_different_services(pair: Pair) -> None:
-    """The same pattern in services of two names: both hear of it."""
+    # The same pattern in services of two names: both hear of it.
     await pair.broker.emit("both.now", "from here")
     await pair.js.ask("emit", event="both.now", data="from there")
     expected = ["from here", "from there"]
@@ -116,7 +110,7 @@ async def test_groups_of_different_services(pair: Pair) -> None:
     assert sorted(it["data"] for it in await heard_here(pair)) == expected
 
 
-async def test_broadcast(pair: Pair) -> None:
+async def test_broadcasts_come_to_all_or_to_some_groups(pair: Pair) -> None:
     await pair.broker.broadcast("split.all", "from here")
     await pair.js.ask("broadcast", event="split.all", data="from there")
     theirs, ours = await heard_there(pair), await heard_here(pair)
@@ -125,16 +119,12 @@ async def test_broadcast(pair: Pair) -> None:
         assert sorted(it["data"] for it in heard) == ["from here", "from there"]
         assert [it["type"] for it in heard if it["data"] == sent] == ["broadcast"]
 
-
-async def test_broadcast_to_some_groups(pair: Pair) -> None:
     await pair.broker.broadcast("js.exact", 1, groups=["js-all"])
     await pair.js.ask("broadcast", event="py.exact", data=1, options={"groups": ["py-all"]})
 
     assert handlers(await heard_there(pair)) == ["stars"]
     assert handlers(await heard_here(pair)) == ["stars"]
 
-
-async def test_broadcast_at_home(pair: Pair) -> None:
     await pair.broker.broadcast_local("split.home", "here")
     await pair.js.ask("broadcastLocal", event="split.home", data="there")
 

@@ -45,7 +45,7 @@ def node(talk: Talk, name: str) -> Any:
     return found
 
 
-def test_discover_and_info(talk: Talk) -> None:
+def test_infos_are_understood_on_both_sides(talk: Talk) -> None:
     talk.tell(Discover(**NAMES))
     info = talk.hear_one(Kind.INFO)
     read = read_info(to_wire(info))
@@ -64,8 +64,6 @@ def test_discover_and_info(talk: Talk) -> None:
         ("all.**", ""),
     ]
 
-
-def test_our_info_is_understood(talk: Talk) -> None:
     info = talk.introduce()
     known = node(talk, US)
 
@@ -82,13 +80,11 @@ def test_heartbeats(talk: Talk) -> None:
     talk.tell(Heartbeat(cpu=13.5, **NAMES))
     assert node(talk, US)["cpu"] == 13.5
 
-
-def test_a_heartbeat_of_another_life_is_asked_about(talk: Talk) -> None:
     talk.tell(Heartbeat(cpu=1, seq=1, instance_id="second", **NAMES))
     assert talk.hear_one(Kind.DISCOVER).sender == THEM
 
 
-def test_their_ping(talk: Talk) -> None:
+def test_pings(talk: Talk) -> None:
     key = talk.peer.begin("ping", node=US)
     ping = talk.hear_one(Kind.PING)
     talk.tell(Pong(time=ping.time, id=ping.id, arrived=ping.time + 5, **NAMES))
@@ -98,8 +94,6 @@ def test_their_ping(talk: Talk) -> None:
     assert answer["elapsedTime"] >= 0
     assert isinstance(ping.time, int)
 
-
-def test_our_ping(talk: Talk) -> None:
     talk.tell(Ping(time=1_700_000_000_123, id="mine", **NAMES))
     pong = talk.hear_one(Kind.PONG)
 
@@ -117,7 +111,7 @@ def test_values_there_and_back(talk: Talk) -> None:
         assert response.meta == {"user": value}
 
 
-def test_bytes_there_and_back(talk: Talk) -> None:
+def test_bytes_and_times_there_and_back(talk: Talk) -> None:
     value = b"\x00\xff" * 300
     talk.tell(talk.request("v2.lab.echo", {"any": value}))
     data = talk.hear_one(Kind.RESPONSE).data
@@ -127,15 +121,13 @@ def test_bytes_there_and_back(talk: Talk) -> None:
     else:
         assert data == {"any": value}
 
-
-def test_times_there_and_back(talk: Talk) -> None:
-    value = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    time = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
     if isinstance(talk.serializer, JsonSerializer):
-        text = talk.peer.ask("write", payload={"it": marked(value)})
+        text = talk.peer.ask("write", payload={"it": marked(time)})
         assert bytes.fromhex(text) == b'{"it":"2026-01-02T03:04:05.678Z"}'
     else:
-        talk.tell(talk.request("v2.lab.echo", {"any": value}))
-        assert talk.hear_one(Kind.RESPONSE).data == {"any": value}
+        talk.tell(talk.request("v2.lab.echo", {"any": time}))
+        assert talk.hear_one(Kind.RESPONSE).data == {"any": time}
 
 
 def test_integers_of_64_bits_are_exact(talk: Talk) -> None:
@@ -179,8 +171,6 @@ def test_everything_of_our_request_arrives(talk: Talk) -> None:
     assert response.meta == {"user": "eve", "seen": True}
     assert response.headers == {"reply": "yes"}
 
-
-def test_no_result_is_none(talk: Talk) -> None:
     talk.tell(talk.request("v2.lab.nothing", None))
     response = talk.hear_one(Kind.RESPONSE)
     assert response.success
@@ -224,7 +214,7 @@ def test_their_events(talk: Talk) -> None:
     assert event.need_ack is None
 
 
-def test_our_events(talk: Talk) -> None:
+def test_events_and_their_acknowledgement(talk: Talk) -> None:
     talk.tell(
         Event(
             id="e-1",
@@ -252,8 +242,6 @@ def test_our_events(talk: Talk) -> None:
     }
     assert (well["name"], well["type"]) == ("all.is.well", "broadcast")
 
-
-def test_the_acknowledgement_is_readable(talk: Talk) -> None:
     talk.write(EventAck(id="e-1", success=True, group="watchers", **NAMES))
 
 
