@@ -71,16 +71,6 @@ def test_an_offer_is_told_to_cores_and_the_queues_of_a_core_to_satellites() -> N
     assert sent(announcer) == [("C2", EMPTY)]
 
 
-def test_satellites_are_not_told_of_topics_coming_and_going() -> None:
-    announcer = make_announcer(offer=QUEUES)
-    announcer.peer_up("S2", Role.SATELLITE, 0.0)
-    acknowledge(announcer)
-    announcer.offer(BOTH, 1.0)
-    announcer.offer(QUEUES, 2.0)
-    assert announcer.take_outgoing() == []
-    assert announcer.behind() == []
-
-
 def test_a_change_is_told_at_once_with_a_higher_number_and_no_change_is_not() -> None:
     announcer = settled()
     announcer.offer(BOTH, 5.0)
@@ -91,7 +81,7 @@ def test_a_change_is_told_at_once_with_a_higher_number_and_no_change_is_not() ->
     assert announcer.behind() == ["C2"]
 
 
-def test_what_a_table_offers() -> None:
+def test_a_domain_tells_what_its_table_offers_and_satellites_no_topics() -> None:
     cell = CellAddress("a", "C1")
     table = RouteTable(
         [
@@ -101,6 +91,14 @@ def test_what_a_table_offers() -> None:
         ]
     )
     assert offer_of(table, CORE) == BOTH
+
+    announcer = make_announcer(offer=QUEUES)
+    announcer.peer_up("S2", Role.SATELLITE, 0.0)
+    acknowledge(announcer)
+    announcer.offer(BOTH, 1.0)
+    announcer.offer(QUEUES, 2.0)
+    assert announcer.take_outgoing() == []
+    assert announcer.behind() == []
 
 
 def test_what_is_not_acknowledged_is_sent_again_ever_more_slowly() -> None:
@@ -136,7 +134,9 @@ def test_what_is_sent_again_is_the_newest_and_waits_for_the_acknowledgement() ->
     assert sent(announcer) == [("C2", EMPTY)]
 
 
-def test_an_acknowledgement_settles_it_until_the_next_check() -> None:
+def test_an_acknowledgement_settles_it_until_a_check_finds_something_else(
+    subtests: pytest.Subtests,
+) -> None:
     announcer = settled()
     assert announcer.behind() == []
     assert announcer.deadline() == 30
@@ -144,10 +144,6 @@ def test_an_acknowledgement_settles_it_until_the_next_check() -> None:
     assert announcer.take_outgoing() == [("C2", Check())]
     assert announcer.deadline() == 60
 
-
-def test_a_check_that_finds_something_else_is_followed_by_a_snapshot(
-    subtests: pytest.Subtests,
-) -> None:
     for have in [Have(), Have(6, 9, b""), Have(7, 1, EMPTY.digest()), Have(7, 2, EMPTY.digest())]:
         with subtests.test(have=have):
             announcer = settled()
@@ -158,26 +154,30 @@ def test_a_check_that_finds_something_else_is_followed_by_a_snapshot(
             assert announcer.behind() == ["C2"]
 
 
-@pytest.mark.parametrize("have", [Have(), Have(7, 2, b"wrong"), Have(7, 1, b"")])
-def test_a_peer_that_is_always_wrong_has_to_wait(have: Have) -> None:
-    announcer = make_announcer(offer=BOTH)
-    announcer.peer_up("C2", Role.CORE, 0.0)
-    announcer.take_outgoing()
-    for _ in range(3):
-        announcer.receive(have, "C2", 0.1)
-    assert announcer.take_outgoing() == []
-    announcer.tick(1.0)
-    assert sent(announcer) == [("C2", BOTH)]
+def test_a_peer_that_is_always_wrong_has_to_wait(subtests: pytest.Subtests) -> None:
+    for have in [Have(), Have(7, 2, b"wrong"), Have(7, 1, b"")]:
+        with subtests.test(have=have):
+            announcer = make_announcer(offer=BOTH)
+            announcer.peer_up("C2", Role.CORE, 0.0)
+            announcer.take_outgoing()
+            for _ in range(3):
+                announcer.receive(have, "C2", 0.1)
+            assert announcer.take_outgoing() == []
+            announcer.tick(1.0)
+            assert sent(announcer) == [("C2", BOTH)]
 
+    for have in [Have(8, 1, b""), Have(7, 99, b"")]:
+        with subtests.test(have=have):
+            announcer = settled()
+            announcer.receive(have, "C2", 1.0)
+            (warning,) = announcer.take_warnings()
+            assert f"C2 has heard of another C1, of incarnation {have.incarnation}" in warning
+            assert announcer.take_outgoing() == []
+            assert announcer.take_warnings() == []
 
-@pytest.mark.parametrize("have", [Have(8, 1, b""), Have(7, 99, b"")])
-def test_another_domain_of_the_same_name_is_warned_of(have: Have) -> None:
-    announcer = settled()
-    announcer.receive(have, "C2", 1.0)
-    (warning,) = announcer.take_warnings()
-    assert f"C2 has heard of another C1, of incarnation {have.incarnation}" in warning
-    assert announcer.take_outgoing() == []
-    assert announcer.take_warnings() == []
+    for value in [0, -1, float("nan"), float("inf")]:
+        with subtests.test(value=value), pytest.raises(ConfigError, match="resend_first_s"):
+            AnnouncerConfig(resend_first_s=value)
 
 
 def test_a_peer_that_comes_again_is_told_again_and_one_that_is_gone_is_forgotten() -> None:
@@ -209,9 +209,3 @@ def test_a_core_that_stops_tells_its_satellites_and_a_satellite_nobody() -> None
 
     announcer = settled()
     assert repr(announcer) == "<Announcer of C1: #3, 1 peers, 0 behind>"
-
-
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_times_must_be_times(value: float) -> None:
-    with pytest.raises(ConfigError, match="resend_first_s"):
-        AnnouncerConfig(resend_first_s=value)

@@ -88,17 +88,6 @@ async def test_a_call_to_oneself_is_not_its_own_answer() -> None:
     assert await call == b"x"
 
 
-async def test_reply_that_cannot_be_read_is_the_other_sides_fault() -> None:
-    shop = Workshop()
-    dock = shop.connect("C1")
-    call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
-    await eventually(lambda: dock.envelopes)
-    shop.answer(dock.envelopes[0], b"no failure at all", kind=Kind.ERROR)
-    with pytest.raises(RemoteProtocolFailure, match="no failure"):
-        await call
-    assert shop.exchange.statistics.malformed == 1
-
-
 async def test_a_call_waits_for_a_route_until_its_time_is_over() -> None:
     shop = Workshop()
     with pytest.raises(NoRoute, match="no route for nobody@local at S1") as caught:
@@ -136,7 +125,7 @@ async def test_a_cell_or_consumer_that_appears_in_time_is_found_at_once() -> Non
     assert inbox.messages[0].name == "work"
 
 
-async def test_no_reply_is_a_time_out() -> None:
+async def test_no_reply_or_one_that_cannot_be_read_is_told() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
     with pytest.raises(RequestTimeout) as caught:
@@ -145,6 +134,15 @@ async def test_no_reply_is_a_time_out() -> None:
     assert shop.pending == 0
     shop.answer(dock.envelopes[0], b"late")
     assert shop.exchange.statistics.replies_late == 1
+
+    shop = Workshop()
+    dock = shop.connect("C1")
+    call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
+    await eventually(lambda: dock.envelopes)
+    shop.answer(dock.envelopes[0], b"no failure at all", kind=Kind.ERROR)
+    with pytest.raises(RemoteProtocolFailure, match="no failure"):
+        await call
+    assert shop.exchange.statistics.malformed == 1
 
 
 @pytest.mark.parametrize("is_near", [False, True])
@@ -164,7 +162,7 @@ async def test_a_slow_cell_nearby_is_a_time_out(is_near: bool) -> None:
     assert gate.finished == [b"x"]
 
 
-async def test_busy_is_told_at_once_and_not_retried() -> None:
+async def test_busy_is_told_at_once_and_not_retried_or_sent_elsewhere() -> None:
     shop, gate = Workshop(CellsConfig(mailbox_messages_max=2)), Gate()
     runner = shop.add("slow", gate)
     shop.tell("slow", b"1")
@@ -175,8 +173,6 @@ async def test_busy_is_told_at_once_and_not_retried() -> None:
     await runner.wait_idle()
     assert gate.finished == [b"1", b"2"]
 
-
-async def test_busy_at_the_other_end_is_told_and_not_sent_elsewhere() -> None:
     shop = Workshop()
     docks = [shop.connect("C1"), shop.connect("C2")]
     call = asyncio.ensure_future(shop.call("b@S2", b""))
@@ -188,7 +184,7 @@ async def test_busy_at_the_other_end_is_told_and_not_sent_elsewhere() -> None:
     assert sum(len(it.envelopes) for it in docks) == 1
 
 
-async def test_no_route_raised_by_a_handler_is_not_retried() -> None:
+async def test_no_route_of_a_handler_or_a_circle_of_aliases_is_told() -> None:
     shop = Workshop()
     calls = []
 
@@ -203,8 +199,6 @@ async def test_no_route_raised_by_a_handler_is_not_retried() -> None:
         assert caught.value.remote_code == NoRoute.code
     assert len(calls) == 2
 
-
-async def test_aliases_in_a_circle_are_told() -> None:
     shop = Workshop()
     shop.exchange.change_routes(
         added=[
@@ -373,7 +367,7 @@ async def test_the_domain_of_the_cell_has_the_last_word() -> None:
     assert sum(len(it.envelopes) for it in docks.values()) == 1
 
 
-async def test_when_a_gateway_is_full_the_next_one_takes_it() -> None:
+async def test_a_full_gateway_is_passed_over_until_all_are_full() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
@@ -385,12 +379,9 @@ async def test_when_a_gateway_is_full_the_next_one_takes_it() -> None:
         shop.answer(docks[name].envelopes[0], name.encode())
         assert await task == name.encode()
 
-
-async def test_when_all_gateways_are_full_it_is_busy() -> None:
     shop = Workshop()
-    docks = [shop.connect("C1"), shop.connect("C2")]
-    for dock in docks:
-        dock.is_full = True
+    for name in ("C1", "C2"):
+        shop.connect(name).is_full = True
     with pytest.raises(CellBusy):
         await shop.call("b@S2", b"ask", timeout=20)
     with pytest.raises(CellBusy):
@@ -416,7 +407,7 @@ async def test_a_message_nobody_waits_for_tries_the_next_core_too(
     assert shop.exchange.statistics.resent == cores
 
 
-async def test_a_gateway_that_goes_gives_its_messages_to_another() -> None:
+async def test_a_gateway_that_goes_gives_its_messages_to_another_if_there_is_one() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
     call = asyncio.ensure_future(shop.call("b@S2", b"ask"))
@@ -428,8 +419,6 @@ async def test_a_gateway_that_goes_gives_its_messages_to_another() -> None:
     shop.answer(docks[await next_asked(docks, asked)].envelopes[0], b"found")
     assert await call == b"found"
 
-
-async def test_the_last_gateway_that_goes_takes_nothing_along() -> None:
     shop = Workshop()
     dock = shop.connect("C1")
     call = asyncio.ensure_future(shop.call("b@S2", b"ask", wait=False))
@@ -451,18 +440,15 @@ async def test_a_message_sent_again_has_only_the_time_that_is_left() -> None:
         await asyncio.sleep(0.03)
         fail(shop, docks[name], at=name)
     await next_asked(docks, asked)
-
     lain_ms = (shop.exchange.loop.time() - began) * 1000
     left_ms = [docks[name].envelopes[0].ttl_ms or 0 for name in asked]
     assert left_ms[0] == 10_000
     assert left_ms[0] - 28 >= left_ms[1] >= left_ms[2] + 28
     assert left_ms[2] >= 10_000 - lain_ms - 1
 
-
-async def test_a_message_whose_time_is_over_is_not_sent_again() -> None:
     shop = Workshop()
     docks = {name: shop.connect(name) for name in ("C1", "C2")}
-    asked: list[str] = []
+    asked = []
     shop.tell("b@S2", b"told", timeout=0.01)
     name = await next_asked(docks, asked)
     await asyncio.sleep(0.02)

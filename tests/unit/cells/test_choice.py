@@ -24,7 +24,7 @@ def test_the_ranking_is_the_same_in_every_version_and_order() -> None:
     assert all(200 < firsts[name] < 300 for name in "abcd")
 
 
-def test_one_that_comes_takes_its_share_and_moves_nothing_else() -> None:
+def test_little_moves_and_those_that_are_preferred_come_first() -> None:
     moved = 0
     for key in KEYS:
         before, after = rank(key, ["a", "b"]), rank(key, ["a", "b", "c"])
@@ -32,8 +32,6 @@ def test_one_that_comes_takes_its_share_and_moves_nothing_else() -> None:
         moved += after[0] == "c"
     assert 280 < moved < 390
 
-
-def test_those_that_are_preferred_come_first_and_are_ranked_too() -> None:
     def in_zone(name: str) -> bool:
         return name in "ab"
 

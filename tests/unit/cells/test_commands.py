@@ -156,7 +156,7 @@ def test_help_lists_all_commands_in_order_or_one() -> None:
     assert run("help lamp") == f"usage: lamp ls\nAll lamps.\n\n{on}"
 
 
-def test_a_cell_may_say_itself_what_info_is() -> None:
+def test_a_cell_may_define_info_and_its_annotations_as_it_likes() -> None:
     class Told(Desk):
         @command("info", help="Mine.")
         def info(self) -> str:
@@ -165,8 +165,6 @@ def test_a_cell_may_say_itself_what_info_is() -> None:
     assert run_command(Told(), "info") == "my own"
     assert commands_of(Told())["info"].help == "Mine."
 
-
-def test_annotations_may_be_types_or_texts() -> None:
     def method(a: object, *, n: object = 0, f: object = False) -> None:
         raise AssertionError("it is only looked at")
 

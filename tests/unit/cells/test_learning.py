@@ -43,7 +43,7 @@ def tell(learner: Learner, name: str, number: int, offer: Offer, incarnation: in
     return have
 
 
-def test_who_learns_what(subtests: pytest.Subtests) -> None:
+def test_a_core_knows_what_it_was_told_and_who_learns_what(subtests: pytest.Subtests) -> None:
     for own, peer, routes in [
         (C1, C2, ["+ queue q@* -> *@C2 zone west", "+ topic t@* -> *@C2 zone west"]),
         (C1, S2, ["+ queue q@* -> *@S2 zone west", "+ topic t@* -> *@S2 zone west"]),
@@ -56,8 +56,6 @@ def test_who_learns_what(subtests: pytest.Subtests) -> None:
             assert texts(learner.take_changes()) == routes
             assert not learner.take_changes()
 
-
-def test_the_answer_is_what_is_known() -> None:
     learner = make_learner(C1, C2)
     assert learner.receive(Check(), "C2", 0.0) == Have()
     have = tell(learner, "C2", 3, BOTH, incarnation=7)
@@ -136,7 +134,7 @@ def defaults(learner: Learner) -> list[str]:
     return texts(learner.take_changes())
 
 
-def test_the_first_core_is_a_default_at_once_and_the_others_later() -> None:
+def test_defaults_of_a_satellite_come_one_after_the_other() -> None:
     learner = make_learner(S1, C1, C2)
     assert defaults(learner) == ["+ default *@* -> *@C1 zone east"]
     assert learner.deadline() == 5
@@ -146,12 +144,9 @@ def test_the_first_core_is_a_default_at_once_and_the_others_later() -> None:
     assert defaults(learner) == ["+ default *@* -> *@C2 zone west"]
     assert learner.deadline() == NEVER
 
-
-def test_a_core_has_no_default_and_a_replaced_tunnel_keeps_it() -> None:
     learner = make_learner(C1, C2, S1)
     assert defaults(learner) == []
     assert learner.deadline() == NEVER
-
     learner = make_learner(S1, C1)
     defaults(learner)
     learner.peer_up(C1, 1.0)

@@ -43,14 +43,13 @@ async def test_everything_the_sender_told_is_there() -> None:
     assert (message.id, message.wants_reply) == (request.id, True)
 
 
-async def test_queue_and_topic_are_named_but_not_a_cell() -> None:
+async def test_queues_and_topics_are_named_and_calls_look_the_same_either_way() -> None:
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox, consume=["work"], subscribe=["news"])
     shop.tell("work", b"1")
     shop.publish("news", b"2")
     shop.tell("a", b"3")
     shop.tell("a@S1", b"4")
-
     assert [(it.payload, it.name) for it in inbox.messages] == [
         (b"1", "work"),
         (b"2", "news"),
@@ -58,14 +57,11 @@ async def test_queue_and_topic_are_named_but_not_a_cell() -> None:
         (b"4", None),
     ]
 
-
-async def test_a_call_of_either_kind_looks_the_same() -> None:
-    """The first call goes the long way, the next ones the short way to a cell nearby."""
+    # The first call goes the long way, the next ones the short way to a cell nearby.
     shop, inbox = Workshop(), Inbox()
     shop.add("a", inbox)
     for _ in range(2):
         await shop.call("a", b"x", timeout=5, sender=CellAddress("p", "S1"))
-
     far, near = inbox.messages
     assert far.id != near.id
     for message in (far, near):

@@ -7,7 +7,7 @@ from postroad.cells.path import HOPS_MAX
 from postroad.core.errors import ConfigError, LocalProtocolError
 
 
-def test_a_path_is_consumed_hop_by_hop() -> None:
+def test_a_path_is_consumed_hop_by_hop_until_it_is_walked() -> None:
     path = CellPath.parse("b1@S2:a1@S1")
     assert (str(path.current), str(path.upcoming)) == ("b1@S2", "a1@S1")
     assert path.describe() == "[>b1@S2:a1@S1]"
@@ -20,8 +20,6 @@ def test_a_path_is_consumed_hop_by_hop() -> None:
     assert path.describe() == "[b1@S2:a1@S1]"
     assert str(path) == "b1@S2:a1@S1"
 
-
-def test_a_walked_path_has_no_hop_to_take_or_change() -> None:
     path = CellPath.of("a@S1").advanced()
     with pytest.raises(LocalProtocolError, match=r"\[a@S1\] has no hop left"):
         _ = path.current
@@ -31,7 +29,6 @@ def test_a_walked_path_has_no_hop_to_take_or_change() -> None:
         path.with_current(CellAddress("b"))
     with pytest.raises(LocalProtocolError):
         path.arrived(CellAddress("b"))
-
     path = CellPath.of("a@S1", CellAddress("b", "S2"))
     assert (str(path.first), str(path.last)) == ("a@S1", "b@S2")
     assert CellPath().first is None

@@ -73,7 +73,9 @@ def test_exceptions_are_told_without_a_traceback(
     assert texts(pinboard) == [r"it failed (ValueError('bad\nvalue'))"]
 
 
-def test_nothing_is_kept_after_the_last_user(logger: logging.Logger) -> None:
+def test_nothing_is_kept_after_the_last_user_who_puts_the_level_back(
+    logger: logging.Logger,
+) -> None:
     pinboard = Pinboard(logger)
     pinboard.attach(FIRST)
     pinboard.attach(SECOND)
@@ -85,8 +87,6 @@ def test_nothing_is_kept_after_the_last_user(logger: logging.Logger) -> None:
     logger.info("b")
     assert texts(pinboard) == []
 
-
-def test_the_level_is_put_back(logger: logging.Logger) -> None:
     pinboard = Pinboard(logger)
     pinboard.attach(FIRST)
     pinboard.set_level(logging.DEBUG)

@@ -15,15 +15,27 @@ def keep(resends: Resends, size: int = 0) -> Envelope:
     return envelope
 
 
-def test_a_message_is_given_once_with_what_was_tried() -> None:
+def test_a_message_is_given_once_and_counts_once() -> None:
     resends = Resends(10, 10 * HEAD)
     envelope = keep(resends)
-
     sent = resends.take(envelope.id)
     assert sent is not None
     assert sent == Sent(envelope, AVOID, 1.5)
     assert resends.take(envelope.id) is None
     assert resends.take(b"unknown") is None
+
+    resends = Resends(100, 2 * HEAD + 100)
+    for _ in range(10):
+        assert resends.take(keep(resends, 100).id) is not None
+    kept = [keep(resends, 50), keep(resends, 50)]
+    assert all(resends.take(it.id) for it in kept)
+    resends = Resends(100, 2 * HEAD)
+    first, second = keep(resends), keep(resends)
+    for _ in range(3):
+        resends.keep(Sent(second, AVOID, 2.5))
+    assert len(resends) == 2
+    assert resends.take(first.id) is not None
+    assert resends.take(second.id) == Sent(second, AVOID, 2.5)
 
 
 def test_the_oldest_are_forgotten_by_number_and_by_bytes() -> None:
@@ -47,19 +59,3 @@ def test_the_oldest_are_forgotten_by_number_and_by_bytes() -> None:
     large = keep(resends, 101)
     assert resends.take(large.id) is None
     assert resends.take(small.id) is not None
-
-
-def test_room_comes_back_and_a_message_kept_again_counts_once() -> None:
-    resends = Resends(100, 2 * HEAD + 100)
-    for _ in range(10):
-        assert resends.take(keep(resends, 100).id) is not None
-    kept = [keep(resends, 50), keep(resends, 50)]
-    assert all(resends.take(it.id) for it in kept)
-
-    resends = Resends(100, 2 * HEAD)
-    first, second = keep(resends), keep(resends)
-    for _ in range(3):
-        resends.keep(Sent(second, AVOID, 2.5))
-    assert len(resends) == 2
-    assert resends.take(first.id) is not None
-    assert resends.take(second.id) == Sent(second, AVOID, 2.5)

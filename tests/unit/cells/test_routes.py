@@ -87,7 +87,7 @@ def test_routes_and_domains_say_what_they_are() -> None:
         Domain("S1", zone="")
 
 
-def test_a_change_makes_another_table() -> None:
+def test_a_change_makes_another_table_of_the_routes_by_type() -> None:
     empty = RouteTable()
     one = empty.added(Route.to_queue("Q", A))
     two = one.added(Route.to_queue("Q", B))
@@ -98,6 +98,32 @@ def test_a_change_makes_another_table() -> None:
         [Route.to_queue("Q", B)],
     ]
     assert back.deleted(Route.to_queue("Q", B)) == empty
+
+    x = CellAddress("x", "S2")
+    routes = [
+        Route.to_topic("n", A),
+        Route.to_queue("n", A),
+        Route.alias(x, B),
+        Route.to_address(x, A),
+        Route.to_domain("S2", A),
+        Route.default(C1),
+    ]
+    table = RouteTable(routes)
+    found = [table.topics("n"), table.queues("n"), table.exacts(x), table.domains("S2")]
+    assert [list(it) for it in found] == [routes[:1], routes[1:2], routes[2:4], routes[4:5]]
+    assert list(table.defaults()) == routes[5:]
+    assert list(table.topics("other")) == []
+
+    x, y = CellAddress("x", "S2"), CellAddress("y", "S2")
+    exact, alias = Route.to_address(x, A), Route.alias(y, B)
+    table = RouteTable([exact, alias, Route.to_domain("S3", A)])
+    assert table.has_exacts("S2")
+    assert not table.has_exacts("S3")
+    shrunk = table.deleted(exact)
+    assert shrunk.has_exacts("S2")
+    assert not shrunk.deleted(alias).has_exacts("S2")
+    assert shrunk.deleted(alias).added(exact).has_exacts("S2")
+    assert table.has_exacts("S2")
 
 
 def test_a_duplicate_is_refused_and_a_route_deleted_whatever_its_zone() -> None:
@@ -140,23 +166,6 @@ def test_a_change_is_done_as_a_whole_or_leniently() -> None:
         is_strict=False,
     )
     assert sorted(map(str, changed)) == ["queue Q@* -> a@S1", "queue R@* -> a@S1"]
-
-
-def test_look_up_by_type() -> None:
-    x = CellAddress("x", "S2")
-    routes = [
-        Route.to_topic("n", A),
-        Route.to_queue("n", A),
-        Route.alias(x, B),
-        Route.to_address(x, A),
-        Route.to_domain("S2", A),
-        Route.default(C1),
-    ]
-    table = RouteTable(routes)
-    found = [table.topics("n"), table.queues("n"), table.exacts(x), table.domains("S2")]
-    assert [list(it) for it in found] == [routes[:1], routes[1:2], routes[2:4], routes[4:5]]
-    assert list(table.defaults()) == routes[5:]
-    assert list(table.topics("other")) == []
 
 
 def test_tables_are_equal_by_their_routes_and_say_how_many() -> None:
@@ -256,16 +265,3 @@ def test_routes_are_listed_in_order_and_selected() -> None:
     assert select_routes(LISTED, destination="q*") == []
     assert select_routes(LISTED, destination="Q") == LISTED[2:4]
     assert select_routes(LISTED, destination="Q@S2") == []
-
-
-def test_a_table_knows_which_domains_have_addresses_with_routes() -> None:
-    x, y = CellAddress("x", "S2"), CellAddress("y", "S2")
-    exact, alias = Route.to_address(x, A), Route.alias(y, B)
-    table = RouteTable([exact, alias, Route.to_domain("S3", A)])
-    assert table.has_exacts("S2")
-    assert not table.has_exacts("S3")
-    shrunk = table.deleted(exact)
-    assert shrunk.has_exacts("S2")
-    assert not shrunk.deleted(alias).has_exacts("S2")
-    assert shrunk.deleted(alias).added(exact).has_exacts("S2")
-    assert table.has_exacts("S2")

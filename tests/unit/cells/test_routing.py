@@ -198,7 +198,7 @@ def test_each_topic_route_gets_a_copy_and_the_default_one_more() -> None:
     assert (cells_of(decision), gateways_of(decision)) == (["a"], ["to-C1"])
 
 
-def test_one_copy_for_each_cell_and_gateway() -> None:
+def test_a_publication_has_one_copy_for_each_and_stays_if_it_comes_from_a_core() -> None:
     decision = decide(
         "T",
         Route.to_topic("T", at("a@S1")),
@@ -210,6 +210,13 @@ def test_one_copy_for_each_cell_and_gateway() -> None:
     decision = decide("T", Route.to_topic("T", at("*@C1")), Route.default(at("*@C1")))
     assert gateways_of(decision) == ["to-C1"]
     assert "to-C1 has its copy already" in decision.steps
+
+    topics = [Route.to_topic("T", at(it)) for it in ("a@S1", "*@S2")]
+    decision = decide("T", *topics, Route.default(at("*@C2")), origin=FROM_CORE)
+    assert (cells_of(decision), gateways_of(decision)) == (["a"], [])
+    assert decision.failure is None
+    decision = decide("T", topics[1], origin=FROM_CORE)
+    assert (decision.forwards, decision.failure) == ((), None)
 
 
 def test_the_domain_a_publication_comes_from_is_passed_over() -> None:
@@ -234,15 +241,6 @@ def test_the_domain_a_publication_comes_from_is_passed_over() -> None:
     assert gateways_of(decide(envelope, topic, origin=FROM_SATELLITE)) == ["to-S2"]
 
 
-def test_a_publication_from_a_core_stays() -> None:
-    topics = [Route.to_topic("T", at(it)) for it in ("a@S1", "*@S2")]
-    decision = decide("T", *topics, Route.default(at("*@C2")), origin=FROM_CORE)
-    assert (cells_of(decision), gateways_of(decision)) == (["a"], [])
-    assert decision.failure is None
-    decision = decide("T", topics[1], origin=FROM_CORE)
-    assert (decision.forwards, decision.failure) == ((), None)
-
-
 def test_a_queue_message_goes_to_one_of_all_consumers() -> None:
     routes = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
     counts: Counter[str] = Counter()
@@ -256,13 +254,20 @@ def test_a_queue_message_goes_to_one_of_all_consumers() -> None:
     assert decide(envelope, *routes) == decide(envelope, *reversed(routes))
 
 
-def test_consumers_of_the_own_zone_come_first() -> None:
+def test_a_queue_prefers_the_own_zone_and_stays_if_it_comes_from_a_core() -> None:
     routes = [Route.to_queue("Q", at("*@C1"), "west"), Route.to_queue("Q", at("*@C2"), "east")]
     assert all(gateways_of(decide("Q", *routes)) == ["to-C2"] for _ in range(20))
     assert gateways_of(decide("Q", *routes, avoid=frozenset({"C2"}))) == ["to-C1"]
     homeless = Domain("S1", Role.SATELLITE)
     takers = {gateways_of(decide("Q", *routes, domain=homeless))[0] for _ in range(50)}
     assert takers == {"to-C1", "to-C2"}
+
+    routes = [Route.to_queue("Q", at(it)) for it in ("*@S2", "*@C2", "a@S1")]
+    decisions = [decide("Q", *routes, origin=FROM_CORE) for _ in range(20)]
+    assert all(cells_of(it) == ["a"] for it in decisions)
+    decision = decide("Q", *routes[:2], Route.default(at("*@C2")), origin=FROM_CORE)
+    assert failure_of(decision) == (NoRoute.code, "no route for Q@local at S1")
+    assert gateways_of(decide("x@S2", origin=FROM_CORE)) == ["to-S2"]
 
 
 def test_a_queue_passes_over_consumers_that_cannot_be_reached() -> None:
@@ -276,16 +281,6 @@ def test_a_queue_passes_over_consumers_that_cannot_be_reached() -> None:
     envelopes = [make_envelope("Q", "p@S2:*@S2") for _ in range(20)]
     decisions = [decide(it, *routes, origin=FROM_SATELLITE) for it in envelopes]
     assert all(gateways_of(it) == ["to-C1"] for it in decisions)
-
-
-def test_a_queue_message_from_a_core_stays() -> None:
-    routes = [Route.to_queue("Q", at(it)) for it in ("*@S2", "*@C2", "a@S1")]
-    decisions = [decide("Q", *routes, origin=FROM_CORE) for _ in range(20)]
-    assert all(cells_of(it) == ["a"] for it in decisions)
-    decision = decide("Q", *routes[:2], Route.default(at("*@C2")), origin=FROM_CORE)
-    assert failure_of(decision) == (NoRoute.code, "no route for Q@local at S1")
-
-    assert gateways_of(decide("x@S2", origin=FROM_CORE)) == ["to-S2"]
 
 
 # Cells that are draining.

@@ -53,20 +53,18 @@ def test_a_core_that_knows_no_way_can_be_avoided(network: Network, name: str) ->
     assert journey.receivers == ["x@S3"]
 
 
-def test_a_consumer_that_stopped_is_withdrawn_everywhere(network: Network) -> None:
-    network.stop("x@S3")
-    network.settle()
-    for node in network.nodes.values():
-        assert not node.table.queues("Q")
-        assert not node.table.topics("T")
-
-
-def test_a_domain_that_is_gone_is_withdrawn_by_its_peers(network: Network) -> None:
+def test_consumers_and_domains_that_are_gone_are_withdrawn(network: Network) -> None:
     for core in CORES:
         network.unlink("S3", core)
         assert not network.nodes[core].table.queues("Q")
     assert not network.nodes["S3"].table.defaults()
     assert network.send("p@S1", "Q").told == ["p@S1"]
+
+    network.stop("x@S3")
+    network.settle()
+    for node in network.nodes.values():
+        assert not node.table.queues("Q")
+        assert not node.table.topics("T")
 
 
 def test_a_routing_manager_is_reached_through_its_domain(network: Network) -> None:

@@ -119,14 +119,14 @@ def test_5_a_queue_message_names_its_consumer_and_its_reply_finds_its_own_way(
     assert journey.hits[0].delivery.envelope.answers == hit.delivery.envelope.id
 
 
-def test_8_the_source_path_has_every_sender_and_every_domain(network: Network) -> None:
+def test_8_the_source_path_has_every_sender_and_10_nothing_leaves_a_satellite_with_the_queue(
+    network: Network,
+) -> None:
     last = network.send("pub@S1", "b1@S2:a1@S1").hits[-1].delivery.envelope
     there, back = core_for("b1@S2"), core_for("a1@S1")
     assert str(last.source) == f"pub@S1:*@S1:*@{there}:b1@S2:*@S2:*@{back}"
     assert str(last.source.reversed()) == "b1@S2:pub@S1"
 
-
-def test_10_nothing_leaves_a_satellite_that_has_the_queue(network: Network) -> None:
     assert network.send("pub@S1", "K").crossings == []
     with pytest.raises(NoSuchCell, match="no such cell: ghost@S1"):
         network.nodes["S1"].add(Route.to_queue("Q", CellAddress("ghost", "S1")))

@@ -70,21 +70,6 @@ async def test_calls_and_messages_share_one_order() -> None:
     assert handler.log == expected
 
 
-async def test_concurrency_is_used_and_not_exceeded() -> None:
-    shop, gate = Workshop(), Gate()
-    runner = shop.add("a", gate, concurrency=3)
-    for payload in PAYLOADS[:10]:
-        shop.tell("a", payload)
-    await eventually(lambda: len(gate.begun) == 3)
-    await asyncio.sleep(0.01)
-    assert gate.begun == PAYLOADS[:3]
-    assert len(runner.mailbox) == 7
-
-    gate.open()
-    await runner.wait_idle()
-    assert sorted(gate.finished) == PAYLOADS[:10]
-
-
 async def test_a_call_after_which_others_get_their_turn_counts_as_work_at_once() -> None:
     shop, handler = Workshop(), Mixed()
     runner = shop.add("a", handler)
@@ -102,17 +87,28 @@ async def test_a_call_after_which_others_get_their_turn_counts_as_work_at_once()
     assert handler.log == [(what, payload) for payload in payloads for what in ("begin", "end")]
 
 
-async def test_a_slow_cell_does_not_hold_up_another() -> None:
+async def test_a_slow_cell_does_not_hold_up_others_and_uses_its_concurrency() -> None:
     shop, gate, inbox = Workshop(), Gate(), Inbox()
     slow = shop.add("slow", gate)
     shop.add("quick", inbox)
     shop.tell("slow", b"1")
     shop.tell("slow", b"2")
-
     assert await shop.call("quick", b"3") == b"3"
     assert not gate.finished
     gate.open()
     await slow.wait_idle()
+
+    shop, gate = Workshop(), Gate()
+    runner = shop.add("a", gate, concurrency=3)
+    for payload in PAYLOADS[:10]:
+        shop.tell("a", payload)
+    await eventually(lambda: len(gate.begun) == 3)
+    await asyncio.sleep(0.01)
+    assert gate.begun == PAYLOADS[:3]
+    assert len(runner.mailbox) == 7
+    gate.open()
+    await runner.wait_idle()
+    assert sorted(gate.finished) == PAYLOADS[:10]
 
 
 async def test_many_waiting_messages_leave_others_their_turn() -> None:
@@ -233,7 +229,7 @@ async def test_full_mailbox_refuses_and_what_was_refused_is_never_handled() -> N
     assert gate.finished == [*taken, b"again"]
 
 
-async def test_bytes_that_wait_are_bounded() -> None:
+async def test_bytes_that_wait_are_bounded_and_publications_lost_are_counted() -> None:
     weight = make_request("a", bytes(100), source=CellPath.of("System@S1")).weight
     shop, gate = Workshop(CellsConfig(mailbox_bytes_max=10 * weight)), Gate()
     runner = shop.add("a", gate)
@@ -245,6 +241,16 @@ async def test_bytes_that_wait_are_bounded() -> None:
     assert runner.mailbox.bytes == 5 * weight
     gate.open()
     await runner.wait_idle()
+
+    shop, gate = Workshop(CellsConfig(mailbox_messages_max=2)), Gate()
+    shop.add("slow", gate, subscribe=["news"])
+    inbox = Inbox()
+    shop.add("quick", inbox, subscribe=["news"])
+    for payload in PAYLOADS[:5]:
+        shop.publish("news", payload)
+    assert inbox.payloads == PAYLOADS[:5]
+    assert shop.exchange.statistics.refused == 3
+    gate.open()
 
 
 async def test_a_peer_that_floods_leaves_room_for_others() -> None:
@@ -267,19 +273,6 @@ async def test_a_peer_that_floods_leaves_room_for_others() -> None:
     assert replies == {it.id for it in [*flood[:50], *quiet]}
 
 
-async def test_a_publication_that_finds_a_full_mailbox_is_counted_and_no_error() -> None:
-    shop, gate = Workshop(CellsConfig(mailbox_messages_max=2)), Gate()
-    shop.add("slow", gate, subscribe=["news"])
-    inbox = Inbox()
-    shop.add("quick", inbox, subscribe=["news"])
-    for payload in PAYLOADS[:5]:
-        shop.publish("news", payload)
-
-    assert inbox.payloads == PAYLOADS[:5]
-    assert shop.exchange.statistics.refused == 3
-    gate.open()
-
-
 async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     shop, gate = Workshop(), Gate()
     runner = shop.add("a", gate)
@@ -291,7 +284,6 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     await asyncio.sleep(0.005)
     gate.open()
     await runner.wait_idle()
-
     assert gate.finished == [b"working", b"patient", b"for ever"]
     by_answer = {it.answers: it for it in dock.envelopes}
     assert by_answer.keys() == {late.id, patient.id, for_ever.id}
@@ -299,6 +291,18 @@ async def test_what_waited_too_long_is_answered_and_not_handled() -> None:
     assert failure.code == MessageExpired.code
     assert "waited too long for cell a" in failure.text
     assert shop.exchange.statistics.expired == 1
+
+    shop, gate = Workshop(), Gate()
+    runner = shop.add("a", gate)
+    dock = shop.connect("C1")
+    shop.tell("a", b"working")
+    shop.arrive("a@S1", b"late", ttl_ms=0, wants_reply=False)
+    shop.arrive("a@S1", b"later", ttl_ms=1, wants_reply=False)
+    await asyncio.sleep(0.005)
+    gate.open()
+    await runner.wait_idle()
+    assert gate.finished == [b"working"]
+    assert [it.code for it in dock.failures()] == [MessageExpired.code] * 2
 
 
 async def test_the_way_back_needs_time_too() -> None:
@@ -317,21 +321,6 @@ async def test_the_way_back_needs_time_too() -> None:
 
     assert gate.finished == [b"working", b"in time"]
     assert [it.code for it in dock.failures()] == [MessageExpired.code]
-
-
-async def test_a_message_nobody_waits_for_that_is_late_is_told_to_its_sender() -> None:
-    shop, gate = Workshop(), Gate()
-    runner = shop.add("a", gate)
-    dock = shop.connect("C1")
-    shop.tell("a", b"working")
-    shop.arrive("a@S1", b"late", ttl_ms=0, wants_reply=False)
-    shop.arrive("a@S1", b"later", ttl_ms=1, wants_reply=False)
-    await asyncio.sleep(0.005)
-    gate.open()
-    await runner.wait_idle()
-
-    assert gate.finished == [b"working"]
-    assert [it.code for it in dock.failures()] == [MessageExpired.code] * 2
 
 
 async def test_end_refuses_what_waits_and_cancels_what_is_worked_on() -> None:

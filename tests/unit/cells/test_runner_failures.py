@@ -226,12 +226,22 @@ def add_relay(shop: Workshop, answer: bool | BaseException) -> CellRunner:
     return runner
 
 
-async def test_a_cell_that_sends_nothing_on_says_so() -> None:
+async def test_a_cell_that_sends_nothing_on_or_too_far_says_so() -> None:
     shop = Workshop()
     add_relay(shop, False)
     shop.add("a", Inbox())
     with pytest.raises(NoRoute, match="cell relay sends nothing on"):
         await shop.call("relay@S1:a@S1", b"", wait=False)
+
+    shop, inbox = Workshop(), Inbox()
+    add_relay(shop, True)
+    shop.add("a", inbox)
+    dock = shop.connect("C1")
+    full = CellPath.of(*["p@S2"] * 63, "*@C1")
+    shop.arrive("relay@S1:a@S1", b"", source=full)
+    assert [it.code for it in dock.failures()] == [HopLimit.code]
+    assert not inbox.messages
+    assert await shop.call("relay@S1", b"") == b"received"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken"), asyncio.CancelledError("broken")])
@@ -246,16 +256,3 @@ async def test_a_relay_that_raises_is_a_handler_that_fails(error: BaseException)
 
     assert [it.text for it in dock.failures()] == ["broken"]
     assert not inbox.messages
-
-
-async def test_a_source_path_that_can_grow_no_more_is_refused() -> None:
-    shop, inbox = Workshop(), Inbox()
-    add_relay(shop, True)
-    shop.add("a", inbox)
-    dock = shop.connect("C1")
-    full = CellPath.of(*["p@S2"] * 63, "*@C1")
-    shop.arrive("relay@S1:a@S1", b"", source=full)
-
-    assert [it.code for it in dock.failures()] == [HopLimit.code]
-    assert not inbox.messages
-    assert await shop.call("relay@S1", b"") == b"received"

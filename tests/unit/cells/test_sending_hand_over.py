@@ -27,7 +27,7 @@ async def give_up(task: asyncio.Task[None]) -> None:
     assert task.cancelled()
 
 
-async def test_it_returns_once_the_message_is_handled_and_answers_nobody() -> None:
+async def test_a_message_that_is_handed_over_is_handled_once_and_answers_nobody() -> None:
     shop, messages = Workshop(), list[CellMessage]()
     dock = shop.connect("C1")
     shop.add("a", messages.append)
@@ -37,6 +37,16 @@ async def test_it_returns_once_the_message_is_handled_and_answers_nobody() -> No
     assert message.transaction is TRANSACTION
     assert not dock.envelopes
     assert shop.pending == 0
+
+    shop, gate = Workshop(), Gate()
+    dock = shop.connect("C1")
+    runner = shop.add("a", gate)
+    with pytest.raises(RequestTimeout):
+        await hand_over(shop, b"1", timeout=0.02)
+    async with asyncio.timeout(60):
+        await runner.wait_idle()
+    assert (gate.cancelled, gate.finished) == (1, [])
+    assert not dock.envelopes
 
 
 async def test_what_a_handler_raises_is_raised() -> None:
@@ -92,18 +102,6 @@ async def test_a_handler_whose_message_was_given_up_is_cancelled() -> None:
     assert gate.finished == [b"2"]
     assert not dock.envelopes
     assert shop.pending == 0
-
-
-async def test_a_handler_that_takes_too_long_is_cancelled() -> None:
-    shop, gate = Workshop(), Gate()
-    dock = shop.connect("C1")
-    runner = shop.add("a", gate)
-    with pytest.raises(RequestTimeout):
-        await hand_over(shop, b"1", timeout=0.02)
-    async with asyncio.timeout(60):
-        await runner.wait_idle()
-    assert (gate.cancelled, gate.finished) == (1, [])
-    assert not dock.envelopes
 
 
 async def test_a_plain_message_is_handled_although_its_caller_gave_up() -> None:

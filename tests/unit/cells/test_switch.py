@@ -77,10 +77,17 @@ QUEUE = [Route.to_queue("Q", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
 TOPIC = [Route.to_topic("T", at(it)) for it in ("a@S1", "b@S1", "*@C1", "*@S2")]
 
 
-@pytest.mark.parametrize("path", ["a", "a@S1", "x@S2", "*@S2:x", "q", "T", "x", "x@S9"])
-def test_what_is_remembered(path: str) -> None:
-    pair = Pair(*TOPIC, *DEFAULTS, Route.to_queue("q", at("*@S2")))
-    assert pair.remembers(path)
+def test_usual_messages_are_remembered_and_unusual_ones_not(subtests: pytest.Subtests) -> None:
+    for path in ["a", "a@S1", "x@S2", "*@S2:x", "q", "T", "x", "x@S9"]:
+        with subtests.test(path=path):
+            pair = Pair(*TOPIC, *DEFAULTS, Route.to_queue("q", at("*@S2")))
+            assert pair.remembers(path)
+
+    for path in ["*@S1:a", "alias", "x", "*@S1"]:
+        with subtests.test(path=path):
+            pair = Pair(Route.alias(at("alias"), at("a")))
+            assert not pair.remembers(path)
+            assert pair.switch.remembered == 0
 
 
 def test_routes_that_lead_nowhere_do_not_keep_a_queue_from_being_remembered() -> None:
@@ -126,7 +133,7 @@ def test_all_cells_of_a_domain_share_a_plan_unless_they_have_a_route() -> None:
         assert gateways_of(pair.decide("y@S2")) == ["to-S2"]
 
 
-def test_where_a_message_comes_from_matters() -> None:
+def test_where_a_message_comes_from_and_was_matters() -> None:
     pair = Pair(*TOPIC, *QUEUE)
     for _ in range(2):
         for origin in (HERE, OUTWARDS, FROM_CORE, FROM_SATELLITE, Origin(may_fan_out=False)):
@@ -136,8 +143,6 @@ def test_where_a_message_comes_from_matters() -> None:
         assert gateways_of(pair.decide("T", FROM_CORE)) == []
         assert gateways_of(pair.decide("T", FROM_SATELLITE)) == ["to-C1"]
 
-
-def test_where_a_message_was_matters() -> None:
     pair = Pair(*QUEUE[2:], *DEFAULTS)
     for _ in range(40):
         assert gateways_of(pair.decide(make_envelope("Q", "p@S2:*@S2"), FROM_SATELLITE)) == [
@@ -147,18 +152,10 @@ def test_where_a_message_was_matters() -> None:
         pair.decide(make_envelope("x", "p@S9:*@S9:*@C1"))
         pair.decide("x")
         pair.decide(make_envelope("Q", "p@S9:*@C1:*@S2"))
-
     pair = Pair(Route.to_domain("S9", at("*@S2")), Route.default(at("*@C1")))
     for _ in range(2):
         assert gateways_of(pair.decide("x@S9")) == ["to-S2"]
         assert gateways_of(pair.decide("x@S9", FROM_SATELLITE)) == ["to-C1"]
-
-
-@pytest.mark.parametrize("path", ["*@S1:a", "alias", "x", "*@S1"])
-def test_what_is_unusual_is_not_remembered(path: str) -> None:
-    pair = Pair(Route.alias(at("alias"), at("a")))
-    assert not pair.remembers(path)
-    assert pair.switch.remembered == 0
 
 
 def test_messages_that_are_over_or_came_too_far_are_refused() -> None:

@@ -38,7 +38,7 @@ async def test_a_reader_gets_changes_in_their_order_and_then_the_end() -> None:
     assert [await read_all(stream) for stream in streams] == [["a"]] * 3
 
 
-async def test_a_reader_that_waits_is_woken() -> None:
+async def test_a_reader_that_waits_is_woken_or_cancelled() -> None:
     audience = Audience()
     reading = asyncio.create_task(read_all(audience.open_stream()))
     for name in "ab":
@@ -48,6 +48,15 @@ async def test_a_reader_that_waits_is_woken() -> None:
     await asyncio.sleep(0)
     audience.close(None)
     assert await reading == ["a", "aa", "b", "bb"]
+
+    audience = Audience()
+    reading = asyncio.create_task(read_all(audience.open_stream()))
+    await asyncio.sleep(0)
+    assert len(audience._waiting) == 1
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert audience._waiting == {}
 
 
 async def test_a_reader_learns_why_it_ended_after_what_is_unread() -> None:
@@ -97,6 +106,13 @@ def test_listeners_are_called_until_they_are_removed() -> None:
     audience.tell(change)
     assert heard == [change]
 
+    audience = Audience()
+    kept, forgotten = audience.open_stream(), weakref.ref(audience.open_stream())
+    gc.collect()
+    assert forgotten() is None
+    audience.tell(make_change("a"))
+    assert [ref() for ref in audience._streams] == [kept]
+
 
 def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
     audience = Audience()
@@ -126,15 +142,6 @@ def test_a_listener_may_remove_itself_while_it_is_called() -> None:
     for _ in range(2):
         audience.tell(make_change("a"))
     assert heard == ["once", "always", "always"]
-
-
-def test_a_stream_nobody_holds_any_more_collects_nothing() -> None:
-    audience = Audience()
-    kept, forgotten = audience.open_stream(), weakref.ref(audience.open_stream())
-    gc.collect()
-    assert forgotten() is None
-    audience.tell(make_change("a"))
-    assert [ref() for ref in audience._streams] == [kept]
 
 
 async def test_readers_that_stopped_reading_leave_nothing_behind() -> None:
@@ -173,15 +180,4 @@ async def test_a_reader_that_waits_is_not_forgotten_though_nobody_else_holds_its
     audience.tell(make_change("a"))
     await asyncio.sleep(0)
     assert heard == ["a"]
-    assert audience._waiting == {}
-
-
-async def test_a_reader_that_is_cancelled_while_it_waits_leaves_nothing_behind() -> None:
-    audience = Audience()
-    reading = asyncio.create_task(read_all(audience.open_stream()))
-    await asyncio.sleep(0)
-    assert len(audience._waiting) == 1
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
     assert audience._waiting == {}

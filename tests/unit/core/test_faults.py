@@ -51,16 +51,13 @@ def test_names_are_declared_once_and_sorted() -> None:
     assert faults.names() == ["test.a", "test.b", "test.once"]
 
 
-def test_an_unknown_name_is_refused_with_those_that_exist() -> None:
+def test_a_point_is_armed_by_name_and_by_one_test_at_a_time() -> None:
     with pytest.raises(UsageError, match="there are: none"), faults.armed("test.x", print):
         pass
     faults.declare("test.a")
     with pytest.raises(UsageError, match=r"there are: test\.a"), faults.armed("test.x", print):
         pass
 
-
-def test_a_point_is_armed_by_one_test_at_a_time() -> None:
-    faults.declare("test.a")
     with faults.armed("test.a", print):
         with pytest.raises(UsageError, match="armed already"), faults.armed("test.a", print):
             pass

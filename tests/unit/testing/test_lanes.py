@@ -64,7 +64,7 @@ def test_paused_process_runs_late() -> None:
     assert happened[COUNT:] == [*(f"a{number}" for number in range(COUNT)), "timer"]
 
 
-def test_killed_process_never_runs_again() -> None:
+def test_a_killed_process_never_runs_again_and_may_kill_itself() -> None:
     loop = SimLoop()
     killed, other = lanes = make_lanes(loop, "ab")
     happened: list[str] = []
@@ -78,11 +78,9 @@ def test_killed_process_never_runs_again() -> None:
     assert happened == [f"{other.name}{number}" for number in range(COUNT)]
     assert loop.next_moment() is None
 
-
-def test_process_may_kill_itself() -> None:
     loop = SimLoop()
     (lane,) = make_lanes(loop, "a")
-    happened: list[str] = []
+    happened = []
     loop.call_soon(loop.kill, lane, context=lane.context.copy())
     fill(loop, [lane], happened)
     loop.advance(1.0)

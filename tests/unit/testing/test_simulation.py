@@ -71,7 +71,7 @@ def test_time_that_stands_still() -> None:
         timeline.run(until=1.0)
 
 
-def test_parts_of_a_simulation_have_their_own_chance() -> None:
+def test_parts_of_a_simulation_have_their_own_chance_and_time() -> None:
     one, same, other = Simulation(1), Simulation(1), Simulation(2)
     first = one.rng_of("network").random()
     one.rng.random()
@@ -79,8 +79,6 @@ def test_parts_of_a_simulation_have_their_own_chance() -> None:
     assert first != one.rng_of("disk").random()
     assert first != other.rng_of("network").random()
 
-
-def test_simulation_can_follow_another_time() -> None:
     simulation = Simulation(1)
     simulation.timeline.run(until=2.0)
     assert (simulation.now, simulation.actions) == (2.0, 0)

@@ -67,23 +67,25 @@ def test_two_sides_open(profile: Profile, split: Callable[[bytes], Sequence[byte
         assert side.failure is None
 
 
-def test_the_client_speaks_first_and_then_waits(profile: Profile) -> None:
+def test_the_client_speaks_first_and_quiet_is_no_fault(profile: Profile) -> None:
     client = Side(Role.CLIENT, make_config(profile=profile))
     assert client.has_data
     assert len(client.take()) == 6
     assert not client.has_data
     assert not Side(Role.SERVER, server_config(profile=profile)).has_data
 
+    pair = pair_of(profile)
+    pair.tick(1e6)
+    assert pair.client.failure is pair.server.failure is None
 
-def test_an_older_side_decides() -> None:
+
+def test_an_older_side_decides_and_repr_tells_the_version() -> None:
     for client, server in ((DOCUMENTED, DOCUMENTED.up_to(2)), (DOCUMENTED.up_to(1), DOCUMENTED)):
         pair = Pair(make_config(profile=client), server_config(profile=server))
         pair.settle()
         expected = min(client.versions[-1], server.versions[-1])
         assert (pair.client.machine.version, pair.server.machine.version) == (expected, expected)
 
-
-def test_repr_tells_who_and_where() -> None:
     pair = Pair()
     assert repr(pair.client.machine) == "<Connection client version 0 greeting>"
     pair.settle()
@@ -155,13 +157,22 @@ def test_a_reply_nobody_asked_for_has_no_waiter(profile: Profile) -> None:
     assert pair.client.failure is None
 
 
-def test_a_message_of_the_largest_size(profile: Profile) -> None:
+def test_messages_of_the_largest_size_go_straight_to_their_room(profile: Profile) -> None:
     limits = Limits(frame_bytes_max=1_000, heartbeat_interval_s=0, heartbeat_timeout_s=0)
     pair = pair_of(profile, limits)
     assert pair.client.machine.send_bytes_max == 1_000
     pair.client.machine.request(1, "echo", bytes(996), 0)
     pair.settle()
     assert pair.server.events == [Request(1, "echo", bytes(996))]
+
+    pair = pair_of(profile)
+    payload = bytes(range(256)) * 4 * 1024
+    pair.client.machine.request(1, "echo", payload, 0)
+    pair.client.machine.request(2, "echo", b"small", 0)
+    assert pair.server.machine.room() is None
+    pair.server.pour(pair.client.take())
+    assert pair.server.events == [Request(1, "echo", payload), Request(2, "echo", b"small")]
+    assert not pair.server.machine.awaits_large
 
 
 def test_an_unfinished_handshake_is_given_up(profile: Profile) -> None:
@@ -237,7 +248,7 @@ def test_a_frame_that_does_not_end_is_given_up() -> None:
     assert isinstance(server.failure, PeerSilent)
 
 
-def test_a_frame_of_a_byte_a_second_is_given_up_in_time() -> None:
+def test_a_frame_has_time_by_its_size_and_trickling_does_not_help() -> None:
     server = slow_server(Limits(frame_timeout_s=8))
     for byte in byte_by_byte(b"\x01" + bytes(7) + b"\x01\x00\x00\x04\x00" + bytes(1_024)):
         if server.failure is not None:
@@ -247,8 +258,6 @@ def test_a_frame_of_a_byte_a_second_is_given_up_in_time() -> None:
     assert isinstance(server.failure, PeerSilent)
     assert server.now <= 1.5 * 8 + 1
 
-
-def test_a_large_frame_has_more_time() -> None:
     server = slow_server(Limits(frame_timeout_s=30))
     server.give(b"\x01" + bytes(8) + (1024 * 1024).to_bytes(4, "big") + bytes(1_000))
     run_until(server, 30 + 16)
@@ -256,8 +265,6 @@ def test_a_large_frame_has_more_time() -> None:
     run_until(server, 1.5 * 30 + 16.1)
     assert isinstance(server.failure, PeerSilent)
 
-
-def test_every_whole_frame_gives_time_for_the_next() -> None:
     server = slow_server(Limits(frame_timeout_s=10))
     frame = b"\x01" + bytes(16)
     server.give(frame[:1])
@@ -269,41 +276,20 @@ def test_every_whole_frame_gives_time_for_the_next() -> None:
     assert isinstance(server.failure, PeerSilent)
 
 
-def test_a_large_message_goes_straight_to_its_room(profile: Profile) -> None:
-    pair = pair_of(profile)
-    payload = bytes(range(256)) * 4 * 1024
-    pair.client.machine.request(1, "echo", payload, 0)
-    pair.client.machine.request(2, "echo", b"small", 0)
-    assert pair.server.machine.room() is None
-    pair.server.pour(pair.client.take())
-    assert pair.server.events == [Request(1, "echo", payload), Request(2, "echo", b"small")]
-    assert not pair.server.machine.awaits_large
-
-
-def test_quiet_between_frames_is_no_fault_without_heartbeats(profile: Profile) -> None:
-    pair = pair_of(profile)
-    pair.tick(1e6)
-    assert pair.client.failure is pair.server.failure is None
-
-
-def test_a_connection_asks_to_be_looked_at_while_open() -> None:
+def test_a_connection_asks_to_be_looked_at_unless_reading_is_paused() -> None:
     server = slow_server(Limits(frame_timeout_s=30))
     for _ in range(10):
         due = server.machine.deadline()
         assert server.now < due <= server.now + 30
         server.tick(due)
     assert server.failure is None
-
     assert open_side(Role.SERVER, 2).machine.round_trip_s is None
 
-
-def test_pausing_suspends_the_frame_timeout() -> None:
     server = slow_server(Limits(frame_timeout_s=10))
     server.give(b"\x01")
     server.machine.pause_reading()
     run_until(server, 1_000)
     assert server.failure is None
-
     server.machine.resume_reading(1_000)
     run_until(server, 1_009.9)
     assert server.failure is None

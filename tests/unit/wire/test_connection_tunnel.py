@@ -60,16 +60,24 @@ def test_a_client_waits_until_its_tunnel_is_taken(
     assert pair.client.machine.is_tunnel and pair.server.machine.is_tunnel
 
 
-def test_each_end_learns_the_part_of_the_other() -> None:
+def test_a_tunnel_checks_its_peer_and_learns_its_part() -> None:
     pair = tunnel_pair()
     client, server = pair.client.machine.peer, pair.server.machine.peer
     assert client is not None and server is not None
     assert (client.role, client.zone, client.is_tunnel) == ("core", "north", False)
     assert (server.role, server.zone, server.is_tunnel) == ("satellite", "", True)
-
     side = tunnel_side(Role.CLIENT, is_taken=False)
     assert side.give(REQUEST) == [Opened(3), Request(7, "echo", b"payload")]
     assert side.machine.phase is Phase.OPEN
+
+    namesake = with_part(make_config("client", incarnation=2), role="core")
+    pair = Pair(tunnel_client(), namesake)
+    pair.settle()
+    assert isinstance(pair.client.failure, SameNameRefused)
+    pair = Pair(tunnel_client(), tunnel_server(), client_names=frozenset({"somebody"}))
+    pair.settle()
+    assert isinstance(pair.server.failure, HandshakeRefused)
+    assert "certificate of somebody" in str(pair.server.failure)
 
 
 @pytest.mark.parametrize("role", Role)
@@ -128,18 +136,6 @@ def test_a_server_without_a_role_or_of_an_older_version_is_refused() -> None:
     assert isinstance(pair.client.failure, HandshakeRefused)
     assert str(pair.client.failure) == "the peer answered version 2, without tunnels"
     assert pair.client.events == []
-
-
-def test_a_peer_is_checked_like_any_other() -> None:
-    namesake = with_part(make_config("client", incarnation=2), role="core")
-    pair = Pair(tunnel_client(), namesake)
-    pair.settle()
-    assert isinstance(pair.client.failure, SameNameRefused)
-
-    pair = Pair(tunnel_client(), tunnel_server(), client_names=frozenset({"somebody"}))
-    pair.settle()
-    assert isinstance(pair.server.failure, HandshakeRefused)
-    assert "certificate of somebody" in str(pair.server.failure)
 
 
 def test_a_role_or_the_word_of_a_server_alone_makes_no_tunnel() -> None:
@@ -249,7 +245,14 @@ def test_the_round_trip_is_measured_while_both_are_busy() -> None:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_ping_that_comes_while_the_socket_is_full_is_answered_later(role: Role) -> None:
+def test_a_silent_end_is_given_up_and_messages_survive_a_goodbye(role: Role) -> None:
+    near, far = ends(tunnel_pair(tunnel_client(BEATING), tunnel_server(BEATING)), role)
+    near.tick(14.9)
+    assert near.failure is None
+    near.tick(15)
+    assert isinstance(near.failure, PeerSilent)
+    assert far.failure is None
+
     side = tunnel_side(role)
     side.machine.is_writable = False
     side.give(version3_frame(5, id=3), version3_frame(5, id=4))
@@ -260,16 +263,6 @@ def test_a_ping_that_comes_while_the_socket_is_full_is_answered_later(role: Role
     assert side.take() == version3_frame(6, id=4)
     side.machine.answer_held()
     assert side.take() == b""
-
-
-@pytest.mark.parametrize("role", Role)
-def test_a_silent_end_is_given_up(role: Role) -> None:
-    near, far = ends(tunnel_pair(tunnel_client(BEATING), tunnel_server(BEATING)), role)
-    near.tick(14.9)
-    assert near.failure is None
-    near.tick(15)
-    assert isinstance(near.failure, PeerSilent)
-    assert far.failure is None
 
 
 @pytest.mark.parametrize("sender", Role)

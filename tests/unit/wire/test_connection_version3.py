@@ -122,12 +122,24 @@ def test_names_with_the_same_hash_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_second_node_of_the_same_name_is_refused(role: Role) -> None:
+def test_a_second_node_of_the_same_name_or_a_silent_one_is_refused(role: Role) -> None:
     side = open_side(role, 3)
     ours = side.config.hello
     side.give(changed_hello(role, name=ours.name, incarnation=2, address=Address("b", 9)))
     assert refusal(side) == f"another live node at b:9 is named '{ours.name}'"
     assert isinstance(side.failure, SameNameRefused)
+
+    side = open_side(role, 3)
+    (goodbye,) = cut_version3(side.tick(side.config.limits.handshake_timeout_s))
+    assert isinstance(side.failure, PeerSilent)
+    assert (goodbye.kind, goodbye.word) == (7, PeerSilent.code)
+
+    # The hello was under way already when this side decided to stop.
+    side = open_side(role, 3)
+    side.machine.goodbye("stopping", 3100)
+    assert cut_version3(side.take())[-1].body == b"stopping"
+    side.give(hello_frame(peer_hello(role)))
+    assert side.failure is None
 
 
 def test_a_certificate_of_another_name_is_refused(subtests: pytest.Subtests) -> None:
@@ -173,14 +185,6 @@ def cut_goodbye(data: bytes) -> bytes:
     """The goodbye alone, as if the hello before it had been refused unread."""
     frame = cut_version3(data)[-1]
     return version3_frame(frame.kind, frame.body, word=frame.word)
-
-
-@pytest.mark.parametrize("role", Role)
-def test_a_silent_peer_is_not_waited_for(role: Role) -> None:
-    side = open_side(role, 3)
-    (goodbye,) = cut_version3(side.tick(side.config.limits.handshake_timeout_s))
-    assert isinstance(side.failure, PeerSilent)
-    assert (goodbye.kind, goodbye.word) == (7, PeerSilent.code)
 
 
 def test_requests_and_replies_tell_deadline_direction_code_and_retry() -> None:
@@ -255,16 +259,6 @@ def test_goodbye_may_be_said_by_both_and_again() -> None:
     assert pair.server.machine.phase is Phase.DRAINING
 
 
-@pytest.mark.parametrize("role", Role)
-def test_goodbye_before_the_peers_hello_does_not_blame_the_peer(role: Role) -> None:
-    """The hello was under way already when this side decided to stop."""
-    side = open_side(role, 3)
-    side.machine.goodbye("stopping", 3100)
-    assert cut_version3(side.take())[-1].body == b"stopping"
-    side.give(hello_frame(peer_hello(role)))
-    assert side.failure is None
-
-
 def test_the_peers_frame_limit_holds_but_not_for_the_introduction() -> None:
     small = Limits(frame_bytes_max=500, heartbeat_interval_s=0, heartbeat_timeout_s=0)
     pair = open_pair(make_config(), server_config(limits=small))
@@ -303,9 +297,7 @@ def test_compression_is_used_if_both_offer_it(subtests: pytest.Subtests) -> None
             pair.client.give(data)
             assert pair.client.events == [Reply(1, Status.OK, payload)]
 
-
-def test_a_compressed_request_may_follow_the_hello_in_the_same_piece() -> None:
-    """A client that has heard the server's hello knows what is agreed, and writes at once."""
+    # A client that has heard the server's hello knows what is agreed, and writes at once.
     pair = Pair(compressing("client", "zlib"), compressing("server", "zlib"))
     pair.server.give(pair.client.take())
     pair.client.give(pair.server.take())
@@ -346,7 +338,7 @@ def test_a_ping_is_answered_with_its_id(receiver: Role) -> None:
     assert side.take() == version3_frame(6, id=77)
 
 
-def test_a_ping_measures_the_round_trip() -> None:
+def test_a_ping_measures_the_round_trip_and_sets_the_pace() -> None:
     pair = open_pair(make_config(limits=beating(5, 15)), server_config())
     ping = pair.client.tick(5)
     pair.server.give(ping)
@@ -354,6 +346,18 @@ def test_a_ping_measures_the_round_trip() -> None:
     pair.client.give(pair.server.take())
     assert pair.client.machine.round_trip_s == 0.125
     assert pair.server.machine.round_trip_s is None
+
+    pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(1, 3)))
+    assert pair.client.machine.deadline() == 1
+    slow = msgspec.structs.replace(make_config(), limits=QUIET)
+    pair = open_pair(slow, server_config(limits=beating(1, 3)))
+    assert pair.client.machine.deadline() == 1
+    assert [frame.kind for frame in cut_version3(pair.client.tick(1))] == [5]
+    # Else a side that only hears would never ping, and its peer would give it up.
+    pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(5, 15)))
+    assert pair.server.machine.data_to_send(4) == []
+    assert pair.server.machine.deadline() == 5
+    assert [frame.kind for frame in cut_version3(pair.server.tick(5))] == [5]
 
 
 @pytest.mark.parametrize("role", Role)
@@ -370,21 +374,6 @@ def test_a_peer_without_a_sign_of_life_is_given_up(role: Role) -> None:
     assert side.now == 15
     assert isinstance(side.failure, PeerSilent)
     assert beats == [5, 5, 7]
-
-
-def test_the_peers_shorter_timeout_sets_our_pace_and_empty_writes_do_not() -> None:
-    pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(1, 3)))
-    assert pair.client.machine.deadline() == 1
-    slow = msgspec.structs.replace(make_config(), limits=QUIET)
-    pair = open_pair(slow, server_config(limits=beating(1, 3)))
-    assert pair.client.machine.deadline() == 1
-    assert [frame.kind for frame in cut_version3(pair.client.tick(1))] == [5]
-
-    # Else a side that only hears would never ping, and its peer would give it up.
-    pair = open_pair(make_config(limits=beating(5, 15)), server_config(limits=beating(5, 15)))
-    assert pair.server.machine.data_to_send(4) == []
-    assert pair.server.machine.deadline() == 5
-    assert [frame.kind for frame in cut_version3(pair.server.tick(5))] == [5]
 
 
 def test_pausing_suspends_giving_up_and_resuming_starts_anew() -> None:

@@ -100,13 +100,3 @@ def test_a_wrong_preamble_is_refused_at_its_first_wrong_byte(
         assert side.feed(byte) is None
     with pytest.raises(HandshakeRefused, match="is not eb 6e ec 8a"):
         side.feed(bytes([PREAMBLE[wrong] ^ 1]))
-
-
-@pytest.mark.parametrize("record", [b"\x16\x03\x01\x02\x00\x01", b"\x15\x03\x03\x00\x02\x02"])
-@pytest.mark.parametrize(
-    "role_and_profile",
-    [(Role.SERVER, DOCUMENTED), (Role.SERVER, ZEEBE), (Role.CLIENT, DOCUMENTED)],
-)
-def test_tls_is_recognised(role_and_profile: tuple[Role, Profile], record: bytes) -> None:
-    with pytest.raises(HandshakeRefused, match="speaks TLS"):
-        handshake(*role_and_profile).feed(record)

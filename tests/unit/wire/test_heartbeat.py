@@ -163,12 +163,7 @@ def test_without_agreement_the_client_runs_without_heartbeats(subtests: pytest.S
             assert heartbeats.outgoing == []
 
 
-def test_an_answer_that_is_repeated_is_consumed_too() -> None:
-    heartbeats = agreed_client()
-    assert heartbeats.consume(Reply(1, Status.OK, AGREED), 0)
-
-
-def test_the_client_beats_when_quiet() -> None:
+def test_the_client_beats_when_quiet_and_gives_up_with_an_unanswered_beat() -> None:
     heartbeats = agreed_client()
     assert heartbeats.deadline(0, 0) == 5
     heartbeats.tick(5, 0, 0)
@@ -178,8 +173,6 @@ def test_the_client_beats_when_quiet() -> None:
     assert heartbeats.deadline(0, 5) == 10
     assert heartbeats.deadline(0, 12) == 15, "a beat is unanswered, so the timeout counts"
 
-
-def test_the_client_gives_up_only_with_an_unanswered_beat() -> None:
     heartbeats = agreed_client()
     heartbeats.tick(16, 0, 15)
     assert len(heartbeats.outgoing) == 1, "nothing was read, so it asks although it writes"
@@ -187,38 +180,33 @@ def test_the_client_gives_up_only_with_an_unanswered_beat() -> None:
     with pytest.raises(PeerSilent):
         heartbeats.tick(26, 0, 25)
 
-
-def test_a_beat_is_answered_by_its_reply() -> None:
-    heartbeats = agreed_client()
-    heartbeats.tick(5, 0, 0)
-    assert heartbeats.consume(Reply(2, Status.OK, b""), 6)
-    heartbeats.tick(30, 6, 29)
-
-
-def test_a_beat_is_answered_by_any_later_reply() -> None:
-    heartbeats = agreed_client()
-    heartbeats.tick(5, 0, 0)
-    heartbeats.tick(10, 0, 5)
-    assert not heartbeats.consume(Reply(9, Status.OK, b"somebody's"), 11)
-    heartbeats.tick(30, 11, 29)
-
-
-def test_an_earlier_reply_proves_nothing() -> None:
-    heartbeats = agreed_client()
-    heartbeats.tick(5, 0, 0)
-    assert heartbeats.consume(Reply(1, Status.OK, b"late"), 6)
-    with pytest.raises(PeerSilent):
-        heartbeats.tick(21, 6, 20)
-
-
-def test_beats_of_an_older_server_are_swallowed() -> None:
     heartbeats = agreed_client()
     assert heartbeats.consume(Request(1, BEAT_SUBJECT, b""), 0)
     assert not heartbeats.consume(Request(1, "echo", b""), 0)
     assert heartbeats.outgoing == []
 
 
-def test_the_client_leaves_other_frames_alone() -> None:
+def test_a_beat_is_answered_by_its_reply_or_any_later_one() -> None:
+    heartbeats = agreed_client()
+    heartbeats.tick(5, 0, 0)
+    assert heartbeats.consume(Reply(2, Status.OK, b""), 6)
+    heartbeats.tick(30, 6, 29)
+
+    heartbeats = agreed_client()
+    heartbeats.tick(5, 0, 0)
+    heartbeats.tick(10, 0, 5)
+    assert not heartbeats.consume(Reply(9, Status.OK, b"somebody's"), 11)
+    heartbeats.tick(30, 11, 29)
+
+    heartbeats = agreed_client()
+    heartbeats.tick(5, 0, 0)
+    assert heartbeats.consume(Reply(1, Status.OK, b"late"), 6)
+    with pytest.raises(PeerSilent):
+        heartbeats.tick(21, 6, 20)
+
+    heartbeats = agreed_client()
+    assert heartbeats.consume(Reply(1, Status.OK, AGREED), 0)
+
     assert not agreed_client().consume(Cancel(1), 0)
 
 
@@ -226,7 +214,7 @@ def zeebe_server(*, sends_payload: bool = True) -> ZeebeServerHeartbeats:
     return ZeebeServerHeartbeats(sends_payload=sends_payload, wall_clock=lambda: 0)
 
 
-def test_the_server_uses_the_clients_timeout() -> None:
+def test_the_server_uses_the_clients_timeout_and_never_beats() -> None:
     heartbeats = zeebe_server()
     assert heartbeats.deadline(0, 0) == NEVER
     assert heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
@@ -236,8 +224,6 @@ def test_the_server_uses_the_clients_timeout() -> None:
     with pytest.raises(PeerSilent, match="nothing was read for 15 s"):
         heartbeats.tick(15, 0, 0)
 
-
-def test_a_client_cannot_keep_the_server_busy_with_a_timeout_of_nearly_nothing() -> None:
     heartbeats = zeebe_server()
     millisecond = bytes.fromhex("05 00 01 00 0a 00 02 00 01 00 00 00 01")
     heartbeats.consume(Request(1, SETUP_SUBJECT, millisecond), 0)
@@ -245,8 +231,6 @@ def test_a_client_cannot_keep_the_server_busy_with_a_timeout_of_nearly_nothing()
     heartbeats.pause()
     assert heartbeats.deadline(0, 0) >= 0.05 - 1e-9
 
-
-def test_the_server_never_beats_and_leaves_other_frames_alone() -> None:
     heartbeats = zeebe_server()
     heartbeats.consume(Request(1, SETUP_SUBJECT, SETUP), 0)
     heartbeats.outgoing.clear()

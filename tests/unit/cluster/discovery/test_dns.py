@@ -90,35 +90,30 @@ async def test_every_record_is_a_contact(resolver: Resolver) -> None:
     }
 
 
-async def test_the_last_answer_stays_when_resolving_fails(resolver: Resolver) -> None:
+async def test_the_last_answer_stays_when_resolving_fails_and_is_retried(
+    resolver: Resolver,
+) -> None:
     resolver.hosts = [OTHER.host]
     discovery, told = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=0.01), Told()
     await discovery.start("own", OWN, told)
     resolver.hosts = socket.gaierror(socket.EAI_NONAME, "planted")
     await eventually(lambda: discovery.statistics().failures > 2, "it is asked again")
-
     assert told.calls == [{OTHER}]
     assert not discovery.statistics().is_connected
     assert "cannot resolve nodes.example: " in discovery.statistics().last_error
     await discovery.stop()
 
-
-async def test_a_failure_is_retried_sooner(resolver: Resolver) -> None:
     resolver.hosts = socket.gaierror(socket.EAI_AGAIN, "planted")
     discovery, told = DnsDiscovery([f"nodes.example:{OTHER.port}"], interval_s=NEVER_S), Told()
     await discovery.start("own", OWN, told)
     assert told.calls == [frozenset()]
     resolver.hosts = [OTHER.host]
-
     await told.until(OTHER)
     await discovery.stop()
 
-
-async def test_one_name_that_fails_does_not_hide_the_others(resolver: Resolver) -> None:
     resolver.hosts = socket.gaierror(socket.EAI_AGAIN, "planted")
     discovery, told = DnsDiscovery(["nodes.example", f"{OWN.host}:{THIRD.port}"]), Told()
     await discovery.start("own", OWN, told)
-
     assert told.calls == [{THIRD}]
     await discovery.stop()
 

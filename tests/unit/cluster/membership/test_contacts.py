@@ -82,7 +82,7 @@ def test_a_contact_is_asked_at_once_and_introduced_to_a_member() -> None:
     assert ask_one(contacts, voice).news == []
 
 
-def test_only_a_few_contacts_are_asked_at_a_time() -> None:
+def test_a_few_contacts_are_asked_at_a_time_and_by_chance() -> None:
     contacts, voice = make_contacts(*CROWD)
     contacts.tick(NOW)
     first = asked(take_said(voice))
@@ -94,9 +94,7 @@ def test_only_a_few_contacts_are_asked_at_a_time() -> None:
     assert len(first) == len(second) == _ASKED_MAX
     assert not set(first) & set(second)
 
-
-def test_which_contacts_come_first_is_left_to_chance() -> None:
-    """Else all nodes of a long list would begin with the same few, which may be down."""
+    # Else all nodes of a long list would begin with the same few, which may be down.
     firsts = set()
     for seed in range(10):
         contacts, voice = make_contacts(*CROWD, voice=make_voice(config=CONFIG, seed=seed))
@@ -104,9 +102,7 @@ def test_which_contacts_come_first_is_left_to_chance() -> None:
         firsts.add(frozenset(asked(take_said(voice))))
     assert len(firsts) == 10
 
-
-def test_every_contact_is_asked_once_before_a_silent_one_is_asked_again() -> None:
-    """One that lives among many that are down would else be found late."""
+    # One that lives among many that are down would else be found late.
     names = [f"node-{number}" for number in range(20 * _ASKED_MAX)]
     contacts, voice = make_contacts(*names)
     contacts._next_sync = float("inf")
@@ -138,7 +134,7 @@ def test_a_contact_that_is_a_member_is_asked_only_after_it_died() -> None:
     assert asked(take_said(voice)) == [address_of("b")]
 
 
-def test_a_contact_under_another_spelling_is_known_once_it_has_answered() -> None:
+def test_this_very_node_or_another_spelling_is_known_once_it_has_answered() -> None:
     contacts, voice = make_contacts("alias")
     request = ask_one(contacts, voice)
     voice.roster.merge(make_record("b"), NOW)
@@ -146,6 +142,21 @@ def test_a_contact_under_another_spelling_is_known_once_it_has_answered() -> Non
     assert contacts.on_answer(answer(request, "b", agrees=True))
     contacts.tick(NOW + 0.7)
     assert take_said(voice) == []
+
+    contacts, voice = make_contacts("alias", "b")
+    contacts.tick(NOW)
+    requests = {it.address: request_of(it) for it in take_said(voice)}
+    own = answer(requests[address_of("alias")], "self", agrees=True)
+    assert not contacts.on_answer(own), "though it is a member, as far as it says"
+    assert contacts.on_answer(answer(requests[address_of("b")], "b", agrees=True))
+
+    contacts, voice = make_contacts("b", "c")
+    contacts.tick(NOW)
+    first, second = (request_of(it) for it in take_said(voice))
+    is_joining = msgspec.structs.replace(answer(first, "b", agrees=True), is_member=False)
+    assert not contacts.on_answer(is_joining)
+    also_joining = msgspec.structs.replace(answer(second, "c", agrees=True), is_member=False)
+    assert contacts.on_answer(also_joining), "nobody is left who could know more"
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["silent", "this very node"])
@@ -164,15 +175,6 @@ def test_a_contact_that_is_nobody_new_is_asked_ever_less_often(answers: bool) ->
         now = contacts.deadline()
     assert 0.25 <= pauses[0] <= 0.5
     assert all(CONFIG.sync_interval_s / 2 <= it <= CONFIG.sync_interval_s for it in pauses[-4:])
-
-
-def test_this_very_node_does_not_answer_for_contacts_that_have_not() -> None:
-    contacts, voice = make_contacts("alias", "b")
-    contacts.tick(NOW)
-    requests = {it.address: request_of(it) for it in take_said(voice)}
-    own = answer(requests[address_of("alias")], "self", agrees=True)
-    assert not contacts.on_answer(own), "though it is a member, as far as it says"
-    assert contacts.on_answer(answer(requests[address_of("b")], "b", agrees=True))
 
 
 def test_a_stranger_that_speaks_up_is_asked_but_not_at_every_word_and_no_member() -> None:
@@ -209,7 +211,7 @@ def test_strangers_without_number_are_neither_asked_nor_remembered_without_numbe
     assert len(contacts._questions) == 64
 
 
-def test_a_new_node_compares_often_and_an_old_one_seldom() -> None:
+def test_views_are_compared_ever_less_often_with_members_and_the_dead() -> None:
     contacts, voice = make_contacts()
     voice.roster.merge(make_record("b"), NOW)
     pauses, now = [], NOW
@@ -222,8 +224,6 @@ def test_a_new_node_compares_often_and_an_old_one_seldom() -> None:
     assert pauses == [pytest.approx(it, rel=0.21) for it in expected]
     assert len(set(pauses)) == 8, "never in step"
 
-
-def test_one_of_the_dead_is_asked_too_but_never_one_that_left() -> None:
     contacts, voice = make_contacts()
     for name, state in (("b", State.ALIVE), ("x", State.DEAD), ("y", State.LEFT)):
         voice.roster.merge(make_record(name, state), NOW)
@@ -315,13 +315,3 @@ def test_of_a_view_too_large_for_a_packet_another_part_is_told_each_time() -> No
     parts = [{it.name for it in contacts.on_request(request).news} for _ in range(60)]
     assert all(1 < len(part) < 60 for part in parts)
     assert set().union(*parts) == names | {"self"}
-
-
-def test_who_is_joining_itself_is_no_reason_to_join_while_others_may_answer() -> None:
-    contacts, voice = make_contacts("b", "c")
-    contacts.tick(NOW)
-    first, second = (request_of(it) for it in take_said(voice))
-    is_joining = msgspec.structs.replace(answer(first, "b", agrees=True), is_member=False)
-    assert not contacts.on_answer(is_joining)
-    also_joining = msgspec.structs.replace(answer(second, "c", agrees=True), is_member=False)
-    assert contacts.on_answer(also_joining), "nobody is left who could know more"

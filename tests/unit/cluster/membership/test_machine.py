@@ -75,7 +75,7 @@ def test_a_node_without_contacts_is_a_member_at_once_and_with_silent_ones_later(
     assert phase_of(machine) is Phase.MEMBER
 
 
-def test_a_contact_that_answers_makes_a_member_at_once() -> None:
+def test_a_contact_that_answers_makes_a_member_at_once_and_a_late_one_is_found() -> None:
     wire = Wire()
     first = wire.add(make_machine("a"))
     second = wire.add(make_machine("b", properties={"role": "x"}), ["a"])
@@ -87,13 +87,17 @@ def test_a_contact_that_answers_makes_a_member_at_once() -> None:
     assert isinstance(change, MemberChange)
     assert (change.kind, change.member) == (ChangeKind.ADDED, second.own)
 
-
-def test_a_contact_that_comes_late_is_found() -> None:
     wire = Wire()
     second = wire.add(make_machine("b"), ["a"])
     wire.run(30)
     first = wire.add(make_machine("a"))
     assert wire.run_until(lambda: names_of(first) == names_of(second) == ["a", "b"], limit_s=11)
+
+    wire = Wire()
+    first, second = wire.add(make_machine("a")), wire.add(make_machine("b"))
+    first.meet(second.own.address, wire.clock())
+    wire.pump()
+    assert names_of(first) == names_of(second) == ["a", "b"]
 
 
 def test_a_node_that_meets_itself_by_another_address_is_a_member_unless_others_may_answer() -> None:
@@ -124,7 +128,7 @@ def test_others_are_found_behind_an_address_that_led_to_this_node_first() -> Non
     assert wire.run_until(lambda: names_of(machine) == ["a", "b"], limit_s=11)
 
 
-def test_many_nodes_find_each_other_through_one() -> None:
+def test_many_nodes_or_two_halves_find_each_other_through_one() -> None:
     names = [f"node-{number}" for number in range(12)]
     wire, machines = make_cluster(*names)
     assert all(names_of(machine) == sorted(names) for machine in machines.values())
@@ -132,23 +136,14 @@ def test_many_nodes_find_each_other_through_one() -> None:
     assert not any(wire.removals(name) for name in names)
     assert [machine.health for machine in machines.values()] == [0] * 12
 
-
-def test_two_halves_that_meet_become_one() -> None:
-    wire = Wire()
-    machines = [wire.add(make_machine("a")), wire.add(make_machine("b"))]
-    machines += [wire.add(make_machine("c"), ["a"]), wire.add(make_machine("d"), ["b"])]
-    wire.run(10)
-    assert names_of(machines[0]) == ["a", "c"]
-    machines[2].set_contacts([address_of("d")], wire.clock())
-    assert wire.run_until(lambda: wire.agree() and len(machines[1].members()) == 4, limit_s=15)
-
-
-def test_a_stranger_that_is_met_is_asked_and_becomes_known() -> None:
     wire = Wire()
     first, second = wire.add(make_machine("a")), wire.add(make_machine("b"))
-    first.meet(second.own.address, wire.clock())
-    wire.pump()
-    assert names_of(first) == names_of(second) == ["a", "b"]
+    bridge = wire.add(make_machine("c"), ["a"])
+    wire.add(make_machine("d"), ["b"])
+    wire.run(10)
+    assert names_of(first) == ["a", "c"]
+    bridge.set_contacts([address_of("d")], wire.clock())
+    assert wire.run_until(lambda: wire.agree() and len(second.members()) == 4, limit_s=15)
 
 
 def test_members_are_found_by_name_and_by_address() -> None:
@@ -210,7 +205,7 @@ def test_properties_set_while_joining_or_too_large_for_a_packet_become_known() -
     assert dict(member.properties) == {"role": "x"}
 
 
-def test_who_leaves_is_removed_everywhere_at_once_and_for_its_own_reason() -> None:
+def test_who_leaves_is_removed_everywhere_and_may_come_back_as_a_new_process() -> None:
     wire, machines = make_cluster("a", "b", "c", "d")
     machines["d"].leave()
     wire.run(1)
@@ -222,6 +217,16 @@ def test_who_leaves_is_removed_everywhere_at_once_and_for_its_own_reason() -> No
         assert (last.kind, last.member.state) == (ChangeKind.REMOVED, State.LEFT)
     wire.run(60)
     assert wire.removals("d") == ["a", "b", "c"]
+
+    wire, machines = make_cluster("a", "b")
+    machines["b"].leave()
+    wire.run(1)
+    wire.stop(machines["b"])
+    again = wire.add(make_machine("b", start=1, incarnation=INCARNATION + 5), ["a"])
+    wire.run(1)
+    assert names_of(machines["a"]) == ["a", "b"]
+    assert state_of(machines["a"], "b") is State.ALIVE
+    assert again.phase is Phase.MEMBER
 
 
 def test_who_leaves_while_joining_says_nothing() -> None:
@@ -258,18 +263,6 @@ def test_a_machine_that_left_stays_silent(use: str) -> None:
     assert machine.take_outgoing() == []
     assert machine.take_changes() == []
     assert machine.deadline() == float("inf")
-
-
-def test_a_node_that_left_may_come_back_as_a_new_process() -> None:
-    wire, machines = make_cluster("a", "b")
-    machines["b"].leave()
-    wire.run(1)
-    wire.stop(machines["b"])
-    again = wire.add(make_machine("b", start=1, incarnation=INCARNATION + 5), ["a"])
-    wire.run(1)
-    assert names_of(machines["a"]) == ["a", "b"]
-    assert state_of(machines["a"], "b") is State.ALIVE
-    assert again.phase is Phase.MEMBER
 
 
 def test_changes_are_told_once_and_trips_only_if_measured() -> None:

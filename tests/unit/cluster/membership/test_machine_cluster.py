@@ -87,7 +87,7 @@ def test_who_was_declared_dead_long_ago_is_forgotten() -> None:
     assert machines["a"]._roster.entries == {}
 
 
-def test_where_datagrams_are_blocked_streams_keep_members_alive() -> None:
+def test_streams_and_a_third_node_keep_members_alive() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.loses = lambda leg: not leg.is_stream
     wire.run(60)
@@ -95,8 +95,6 @@ def test_where_datagrams_are_blocked_streams_keep_members_alive() -> None:
     assert all(machine.counters.probes_by_stream for machine in machines.values())
     assert wire.removals("a") == wire.removals("b") == wire.removals("c") == []
 
-
-def test_where_two_cannot_reach_each_other_a_third_keeps_them_alive() -> None:
     wire, machines = make_cluster("a", "b", "c")
     wire.loses = lambda leg: {leg.sender, leg.receiver} == {"a", "b"}
     wire.run(60)
@@ -146,7 +144,7 @@ def test_a_packet_that_comes_first_after_a_standstill_shows_it_once() -> None:
     assert wire.removals("b") == []
 
 
-def test_time_spent_standing_still_counts_against_nobody() -> None:
+def test_time_spent_standing_still_counts_against_nobody_and_no_name() -> None:
     wire, machines = make_cluster("a", "b", "c")
     machine = machines["a"]
     wire.stop(machines["b"])
@@ -154,8 +152,6 @@ def test_time_spent_standing_still_counts_against_nobody() -> None:
     machine.tick(machine.deadline() + CONFIG.failure_timeout_s + 1)
     assert state_of(machine, "b") is State.SUSPECT
 
-
-def test_time_spent_standing_still_does_not_take_a_name_away() -> None:
     wire, machines = make_cluster("a", "b")
     machine = machines["a"]
     tell(machine, make_record("b", start=1, incarnation=INCARNATION + 1), now=wire.clock())
@@ -267,7 +263,21 @@ def test_where_two_halves_merge_the_elder_keeps_the_name(start: int) -> None:
     assert member.address == elder.own.address
 
 
-def test_a_refused_connection_while_joining_is_the_end() -> None:
+def test_a_refused_connection_or_caller_of_this_name_is_weighed_by_its_age(
+    subtests: pytest.Subtests,
+) -> None:
+    for age, phase in [(1, Phase.MEMBER), (-1, Phase.REFUSED)]:
+        with subtests.test(age=age):
+            machine = make_machine("a")
+            machine.start(START)
+            machine.set_contacts([], START)
+            machine.on_same_name(
+                address_of("b"), instance_of("a", start=age), START, is_member=True
+            )
+            assert machine.phase is phase
+            kind = NameContested if phase is Phase.MEMBER else NameLost
+            assert machine.take_changes() == [kind(address_of("b"))]
+
     machine = make_machine("a")
     machine.start(START)
     machine.on_same_name(address_of("b"), instance_of("a", start=1), START, is_member=True)
@@ -276,19 +286,6 @@ def test_a_refused_connection_while_joining_is_the_end() -> None:
     machine.on_same_name(address_of("c"), instance_of("a", start=1), START, is_member=True)
     assert machine.take_changes() == [], "once is enough"
 
-
-@pytest.mark.parametrize(("age", "phase"), [(1, Phase.MEMBER), (-1, Phase.REFUSED)])
-def test_a_refused_connection_of_a_member_tells_who_is_the_elder(age: int, phase: Phase) -> None:
-    machine = make_machine("a")
-    machine.start(START)
-    machine.set_contacts([], START)
-    machine.on_same_name(address_of("b"), instance_of("a", start=age), START, is_member=True)
-    assert machine.phase is phase
-    kind = NameContested if phase is Phase.MEMBER else NameLost
-    assert machine.take_changes() == [kind(address_of("b"))]
-
-
-def test_a_caller_of_this_name_is_asked_before_anything_is_believed() -> None:
     machine = make_machine("a")
     machine.start(START)
     machine.set_contacts([], START)

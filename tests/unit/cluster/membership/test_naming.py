@@ -82,14 +82,36 @@ def test_the_holder_is_asked_and_told_of_the_challenger() -> None:
     assert naming.deadline() == NOW + TIMEOUT_S
     assert not naming.has_rivals
 
+    names = [f"node-{number}" for number in range(65)]
+    naming, voice = make_naming(*names)
+    for name in names:
+        naming.contest(make_record(name, start=1), NOW)
+    assert voice.counters.names_contested == 64
+    assert len(take_said(voice)) == 2 * 64
 
-def test_a_holder_that_answers_keeps_its_name() -> None:
+
+def test_a_holder_that_answers_or_outranks_keeps_its_name_and_a_silent_one_loses_it() -> None:
     naming, voice = make_naming("b")
     number = contest(naming, voice)
     assert naming.on_ack(ack(number, "b", instance_of("b")), NOW + 1) is None
     naming.tick(NOW + TIMEOUT_S)
     assert kinds(voice) == []
     assert naming.deadline() == float("inf")
+
+    naming, voice = make_naming("b")
+    contest(naming, voice)
+    naming.tick(NOW + TIMEOUT_S - 0.01)
+    assert kinds(voice) == []
+    naming.tick(NOW + TIMEOUT_S)
+    assert kinds(voice) == REPLACED
+
+    # Its answer may be lost while its word arrives by way of others.
+    naming, voice = make_naming("b")
+    contest(naming, voice)
+    voice.roster.merge(make_record("b", incarnation=CHALLENGER.incarnation + 1), NOW + 1)
+    naming.tick(NOW + TIMEOUT_S)
+    assert kinds(voice) == []
+    assert voice.roster.active["b"].record.instance == instance_of("b")
 
 
 @pytest.mark.parametrize(
@@ -116,15 +138,6 @@ def test_an_answer_with_a_digest_nobody_told_of_moves_nobody(instance: int) -> N
     assert naming.deadline() == float("inf")
 
 
-def test_a_holder_that_is_silent_loses_its_name() -> None:
-    naming, voice = make_naming("b")
-    contest(naming, voice)
-    naming.tick(NOW + TIMEOUT_S - 0.01)
-    assert kinds(voice) == []
-    naming.tick(NOW + TIMEOUT_S)
-    assert kinds(voice) == REPLACED
-
-
 def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
     naming, voice = make_naming("b")
     contest(naming, voice)
@@ -144,25 +157,6 @@ def test_the_newest_challenger_counts_in_whatever_order_they_come() -> None:
             naming.contest(challenger, NOW)
         naming.tick(NOW + TIMEOUT_S)
         assert voice.roster.active["b"].record == second
-
-
-def test_a_holder_that_is_heard_to_have_outranked_the_challenger_keeps_its_name() -> None:
-    """Its answer may be lost while its word arrives by way of others."""
-    naming, voice = make_naming("b")
-    contest(naming, voice)
-    voice.roster.merge(make_record("b", incarnation=CHALLENGER.incarnation + 1), NOW + 1)
-    naming.tick(NOW + TIMEOUT_S)
-    assert kinds(voice) == []
-    assert voice.roster.active["b"].record.instance == instance_of("b")
-
-
-def test_questions_are_limited() -> None:
-    names = [f"node-{number}" for number in range(65)]
-    naming, voice = make_naming(*names)
-    for name in names:
-        naming.contest(make_record(name, start=1), NOW)
-    assert voice.counters.names_contested == 64
-    assert len(take_said(voice)) == 2 * 64
 
 
 def test_a_holder_is_given_longer_by_patience_and_standing_still() -> None:

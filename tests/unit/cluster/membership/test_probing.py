@@ -101,8 +101,6 @@ def test_everybody_comes_once_before_anybody_comes_twice() -> None:
     assert sorted(asked[:5]) == everybody
     assert sorted(asked[5:]) == everybody
 
-
-def test_who_went_meanwhile_is_passed_over() -> None:
     prober, voice = make_prober("b", "c")
     prober.begin(NOW)
     prober.tick(NOW + 1)
@@ -143,13 +141,20 @@ def test_somebody_else_at_the_address_makes_the_member_suspected(name: str, star
     assert voice.health.score == 1, "no reason for confidence"
 
 
-def test_a_suspected_member_is_told_so() -> None:
+def test_a_suspected_member_is_told_so_and_says_nothing_of_this_node() -> None:
     prober, voice = make_prober("b")
     suspected = make_record("b", State.SUSPECT, witness="c")
     voice.roster.merge(suspected, NOW)
     voice.rumours.drop("b")
     prober.probe(voice.roster.active["b"], NOW)
     assert only(take_said(voice)).packet.news == [suspected]
+
+    prober, voice = make_prober("b")
+    voice.roster.merge(make_record("b", State.SUSPECT, witness="c"), NOW)
+    voice.rumours.drop("b")
+    prober.probe(voice.roster.active["b"], NOW)
+    prober.tick(NOW + 2.0)
+    assert voice.health.score == 0
 
 
 def test_after_a_while_the_stream_and_others_are_tried() -> None:
@@ -213,7 +218,7 @@ def test_a_member_that_left_or_spoke_up_meanwhile_is_not_suspected() -> None:
     assert (voice.counters.probes_failed, voice.counters.suspicions) == (1, 0)
 
 
-def test_no_answer_in_time_makes_suspected() -> None:
+def test_no_answer_in_time_makes_suspected_and_more_patience_later() -> None:
     prober, voice = make_prober("b", "c")
     begin(prober, voice)
     prober.tick(NOW + 0.5)
@@ -223,6 +228,13 @@ def test_no_answer_in_time_makes_suspected() -> None:
     assert list(voice.roster.suspects) == ["b"]
     assert voice.roster.deadline() == NOW + CONFIG.failure_timeout_s, "since it was asked"
     assert (voice.counters.probes_failed, voice.counters.suspicions) == (1, 1)
+
+    prober, voice = make_prober("b", "c")
+    voice.health.score = 8
+    prober.probe(voice.roster.active["b"], NOW)
+    end = NOW + 9 * CONFIG.probe_timeout_s
+    prober.tick(end)
+    assert voice.roster.deadline() == end - CONFIG.probe_timeout_s + CONFIG.failure_timeout_s
 
 
 def test_a_suspect_is_told_once_more_and_only_once() -> None:
@@ -241,15 +253,6 @@ def test_a_suspect_is_told_once_more_and_only_once() -> None:
     assert [it for it in take_said(voice) if it.address == address_of("b")] == []
 
 
-def test_more_patience_does_not_eat_up_the_time_to_speak_up() -> None:
-    prober, voice = make_prober("b", "c")
-    voice.health.score = 8
-    prober.probe(voice.roster.active["b"], NOW)
-    end = NOW + 9 * CONFIG.probe_timeout_s
-    prober.tick(end)
-    assert voice.roster.deadline() == end - CONFIG.probe_timeout_s + CONFIG.failure_timeout_s
-
-
 @pytest.mark.parametrize(("names", "nacks", "score"), [("bcde", 2, 1), ("bcde", 5, 0), ("b", 0, 1)])
 def test_a_node_doubts_itself_unless_all_its_helpers_answer(
     names: str, nacks: int, score: int
@@ -262,15 +265,6 @@ def test_a_node_doubts_itself_unless_all_its_helpers_answer(
     prober.tick(NOW + 2.0)
     assert voice.health.score == score
     assert list(voice.roster.suspects) == ["b"]
-
-
-def test_a_second_failure_with_a_suspected_member_says_nothing_of_this_node() -> None:
-    prober, voice = make_prober("b")
-    voice.roster.merge(make_record("b", State.SUSPECT, witness="c"), NOW)
-    voice.rumours.drop("b")
-    prober.probe(voice.roster.active["b"], NOW)
-    prober.tick(NOW + 2.0)
-    assert voice.health.score == 0
 
 
 @pytest.mark.parametrize(
@@ -294,7 +288,7 @@ def test_patience_and_distance_lengthen_the_times(
     assert list(voice.roster.suspects) == ["b"]
 
 
-def test_standing_still_postpones_questions_and_favours() -> None:
+def test_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
     prober, voice = make_prober("b", "c")
     number = begin(prober, voice)
     prober.postpone(3.0)
@@ -308,8 +302,6 @@ def test_standing_still_postpones_questions_and_favours() -> None:
     assert prober.deadline() == before + 1.0
     prober.on_ack(ack(number), NOW + 14.1, in_stream=False)
 
-
-def test_time_spent_standing_still_counts_neither_as_distance_nor_as_silence() -> None:
     prober, voice = make_prober("b", "c")
     number = begin(prober, voice)
     begin(prober, voice, "c")
@@ -355,7 +347,7 @@ def test_a_request_for_a_favour_is_answered_before_the_asker_gives_up() -> None:
     assert packets[256:] == [Nack(number=256)]
 
 
-def test_a_member_is_asked_once_at_a_time() -> None:
+def test_a_member_is_asked_once_at_a_time_and_again_by_who_has_patience() -> None:
     prober, voice = make_prober("b")
     number = begin(prober, voice)
     prober.probe(voice.roster.active["b"], NOW + 0.1)
@@ -363,8 +355,6 @@ def test_a_member_is_asked_once_at_a_time() -> None:
     prober.on_ack(ack(number), NOW + 0.2, in_stream=False)
     begin(prober, voice, "b", NOW + 0.3)
 
-
-def test_who_has_patience_asks_again() -> None:
     prober, voice = make_prober("b", "c")
     voice.health.score = 2
     prober.probe(voice.roster.active["b"], NOW)

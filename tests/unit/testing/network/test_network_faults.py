@@ -291,7 +291,7 @@ def test_paused_process_takes_what_arrived_when_it_goes_on(pair: Pair) -> None:
     assert later.losses == near.losses == []
 
 
-def test_paused_process_loses_datagrams_beyond_its_buffer(pair: Pair) -> None:
+def test_a_paused_process_takes_what_arrived_up_to_its_buffer(pair: Pair) -> None:
     pair.beta.pause()
     for _ in range(100):
         pair.mailboxes["alpha"].transport.sendto(bytes(10_000), (pair.beta.host, PORT))
@@ -300,8 +300,6 @@ def test_paused_process_loses_datagrams_beyond_its_buffer(pair: Pair) -> None:
     pair.sim.run_for(1.0)
     assert 10 <= len(pair.mailboxes["beta"].received) < 30
 
-
-def test_connection_that_nobody_took_is_reset(pair: Pair) -> None:
     pair.beta.pause()
     pair.sim.loop.call_soon(pair.servers["beta"].close, context=pair.beta.lane.context.copy())
     near = pair.sim.run(pair.dial(), pair.alpha)
