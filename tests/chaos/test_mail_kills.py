@@ -12,13 +12,24 @@ is confirmed (S7) or ends (S11, R14), a flow that is over (R10), and the checkpo
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from postroad.core import faults
-from tests.chaos.kills import COUNT, Kill, kill_cases, live_through
-from tests.support.durable.mail_processes import STORES, MailNode, all_quiet, in_order, mail_nodes
+from tests.chaos.kills import COUNT, Kill, kill_cases, live_through, start_again
+from tests.support.deadlines import eventually
+from tests.support.durable.mail_processes import (
+    POSTGRES,
+    STORES,
+    MailNode,
+    all_quiet,
+    in_order,
+    introduce,
+    mail_nodes,
+)
 
 # Who dies. Both have a bridge and consumers: one for the messages, the other for the receipts.
 SENDER, RECEIVER = "sender", "receiver"
@@ -126,3 +137,30 @@ async def test_refusal_around_a_kill_is_told_once(store: str, tmp_path: Path) ->
             await all_quiet(sender, receiver, after=str(kill))
             assert sender.dead == [(1, "unknown queue", (number + 1) * COUNT)], kill
             assert receiver.dead == [], kill
+
+
+async def test_node_killed_while_its_server_is_busy_starts_when_that_has_noticed(
+    tmp_path: Path,
+) -> None:
+    """Until then its session has the lock of the store, and may still commit."""
+    async with mail_nodes(tmp_path, SENDER, RECEIVER, store=POSTGRES) as nodes:
+        sender, receiver = nodes
+        introduce(*nodes)
+        with psycopg.connect(receiver.dsn) as rival:
+            rival.execute(f"LOCK TABLE {RECEIVER}.handled".encode())
+            assert await sender.post(receiver, 0, COUNT)
+            await until_one_session(sender, "wait_event_type = 'Lock'")
+            await receiver.kill()
+            starting = asyncio.ensure_future(start_again(receiver, nodes))
+            await until_one_session(sender, "query LIKE '%pg_try_advisory_lock%'")
+            rival.rollback()
+        await starting
+        await all_quiet(*nodes)
+        check_ledger(sender, receiver, COUNT, "a busy server")
+
+
+async def until_one_session(node: MailNode, condition: str) -> None:
+    """Wait until one session of any node on a server is like that."""
+    statement = f"SELECT COUNT(*) FROM pg_stat_activity WHERE {condition}"
+    others = f"{statement} AND pid <> pg_backend_pid()"
+    await eventually(lambda: node.query(others) == [(1,)], condition)

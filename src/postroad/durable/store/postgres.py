@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ _TYPES = {
 _CONNECT_S = 10
 # No statement of Postroad takes long; a server that hangs must not hang a node for ever.
 _STATEMENT_MS = 60_000
+# The session of a killed process keeps its lock until the server notices, which is when the
+# statement ends that it was running. A process that is started again waits so long for that.
+_LOCK_S = 2.0
+_LOCK_POLL_S = 0.02
 
 
 @contextmanager
@@ -187,8 +192,13 @@ class PostgresBackend:
 
     def _take_lock(self, database: Database, role: str) -> None:
         key = self._lock_key(role)
-        if database.execute("SELECT pg_try_advisory_lock(?)", (key,)) != [(True,)]:
-            raise StoreLocked(f"store {self._where} is used by another {role}; stop that one first")
+        deadline = time.monotonic() + _LOCK_S
+        while database.execute("SELECT pg_try_advisory_lock(?)", (key,)) != [(True,)]:
+            if time.monotonic() > deadline:
+                raise StoreLocked(
+                    f"store {self._where} is used by another {role}; stop that one first"
+                )
+            time.sleep(_LOCK_POLL_S)
 
     def _lock_key(self, purpose: str) -> int:
         name = f"postroad/{self._schema}/{purpose}".encode()
