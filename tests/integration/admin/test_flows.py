@@ -11,7 +11,7 @@ from postroad.admin.flows import Status, changing_flows, reading_flows
 from postroad.core.errors import ConfigError, StoreLocked, StoreMismatch, UsageError
 from postroad.durable import Mail, SqliteStore, StaticDirectory, store_at
 from postroad.flows import Flow, Flows, NoSuchFlow, PeerFailed, Session, flow, responds_to, tables
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.postgres import fresh_database
 
 done: list[str] = []
@@ -167,7 +167,7 @@ async def test_a_signal_waits_for_the_next_start(path: Path) -> None:
         await flows.signal(id, "word", "hello")
         assert (await flows.show(id)).status is Status.RUNNING
     async with running(path) as flows:
-        assert await (await flows.handle(id)).result(timeout=10) == "hello"
+        assert await (await flows.handle(id)).result(timeout=DEADLINE_S) == "hello"
     assert done == ["began"]
 
 
@@ -181,7 +181,7 @@ async def test_a_paused_flow_rests_until_it_is_resumed(path: Path) -> None:
     async with changing_flows(str(path)) as flows:
         await flows.resume(id)
     async with running(path) as flows:
-        assert await (await flows.handle(id)).result(timeout=10) == "hello"
+        assert await (await flows.handle(id)).result(timeout=DEADLINE_S) == "hello"
 
 
 async def test_a_killed_flow_has_ended(path: Path) -> None:
@@ -209,7 +209,7 @@ async def test_the_peer_of_a_killed_flow_is_told(path: Path) -> None:
         await others.kill(answering[0].id)
     async with running(path) as flows:
         with pytest.raises(PeerFailed):
-            await (await flows.handle(asking.id)).result(timeout=10)
+            await (await flows.handle(asking.id)).result(timeout=DEADLINE_S)
         failed = await flows.show(asking.id)
     async with reading_flows(str(path)) as others:
         killed = await others.show(answering[0].id)
@@ -235,7 +235,7 @@ async def test_a_parked_flow_is_tried_again_however_often_its_process_died(path:
             await flows.retry(id)
     is_broken = False
     async with running(path) as flows:
-        assert await (await flows.handle(id)).result(timeout=10) == "mended"
+        assert await (await flows.handle(id)).result(timeout=DEADLINE_S) == "mended"
     assert done == ["once"]
 
 
@@ -251,13 +251,14 @@ async def test_a_fork_goes_on_from_a_step_as_another_flow(path: Path) -> None:
         await flows.kill(id)
     is_broken = False
     async with running(path) as flows:
-        assert await (await flows.handle(copy)).result(timeout=10) == "mended"
+        assert await (await flows.handle(copy)).result(timeout=DEADLINE_S) == "mended"
         handle = await flows.begin(break_down, "twice")
         assert handle.id > copy > id
-        assert await handle.result(timeout=10) == "mended"
+        assert await handle.result(timeout=DEADLINE_S) == "mended"
     assert done == ["once", "twice"]
 
 
+@pytest.mark.slow
 async def test_the_same_in_a_database_of_a_server() -> None:
     with fresh_database() as dsn:
         id = await leave_waiting(dsn)
@@ -269,7 +270,7 @@ async def test_the_same_in_a_database_of_a_server() -> None:
         async with changing_flows(dsn) as flows:
             await flows.signal(id, "word", "hello")
         async with running(dsn) as flows_of_node:
-            assert await (await flows_of_node.handle(id)).result(timeout=10) == "hello"
+            assert await (await flows_of_node.handle(id)).result(timeout=DEADLINE_S) == "hello"
 
 
 async def test_looking_and_changing_count_for_nothing(path: Path) -> None:

@@ -12,7 +12,7 @@ from postroad import MessagingService
 from postroad.cli.main import run
 from postroad.durable import Mail, SqliteStore, StaticDirectory
 from postroad.flows import Flow, Flows, flow
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
 paid: list[str] = []
 
@@ -91,7 +91,7 @@ def result_of(path: Path, id: str) -> object:
     results: list[object] = []
 
     async def wait(flows: Flows) -> None:
-        results.append(await (await flows.handle(id)).result(timeout=10))
+        results.append(await (await flows.handle(id)).result(timeout=DEADLINE_S))
 
     use_flows(path, wait)
     return results[0]

@@ -16,6 +16,7 @@ from postroad.node import App, Node, NodeConfig
 from postroad.node.running import load_program, run_until_told
 from postroad.node.settings import MailSettings, NodeSettings
 from tests.support.cases import each
+from tests.support.deadlines import DEADLINE_S
 
 CONFIG = NodeConfig(node=NodeSettings(name="alpha"), mail=MailSettings(store="memory"))
 
@@ -127,7 +128,7 @@ async def test_a_second_signal_does_not_wait_for_what_runs() -> None:
         loop.call_later(0.2, tell, signal.SIGINT)
 
     tasks = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         await run_until_told(
             node,
             lambda it: None,

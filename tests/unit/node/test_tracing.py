@@ -31,7 +31,7 @@ async def test_a_span_is_remembered_with_all_that_is_known() -> None:
     assert (found.name, found.kind, found.layer) == ("x", Kind.SERVER, "net")
     assert (found.node, found.peer, found.attributes) == ("alpha", "beta", {"attempt": 2})
     assert found.is_ok and found.code == 0 and found.links == []
-    assert 0 < found.duration_s < 60
+    assert found.duration_s > 0
     assert recorder.spans(PARENT.trace_id) == [found]
     assert recorder.spans("0" * 32) == []
     assert msgspec.json.decode(msgspec.json.encode(found), type=SpanRecord) == found

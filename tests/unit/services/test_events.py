@@ -7,7 +7,7 @@ from postroad.services.events import REMEMBERED_NAMES_MAX, EventCatalog, EventPl
 from postroad.services.schema import EventInfo
 from tests.unit.services.service_endpoints import make_node
 
-NODES = {id: make_node(id) for id in ("me", "n1", "n2")}
+NODES = {id: make_node(id) for id in ("me", "n1", "n2", "a", "b", "js")}
 
 
 def make_catalog(*subscriptions: str, prefers_local: bool = True) -> EventCatalog:
@@ -94,3 +94,37 @@ def test_endpoints_that_are_gone_or_broken_get_nothing() -> None:
     catalog = make_catalog("n1 mail user.*", "n2 log user.*")
     next(iter(catalog)).set_accepting("n1", False)
     assert catalog.plan_emit("user.new").remote == {"n2": ("log",)}
+
+
+ABLE = {"me", "a", "b"}
+
+
+def can_ack(node_id: str) -> bool:
+    return node_id in ABLE
+
+
+def plan(events: EventCatalog, *groups: str) -> dict[str, list[str]]:
+    found = events.plan_acked("user.created", groups, None, {}, can_ack)
+    return {group: [*nodes] for group, nodes in found.items()}
+
+
+def test_nodes_of_each_group_are_planned() -> None:
+    events = make_catalog("a x user.*", "b x user.*", "b y user.created")
+    assert plan(events) == {"x": ["a"], "y": ["b"]}
+    assert plan(events) == {"x": ["b"], "y": ["b"]}
+    events = make_catalog("a x user.*", "me x user.*")
+    assert plan(events) == plan(events) == {"x": ["me"]}
+    events = make_catalog("js x user.*", "a x user.*", "js y **")
+    assert plan(events) == plan(events) == {"x": ["a"], "y": ["js"]}
+    events = make_catalog("a x user.*", "a y user.*", "a z order.*")
+    assert plan(events, "y", "z", "none") == {"y": ["a"]}
+    both = make_catalog("a x user.*", "a x **", "b x **")
+    # The node that has both serves both.
+    assert plan(both) == {"x": ["a"]}
+    apart = make_catalog("a x user.*", "b x **")
+    assert plan(apart) == {"x": ["a", "b"]}
+    events = make_catalog("a x user.*", "b x **", "a x **", "js y user.created")
+    found = {group: {*nodes} for group, nodes in events.nodes_of("user.created").items()}
+    assert found == {"x": {"a", "b"}, "y": {"js"}}
+    assert [*events.nodes_of("user.created", ["y"])] == ["y"]
+    assert events.nodes_of("order.created", ["y"]) == {}

@@ -13,6 +13,7 @@ from postroad.services.errors import BrokerDisconnectedError, RequestTimeoutErro
 from postroad.services.latency_pings import TIMEOUT_S, LatencyPings
 from postroad.services.pings import PingResult
 from postroad.services.schema import ActionInfo
+from tests.support.deadlines import eventually
 
 
 class Node:
@@ -101,9 +102,7 @@ async def test_it_ends_when_nothing_is_chosen_that_way_any_more(cluster: Cluster
     cluster.pings.look()
     await cluster.after_pings(2)
     cluster.lists.clear()
-    async with asyncio.timeout(10):
-        while cluster.pings.is_running:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+    await eventually(lambda: not cluster.pings.is_running, "the pings end")
     cluster.offer("x.y", *two_hosts())
     cluster.pings.look()
     assert cluster.pings.is_running

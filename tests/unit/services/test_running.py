@@ -12,6 +12,7 @@ from postroad.services.context import Context
 from postroad.services.errors import RequestTimeoutError
 from postroad.services.running import Activity, all_idle, finish, limited
 from tests.support.cases import naming
+from tests.support.deadlines import DEADLINE_S
 
 BROKER = Broker("near")
 
@@ -162,8 +163,8 @@ async def test_finish_ends_what_does_not_end_but_not_its_caller() -> None:
     running = set()
 
     async def end_all() -> int:
-        return await finish(running, 60)
+        return await finish(running, 10 * DEADLINE_S)
 
     task = asyncio.ensure_future(end_all())
     running.add(task)
-    assert await asyncio.wait_for(task, 20) == 0
+    assert await asyncio.wait_for(task, DEADLINE_S) == 0

@@ -23,6 +23,7 @@ from postroad.services.context import Context
 from postroad.services.schema import ActionInfo
 from postroad.services.service import CacheOptions
 from tests.support.cases import each, naming
+from tests.support.deadlines import DEADLINE_S
 
 FIND = ActionInfo(name="posts.find", raw_name="find")
 
@@ -341,7 +342,7 @@ async def test_a_broken_store_fails_no_call(
 
 async def test_a_slow_store_takes_only_a_part_of_the_time_of_a_call() -> None:
     call = cached(Cache(Broken(wait_s=60)), Counted())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         assert await call(timeout_s=0.04) == [1]
 
 
