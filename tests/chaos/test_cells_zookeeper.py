@@ -3,85 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.cells.call_load import PATIENT_S, CallLoad, check_accounts, say
 from tests.support.cells.domain_processes import fabric
-from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, ZooKeeperServer, zookeeper_server
+from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, disturbed_zookeeper
+from tests.support.tiers import by_tier
 
-OUTAGE_S_MIN = 3 * SESSION_TIMEOUT_S
+OUTAGE_S_MIN = by_tier(test=1.5, nightly=3.0) * SESSION_TIMEOUT_S
 """By then every session is over, as soon as there is a server again to say so."""
 OUTAGE_S_MAX = 60.0
 PAUSE_S = 0.05
 """Between two calls of a caller: it is about every call being answered, not about many."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    with zookeeper_server(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def outage_s(chaos_seconds: float) -> float:
-    return min(OUTAGE_S_MAX, max(OUTAGE_S_MIN, chaos_seconds))
-
-
-async def test_traffic_does_not_notice_that_zookeeper_is_away(
-    server: ZooKeeperServer,
-    tmp_path: Path,
-    outage_s: float,
-    capfd: pytest.CaptureFixture[str],
+async def test_traffic_does_not_notice_that_zookeeper_hangs_or_is_away(
+    tmp_path: Path, chaos_seconds: float, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with (
-        fabric(tmp_path, zookeeper=server.hosts) as made,
-        CallLoad(made.caller, timeout_s=PATIENT_S, pause_s=PAUSE_S) as load,
-    ):
-        before = await made.all_tunnels()
-        await load.answers()
-        server.kill()
-        newcomer = await made.add_satellite("S7")
-        # The outage is what is tested.
-        await asyncio.sleep(outage_s)
-        assert (await newcomer.status()).tunnels == {}
-        await load.answers()
-        await asyncio.to_thread(server.start)
-        await made.is_whole()
-        # By now those who would have lost a core have lost it.
-        await asyncio.sleep(OUTAGE_S_MIN)
-        await load.answers()
-        await load.stop()
-        say(capfd, f"no ZooKeeper for {outage_s:g} s, {load}")
-        after = await made.all_tunnels()
-        check_accounts(load, made)
-        assert load.errors == {}
-        assert newcomer.handled() != []
-        for name, tunnels in before.items():
-            assert tunnels.items() <= after[name].items()
+    outage_s = min(OUTAGE_S_MAX, max(OUTAGE_S_MIN, chaos_seconds))
+    with disturbed_zookeeper() as server:
+        async with (
+            fabric(tmp_path, zookeeper=server.hosts) as made,
+            CallLoad(made.caller, timeout_s=PATIENT_S, pause_s=PAUSE_S) as load,
+        ):
+            before = await made.all_tunnels()
+            await load.answers()
+            server.pause()
+            # The outage is what is tested.
+            await asyncio.sleep(outage_s)
+            server.resume()
+            # By then those who would have lost a core have lost it.
+            await asyncio.sleep(OUTAGE_S_MIN)
+            await load.answers()
+            assert await made.all_tunnels() == before
 
-
-async def test_traffic_does_not_notice_that_zookeeper_hangs(
-    server: ZooKeeperServer,
-    tmp_path: Path,
-    outage_s: float,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    async with (
-        fabric(tmp_path, zookeeper=server.hosts) as made,
-        CallLoad(made.caller, timeout_s=PATIENT_S, pause_s=PAUSE_S) as load,
-    ):
-        before = await made.all_tunnels()
-        await load.answers()
-        server.pause()
-        await asyncio.sleep(outage_s)
-        server.resume()
-        await asyncio.sleep(OUTAGE_S_MIN)
-        await load.answers()
-        await load.stop()
-        say(capfd, f"ZooKeeper stood still for {outage_s:g} s, {load}")
-        check_accounts(load, made)
-        assert load.errors == {}
-        assert await made.all_tunnels() == before
+            server.kill()
+            newcomer = await made.add_satellite("S7")
+            await asyncio.sleep(outage_s)
+            assert (await newcomer.status()).tunnels == {}
+            await load.answers()
+            await asyncio.to_thread(server.start)
+            await made.is_whole()
+            await asyncio.sleep(OUTAGE_S_MIN)
+            await load.answers()
+            await load.stop()
+            say(capfd, f"ZooKeeper stood still, and was away, for {outage_s:g} s, {load}")
+            after = await made.all_tunnels()
+            check_accounts(made, load)
+            assert load.errors == {}
+            assert newcomer.handled() != []
+            for name, tunnels in before.items():
+                assert tunnels.items() <= after[name].items()

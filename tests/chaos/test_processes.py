@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -24,13 +22,10 @@ from postroad.core.errors import (
     RequestTimeout,
 )
 from tests.chaos.echo_node import CLUSTER, LIMITS
-from tests.support.deadlines import eventually
-from tests.support.net.raw_peers import echo_on
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.processes import end, start_module
+from tests.support.net.raw_peers import LONG_S, echo_on
 from tests.support.servers.process import free_port
-from tests.support.source_tree import ROOT
-
-# What a busy machine may add to a time-out.
-SLACK_S = 15.0
 
 
 class Process:
@@ -40,21 +35,13 @@ class Process:
         self._process = process
 
     @classmethod
-    async def start(cls, role: str, argument: str) -> Process:
-        paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.chaos.echo_node", role, argument),
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        return cls(process)
+    async def start(cls, role: str, argument: str) -> Self:
+        return cls(await start_module("tests.chaos.echo_node", role, argument))
 
     async def line(self) -> str:
         """The next line it prints."""
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), 60)
+        line = await asyncio.wait_for(self._process.stdout.readline(), DEADLINE_S)
         return line.decode().strip()
 
     async def statistics(self) -> dict[str, Any]:
@@ -64,26 +51,22 @@ class Process:
         answer: dict[str, Any] = json.loads(await self.line())
         return answer
 
-    async def statistics_when(
-        self, condition: Callable[[dict[str, Any]], bool], timeout_s: float
-    ) -> dict[str, Any]:
+    async def statistics_when(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Its statistics as soon as they fulfil the condition."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        while not condition(now := await self.statistics()):
-            assert asyncio.get_running_loop().time() < deadline, now
-            await asyncio.sleep(0.02)
+        now: dict[str, Any] = {}
+
+        async def holds() -> bool:
+            now.update(await self.statistics())
+            return condition(now)
+
+        await eventually(holds, "the statistics of a process")
         return now
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     async def kill(self) -> None:
-        """End it the hard way, in whatever state it is."""
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
-        # The pipes' transports are closed by the loop only after this turn.
-        self._process._transport.close()  # type: ignore[attr-defined]
+        await end(self._process)
 
 
 class Server(Process):
@@ -94,7 +77,6 @@ class Server(Process):
     @classmethod
     async def listen(cls, port: int = 0) -> Server:
         server = await cls.start("server", str(port or free_port()))
-        assert isinstance(server, Server)
         server.address = Address.parse(await server.line())
         return server
 
@@ -117,7 +99,7 @@ async def asking_node(name: str = "client") -> AsyncIterator[MessagingService]:
 
 
 class Load:
-    """Many callers at once; checks that every request ends in time and gets its own reply."""
+    """Many callers at once; checks that every request ends and gets its own reply."""
 
     def __init__(self, client: MessagingService, address: Address, *, timeout: float = 2.0) -> None:
         self._client = client
@@ -136,7 +118,7 @@ class Load:
     async def stop(self) -> None:
         """Let every caller finish; raises what one of them found wrong."""
         self._should_stop = True
-        await asyncio.wait_for(asyncio.gather(*self._callers), self._timeout + 10)
+        await asyncio.wait_for(asyncio.gather(*self._callers), self._timeout + DEADLINE_S)
 
     async def answers(self, count: int) -> None:
         """Return when so many more requests have been answered."""
@@ -161,8 +143,6 @@ class Load:
             await asyncio.sleep(0)
 
     async def _ask(self, subject: str, payload: bytes) -> str:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
         try:
             reply = await self._client.request(
                 self._address, subject, payload, timeout=self._timeout
@@ -171,11 +151,8 @@ class Load:
             await asyncio.sleep(0.01)
             check_typed(error)
             return type(error).__name__
-        finally:
-            elapsed = loop.time() - started
-            assert elapsed < self._timeout + SLACK_S, f"ended only after {elapsed:.3f} s"
         assert reply == payload, "the reply of another request"
-        self.answered_at = loop.time()
+        self.answered_at = asyncio.get_running_loop().time()
         return "answered"
 
 
@@ -190,36 +167,36 @@ def check_typed(error: MessagingError) -> None:
         assert error.outcome in (Outcome.UNKNOWN, Outcome.NOT_SENT)
 
 
-async def test_server_killed_in_mid_flight() -> None:
+async def test_server_killed_in_mid_flight_fails_what_it_had_and_may_come_back() -> None:
     server = await Server.listen()
     async with processes(server) as alive, asking_node() as client:
         await client.request(server.address, "echo")
-        asked = [
-            asyncio.create_task(client.request(server.address, "slow", b"90", timeout=60))
+        calls = [
+            asyncio.create_task(client.request(server.address, "slow", b"90", timeout=LONG_S))
             for _ in range(100)
         ]
         await eventually(lambda: client.statistics().requests_pending == 100, "all are sent")
         await server.statistics()
-        started = asyncio.get_running_loop().time()
         server.signal(signal.SIGKILL)
-        ends = await asyncio.gather(*asked, return_exceptions=True)
-        assert asyncio.get_running_loop().time() - started < 1.0 + SLACK_S
-        for end in ends:
-            assert isinstance(end, ConnectionClosed)
-            assert end.outcome is Outcome.UNKNOWN
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, ConnectionClosed)
+            assert error.outcome is Outcome.UNKNOWN
         await server.kill()
         with pytest.raises(ConnectFailed) as refused:
-            await client.request(server.address, "echo", timeout=2)
+            await client.request(server.address, "echo", timeout=LONG_S)
         assert refused.value.outcome is Outcome.NOT_SENT
         waiting = asyncio.create_task(
-            client.request(server.address, "echo", b"back", timeout=60, wait=True)
+            client.request(server.address, "echo", b"back", timeout=LONG_S, wait=True)
         )
         alive.append(await Server.listen(server.address.port))
         assert await waiting == b"back"
         assert await client.request(server.address, "echo", b"again") == b"again"
 
 
-async def test_server_killed_and_restarted_under_load(chaos_seconds: float) -> None:
+@pytest.mark.parametrize("how", ["killed", "paused"])
+async def test_server_killed_or_paused_under_load_is_used_again(
+    how: str, chaos_seconds: float
+) -> None:
     server = await Server.listen()
     async with processes(server) as alive, asking_node() as client:
         load = Load(client, server.address)
@@ -228,60 +205,31 @@ async def test_server_killed_and_restarted_under_load(chaos_seconds: float) -> N
         rounds = 0
         while rounds < 2 or asyncio.get_running_loop().time() < deadline:
             await load.answers(200)
-            await server.kill()
-            server = await Server.listen(server.address.port)
-            alive.append(server)
+            if how == "killed":
+                await server.kill()
+                server = await Server.listen(server.address.port)
+                alive.append(server)
+            else:
+                server.signal(signal.SIGSTOP)
+                await eventually(lambda: client.statistics().dialed == 0, "it is given up")
+                if not rounds:
+                    # The kernel still accepts connections for it, so only the handshake tells.
+                    with pytest.raises(MessagingError) as unanswered:
+                        await client.request(server.address, "echo", timeout=0.5)
+                    assert unanswered.value.outcome is Outcome.NOT_SENT
+                server.signal(signal.SIGCONT)
             await load.goes_on()
             rounds += 1
         await load.stop()
         assert load.ends["ConnectionClosed"] > 0
         assert client.statistics().requests_pending == 0
-        assert client.statistics().protocol_errors == 0
+        await server.statistics_when(lambda it: it["handlers_running"] == 0)
+        errors = client.statistics().protocol_errors_by_kind
+        assert set(errors) == ({"PeerSilent"} if how == "paused" else set())
 
 
-async def test_server_paused_for_longer_than_the_heartbeat_timeout() -> None:
-    server = await Server.listen()
-    async with processes(server), asking_node() as client:
-        await client.request(server.address, "echo")
-        pause = asyncio.get_running_loop().time()
-        server.signal(signal.SIGSTOP)
-        with pytest.raises(ConnectionClosed) as lost:
-            await client.request(server.address, "echo", timeout=60)
-        assert lost.value.outcome is Outcome.UNKNOWN
-        elapsed = asyncio.get_running_loop().time() - pause
-        assert elapsed < 2 * LIMITS.heartbeat_timeout_s + SLACK_S
-        assert client.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
-        # The kernel still accepts connections for it, so only the handshake tells.
-        with pytest.raises(MessagingError) as unanswered:
-            await client.request(server.address, "echo", timeout=0.5)
-        assert unanswered.value.outcome is Outcome.NOT_SENT
-        server.signal(signal.SIGCONT)
-        back = client.request(server.address, "echo", b"back", timeout=60, wait=True)
-        assert await back == b"back"
-
-
-async def test_server_paused_under_load(chaos_seconds: float) -> None:
-    server = await Server.listen()
-    async with processes(server), asking_node() as client:
-        load = Load(client, server.address)
-        load.start(callers=50)
-        deadline = asyncio.get_running_loop().time() + chaos_seconds
-        while True:
-            await load.answers(200)
-            server.signal(signal.SIGSTOP)
-            await eventually(
-                lambda: client.statistics().dialed == 0, "it is given up", 3.0 + SLACK_S
-            )
-            server.signal(signal.SIGCONT)
-            await load.goes_on()
-            if asyncio.get_running_loop().time() > deadline:
-                break
-        await load.stop()
-        statistics = await server.statistics()
-        assert statistics["handlers_running"] == 0
-
-
-async def test_client_killed_while_its_requests_are_handled() -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_client_killed_or_paused_has_its_handlers_cancelled(number: signal.Signals) -> None:
     server = await Server.listen()
     async with processes(server) as alive, asking_node() as healthy:
         await healthy.request(server.address, "echo")
@@ -289,32 +237,19 @@ async def test_client_killed_while_its_requests_are_handled() -> None:
         doomed = await Process.start("client", str(server.address))
         alive.append(doomed)
         assert await doomed.line() == "asking"
-        await server.statistics_when(lambda it: it["handlers_running"] == 200, 60)
-        doomed.signal(signal.SIGKILL)
-        await server.statistics_when(
-            lambda it: it["handlers_running"] == 0 and it["accepted"] == before["accepted"], 60
+        await server.statistics_when(lambda it: it["handlers_running"] == 200)
+        doomed.signal(number)
+        now = await server.statistics_when(
+            lambda it: it["handlers_running"] == 0 and it["accepted"] == before["accepted"]
         )
+        silent = {"PeerSilent": 1} if number is signal.SIGSTOP else {}
+        assert now["protocol_errors_by_kind"] == silent
         assert await healthy.request(server.address, "echo", b"x") == b"x"
         assert healthy.statistics().connections_opened == 1
 
 
-async def test_paused_client_is_given_up_and_its_handlers_cancelled() -> None:
-    server = await Server.listen()
-    async with processes(server) as alive:
-        doomed = await Process.start("client", str(server.address))
-        alive.append(doomed)
-        assert await doomed.line() == "asking"
-        await server.statistics_when(lambda it: it["handlers_running"] == 200, 60)
-        doomed.signal(signal.SIGSTOP)
-        limit_s = 2 * LIMITS.heartbeat_timeout_s + 1.0 + SLACK_S
-        now = await server.statistics_when(
-            lambda it: it["handlers_running"] == 0 and it["accepted"] == 0, limit_s
-        )
-        assert now["protocol_errors_by_kind"] == {"PeerSilent": 1}
-
-
-async def test_listener_restarted_under_load(chaos_seconds: float) -> None:
-    """Graceful stops: what was begun is finished, the rest is refused or never sent."""
+async def test_listener_restarted_under_load_finishes_what_was_begun(chaos_seconds: float) -> None:
+    """Graceful stops: the rest is refused or never sent."""
     address = Address("127.0.0.1", free_port())
     server = echo_on(MessagingService(CLUSTER, "server", bind=address, limits=LIMITS))
     await server.start()
@@ -322,7 +257,9 @@ async def test_listener_restarted_under_load(chaos_seconds: float) -> None:
         load = Load(client, address)
         load.start(callers=30)
         deadline = asyncio.get_running_loop().time() + chaos_seconds
-        while asyncio.get_running_loop().time() < deadline:
+        rounds = 0
+        while rounds < 2 or asyncio.get_running_loop().time() < deadline:
+            rounds += 1
             await load.answers(100)
             await server.stop()
             assert server.statistics().accepted == 0

@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,8 +22,10 @@ from tests.support.cluster.discovery_behaviour import ChangingDiscoveryBehaviour
 from tests.support.servers.zookeeper import (
     SESSION_TIMEOUT_S,
     ZooKeeperServer,
+    disturbed_zookeeper,
+    fresh_root,
+    shared_zookeeper,
     zookeeper_client,
-    zookeeper_server,
 )
 
 CLUSTER = "contract"
@@ -156,26 +157,20 @@ class ZooKeeperSource:
         await asyncio.to_thread(self._server.start)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    with zookeeper_server(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
 class TestZooKeeper(ChangingDiscoveryBehaviour):
     @pytest.fixture
-    def source(self, server: ZooKeeperServer, tmp_path: Path) -> ZooKeeperSource:
-        return ZooKeeperSource(server, f"/{tmp_path.name}")
+    def source(self) -> ZooKeeperSource:
+        return ZooKeeperSource(shared_zookeeper(), fresh_root())
 
     @pytest.fixture
     def changing(self, source: ZooKeeperSource) -> ZooKeeperSource:
         return source
 
     @pytest.fixture
-    def absent(self, tmp_path: Path) -> Iterator[ZooKeeperSource]:
-        server = ZooKeeperServer(tmp_path)
-        yield ZooKeeperSource(server, "/absent")
-        server.kill()
+    def absent(self) -> Iterator[ZooKeeperSource]:
+        with disturbed_zookeeper() as server:
+            server.kill()
+            yield ZooKeeperSource(server, fresh_root())
 
     @pytest.fixture(
         params=[

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,8 +29,9 @@ from tests.support.cluster.nodes import Node, running_node
 from tests.support.servers.zookeeper import (
     SESSION_TIMEOUT_S,
     ZooKeeperServer,
+    fresh_root,
+    shared_zookeeper,
     zookeeper_client,
-    zookeeper_server,
 )
 
 CLUSTER = "contract"
@@ -221,17 +221,12 @@ class ZooKeeperSource:
         return f"{self._root}/{CLUSTER}/cores/{name}"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    with zookeeper_server(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
 class TestZooKeeper(ChangingLocationsBehaviour):
     @pytest.fixture
-    def source(self, server: ZooKeeperServer, tmp_path: Path) -> Iterator[ZooKeeperSource]:
+    def source(self) -> Iterator[ZooKeeperSource]:
+        server = shared_zookeeper()
         with zookeeper_client(server) as client:
-            yield ZooKeeperSource(server, f"/{tmp_path.name}", client)
+            yield ZooKeeperSource(server, fresh_root(), client)
 
     @pytest.fixture(
         params=[

@@ -13,7 +13,7 @@ from postroad.cluster import ChangeKind, MembershipConfig, State, events
 from postroad.cluster.membership import NameLost
 from postroad.core import Address
 from postroad.core.errors import ConfigError, UsageError
-from tests.integration.cells.core_member import core_member
+from tests.support.cells.children import core_member
 from tests.support.cells.locations_behaviour import Told, by_name
 from tests.support.cluster.nodes import (
     QUICK,

@@ -12,7 +12,7 @@ from postroad.cells import CellBusy, NoRoute, Snapshot
 from postroad.cells.links import MESSAGE, ROUTES
 from postroad.core.errors import RequestTimeout
 from postroad.core.limits import KIB, MIB
-from tests.integration.cells.cell_child import child_domain
+from tests.support.cells.children import child_domain
 from tests.support.cells.nodes import LIMITS, Domains, Inbox, forged_domain, link_of, quick
 from tests.support.deadlines import eventually
 from tests.support.net.peers import resident_bytes

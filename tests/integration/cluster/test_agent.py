@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ from tests.support.cluster.nodes import (
 from tests.support.deadlines import eventually
 from tests.support.net.peers import nothing_left
 from tests.support.net.scripts import blackhole, unused_address
-from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_server
+from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, disturbed_zookeeper, fresh_root
 
 # Joining.
 
@@ -115,11 +114,13 @@ async def test_families_of_addresses_mix() -> None:
             assert not node.told(ChangeKind.REMOVED)
 
 
-async def test_agents_find_each_other_through_zookeeper(tmp_path: Path) -> None:
-    def discovery() -> ZooKeeperDiscovery:
-        return ZooKeeperDiscovery(server.hosts, "found", session_timeout_s=SESSION_TIMEOUT_S)
+async def test_agents_find_each_other_through_zookeeper() -> None:
+    root = fresh_root()
 
-    with zookeeper_server(tmp_path) as server:
+    def discovery() -> ZooKeeperDiscovery:
+        return ZooKeeperDiscovery(server.hosts, "found", root, session_timeout_s=SESSION_TIMEOUT_S)
+
+    with disturbed_zookeeper() as server:
         async with (
             running_node("a", discovery=discovery()) as a,
             running_node("b", discovery=discovery()) as b,

@@ -1,6 +1,7 @@
 """Each row of the exception table in which the peer did not answer."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -12,8 +13,15 @@ from postroad.core.errors import (
     NotRunning,
     RequestTimeout,
 )
-from tests.support.deadlines import eventually
-from tests.support.net.peers import Speech, check_error, every_speech, make_service, running_pair
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.peers import (
+    Speech,
+    every_speech,
+    every_way,
+    expect_failure,
+    make_service,
+    running_pair,
+)
 from tests.support.net.scripts import (
     RawPeer,
     RawServer,
@@ -23,24 +31,20 @@ from tests.support.net.scripts import (
     unused_address,
 )
 
+kept_or_not = pytest.mark.parametrize("keep_alive", [True, False])
+
 # NotRunning.
 
 
 @every_speech
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_not_running_before_start(speech: Speech, keep_alive: bool) -> None:
+@kept_or_not
+async def test_service_that_is_not_running_sends_nothing(speech: Speech, keep_alive: bool) -> None:
     service = make_service("client", speech)
     with pytest.raises(NotRunning, match="not started") as caught:
         await service.request(unused_address(), "echo", keep_alive=keep_alive)
-    assert caught.value.outcome is Outcome.NOT_SENT
-    assert not caught.value.retryable
+    assert (caught.value.outcome, caught.value.retryable) == (Outcome.NOT_SENT, False)
     with pytest.raises(NotRunning):
         await service.send(unused_address(), "echo")
-
-
-@every_speech
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_not_running_after_stop(speech: Speech, keep_alive: bool) -> None:
     async with running_pair(speech) as pair:
         # The connection is open and known, and still may not be used afterwards.
         assert await pair.ask("echo", b"1") == b"1"
@@ -52,160 +56,137 @@ async def test_not_running_after_stop(speech: Speech, keep_alive: bool) -> None:
             await pair.tell("echo")
 
 
-@every_speech
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_not_running_when_stopped_in_flight(speech: Speech, keep_alive: bool) -> None:
+@every_way
+@kept_or_not
+async def test_service_stopped_in_flight_does_not_know_the_outcome(
+    speech: Speech, keep_alive: bool
+) -> None:
     async with running_pair(speech) as pair:
-        request = asyncio.create_task(pair.ask("hang", timeout=30.0, keep_alive=keep_alive))
+        failing = asyncio.create_task(
+            pair.fails(
+                NotRunning,
+                Outcome.UNKNOWN,
+                subject="hang",
+                match="in flight",
+                timeout=DEADLINE_S,
+                keep_alive=keep_alive,
+            )
+        )
         await eventually(lambda: pair.server.statistics().handlers_running == 1)
         await pair.client.stop(grace=0.01)
-        with pytest.raises(NotRunning, match="in flight") as caught:
-            await request
-        check_error(
-            caught.value,
-            outcome=Outcome.UNKNOWN,
-            retryable=False,
-            subject="hang",
-            peer=pair.server.address,
-            timeout=30.0,
-        )
+        await failing
 
 
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_not_running_when_stopped_while_connecting(keep_alive: bool) -> None:
-    async with RawServer(say_nothing) as server, make_service("client") as client:
-        request = asyncio.create_task(
-            client.request(server.address, "echo", timeout=30.0, keep_alive=keep_alive)
-        )
-        await eventually(lambda: server.accepted == 1)
-        await client.stop(grace=0.01)
-        with pytest.raises(NotRunning) as caught:
-            async with asyncio.timeout(20.0):
-                await request
-        assert caught.value.outcome is Outcome.NOT_SENT
-
-
-async def test_not_running_when_stopped_while_waiting_to_connect() -> None:
-    async with make_service("client", limits={"backoff_max_s": 0.05}) as client:
-        address = unused_address()
-        request = asyncio.create_task(client.request(address, "echo", timeout=30.0, wait=True))
+async def test_service_stopped_while_connecting_has_sent_nothing() -> None:
+    limits = {"backoff_max_s": 0.05}
+    async with RawServer(say_nothing) as server, make_service("client", limits=limits) as client:
+        ask = partial(client.request, subject="echo", timeout=DEADLINE_S)
+        requests = [
+            asyncio.create_task(ask(server.address)),
+            asyncio.create_task(ask(server.address, keep_alive=False)),
+            asyncio.create_task(ask(unused_address(), wait=True)),
+        ]
+        await eventually(lambda: server.accepted == 2)
         await eventually(lambda: client.statistics().connections_failed >= 2)
         await client.stop(grace=0.01)
-        with pytest.raises(NotRunning) as caught:
-            async with asyncio.timeout(20.0):
+        for request in requests:
+            with pytest.raises(NotRunning) as caught:
                 await request
-        assert caught.value.outcome is Outcome.NOT_SENT
+            assert caught.value.outcome is Outcome.NOT_SENT
 
 
 # ConnectFailed.
 
 
 @every_speech
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_refused(speech: Speech, keep_alive: bool) -> None:
+@kept_or_not
+async def test_refused_connection_is_told(speech: Speech, keep_alive: bool) -> None:
     address = unused_address()
     async with make_service("client", speech) as client:
-        with pytest.raises(ConnectFailed, match="cannot connect") as caught:
-            await client.request(address, "echo", timeout=2.0, keep_alive=keep_alive)
-        check_connect_failed(caught.value, address, 2.0)
+        error = await expect_failure(
+            *(client, address, ConnectFailed, Outcome.NOT_SENT),
+            match="cannot connect",
+            keep_alive=keep_alive,
+        )
+        assert isinstance(error, ConnectionError)
         assert client.statistics().connections_failed == 1
-
-
-async def test_refused_one_way() -> None:
-    address = unused_address()
-    async with make_service("client") as client:
-        with pytest.raises(ConnectFailed) as caught:
-            await client.send(address, "echo", timeout=2.0)
-        check_connect_failed(caught.value, address, 2.0)
-
-
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "\udc80", "x" * 300, "-"])
-async def test_unresolvable(host: str) -> None:
-    address = Address(host, 26502)
-    async with make_service("client") as client:
-        with pytest.raises(ConnectFailed) as caught:
-            await client.request(address, "echo", timeout=4.0)
-        assert caught.value.outcome is Outcome.NOT_SENT
-        assert caught.value.retryable
-
-
-@pytest.mark.parametrize("port", [0, 70_000, -1])
-async def test_impossible_port(port: int) -> None:
-    async with make_service("client") as client:
         with pytest.raises(ConnectFailed):
-            await client.request(Address("127.0.0.1", port), "echo", timeout=4.0)
+            await client.send(address, "echo")
 
 
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_connect_timeout(keep_alive: bool) -> None:
+IMPOSSIBLE = [
+    *((host, 26502) for host in ("no-such-host.invalid", "a..b", "\udc80", "x" * 300, "-")),
+    *(("127.0.0.1", port) for port in (0, 70_000, -1)),
+]
+
+
+async def test_impossible_address_is_a_failed_connection() -> None:
+    async with make_service("client") as client:
+        for host, port in IMPOSSIBLE:
+            with pytest.raises(ConnectFailed) as caught:
+                await client.request(Address(host, port), "echo", timeout=DEADLINE_S)
+            assert (caught.value.outcome, caught.value.retryable) == (Outcome.NOT_SENT, True), host
+
+
+@kept_or_not
+async def test_connection_that_takes_too_long_is_a_failed_one(keep_alive: bool) -> None:
     limits = {"connect_timeout_s": 0.05}
     async with blackhole() as address, make_service("client", limits=limits) as client:
-        with pytest.raises(ConnectFailed, match=r"no connection within 0\.05 s") as caught:
-            await client.request(address, "echo", timeout=10.0, keep_alive=keep_alive)
-        check_connect_failed(caught.value, address, 10.0)
-
-
-def check_connect_failed(error: MessagingError, address: Address, timeout: float) -> None:
-    assert isinstance(error, ConnectionError)
-    check_error(
-        error,
-        outcome=Outcome.NOT_SENT,
-        retryable=True,
-        subject="echo",
-        peer=address,
-        timeout=timeout,
-    )
+        await expect_failure(
+            *(client, address, ConnectFailed, Outcome.NOT_SENT),
+            match=r"no connection within 0\.05 s",
+            timeout=10.0,
+            keep_alive=keep_alive,
+        )
 
 
 # ConnectionClosed.
 
 
 @every_speech
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_closed_during_the_handshake(speech: Speech, keep_alive: bool) -> None:
+@kept_or_not
+async def test_connection_closed_during_the_handshake_has_sent_nothing(
+    speech: Speech, keep_alive: bool
+) -> None:
     async def close_early(peer: RawPeer) -> None:
         await peer.read(6)
         peer.close()
 
     async with RawServer(close_early) as server, make_service("client", speech) as client:
-        with pytest.raises(ConnectionClosed, match="during the handshake") as caught:
-            await client.request(server.address, "echo", timeout=4.0, keep_alive=keep_alive)
         # Nothing was sent, so trying again cannot double anything.
-        check_error(
-            caught.value,
-            outcome=Outcome.NOT_SENT,
-            retryable=True,
-            subject="echo",
-            peer=server.address,
-            timeout=4.0,
+        await expect_failure(
+            *(client, server.address, ConnectionClosed, Outcome.NOT_SENT),
+            match="during the handshake",
+            keep_alive=keep_alive,
         )
 
 
-async def test_handshake_that_never_ends() -> None:
+async def test_handshake_that_never_ends_is_given_up() -> None:
     limits = {"handshake_timeout_s": 0.05}
     async with RawServer(say_nothing) as server, make_service("client", limits=limits) as client:
-        with pytest.raises(ConnectionClosed, match=r"no complete handshake within 0\.05") as caught:
-            await client.request(server.address, "echo", timeout=10.0)
-        assert caught.value.outcome is Outcome.NOT_SENT
+        await expect_failure(
+            *(client, server.address, ConnectionClosed, Outcome.NOT_SENT),
+            match=r"no complete handshake within 0\.05",
+        )
         assert client.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
 
 
 @every_speech
-async def test_foreign_cluster(speech: Speech) -> None:
+async def test_foreign_cluster_is_refused(speech: Speech) -> None:
     async with (
         make_service("server", speech, cluster="another") as server,
         make_service("client", speech) as client,
     ):
         with pytest.raises(ConnectionClosed) as caught:
-            await client.request(server.address, "echo", timeout=4.0)
+            await client.request(server.address, "echo")
         assert caught.value.outcome is Outcome.NOT_SENT
         assert server.statistics().protocol_errors_by_kind == {"HandshakeRefused": 1}
 
 
 @raw_versions
 @pytest.mark.parametrize("is_reset", [False, True])
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_closed_after_the_request_was_written(
+@kept_or_not
+async def test_connection_closed_after_the_request_leaves_its_outcome_unknown(
     version: int, is_reset: bool, keep_alive: bool
 ) -> None:
     async def take_and_close(peer: RawPeer) -> None:
@@ -217,26 +198,25 @@ async def test_closed_after_the_request_was_written(
             peer.close()
 
     async with RawServer(take_and_close, version) as server, make_service("client") as client:
-        with pytest.raises(ConnectionClosed) as caught:
-            await client.request(server.address, "echo", timeout=4.0, keep_alive=keep_alive)
-        check_error(
-            caught.value,
-            outcome=Outcome.UNKNOWN,
-            retryable=False,
-            subject="echo",
-            peer=server.address,
-            timeout=4.0,
+        await expect_failure(
+            *(client, server.address, ConnectionClosed, Outcome.UNKNOWN), keep_alive=keep_alive
         )
         assert client.statistics().connections_lost == 1
 
 
 @raw_versions
-async def test_all_requests_in_flight_fail_when_closed(version: int) -> None:
+async def test_connection_that_closes_or_babbles_fails_all_requests_in_flight(version: int) -> None:
     async def take_ten_and_close(peer: RawPeer) -> None:
         await peer.greet()
         for _ in range(10):
             await peer.read_request()
         peer.close()
+
+    async def babble(peer: RawPeer) -> None:
+        await peer.greet()
+        await peer.read_request()
+        await peer.write(b"\xff" * 64)
+        await peer.read_to_end()
 
     async with RawServer(take_ten_and_close, version) as server, make_service("client") as client:
         results = await asyncio.gather(
@@ -247,20 +227,8 @@ async def test_all_requests_in_flight_fail_when_closed(version: int) -> None:
         subjects = [result.subject for result in results if isinstance(result, MessagingError)]
         assert subjects == [f"subject{number}" for number in range(10)]
         assert client.statistics().requests_pending == 0
-
-
-@raw_versions
-async def test_undecodable_reply_closes_the_connection(version: int) -> None:
-    async def babble(peer: RawPeer) -> None:
-        await peer.greet()
-        await peer.read_request()
-        await peer.write(b"\xff" * 64)
-        await peer.read_to_end()
-
     async with RawServer(babble, version) as server, make_service("client") as client:
-        with pytest.raises(ConnectionClosed) as caught:
-            await client.request(server.address, "echo", timeout=4.0)
-        assert caught.value.outcome is Outcome.UNKNOWN
+        await expect_failure(client, server.address, ConnectionClosed, Outcome.UNKNOWN)
         assert client.statistics().protocol_errors == 1
 
 
@@ -278,60 +246,40 @@ async def test_peer_that_closes_right_after_the_handshake_is_not_hammered() -> N
 # RequestTimeout.
 
 
-@every_speech
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_timeout_waiting_for_the_reply(speech: Speech, keep_alive: bool) -> None:
+@every_way
+@kept_or_not
+async def test_timeout_waiting_for_the_reply_leaves_the_outcome_unknown(
+    speech: Speech, keep_alive: bool
+) -> None:
     async with running_pair(speech) as pair:
-        with pytest.raises(RequestTimeout, match="no reply in time") as caught:
-            await pair.ask("hang", timeout=0.3, keep_alive=keep_alive)
-        assert isinstance(caught.value, TimeoutError)
-        check_error(
-            caught.value,
-            outcome=Outcome.UNKNOWN,
-            retryable=False,
+        error = await pair.fails(
+            RequestTimeout,
+            Outcome.UNKNOWN,
             subject="hang",
-            peer=pair.server.address,
+            match="no reply in time",
             timeout=0.3,
+            keep_alive=keep_alive,
         )
-        assert caught.value.elapsed_s is not None and caught.value.elapsed_s >= 0.299
+        assert isinstance(error, TimeoutError)
+        assert error.elapsed_s is not None and error.elapsed_s >= 0.299
         assert pair.client.statistics().requests_timed_out == 1
 
 
-@pytest.mark.parametrize("keep_alive", [True, False])
-@pytest.mark.parametrize("wait", [True, False])
-async def test_timeout_before_anything_was_sent(keep_alive: bool, wait: bool) -> None:
+async def test_timeout_before_anything_was_sent_is_told_as_such() -> None:
     async with RawServer(say_nothing) as server, make_service("client") as client:
-        with pytest.raises(RequestTimeout) as caught:
-            await client.request(
-                server.address, "echo", timeout=0.05, keep_alive=keep_alive, wait=wait
+        for keep_alive, wait in ((True, True), (True, False), (False, True), (False, False)):
+            await expect_failure(
+                *(client, server.address, RequestTimeout, Outcome.NOT_SENT),
+                timeout=0.05,
+                keep_alive=keep_alive,
+                wait=wait,
             )
-        check_error(
-            caught.value,
-            outcome=Outcome.NOT_SENT,
-            retryable=True,
-            subject="echo",
-            peer=server.address,
-            timeout=0.05,
-        )
-
-
-async def test_timeout_while_connecting() -> None:
     async with blackhole() as address, make_service("client") as client:
-        with pytest.raises(RequestTimeout) as caught:
-            await client.request(address, "echo", timeout=0.05)
-        assert caught.value.outcome is Outcome.NOT_SENT
-
-
-async def test_timeout_waiting_for_room() -> None:
-    limits = {"requests_pending_max": 1}
-    async with running_pair(client_limits=limits) as pair:
-        first = asyncio.create_task(pair.ask("hang", timeout=30.0))
-        await eventually(lambda: pair.server.statistics().handlers_running == 1)
-        with pytest.raises(
-            RequestTimeout, match="no connection in time, or the peer reads too slowly"
-        ) as caught:
-            await pair.ask("echo", timeout=0.05)
-        assert caught.value.outcome is Outcome.NOT_SENT
+        await expect_failure(client, address, RequestTimeout, Outcome.NOT_SENT, timeout=0.05)
+    async with running_pair(client_limits={"requests_pending_max": 1}) as pair:
+        (first,) = await pair.begin()
+        match = "no connection in time, or the peer reads too slowly"
+        await pair.fails(RequestTimeout, Outcome.NOT_SENT, match=match, timeout=0.05)
         first.cancel()
 
 
@@ -342,7 +290,7 @@ async def test_default_timeout_is_the_limit() -> None:
         assert caught.value.timeout_s == 0.05
 
 
-async def test_a_timeout_is_never_told_as_a_failure_of_the_handler() -> None:
+async def test_timeout_is_never_told_as_a_failure_of_the_handler() -> None:
     """Both sides know the deadline; whoever is first, the caller sees that time is over."""
     async with running_pair() as pair:
         assert await pair.ask("echo", b"1") == b"1"

@@ -14,8 +14,6 @@ from postroad.core.errors import (
 )
 from tests.support.deadlines import eventually
 from tests.support.net.peers import (
-    Gate,
-    Pair,
     Speech,
     every_speech,
     make_service,
@@ -26,9 +24,11 @@ from tests.support.net.peers import (
     subscribe_usual,
     turns,
 )
+from tests.support.net.raw_peers import holds_for
 from tests.support.net.scripts import (
     RawPeer,
     RawServer,
+    Script,
     echo,
     greet_only,
     say_nothing,
@@ -87,23 +87,6 @@ async def test_different_addresses_and_spellings_do_not_share() -> None:
         assert pair.client.statistics().dialed == 2
 
 
-async def test_more_classes_than_lanes_share_one() -> None:
-    async with running_pair(client_limits={"lanes_per_peer_max": 2}) as pair:
-        for number in range(6):
-            pair.server.subscribe(f"class{number}.x", lambda message: message.payload)
-            assert await pair.ask(f"class{number}.x", b"1") == b"1"
-        assert pair.client.statistics().dialed <= 3
-
-
-async def test_the_lane_limit_holds_for_concurrent_first_users() -> None:
-    async with running_pair(client_limits={"lanes_per_peer_max": 2}) as pair:
-        for number in range(6):
-            pair.server.subscribe(f"class{number}.x", lambda message: message.payload)
-        replies = await asyncio.gather(*(pair.ask(f"class{number}.x", b"1") for number in range(6)))
-        assert replies == [b"1"] * 6
-        assert pair.client.statistics().dialed <= 3
-
-
 async def test_a_service_reaches_itself_under_another_name() -> None:
     async with make_service("alone") as service:
         subscribe_usual(service)
@@ -125,41 +108,26 @@ async def test_fault_point_before_connecting() -> None:
 # Order.
 
 
-async def in_order(pair: Pair, subject: str, count: int) -> list[int]:
-    """Start so many requests at once; the payloads in the order the server saw them."""
-    seen: list[int] = []
-
-    async def note(message: Message) -> bytes:
-        seen.append(int(message.payload))
-        await asyncio.sleep(0)
-        return b""
-
-    pair.server.subscribe(subject, note)
-    tasks = [asyncio.create_task(pair.ask(subject, b"%d" % number)) for number in range(count)]
-    await asyncio.gather(*tasks)
-    return seen
-
-
 @every_speech
 async def test_requests_arrive_in_the_order_of_the_calls(speech: Speech) -> None:
-    async with running_pair(speech) as pair:
-        assert await in_order(pair, "note", 300) == list(range(300))
+    """Also when callers wait for room, and whatever the sizes are."""
+    sizes = [1, 70_000, 2, 300_000, 3, 65_535, 65_536, 4] * 5
+    limits = {"requests_pending_max": 3}
+    for options in ({}, limits, {"write_buffer_bytes_max": 10_000}):
+        seen: list[bytes] = []
 
+        async def note(message: Message, seen: list[bytes] = seen) -> bytes:
+            seen.append(message.payload)
+            await asyncio.sleep(0)
+            return b""
 
-async def test_order_holds_when_callers_wait_for_room() -> None:
-    async with running_pair(client_limits={"requests_pending_max": 3}) as pair:
-        assert await in_order(pair, "note", 300) == list(range(300))
-
-
-async def test_order_holds_for_large_and_small_payloads() -> None:
-    seen: list[int] = []
-    async with running_pair(client_limits={"write_buffer_bytes_max": 10_000}) as pair:
-        pair.server.subscribe("note", lambda message: seen.append(len(message.payload)))
-        sizes = [1, 70_000, 2, 300_000, 3, 65_535, 65_536, 4] * 5
-        await asyncio.gather(
-            *(asyncio.create_task(pair.ask("note", bytes(size))) for size in sizes)
-        )
-        assert seen == sizes
+        payloads = [b"%d" % number for number in range(300)]
+        if "write_buffer_bytes_max" in options:
+            payloads = [bytes(size) for size in sizes]
+        async with running_pair(speech, client_limits=options) as pair:
+            pair.server.subscribe("note", note)
+            await asyncio.gather(*(asyncio.create_task(pair.ask("note", it)) for it in payloads))
+            assert seen == payloads
 
 
 async def test_a_caller_that_waits_is_not_overtaken() -> None:
@@ -189,8 +157,8 @@ async def test_a_caller_that_waits_is_not_overtaken() -> None:
 
 async def test_bulk_traffic_does_not_delay_small_requests() -> None:
     """The bulk connection stands still, and small requests pass as if it were not there."""
-    bulk = Gate()
     async with running_pair(server_limits={"handlers_running_max": 2}) as pair:
+        bulk = pair.gate
         pair.server.subscribe("bulk.upload", bulk)
         uploads = [asyncio.create_task(pair.ask("bulk.upload", bytes(500_000))) for _ in range(40)]
         await eventually(lambda: bulk.waiting == 2)
@@ -248,12 +216,12 @@ async def test_waiting_goes_on_until_the_server_is_there(way: str) -> None:
 
 async def test_waiting_backs_off() -> None:
     address = unused_address()
-    limits = {"backoff_first_s": 0.2, "backoff_max_s": 10.0}
+    limits = {"backoff_first_s": 0.1, "backoff_max_s": 10.0}
     async with make_service("client", limits=limits) as client:
         with pytest.raises(RequestTimeout) as caught:
-            await client.request(address, "echo", timeout=1.0, wait=True)
+            await client.request(address, "echo", timeout=0.5, wait=True)
         assert caught.value.outcome is Outcome.NOT_SENT
-        # Pauses of at least 100, 200 and 400 ms fit, a fourth does not.
+        # Pauses of at least 50, 100 and 200 ms fit, a fourth does not.
         assert 2 <= client.statistics().connections_failed <= 5
 
 
@@ -321,15 +289,11 @@ async def test_idle_connections_are_closed(speech: Speech) -> None:
 
 
 async def test_a_connection_with_a_request_in_flight_is_not_idle() -> None:
-    gate = Gate()
     limits = {"idle_close_s": 0.2, "heartbeat_interval_s": 0.05, "heartbeat_timeout_s": 5.0}
     async with running_pair(client_limits=limits) as pair:
-        pair.server.subscribe("gate", gate)
-        request = asyncio.create_task(pair.ask("gate", timeout=20.0))
-        await eventually(lambda: gate.waiting == 1)
-        for _ in range(15):
-            await stays(lambda: pair.client.statistics().dialed == 1)
-        gate.open()
+        (request,) = await pair.begin()
+        await holds_for(lambda: pair.client.statistics().dialed == 1, "it is used", 0.6)
+        pair.gate.open()
         assert await request == b"done"
         await eventually(lambda: pair.client.statistics().dialed == 0)
 
@@ -351,29 +315,26 @@ async def test_the_cap_closes_the_connection_unused_for_longest() -> None:
 
 
 async def test_the_cap_refuses_when_all_are_in_use() -> None:
-    gate = Gate()
     async with running_pair(client_limits={"connections_max": 2}) as pair:
         for subject in ("a.x", "b.x"):
-            pair.server.subscribe(subject, gate)
+            pair.server.subscribe(subject, pair.gate)
         busy = [asyncio.create_task(pair.ask(subject)) for subject in ("a.x", "b.x")]
-        await eventually(lambda: gate.waiting == 2)
+        await eventually(lambda: pair.gate.waiting == 2)
         for keep_alive in (True, False):
             with pytest.raises(ConnectFailed, match="connections_max") as caught:
                 await pair.ask("c.x", keep_alive=keep_alive)
             assert caught.value.retryable
             assert caught.value.outcome is Outcome.NOT_SENT
-        gate.open()
+        pair.gate.open()
         await asyncio.gather(*busy)
 
 
 async def test_the_cap_holds_for_concurrent_transient_requests() -> None:
-    gate = Gate()
     async with running_pair(client_limits={"connections_max": 5}) as pair:
-        pair.server.subscribe("gate", gate)
         requests = [asyncio.create_task(pair.ask("gate", keep_alive=False)) for _ in range(40)]
-        await eventually(lambda: gate.waiting >= 5)
-        await stays(lambda: gate.waiting == 5)
-        gate.open()
+        await eventually(lambda: pair.gate.waiting >= 5)
+        await stays(lambda: pair.gate.waiting == 5)
+        pair.gate.open()
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert results.count(b"done") == 5
         assert sum(isinstance(result, ConnectFailed) for result in results) == 35
@@ -407,15 +368,19 @@ async def test_transient_requests_close_their_connection(speech: Speech) -> None
         assert pair.server.statistics().connections_lost == 0
 
 
-async def test_no_socket_is_left_after_1000_time_outs() -> None:
-    async with nothing_left(), RawServer(greet_only) as server, make_service("client") as client:
+@pytest.mark.parametrize(("script", "timeout"), [(greet_only, 0.05), (say_nothing, 0.002)])
+async def test_transient_requests_that_time_out_leave_no_socket(
+    script: Script, timeout: float
+) -> None:
+    """In the handshake, or later."""
+    async with nothing_left(), RawServer(script) as server, make_service("client") as client:
         before = len(open_sockets())
 
         async def time_out() -> None:
             with pytest.raises(RequestTimeout):
-                await client.request(server.address, "hang", timeout=0.05, keep_alive=False)
+                await client.request(server.address, "hang", timeout=timeout, keep_alive=False)
 
-        for _ in range(20):
+        for _ in range(10):
             await asyncio.gather(*(time_out() for _ in range(50)))
             server.hang_up()
         assert client.statistics().requests_pending == 0
@@ -428,33 +393,7 @@ async def test_no_socket_is_left_after_1000_time_outs() -> None:
         await eventually(is_all_closed)
 
 
-async def test_no_socket_is_left_after_time_outs_in_the_handshake() -> None:
-    async with nothing_left(), RawServer(say_nothing) as server, make_service("client") as client:
-        before = open_sockets()
-        for _ in range(50):
-            with pytest.raises(RequestTimeout):
-                await client.request(server.address, "hang", timeout=0.002, keep_alive=False)
-
-        def is_all_closed() -> bool:
-            server.hang_up()
-            return open_sockets() <= before
-
-        await eventually(is_all_closed)
-
-
-async def test_cancelled_transient_requests_leave_no_socket() -> None:
-    async with nothing_left(), running_pair() as pair:
-        before = open_sockets()
-        requests = [asyncio.create_task(pair.ask("hang", keep_alive=False)) for _ in range(20)]
-        await eventually(lambda: pair.server.statistics().handlers_running >= 10)
-        for request in requests:
-            request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
-        await eventually(lambda: open_sockets() <= before)
-        await eventually(lambda: pair.server.statistics().handlers_running == 0)
-
-
-async def test_failing_transient_requests_leave_no_socket() -> None:
+async def test_transient_requests_that_fail_or_are_cancelled_leave_no_socket() -> None:
     def fail(_message: Message) -> bytes:
         raise ValueError("no")
 
@@ -465,3 +404,10 @@ async def test_failing_transient_requests_leave_no_socket() -> None:
             with pytest.raises(RemoteHandlerFailure):
                 await pair.ask("fail", keep_alive=False)
         await eventually(lambda: open_sockets() <= before)
+        requests = [asyncio.create_task(pair.ask("hang", keep_alive=False)) for _ in range(20)]
+        await eventually(lambda: pair.server.statistics().handlers_running >= 10)
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+        await eventually(lambda: open_sockets() <= before)
+        await eventually(lambda: pair.server.statistics().handlers_running == 0)

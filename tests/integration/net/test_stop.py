@@ -3,11 +3,11 @@
 import asyncio
 import socket
 import ssl
+from pathlib import Path
 
 import pytest
-import trustme
 
-from postroad import Limits, Message, MessagingService, Outcome, TlsConfig
+from postroad import Limits, Message, MessagingService, Outcome
 from postroad.core.errors import (
     ConfigError,
     ConnectFailed,
@@ -17,7 +17,7 @@ from postroad.core.errors import (
     NotRunning,
     UsageError,
 )
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import (
     CLUSTER,
     Gate,
@@ -31,51 +31,36 @@ from tests.support.net.peers import (
     subscribe_usual,
     turns,
 )
-from tests.support.net.scripts import RawPeer, RawServer, echo, say_nothing, unused_address
+from tests.support.net.scripts import RawPeer, RawServer, greet_only, say_nothing, unused_address
+from tests.support.net.tls import Authority
 
 
 @every_speech
 @pytest.mark.parametrize("who", ["client", "server"])
 async def test_requests_in_flight_finish_within_the_grace(speech: Speech, who: str) -> None:
-    gate = Gate()
     async with nothing_left(), running_pair(speech) as pair:
-        pair.server.subscribe("gate", gate)
-        requests = [asyncio.create_task(pair.ask("gate")) for _ in range(5)]
-        await eventually(lambda: gate.waiting == 5)
+        requests = await pair.begin(5)
         service = pair.client if who == "client" else pair.server
-        stopping = asyncio.create_task(service.stop(grace=10.0))
-        await stays(lambda: not stopping.done())
-        gate.open()
+        # A second caller of stop waits as the first does.
+        stops = [asyncio.create_task(service.stop(grace=20.0)) for _ in range(2)]
+        await stays(lambda: not any(stop.done() for stop in stops))
+        pair.gate.open()
         assert await asyncio.gather(*requests) == [b"done"] * 5
-        await stopping
+        await asyncio.gather(*stops)
 
 
 @every_speech
-async def test_client_fails_what_outlasts_its_grace(speech: Speech) -> None:
-    gate = Gate()
+@pytest.mark.parametrize("who", ["client", "server"])
+async def test_requests_that_outlast_the_grace_fail(speech: Speech, who: str) -> None:
     async with nothing_left(), running_pair(speech) as pair:
-        pair.server.subscribe("gate", gate)
-        requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(5)]
-        await eventually(lambda: gate.waiting == 5)
-        await pair.client.stop(grace=0.02)
+        requests = await pair.begin(5)
+        await (pair.client if who == "client" else pair.server).stop(grace=0.02)
+        expected = NotRunning if who == "client" else ConnectionClosed
         results = await asyncio.gather(*requests, return_exceptions=True)
-        assert [type(result) for result in results] == [NotRunning] * 5
-        # The server learns that nobody waits any more.
-        await eventually(lambda: gate.cancelled == 5)
-
-
-@every_speech
-async def test_server_fails_what_outlasts_its_grace(speech: Speech) -> None:
-    gate = Gate()
-    async with nothing_left(), running_pair(speech) as pair:
-        pair.server.subscribe("gate", gate)
-        requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(5)]
-        await eventually(lambda: gate.waiting == 5)
-        await pair.server.stop(grace=0.02)
-        results = await asyncio.gather(*requests, return_exceptions=True)
-        assert [type(result) for result in results] == [ConnectionClosed] * 5
+        assert [type(result) for result in results] == [expected] * 5
         assert {it.outcome for it in results if isinstance(it, MessagingError)} == {Outcome.UNKNOWN}
-        await eventually(lambda: gate.cancelled == 5)
+        # The server learns that nobody waits any more.
+        await eventually(lambda: pair.gate.cancelled == 5)
 
 
 @every_speech
@@ -94,43 +79,31 @@ async def test_stopping_an_idle_service_leaves_nothing(speech: Speech) -> None:
 
 
 async def test_requests_after_the_server_said_goodbye_are_refused_clearly() -> None:
-    gate = Gate()
     async with running_pair() as pair:
-        pair.server.subscribe("gate", gate)
-        first = asyncio.create_task(pair.ask("gate"))
-        await eventually(lambda: gate.waiting == 1)
-        stopping = asyncio.create_task(pair.server.stop(grace=10.0))
+        (first,) = await pair.begin()
+        stopping = asyncio.create_task(pair.server.stop(grace=20.0))
         await turns()
         with pytest.raises((ConnectFailed, NoRemoteHandler)) as caught:
             await pair.ask("echo")
         assert caught.value.retryable
-        gate.open()
+        pair.gate.open()
         assert await first == b"done"
         await stopping
 
 
-async def test_stop_twice() -> None:
+async def test_service_lives_once() -> None:
     async with nothing_left():
         service = make_service("alone")
+        with pytest.raises(UsageError, match="start"):
+            service.address  # noqa: B018
         await service.stop()
         await service.start()
+        with pytest.raises(UsageError, match="running"):
+            await service.start()
         await service.stop()
         await service.stop()
         with pytest.raises(UsageError, match="make a new one"):
             await service.start()
-
-
-async def test_a_second_stop_waits_for_the_first() -> None:
-    gate = Gate()
-    async with running_pair() as pair:
-        pair.server.subscribe("gate", gate)
-        request = asyncio.create_task(pair.ask("gate"))
-        await eventually(lambda: gate.waiting == 1)
-        stops = [asyncio.create_task(pair.server.stop(grace=10.0)) for _ in range(2)]
-        await stays(lambda: not any(stop.done() for stop in stops))
-        gate.open()
-        await asyncio.gather(*stops)
-        assert await request == b"done"
 
 
 async def test_stop_does_not_wait_for_a_handler_that_ignores_cancellation() -> None:
@@ -140,7 +113,7 @@ async def test_stop_does_not_wait_for_a_handler_that_ignores_cancellation() -> N
                 pair.server.subscribe("stubborn", stubborn)
                 request = asyncio.create_task(pair.ask("stubborn", timeout=30.0))
                 await eventually(lambda: stubborn.begun == 1)
-                async with asyncio.timeout(20.0):
+                async with asyncio.timeout(DEADLINE_S):
                     await pair.server.stop(grace=0.02)
                 with pytest.raises(ConnectionClosed):
                     await request
@@ -164,15 +137,15 @@ async def test_consumers_of_a_lost_connection_are_waited_for() -> None:
 
 
 async def test_consumers_that_outlast_the_grace_are_cancelled() -> None:
-    gate = Gate()
+    consumer = Gate()
     async with nothing_left(), running_pair() as pair:
-        pair.server.subscribe("gate", gate, one_way=True)
-        await pair.tell("gate")
-        await eventually(lambda: gate.waiting == 1)
+        pair.server.subscribe("log", consumer, one_way=True)
+        await pair.tell("log")
+        await eventually(lambda: consumer.waiting == 1)
         await pair.client.stop()
         await turns()
         await pair.server.stop(grace=0.02)
-        await eventually(lambda: gate.cancelled == 1)
+        await eventually(lambda: consumer.cancelled == 1)
 
 
 async def test_messages_sent_before_stop_arrive() -> None:
@@ -187,19 +160,13 @@ async def test_messages_sent_before_stop_arrive() -> None:
         assert seen == [b"%d" % number for number in range(500)]
 
 
-async def test_stop_against_peers_that_do_not_care() -> None:
-    """A peer that neither reads nor closes cannot hold the service back for long."""
-
-    async def ignore(peer: RawPeer) -> None:
-        await peer.greet()
-        await asyncio.Event().wait()
-
-    async with nothing_left(), RawServer(ignore, receive_buffer=4_096) as server:
+async def test_stop_does_not_wait_for_peers_that_neither_read_nor_close() -> None:
+    async with nothing_left(), RawServer(greet_only, receive_buffer=4_096) as server:
         client = make_service("client", limits={"write_buffer_bytes_max": 1_000_000})
         await client.start()
         await client.send(server.address, "log", bytes(4_000_000))
         accepted = await RawPeer.connect(client.address)
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(DEADLINE_S):
             await client.stop(grace=0.02)
         await accepted.read_to_end()
         accepted.close()
@@ -260,18 +227,8 @@ async def test_callers_waiting_for_room_are_told() -> None:
             assert caught.value.outcome is outcome
 
 
-async def test_connection_whose_tls_handshake_ends_after_stop_is_not_served(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    issued = authority.issue_cert("server")
-    authority.cert_pem.write_to_path(str(folder / "trust.pem"))
-    issued.cert_chain_pems[0].write_to_path(str(folder / "node.pem"))
-    issued.private_key_pem.write_to_path(str(folder / "node.key"))
-    tls = TlsConfig(
-        certificate=folder / "node.pem", key=folder / "node.key", trust=folder / "trust.pem"
-    )
+async def test_connection_whose_tls_handshake_ends_after_stop_is_not_served(tmp_path: Path) -> None:
+    tls = Authority(tmp_path).tls("server")
     limits = Limits(handshake_timeout_s=0.5, stop_grace_s=0.1)
     service = MessagingService(CLUSTER, "server", tls=tls, limits=limits)
     await service.start()
@@ -306,16 +263,6 @@ async def test_an_address_in_use_is_a_configuration_error() -> None:
         second = make_service("second", bind=first.address)
         with pytest.raises(ConfigError, match=f"cannot listen on {first.address}"):
             await second.start()
-
-
-async def test_the_address_is_unknown_before_the_start() -> None:
-    service = make_service("alone")
-    with pytest.raises(UsageError, match="start"):
-        service.address  # noqa: B018
-    await service.start()
-    with pytest.raises(UsageError, match="running"):
-        await service.start()
-    await service.stop()
 
 
 async def test_context_manager_stops_after_an_error() -> None:
@@ -353,10 +300,3 @@ async def test_a_connection_during_the_start_is_served() -> None:
         await service.start()
         assert await request == b"1"
         await service.stop()
-
-
-async def test_scripted_echo_survives_a_stopping_client() -> None:
-    async with nothing_left(), RawServer(echo) as server:
-        async with make_service("client") as client:
-            assert await client.request(server.address, "echo", b"1") == b"1"
-        assert server.accepted == 1

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from postroad import Message, MessagingService
-from tests.support.deadlines import eventually
-from tests.support.net.peers import Gate, make_service, running_pair, stays, turns
+from postroad import MessagingService
+from tests.support.deadlines import DEADLINE_S, eventually
+from tests.support.net.peers import make_service, running_pair, stays, turns
 from tests.support.net.scripts import RawPeer, RawServer
 
 SMALL_SOCKET = 32 * 1024
@@ -38,9 +38,8 @@ class SlowReader:
 async def test_cancelling_everybody_leaves_a_link_that_works() -> None:
     """Those in flight free slots for those in line, who are being cancelled as well."""
     errors = collect_loop_errors()
-    gate = Gate()
     async with running_pair(client_limits={"requests_pending_max": 4}) as pair:
-        pair.server.subscribe("gate", gate)
+        gate = pair.gate
         requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(12)]
         await eventually(lambda: gate.waiting == 4)
         await stays(lambda: pair.client.statistics().requests_pending == 4)
@@ -61,9 +60,8 @@ async def test_cancelling_everybody_leaves_a_link_that_works() -> None:
 async def test_a_cancelled_caller_does_not_take_the_turn_of_the_next() -> None:
     """Whoever is cancelled in the turn in which the slot becomes free passes it on."""
     errors = collect_loop_errors()
-    gate = Gate()
     async with running_pair(client_limits=ONE_SLOT) as pair:
-        pair.server.subscribe("gate", gate)
+        gate = pair.gate
         requests = [asyncio.create_task(pair.ask("gate", timeout=30.0)) for _ in range(4)]
         await eventually(lambda: gate.waiting == 1)
         gate.open()
@@ -77,43 +75,24 @@ async def test_a_cancelled_caller_does_not_take_the_turn_of_the_next() -> None:
     assert errors == []
 
 
-async def test_concurrent_senders_keep_their_order_to_a_slow_reader() -> None:
-    """The socket fills and empties many times while all of them wait."""
-    reader, total = SlowReader(), 1_500
+async def test_senders_keep_their_order_to_a_slow_reader() -> None:
+    """The socket fills and empties many times while all of them wait; newcomers join the end."""
+    reader, wave, waves = SlowReader(), 200, 5
     limits = {"write_buffer_bytes_max": 64 * 1024}
     async with (
         RawServer(reader, receive_buffer=SMALL_SOCKET) as server,
         make_service("client", limits=limits) as client,
     ):
-        senders = [
-            asyncio.create_task(
-                client.send(server.address, "log", b"%08d" % it + bytes(20_000), timeout=50.0)
-            )
-            for it in range(total)
-        ]
-        await asyncio.gather(*senders)
-        await eventually(lambda: len(reader.numbers) == total)
-    assert reader.numbers == list(range(total))
 
+        async def send(number: int) -> None:
+            payload = b"%08d" % number + bytes(20_000)
+            await client.send(server.address, "log", payload, timeout=DEADLINE_S)
 
-async def test_newcomers_do_not_overtake_those_who_wait() -> None:
-    """A sender that comes while others are in line joins its end."""
-    reader, wave, waves = SlowReader(), 100, 8
-    limits = {"write_buffer_bytes_max": 64 * 1024}
-    async with (
-        RawServer(reader, receive_buffer=SMALL_SOCKET) as server,
-        make_service("client", limits=limits) as client,
-    ):
         # The connection is there before the first of them comes.
         await client.send(server.address, "log", b"%08d" % 0)
         senders: list[asyncio.Task[None]] = []
         for start in range(1, wave * waves, wave):
-            senders += [
-                asyncio.create_task(
-                    client.send(server.address, "log", b"%08d" % it + bytes(20_000), timeout=50.0)
-                )
-                for it in range(start, start + wave)
-            ]
+            senders += [asyncio.create_task(send(it)) for it in range(start, start + wave)]
             await turns(3)
         await asyncio.gather(*senders)
         await eventually(lambda: len(reader.numbers) == wave * waves + 1)
@@ -123,20 +102,14 @@ async def test_newcomers_do_not_overtake_those_who_wait() -> None:
 @pytest.mark.parametrize("senders", [1, 5])
 async def test_a_sender_that_needs_no_slot_passes_its_turn_on(senders: int) -> None:
     """The one reply that frees the slot serves the messages and the request behind them."""
-    gate, seen = Gate(), list[bytes]()
-
-    def consume(message: Message) -> None:
-        seen.append(message.payload)
-
+    seen: list[bytes] = []
     async with running_pair(client_limits=ONE_SLOT) as pair:
-        pair.server.subscribe("gate", gate)
-        pair.server.subscribe("log", consume, one_way=True)
-        first = asyncio.create_task(pair.ask("gate", timeout=30.0))
-        await eventually(lambda: gate.waiting == 1)
+        pair.server.subscribe("log", lambda message: seen.append(message.payload), one_way=True)
+        (first,) = await pair.begin()
         sending = [asyncio.create_task(pair.tell("log", b"%d" % it)) for it in range(senders)]
         second = asyncio.create_task(pair.ask("gate", timeout=30.0))
         await stays(lambda: not second.done() and not any(it.done() for it in sending))
-        gate.open()
+        pair.gate.open()
         # Sooner than the next heartbeat, which makes the link look at its line as well.
         async with asyncio.timeout(4.0):
             assert await first == b"done"

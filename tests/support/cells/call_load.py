@@ -14,6 +14,7 @@ from postroad.core.errors import MessagingError, RequestTimeout
 from tests.support.cells.domain_node import QUEUE
 from tests.support.cells.domain_processes import Fabric
 from tests.support.deadlines import DEADLINE_S
+from tests.support.tiers import by_tier
 
 PATIENT_S = 60.0
 """What a call is given that nothing should disturb, however busy the machine is."""
@@ -72,7 +73,7 @@ class CallLoad:
             asyncio.gather(*self._callers), self._timeout_s + SLACK_S + self._pause_s
         )
 
-    async def answers(self, count: int = 300) -> None:
+    async def answers(self, count: int = by_tier(test=100, nightly=300)) -> None:
         """Return when so many calls have been answered that were begun from now on.
 
         That may take long on a busy machine; it fails when not one more is within DEADLINE_S.
@@ -137,16 +138,18 @@ class CallLoad:
         )
 
 
-def check_accounts(load: CallLoad, made: Fabric) -> None:
+def check_accounts(made: Fabric, *loads: CallLoad) -> None:
     """Each call came to one end, and was handled once if it was answered, or never twice."""
-    assert load.made == len(load.answered) + len(load.failed)
+    assert all(load.made == len(load.answered) + len(load.failed) for load in loads)
+    answered = {number for load in loads for number in load.answered}
+    failed = {number for load in loads for number in load.failed}
     handled = [it for satellite in made.satellites for it in satellite.handled()]
     ids = Counter(id for _, id in handled)
     numbers = Counter(number for number, _ in handled)
     assert [id for id, count in ids.items() if count > 1] == []
     # A call tries again only what nobody took, so not even a call is ever handled twice.
     assert [number for number, count in numbers.items() if count > 1] == []
-    assert load.answered <= numbers.keys() <= load.answered | load.failed.keys()
+    assert answered <= numbers.keys() <= answered | failed
 
 
 def say(capfd: pytest.CaptureFixture[str], text: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,8 +24,8 @@ from tests.support.cells.domain_node import (
     make_locations,
 )
 from tests.support.deadlines import DEADLINE_S
+from tests.support.net.processes import end, start_module
 from tests.support.servers.process import free_port
-from tests.support.source_tree import ROOT
 
 CALLER = "S9"
 """The satellite that a test itself is."""
@@ -57,14 +55,7 @@ class DomainProcess:
         """Start it, where it was before if it was there."""
         bind = self.address or f"127.0.0.1:{free_port()}"
         settings = msgspec.structs.replace(self.settings, bind=bind)
-        paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", _MODULE, msgspec.json.encode(settings)),
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        self._process = await start_module(_MODULE, msgspec.json.encode(settings))
         self.address = await self._line()
         assert self.address, f"{self.name} did not start"
 
@@ -109,19 +100,12 @@ class DomainProcess:
         self.signal(signal.SIGTERM)
         status = await asyncio.wait_for(self.process.wait(), DEADLINE_S)
         assert status == 128 + signal.SIGTERM, f"{self.name} ended with {status}"
-        self._close()
+        await end(self.process)
 
     async def kill(self) -> None:
         """End it the hard way, in whatever state it is."""
         if self._process is not None:
-            if self.process.returncode is None:
-                self.process.kill()
-            await self.process.wait()
-            self._close()
-
-    def _close(self) -> None:
-        # The pipes' transports are closed by the loop only after this turn.
-        self.process._transport.close()  # type: ignore[attr-defined]
+            await end(self.process)
 
 
 class Fabric:

@@ -6,15 +6,16 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import NamedTuple, Self
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pytest
 
 from postroad import Address, Limits, Message, MessagingService, Protocol
 from postroad.core.errors import MessagingError, Outcome
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
+E = TypeVar("E", bound=MessagingError)
 CLUSTER = "net-tests"
 LOOPBACK = "127.0.0.1"
 
@@ -27,7 +28,8 @@ class Speech(NamedTuple):
 
     @property
     def protocol(self) -> Protocol:
-        return Protocol(profile=self.profile, version_max=self.version)
+        profile = "documented" if self == LOCAL else self.profile
+        return Protocol(profile=profile, version_max=self.version)
 
     def __str__(self) -> str:
         return f"{self.profile}-{self.version}"
@@ -36,8 +38,12 @@ class Speech(NamedTuple):
 NEWEST = Speech("documented", 3)
 OLDER = [Speech("documented", 1), Speech("documented", 2), Speech("zeebe", 1), Speech("zeebe", 2)]
 SPEECHES = [*OLDER, NEWEST]
+LOCAL = Speech("local", 3)
+"""A service that asks itself: no socket, but what a remote caller would see."""
 
 every_speech = pytest.mark.parametrize("speech", SPEECHES, ids=str)
+every_way = pytest.mark.parametrize("speech", [*SPEECHES, LOCAL], ids=str)
+here_or_there = pytest.mark.parametrize("speech", [NEWEST, LOCAL], ids=str)
 older_speech = pytest.mark.parametrize("speech", OLDER, ids=str)
 
 
@@ -61,55 +67,6 @@ def make_service(
         limits=Limits(**settings),  # type: ignore[arg-type]
         protocol=speech.protocol,
     )
-
-
-class Pair(NamedTuple):
-    """Two services that can reach each other."""
-
-    client: MessagingService
-    server: MessagingService
-
-    async def ask(self, subject: str, payload: bytes = b"", **options: object) -> bytes:
-        """A request from the client to the server."""
-        return await self.client.request(
-            self.server.address,
-            subject,
-            payload,
-            **options,  # type: ignore[arg-type]
-        )
-
-    async def tell(self, subject: str, payload: bytes = b"") -> None:
-        """A one-way message from the client to the server."""
-        await self.client.send(self.server.address, subject, payload)
-
-
-@asynccontextmanager
-async def running_pair(
-    client: Speech = NEWEST,
-    server: Speech | None = None,
-    *,
-    client_limits: Mapping[str, float] | None = None,
-    server_limits: Mapping[str, float] | None = None,
-) -> AsyncIterator[Pair]:
-    """A client and a server, which has the handlers of `subscribe_usual`."""
-    async with (
-        make_service("server", server or client, limits=server_limits) as second,
-        make_service("client", client, limits=client_limits) as first,
-    ):
-        subscribe_usual(second)
-        yield Pair(first, second)
-
-
-def subscribe_usual(service: MessagingService) -> None:
-    """`echo` answers, `hang` never does."""
-    service.subscribe("echo", lambda message: message.payload)
-    service.subscribe("hang", hang)
-
-
-async def hang(_message: Message) -> bytes:
-    """A handler that works until it is cancelled."""
-    await asyncio.Event().wait()
-    return b""
 
 
 class Gate:
@@ -140,6 +97,94 @@ class Gate:
     def waiting(self) -> int:
         """Handlers that have begun and are not over."""
         return len(self.messages) - self.finished - self.cancelled
+
+
+class Pair(NamedTuple):
+    """Two services that can reach each other."""
+
+    client: MessagingService
+    server: MessagingService
+    gate: Gate
+    """The server's handler of `gate`."""
+
+    async def ask(self, subject: str, payload: bytes = b"", **options: Any) -> bytes:
+        """A request from the client to the server."""
+        return await self.client.request(self.server.address, subject, payload, **options)
+
+    async def tell(self, subject: str, payload: bytes = b"", **options: Any) -> None:
+        """A one-way message from the client to the server."""
+        await self.client.send(self.server.address, subject, payload, **options)
+
+    async def begin(self, count: int = 1, **options: Any) -> list[asyncio.Task[bytes]]:
+        """So many requests that are at work in the server until its gate is opened."""
+        options = {"timeout": DEADLINE_S} | options
+        requests = [asyncio.create_task(self.ask("gate", **options)) for _ in range(count)]
+        await eventually(lambda: self.gate.waiting == count)
+        return requests
+
+    async def fails(self, kind: type[E], outcome: Outcome, **options: Any) -> E:
+        """A request from the client to the server must fail; see `expect_failure`."""
+        return await expect_failure(self.client, self.server.address, kind, outcome, **options)
+
+    async def is_still_open(self) -> None:
+        """The first connection works, and is still the only one that ever was."""
+        assert await self.ask("echo", b"still open") == b"still open"
+        expected = 0 if self.client is self.server else 1
+        assert self.client.statistics().connections_opened == expected
+        assert self.client.statistics().protocol_errors == 0
+
+    def handle(self, subject: str, handler: Callable[[Message], Any]) -> None:
+        """Have the server handle a subject like this from now on."""
+        self.server.unsubscribe(subject)
+        self.server.subscribe(subject, handler)
+
+
+@asynccontextmanager
+async def running_pair(
+    client: Speech = NEWEST,
+    server: Speech | None = None,
+    *,
+    client_limits: Mapping[str, float] | None = None,
+    server_limits: Mapping[str, float] | None = None,
+) -> AsyncIterator[Pair]:
+    """A client and a server, which has a gate and the handlers of `subscribe_usual`.
+
+    If LOCAL is spoken, both are the same, with the limits of the server.
+    """
+    async with AsyncExitStack() as stack:
+        first = second = await stack.enter_async_context(
+            make_service("server", server or client, limits=server_limits)
+        )
+        if client != LOCAL:
+            first = await stack.enter_async_context(
+                make_service("client", client, limits=client_limits)
+            )
+        subscribe_usual(second)
+        gate = Gate()
+        second.subscribe("gate", gate)
+        yield Pair(first, second, gate)
+
+
+def subscribe_usual(service: MessagingService) -> None:
+    """`echo` answers, `hang` never does."""
+    service.subscribe("echo", lambda message: message.payload)
+    service.subscribe("hang", hang)
+
+
+async def hang(_message: Message) -> bytes:
+    """A handler that works until it is cancelled."""
+    await asyncio.Event().wait()
+    return b""
+
+
+def later(handler: Callable[[Message], Any]) -> Callable[[Message], Any]:
+    """The same as an asynchronous handler."""
+
+    async def handle(message: Message) -> Any:
+        await asyncio.sleep(0)
+        return handler(message)
+
+    return handle
 
 
 class Stubborn:
@@ -211,24 +256,37 @@ async def nothing_left() -> AsyncIterator[None]:
     await eventually(lambda: open_sockets() <= sockets)
 
 
-def check_error(
-    error: MessagingError,
-    *,
+async def expect_failure(
+    client: MessagingService,
+    address: Address | str,
+    kind: type[E],
     outcome: Outcome,
-    retryable: bool,
-    subject: str,
-    peer: Address | str,
-    timeout: float,
-) -> None:
-    """The error says what to do, and its text names peer, subject, elapsed and allowed time."""
+    *,
+    subject: str = "echo",
+    payload: bytes = b"",
+    match: str | None = None,
+    retryable: bool | None = None,
+    timeout: float = 4.0,
+    **options: Any,
+) -> E:
+    """A request must fail with an error that says what to do, in so many words.
+
+    Args:
+        match: what else its text says.
+        retryable: if not given, whatever was not sent is.
+    """
+    with pytest.raises(kind, match=match) as caught:
+        await client.request(address, subject, payload, timeout=timeout, **options)
+    error = caught.value
     assert error.outcome is outcome
-    assert error.retryable is retryable
+    assert error.retryable is (outcome is Outcome.NOT_SENT if retryable is None else retryable)
     assert error.subject == subject
     assert error.timeout_s == timeout
-    assert error.elapsed_s is not None and 0 <= error.elapsed_s < timeout + 5
+    assert error.elapsed_s is not None and error.elapsed_s >= 0
     text = str(error)
     assert repr(subject) in text
-    assert str(peer) in text
+    assert str(address) in text
     assert f"outcome {outcome.value}" in text
     allowed = f"{timeout:.3g} s" if timeout >= 1 else f"{timeout * 1000:.0f} ms"
     assert re.search(rf" after [\d.]+ m?s of {allowed} allowed", text)
+    return error

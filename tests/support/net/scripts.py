@@ -54,7 +54,7 @@ class RawPeer:
         self.sock = sock
         self.version = version
         self._loop = asyncio.get_running_loop()
-        self._rest = b""
+        self._rest = bytearray()
         self._is_introduced = False
         self._has_sender = False
 
@@ -93,19 +93,18 @@ class RawPeer:
             if not piece:
                 raise ConnectionError("the service closed the connection")
             self._rest += piece
-        data, self._rest = self._rest[:size], self._rest[size:]
+        data = bytes(self._rest[:size])
+        del self._rest[:size]
         return data
 
     async def read_to_end(self) -> bytes:
         """Everything until the service closes."""
-        data = self._rest
-        self._rest = b""
         try:
             while piece := await self._loop.sock_recv(self.sock, 65_536):
-                data += piece
+                self._rest += piece
         except ConnectionResetError:
             pass
-        return data
+        return bytes(self._rest)
 
     async def read_frame(self) -> tuple[int, int, int, int, int, bytes]:
         """A version 3 frame: type, flags, short, word, id, body."""

