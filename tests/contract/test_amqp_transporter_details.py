@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiormq
 import pytest
 import trustme
+from aiormq.connection import Connection
 from aiormq.exceptions import ChannelPreconditionFailed
 
 from postroad.services.kinds import Kind
@@ -20,15 +20,20 @@ from tests.contract.served_transporter_behaviour import talk
 from tests.support.deadlines import DEADLINE_S
 from tests.support.servers.process import free_port
 from tests.support.servers.rabbitmq import shared_rabbitmq
-from tests.support.services.transporter_nodes import Node, Nodes, Recorder, nodes_of, numbered
+from tests.support.services.gate import gate_to
+from tests.support.services.transporter_nodes import (
+    Node,
+    Nodes,
+    Recorder,
+    SharedWiring,
+    nodes_of,
+    numbered,
+    posing,
+    saying,
+)
 
 LASTING = {"arguments": {"x-expires": 120_000}}
 FLEETING = {"auto_delete": True}
-
-
-class SharedWiring:
-    def make(self, node_id: str) -> AmqpTransporter:
-        return AmqpTransporter(shared_rabbitmq().url)
 
 
 class Keeping(Recorder):
@@ -46,7 +51,8 @@ class Keeping(Recorder):
 
 @pytest.fixture
 async def nodes() -> AsyncIterator[Nodes]:
-    async with nodes_of(SharedWiring()) as nodes:
+    url = shared_rabbitmq().url
+    async with nodes_of(SharedWiring(lambda: AmqpTransporter(url))) as nodes:
         yield nodes
 
 
@@ -224,12 +230,15 @@ async def test_an_exchange_that_is_taken_away_comes_back(nodes: Nodes, other: An
 
 
 @pytest.mark.slow
-async def test_a_server_that_only_sends_packets_is_there(nodes: Nodes) -> None:
+async def test_a_server_that_only_sends_packets_is_there(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # After four seconds without a sign of life, instead of six, a server would be given up.
+    monkeypatch.setattr(Connection, "HEARTBEAT_GRACE_MULTIPLIER", 2)
     alpha = await nodes.join("alpha")
     beta = await join(nodes, shared_rabbitmq().url, "beta", heartbeat_s=1)
     loop = asyncio.get_running_loop()
-    # After six seconds without a sign of life a server would be given up.
-    end = loop.time() + 7.0
+    end = loop.time() + 5.0
     while loop.time() < end:
         alpha.send(Kind.EVENT, beta, b"alive")
         await asyncio.sleep(0.1)
@@ -266,29 +275,14 @@ async def test_servers_that_are_gone_are_passed_over(nodes: Nodes) -> None:
     assert "secret" not in str(caught.value)
 
 
-async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65_536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-
-
-async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Be a door to the server."""
-    from_server, to_server = await asyncio.open_connection("127.0.0.1", shared_rabbitmq().port)
-    both = pump(reader, to_server), pump(from_server, writer)
-    await asyncio.gather(*both, return_exceptions=True)
-
-
 async def test_tls(nodes: Nodes) -> None:
     authority = trustme.CA()
     server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(server_side)
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    door = await asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=server_side)
-    async with door:
-        url = f"amqps://127.0.0.1:{door.sockets[0].getsockname()[1]}"
+    async with gate_to(shared_rabbitmq().port, server_side) as gate:
+        url = f"amqps://127.0.0.1:{gate.port}"
         alpha = await join(nodes, url, tls=context)
         beta = await nodes.join("beta")
         await talk(alpha, beta, b"hello")
@@ -303,30 +297,15 @@ async def test_tls(nodes: Nodes) -> None:
 # Servers that are none.
 
 
-@asynccontextmanager
-async def posing(said: bytes) -> AsyncIterator[str]:
-    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(said)
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(say, "127.0.0.1", 0)
-    async with server:
-        yield f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
+async def test_somebody_else_answers(nodes: Nodes) -> None:
+    for data in (
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"AMQP\0\0\x09\x01",
         b"\xff" * 100,
         b"\x01\0\0\0\0\0\x04\0\x0a\0\x0a\xce",
         b"\x08\0\0\0\0\0\0\xce",
         b"",
-    ],
-)
-async def test_somebody_else_answers(nodes: Nodes, said: bytes) -> None:
-    async with posing(said) as url:
-        with pytest.raises(OSError, match="amqp: "):
-            await asyncio.wait_for(join(nodes, url, connect_timeout_s=1.0), DEADLINE_S)
+    ):
+        async with posing("amqp", saying(data)) as url:
+            with pytest.raises(OSError, match="amqp: "):
+                await asyncio.wait_for(join(nodes, url, connect_timeout_s=0.5), DEADLINE_S)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from postroad.core.errors import MessageTooLarge
 from postroad.services.kinds import Kind
+from postroad.services.transporters import reconnecting
 from postroad.services.transporters.mqtt import MqttTransporter
 from postroad.services.transporters.mqtt_client import MqttClient
 from postroad.services.transporters.server_address import ServerAddress
@@ -22,19 +20,23 @@ from tests.contract.served_transporter_behaviour import talk
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.mosquitto import mosquitto_server, shared_mosquitto
 from tests.support.servers.process import find_server
-from tests.support.services.transporter_nodes import Node, Nodes, nodes_of
+from tests.support.services.transporter_nodes import (
+    Conversation,
+    Node,
+    Nodes,
+    SharedWiring,
+    TlsFiles,
+    nodes_of,
+    posing,
+    with_user,
+)
 
 CONNACK = b"\x20\x02\0\0"
 
 
-class SharedWiring:
-    def make(self, node_id: str) -> MqttTransporter:
-        return MqttTransporter(shared_mosquitto().url)
-
-
 @pytest.fixture
 async def nodes() -> AsyncIterator[Nodes]:
-    async with nodes_of(SharedWiring()) as nodes:
+    async with nodes_of(SharedWiring(lambda: MqttTransporter(shared_mosquitto().url))) as nodes:
         yield nodes
 
 
@@ -54,31 +56,22 @@ async def test_a_server_that_does_not_let_everybody_in(
     nodes: Nodes, passwords: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with mosquitto_server(f"allow_anonymous false\npassword_file {passwords}") as server:
-        alpha = await join(nodes, server.url.replace("://", "://me:p%40ss@"))
+        alpha = await join(nodes, with_user(server.url, "me:p%40ss"))
         beta = await join(nodes, server.url, "beta", user="me", password="p@ss")
         await talk(alpha, beta, b"in")
-        for wrong in (server.url, server.url.replace("://", "://me:secret@")):
+        for wrong in (server.url, with_user(server.url, "me:secret")):
             with pytest.raises(OSError, match="mqtt: the server does not let us in") as caught:
                 await join(nodes, wrong, "gamma")
             assert "secret" not in f"{caught.value}{caplog.text}"
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> trustme.CA:
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    issued = authority.issue_cert("127.0.0.1")
-    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
-    return authority
-
-
-async def test_tls(nodes: Nodes, tmp_path: Path, authority: trustme.CA) -> None:
-    both, ca = tmp_path / "both.pem", tmp_path / "ca.pem"
+async def test_tls(nodes: Nodes, tmp_path: Path) -> None:
+    certificates = TlsFiles(tmp_path)
+    both, ca = certificates.both, certificates.ca
     files = f"certfile {both}\nkeyfile {both}\ncafile {ca}\nrequire_certificate true"
     with mosquitto_server(f"allow_anonymous true\n{files}") as server:
         url = server.url.replace("mqtt:", "mqtts:")
-        context = ssl.create_default_context(cafile=ca)
-        context.load_cert_chain(both)
+        context = certificates.context(is_mutual=True)
         alpha = await join(nodes, url, tls=context)
         beta = await join(nodes, url, "beta", tls=context)
         large = bytes(range(256)) * 3_000
@@ -142,20 +135,16 @@ async def test_to_give_up_a_place_that_does_not_answer(nodes: Nodes) -> None:
 # Servers that are none.
 
 
-@asynccontextmanager
-async def posing(*answers: bytes) -> AsyncIterator[str]:
-    """The URL of somebody who says these, each after something was said, and no more."""
+def answering(*answers: bytes) -> Conversation:
+    """Say these, each after something was said, and no more."""
 
-    async def talk_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for data in answers:
             await reader.read(10_000)
-            writer.write(answer)
+            writer.write(data)
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(talk_and_close, "127.0.0.1", 0)
-    async with server:
-        yield f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    return answer
 
 
 def suback(code: int) -> bytes:
@@ -163,20 +152,18 @@ def suback(code: int) -> bytes:
     return bytes((0x90, 16, 0, 1)) + bytes((code,)) * 14
 
 
-@pytest.mark.parametrize(
-    ("answers", "reason"),
-    [
+async def test_somebody_else_answers(nodes: Nodes) -> None:
+    cases: list[tuple[tuple[bytes, ...], str]] = [
         ((b"\x20\x02\0\x05",), "Not authorized"),
         ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), "mqtt: "),
         ((b"\xff" * 20,), "mqtt: "),
         ((b"\x20\xff\xff\xff\xff\xff",), "mqtt: "),
         ((CONNACK, suback(0x80)), "refuses the topic"),
-    ],
-)
-async def test_somebody_else_answers(nodes: Nodes, answers: tuple[bytes, ...], reason: str) -> None:
-    async with posing(*answers) as url:
-        with pytest.raises(OSError, match=reason):
-            await join(nodes, url, connect_timeout_s=2.0)
+    ]
+    for answers, reason in cases:
+        async with posing("mqtt", answering(*answers)) as url:
+            with pytest.raises(OSError, match=reason):
+                await join(nodes, url, connect_timeout_s=1.0)
 
 
 def publish(topic: bytes, data: bytes) -> bytes:
@@ -185,11 +172,12 @@ def publish(topic: bytes, data: bytes) -> bytes:
 
 
 async def test_packets_of_unknown_topics_are_dropped(
-    nodes: Nodes, caplog: pytest.LogCaptureFixture
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reconnecting, "GOODBYE_S", 0.2)
     odd = [publish(topic, b"?") for topic in (b"MOL.REQ.other", b"x", b"\xff\xfe", b"$SYS")]
     known = publish(f"MOL-{nodes.namespace}.INFO".encode(), b"known")
-    async with posing(CONNACK, suback(0) + b"".join(odd) + known) as url:
+    async with posing("mqtt", answering(CONNACK, suback(0) + b"".join(odd) + known)) as url:
         alpha = await join(nodes, url)
         await alpha.until_received(Kind.INFO, b"known")
         assert len(alpha.heard.packets) == 1

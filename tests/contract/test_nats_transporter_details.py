@@ -3,49 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
-import trustme
 
 from postroad.core.errors import ConfigError, MessageTooLarge
 from postroad.services.errors import BrokerDisconnectedError
 from postroad.services.kinds import Kind
+from postroad.services.transporters import reconnecting
 from postroad.services.transporters.nats import NatsTransporter
 from postroad.services.transporters.nats_protocol import LINE_BYTES_MAX
 from tests.contract.served_transporter_behaviour import talk
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.nats import nats_server, shared_nats
 from tests.support.servers.process import free_port
-from tests.support.services.transporter_nodes import Node, Nodes, nodes_of
+from tests.support.services.transporter_nodes import (
+    Node,
+    Nodes,
+    SharedWiring,
+    TlsFiles,
+    nodes_of,
+    posing,
+    saying,
+    with_user,
+)
 
 INFO = b'INFO {"max_payload":1000}\r\n'
-
-Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-class SharedWiring:
-    def make(self, node_id: str) -> NatsTransporter:
-        return NatsTransporter(shared_nats().url)
 
 
 @pytest.fixture
 async def nodes() -> AsyncIterator[Nodes]:
-    async with nodes_of(SharedWiring()) as nodes:
+    async with nodes_of(SharedWiring(lambda: NatsTransporter(shared_nats().url))) as nodes:
         yield nodes
 
 
 async def join(nodes: Nodes, url: str, node_id: str = "alpha", **options: Any) -> Node:
     return await nodes.join(node_id, transporter=NatsTransporter(url, **options))
-
-
-def with_user(url: str, user: str) -> str:
-    return url.replace("://", f"://{user}@")
 
 
 # Who is let in.
@@ -91,32 +87,18 @@ async def test_what_a_server_does_not_allow_harms_nothing_else(
 # TLS.
 
 
-class TlsFiles:
-    def __init__(self, directory: Path) -> None:
-        authority = trustme.CA()
-        self.ca = directory / "ca.pem"
-        self.both = directory / "both.pem"
-        authority.cert_pem.write_to_path(self.ca)
-        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(self.both)
-
-    def config(self, *, verify: bool = False) -> str:
-        files = f'cert_file: "{self.both}", key_file: "{self.both}", ca_file: "{self.ca}"'
-        return f"tls {{ {files}, verify: {str(verify).lower()} }}"
-
-    def context(self, *, is_mutual: bool = False) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ca)
-        if is_mutual:
-            context.load_cert_chain(self.both)
-        return context
-
-
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[TlsFiles]:
-    yield TlsFiles(tmp_path)
+def files(tmp_path: Path) -> TlsFiles:
+    return TlsFiles(tmp_path)
+
+
+def tls_config(files: TlsFiles, *, verify: bool = False) -> str:
+    paths = f'cert_file: "{files.both}", key_file: "{files.both}", ca_file: "{files.ca}"'
+    return f"tls {{ {paths}, verify: {str(verify).lower()} }}"
 
 
 async def test_tls(nodes: Nodes, files: TlsFiles) -> None:
-    with nats_server(files.config()) as server:
+    with nats_server(tls_config(files)) as server:
         url = server.url.replace("nats:", "tls:")
         alpha = await join(nodes, url, tls=files.context())
         # Who is not told that there is TLS hears it from the server.
@@ -138,7 +120,7 @@ async def test_tls(nodes: Nodes, files: TlsFiles) -> None:
 
 
 async def test_mutual_tls(nodes: Nodes, files: TlsFiles) -> None:
-    with nats_server(files.config(verify=True)) as server:
+    with nats_server(tls_config(files, verify=True)) as server:
         alpha = await join(nodes, server.url, tls=files.context(is_mutual=True))
         await talk(alpha, alpha, b"known")
         with pytest.raises(OSError, match="nats: "):
@@ -155,11 +137,17 @@ async def test_no_tls_is_not_put_up_with(nodes: Nodes, files: TlsFiles) -> None:
 # Several servers.
 
 
-async def test_servers_that_are_gone_are_passed_over(nodes: Nodes) -> None:
+async def test_servers_that_are_gone_are_passed_over_and_named(nodes: Nodes) -> None:
     gone = f"nats://127.0.0.1:{free_port()}"
     alpha = await join(nodes, f"{gone},{shared_nats().url}")
     beta = await join(nodes, f"{shared_nats().url},{gone}", "beta")
     await talk(alpha, beta, b"hello")
+
+    ports = [free_port(), free_port()]
+    url = ",".join(f"me:secret@127.0.0.1:{port}" for port in ports)
+    with pytest.raises(OSError, match=f"127.0.0.1:{ports[0]}: .*127.0.0.1:{ports[1]}: ") as caught:
+        await join(nodes, url)
+    assert "secret" not in str(caught.value)
 
 
 async def test_the_next_server_is_taken_when_one_is_lost(nodes: Nodes) -> None:
@@ -170,14 +158,6 @@ async def test_the_next_server_is_taken_when_one_is_lost(nodes: Nodes) -> None:
         await alpha.until_back()
         await beta.until_back()
         await talk(alpha, beta, b"there")
-
-
-async def test_all_are_named_when_all_are_gone(nodes: Nodes) -> None:
-    ports = [free_port(), free_port()]
-    url = ",".join(f"me:secret@127.0.0.1:{port}" for port in ports)
-    with pytest.raises(OSError, match=f"127.0.0.1:{ports[0]}: .*127.0.0.1:{ports[1]}: ") as caught:
-        await join(nodes, url)
-    assert "secret" not in str(caught.value)
 
 
 # What comes, and from whom.
@@ -261,59 +241,35 @@ async def test_a_name_that_cannot_be_heard_keeps_no_other_from_it(
 # Servers that are none.
 
 
-@asynccontextmanager
-async def posing(conversation: Conversation) -> AsyncIterator[str]:
-    """The URL of somebody who poses as a server."""
-
-    async def talk_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await conversation(reader, writer)
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(talk_and_close, "127.0.0.1", 0)
-    async with server:
-        yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+async def test_nothing_is_heard_that_was_said_before_tls(nodes: Nodes, files: TlsFiles) -> None:
+    whole, begun, cut = b"MSG MOL.INFO 1 4\r\nevil\r\n", b"MSG MOL.INFO 1 400\r\nevil", b"MSG MOL"
+    for more in (whole, begun, cut):
+        async with posing("nats", saying(b'INFO {"tls_required":true}\r\n' + more)) as url:
+            with pytest.raises(OSError, match=r"before TLS|let us in"):
+                await join(nodes, url, tls=files.context(), connect_timeout_s=2.0)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [b"MSG MOL.INFO 1 4\r\nevil\r\n", b"MSG MOL.INFO 1 400\r\nevil", b"MSG MOL.INFO"],
-    ids=["whole", "begun", "cut"],
-)
-async def test_nothing_is_heard_that_was_said_before_tls(
-    nodes: Nodes, files: TlsFiles, more: bytes
-) -> None:
-    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"tls_required":true}\r\n' + more)
-        await reader.read()
-
-    async with posing(say) as url:
-        with pytest.raises(OSError, match=r"before TLS|let us in"):
-            await join(nodes, url, tls=files.context(), connect_timeout_s=2.0)
-
-
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
+async def test_somebody_else_answers(nodes: Nodes) -> None:
+    for data, reason in (
         (b"", "closed the connection"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "nonsense"),
         (b"-ERR 'maximum connections exceeded'\r\n", "maximum connections exceeded"),
         (INFO + b"MSG a 1 99999999999\r\n", "nonsense"),
         (b"x" * (LINE_BYTES_MAX + 2), "too long"),
         (INFO, "closed the connection"),
-    ],
-)
-async def test_somebody_else_answers(nodes: Nodes, said: bytes, reason: str) -> None:
-    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(said)
-        await writer.drain()
-        writer.write_eof()
-        await reader.read()
+    ):
 
-    async with posing(say) as url:
-        with pytest.raises(OSError, match=reason):
-            await join(nodes, url)
+        async def say(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes = data
+        ) -> None:
+            writer.write(data)
+            await writer.drain()
+            writer.write_eof()
+            await reader.read()
+
+        async with posing("nats", say) as url:
+            with pytest.raises(OSError, match=reason):
+                await join(nodes, url)
 
 
 async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -326,7 +282,7 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def test_who_throws_us_out_is_asked_more_and_more_seldom(nodes: Nodes) -> None:
-    async with posing(greet) as url:
+    async with posing("nats", greet) as url:
         loop = asyncio.get_running_loop()
         started = loop.time()
         alpha = await join(nodes, url)
@@ -342,7 +298,7 @@ async def test_nonsense_later_is_a_loss(nodes: Nodes) -> None:
         writer.write(b"MSG x 1 4\r\ngood\r\nMSG x 999 4\r\nnone\r\nnonsense\r\n")
         await reader.read()
 
-    async with posing(begin_well) as url:
+    async with posing("nats", begin_well) as url:
         alpha = await join(nodes, url)
         await alpha.until_lost()
         assert "nonsense" in alpha.heard.losses[0]
@@ -350,7 +306,10 @@ async def test_nonsense_later_is_a_loss(nodes: Nodes) -> None:
         await alpha.transporter.disconnect()
 
 
-async def test_pings_are_answered_and_limits_may_change(nodes: Nodes) -> None:
+async def test_pings_are_answered_and_limits_may_change(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconnecting, "GOODBYE_S", 0.2)
     answered = asyncio.Event()
 
     async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -360,7 +319,7 @@ async def test_pings_are_answered_and_limits_may_change(nodes: Nodes) -> None:
         answered.set()
         await reader.read()
 
-    async with posing(ask) as url:
+    async with posing("nats", ask) as url:
         alpha = await join(nodes, url)
         await asyncio.wait_for(answered.wait(), DEADLINE_S)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-import trustme
 
 from postroad.core.errors import MessageTooLarge
 from postroad.services.kinds import Kind
@@ -19,26 +17,26 @@ from tests.contract.served_transporter_behaviour import talk
 from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.servers.process import free_port
 from tests.support.servers.redis import redis_server, shared_redis
-from tests.support.services.transporter_nodes import Node, Nodes, nodes_of
-
-
-class SharedWiring:
-    def make(self, node_id: str) -> RedisTransporter:
-        return RedisTransporter(shared_redis().url)
+from tests.support.services.transporter_nodes import (
+    Node,
+    Nodes,
+    SharedWiring,
+    TlsFiles,
+    nodes_of,
+    posing,
+    saying,
+    with_user,
+)
 
 
 @pytest.fixture
 async def nodes() -> AsyncIterator[Nodes]:
-    async with nodes_of(SharedWiring()) as nodes:
+    async with nodes_of(SharedWiring(lambda: RedisTransporter(shared_redis().url))) as nodes:
         yield nodes
 
 
 async def join(nodes: Nodes, url: str, node_id: str = "alpha", **options: Any) -> Node:
     return await nodes.join(node_id, transporter=RedisTransporter(url, **options))
-
-
-def with_user(url: str, user: str) -> str:
-    return url.replace("://", f"://{user}@")
 
 
 @asynccontextmanager
@@ -93,21 +91,16 @@ async def test_databases_share_their_channels(nodes: Nodes) -> None:
     alpha = await join(nodes, f"{shared_redis().url}/0")
     beta = await join(nodes, f"{shared_redis().url}/5", "beta")
     await talk(alpha, beta, b"hello")
-
-
-async def test_a_database_that_is_not_there(nodes: Nodes) -> None:
     with pytest.raises(OSError, match=r"redis: .*out of range|redis: .*[Dd]atabase"):
-        await join(nodes, f"{shared_redis().url}/9999")
+        await join(nodes, f"{shared_redis().url}/9999", "gamma")
 
 
 # TLS.
 
 
 async def test_tls(nodes: Nodes, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    ca, both, port = tmp_path / "ca.pem", tmp_path / "both.pem", free_port()
-    authority.cert_pem.write_to_path(ca)
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(both)
+    certificates, port = TlsFiles(tmp_path), free_port()
+    ca, both = certificates.ca, certificates.both
     files = ["--tls-cert-file", both, "--tls-key-file", both, "--tls-ca-cert-file", ca]
     with redis_server("--tls-port", str(port), *map(str, files)) as server:
         url = f"rediss://127.0.0.1:{port}"
@@ -171,13 +164,6 @@ async def test_a_connection_that_the_server_ends(nodes: Nodes) -> None:
 
 
 async def test_somebody_else_answers(nodes: Nodes) -> None:
-    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await reader.read(100)
-        writer.close()
-
-    server = await asyncio.start_server(say, "127.0.0.1", 0)
-    async with server:
-        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with posing("redis", saying(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as url:
         with pytest.raises(OSError, match="redis: "):
             await join(nodes, url, connect_timeout_s=2.0)

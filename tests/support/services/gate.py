@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,10 +18,12 @@ class Gate:
 
     Args:
         to_port: of the server.
+        tls: what is spoken outside, if not what the server speaks.
     """
 
-    def __init__(self, to_port: int) -> None:
+    def __init__(self, to_port: int, tls: ssl.SSLContext | None = None) -> None:
         self._to_port = to_port
+        self._tls = tls
         self.port = free_port()
         self._listener: asyncio.Server | None = None
         self._is_flowing = asyncio.Event()
@@ -29,7 +32,9 @@ class Gate:
 
     async def start(self) -> None:
         self._is_flowing.set()
-        self._listener = await asyncio.start_server(self._enter, "127.0.0.1", self.port)
+        self._listener = await asyncio.start_server(
+            self._enter, "127.0.0.1", self.port, ssl=self._tls
+        )
 
     async def kill(self) -> None:
         """Cut all connections; returns when the server has let go of them."""
@@ -94,9 +99,9 @@ class Gate:
 
 
 @asynccontextmanager
-async def gate_to(port: int) -> AsyncIterator[Gate]:
+async def gate_to(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[Gate]:
     """An open gate, closed at the end."""
-    gate = Gate(port)
+    gate = Gate(port, tls)
     await gate.start()
     try:
         yield gate

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import trustme
 
 from postroad.services.kinds import Kind
 from postroad.services.topics import BalancedTopic, Topics
@@ -99,6 +103,16 @@ class ServerWiring:
         elif self._is_paused:
             await self.resume()
         return self
+
+
+class SharedWiring:
+    """Nodes at a server that tests share and leave alone."""
+
+    def __init__(self, make: Callable[[], Transporter]) -> None:
+        self._make = make
+
+    def make(self, node_id: str) -> Transporter:
+        return self._make()
 
 
 class Received(NamedTuple):
@@ -256,6 +270,56 @@ async def nodes_of(wiring: Wiring) -> AsyncIterator[Nodes]:
         yield nodes
     finally:
         await nodes.close()
+
+
+def with_user(url: str, user: str) -> str:
+    """The URL of a server with credentials in it."""
+    return url.replace("://", f"://{user}@")
+
+
+class TlsFiles:
+    """An authority, and a certificate with its key in one file, for either side."""
+
+    def __init__(self, directory: Path) -> None:
+        authority = trustme.CA()
+        self.ca = directory / "ca.pem"
+        self.both = directory / "both.pem"
+        authority.cert_pem.write_to_path(self.ca)
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(self.both)
+
+    def context(self, *, is_mutual: bool = False) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca)
+        if is_mutual:
+            context.load_cert_chain(self.both)
+        return context
+
+
+Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def posing(scheme: str, conversation: Conversation) -> AsyncIterator[str]:
+    """The URL of somebody who poses as a server."""
+
+    async def talk_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await conversation(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(talk_and_close, "127.0.0.1", 0)
+    async with server:
+        yield f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def saying(data: bytes) -> Conversation:
+    """Say something at once, and hear the other out."""
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        await reader.read()
+
+    return say
 
 
 def numbered(number: int) -> list[bytes]:
