@@ -18,7 +18,7 @@ from postroad.services.transporters import cells_peers
 from postroad.services.transporters.cells import CellsTransporter, DomainOptions
 from postroad.services.transporters.cells_lanes import NodeLane
 from tests.support.cells.nodes import Domains
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.raw_peers import holds_for
 from tests.support.net.tls import Authority
 from tests.support.servers.process import free_port
@@ -60,6 +60,14 @@ async def acquainted(domains: Domains, **places: str) -> AsyncIterator[list[Node
             others = [it.node_id.encode() for it in nodes if it is not node]
             await node.until_received(Kind.INFO, *others)
         yield nodes
+
+
+@asynccontextmanager
+async def two() -> AsyncIterator[tuple[Domains, Node, Node]]:
+    """Two of them in satellites of one core."""
+    async with Domains(1, 2) as domains, acquainted(domains, alpha="S1", beta="S2") as nodes:
+        alpha, beta = nodes
+        yield domains, alpha, beta
 
 
 async def until_lost(node: Node, *node_ids: str) -> None:
@@ -108,23 +116,14 @@ async def test_a_node_that_left_its_domain_is_lost() -> None:
         assert alpha.heard.lost_nodes == ["beta"]
 
 
-async def test_a_node_that_says_nothing_is_not_lost() -> None:
-    async with (
-        Domains(1, 2) as domains,
-        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
-    ):
+async def test_a_node_that_says_nothing_is_lost_only_when_it_dies() -> None:
+    async with two() as (domains, alpha, beta):
+        for kind in (Kind.EVENT, Kind.RESPONSE, Kind.PONG):
+            alpha.send(kind, beta, b"no answer needed")
+        assert not lane_to(alpha, "beta").is_asked
         alpha.send(Kind.REQUEST, beta, b"take your time")
         await until_found(alpha, "beta")
         assert alpha.heard.lost_nodes == []
-
-
-async def test_a_node_that_dies_while_it_is_at_work_is_lost() -> None:
-    async with (
-        Domains(1, 2) as domains,
-        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
-    ):
-        alpha.send(Kind.REQUEST, beta, b"take your time")
-        await until_found(alpha, "beta")
         beta.send(Kind.HEARTBEAT, None, b"still at it")
         await alpha.until_received(Kind.HEARTBEAT, b"still at it")
         await domains["S2"].stop()
@@ -133,10 +132,7 @@ async def test_a_node_that_dies_while_it_is_at_work_is_lost() -> None:
 
 async def test_nobody_is_watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells_peers, "WATCH_S", 0.2)
-    async with (
-        Domains(1, 2) as domains,
-        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
-    ):
+    async with two() as (_, alpha, beta):
         lane = lane_to(alpha, "beta")
         alpha.send(Kind.REQUEST, beta, b"take your time")
         await eventually(lambda: lane.watched_until > 0.0)
@@ -145,23 +141,9 @@ async def test_nobody_is_watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> No
         await holds_for(lambda: lane.heard == heard, "nobody looks for it", 0.3)
 
 
-async def test_who_was_not_asked_is_not_missed() -> None:
-    async with (
-        Domains(1, 2) as domains,
-        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
-    ):
-        await beta.transporter.disconnect()
-        for kind in (Kind.EVENT, Kind.RESPONSE, Kind.PONG):
-            alpha.send(kind, beta, b"no answer needed")
-        assert not lane_to(alpha, "beta").is_asked
-
-
 async def test_a_core_that_starts_again_costs_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells_peers, "GONE_S", 5.0)
-    async with (
-        Domains(1, 2) as domains,
-        acquainted(domains, alpha="S1", beta="S2") as [alpha, beta],
-    ):
+    async with two() as (domains, alpha, beta):
         await domains["C1"].stop()
         for node in (alpha, beta):
             await node.until_lost()
@@ -217,14 +199,9 @@ async def test_a_domain_that_stops_is_a_lost_connection(name: str) -> None:
         assert alpha.heard.connections == [False]
         with pytest.raises(BrokerDisconnectedError):
             alpha.send(Kind.EVENT, alpha, b"nowhere")
-        await asyncio.wait_for(alpha.transporter.drain(), 30)
-
-
-async def test_a_domain_that_does_not_run() -> None:
-    async with Domains(1, 1) as domains:
-        await domains["S1"].stop()
+        await asyncio.wait_for(alpha.transporter.drain(), DEADLINE_S)
         with pytest.raises(OSError, match="stopped"):
-            async with joined("alpha", domains["S1"]):
+            async with joined("beta", domains[name]):
                 raise AssertionError
 
 
@@ -237,37 +214,28 @@ async def test_a_satellite_without_cores_is_alone_and_connected() -> None:
         await beta.until_received(Kind.REQUEST, b"next to me")
 
 
-async def test_two_nodes_of_one_id_in_a_domain() -> None:
+async def test_a_node_is_in_a_domain_once() -> None:
     async with Domains(1, 1) as domains, joined("alpha", domains["S1"]) as alpha:
         with pytest.raises(ConfigError, match="already"):
             async with joined("alpha", domains["S1"]):
                 raise AssertionError
-        alpha.send(Kind.EVENT, alpha, b"I am the one")
-        await alpha.until_received(Kind.EVENT, b"I am the one")
-
-
-async def test_to_connect_twice() -> None:
-    async with joined("alpha", None) as alpha:
         with pytest.raises(UsageError, match="already"):
             await alpha.transporter.connect()
         assert alpha.transporter.is_connected
+        alpha.send(Kind.EVENT, alpha, b"I am the one")
+        await alpha.until_received(Kind.EVENT, b"I am the one")
 
 
 # Domains that are made for nodes.
 
 
-async def test_a_node_may_be_a_core_by_its_name() -> None:
+async def test_a_node_may_be_a_core_by_its_name_but_not_two() -> None:
     url = f"cells://127.0.0.1:{free_port()}/alpha"
     async with joined("alpha", url) as alpha, joined("beta", url) as beta:
         beta.send(Kind.REQUEST, alpha, b"core?")
         await alpha.until_received(Kind.REQUEST, b"core?")
         alpha.send(Kind.RESPONSE, beta, b"yes")
         await beta.until_received(Kind.RESPONSE, b"yes")
-
-
-async def test_a_core_that_cannot_listen() -> None:
-    url = f"cells://127.0.0.1:{free_port()}/alpha"
-    async with joined("alpha", url):
         with pytest.raises(OSError, match="cells: cannot listen"):
             async with joined("alpha", url):
                 raise AssertionError

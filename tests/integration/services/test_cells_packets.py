@@ -31,45 +31,41 @@ def node_in(domain: CellDomain, node_id: str, namespace: str = "") -> Node:
 
 
 @asynccontextmanager
-async def pair(*, cores: int = 1) -> AsyncIterator[tuple[Domains, Node, Node]]:
+async def connected(*nodes: Node) -> AsyncIterator[None]:
+    for node in nodes:
+        await node.transporter.connect()
+    yield
+    for node in nodes:
+        await node.transporter.disconnect()
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[tuple[Domains, Node, Node]]:
     """Two nodes in satellites."""
-    async with Domains(cores, 2) as domains:
+    async with Domains(1, 2) as domains:
         alpha, beta = node_in(domains["S1"], "alpha"), node_in(domains["S2"], "beta")
-        for node in (alpha, beta):
-            await node.transporter.connect()
-        yield domains, alpha, beta
-        for node in (alpha, beta):
-            await node.transporter.disconnect()
+        async with connected(alpha, beta):
+            yield domains, alpha, beta
 
 
 # Who and what.
 
 
-@pytest.mark.parametrize("namespace", ["", "dev", "de v/@:*"])
-async def test_a_node_may_have_any_id(namespace: str) -> None:
+async def test_a_node_may_have_any_id_that_is_not_too_long() -> None:
     node_id = "we@rd :*/%40 n\u00e4me\u2028\U0001f600"
     async with Domains(1, 2) as domains:
-        odd, plain = (
-            node_in(domains["S1"], node_id, namespace),
-            node_in(domains["S2"], "b", namespace),
-        )
-        for node in (odd, plain):
-            await node.transporter.connect()
-        plain.send(Kind.REQUEST, odd, b"by name")
-        await odd.until_received(Kind.REQUEST, b"by name")
-        odd.send(Kind.RESPONSE, plain, b"back")
-        await plain.until_received(Kind.RESPONSE, b"back")
-        plain.send(Kind.REQUEST, odd, b"by address")
-        await odd.until_received(Kind.REQUEST, b"by address")
-        for node in (odd, plain):
-            await node.transporter.disconnect()
-
-
-async def test_an_id_that_is_too_long_is_refused() -> None:
-    async with Domains(1, 1) as domains:
-        node = node_in(domains["S1"], "x" * 300)
+        for namespace in ("", "dev", "de v/@:*"):
+            odd = node_in(domains["S1"], node_id, namespace)
+            plain = node_in(domains["S2"], "b", namespace)
+            async with connected(odd, plain):
+                plain.send(Kind.REQUEST, odd, b"by name")
+                await odd.until_received(Kind.REQUEST, b"by name")
+                odd.send(Kind.RESPONSE, plain, b"back")
+                await plain.until_received(Kind.RESPONSE, b"back")
+                plain.send(Kind.REQUEST, odd, b"by address")
+                await odd.until_received(Kind.REQUEST, b"by address")
         with pytest.raises(ConfigError, match="255"):
-            await node.transporter.connect()
+            await node_in(domains["S1"], "x" * 300).transporter.connect()
 
 
 async def test_what_cannot_be_sent() -> None:
@@ -97,20 +93,17 @@ async def test_packets_for_one_and_for_all_keep_their_order() -> None:
 async def test_nothing_comes_before_the_end_of_the_turn() -> None:
     async with Domains(1, 0) as domains:
         alpha, beta = node_in(domains["C1"], "alpha"), node_in(domains["C1"], "beta")
-        for node in (alpha, beta):
-            await node.transporter.connect()
-        topic = alpha.action("math.add")
-        await beta.transporter.listen_balanced([topic])
-        alpha.send(Kind.EVENT, beta, b"one")
-        alpha.send(Kind.INFO, None, b"all")
-        alpha.send_balanced(topic, b"some")
-        assert beta.heard.packets == []
-        await beta.until_received(Kind.REQUEST, b"some")
-        assert beta.data_of(Kind.EVENT) == [b"one"]
-        assert beta.data_of(Kind.INFO) == [b"all"]
-        assert alpha.heard.packets == []
-        for node in (alpha, beta):
-            await node.transporter.disconnect()
+        async with connected(alpha, beta):
+            topic = alpha.action("math.add")
+            await beta.transporter.listen_balanced([topic])
+            alpha.send(Kind.EVENT, beta, b"one")
+            alpha.send(Kind.INFO, None, b"all")
+            alpha.send_balanced(topic, b"some")
+            assert beta.heard.packets == []
+            await beta.until_received(Kind.REQUEST, b"some")
+            assert beta.data_of(Kind.EVENT) == [b"one"]
+            assert beta.data_of(Kind.INFO) == [b"all"]
+            assert alpha.heard.packets == []
 
 
 async def test_who_gets_a_packet_may_publish_at_once() -> None:
@@ -220,13 +213,10 @@ async def test_small_frames_carry_what_they_say_they_carry() -> None:
         CellDomain(service, role=Role.CORE) as domain,
     ):
         alpha, beta = node_in(domain, "alpha"), node_in(domain, "beta")
-        for node in (alpha, beta):
-            await node.transporter.connect()
-        limit = alpha.transporter.packet_bytes_max
-        assert limit is not None
-        packets = [bytes(limit), b"a", bytes(limit // 2), bytes(limit), b"z"]
-        for data in packets:
-            alpha.send(Kind.EVENT, beta, data)
-        assert await beta.until_count(Kind.EVENT, len(packets)) == packets
-        for node in (alpha, beta):
-            await node.transporter.disconnect()
+        async with connected(alpha, beta):
+            limit = alpha.transporter.packet_bytes_max
+            assert limit is not None
+            packets = [bytes(limit), b"a", bytes(limit // 2), bytes(limit), b"z"]
+            for data in packets:
+                alpha.send(Kind.EVENT, beta, data)
+            assert await beta.until_count(Kind.EVENT, len(packets)) == packets

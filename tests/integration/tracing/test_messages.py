@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,10 +14,20 @@ from postroad.core import tracing
 from postroad.core.errors import RemoteHandlerFailure
 from postroad.core.tracing import Kind
 from postroad.net import Protocol
+from tests.support.deadlines import DEADLINE_S
 
 from .traces import begun, recording, trace_ids
 
 SUBJECT = "price"
+
+
+@asynccontextmanager
+async def pair(**options: Any) -> AsyncIterator[tuple[MessagingService, MessagingService]]:
+    async with (
+        MessagingService("test", "alpha", **options) as alpha,
+        MessagingService("test", "beta", **options) as beta,
+    ):
+        yield alpha, beta
 
 
 async def test_a_request_is_a_span_at_either_node() -> None:
@@ -41,7 +53,7 @@ async def test_what_a_handler_sends_is_part_of_it() -> None:
         beta.subscribe(SUBJECT, price)
         alpha.subscribe("asked", lambda message: heard.set(), one_way=True)
         await alpha.request(beta.address, SUBJECT)
-        await asyncio.wait_for(heard.wait(), 10)
+        await asyncio.wait_for(heard.wait(), DEADLINE_S)
         spans = traces.line(
             "net: request price @alpha",
             "net: handle price @beta",
@@ -93,7 +105,7 @@ async def test_a_message_to_oneself() -> None:
         alpha.subscribe("asked", lambda message: heard.set(), one_way=True)
         await alpha.request(alpha.address, SUBJECT)
         await alpha.send(alpha.address, "asked")
-        await asyncio.wait_for(heard.wait(), 10)
+        await asyncio.wait_for(heard.wait(), DEADLINE_S)
         traces.line("net: request price @alpha", "net: handle price @alpha")
         traces.line("net: send asked @alpha", "net: handle asked @alpha")
 
@@ -136,24 +148,3 @@ async def test_a_node_that_records_nothing_is_told_nothing() -> None:
             with begun("alpha"):
                 assert await alpha.request(beta.address, SUBJECT, b"tea") == b"tea"
             traces.line("test: begin @alpha", "net: request price @alpha")
-
-
-def pair(**options: Any) -> _Pair:
-    return _Pair(**options)
-
-
-class _Pair:
-    """Two services."""
-
-    def __init__(self, **options: Any) -> None:
-        self._services = [MessagingService("test", it, **options) for it in ("alpha", "beta")]
-
-    async def __aenter__(self) -> tuple[MessagingService, MessagingService]:
-        for service in self._services:
-            await service.start()
-        alpha, beta = self._services
-        return alpha, beta
-
-    async def __aexit__(self, *_: object) -> None:
-        for service in self._services:
-            await service.stop()

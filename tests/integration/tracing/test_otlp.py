@@ -154,35 +154,32 @@ async def test_a_failure_in_the_users_own_span() -> None:
     assert span_id in [it.parent_id for it in recorder.recent()]
 
 
+def run_python(*lines: str) -> str:
+    command = [sys.executable, "-c", "\n".join(("import asyncio, sys", *lines))]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_nobody_loads_opentelemetry_for_nothing() -> None:
-    source = (
-        "import asyncio, sys\n"
-        "from postroad.node.tracing import Recorder\n"
-        "async def main():\n"
-        "    async with Recorder('alpha'):\n"
-        "        pass\n"
-        "asyncio.run(main())\n"
-        "print([it for it in sys.modules if it.startswith('opentelemetry')])\n"
+    output = run_python(
+        "from postroad.node.tracing import Recorder",
+        "async def main():",
+        "    async with Recorder('alpha'):",
+        "        pass",
+        "asyncio.run(main())",
+        "print([it for it in sys.modules if it.startswith('opentelemetry')])",
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout.strip() == "[]"
+    assert output.strip() == "[]"
 
 
 def test_the_extra_is_named_if_it_is_missing() -> None:
-    source = (
-        "import asyncio, sys\n"
-        "sys.modules['opentelemetry'] = None\n"
-        "from postroad.core import tracing\n"
-        "from postroad.core.errors import MissingExtra\n"
-        "from postroad.node.tracing import Recorder, TracingConfig\n"
-        "try:\n"
-        "    asyncio.run(Recorder('alpha', TracingConfig(otlp='http://localhost')).start())\n"
-        "except MissingExtra as error:\n"
-        "    print(error, tracing.tracer)\n"
+    output = run_python(
+        "sys.modules['opentelemetry'] = None",
+        "from postroad.core import tracing",
+        "from postroad.core.errors import MissingExtra",
+        "from postroad.node.tracing import Recorder, TracingConfig",
+        "try:",
+        "    asyncio.run(Recorder('alpha', TracingConfig(otlp='http://localhost')).start())",
+        "except MissingExtra as error:",
+        "    print(error, tracing.tracer)",
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=True
-    )
-    assert 'pip install "postroad[telemetry]" None' in finished.stdout
+    assert 'pip install "postroad[telemetry]" None' in output
