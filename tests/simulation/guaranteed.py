@@ -36,8 +36,6 @@ TABLE = "CREATE TABLE IF NOT EXISTS handled (number INTEGER PRIMARY KEY, token T
 
 
 class Host:
-    """A machine whose store outlives its processes."""
-
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
@@ -58,7 +56,6 @@ class Host:
 
     @property
     def tokens(self) -> list[str]:
-        """What its cells have handled, in that order."""
         tables = self.disk.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'handled'")
         if not tables.fetchall():
             return []
@@ -161,7 +158,6 @@ class World:
         self.hosts = {name: Host(self, name) for name in NAMES}
 
     def run(self) -> None:
-        """Trouble, and the time after it."""
         for host in self.hosts.values():
             host.start()
         self.sim.every(1.0, self.check)
@@ -196,7 +192,6 @@ class World:
             host.shall_consume |= host.name == "S3"
 
     def handled(self) -> Counter[str]:
-        """How often each message was handled."""
         return Counter(token for host in self.hosts.values() for token in host.tokens)
 
     def check(self) -> None:

@@ -12,8 +12,6 @@ from tests.support.services.nodes import Nodes
 
 
 class Diary(Service):
-    """Writes down what happens to it."""
-
     name = "diary"
 
     def __init__(self) -> None:

@@ -11,10 +11,11 @@ from benchmarks.cluster import (
     simulate,
 )
 from postroad.cluster import MembershipConfig
+from tests.support.tiers import by_tier
 
-SMALL = 50
-LARGE = 100
-CALM_S = 120.0
+SMALL = by_tier(test=20, nightly=50)
+LARGE = by_tier(test=50, nightly=100)
+CALM_S = by_tier(test=60.0, nightly=120.0)
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,6 @@ class BridgeProcess:
 
 
 def kill_alpha(pair: Pair) -> None:
-    """Kill the node and not its bridge process."""
     pair.alpha.node.kill()
     del pair.alpha.disk.holders["node"]
 

@@ -52,10 +52,17 @@ from tests.simulation.durable.scenario import finish
 from tests.simulation.durable.traps import Trap, Traps
 from tests.simulation.durable.world import World
 from tests.simulation.scenarios import run_seed
+from tests.support.tiers import by_tier
 
 RESTART_S = 1.0
 # How often a node was at the point before it is killed there.
 VISITS = (0, 1, 6)
+# Each point in every run, after one of the numbers of visits; after all of them at night.
+CASES = [
+    (point, visits)
+    for number, point in enumerate(POINTS)
+    for visits in by_tier(test=VISITS[number % 3 :][:1], nightly=VISITS)
+]
 
 SetTrap = Callable[[Traps, Machine, str, int], Trap]
 
@@ -83,18 +90,16 @@ def check(set_trap: SetTrap, point: str, visits: int) -> None:
     assert outcome.exit_code == 0, f"{outcome.log}\n\n{outcome.reason}"
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_point_is_in_the_table(point: str) -> None:
-    assert point in (__doc__ or "")
+def test_every_fault_point_is_in_the_table() -> None:
+    assert [point for point in POINTS if point not in (__doc__ or "")] == []
 
 
-@pytest.mark.parametrize("visits", VISITS)
-@pytest.mark.parametrize("point", POINTS)
-def test_killed_at(point: str, visits: int) -> None:
+@pytest.mark.parametrize(("point", "visits"), CASES)
+def test_node_killed_at_a_fault_point_loses_nothing(point: str, visits: int) -> None:
     check(Traps.kill, point, visits)
 
 
 @pytest.mark.parametrize("visits", VISITS)
 @pytest.mark.parametrize("point", ["durable.commit.before", "durable.commit.after"])
-def test_database_fails_at(point: str, visits: int) -> None:
+def test_database_that_fails_at_a_commit_loses_nothing(point: str, visits: int) -> None:
     check(Traps.fail, point, visits)

@@ -56,7 +56,6 @@ class Relay:
 
 
 def pause_queue(pair: Pair, *, is_paused: bool) -> None:
-    """Have beta handle nothing, or go on."""
     mail = pair.beta.mail
     assert mail is not None
     pair.sim.run(mail.pause("orders") if is_paused else mail.resume("orders"), pair.beta.node)

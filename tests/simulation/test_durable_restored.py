@@ -14,7 +14,6 @@ DIVERGED = "is not the one that was delivered there"
 
 
 def restore_sender(pair: Pair) -> None:
-    """Alpha forgets two messages that beta has."""
     pair.post("a", "b")
     pair.await_handled("a", "b")
     backup = pair.backup(pair.alpha)

@@ -16,6 +16,7 @@ from tests.simulation.flows.plan import POINTS, draw_plan
 from tests.simulation.flows.scenario import finish
 from tests.simulation.flows.world import World
 from tests.simulation.scenarios import run_seed
+from tests.support.tiers import by_tier
 
 RESTART_S = 1.0
 VISITS = (0, 2, 7)
@@ -30,11 +31,13 @@ RARE = {
     "flows.schedule.due",
     "flows.session.rejected",
 }
+# All points in every run, each after one of the numbers of visits; after all of them at night.
 CASES = [
     (point, visits)
-    for point in sorted({*POINTS, *MAIL_POINTS})
-    for visits in (VISITS if point not in RARE else VISITS[:1])
-]
+    for number, point in enumerate(sorted({*POINTS, *MAIL_POINTS}))
+    for visits in by_tier(test=VISITS[number % 3 :][:1], nightly=VISITS)
+    if point not in RARE
+] + [(point, VISITS[0]) for point in sorted(RARE)]
 
 
 def run_with_traps(point: str, visits: int, is_soft: bool, simulation: Simulation) -> None:

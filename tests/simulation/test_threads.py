@@ -106,7 +106,6 @@ async def stop_with_things_left(run: Run) -> None:
 
 
 async def leave(run: Run) -> None:
-    """The loop is closed, and nobody says stop."""
     threads, loop = QuickThread("two", 2), asyncio.get_running_loop()
     threads.run(abs, -1)
     threads.run(run.wait, loop.is_closed)

@@ -25,19 +25,16 @@ class Books:
         self._handled: dict[tuple[int, str], list[str]] = defaultdict(list)
 
     def new_life(self, node_id: str) -> str:
-        """A name for a node from now until it is gone."""
         return f"{node_id}#{next(self._lives)}"
 
     # Calls.
 
     def ask(self, tries: int = 1) -> int:
-        """A call is to be made, and may be tried so often."""
         number = next(self._numbers)
         self._tries[number] = tries
         return number
 
     def begin(self, number: int, life: str) -> None:
-        """An action runs."""
         require(number in self._tries, f"{life} runs call {number}, which nobody made")
         self.begun[number].append(life)
         allowed = len(self.begun[number]) <= self._tries[number]
@@ -59,7 +56,6 @@ class Books:
     # Events.
 
     def tell(self, *, all_get_it: bool = False) -> int:
-        """An event is to be sent."""
         number = next(self._numbers)
         self._is_for_all[number] = all_get_it
         return number
@@ -73,7 +69,6 @@ class Books:
         before.append(who)
 
     def handle(self, number: int, group: str, who: str) -> None:
-        """A handler succeeded."""
         self._handled[number, group].append(who)
 
     def check_handled(self, number: int, groups: tuple[str, ...]) -> None:
@@ -84,6 +79,5 @@ class Books:
 
 
 def content_of(number: int, size: int) -> bytes:
-    """What a stream holds."""
     word = b"%d," % number
     return (word * (size // len(word) + 1))[:size]

@@ -105,7 +105,6 @@ class Branch:
                 await asyncio.sleep(_RETRY_S)
 
     async def listen(self, actions: tuple[str, ...]) -> None:
-        """Offer these services, and no others."""
         self._wanted = actions
         async with self._turn:
             if not self._is_started or self.is_leaving:
@@ -118,7 +117,6 @@ class Branch:
                 self.offers[name] = None
 
     async def leave(self) -> None:
-        """Be gone."""
         self.is_leaving = True
         async with self._turn:
             await self._stop_living()
@@ -158,7 +156,6 @@ class Branch:
     # What is left.
 
     def check_packets(self) -> None:
-        """Whatever comes makes sense, and can be dealt with."""
         engine = self.broker._engine
         if engine is not None and engine.network is not None:
             counted = engine.network.transit.statistics

@@ -28,8 +28,6 @@ _SIZES = (10, 10, 3_000, 3_000, 3 * CHUNK_BYTES, 12 * CHUNK_BYTES)
 
 
 class Limit(NamedTuple):
-    """Something that must be over at a time."""
-
     what: str
     deadline: float
     tries: int
@@ -89,7 +87,6 @@ class Clerk:
         self.books.check_result(number, result, 2 * value)
 
     async def double_at(self, timeout_s: float) -> None:
-        """At one node, whichever that is."""
         endpoints = self.broker.registry.actions.get("quick.double") or ()
         nodes = [it.node_id for it in endpoints]
         if nodes:
@@ -118,7 +115,6 @@ class Clerk:
         self.books.check_result(number, result)
 
     async def overstay(self, timeout_s: float) -> None:
-        """Ask for more than there is time for."""
         number, seconds = self.books.ask(), timeout_s + 1.0
         try:
             result = await self._call("slow.wait", number, {"seconds": seconds}, timeout_s)
@@ -179,7 +175,6 @@ class Clerk:
         await self.get(timeout_s, breaks=True)
 
     async def get_a_part(self, timeout_s: float) -> None:
-        """Lose interest in a stream after its first chunk."""
         number = self.books.ask()
         params = {"size": _SIZES[-1], "breaks": False}
         async with await self._call("files.get", number, params, timeout_s) as stream:
@@ -201,14 +196,11 @@ class Clerk:
         await self.put(timeout_s, breaks=True)
 
     def do_something(self) -> tuple[str, Coroutine[Any, Any, None]]:
-        """Whatever comes to mind."""
         chosen = self.rng.choice(ACTS)
         return chosen.name, chosen.act(self, self._some_time())
 
 
 class Act(NamedTuple):
-    """Something a clerk does."""
-
     act: Callable[[Clerk, float], Coroutine[Any, Any, None]]
     needs: frozenset[str]
     """The services without which it cannot succeed."""

@@ -56,8 +56,6 @@ def check_quiet(world: BrokerWorld) -> None:
 
 
 def await_agreement(world: BrokerWorld, branches: list[Branch]) -> None:
-    """All nodes see what there is."""
-
     def is_agreed() -> bool:
         return not any(differences(it, branches) for it in branches)
 
@@ -69,7 +67,6 @@ def await_agreement(world: BrokerWorld, branches: list[Branch]) -> None:
 
 
 def differences(branch: Branch, branches: list[Branch]) -> list[str]:
-    """What a node sees in another way than it is."""
     seen, real = view_of(branch), real_view(branches)
     return [
         f"{what} at {seen.get(what)}, not {real.get(what)}"
@@ -79,7 +76,6 @@ def differences(branch: Branch, branches: list[Branch]) -> list[str]:
 
 
 def view_of(branch: Branch) -> View:
-    """The registry of a node."""
     registry = branch.broker.registry
     view: dict[str, list[str]] = defaultdict(list)
     for node in registry.nodes(only_available=True):
@@ -96,7 +92,6 @@ def view_of(branch: Branch) -> View:
 
 
 def real_view(branches: list[Branch]) -> View:
-    """What every registry should say."""
     view: dict[str, list[str]] = defaultdict(list)
     for branch in branches:
         view["node"].append(branch.node_id)

@@ -39,7 +39,6 @@ def run_brokers(simulation: Simulation) -> None:
 
 
 def draw_config(rng: Random) -> BrokerConfig:
-    """The settings that all brokers of a run have."""
     return BrokerConfig(
         namespace=rng.choice(("", "sim")),
         serializer=rng.choice(("JSON", "MsgPack", "CBOR")),

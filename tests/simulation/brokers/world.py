@@ -46,7 +46,6 @@ class BrokerWorld(World[Branch]):
             end(self.sim.nodes[self.sim.rng.choice(victims)])
 
     def _check_deadlines(self) -> None:
-        """Every call ends in time, however that is."""
         for process in self.running():
             if process.node.is_paused:
                 self._paused_at[process.label] = self.sim.now

@@ -27,7 +27,6 @@ def await_agreement(world: World) -> float:
 
 
 def differences(world: World) -> list[str]:
-    """How the tables differ from what they should be."""
     model = world.model()
     return [
         difference for process in world.running() for difference in _differences_of(model, process)

@@ -16,16 +16,12 @@ MARGIN_S = 0.75
 
 
 class Way(enum.Enum):
-    """How a message is sent."""
-
     CALL = "call"
     TELL = "message"
     PUBLISH = "publication"
 
 
 class Sent(NamedTuple):
-    """A message."""
-
     number: int
     way: Way
     sender: str
@@ -42,8 +38,6 @@ class Sent(NamedTuple):
 
 
 class Handling(NamedTuple):
-    """A message that a cell has got."""
-
     place: str
     """The process and the cell."""
     id: bytes
@@ -76,7 +70,6 @@ class Books:
     def write(
         self, way: Way, sender: str, destination: str, timeout_s: float | None = None
     ) -> Sent:
-        """Begin with a message."""
         sent = Sent(
             len(self._sent),
             way,
@@ -91,7 +84,6 @@ class Books:
         return sent
 
     def check_reply(self, sent: Sent, reply: bytes) -> None:
-        """A call has a reply: it is the one to this call."""
         require(number_in(reply) == sent.number, f"{sent} got {reply[:40]!r} as its reply")
         require(bool(self.handled[sent.number]), f"{sent} was answered, but handled by nobody")
 
@@ -104,7 +96,6 @@ class Books:
     # Handling.
 
     def handle(self, place: str, message: CellMessage) -> Sent:
-        """A cell gets a message."""
         sent = self._sent[number_in(message.payload)]
         self._check_once(sent, place, message)
         self._check_time(sent, place)
@@ -121,7 +112,6 @@ class Books:
         return sent
 
     def order_of(self, sent: Sent) -> int:
-        """The place of a message among all that were handled."""
         return self.handled[sent.number][0].order
 
     def _check_once(self, sent: Sent, place: str, message: CellMessage) -> None:
@@ -146,10 +136,8 @@ class Books:
 
 
 def write_number(number: int, padding: int = 0) -> bytes:
-    """The payload of a message."""
     return b"%d %s" % (number, b"." * padding)
 
 
 def number_in(payload: bytes) -> int:
-    """The number of the message that a payload belongs to."""
     return int(payload.split(maxsplit=1)[0])

@@ -15,13 +15,11 @@ class Disturbance:
         self._total_s = 0.0
 
     def begin(self) -> None:
-        """There is one more reason."""
         if not self._reasons:
             self._since = self._now()
         self._reasons += 1
 
     def end(self) -> None:
-        """There is one less."""
         self._reasons -= 1
         if not self._reasons:
             self._total_s += self._now() - self._since

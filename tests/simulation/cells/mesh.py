@@ -26,7 +26,6 @@ class Inbox:
 
     @property
     def payloads(self) -> list[bytes]:
-        """What it got, oldest first."""
         return [message.payload for message in self.messages]
 
 

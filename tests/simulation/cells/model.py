@@ -15,8 +15,6 @@ from tests.simulation.cells.process import Process
 
 
 class Row(NamedTuple):
-    """A route as text."""
-
     type: str
     destination: str
     target: str
@@ -33,21 +31,17 @@ class Model:
     # Who is connected with whom.
 
     def is_core(self, process: Process) -> bool:
-        """Whether it is a core."""
         return process.identity.role is Role.CORE
 
     def has_tunnel(self, one: Process, other: Process) -> bool:
-        """Whether there is a tunnel between two domains."""
         is_allowed = self.is_core(one) or self.is_core(other)
         is_cut = frozenset((one.name, other.name)) in self._cuts
         return one is not other and is_allowed and not is_cut
 
     def peers(self, process: Process) -> list[Process]:
-        """Everybody it has a tunnel to."""
         return [it for it in self.processes if self.has_tunnel(process, it)]
 
     def cores_of(self, process: Process) -> list[Process]:
-        """The cores it has a tunnel to."""
         return [it for it in self.peers(process) if self.is_core(it)]
 
     def is_whole(self) -> bool:
@@ -58,7 +52,6 @@ class Model:
     # Tables.
 
     def table(self, process: Process) -> set[Row]:
-        """All routes of a domain."""
         rows = self._own_rows(process)
         for peer in self.peers(process):
             rows |= self._rows_to(process, peer)
@@ -108,7 +101,6 @@ class Model:
         )
 
     def has_consumer(self, sender: Process, queue: str) -> bool:
-        """Whether a message to a queue finds a consumer."""
         askers = [sender] if self.is_core(sender) else self.cores_of(sender)
         known = [sender, *askers, *(it for core in askers for it in self.peers(core))]
         return any(queue in queues_of(it) for it in known)
@@ -124,15 +116,12 @@ class Model:
 
 
 def queues_of(process: Process) -> set[str]:
-    """The queues that a domain has consumers of."""
     return {queue for cell in process.cells.values() for queue in cell.queues}
 
 
 def topics_of(process: Process) -> set[str]:
-    """The topics that a domain has subscribers of."""
     return {topic for cell in process.cells.values() for topic in cell.topics}
 
 
 def rows_of(table: RouteTable) -> set[Row]:
-    """The routes a domain really has."""
     return {Row(it.type.value, it.destination, str(it.target), it.zone) for it in table}

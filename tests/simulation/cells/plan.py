@@ -23,8 +23,6 @@ LATE_S = 6.0
 
 
 class Work(enum.Enum):
-    """What the handler of a cell does."""
-
     ECHO = "echo"
     """It answers at once."""
     SLOW = "slow"
@@ -34,8 +32,6 @@ class Work(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happens to domains and their cells."""
-
     PARTITION = "partition"
     ONE_WAY = "one way"
     KILL = "kill"
@@ -78,8 +74,6 @@ _WEIGHTS = {
 
 
 class PlannedCell(msgspec.Struct, frozen=True):
-    """A cell, as it begins."""
-
     name: str
     work: Work
     queues: tuple[str, ...]
@@ -88,8 +82,6 @@ class PlannedCell(msgspec.Struct, frozen=True):
 
 
 class PlannedDomain(msgspec.Struct, frozen=True):
-    """A domain that takes part."""
-
     identity: Domain
     is_late: bool
     """Whether it joins some time after trouble has begun."""
@@ -97,7 +89,6 @@ class PlannedDomain(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its name, which is its host's too."""
         return self.identity.name
 
 
@@ -121,8 +112,6 @@ class PlannedEvent(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One run."""
-
     domains: list[PlannedDomain]
     cuts: list[tuple[str, str]]
     """Pairs that never reach each other, a core in each; the others have to go round."""
@@ -135,12 +124,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def cores(self) -> list[str]:
-        """The names of all cores, running or not."""
         return [it.name for it in self.domains if it.identity.role is Role.CORE]
 
     @property
     def name(self) -> str:
-        """The run in a few words."""
         satellites = len(self.domains) - len(self.cores)
         events = ", ".join(sorted({it.kind.value for it in self.events})) or "nothing happens"
         cuts = "".join(f", {a} without {b}" for a, b in self.cuts)
@@ -148,7 +135,6 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def draw_plan(rng: Random) -> Plan:
-    """Everything at random."""
     cores = [f"C{number + 1}" for number in range(rng.randint(1, CORES_MAX))]
     satellites = [f"S{number + 1}" for number in range(rng.randint(1, SATELLITES_MAX))]
     names = [*cores, *satellites]

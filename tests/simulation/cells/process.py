@@ -20,8 +20,6 @@ _SLOW_S_MAX = 0.04
 
 
 class CellState(msgspec.Struct):
-    """What a cell of a process should be like now."""
-
     planned: PlannedCell
     queues: set[str]
     topics: set[str]
@@ -30,7 +28,6 @@ class CellState(msgspec.Struct):
 
     @classmethod
     def of(cls, planned: PlannedCell) -> CellState:
-        """A cell as it begins."""
         return cls(planned, set(planned.queues), set(planned.topics))
 
 
@@ -70,12 +67,10 @@ class Process:
 
     @property
     def name(self) -> str:
-        """The domain's name."""
         return self.identity.name
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs, and has not been asked to end."""
         return self.node.is_running and not self.is_stopping
 
     # Its life.
@@ -174,7 +169,6 @@ class Process:
     # Changes. All are called in the process itself.
 
     async def change(self, event: PlannedEvent) -> None:
-        """Do what an event says, if it makes sense now."""
         if self.domain is None or not self.is_up:
             return
         task = asyncio.current_task()

@@ -38,8 +38,6 @@ def check_quiet(world: World) -> None:
 
 
 class _Probe:
-    """The messages of one domain in a quiet time."""
-
     def __init__(self, world: World, model: Model, process: Process) -> None:
         self.process = process
         self._books = world.books
@@ -52,7 +50,6 @@ class _Probe:
     # Sending.
 
     async def send(self) -> None:
-        """Everything at once."""
         await asyncio.sleep(self._rng.uniform(0, _SPREAD_S))
         assert self.process.talker is not None
         if self._model.is_whole():
@@ -87,13 +84,11 @@ class _Probe:
         )
 
     def _is_planned(self, destination: str, error: MessagingError) -> bool:
-        """Only whoever consumes a queue may fail."""
         return isinstance(error, RemoteHandlerFailure) and destination in QUEUES
 
     # What became of it.
 
     def check(self) -> None:
-        """Everything arrived as it should."""
         for sent in self._publications:
             wanted = sorted(self._model.subscribers(sent.destination))
             require(self._places(sent) == wanted, f"{sent} reached {self._places(sent)}")

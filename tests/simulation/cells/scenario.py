@@ -44,7 +44,6 @@ def _agree(world: World) -> None:
 
 
 def _end(world: World) -> None:
-    """Be quiet, and stop everybody."""
     for process in world.running():
         if process.talker is not None:
             process.talker.is_talkative = False

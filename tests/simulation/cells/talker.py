@@ -22,8 +22,6 @@ _FLOOD_PADDING = 20_000
 
 
 class _Open(NamedTuple):
-    """A call in flight."""
-
     sent: Sent
     paused_s: float
     """How long its process had been paused before."""
@@ -65,7 +63,6 @@ class Talker:
         self.is_talkative = True
 
     async def talk(self) -> None:
-        """Say something now and then, until it is cancelled."""
         while True:
             await asyncio.sleep(self._rng.expovariate(1 / _INTERVAL_S))
             if self.is_talkative:
@@ -86,7 +83,6 @@ class Talker:
             self.tell(destination, timeout_s if rng.random() < 0.5 else None, padding)
 
     def _draw_path(self) -> str:
-        """One hop, or now and then two."""
         hops = self._rng.choice((1, 1, 1, 2))
         cells = (
             f"{self._rng.choice(CELL_NAMES)}@{self._rng.choice(self._names)}" for _ in range(hops)
@@ -94,7 +90,6 @@ class Talker:
         return ":".join(cells)
 
     def flood(self, queue: str, topic: str) -> None:
-        """Send much more at once than fits anywhere."""
         for _ in range(_FLOOD):
             self.begin_call(queue, max(_TIMEOUTS_S), _FLOOD_PADDING, wait=False)
             self.publish(topic, _FLOOD_PADDING)
@@ -108,7 +103,6 @@ class Talker:
     # One message.
 
     def publish(self, topic: str, padding: int = 0) -> Sent:
-        """Send copies to all subscribers."""
         sent = self._books.write(Way.PUBLISH, self._label, topic)
         self._domain.publish(topic, write_number(sent.number, padding))
         return sent
@@ -136,7 +130,6 @@ class Talker:
     async def call(
         self, destination: str, timeout_s: float, padding: int = 0, *, wait: bool = True
     ) -> MessagingError | None:
-        """Call somebody, and see that it ends in time."""
         sent = self._books.write(Way.CALL, self._label, destination, timeout_s)
         self._open[sent.number] = _Open(sent, self._pauses.total_s)
         # No `finally`: what a killed process leaves is disposed of at the very end.
@@ -165,7 +158,6 @@ class Talker:
     # Calls end.
 
     def check_open_calls(self) -> None:
-        """None may be older than its caller allowed."""
         for call in self._open.values():
             self._check_time(call)
 
@@ -177,5 +169,4 @@ class Talker:
 
     @property
     def unfinished(self) -> list[str]:
-        """The calls in flight."""
         return [str(call.sent) for call in self._open.values()]

@@ -21,8 +21,6 @@ _RESTART_S = 0.5
 
 
 class World:
-    """Everything in one run."""
-
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
         self.sim = sim
         self.plan = plan
@@ -47,7 +45,6 @@ class World:
         self.sim.add(domain.name, program)
 
     def _cut(self) -> None:
-        """Keep apart who shall never reach each other."""
         for one, other in self.plan.cuts:
             self.sim.network.partition(one, other)
 
@@ -59,15 +56,12 @@ class World:
     # Processes.
 
     def running(self) -> list[Process]:
-        """Those that are not over."""
         return [it for it in self._latest.values() if it.node.is_running]
 
     def model(self) -> Model:
-        """What there should be now."""
         return Model(self.running(), self.plan.cuts)
 
     def start(self, name: str) -> None:
-        """Start a domain, unless it runs."""
         node = self.sim.nodes[name]
         if node.is_running:
             if self._latest[name].is_stopping:
@@ -77,7 +71,6 @@ class World:
         node.start()
 
     def start_first(self) -> None:
-        """Start everybody who is there from the beginning."""
         for domain in self.plan.domains:
             if not domain.is_late:
                 self.sim.after(self.sim.rng.random(), lambda name=domain.name: self.start(name))  # type: ignore[misc]
@@ -86,7 +79,6 @@ class World:
     # Trouble.
 
     def run_trouble(self) -> None:
-        """Let everything happen that is planned."""
         began = self.sim.now
         for domain in self.plan.domains:
             if domain.is_late:
@@ -119,7 +111,6 @@ class World:
         self._remedies.append(end)
 
     def _delaying(self, event: PlannedEvent, undo: Callable[[], None]) -> None:
-        """The same for what holds messages up on their way."""
         self.disturbance.begin()
 
         def end() -> None:

@@ -64,7 +64,6 @@ def _facts(member: Member) -> tuple[object, ...]:
 
 
 def _describe(world: World) -> str:
-    """Who sees what."""
     lines = [f"no agreement within {AGREEMENT_S:g} s of healing"]
     for process in world.running():
         phase = "no agent" if process.machine is None else process.machine.phase.value

@@ -24,8 +24,6 @@ LARGE_BYTES = 3 * KIB
 
 
 class Fault(enum.Enum):
-    """What happens to a cluster."""
-
     PARTITION = "partition"
     """Nothing passes between some nodes and the others."""
     ONE_WAY = "one way"
@@ -77,16 +75,12 @@ class PlannedFault(msgspec.Struct, frozen=True):
 
 
 class PlannedNode(msgspec.Struct, frozen=True):
-    """One node that takes part."""
-
     name: str
     start_s: float
     properties: dict[str, str]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One run."""
-
     names: list[str]
     nodes: list[PlannedNode]
     """Who takes part: those of all names, unless a shorter run does without some."""
@@ -101,14 +95,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The run in a few words."""
         faults = ", ".join(sorted({fault.kind.value for fault in self.faults})) or "no fault"
         way = "datagrams" if self.uses_datagrams else "streams alone"
         return f"{len(self.nodes)} nodes, {len(self.seeds)} seeds, {way}, {faults}"
 
 
 def draw_plan(rng: Random) -> Plan:
-    """Everything at random."""
     names = [f"n{number}" for number in range(rng.randint(NODES_MIN, NODES_MAX))]
     healed_s = rng.choice((30.0, 45.0, 75.0)) * rng.uniform(0.8, 1.2)
     has_faults = rng.random() < 0.9
@@ -153,7 +145,6 @@ def _draw_faults(
 def _draw_divided_name(
     rng: Random, names: list[str], without_twin: str, healed_s: float
 ) -> list[PlannedFault]:
-    """Two halves, and soon a process of one name in each."""
     twin = _draw_fault(rng, Fault.TWIN, names, without_twin, healed_s)
     partition = msgspec.structs.replace(
         twin,

@@ -16,8 +16,6 @@ PORT = 7000
 
 
 class Watch(Protocol):
-    """Is told what processes see."""
-
     def on_change(self, process: Process, change: MemberChange) -> None:
         """A process has learnt of a change."""
 
@@ -72,27 +70,22 @@ class Process:
 
     @property
     def machine(self) -> Membership | None:
-        """Its membership, once there is one."""
         return None if self.agent is None else self.agent._machine
 
     @property
     def own(self) -> Member | None:
-        """What it says of itself."""
         return None if self.machine is None else self.machine.own
 
     @property
     def is_seed(self) -> bool:
-        """Whether others look for it."""
         return f"{self.node.host}:{PORT}" in self._seeds
 
     @property
     def is_running(self) -> bool:
-        """Whether it is not over yet."""
         return self.ended is None
 
     @property
     def is_member(self) -> bool:
-        """Whether it runs, and takes part in the cluster."""
         return self.is_running and self.machine is not None and self.machine.phase is Phase.MEMBER
 
     # What it does.
@@ -115,11 +108,9 @@ class Process:
                 watch.on_name_taken(self, error)
 
     async def change_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Called in the process itself."""
         if self.agent is not None and self.is_member:
             self._sim.log.add(self.node.name, "properties", ", ".join(sorted(changes)))
             self.agent.set_properties(changes)
 
     def remember_properties(self, own: Member) -> None:
-        """Its properties are others now."""
         self.history[own.version] = dict(own.properties)

@@ -29,7 +29,6 @@ class Quiet:
         self.slow: set[str] = set()
 
     def look(self) -> None:
-        """See what changed."""
         now, nodes = self._sim.now, self._sim.nodes
         for name, node in nodes.items():
             is_awake = node.is_running and not node.is_paused and name not in self.slow

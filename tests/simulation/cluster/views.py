@@ -38,7 +38,6 @@ class Views:
         self.changes = 0
 
     def add(self, process: Process) -> None:
-        """A process has started."""
         self.processes.append(process)
         self._told[process] = {}
         self._removed[process] = {}
@@ -46,7 +45,6 @@ class Views:
     # What processes tell.
 
     def on_change(self, process: Process, change: MemberChange) -> None:
-        """A process has learnt of a change."""
         self.changes += 1
         self._sim.log.add(process.node.name, "sees", str(change))
         member, told = change.member, self._told[process]
@@ -64,7 +62,6 @@ class Views:
             told[member.name] = member
 
     def on_joined(self, process: Process) -> None:
-        """A process takes part: its name must have been free."""
         self._sim.log.add(process.node.name, "joined", process.name)
         for holder in self._namesakes(process):
             require(
@@ -73,7 +70,6 @@ class Views:
             )
 
     def on_name_taken(self, process: Process, error: NameTaken) -> None:
-        """A process goes: somebody must have its name."""
         self._sim.log.add(process.node.name, "yields", str(error))
         longest_ago = self._sim.now - ANSWER_S
         require(
@@ -175,7 +171,6 @@ class Views:
         return successor is not None and successor.instance != member.instance
 
     def find(self, member: Member) -> Process | None:
-        """The process that is meant."""
         for process in self.processes:
             if process.own is not None and process.own.instance == member.instance:
                 return process if process.name == member.name else None

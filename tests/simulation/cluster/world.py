@@ -23,8 +23,6 @@ _TWIN = "twin-of-"
 
 
 class World:
-    """Everything in one run."""
-
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
         self.sim = sim
         self.plan = plan
@@ -56,11 +54,9 @@ class World:
     # Processes.
 
     def running(self) -> list[Process]:
-        """Those that are not over."""
         return [it for it in self._latest.values() if it.is_running]
 
     def start(self, host: str) -> None:
-        """Start the process of a host, unless it runs."""
         node = self.sim.nodes[host]
         self._note_ends()
         if node.is_running:
@@ -89,7 +85,6 @@ class World:
     # Time.
 
     def run(self, until: float) -> None:
-        """Let the plan take its course."""
         self._agenda.run(until)
 
     def act(self, action: Callable[[], None]) -> None:

@@ -11,8 +11,6 @@ from tests.simulation.durable.slips import Job
 
 
 class Fate(enum.Enum):
-    """What is known of a job."""
-
     PLANNED = "planned"
     UNCERTAIN = "uncertain"
     """It was begun, and nobody heard how that ended."""
@@ -33,12 +31,10 @@ class Books:
         self._ids: dict[str, list[int]] = {}
 
     def is_wanted(self, job: Job) -> bool:
-        """Whether it shall be done, or done again."""
         fate = self.fates[job.name]
         return fate is Fate.PLANNED or (fate is Fate.UNCERTAIN and job.is_idempotent)
 
     def begin(self, job: Job) -> None:
-        """It is about to be done."""
         self.fates[job.name] = Fate.UNCERTAIN
 
     def confirm(self, job: Job, ids: Sequence[int] | None) -> None:
@@ -49,11 +45,9 @@ class Books:
             require(known == list(ids), f"job {job.name} has ids {ids}, and had {known} before")
 
     def refuse(self, job: Job) -> None:
-        """It was not done."""
         if not job.is_idempotent:
             self.fates[job.name] = Fate.REFUSED
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
         return not any(map(self.is_wanted, self.jobs.values()))

@@ -24,7 +24,6 @@ class Clerk:
         self._books = books
 
     async def work(self) -> None:
-        """Until everything is done."""
         loop = asyncio.get_running_loop()
         for job in self._jobs:
             await asyncio.sleep(max(0.0, job.time - loop.time()))

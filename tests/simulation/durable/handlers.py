@@ -40,8 +40,6 @@ class Trouble(Exception):
 
 
 class Handlers:
-    """Handlers of one process."""
-
     def __init__(self, mail: Mail, habits: Habits, books: Books, rng: Random) -> None:
         self._mail = mail
         self._habits = habits
@@ -49,7 +47,6 @@ class Handlers:
         self._rng = rng
 
     async def start(self) -> None:
-        """Consume all queues but the one that is pulled from."""
         for queue, handler, retry in (
             (ORDERS, self._write, _PATIENT),
             (COPIES, self._write, _PATIENT),
@@ -97,7 +94,6 @@ class Handlers:
     # The queue that is pulled from.
 
     async def pull(self) -> None:
-        """For ever."""
         while True:
             limit = self._rng.randint(1, 4)
             try:

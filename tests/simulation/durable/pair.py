@@ -23,8 +23,6 @@ DELIVERY_S = 5.0
 
 
 class Pair:
-    """Alpha and beta."""
-
     def __init__(
         self, sim: SimCluster, *, has_bridge: bool = True, config: MailConfig = CONFIG
     ) -> None:
@@ -40,22 +38,18 @@ class Pair:
         return self.alpha.is_ready and self.beta.is_ready
 
     def add_beta(self, host: str | None = None, disk: MemoryDisk | None = None) -> Machine:
-        """A machine that runs beta."""
         return Machine(self.sim, "beta", CONFIG, (QUEUE,), _handle_all, host=host, disk=disk)
 
     def introduce(self, beta: Machine) -> None:
-        """Tell alpha where beta is."""
         assert self.alpha.directory is not None
         self.alpha.directory.set("beta", beta.address)
 
     @property
     def mail(self) -> Mail:
-        """What alpha posts with."""
         assert self.alpha.mail is not None
         return self.alpha.mail
 
     def post(self, *words: str, queue: str = QUEUE, delay: float | None = None) -> None:
-        """Have alpha post a message for each word."""
         for word in words:
             self.sim.run(
                 self.mail.post("beta", queue, word.encode(), key="one", delay=delay),
@@ -63,12 +57,10 @@ class Pair:
             )
 
     def handled(self) -> list[str]:
-        """The words beta has handled, in that order."""
         rows = self.beta.disk.connection.execute("SELECT word FROM words ORDER BY number")
         return [word for (word,) in rows]
 
     def outbox(self) -> int:
-        """How many pages wait at alpha."""
         rows = self.alpha.disk.connection.execute("SELECT COUNT(*) FROM postroad_outbox")
         return int(rows.fetchone()[0])
 
@@ -85,13 +77,11 @@ class Pair:
         assert self.handled() == list(words)
 
     def trouble(self) -> str | None:
-        """What the bridge to beta says."""
         assert self.mail.manager is not None
         (health,) = self.mail.manager.health()
         return health.trouble if health.phase == "refused" else None
 
     def await_trouble(self, words: str) -> None:
-        """Wait until the bridge to beta says so."""
         self.sim.run_until(
             lambda: words in (self.trouble() or ""), within=DELIVERY_S, claim=f"bridge: {words}"
         )
@@ -105,7 +95,6 @@ class Pair:
         self.sim.run_until(self._is_ready, within=DELIVERY_S, claim="both run")
 
     def backup(self, machine: Machine) -> bytes:
-        """A copy of a disk at a moment without a commit."""
         while True:
             try:
                 return machine.disk.backup()

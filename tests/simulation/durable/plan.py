@@ -35,8 +35,6 @@ POINTS = tuple(name for name in faults.names() if name.startswith("durable."))
 
 
 class Fault(enum.Enum):
-    """What happens to nodes that have mail for each other."""
-
     KILL = "kill"
     POWER = "power"
     STOP = "stop"
@@ -93,8 +91,6 @@ class PlannedFault(msgspec.Struct, frozen=True):
 
 
 class Habits(msgspec.Struct, frozen=True):
-    """How the handlers of a run behave."""
-
     concurrency: int
     failing: float
     """Chance that a handler fails for once."""
@@ -103,8 +99,6 @@ class Habits(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One run."""
-
     nodes: tuple[str, ...]
     uses_agents: bool
     """Whether nodes find each other as members of a cluster; otherwise they have a list."""
@@ -117,7 +111,6 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The run in a few words."""
         count = sum(len(jobs) for clerks in self.clerks.values() for jobs in clerks)
         kinds = ", ".join(sorted({it.kind.value for it in self.faults})) or "no fault"
         way = "agents" if self.uses_agents else "a list"
@@ -125,7 +118,6 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
-    """Everything at random."""
     nodes = tuple(f"n{number}" for number in range(rng.randint(NODES_MIN, NODES_MAX)))
     healed_s = TRAFFIC_S * rng.uniform(0.8, 1.5)
     count = rng.randint(1, 16) if has_faults else 0
@@ -146,7 +138,6 @@ def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
 
 
 def _draw_config(rng: Random) -> MailConfig:
-    """Small, so that every limit is met."""
     return MailConfig(
         message_bytes_max=2_000,
         outbox_messages_max=rng.choice((20, 10_000)),

@@ -63,7 +63,6 @@ class Machine:
 
     @property
     def address(self) -> str:
-        """Where its service listens."""
         return f"{self.node.host}:{PORT}"
 
     @property
@@ -104,7 +103,6 @@ class Machine:
     # What befalls it.
 
     def start(self) -> None:
-        """Run a new process, unless there is one."""
         if not self.node.is_running:
             self.mail = None
             self._is_stopping = False
@@ -114,17 +112,14 @@ class Machine:
             self.node.start()
 
     def stop(self) -> None:
-        """Ask the process to end."""
         self._is_stopping = True
         self.node.resume()
         self.node.stop()
 
     def kill(self) -> None:
-        """End the process at once."""
         self.node.kill()
         self.disk.crash()
 
     def lose_power(self) -> None:
-        """Turn the machine off."""
         self.node.lose_power()
         self.disk.crash()

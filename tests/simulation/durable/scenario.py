@@ -22,7 +22,6 @@ def run_durable(simulation: Simulation) -> None:
 
 
 def run_plan(simulation: Simulation, plan: Plan) -> None:
-    """One run."""
     with SimCluster(simulation) as sim:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
         world = World(sim, plan)
@@ -33,7 +32,6 @@ def run_plan(simulation: Simulation, plan: Plan) -> None:
 
 
 def finish(world: World) -> None:
-    """Wait for the end, and check everything."""
     took_s = await_quiet(world)
     Findings(world).check()
     check_machines(world)

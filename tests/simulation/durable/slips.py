@@ -27,8 +27,6 @@ OPEN_QUEUES = (ORDERS, COPIES, RELAY, NOTES, WARD, DESK)
 
 
 class Temper(enum.StrEnum):
-    """How the handler of a message takes it."""
-
     FINE = "fine"
     REJECTED = "rejected"
     HOPELESS = "hopeless"
@@ -36,8 +34,6 @@ class Temper(enum.StrEnum):
 
 
 class Slip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The body of a message."""
-
     token: str
     """Tells what was meant, however often it is posted."""
     copy_to: str | None = None
@@ -47,8 +43,6 @@ class Slip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Parcel(msgspec.Struct, frozen=True, kw_only=True):
-    """One message that an application wants to post."""
-
     slip: Slip
     peer: str
     queue: str
@@ -62,7 +56,6 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
         return self.slip.token
 
     def to_draft(self, *, is_idempotent: bool) -> Draft:
-        """As the mail takes it."""
         return Draft(
             peer=self.peer,
             queue=self.queue,
@@ -76,8 +69,6 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Way(enum.StrEnum):
-    """How parcels are posted."""
-
     POST = "post"
     BATCH = "batch"
     TRANSACTION = "transaction"
@@ -98,7 +89,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def copy_of(slip: Slip) -> Slip:
-    """What a handler posts on."""
     return Slip(token=f"{slip.token}/copy")
 
 
@@ -107,5 +97,4 @@ _decoder = msgspec.json.Decoder(Slip)
 
 
 def decode_slip(body: bytes) -> Slip:
-    """Read a body."""
     return _decoder.decode(body)

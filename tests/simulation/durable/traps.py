@@ -35,7 +35,6 @@ class Trap:
         return self._visits < 0
 
     def fire(self) -> None:
-        """Do what it is for."""
         self.has_fired = True
         self._act()
 
@@ -49,7 +48,6 @@ class Traps:
 
     @contextmanager
     def armed(self) -> Iterator[None]:
-        """Watch all fault points of the durable layer."""
         with ExitStack() as stack:
             for name in faults.names():
                 if name.startswith("durable."):
@@ -66,8 +64,6 @@ class Traps:
         return self._set(machine, Trap(point, visits, act))
 
     def fail(self, machine: Machine, point: str, visits: int = 0) -> Trap:
-        """Have a database fail at a fault point."""
-
         def act() -> None:
             raise StoreUnavailable(f"simulated failure at {point}")
 
@@ -82,7 +78,6 @@ class Traps:
         return trap
 
     def clear(self) -> None:
-        """Wait for nobody any more."""
         self._waiting.clear()
 
     def _reach(self, point: str, **details: object) -> None:

@@ -53,7 +53,6 @@ def _is_quiet(world: World) -> bool:
 
 
 def _left(machine: Machine) -> list[str]:
-    """What is not finished at a machine."""
     if not machine.is_ready or machine.disk.connection.in_transaction:
         return ["it is not ready"]
     return [
@@ -79,8 +78,6 @@ def _describe(world: World) -> str:
 
 
 class Findings:
-    """What the disks say in the end."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         # How often each message was handled, by the rows that were committed with that.
@@ -119,7 +116,6 @@ class Findings:
     # What must hold.
 
     def check(self) -> None:
-        """All of it."""
         for job in self._world.books.jobs.values():
             self._check_job(job)
             for parcel in job.parcels:
@@ -145,7 +141,6 @@ class Findings:
             )
 
     def _check_copy(self, parcel: Parcel) -> None:
-        """What a handler posted exists if what it wrote does."""
         if parcel.slip.copy_to is not None and parcel.queue != RELAY:
             handled, copies = self.rows[parcel.token], self._ends_of(copy_of(parcel.slip).token)
             require(
@@ -187,7 +182,6 @@ class Findings:
 
 
 def _reasons(parcel: Parcel) -> set[str]:
-    """Why a message may die."""
     reasons: set[str] = set()
     if parcel.queue == CLOSED:
         reasons.add(Reason.UNKNOWN_QUEUE)

@@ -26,13 +26,11 @@ class Wishes:
         self.has_hope = False
 
     def clear(self) -> None:
-        """Leave the node alone."""
         self.resting.clear()
         self.has_hope = False
 
 
 async def operate(mail: Mail, wishes: Wishes) -> None:
-    """Do what is wished, for ever."""
     # What an earlier process was told is still written down.
     told = await _paused(mail)
     while True:

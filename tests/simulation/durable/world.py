@@ -25,8 +25,6 @@ _RESTART_S = 0.5
 
 
 class World:
-    """Everything in one run."""
-
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
         self.sim = sim
         self.plan = plan
@@ -47,7 +45,6 @@ class World:
         )
 
     def _introduce(self) -> None:
-        """Tell all machines of each other."""
         addresses = {name: machine.address for name, machine in self.machines.items()}
         for machine in self.machines.values():
             if self.plan.uses_agents:
@@ -58,7 +55,6 @@ class World:
                     machine.directory.set(name, address)
 
     async def _serve(self, name: str, rng: Random, mail: Mail) -> None:
-        """The application of a node."""
         await _make_tables(mail)
         handlers = Handlers(mail, self.plan.habits, self.books, rng)
         await handlers.start()
@@ -68,7 +64,6 @@ class World:
     # Time.
 
     def run(self) -> None:
-        """Let the plan take its course."""
         self.start_all()
         self.agenda.run(until=self.plan.healed_s)
 
@@ -159,7 +154,6 @@ class World:
     # The end.
 
     def heal(self) -> None:
-        """End all faults."""
         self.agenda.clear()
         self.traps.clear()
         self.sim.network.heal()

@@ -10,8 +10,6 @@ from tests.simulation.flows.orders import Job
 
 
 class Fate(enum.Enum):
-    """What is known of an order."""
-
     PLANNED = "planned"
     UNCERTAIN = "uncertain"
     """It was given, and nobody heard whether a flow was begun."""
@@ -49,32 +47,26 @@ class Books:
         self.garbage: dict[Garbage, bool] = {}
 
     def is_wanted(self, job: Job) -> bool:
-        """Whether it is to be given, or given again."""
         fate = self.fates[job.name]
         return fate is Fate.PLANNED or (fate is Fate.UNCERTAIN and job.is_named)
 
     def begin(self, job: Job) -> None:
-        """It is about to be given."""
         self.fates[job.name] = Fate.UNCERTAIN
 
     def confirm(self, job: Job, id: str) -> None:
-        """A flow was begun for it, the same as ever."""
         self.fates[job.name] = Fate.BEGUN
         known = self.ids.setdefault(job.name, id)
         require(known == id, f"{job.name} is flow {id}, and was {known} before")
 
     def refuse(self, job: Job) -> None:
-        """None was."""
         if not job.is_named:
             self.fates[job.name] = Fate.REFUSED
 
     def tell(self, job: Job, ending: str) -> None:
-        """What came of it, the same as ever."""
         known = self.endings.setdefault(job.name, ending)
         require(known == ending, f"{job.name} ended with {ending!r}, and with {known!r} before")
 
     def expect(self, name: str, next_ms: int) -> None:
-        """A schedule is known to be in the store."""
         self.first_ms.setdefault(name, next_ms)
 
     def is_over(self, job: Job) -> bool:
@@ -83,5 +75,4 @@ class Books:
 
     @property
     def is_done(self) -> bool:
-        """Whether that is so for all."""
         return all(map(self.is_over, self.jobs.values()))

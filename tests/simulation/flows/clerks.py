@@ -33,7 +33,6 @@ class Clerk:
         self._on_told = on_told
 
     async def work(self) -> None:
-        """Until its flow has ended."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, self._job.time - loop.time()))
         while self._books.is_wanted(self._job):

@@ -22,17 +22,14 @@ _ALL = 1_000_000
 
 
 def database_of(machine: Machine) -> SqliteDatabase:
-    """The store of a machine, to look at."""
     return SqliteDatabase(machine.disk.connection, machine.name)
 
 
 def heads_of(machine: Machine) -> list[Head]:
-    """All flows of a machine."""
     return tables.list_heads(database_of(machine), None, None, None, _ALL)
 
 
 def rows_of(machine: Machine, statement: str) -> list[tuple[Any, ...]]:
-    """What is in a table."""
     return machine.disk.connection.execute(statement).fetchall()
 
 
@@ -40,7 +37,6 @@ _NUMBER = re.compile(r" #\d+")
 
 
 def ending_of(head: Head) -> str:
-    """What came of a flow, as clients are told."""
     if head.status is Status.DONE:
         assert head.result is not None
         return str(values.decode(head.result))
@@ -48,8 +44,6 @@ def ending_of(head: Head) -> str:
 
 
 class Case:
-    """All that was done for one order."""
-
     def __init__(self, order: Order, node: str, head: Head) -> None:
         self.order = order
         self.head = head
@@ -58,7 +52,6 @@ class Case:
 
     @property
     def ending(self) -> str:
-        """What came of it, without what is another each time."""
         return _NUMBER.sub("", ending_of(self.head))
 
     @property
@@ -67,7 +60,6 @@ class Case:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether somebody killed a flow of it."""
         return any(it.status is Status.KILLED for _, it in self.heads)
 
     def __str__(self) -> str:

@@ -14,7 +14,6 @@ from tests.simulation.flows.world import World
 
 
 def check_memory(world: World) -> None:
-    """All flows of which nothing is under way."""
     for name, flows in world.flows.items():
         machine = world.machines[name]
         if machine.is_ready and not machine.disk.connection.in_transaction:

@@ -12,8 +12,6 @@ from tests.simulation.flows.orders import Kind, Order, parts_of
 
 
 class Move(NamedTuple):
-    """Money that was moved."""
-
     node: str
     part: str
     what: str
@@ -21,16 +19,12 @@ class Move(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A flow that responded."""
-
     node: str
     flow: str
     ending: str
 
 
 class Course(NamedTuple):
-    """One way an order can go."""
-
     ending: str
     moves: Counter[Move]
     responses: Counter[Response]

@@ -54,7 +54,6 @@ class Wishes:
         self.resting: dict[str, float] = {}
 
     def clear(self) -> None:
-        """Leave the node alone."""
         self.rests.clear()
         self.garbage.clear()
         self.resting.clear()
@@ -63,8 +62,6 @@ class Wishes:
 
 
 class Operator:
-    """Does what is wished."""
-
     def __init__(self, flows: Flows, wishes: Wishes, books: Books, rng: Random) -> None:
         self._flows = flows
         self._books = books
@@ -77,7 +74,6 @@ class Operator:
         )
 
     async def work(self) -> None:
-        """For ever."""
         while True:
             for act in self._acts:
                 try:

@@ -10,8 +10,6 @@ from postroad.flows import CatchUp
 
 
 class Kind(enum.StrEnum):
-    """Which flow an order is for."""
-
     PAY = "pay"
     """From one bank to another."""
     CLEAR = "clear"
@@ -62,16 +60,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What a payee answers."""
-
     order: str
     amount: int
     lines: int
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """An order, and how it is given."""
-
     order: Order
     time: float
     is_named: bool
@@ -87,8 +81,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timetable(msgspec.Struct, frozen=True, kw_only=True):
-    """An order that a schedule gives."""
-
     order: Order
     minutes: int
     """It is given whenever the minute of the clock is a multiple of that."""
@@ -109,7 +101,6 @@ def payment_of(order: Order, flow: str) -> Order:
 
 
 def parts_of(order: Order) -> list[Order]:
-    """The payments that an order is made of."""
     if order.kind is Kind.SPLIT:
         half = order.amount // 2
         return [

@@ -26,8 +26,6 @@ _BEFORE_S = 0.001
 
 
 class Act(enum.Enum):
-    """What operators do with flows meanwhile."""
-
     REST = "rest"
     """Pause one, and have it go on later."""
     END = "end"
@@ -65,8 +63,6 @@ _KIND_WEIGHTS = {
 
 
 class PlannedAct(msgspec.Struct, frozen=True):
-    """One thing that operators do."""
-
     kind: Act
     time: float
     lasting_s: float
@@ -78,8 +74,6 @@ class PlannedAct(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One run."""
-
     mail: mail.Plan
     """The nodes, and all that befalls them."""
     config: FlowsConfig
@@ -93,7 +87,6 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The run in a few words."""
         count = sum(map(len, self.jobs.values()))
         kinds = {it.kind.value for it in self.mail.faults} | {it.kind.value for it in self.acts}
         config = self.config
@@ -103,7 +96,6 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
-    """Everything at random."""
     drawn = mail.draw_plan(rng, has_faults=has_faults)
     nodes = drawn.nodes
     flaky = rng.choice((0.0, 0.1, 0.3))

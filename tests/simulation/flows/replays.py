@@ -69,7 +69,6 @@ def check_unfinished(machine: Machine) -> int:
 
 
 def check_ended(machine: Machine) -> None:
-    """Those that have ended must end alike."""
     for head in heads_of(machine):
         if head.status not in (Status.DONE, Status.FAILED):
             continue

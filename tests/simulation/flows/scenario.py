@@ -33,7 +33,6 @@ def run_flows(simulation: Simulation) -> None:
 
 
 def run_plan(simulation: Simulation, plan: Plan) -> None:
-    """One run."""
     with SimCluster(simulation) as sim:
         sim.log.add("plan", "seed", f"{sim.seed}: {plan.name}")
         world = World(sim, plan)
@@ -45,7 +44,6 @@ def run_plan(simulation: Simulation, plan: Plan) -> None:
 
 
 def finish(world: World) -> None:
-    """Wait for the end, and check everything."""
     count = check_in_between(world)
     took_s = await_quiet(world)
     check_all(world)

@@ -23,7 +23,6 @@ def plan_of(
     schedules: tuple[Timetable, ...] = (),
     minute_s: float = 5.0,
 ) -> Plan:
-    """A quiet world with these orders, all given at once."""
     drawn = draw_plan(Random(0), has_faults=False)
     jobs = [Job(order=it, time=0.0, is_named=True, repeats=1) for it in orders]
     return msgspec.structs.replace(

@@ -45,7 +45,6 @@ def _check_schedule(world: World, machine: Machine, timetable: Timetable) -> int
 
 
 def _times_of(machine: Machine, name: str) -> list[int]:
-    """The times for which a flow was begun, in order."""
     rows = rows_of(
         machine,
         f"SELECT client_id FROM postroad_flows WHERE client_id LIKE 'schedule:{name}:%'",

@@ -12,8 +12,6 @@ from tests.simulation.flows.plan import POINTS
 
 
 class FlowTraps(Traps):
-    """All traps of a run."""
-
     @contextmanager
     def armed(self) -> Iterator[None]:
         """Watch all fault points of flows and of the durable layer."""

@@ -117,7 +117,6 @@ def _has_tables(machine: Machine) -> bool:
 
 
 def check_all(world: World) -> None:
-    """Every order, and every machine."""
     findings = Findings(world)
     for job in world.orders.jobs.values():
         _check_job(world, job, findings.cases.get(job.name))
@@ -144,7 +143,6 @@ def _check_job(world: World, job: Job, case: Case | None) -> None:
 
 
 def check_case(case: Case) -> None:
-    """What was done for an order is what it was about."""
     if case.is_disturbed:
         _check_disturbed(case)
     else:
@@ -152,7 +150,6 @@ def check_case(case: Case) -> None:
 
 
 def _check_course(case: Case) -> None:
-    """It went as the model says, at every node."""
     courses = {it.ending: it for it in courses_of(case.order)}
     course = courses.get(case.ending)
     require(course is not None, f"it must end as one of {list(courses)}: {case}")

@@ -31,8 +31,6 @@ _MINUTE_S = 60.0
 
 
 class World(MailWorld):
-    """Everything in one run."""
-
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
         self.flow_plan = plan
         self.orders = Books([it for jobs in plan.jobs.values() for it in jobs])
@@ -55,7 +53,6 @@ class World(MailWorld):
         return Machine(self.sim, name, self.plan.config, (QUEUE,), serve)
 
     async def _serve(self, name: str, rng: Random, mail: Mail) -> None:
-        """The application of a node."""
         self.flows.pop(name, None)
         async with mail.transaction() as tx:
             await tx.execute(MOVES)
@@ -81,7 +78,6 @@ class World(MailWorld):
             self.orders.expect(it.name, round(said.next_at * 1000))
 
     def clock_ms(self, name: str) -> int:
-        """What the clock of a machine shows."""
         offset_s = self.machines[name].node.clock_offset_s
         return round((EPOCH_S + self.sim.now + offset_s) * 1000)
 
@@ -142,7 +138,6 @@ class World(MailWorld):
     # The end.
 
     def heal(self) -> None:
-        """End all faults."""
         super().heal()
         for name in sorted(self._outdated):
             self._run_new_code(name)

@@ -10,8 +10,6 @@ from postroad.testing import require
 
 
 class Sent(NamedTuple):
-    """A packet."""
-
     number: int
     kind: Kind
     sender: str
@@ -31,8 +29,6 @@ class Sent(NamedTuple):
 
 
 class Ledger:
-    """Everybody's packets of one run."""
-
     def __init__(self) -> None:
         self._sent: list[Sent] = []
         self.came: dict[int, list[str]] = defaultdict(list)
@@ -42,13 +38,11 @@ class Ledger:
         self._in_order: dict[int, tuple[int, ...]] = {}
 
     def write(self, kind: Kind, sender: str, to: str | None, action: str | None = None) -> Sent:
-        """A packet is to be sent."""
         sent = Sent(len(self._sent), kind, sender, to, action)
         self._sent.append(sent)
         return sent
 
     def expect_order(self, packets: list[Sent]) -> None:
-        """None of these may come before those that precede it."""
         numbers = tuple(it.number for it in packets)
         for place, number in enumerate(numbers):
             self._in_order[number] = numbers[:place]
@@ -72,10 +66,8 @@ class Ledger:
 
 
 def write_packet(sent: Sent, size: int = 0) -> bytes:
-    """The bytes of a packet, at least so many."""
     return (b"%d " % sent.number).ljust(size, b".")
 
 
 def number_in(data: bytes) -> int:
-    """The number of the packet that bytes belong to."""
     return int(data.split(b" ", 1)[0])

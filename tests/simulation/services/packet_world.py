@@ -15,8 +15,6 @@ _CHECK_INTERVAL_S = 0.5
 
 
 class PacketWorld(World[Station]):
-    """A run in which packets are sent."""
-
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
         super().__init__(sim, plan)
         self.ledger = Ledger()

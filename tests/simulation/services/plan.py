@@ -43,8 +43,6 @@ _WEIGHTS = {Event.KILL: 3, Event.MOVE: 3, Event.LISTEN: 2, Event.PART: 2, Event.
 
 
 class PlannedNode(msgspec.Struct, frozen=True):
-    """A node of services."""
-
     node_id: str
     host: str
     """Where it is at first."""
@@ -71,8 +69,6 @@ class PlannedEvent(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One run."""
-
     cores: tuple[str, ...]
     satellites: tuple[str, ...]
     nodes: tuple[PlannedNode, ...]
@@ -85,20 +81,16 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """All of them, running or not."""
         return (*self.cores, *self.satellites)
 
     @property
     def name(self) -> str:
-        """The run in a few words."""
         events = ", ".join(sorted({it.kind.value for it in self.events})) or "nothing happens"
         sizes = f"{len(self.cores)} cores, {len(self.satellites)} satellites"
         return f"{sizes}, {len(self.nodes)} nodes: {events}"
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What chance can choose from."""
-
     node_ids: tuple[str, ...] = NODE_IDS
     actions: tuple[str, ...] = ACTIONS
     cores_max: int = CORES_MAX
@@ -108,7 +100,6 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def draw_plan(rng: Random, scope: Scope | None = None) -> Plan:
-    """Everything at random."""
     scope = scope or Scope()
     cores = tuple(f"C{number + 1}" for number in range(rng.randint(1, scope.cores_max)))
     satellites = tuple(f"S{number + 1}" for number in range(rng.randint(1, scope.satellites_max)))

@@ -17,26 +17,16 @@ PORT = 7000
 
 
 class Tenant(Protocol):
-    """A node of services, as the process it is in sees it."""
-
     node_id: str
 
     @property
-    def is_up(self) -> bool:
-        """Whether it is there, and connected."""
-        ...
+    def is_up(self) -> bool: ...
 
-    def start(self, actions: tuple[str, ...]) -> None:
-        """Be there, and offer something."""
-        ...
+    def start(self, actions: tuple[str, ...]) -> None: ...
 
-    async def listen(self, actions: tuple[str, ...]) -> None:
-        """Offer something else."""
-        ...
+    async def listen(self, actions: tuple[str, ...]) -> None: ...
 
-    async def leave(self) -> None:
-        """Be gone."""
-        ...
+    async def leave(self) -> None: ...
 
 
 TenantT = TypeVar("TenantT", bound=Tenant)
@@ -80,7 +70,6 @@ class Process(Generic[TenantT]):
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs, and has not been asked to end."""
         return self.node.is_running and not self.is_stopping and self.domain is not None
 
     # Its life.
@@ -141,7 +130,6 @@ class Process(Generic[TenantT]):
     # Its nodes.
 
     def join(self, node_id: str, actions: tuple[str, ...]) -> None:
-        """Have a node come, unless it is there already."""
         assert self.domain is not None
         if node_id in self.stations:
             return
@@ -151,7 +139,6 @@ class Process(Generic[TenantT]):
         station.start(actions)
 
     async def part(self, node_id: str) -> None:
-        """Have a node leave."""
         station = self.stations.pop(node_id, None)
         if station is not None:
             gone = self.leaving[node_id] = asyncio.Event()

@@ -34,7 +34,6 @@ def await_steadiness(world: World[Any]) -> None:
 
 
 def unsteady(world: World[Any]) -> list[str]:
-    """What is not yet as it should be."""
     running = world.running()
     cores = {it.name for it in running if it.is_core}
     return [
@@ -95,7 +94,6 @@ def _check_broadcasts(world: PacketWorld, stations: list[Station]) -> None:
 
 
 def _check_streams(world: PacketWorld, stations: list[Station]) -> None:
-    """By now everybody knows where everybody is."""
     streams: list[list[Sent]] = []
     for one in stations:
         for other in stations:

@@ -31,7 +31,6 @@ def run_services(simulation: Simulation) -> None:
 
 
 def stop_all(world: World[Any]) -> None:
-    """Stop everybody."""
     for process in world.running():
         world.sim.after(world.sim.rng.random(), process.stop)
     world.sim.run_until(

@@ -79,7 +79,6 @@ class Station:
     # Its life.
 
     def start(self, actions: tuple[str, ...]) -> None:
-        """Connect and talk, until it leaves."""
         self.actions = actions
         self._life = asyncio.get_running_loop().create_task(self._live())
 
@@ -100,13 +99,11 @@ class Station:
         await self.transporter.listen_balanced(topics)
 
     async def listen(self, actions: tuple[str, ...]) -> None:
-        """Listen to other actions."""
         self.actions = actions
         if self._was_up and not self.is_over:
             await self._listen()
 
     async def leave(self) -> None:
-        """Be gone."""
         tasks = [*self._streams] if self._life is None else [self._life, *self._streams]
         for task in tasks:
             task.cancel()
@@ -165,7 +162,6 @@ class Station:
         return sent
 
     def send_balanced(self, action: str) -> Sent:
-        """Send a request to whoever has an action."""
         sent = self._ledger.write(Kind.REQUEST, self.node_id, None, action)
         topic = self._topic_of(action).name
         data = write_packet(sent)
@@ -183,7 +179,6 @@ class Station:
             return
 
     async def _stream(self, to: str) -> None:
-        """More than what may be under way."""
         for _ in range(_CHUNKS):
             self.send(Kind.REQUEST, to, _CHUNK_BYTES)
             await self.transporter.drain()
@@ -202,7 +197,6 @@ class Station:
 
 
 def leftovers_of(transporter: CellsTransporter) -> list[str]:
-    """What a transporter still has to do."""
     session = transporter._session
     if session is None:
         return []

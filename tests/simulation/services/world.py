@@ -24,8 +24,6 @@ again and become defaults, and what was lost by the old ones is missed."""
 
 
 class World(ABC, Generic[TenantT]):
-    """Everything in one run."""
-
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
         self.sim = sim
         self.plan = plan
@@ -67,11 +65,9 @@ class World(ABC, Generic[TenantT]):
     # What there is.
 
     def running(self) -> list[Process[TenantT]]:
-        """Those that are not over."""
         return [it for it in self._latest.values() if it.node.is_running]
 
     def stations(self) -> Iterator[TenantT]:
-        """The nodes of all processes that run."""
         for process in self.running():
             yield from process.stations.values()
 
@@ -81,7 +77,6 @@ class World(ABC, Generic[TenantT]):
         return not self._faults and self.sim.now - self._calm_since > AFTERMATH_S
 
     def start(self, name: str) -> None:
-        """Start a process, unless it runs."""
         node = self.sim.nodes[name]
         if node.is_running:
             if self._latest[name].is_stopping:
@@ -91,7 +86,6 @@ class World(ABC, Generic[TenantT]):
         node.start()
 
     def start_first(self) -> None:
-        """Start everybody."""
         for name in self.plan.hosts:
             self.sim.after(self.sim.rng.random(), lambda name=name: self.start(name))  # type: ignore[misc]
         self.sim.run_for(1.0)
@@ -99,7 +93,6 @@ class World(ABC, Generic[TenantT]):
     # Trouble.
 
     def run_trouble(self) -> None:
-        """Let everything happen that is planned."""
         began = self.sim.now
         for event in self.plan.events:
             self._agenda.at(began + event.time, lambda event=event: self._begin(event))  # type: ignore[misc]

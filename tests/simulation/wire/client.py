@@ -20,8 +20,6 @@ Dial = Callable[[], Endpoint]
 
 
 class Client:
-    """One caller with one connection at a time."""
-
     def __init__(
         self,
         simulation: Simulation,
@@ -43,7 +41,6 @@ class Client:
         self._timer: Timer | None = None
 
     def connect(self) -> None:
-        """Dial, unless there is a connection."""
         if self.endpoint is None:
             self._simulation.log.add("client", "dials")
             self.endpoint = self._dial()
@@ -51,7 +48,6 @@ class Client:
     # Calls.
 
     def submit(self, job: Job, *, is_probe: bool = False) -> None:
-        """Send a job as soon as possible."""
         call = Call(self._next_id(), job, self._simulation.now, is_probe=is_probe)
         self.calls[call.id] = call
         self._queue.append(call)

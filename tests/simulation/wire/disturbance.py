@@ -6,23 +6,18 @@ from collections.abc import Iterable
 
 
 class Disturbances:
-    """Stretches of time, some without an end."""
-
     def __init__(self) -> None:
         self._stretches: list[tuple[float, float]] = []
 
     def add(self, start: float, end: float) -> None:
-        """Something is wrong from start to end."""
         self._stretches.append((start, end))
 
     def overlaps(self, start: float, end: float) -> list[tuple[float, float]]:
-        """The parts within a window."""
         clipped = [(max(start, first), min(end, last)) for first, last in self._stretches]
         return [(first, last) for first, last in clipped if first < last]
 
 
 def disturbed_s(sources: Iterable[Disturbances], start: float, end: float) -> float:
-    """Seconds within a window in which anything was wrong."""
     total = 0.0
     covered = start
     for first, last in sorted(part for source in sources for part in source.overlaps(start, end)):

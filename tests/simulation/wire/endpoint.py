@@ -33,8 +33,6 @@ OVERHEAD_BYTES_MAX = SUBJECT_BYTES_MAX + 256 * KIB
 
 
 class Application(Protocol):
-    """What a client or server does with its connections."""
-
     def on_event(self, endpoint: Endpoint, event: Event) -> None:
         """The machine told something."""
 
@@ -43,8 +41,6 @@ class Application(Protocol):
 
 
 class Endpoint:
-    """A machine, its timer, and its end of the pipes."""
-
     def __init__(
         self,
         simulation: Simulation,
@@ -76,11 +72,9 @@ class Endpoint:
 
     @property
     def is_usable(self) -> bool:
-        """Whether new requests may be sent."""
         return not self.is_closed and self.connection.phase is Phase.OPEN
 
     def log(self, verb: str, details: str = "") -> None:
-        """Write down what this side did."""
         self._simulation.log.add(self.role.value, verb, f"#{self.link.number} {details}")
 
     # The receiving end of a pipe.
@@ -217,7 +211,6 @@ class Endpoint:
     # Back-pressure.
 
     def stop_reading(self, seconds: float) -> None:
-        """Leave what arrives in the pipe for some time."""
         if self.is_reading and not self.is_closed:
             self.log("slow", f"reads nothing for {seconds:.3f} s")
             self.is_reading = False

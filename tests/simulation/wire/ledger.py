@@ -28,11 +28,9 @@ class Ledger:
         self.oversized: set[Role] = set()
 
     def record(self, receiver: Role, frame: Frame) -> None:
-        """A frame was sent."""
         self._in_flight[receiver].append(self._as_told(frame))
 
     def check(self, receiver: Role, event: Event) -> None:
-        """A frame was delivered: it must be the next one."""
         if self.is_tainted:
             return
         waiting = self._in_flight[receiver]

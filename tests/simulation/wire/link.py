@@ -21,8 +21,6 @@ FRAME_BYTES_PER_S_MIN = 64 * 1024
 
 
 class Link:
-    """Two pipes and the machines at their ends."""
-
     def __init__(
         self, simulation: Simulation, plan: Plan, processes: Iterable[Process], number: int
     ) -> None:
@@ -42,7 +40,6 @@ class Link:
         self._slack_s = 4 * plan.delay_s_max + 5 * LATENESS_S_MAX + 0.05
 
     def attach(self, endpoint: Endpoint) -> None:
-        """Put a machine at its end."""
         self.endpoints[endpoint.role] = endpoint
         pipe = self.pipes[endpoint.role]
         pipe.receiver = endpoint
@@ -54,7 +51,6 @@ class Link:
         pipe.pump()
 
     def record(self, receiver: Role, frame: Frame) -> None:
-        """A frame was sent to a side."""
         self.ledger.record(receiver, frame)
         maximum = self._plan.sides[receiver].limits.frame_bytes_max
         if isinstance(frame, Request | Reply) and len(frame.payload) > maximum:
@@ -95,7 +91,6 @@ class Link:
             endpoint.stop_reading(seconds)
 
     def heal(self) -> None:
-        """Forget the faults that have not happened yet."""
         for pipe in self.pipes.values():
             pipe.heal()
 
@@ -135,7 +130,6 @@ class Link:
         return excuses if self._plan.version >= 3 else [*excuses, self._slow_readers]
 
     def _timeout_s(self, endpoint: Endpoint) -> float:
-        """How long the machine waits for a sign of its peer."""
         if self._plan.version >= 3:
             return self._plan.sides[endpoint.role].limits.heartbeat_timeout_s or NEVER
         return endpoint.connection._heartbeats.timeout_s
@@ -160,7 +154,6 @@ class Link:
     # Whether a machine notices in time.
 
     def _expect_handshake(self, endpoint: Endpoint) -> None:
-        """A handshake ends in time, well or not."""
         limits = self._plan.sides[endpoint.role].limits
         latest = self._simulation.now + limits.handshake_timeout_s + self._slack_s
 

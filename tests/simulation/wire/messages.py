@@ -17,8 +17,6 @@ FAILURE_TEXT = b"the handler failed"
 
 
 class End(enum.Enum):
-    """How a call ended."""
-
     ANSWERED = "answered"
     EXPIRED = "expired"
     CANCELLED = "cancelled"
@@ -28,8 +26,6 @@ class End(enum.Enum):
 
 
 class Call:
-    """A job on its way."""
-
     __slots__ = ("deadline", "end", "endpoint", "id", "is_probe", "job", "submitted_at")
 
     def __init__(self, id: int, job: Job, now: float, *, is_probe: bool) -> None:
@@ -44,11 +40,9 @@ class Call:
 
     @property
     def is_one_way(self) -> bool:
-        """Whether nobody waits for an answer."""
         return self.job.kind is Kind.LOG
 
     def to_request(self, now: float) -> Request:
-        """The call as it is sent now."""
         remaining_ms = max(1, round((self.deadline - now) * 1_000))
         subject, payload = self.job.kind.value, self.job.payload
         if self.is_one_way:
@@ -57,7 +51,6 @@ class Call:
 
 
 def answer(request: Request, kind: Kind, reply_bytes: int) -> Reply:
-    """What the server replies: told by the request alone."""
     if kind is Kind.FAIL:
         code, retryable = RemoteHandlerFailure.code, request.id % 2 == 0
         return Reply(request.id, Status.HANDLER_FAILED, FAILURE_TEXT, code, retryable)
@@ -67,12 +60,10 @@ def answer(request: Request, kind: Kind, reply_bytes: int) -> Reply:
 
 
 def refusal(request: Request) -> Reply:
-    """What a server replies that is about to stop."""
     return Reply(request.id, Status.STOPPING, request.subject.encode())
 
 
 def check_reply(call: Call, reply: Reply, version: int) -> None:
-    """The reply is the one to this call."""
     request = call.to_request(call.submitted_at)
     stopping = refusal(request).status if version >= 3 else Status.NO_HANDLER
     if reply.status == stopping and reply.payload == request.subject.encode():

@@ -11,8 +11,6 @@ from tests.simulation.wire.plan import Cut
 
 
 class Receiver(Protocol):
-    """The side that reads from a pipe."""
-
     def can_read(self) -> bool:
         """Whether it takes bytes now; it pumps the pipe when that changes."""
 
@@ -24,8 +22,6 @@ class Receiver(Protocol):
 
 
 class Pipe:
-    """Carries bytes to a receiver."""
-
     def __init__(self, simulation: Simulation, cut: Cut, delay_s_max: float) -> None:
         self._simulation = simulation
         self._cut = cut
@@ -45,7 +41,6 @@ class Pipe:
         self.receiver: Receiver | None = None
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
         if self._is_dead or self._is_ending:
             return
         self._in_flight += self._flipped(data)
@@ -53,7 +48,6 @@ class Pipe:
         self._plan_arrival()
 
     def finish(self) -> None:
-        """Close this direction after what was written."""
         self._is_ending = True
         self._plan_arrival()
 
@@ -78,21 +72,17 @@ class Pipe:
             self._pump_at(until)
 
     def break_after(self, size: int, on_break: Callable[[], None]) -> None:
-        """Break when so many more bytes have arrived."""
         self._break_at = self._delivered + size
         self._on_break = on_break
 
     def flip_after(self, size: int, on_flip: Callable[[], None]) -> None:
-        """Change the byte that is written after so many more."""
         self._flip_at = self._written + size
         self._on_flip = on_flip
 
     def heal(self) -> None:
-        """Neither break nor change a byte any more."""
         self._break_at = self._flip_at = None
 
     def kill(self) -> None:
-        """Lose everything in flight, and deliver nothing more."""
         self._is_dead = True
         self._in_flight.clear()
 

@@ -23,16 +23,12 @@ LATENESS_S_MAX = 0.02
 
 
 class Cut(enum.Enum):
-    """How bytes are cut on their way."""
-
     WHOLE = "whole"
     PIECES = "pieces"
     CRUMBS = "crumbs"
 
 
 class Fault(enum.Enum):
-    """What goes wrong with a connection."""
-
     CUT = "cut"
     """It breaks after so many bytes, and both sides are told."""
     HALF_CUT = "half cut"
@@ -76,8 +72,6 @@ class Kind(enum.Enum):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One message that the client sends."""
-
     time: float
     kind: Kind
     payload: bytes
@@ -88,8 +82,6 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Side(msgspec.Struct, frozen=True):
-    """Settings of a client or server."""
-
     profile: Profile
     limits: Limits
     compressions: tuple[str, ...]
@@ -98,8 +90,6 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One run."""
-
     sides: dict[Role, Side]
     cut: Cut
     delay_s_max: float
@@ -111,14 +101,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> int:
-        """What client and server must agree on."""
         offered = self.sides[Role.CLIENT].profile.versions[-1]
         known = self.sides[Role.SERVER].profile.versions
         return offered if offered in known else known[-1]
 
     @property
     def name(self) -> str:
-        """The run in a few words."""
         versions = [side.profile.versions[-1] for side in self.sides.values()]
         profile = self.sides[Role.CLIENT].profile.name
         faults = ", ".join(sorted({fault.kind.value for fault in self.faults})) or "no fault"
@@ -126,7 +114,6 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def draw_plan(rng: Random) -> Plan:
-    """Everything at random."""
     profile = rng.choice((DOCUMENTED, DOCUMENTED, ZEEBE))
     faults = _draw_faults(rng) if rng.random() < 0.75 else []
     goodbye = _draw_goodbye(rng) if rng.random() < 0.3 else None
@@ -212,7 +199,6 @@ def _draw_job(rng: Random, kind: Kind, bytes_max: int) -> Job:
 
 
 def _draw_payload(rng: Random, size: int) -> bytes:
-    """Some compress well, others do not at all."""
     return (
         rng.randbytes(size) if rng.random() < 0.5 else (rng.randbytes(16) * (size // 16 + 1))[:size]
     )

@@ -27,7 +27,6 @@ class Process:
         self._deferred: list[Action] = []
 
     def at(self, time: float, action: Action) -> Timer:
-        """Plan an action of this process."""
         lateness_s = self._simulation.rng.uniform(0, LATENESS_S_MAX)
         timer = Timer(time, action)
         self._simulation.timeline.at(time + lateness_s, lambda: self.do(timer.fire))
@@ -46,14 +45,12 @@ class Process:
         self.at(time, look)
 
     def do(self, action: Action) -> None:
-        """Act now, or as soon as the pause is over."""
         if self.is_paused:
             self._deferred.append(action)
         else:
             action()
 
     def pause(self, seconds: float) -> None:
-        """Stand still for some time."""
         if not self.is_paused:
             self.is_paused = True
             self._simulation.log.add(self.name, "paused", f"for {seconds:.3f} s")

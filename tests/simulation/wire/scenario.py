@@ -47,8 +47,6 @@ def run_wire(simulation: Simulation) -> None:
 
 
 class World:
-    """Everything in one run."""
-
     def __init__(self, simulation: Simulation) -> None:
         plan = draw_plan(simulation.rng)
         self.plan = msgspec.structs.replace(

@@ -16,8 +16,6 @@ DRAIN_S = 3.0
 
 
 class Server:
-    """Any number of connections."""
-
     def __init__(self, simulation: Simulation, process: Process, calls: Mapping[int, Call]) -> None:
         self._simulation = simulation
         self._process = process
