@@ -28,7 +28,7 @@ from postroad.core.errors import (
 )
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.workshop import Dock, Workshop
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
 
 def fail(
@@ -107,20 +107,20 @@ async def test_a_call_waits_for_a_route_until_its_time_is_over() -> None:
 
 async def test_a_cell_or_consumer_that_appears_in_time_is_found_at_once() -> None:
     """New routes wake the call; it does not sleep until its next look."""
-    shop = Workshop(CellsConfig(route_retry_s=30.0))
-    call = asyncio.ensure_future(shop.call("late", b"x", timeout=20))
+    shop = Workshop(CellsConfig(route_retry_s=3_000.0))
+    call = asyncio.ensure_future(shop.call("late", b"x", timeout=2_000))
     await asyncio.sleep(0.01)
     assert not call.done()
     shop.add("late", Inbox())
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(DEADLINE_S):
         assert await call == b"x"
 
-    shop = Workshop(CellsConfig(route_retry_s=30.0))
-    call = asyncio.ensure_future(shop.call("work", b"x", timeout=20))
+    shop = Workshop(CellsConfig(route_retry_s=3_000.0))
+    call = asyncio.ensure_future(shop.call("work", b"x", timeout=2_000))
     await asyncio.sleep(0)
     inbox = Inbox()
     shop.add("worker", inbox, consume=["work"])
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(DEADLINE_S):
         assert await call == b"x"
     assert inbox.messages[0].name == "work"
 

@@ -15,16 +15,17 @@ from postroad.cells.envelope_form import _BEGIN, _FIXED, _KINDS, _decoder, _read
 from postroad.cells.exchange import Exchange
 from postroad.cells.links import DomainLink
 from postroad.cells.spreading import RouteSpreader
+from tests.support.tiers import by_tier
 
 MUTATIONS = 200
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def find_failure(target: Target) -> BaseException | None:
+def find_failure(target: Target, mutations: int = MUTATIONS) -> BaseException | None:
     """The first error that the seeds, or random changes to them, provoke."""
     rng = Random(1)
-    mutated = [mutate(rng, rng.choice(target.seeds)) for _ in range(MUTATIONS)]
+    mutated = [mutate(rng, rng.choice(target.seeds)) for _ in range(mutations)]
     errors = (find_error(target, data) for data in (*target.seeds, *mutated))
     return next((error for error in errors if error is not None), None)
 
@@ -105,4 +106,5 @@ def test_planted_bug_is_found(
 
 @pytest.mark.parametrize("name", [it for it in TARGETS if it.startswith("cells-")])
 def test_nothing_is_found_without_one(name: str) -> None:
-    assert find_failure(TARGETS[name]) is None
+    mutations = by_tier(test=40, nightly=2_000, quick=10)
+    assert find_failure(TARGETS[name], mutations) is None

@@ -9,7 +9,7 @@ from postroad.cells import CellBusy, CellMessage, CellPath, CellsConfig, Message
 from postroad.cells.sending import _CALLS_IN_A_ROW
 from tests.support.cells.nodes import Gate, Inbox
 from tests.support.cells.workshop import Workshop, make_request
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
 PAYLOADS = [bytes([n]) for n in range(50)]
 
@@ -350,7 +350,7 @@ async def test_idle_is_told_to_everybody_who_waits() -> None:
     assert not any(it.done() for it in waiting[1:])
 
     gate.open()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(*waiting[1:])
     assert runner.is_idle
     assert repr(runner) == "<CellRunner a: 0 waiting, 0 running>"

@@ -8,7 +8,7 @@ from postroad.cells import CellMessage, NoRoute
 from postroad.core.errors import RemoteHandlerFailure, RequestTimeout
 from tests.support.cells.nodes import Gate
 from tests.support.cells.workshop import Workshop, make_request
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
 TRANSACTION = object()
 
@@ -43,7 +43,7 @@ async def test_a_message_that_is_handed_over_is_handled_once_and_answers_nobody(
     runner = shop.add("a", gate)
     with pytest.raises(RequestTimeout):
         await hand_over(shop, b"1", timeout=0.02)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         await runner.wait_idle()
     assert (gate.cancelled, gate.finished) == (1, [])
     assert not dock.envelopes

