@@ -54,6 +54,7 @@ _LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": lambda: import_module("uvloop").new_event_loop(),
     "memory": lambda: SimLoop(seed=1),
+    "memory, other seed": lambda: SimLoop(seed=2),
 }
 
 
