@@ -19,6 +19,8 @@ from tests.support.durable.mail_processes import (
     running,
 )
 
+DISK_BYTES = 4_096
+"""So small that nothing can be committed."""
 UNFINISHED = "status NOT IN ('done', 'failed', 'killed')"
 
 
@@ -70,9 +72,28 @@ class FlowNode(MailNode):
             self.tell(*words)
             return await self._answer()
 
-    async def limit_disk(self, size: int) -> None:
-        """Have none of its files grow beyond a size, from the return on; 0 for as it was."""
-        assert await self.do("disk", size) == "limited"
+    async def forbid_writing(self) -> None:
+        """Have its store take nothing: the disk is full, or the database can only be read."""
+        if self.dsn:
+            self._set_read_only("on")
+        else:
+            assert await self.do("disk", DISK_BYTES) == "limited"
+
+    async def allow_writing(self) -> None:
+        """Undo that, also if it is dead by now."""
+        if self.dsn:
+            self._set_read_only("off")
+        elif not self.is_dead:
+            assert await self.do("disk", 0) == "limited"
+
+    def _set_read_only(self, switch: str) -> None:
+        name = self.dsn.rpartition("/")[2]
+        self.query(f"ALTER DATABASE {name} SET default_transaction_read_only = {switch}")
+        # It holds for sessions that begin from now on.
+        self.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
     # Flows.
 

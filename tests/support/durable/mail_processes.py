@@ -149,7 +149,7 @@ class MailNode:
                 connection.commit()
                 return rows
         if self._reading is None:
-            options = f"-c search_path={self.name}"
+            options = f"-c search_path={self.name} -c default_transaction_read_only=off"
             self._reading = psycopg.connect(self.dsn, autocommit=True, options=options)
         translated = statement.replace("%", "%%").replace("?", "%s").encode()
         cursor = self._reading.execute(translated, parameters)
