@@ -238,7 +238,7 @@ def test_any_cutting_into_windows_accepts_each_number_once(
 
 
 @given(sizes=sizes, cuts=cuts, at=st.integers(0, 7), accepted=st.integers(0, 8))
-def test_a_history_that_went_another_way_is_never_mixed_in(
+def test_history_that_went_another_way_is_never_mixed_in(
     sizes: list[int], cuts: list[tuple[int, int]], at: int, accepted: int
 ) -> None:
     at = min(at, len(sizes) - 1)

@@ -87,9 +87,12 @@ class Queue:
             self.frontier.start_again()
 
 
-@given(COMMITS)
-def test_every_page_is_taken_once_and_in_order(commits: list[Commit]) -> None:
+@given(COMMITS, st.booleans())
+def test_every_page_is_taken_once_and_in_order(commits: list[Commit], is_read: bool) -> None:
     queue = Queue()
+    if is_read:
+        queue.begin_read()
+        queue.end_read()
     for commit in commits:
         queue.commit(commit)
     queue.end_read()

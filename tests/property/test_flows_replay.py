@@ -35,7 +35,7 @@ whatever_happens = settings(
 
 @given(programs, st.data())
 @whatever_happens
-def test_a_flow_goes_on_from_everywhere_as_if_nothing_had_been(
+def test_flow_goes_on_from_everywhere_as_if_nothing_had_been(
     program: Program, draw: st.DataObject
 ) -> None:
     check_everywhere(program, draw)
@@ -43,7 +43,7 @@ def test_a_flow_goes_on_from_everywhere_as_if_nothing_had_been(
 
 @given(programs, st.data())
 @whatever_happens
-def test_a_flow_may_be_loaded_before_everything_that_happens(
+def test_flow_may_be_loaded_before_everything_that_happens(
     program: Program, draw: st.DataObject
 ) -> None:
     check_always(program, draw)
@@ -51,7 +51,7 @@ def test_a_flow_may_be_loaded_before_everything_that_happens(
 
 @given(programs, st.data())
 @whatever_happens
-def test_a_program_that_does_not_fit_its_record_is_parked(
+def test_program_that_does_not_fit_its_record_is_parked(
     program: Program, draw: st.DataObject
 ) -> None:
     check_changed(program, draw)
@@ -59,7 +59,7 @@ def test_a_program_that_does_not_fit_its_record_is_parked(
 
 @given(programs, st.data())
 @whatever_happens
-def test_a_patch_in_between_is_no_difference(program: Program, draw: st.DataObject) -> None:
+def test_patch_in_between_is_no_difference(program: Program, draw: st.DataObject) -> None:
     check_patched(program, draw)
 
 

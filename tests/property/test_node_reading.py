@@ -42,6 +42,8 @@ def check(path: Path | None, environ: dict[str, str], flags: dict[str, str]) -> 
 @example("node.data", "\udcff")
 @example("mail.tuning.handler_s", "nan")
 @example("admin.request_timeout_s", "nan")
+@example("limits.requests_pending_max", str(1 << 40))
+@example("cells.tuning.redial_first_s", "1e9")
 def test_texts(name: str, text: str) -> None:
     check(None, {KEYS[name].variable: text}, {})
     check(None, {}, {name: text})

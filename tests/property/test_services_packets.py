@@ -213,7 +213,7 @@ def test_streams_arrive_whole_in_any_order_and_number(
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 40)), max_size=40))
-def test_a_pool_never_grows_beyond_its_limits(arrivals: list[tuple[int, int]]) -> None:
+def test_pool_never_grows_beyond_its_limits(arrivals: list[tuple[int, int]]) -> None:
     reader = StreamReader(pooled_max=3, pooled_bytes_max=60)
     given_out: list[Part] = []
     for seq, size in arrivals:

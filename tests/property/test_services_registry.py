@@ -160,7 +160,7 @@ def test_any_info_is_read_or_malformed(body: Any) -> None:
 
 
 @given(st.lists(values, max_size=4), values)
-def test_a_bad_entry_harms_only_itself(others: list[Any], actions: Any) -> None:
+def test_bad_entry_harms_only_itself(others: list[Any], actions: Any) -> None:
     good = write_info(NodeInfo(instance_id="i", services=(make_service("posts"),)))["services"]
     odd = {"name": "odd", "actions": actions, "events": actions}
     info = read_info({"services": [*others, odd, *good], "instanceID": "i"}).info
@@ -239,7 +239,7 @@ shard_keys = st.lists(st.text(max_size=8), min_size=1, max_size=20)
 
 
 @given(node_names, shard_keys)
-def test_a_node_that_comes_takes_its_share_and_moves_nothing_else(
+def test_node_that_comes_takes_its_share_and_moves_nothing_else(
     names: list[str], keys: list[str]
 ) -> None:
     new, *others = names
@@ -288,7 +288,7 @@ def test_patterns_match_as_their_rules_say(pattern: str, name: str) -> None:
 
 
 @given(st.text("ab.", max_size=7))
-def test_a_name_matches_itself(name: str) -> None:
+def test_name_matches_itself(name: str) -> None:
     assert matches(name, name)
     assert matches(name, "**")
 
@@ -341,7 +341,7 @@ def test_params_are_refused_or_hold_what_the_schema_says(params: dict[str, Any])
         max_size=40,
     )
 )
-def test_a_call_ends_once(steps: list[tuple[str, int, float]]) -> None:
+def test_call_ends_once(steps: list[tuple[str, int, float]]) -> None:
     calls: PendingCalls[int] = PendingCalls(pending_max=5)
     model: dict[int, tuple[str, float]] = {}
     for now, (kind, number, wait_s) in enumerate(steps):
@@ -369,7 +369,7 @@ def test_a_call_ends_once(steps: list[tuple[str, int, float]]) -> None:
 
 
 @given(st.integers(1, 3), st.integers(0, 3), st.lists(st.booleans(), max_size=40))
-def test_a_bulkhead_runs_all_it_takes_in_order(
+def test_bulkhead_runs_all_it_takes_in_order(
     concurrency: int, queue_max: int, steps: list[bool]
 ) -> None:
     bulkhead: Bulkhead[int] = Bulkhead(BulkheadConfig(concurrency=concurrency, queue_max=queue_max))

@@ -83,7 +83,7 @@ def test_values_come_one_by_one(seed: int, sent: list[Any], serializer: str) -> 
 
 @given(seeds, st.integers(0, 30))
 @FEWER
-def test_a_reader_may_stop_anywhere(seed: int, read: int) -> None:
+def test_reader_may_stop_anywhere(seed: int, read: int) -> None:
     async def run() -> None:
         async with pair_of(hub=UnrulyHub(seed), stream_idle_s=0.4) as pair:
             sent = values(*[bytes([number]) for number in range(30)])

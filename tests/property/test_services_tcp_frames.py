@@ -61,7 +61,7 @@ def test_never_more_is_kept_than_one_frame(data: list[bytes]) -> None:
 
 
 @given(packets, st.data())
-def test_a_flipped_bit_in_a_header_is_seen(
+def test_flipped_bit_in_a_header_is_seen(
     sent: list[tuple[Kind, bytes]], chosen: st.DataObject
 ) -> None:
     data = bytearray(encode([*sent, (Kind.EVENT, b"last")]))

@@ -132,7 +132,7 @@ async def test_lists_are_narrowed_down(path: Path) -> None:
             await flows.list("odd")
 
 
-async def test_a_store_that_never_had_flows(path: Path) -> None:
+async def test_store_that_never_had_flows(path: Path) -> None:
     async with (
         MessagingService("demo", "alpha") as service,
         Mail(service, SqliteStore(path), directory=StaticDirectory()),
@@ -145,14 +145,14 @@ async def test_a_store_that_never_had_flows(path: Path) -> None:
                 await flows.show("1")
 
 
-async def test_a_store_that_never_was(path: Path) -> None:
+async def test_store_that_never_was(path: Path) -> None:
     for opening in (reading_flows, changing_flows):
         with pytest.raises(StoreMismatch, match="never used by a node"):
             async with opening(str(path)):
                 pytest.fail("it was opened")
 
 
-async def test_a_running_node_changes_its_flows_itself(path: Path) -> None:
+async def test_running_node_changes_its_flows_itself(path: Path) -> None:
     async with running(path) as flows:
         handle = await flows.begin(wait_for_word)
         with pytest.raises(StoreLocked, match=r"first, or leave out --store: node alpha does this"):
@@ -161,7 +161,7 @@ async def test_a_running_node_changes_its_flows_itself(path: Path) -> None:
         assert (await flows.show(handle.id)).status is Status.RUNNING
 
 
-async def test_a_signal_waits_for_the_next_start(path: Path) -> None:
+async def test_signal_waits_for_the_next_start(path: Path) -> None:
     id = await leave_waiting(path)
     async with changing_flows(str(path)) as flows:
         await flows.signal(id, "word", "hello")
@@ -171,7 +171,7 @@ async def test_a_signal_waits_for_the_next_start(path: Path) -> None:
     assert done == ["began"]
 
 
-async def test_a_paused_flow_rests_until_it_is_resumed(path: Path) -> None:
+async def test_paused_flow_rests_until_it_is_resumed(path: Path) -> None:
     id = await leave_waiting(path)
     async with changing_flows(str(path)) as flows:
         await flows.pause(id)
@@ -184,7 +184,7 @@ async def test_a_paused_flow_rests_until_it_is_resumed(path: Path) -> None:
         assert await (await flows.handle(id)).result(timeout=DEADLINE_S) == "hello"
 
 
-async def test_a_killed_flow_has_ended(path: Path) -> None:
+async def test_killed_flow_has_ended(path: Path) -> None:
     id = await leave_waiting(path)
     async with changing_flows(str(path)) as flows:
         await flows.kill(id, "not wanted any more")
@@ -195,7 +195,7 @@ async def test_a_killed_flow_has_ended(path: Path) -> None:
             await flows.kill(id)
 
 
-async def test_the_peer_of_a_killed_flow_is_told(path: Path) -> None:
+async def test_peer_of_a_killed_flow_is_told(path: Path) -> None:
     async with running(path) as flows:
         asking = await flows.begin(ask, "alpha")
 
@@ -216,7 +216,7 @@ async def test_the_peer_of_a_killed_flow_is_told(path: Path) -> None:
     assert failed.error_id == killed.error_id
 
 
-async def test_a_parked_flow_is_tried_again_however_often_its_process_died(path: Path) -> None:
+async def test_parked_flow_is_tried_again_however_often_its_process_died(path: Path) -> None:
     global is_broken
     id = await leave_parked(path)
     async with changing_flows(str(path)) as flows:
@@ -239,7 +239,7 @@ async def test_a_parked_flow_is_tried_again_however_often_its_process_died(path:
     assert done == ["once"]
 
 
-async def test_a_fork_goes_on_from_a_step_as_another_flow(path: Path) -> None:
+async def test_fork_goes_on_from_a_step_as_another_flow(path: Path) -> None:
     global is_broken
     id = await leave_parked(path)
     async with changing_flows(str(path)) as flows:
@@ -259,7 +259,7 @@ async def test_a_fork_goes_on_from_a_step_as_another_flow(path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_the_same_in_a_database_of_a_server() -> None:
+async def test_same_in_a_database_of_a_server() -> None:
     with fresh_database() as dsn:
         id = await leave_waiting(dsn)
         async with running(dsn), reading_flows(dsn) as flows:
@@ -284,7 +284,7 @@ async def test_looking_and_changing_count_for_nothing(path: Path) -> None:
         assert (await flows.head_of(id)).recoveries == heads.recoveries
 
 
-async def test_an_id_that_is_none(path: Path) -> None:
+async def test_id_that_is_none(path: Path) -> None:
     await leave_parked(path)
     async with reading_flows(str(path)) as flows:
         for id in ("7", "no id", "7" * 16, "f" * 16, "f" * 40):

@@ -27,9 +27,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         started.kill()
 
 
-def test_a_watcher_is_found_while_it_lives(
-    tmp_path: Path, process: subprocess.Popen[bytes]
-) -> None:
+def test_watcher_is_found_while_it_lives(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
     data = tmp_path / "data"
     assert find_watcher(data) is None
     well = Watcher(pid=process.pid)
@@ -59,7 +57,7 @@ def test_what_is_damaged_tells_of_nobody(content: bytes, tmp_path: Path) -> None
     assert find_watcher(tmp_path) is None
 
 
-def test_a_directory_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     leave_watcher(file / "data", Watcher(pid=1))

@@ -142,7 +142,7 @@ def test_flows_are_listed_and_shown(path: Path, capsys: pytest.CaptureFixture[st
     assert told(capsys) == ["None."]
 
 
-def test_a_parked_flow_is_tried_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parked_flow_is_tried_again(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = id_of(path, "pay", capsys)
     assert run(["flow", "retry", "--store", str(path)]) == 2
     assert run(["flow", "retry", "--store", str(path), id, "--all"]) == 2
@@ -156,7 +156,7 @@ def test_a_parked_flow_is_tried_again(path: Path, capsys: pytest.CaptureFixture[
     assert result_of(path, id) is None
 
 
-def test_a_killed_flow_has_ended(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_flow_has_ended(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ids = [id_of(path, "pay", capsys), id_of(path, "approve", capsys)]
     why = ["--reason", "paid by hand"]
     assert run(["flow", "kill", "--store", str(path), *ids, *why, "--yes"]) == 0
@@ -204,7 +204,7 @@ def test_paused_flow_waits_to_be_resumed_and_signalled(
     assert result_of(path, id) == "yes"
 
 
-def test_a_fork_is_another_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fork_is_another_flow(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     id = id_of(path, "approve", capsys)
     assert run(["flow", "fork", "--store", str(path), id, "1", "--json"]) == 0
     copy = json.loads(capsys.readouterr().out)["id"]
@@ -216,7 +216,7 @@ def test_a_fork_is_another_flow(path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "there is no 9" in capsys.readouterr().err
 
 
-def test_a_running_node_is_looked_at_and_left_alone(
+def test_running_node_is_looked_at_and_left_alone(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     id = id_of(path, "approve", capsys)

@@ -147,7 +147,7 @@ def test_wrong_choices_and_unknown_names_are_told(
     assert list(tmp_path.glob("*.db")) == [store]
 
 
-def test_a_new_epoch_keeps_or_removes_what_waits(
+def test_new_epoch_keeps_or_removes_what_waits(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["bridge", "reset", "beta", "--yes", *at(store)]) == 0

@@ -29,7 +29,7 @@ def test_first_token_stays_and_may_be_missing(tmp_path: Path) -> None:
     assert read_token(tmp_path, "alpha") is None
 
 
-def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"admin\.token"):
         keep_token(tmp_path / "file", "alpha")
@@ -37,7 +37,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
         leave_card(tmp_path / "file", CARD)
 
 
-def test_cards_are_found_by_name_where_a_process_may_run(tmp_path: Path) -> None:
+def test_cards_are_found_by_name(tmp_path: Path) -> None:
     other = Card(name="beta", cluster="c", pid=1, url="http://127.0.0.1:2", version="1")
     leave_card(tmp_path, other)
     path = leave_card(tmp_path, CARD)

@@ -88,14 +88,14 @@ def test_handshake_is_tls_1_3_and_names_must_match(root: Path) -> None:
         shake_hands(stranger, server, "n2")
 
 
-def test_a_client_of_another_root_is_refused(root: Path, tmp_path: Path) -> None:
+def test_client_of_another_root_is_refused(root: Path, tmp_path: Path) -> None:
     admin.create_root(tmp_path)
     admin.issue(tmp_path, "n1")
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
         connect(root, server="n2", name="n2", client_directory=tmp_path)
 
 
-def test_a_server_of_another_root_is_refused(root: Path, tmp_path: Path) -> None:
+def test_server_of_another_root_is_refused(root: Path, tmp_path: Path) -> None:
     admin.create_root(tmp_path)
     admin.issue(tmp_path, "n2")
     client = tls_context(ssl.PROTOCOL_TLS_CLIENT, root, "n1", root / "ca.pem")
@@ -104,7 +104,7 @@ def test_a_server_of_another_root_is_refused(root: Path, tmp_path: Path) -> None
         shake_hands(client, server, "n2")
 
 
-def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+def test_expired_certificate_is_refused(tmp_path: Path) -> None:
     past = datetime.now(UTC) - timedelta(days=30)
     admin.create_root(tmp_path, now=past)
     admin.issue(tmp_path, "n1")
@@ -140,7 +140,7 @@ def test_files_and_facts_of_root_and_node(tmp_path: Path) -> None:
     assert issued.expires == NOW + timedelta(days=397)
 
 
-def test_a_certificate_never_outlives_its_root(tmp_path: Path) -> None:
+def test_certificate_never_outlives_its_root(tmp_path: Path) -> None:
     made = admin.create_root(tmp_path, days=5)
     assert admin.issue(tmp_path, "n1", days=90).expires == made.expires
 
@@ -157,7 +157,7 @@ def test_keys_are_private_and_certificates_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("existing", ["ca.pem", "ca.key"])
-def test_an_existing_root_is_kept(tmp_path: Path, existing: str) -> None:
+def test_existing_root_is_kept(tmp_path: Path, existing: str) -> None:
     (tmp_path / existing).write_text("precious")
     with pytest.raises(ConfigError, match=rf"{existing} exists already; --force replaces it"):
         admin.create_root(tmp_path)
@@ -232,28 +232,28 @@ def test_broken_roots_sign_nothing(tmp_path: Path, root: Path) -> None:
         admin.issue(tmp_path, "n1")
 
 
-def test_a_node_certificate_is_no_root(tmp_path: Path, root: Path) -> None:
+def test_node_certificate_is_no_root(tmp_path: Path, root: Path) -> None:
     for suffix in ("pem", "key"):
         (tmp_path / f"ca.{suffix}").write_bytes((root / f"n1.{suffix}").read_bytes())
     with pytest.raises(ConfigError, match="not the certificate of an authority"):
         admin.issue(tmp_path, "n2")
 
 
-def test_an_expired_root_signs_nothing(tmp_path: Path) -> None:
+def test_expired_root_signs_nothing(tmp_path: Path) -> None:
     admin.create_root(tmp_path, days=1, now=NOW)
     with pytest.raises(ConfigError, match=r"ca\.pem expired"):
         admin.issue(tmp_path, "n1", now=NOW + timedelta(days=1))
 
 
 @pytest.mark.parametrize("broken", ["ca.pem", "ca.key"])
-def test_a_broken_root_is_reported(tmp_path: Path, broken: str) -> None:
+def test_broken_root_is_reported(tmp_path: Path, broken: str) -> None:
     admin.create_root(tmp_path)
     (tmp_path / broken).write_text("not PEM")
     with pytest.raises(ConfigError, match=r"the trust root in .* is unusable"):
         admin.issue(tmp_path, "n1")
 
 
-def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
+def test_file_in_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="is a file, not a directory"):
         admin.create_root(tmp_path / "file")
@@ -261,7 +261,7 @@ def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
         admin.create_root(tmp_path / "file" / "below")
 
 
-def test_a_directory_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # File modes do not stop the superuser, as whom this test may run.
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path))
@@ -271,7 +271,7 @@ def test_a_directory_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.Mo
         admin.create_root(tmp_path)
 
 
-def test_a_missing_extra_names_its_installation(
+def test_missing_extra_names_its_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)

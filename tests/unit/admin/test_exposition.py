@@ -41,7 +41,7 @@ def test_anything_can_be_read_again(label: str, text: str, value: float) -> None
     assert sample.value == value or (math.isnan(sample.value) and math.isnan(value))
 
 
-def test_a_job_that_does_not_run() -> None:
+def test_job_that_does_not_run() -> None:
     metrics = Exposition()
     add_job(metrics, "totals", None)
     assert 'postroad_pipeline_up{job="totals"} 0' in metrics.render()

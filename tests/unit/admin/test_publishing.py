@@ -40,7 +40,7 @@ def test_existing_files_and_links_stop_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_failure_while_writing_leaves_nothing(
+def test_failure_while_writing_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
     def full(_: int) -> None:

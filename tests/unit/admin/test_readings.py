@@ -82,7 +82,7 @@ async def test_those_who_look_at_the_same_time_share_one_look(clock: Clock) -> N
     assert await asyncio.gather(*(reading.take() for _ in range(5))) == [1] * 5
 
 
-async def test_a_look_that_fails_is_made_again(clock: Clock) -> None:
+async def test_look_that_fails_is_made_again(clock: Clock) -> None:
     results: list[int | Exception] = [ValueError("away"), 7]
 
     async def find() -> int:

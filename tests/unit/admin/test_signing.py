@@ -81,7 +81,7 @@ def test_certificates_link_node_and_root_for_a_time(root: signing.Identity) -> N
     assert signing.belongs(root.certificate, signing.read_key(root.key_pem()))
 
 
-def test_a_foreign_rsa_root_can_sign() -> None:
+def test_foreign_rsa_root_can_sign() -> None:
     root = foreign_root()
     node = make_node(root)
     assert signing.is_signed_by(node, root.certificate)
@@ -90,7 +90,7 @@ def test_a_foreign_rsa_root_can_sign() -> None:
     assert signing.belongs(root.certificate, read)
 
 
-def test_a_certificate_without_constraints_is_no_authority() -> None:
+def test_certificate_without_constraints_is_no_authority() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Old")])
     alternatives = x509.SubjectAlternativeName([x509.RFC822Name("a@example.org")])

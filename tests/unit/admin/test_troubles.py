@@ -110,7 +110,7 @@ def make_node(directory: Path, *layers: Layer) -> Node:
     return Node(NodeConfig(node=settings), App())
 
 
-async def test_a_store_that_cannot_be_read_fails_the_node(
+async def test_store_that_cannot_be_read_fails_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with make_node(tmp_path, Layer.CLUSTER, Layer.MAIL, Layer.FLOWS) as node:

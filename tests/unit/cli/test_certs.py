@@ -39,7 +39,7 @@ def test_init_says_what_it_wrote_and_what_comes_next() -> None:
     assert "--dir 'my certs'" in succeed("init", "--dir", "my certs")
 
 
-def test_issue_shows_settings_and_json() -> None:
+def test_issue_shows_the_settings_that_use_the_files() -> None:
     succeed("init")
     text = succeed("issue", "n1", "n2", "--host", "localhost")
     assert "Wrote certs/n1.pem and certs/n1.key: for n1, localhost, valid until" in text

@@ -69,7 +69,7 @@ def test_bad_names_addresses_and_files_are_refused(capsys: pytest.CaptureFixture
     assert "contexts.json is damaged" in capsys.readouterr().err
 
 
-def test_commands_go_to_the_context_in_use_or_a_node_here(
+def test_commands_go_to_the_context_in_use(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["context", "add", "gone", "--url", "http://127.0.0.1:1"]) == 0

@@ -73,7 +73,7 @@ def span(id: str, parent: str | None, name: str, started: float, **more: Any) ->
     }
 
 
-def test_a_trace_is_a_tree_of_hops() -> None:
+def test_trace_is_a_tree_of_hops() -> None:
     drawn = draw_trace(
         [
             span("c", "a", "beta handles", 100.002, node="beta", error="boom\nlong"),

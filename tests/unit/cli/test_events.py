@@ -45,11 +45,11 @@ def health(*statuses: str, is_ready: bool = True) -> dict[str, Any]:
     (health("warning", "failing"), "failing"),
     (health("ok", is_ready=False), "failing"),
 )
-def test_the_worst_counts(told: dict[str, Any], status: str) -> None:
+def test_worst_counts(told: dict[str, Any], status: str) -> None:
     assert status_of(told) == status
 
 
-def test_a_line_for_nagios() -> None:
+def test_line_for_nagios() -> None:
     overview = {"node": {"name": "alpha"}, "members": 2, "waiting": 5, "dead": 0}
     assert nagios_line("ok", health("ok"), overview) == (
         "POSTROAD OK - node alpha is ready | members=2 waiting=5 dead=0"

@@ -83,7 +83,7 @@ def test_what_is_wrong_is_said(
     assert told in capsys.readouterr().err
 
 
-def test_the_document_of_the_api(capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_of_the_api(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "openapi"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["openapi"].startswith("3.1")

@@ -17,7 +17,7 @@ from tests.support.cases import each
     ("flow signal 1 'half", "", []),
     ("   ", "", []),
 )
-def test_the_word_that_is_typed(line: str, typed: str, words: list[str]) -> None:
+def test_word_that_is_typed(line: str, typed: str, words: list[str]) -> None:
     from postroad.cli.line_editor import split
 
     assert split(line) == (typed, words)
@@ -43,7 +43,7 @@ def test_short_words_are_no_commands_of_their_own() -> None:
     assert {words[0] for words in ALIASES.values()} <= {*COMMANDS}
 
 
-def test_a_missing_package_is_named(
+def test_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from postroad.cli.failures import tell_failure

@@ -25,7 +25,7 @@ def files_in(directory: Path) -> list[str]:
     return sorted(str(it.relative_to(directory)) for it in found)
 
 
-def test_a_project(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
+def test_project(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
     assert run(["new", "tea-shop"]) == 0
     project = directory / "tea-shop"
     assert files_in(project) == FILES
@@ -38,7 +38,7 @@ def test_a_project(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
     assert len((project / "README.md").read_text().splitlines()) <= 10
 
 
-def test_an_empty_directory_is_used(
+def test_empty_directory_is_used(
     capsys: pytest.CaptureFixture[str], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = directory / "shop"

@@ -63,16 +63,12 @@ def test_table_is_aligned_and_plain_in_a_pipe() -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_terminal_gets_colours_and_lines_that_fit() -> None:
+def test_terminal_gets_colours_unless_they_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"name": "n" * 40, "status": "failing", "depth": 1}]
     columns = [Column("name", False), Column("status", False), Column("depth", True)]
     heading, line = table(columns, rows).splitlines()
     assert heading == "\x1b[1m" + "NAME".ljust(14) + "  STATUS   DEPTH\x1b[0m"
     assert line == "n" * 13 + "…  \x1b[31mfailing\x1b[0m      1"
-
-
-@pytest.mark.usefixtures("terminal")
-def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in render(list[Row], ROWS)
 

@@ -44,7 +44,7 @@ async def test_token_that_is_not_the_newest_is_fenced(store: Store) -> None:
         await store.read(check_token, first)
 
 
-async def test_the_last_manager_is_found(store: Store) -> None:
+async def test_last_manager_is_found(store: Store) -> None:
     for address in (HERE, THERE, Address("mail.example", 9)):
         await take(store, "another.bridge", Address("127.0.0.1", 1))
         await take(store, NAME, address)

@@ -44,7 +44,7 @@ def test_plain_letter_has_body_and_time_both_ways(clerk: Clerk) -> None:
     ("beta", "orders", "text", UsageError),
     ("beta", "orders", bytes(1_000), MessageTooLarge),
 )
-def test_the_short_way_refuses_the_same(
+def test_short_way_refuses_the_same(
     peer: str, queue: str, body: Any, error: type[PostroadError], clerk: Clerk
 ) -> None:
     for make in (clerk.plain, clerk.post):
@@ -78,7 +78,7 @@ def test_letter_carries_every_argument_and_any_body(clerk: Clerk) -> None:
         assert letter_of(clerk.post("beta", "orders", body)).body == b"body", body
 
 
-def test_a_draft_says_the_same(clerk: Clerk) -> None:
+def test_draft_says_the_same(clerk: Clerk) -> None:
     facts: dict[str, Any] = {
         "peer": "beta",
         "queue": "orders",

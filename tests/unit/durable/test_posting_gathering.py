@@ -72,7 +72,7 @@ async def test_post_keeps_its_place_in_the_next_commit(store: Store) -> None:
     assert await numbers(store) == [1, 2, 3]
 
 
-async def test_a_commit_that_has_begun_takes_no_more(store: Store) -> None:
+async def test_commit_that_has_begun_takes_no_more(store: Store) -> None:
     first = post(store, 1)
     unit = store.writer.newest
     await asyncio.gather(*first)
@@ -88,7 +88,7 @@ async def test_posts_beyond_the_room_of_a_mailbox_are_refused(store: Store) -> N
     assert await outcomes(*post(store, 6)) == [False]
 
 
-async def test_a_full_mailbox_concerns_nobody_else(store: Store) -> None:
+async def test_full_mailbox_concerns_nobody_else(store: Store) -> None:
     full, other = post(store, *range(5)), post(store, 7, 8, peer=OTHER)
     own = post(store, *range(10), peer=OWN)
     assert (await outcomes(*full)).count(False) == 2

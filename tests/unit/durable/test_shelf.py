@@ -105,7 +105,7 @@ def test_failed_message_holds_its_key() -> None:
     assert ids(shelf.displaced) == [2]
 
 
-def test_the_held_ones_come_back_one_after_the_other() -> None:
+def test_held_ones_come_back_one_after_the_other() -> None:
     shelf = make_shelf("a", "a", "a")
     first = take(shelf)
     assert shelf.take(lambda: NOW_MS) is None
@@ -163,7 +163,7 @@ def test_urgent_message_comes_first_but_waits_for_its_key() -> None:
     (100, NOW_MS + 110, True),
     (-5, NOW_MS + 5, True),
 )
-def test_a_message_expires_by_the_clock_of_its_sender(
+def test_message_expires_by_the_clock_of_its_sender(
     ahead_ms: int, now_ms: int, is_expired: bool
 ) -> None:
     shelf = Shelf(is_ordered=True, held={})

@@ -277,7 +277,7 @@ def test_branches_within_branches() -> None:
     assert run.withdrawn == ["a1", "a2"]
 
 
-def test_a_subflow_has_the_position_of_its_step_and_a_scope_of_its_own() -> None:
+def test_subflow_has_the_position_of_its_step_and_a_scope_of_its_own() -> None:
     scopes: list[object] = []
 
     async def inner() -> Any:
@@ -304,7 +304,7 @@ def test_a_subflow_has_the_position_of_its_step_and_a_scope_of_its_own() -> None
     assert scopes == ["sub", "sub", "main"]
 
 
-def test_a_branch_that_is_dropped_is_closed() -> None:
+def test_branch_that_is_dropped_is_closed() -> None:
     seen: list[str] = []
 
     async def tidy() -> None:
@@ -324,7 +324,7 @@ def test_a_branch_that_is_dropped_is_closed() -> None:
     assert seen == ["closed", "after"]
 
 
-def test_a_branch_that_is_dropped_may_not_wait() -> None:
+def test_branch_that_is_dropped_may_not_wait() -> None:
     async def clinging() -> None:
         try:
             await wait("a")
@@ -337,7 +337,7 @@ def test_a_branch_that_is_dropped_may_not_wait() -> None:
     assert run.asked == ["0.0.0 signal(a)", "0.1.0 signal(b)"]
 
 
-def test_a_branch_that_swallows_its_end_is_ended_all_the_same() -> None:
+def test_branch_that_swallows_its_end_is_ended_all_the_same() -> None:
     async def deaf() -> str:
         try:
             await wait("a")
@@ -357,7 +357,7 @@ def test_a_branch_that_swallows_its_end_is_ended_all_the_same() -> None:
     assert run.withdrawn == ["a", "a"]
 
 
-def test_an_error_on_the_way_out_matters_to_nobody() -> None:
+def test_error_on_the_way_out_matters_to_nobody() -> None:
     async def angry() -> None:
         try:
             await wait("a")
@@ -369,7 +369,7 @@ def test_an_error_on_the_way_out_matters_to_nobody() -> None:
     assert run.result == ("b", 1)
 
 
-def test_a_branch_that_is_ready_does_not_run_after_it_was_dropped() -> None:
+def test_branch_that_is_ready_does_not_run_after_it_was_dropped() -> None:
     async def fails() -> None:
         await wait("a")
         raise KeyError

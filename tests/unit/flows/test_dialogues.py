@@ -83,7 +83,7 @@ def test_what_is_received_later_is_kept_and_taken() -> None:
 
 
 @each(Status.HELD, Status.QUEUED)
-def test_one_that_may_not_begin_keeps_what_it_hears(status: Status) -> None:
+def test_responder_that_may_not_begin_keeps_its_mail_or_is_killed(status: Status) -> None:
     driven = Driven(answer, origin=ORIGIN, status=status)
     first = driven.tell(Admitted([Initial("ask", 3, "shop"), data("x")], "row"))
     assert (first.says, len(first.keeps), driven.machine.code) == ({}, 1, None)
@@ -92,10 +92,6 @@ def test_one_that_may_not_begin_keeps_what_it_hears(status: Status) -> None:
     began = driven.tell(Began())
     assert driven.result == "x"
     assert began.says == {0: [Confirm("answer", 4, ""), data("X"), End()]}
-
-
-@each(Status.HELD, Status.QUEUED)
-def test_one_that_never_began_is_rejected_when_it_is_killed(status: Status) -> None:
     driven = Driven(answer, origin=ORIGIN, status=status)
     driven.tell(Admitted([Initial("ask", 3, "shop"), data("x")], "row"))
     killed = driven.tell(Killed("not today"))
@@ -164,7 +160,7 @@ def test_too_much_ends_the_session_for_both() -> None:
     (Failed("e7"), "PeerFailed"),
     (Failed("e7", "Insolvent", "no money"), "PeerFailed"),
 )
-def test_a_session_that_ends_early_fails_the_flow_but_is_not_told_back(
+def test_session_that_ends_early_fails_the_flow_but_is_not_told_back(
     message: Any, expected: str
 ) -> None:
     driven = begun(ask, "beta")
@@ -273,7 +269,7 @@ def test_several_sessions_are_received_from_together() -> None:
     assert driven.result == [20, 10]
 
 
-def test_the_other_end_is_known_also_after_it_was_loaded_again() -> None:
+def test_other_end_is_known_also_after_it_was_loaded_again() -> None:
     @flow
     async def curious(flow: Flow) -> list[Any]:
         session = flow.open("beta")

@@ -85,7 +85,7 @@ def test_signals_are_kept_in_their_order_until_they_are_asked_for() -> None:
     assert driven.stored.mail == ()
 
 
-def test_a_sleeper_wakes_when_its_time_has_come() -> None:
+def test_sleeper_wakes_when_its_time_has_come() -> None:
     @flow
     async def doze(flow: Flow) -> str:
         await flow.sleep(60)
@@ -100,7 +100,7 @@ def test_a_sleeper_wakes_when_its_time_has_come() -> None:
     assert driven.result == "2023-11-14T22:14:20+00:00"
 
 
-def test_a_sleeper_beside_a_function_is_due_all_the_same() -> None:
+def test_sleeper_beside_a_function_is_due_all_the_same() -> None:
     @flow
     async def race(flow: Flow) -> Any:
         return await flow.select(work=flow.step(work), late=flow.sleep(1))

@@ -65,7 +65,7 @@ def test_failure_is_told_and_a_fault_is_not() -> None:
     assert "KeyError: 'x'" in driven.head.trouble.detail
 
 
-def test_a_step_that_failed_last_is_run_again_when_the_flow_is() -> None:
+def test_step_that_failed_last_is_run_again_when_the_flow_is() -> None:
     driven = begun(calculate)
     driven.tell(StepDone((0,), 1))
     parked = driven.tell(StepRaised((1,), KeyError("x")))
@@ -77,7 +77,7 @@ def test_a_step_that_failed_last_is_run_again_when_the_flow_is() -> None:
     assert driven.head.trouble is None
 
 
-def test_a_failed_step_the_flow_could_live_with_is_done_with() -> None:
+def test_failed_step_the_flow_could_live_with_is_done_with() -> None:
     @flow
     async def tolerant(flow: Flow) -> str:
         try:
@@ -196,7 +196,7 @@ def test_one_that_has_ended_stays_as_it_is(event: Event) -> None:
     assert driven.stored.records == ()
 
 
-def test_a_paused_one_goes_on_where_it_was() -> None:
+def test_paused_one_goes_on_where_it_was() -> None:
     driven = begun(talk)
     paused = driven.tell(Paused())
     assert (driven.head.status, paused.cancels) == (Status.PAUSED, [(1,)])
@@ -311,7 +311,18 @@ def test_no_code_can_swallow_that_it_does_not_fit() -> None:
     assert "FlowMismatch" in later.trouble
 
 
-def test_a_patch_keeps_old_and_new_ways_apart() -> None:
+def test_session_with_another_peer_does_not_fit_the_record() -> None:
+    async def other_peer(flow: Flow) -> int:
+        await flow.open("gamma").send(1)
+        return await flow.step(work)
+
+    later = changed(begun(talk), other_peer)
+    later.tell(Loaded())
+    assert later.head.status is Status.PARKED
+    assert "the code opens session 1 with 'gamma'" in later.trouble
+
+
+def test_patch_keeps_old_and_new_ways_apart() -> None:
     async def patched(flow: Flow) -> list[Any]:
         first = await flow.step(work, 1)
         if flow.patched("twice"):
@@ -411,7 +422,7 @@ def test_each_run_has_its_own_chances() -> None:
     assert len(set(driven.result)) == 3
 
 
-def test_a_responder_does_not_begin_anew() -> None:
+def test_responder_does_not_begin_anew() -> None:
     @responds_to("ask")
     async def forgetful(flow: Flow, session: Session) -> str:
         return flow.continue_as_new(session)

@@ -43,7 +43,7 @@ KEYS = st.builds(SessionKey, st.integers(1, (1 << 63) - 1), st.integers(0, (1 <<
 
 
 @given(KEYS, st.booleans(), st.none() | OPENING, st.lists(LATER, min_size=1, max_size=6))
-def test_a_letter_comes_back(
+def test_letter_comes_back(
     key: SessionKey, is_back: bool, opening: Message | None, messages: list[Message]
 ) -> None:
     if opening is not None and not is_back:
@@ -53,7 +53,7 @@ def test_a_letter_comes_back(
 
 
 @given(OPENING | LATER)
-def test_a_message_comes_back(message: Message) -> None:
+def test_message_comes_back(message: Message) -> None:
     assert decode_message(encode_message(message)) == message
 
 
@@ -110,7 +110,7 @@ def test_letters_and_messages_of_other_versions() -> None:
 
 
 @given(st.binary())
-def test_a_kept_message_is_read_or_a_decode_error(encoded: bytes) -> None:
+def test_kept_message_is_read_or_a_decode_error(encoded: bytes) -> None:
     try:
         decode_message(encoded)
     except msgspec.DecodeError:

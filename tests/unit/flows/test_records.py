@@ -24,7 +24,7 @@ RECORDS = st.builds(
 
 
 @given(RECORDS)
-def test_a_record_comes_back(record: Record) -> None:
+def test_record_comes_back(record: Record) -> None:
     assert decode_record(encode_record(record)) == record
 
 

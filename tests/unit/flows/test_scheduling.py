@@ -185,7 +185,7 @@ def test_schedule_with_another_expression_or_zone_begins_anew() -> None:
     assert made.next_ms == NOON + MINUTE_MS
 
 
-async def test_the_store_gives_back_what_it_was_given() -> None:
+async def test_store_gives_back_what_it_was_given() -> None:
     first = make(next_ms=NOON, last_ms=NOON - 1)
     second = make(name="audit", next_ms=NOON + 5, catch_up=CatchUp.NONE, is_paused=True)
     third = make(name="later", next_ms=NOON + 7)

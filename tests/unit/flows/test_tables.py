@@ -102,7 +102,7 @@ def _plan(database: Database, statement: str, *parameters: str) -> list[str]:
     return [str(row[3]) for row in rows]
 
 
-async def test_head_is_found_by_client_and_session_and_counted(desk: Desk) -> None:
+async def test_flows_are_counted_by_status_and_rows_leave_heads_alone(desk: Desk) -> None:
     assert await desk.do(tables.count_statuses) == {}
     await desk.add(make_head(1), make_head(2), make_head(3, status=Status.PARKED))
     assert await desk.do(tables.count_statuses) == {Status.RUNNING: 2, Status.PARKED: 1}
@@ -121,12 +121,12 @@ async def test_head_is_found_by_client_and_session_and_counted(desk: Desk) -> No
     ],
     ids=["plain", "client", "responder", "done"],
 )
-async def test_a_head_comes_back(desk: Desk, head: Head) -> None:
+async def test_head_comes_back(desk: Desk, head: Head) -> None:
     await desk.add(head)
     assert await desk.do(tables.read_head, head.id) == head
 
 
-async def test_a_head_is_found_by_its_client_and_by_its_session(desk: Desk) -> None:
+async def test_head_is_found_by_its_client_and_by_its_session(desk: Desk) -> None:
     await desk.add(make_head(1, client_id="order-7"), make_head(2, origin=ORIGIN))
     assert (await desk.do(tables.find_client, "order-7")).id == 1
     assert await desk.do(tables.find_client, "order-8") is None
@@ -146,7 +146,7 @@ async def test_there_is_one_flow_for_a_client_id_or_a_session(
 
 
 @pytest.mark.parametrize(("with_arguments", "left"), [(True, b"new"), (False, b"\x92")])
-async def test_a_head_is_changed_its_arguments_only_on_demand(
+async def test_head_is_changed_its_arguments_only_on_demand(
     desk: Desk, with_arguments: bool, left: bytes
 ) -> None:
     head = make_head()
@@ -201,7 +201,7 @@ async def test_all_mail_of_a_flow_goes(desk: Desk, with_signals: bool) -> None:
     assert len((await desk.do(tables.read_mail, 2))[0]) == 1
 
 
-async def test_a_flow_goes_with_all_it_has(desk: Desk) -> None:
+async def test_flow_goes_with_all_it_has(desk: Desk) -> None:
     await desk.add(make_head(1), make_head(2))
     await desk.do(tables.insert_mail, MAIL)
     await desk.do(tables.insert_steps, 1, 0, [make_record(0)])
@@ -226,7 +226,7 @@ async def test_everything_a_flow_has_is_read_at_once(desk: Desk) -> None:
 
 
 @each(b"", b"\xc1", b"\x91\x01", b"\x95\x91\x00\xa4step\xa1\xff\xc4\x00\x00")
-async def test_a_record_that_cannot_be_read_is_a_problem_of_its_flow(
+async def test_record_that_cannot_be_read_is_a_problem_of_its_flow(
     record: bytes, desk: Desk
 ) -> None:
     await desk.add(make_head(1))

@@ -177,7 +177,7 @@ def test_what_a_transaction_is_not_for(body: Body, told: str) -> None:
     assert driven.said == []
 
 
-def test_a_patch_that_was_asked_for_before_it_is_known_inside() -> None:
+def test_patch_that_was_asked_for_before_it_is_known_inside() -> None:
     async def body(flow: Flow) -> bool:
         flow.patched("new")
         async with flow.transaction() as tx:

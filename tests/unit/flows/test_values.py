@@ -76,7 +76,7 @@ class Unspeakable(Exception):
     (datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC), datetime.datetime),
     (datetime.timedelta(seconds=3), datetime.timedelta),
 )
-def test_a_value_comes_back_as_its_type(value: Any, kind: Any) -> None:
+def test_value_comes_back_as_its_type(value: Any, kind: Any) -> None:
     encoded = values.encode(value, "it")
     read = values.decode(encoded, kind)
     assert read == value
@@ -182,7 +182,7 @@ async def later() -> int:
     (ambiguous, Any),
     (len, Any),
 )
-def test_the_type_a_function_announces(function: Any, kind: Any) -> None:
+def test_type_a_function_announces(function: Any, kind: Any) -> None:
     assert values.result_type(function) == kind
 
 
@@ -202,7 +202,7 @@ def again(error: BaseException) -> Exception:
     UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
     FileNotFoundError(2, "nothing there"),
 )
-def test_an_error_is_made_again(error: Exception) -> None:
+def test_error_is_made_again(error: Exception) -> None:
     made = again(error)
     assert type(made) is type(error)
     assert (made.args, str(made)) == (error.args, str(error))
@@ -224,7 +224,7 @@ def local_error() -> Exception:
     KeyboardInterrupt("x"),
     SystemExit(1),
 )
-def test_an_error_that_cannot_be_made_again_is_a_failed_step(error: BaseException) -> None:
+def test_error_that_cannot_be_made_again_is_a_failed_step(error: BaseException) -> None:
     made = again(error)
     assert type(made) is StepFailed
     assert type(error).__name__ in str(made)

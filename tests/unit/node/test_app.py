@@ -89,7 +89,7 @@ def test_program_is_found_once_and_by_module_name(
     assert [it.name for it in load_app(program.stem).services] == ["greeter"]
 
 
-def test_services_are_made_once_and_without_arguments(program: Path) -> None:
+def test_services_that_are_made_are_taken_as_they_are(program: Path) -> None:
     with program.open("a") as file:
         file.write("\nmade = Greeter()\n")
     module = load_module(str(program))
@@ -125,7 +125,7 @@ def test_programs_that_cannot_run_are_errors(tmp_path: Path) -> None:
     assert App().is_empty
 
 
-def test_a_service_that_needs_arguments_is_an_error(program: Path) -> None:
+def test_service_that_needs_arguments_is_an_error(program: Path) -> None:
     with program.open("a") as file:
         file.write("\nclass Needy(Service):\n    name = 'needy'\n")
         file.write("    def __init__(self, what):\n        super().__init__()\n")

@@ -61,7 +61,7 @@ def test_certificates_of_the_dashboard(certificates: Path) -> None:
     ("x = 1\ndef f(:\n", ["node.app: {path}:2: invalid syntax"]),
     ("x = '\0'\n", ["node.app: {path}"]),
 )
-def test_the_program_is_read_and_not_run(text: str, told: list[str], tmp_path: Path) -> None:
+def test_program_is_read_and_not_run(text: str, told: list[str], tmp_path: Path) -> None:
     path = tmp_path / "app.py"
     path.write_text(text + "raise SystemExit\n" if not told else text)
     problems = check_files(NodeConfig(node=NodeSettings(app=str(path))))

@@ -282,7 +282,7 @@ def test_names_are_near_and_values_are_toml(file: Path) -> None:
     assert nearest("zzz", known) is None
 
 
-def test_the_environment_of_this_process_is_the_default(
+def test_environment_of_this_process_is_the_default(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [it for it in os.environ if it.startswith("POSTROAD_")]:

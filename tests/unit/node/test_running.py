@@ -71,7 +71,7 @@ def tell(number: int) -> None:
 
 
 @each(signal.SIGTERM, signal.SIGINT)
-async def test_a_signal_ends_a_node_in_good_order(number: int) -> None:
+async def test_signal_ends_a_node_in_good_order(number: int) -> None:
     node = Node(CONFIG, App())
     log: list[str] = []
 
@@ -85,13 +85,13 @@ async def test_a_signal_ends_a_node_in_good_order(number: int) -> None:
     assert not node.is_running
 
 
-async def test_an_operator_ends_a_node_in_good_order() -> None:
+async def test_operator_ends_a_node_in_good_order() -> None:
     node = Node(CONFIG, App())
     await run_until_told(node, lambda it: None, lambda it: node.ask_to_stop(), drain_s=5)
     assert not node.is_running
 
 
-async def test_a_signal_during_the_start_stops_what_was_started() -> None:
+async def test_signal_during_the_start_stops_what_was_started() -> None:
     log: list[str] = []
 
     @asynccontextmanager
@@ -118,7 +118,7 @@ async def wait(flow: Flow) -> None:
     await flow.step(take_long)
 
 
-async def test_a_second_signal_does_not_wait_for_what_runs() -> None:
+async def test_second_signal_does_not_wait_for_what_runs() -> None:
     node = Node(CONFIG, App(flows=[wait]))
     loop = asyncio.get_running_loop()
 
@@ -155,7 +155,7 @@ async def test_steps_that_take_longer_are_begun_again_with_the_next_start(
     assert "steps that are begun again with the next start: 1" in caplog.text
 
 
-async def test_a_failed_start_is_raised() -> None:
+async def test_failed_start_is_raised() -> None:
     @asynccontextmanager
     async def lifespan(node: Node) -> AsyncIterator[None]:
         raise ValueError("no")

@@ -22,7 +22,7 @@ def _nobody_is_left() -> Iterator[None]:
     assert tracing.tracer is None
 
 
-async def test_a_span_is_remembered_with_all_that_is_known() -> None:
+async def test_span_is_remembered_with_all_that_is_known() -> None:
     async with Recorder("alpha") as recorder:
         with tracing.incoming("net", "x", PARENT, Kind.SERVER, node="alpha", peer="beta") as span:
             span.set("attempt", 2)

@@ -137,7 +137,7 @@ def test_document_is_valid_asyncapi(document: Any) -> None:
             assert {*message} == {"name", "title", "payload"}
 
 
-def test_an_action(document: Any) -> None:
+def test_action(document: Any) -> None:
     operation = document["operations"]["v2.posts.find"]
     assert operation["summary"] == "Find posts."
     assert operation["description"] == "As many as there are."

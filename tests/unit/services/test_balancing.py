@@ -122,7 +122,7 @@ def test_shards_have_owners_and_few_keys_move() -> None:
     assert "node-2" not in chosen
 
 
-def test_the_consistent_layout_moves_little() -> None:
+def test_consistent_layout_moves_little() -> None:
     def owners(*nodes: str) -> list[str]:
         found = make_list(*nodes, strategy="Shard", shardKey="id", layout="consistent")
         return [choices(found, 1, {"id": key})[0] for key in range(400)]
@@ -147,6 +147,6 @@ def test_mistakes_are_named(name: str, options: dict[str, Any], words: str) -> N
         StrategyMaker(Random(1)).make(name, options)
 
 
-def test_a_wrong_default_is_refused_at_once() -> None:
+def test_wrong_default_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="'Best'"):
         StrategyMaker(Random(1), default="Best")

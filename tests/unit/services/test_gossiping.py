@@ -178,7 +178,7 @@ def test_who_says_that_a_node_is_offline_is_believed(me: Talker, seq: int) -> No
     assert (node.seq, node.is_available) == (seq, False)
 
 
-def test_a_node_with_a_connection_is_told_instead(me: Talker) -> None:
+def test_node_with_a_connection_is_told_instead(me: Talker) -> None:
     node = me.know("a", 5)
     me.linked.add("a")
     heard = me.ask({"me": [1, 0, 0], "other": [1, 0, 0]}, {"a": 6})
@@ -193,7 +193,7 @@ def test_who_says_so_of_itself_is_believed_whatever_the_connection(me: Talker) -
     assert heard.changes == [NodeDisconnected("other", False), CHANGED]
 
 
-def test_former_life_of_this_node_is_outrun_when_it_is_offline(me: Talker) -> None:
+def test_this_node_outruns_who_says_that_it_is_offline(me: Talker) -> None:
     heard = me.ask({"other": [1, 0, 0]}, {"me": 8})
     assert me.registry.local.seq == 9
     assert heard.is_outrun
@@ -209,7 +209,7 @@ def test_who_remembers_a_former_life_is_outrun(me: Talker) -> None:
     assert answer_of(heard)[0]["me"][0]["seq"] == 9
 
 
-def test_the_larger_number_of_a_measurement_wins(me: Talker) -> None:
+def test_larger_number_of_a_measurement_wins(me: Talker) -> None:
     newer, older = me.know("a", 5, cpu_seq=3), me.know("b", 5, cpu_seq=3)
     gone = me.know_gone("c", 4)
     rows = {"me": [1, 0, 0], "other": [1, 0, 0], "a": [5, 4, 90], "b": [5, 2, 90], "c": [5, 4, 9]}
@@ -237,7 +237,7 @@ def test_who_is_unknown_or_offline_is_asked(me: Talker) -> None:
     assert me.ask({"me": [1, 0, 0], "other": [1, 0, 0]}).is_behind
 
 
-def test_a_node_that_counts_anew_has_a_new_life(me: Talker) -> None:
+def test_node_that_counts_anew_has_a_new_life(me: Talker) -> None:
     node = me.know("other", 7)
     rows = {"me": [1, 0, 0], "other": [3, 0, 0]}
     assert me.ask(rows, now=NOW).changes == []
@@ -265,7 +265,7 @@ def test_only_the_node_itself_can_count_anew(me: Talker) -> None:
         assert me.ask(rows, now=NOW + second).changes == []
 
 
-def test_a_long_answer_is_several(me: Talker) -> None:
+def test_long_answer_is_several(me: Talker) -> None:
     for number in range(5):
         info = NodeInfo(
             instance_id="life-1", metadata={"text": "x" * (RESPONSE_BYTES_MAX // 2 - 2_000)}
@@ -287,7 +287,7 @@ def test_what_cannot_be_measured_travels_alone(me: Talker) -> None:
     assert [it.online and [*it.online] for it in heard.responses] == [["a"], ["b"]]
 
 
-def test_a_new_node(me: Talker) -> None:
+def test_new_node(me: Talker) -> None:
     heard = me.tell({"a": [write_info(make_info(5, "posts")), 3, 40]})
     assert heard.changes == [NodeConnected("a", False), CHANGED]
     node = me.record("a")
@@ -304,7 +304,7 @@ def test_only_news_count(me: Talker) -> None:
     assert me.registry.has_service("users")
 
 
-def test_a_node_comes_back_with_a_larger_seq_alone(me: Talker) -> None:
+def test_node_comes_back_with_a_larger_seq_alone(me: Talker) -> None:
     me.know_gone("a", 5)
     for seq in (5, 6):
         assert me.tell({"a": [write_info(make_info(seq)), 1, 1]}).changes == []
@@ -312,7 +312,7 @@ def test_a_node_comes_back_with_a_larger_seq_alone(me: Talker) -> None:
     assert heard.changes == [NodeConnected("a", True), CHANGED]
 
 
-def test_a_node_can_tell_that_it_is_in_a_new_life_with_the_same_seq(me: Talker) -> None:
+def test_node_can_tell_that_it_is_in_a_new_life_with_the_same_seq(me: Talker) -> None:
     node = me.know("a", 5)
     heard = me.tell({"a": [write_info(make_info(5, life="life-2"))]}, sender="a")
     assert heard.changes == [NodeDisconnected("a", True), CHANGED]
@@ -321,7 +321,7 @@ def test_a_node_can_tell_that_it_is_in_a_new_life_with_the_same_seq(me: Talker) 
     assert me.tell({"a": [write_info(make_info(5, life="life-2"))]}, sender="a") == Heard()
 
 
-def test_a_new_life_counts_its_measurements_anew(me: Talker) -> None:
+def test_new_life_counts_its_measurements_anew(me: Talker) -> None:
     me.know("a", 5, cpu_seq=100)
     me.tell({"a": [write_info(make_info(6, life="life-2")), 2, 33]})
     node = me.record("a")
@@ -346,7 +346,7 @@ def test_nodes_that_are_gone(me: Talker) -> None:
     assert node.seq == 9
 
 
-def test_a_bad_info_harms_only_itself(me: Talker) -> None:
+def test_bad_info_harms_only_itself(me: Talker) -> None:
     heard = me.tell({"a": [{"services": 7}, 1, 1], "b": [write_info(make_info(2)), 1, 1]})
     refused, *others = heard.changes
     assert isinstance(refused, EntriesRefused)

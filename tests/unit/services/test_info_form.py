@@ -105,7 +105,7 @@ def test_what_makes_no_sense_as_a_whole_is_malformed(body: dict[str, Any]) -> No
     ({"name": "a", "version": 3, "settings": {"$noVersionPrefix": True}}, "a"),
     ({"name": "a", "version": 3, "fullName": "told"}, "told"),
 )
-def test_a_full_name_that_is_not_told_is_made(entry: dict[str, Any], full_name: str) -> None:
+def test_full_name_that_is_not_told_is_made(entry: dict[str, Any], full_name: str) -> None:
     (service,) = read_info({"services": [entry]}).info.services
     assert service.full_name == full_name
 

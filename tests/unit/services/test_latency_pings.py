@@ -136,7 +136,7 @@ async def test_without_a_connection_nothing_is_learnt(cluster: Cluster) -> None:
     assert cluster.latencies.average("a") is not None
 
 
-async def test_the_own_host_is_nearest(cluster: Cluster) -> None:
+async def test_own_host_is_nearest(cluster: Cluster) -> None:
     cluster.offer("x.y", Node("me", "a", is_local=True), *two_hosts())
     cluster.pings.look()
     await cluster.after_pings(3)

@@ -172,7 +172,7 @@ async def test_handler_knows_its_defaults_and_kind() -> None:
     assert await handler.run(Context(BROKER, params={"a": 1})) == 1
 
 
-def test_a_schema_of_the_original() -> None:
+def test_schema_of_the_original() -> None:
     schema = {"limit": {"type": "number", "optional": True, "default": 10}}
     assert run(plain, {}, schema) == {"limit": 10}
     assert run(plain, {"limit": 5}, schema) == {"limit": 5}

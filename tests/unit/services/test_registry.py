@@ -112,7 +112,7 @@ def test_info_with_the_same_or_an_older_seq_brings_no_services() -> None:
     assert (node.hostname, node.seq, node.last_seen) == ("new", 3, 0)
 
 
-def test_a_new_life_begins_when_a_node_asks_who_is_there() -> None:
+def test_new_life_begins_when_a_node_asks_who_is_there() -> None:
     registry = make_registry()
     registry.receive_discover("nobody", 0)
     registry.receive_info("n1", make_info("posts"), 0)
@@ -126,7 +126,7 @@ def test_a_new_life_begins_when_a_node_asks_who_is_there() -> None:
     assert changes[0] == NodeUpdated("n1", True)
 
 
-def test_an_endpoint_that_stays_keeps_its_state() -> None:
+def test_endpoint_that_stays_keeps_its_state() -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts"), 0)
     found = registry.actions.get("posts.run")
@@ -153,7 +153,7 @@ def test_actions_that_are_not_for_others_are_left_alone() -> None:
     assert nodes_of(registry, "x.public") == []
 
 
-def test_a_bad_entry_is_told_and_the_rest_is_taken() -> None:
+def test_bad_entry_is_told_and_the_rest_is_taken() -> None:
     registry = make_registry()
     body = {
         "services": [
@@ -219,7 +219,7 @@ def test_heartbeat_of_an_unknown_or_offline_node_asks_it() -> None:
     ({"seq": 2}, [SendDiscover("n1")]),
     ({"cpu": 5}, []),
 )
-def test_a_heartbeat_shows_what_is_out_of_date(told: dict[str, Any], changes: list[Change]) -> None:
+def test_heartbeat_shows_what_is_out_of_date(told: dict[str, Any], changes: list[Change]) -> None:
     registry = make_registry()
     registry.receive_info("n1", make_info("posts"), 0)
     assert registry.receive_heartbeat("n1", 10, **told) == changes
@@ -294,7 +294,7 @@ def test_node_says_goodbye() -> None:
     assert (registry.local_info().seq, registry.local_info().services) == (3, ())
 
 
-def test_the_seq_grows_with_the_services_of_this_node() -> None:
+def test_seq_grows_with_the_services_of_this_node() -> None:
     registry = make_registry()
     assert registry.local_info().seq == 1
     service = describe_service("posts", actions={"run": {}, "own": {"visibility": "private"}})

@@ -45,7 +45,7 @@ def test_names_have_the_prefixes_of_version_and_service() -> None:
     assert not action.is_remote
 
 
-def test_a_whole_description() -> None:
+def test_whole_description() -> None:
     service = describe_service(
         "posts",
         version=2,
@@ -125,7 +125,7 @@ def test_mistakes_are_named(description: dict[str, Any], words: str) -> None:
     ({"timeout": float("nan")}, None),
     ({"timeout": 2**40}, None),
 )
-def test_the_timeout_of_an_action(definition: dict[str, Any], timeout_s: float | None) -> None:
+def test_timeout_of_an_action(definition: dict[str, Any], timeout_s: float | None) -> None:
     assert ActionInfo(name="a", definition=definition).timeout_s == timeout_s
 
 

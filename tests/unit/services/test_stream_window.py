@@ -90,7 +90,7 @@ def test_room_is_passed_on_in_turn() -> None:
     assert shared.bytes == 1
 
 
-def test_a_stream_is_woken_by_its_own_reader() -> None:
+def test_stream_is_woken_by_its_own_reader() -> None:
     sender, other = Sender(shared := SharedWindow()), Sender(shared)
     sender.window.send(1, WINDOW_BYTES, 1)
     sender.window.wait()
@@ -104,7 +104,7 @@ def test_a_stream_is_woken_by_its_own_reader() -> None:
 
 
 @each(0, 1, 50 * KIB, 256 * KIB, MIB, 10 * MIB)
-def test_a_reader_always_tells_before_a_sender_waits_for_ever(size: int) -> None:
+def test_reader_always_tells_before_a_sender_waits_for_ever(size: int) -> None:
     """Whatever is on its way: once all of it is read, the sender has been told enough."""
     window, count = Sender(SharedWindow()).window, ReadCount()
     sent = 0

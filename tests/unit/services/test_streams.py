@@ -145,7 +145,7 @@ def test_chunks_are_bytes_and_ordinary_packets_are_no_streams() -> None:
         assert not is_stream(packet), packet
 
 
-def test_a_request_with_a_stream(serializer: Serializer) -> None:
+def test_request_with_a_stream(serializer: Serializer) -> None:
     writer = StreamWriter(REQUEST, serializer)
     opening, (chunk,) = writer.opening, writer.chunks(b"x")
     end = writer.end()
@@ -158,7 +158,7 @@ def test_a_request_with_a_stream(serializer: Serializer) -> None:
     assert writer.is_over
 
 
-def test_a_response_that_is_a_stream(serializer: Serializer) -> None:
+def test_response_that_is_a_stream(serializer: Serializer) -> None:
     writer = StreamWriter(RESPONSE, serializer, has_objects=True)
     opening, (chunk,) = writer.opening, writer.chunks({"a": 1})
     end = writer.end()
@@ -170,7 +170,7 @@ def test_a_response_that_is_a_stream(serializer: Serializer) -> None:
 
 
 @each(REQUEST, RESPONSE)
-def test_a_stream_that_breaks_off(opening: Request | Response) -> None:
+def test_stream_that_breaks_off(opening: Request | Response) -> None:
     writer = StreamWriter(opening, make_serializer("JSON"))
     last = writer.fail({"name": "E"})
     assert part_of(last) == Failed({"name": "E"})

@@ -38,7 +38,7 @@ def test_which_can_be_told(schema: Any, expected: bool) -> None:
     assert is_tellable(schema) is expected
 
 
-def test_a_service_tells_as_many_as_there_is_room_for() -> None:
+def test_service_tells_as_many_as_there_is_room_for() -> None:
     large = {"description": "x" * (BYTES_MAX - 100)}
     schemas = {f"a{it}": large for it in range(10)} | {"small": {"type": "object"}}
     chosen = choose(schemas)

@@ -333,13 +333,13 @@ def test_params_become_an_object_with_numbers_of_texts() -> None:
     ({"id": 1, "other": 2}, "invalid", None),
     ([], "object", None),
 )
-def test_the_first_problem_is_told(params: object, type: str, field: str | None) -> None:
+def test_first_problem_is_told(params: object, type: str, field: str | None) -> None:
     value, (problem,) = compile_type(Post)(params)
     assert value is params
     assert (problem.type, problem.field) == (type, field)
 
 
-def test_the_words_of_a_problem() -> None:
+def test_words_of_a_problem() -> None:
     (lacks,) = compile_type(Post)({}).problems
     assert lacks.message == "The 'id' field is required."
     (wrong,) = compile_type(Post)({"id": "x"}).problems

@@ -40,11 +40,23 @@ def fail(error: BaseException) -> None:
 
 
 @KINDS
-async def test_results_come_back(make: Maker) -> None:
+async def test_results_come_back_while_the_loop_goes_on(make: Maker) -> None:
     thread = make(NAME)
     assert await thread.run(divmod, 17, 5) == (3, 2)
     assert await thread.run(threading.get_ident) != threading.get_ident()
     thread.stop()
+    thread, event = make(NAME), threading.Event()
+    waiting = thread.run(wait_for, event)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    event.set()
+    await waiting
+    thread.stop()
+    thread, event = make(NAME), threading.Event()
+    left = [thread.run(wait_for, event), thread.run(wait_for, event)]
+    thread.stop()
+    event.set()
+    await asyncio.gather(*left)
 
 
 @KINDS
@@ -77,17 +89,6 @@ async def test_things_are_done_one_by_one_in_order(make: Maker) -> None:
 
 
 @KINDS
-async def test_the_loop_goes_on_meanwhile(make: Maker) -> None:
-    thread, event = make(NAME), threading.Event()
-    waiting = thread.run(wait_for, event)
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    event.set()
-    await waiting
-    thread.stop()
-
-
-@KINDS
 async def test_whoever_gives_up_waiting_harms_no_other(make: Maker) -> None:
     thread, event, done = make(NAME), threading.Event(), list[str]()
     troubles: list[object] = []
@@ -102,15 +103,6 @@ async def test_whoever_gives_up_waiting_harms_no_other(make: Maker) -> None:
     assert all(waiting.cancelled() for waiting in given_up)
     assert troubles == []
     thread.stop()
-
-
-@KINDS
-async def test_what_is_left_is_done_after_a_stop(make: Maker) -> None:
-    thread, event = make(NAME), threading.Event()
-    waiting = [thread.run(wait_for, event), thread.run(wait_for, event)]
-    thread.stop()
-    event.set()
-    await asyncio.gather(*waiting)
 
 
 @KINDS
@@ -173,7 +165,7 @@ async def test_nothing_is_kept_alive_while_there_is_nothing_to_do() -> None:
     thread.stop()
 
 
-def test_a_thread_whose_loop_is_closed_ends() -> None:
+def test_thread_whose_loop_is_closed_ends() -> None:
     event, done = threading.Event(), list[str]()
 
     async def leave() -> None:
@@ -192,7 +184,7 @@ def test_a_thread_whose_loop_is_closed_ends() -> None:
     assert done == ["done"]
 
 
-def test_a_thread_does_not_keep_the_process_from_ending() -> None:
+def test_thread_does_not_keep_the_process_from_ending() -> None:
     async def look() -> bool:
         thread = QuickThread(NAME)
         (worker,) = own_threads()

@@ -208,7 +208,7 @@ async def test_results_are_shared_unless_copies_are_wanted() -> None:
     assert await call() == [1]
 
 
-async def test_a_result_that_cannot_be_copied_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+async def test_result_that_cannot_be_copied_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
     async def action(ctx: Context) -> Any:
         return iter([]), threading.Lock()
 
@@ -326,7 +326,7 @@ async def test_when_the_one_that_runs_is_ended_another_takes_over() -> None:
 
 
 @each(None, 0.01)
-async def test_a_broken_store_fails_no_call(
+async def test_broken_store_fails_no_call(
     wait_s: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Broken(wait_s=wait_s)
@@ -340,7 +340,7 @@ async def test_a_broken_store_fails_no_call(
     assert "does not answer" in caplog.text
 
 
-async def test_a_slow_store_takes_only_a_part_of_the_time_of_a_call() -> None:
+async def test_slow_store_takes_only_a_part_of_the_time_of_a_call() -> None:
     call = cached(Cache(Broken(wait_s=60)), Counted())
     async with asyncio.timeout(DEADLINE_S):
         assert await call(timeout_s=0.04) == [1]

@@ -178,7 +178,7 @@ def _very_deep(serializer: Serializer) -> bytes:
     return data[:-1] + byte * 100_000 + b"\x00"
 
 
-def test_the_size_of_chunks_is_known(serializer: Serializer) -> None:
+def test_size_of_chunks_is_known(serializer: Serializer) -> None:
     for chunk in (b"", b"\x00" * 1_000, b"\xff" * 70_000):
         empty = Request(id="1", action="a", params=None, stream=True, seq=1, **NAMES)
         full = msgspec.structs.replace(empty, params=chunk)
@@ -186,7 +186,7 @@ def test_the_size_of_chunks_is_known(serializer: Serializer) -> None:
         assert len(serializer.serialize(full)) - len(serializer.serialize(empty)) <= most
 
 
-def test_json_has_buffers_and_times_of_moleculer() -> None:
+def test_json_is_written_and_revived_as_moleculer_does() -> None:
     packet = Request(id="1", action="a", params={"b": b"\x01\xff", "n": float("nan")}, **NAMES)
     assert JsonSerializer().serialize(packet) == (
         b'{"id":"1","action":"a","params":{"b":{"type":"Buffer","data":[1,255]},"n":null},'

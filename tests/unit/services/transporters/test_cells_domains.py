@@ -49,6 +49,6 @@ def test_transporter_is_made_by_name_and_refuses_what_is_wrong() -> None:
     ("cells://a:1/C1,,b:2/C2", "host:port/name"),
     ("cells://a:1/C1?tls=1", "options"),
 )
-def test_a_url_that_is_wrong(url: str, fault: str) -> None:
+def test_url_that_is_wrong(url: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         make_transporter(url) if url.startswith("cells://") else CellsTransporter(url)

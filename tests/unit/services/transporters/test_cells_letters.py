@@ -19,7 +19,7 @@ def test_all_kinds_but_gossip_and_unknown_words_are_carried() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.binary()), max_size=20))
-def test_a_letter_is_read_as_it_was_written(packets: list[tuple[str, bytes]]) -> None:
+def test_letter_is_read_as_it_was_written(packets: list[tuple[str, bytes]]) -> None:
     assert decode_letter(encode_letter(packets)) == packets
 
 

@@ -40,7 +40,7 @@ def test_names_are_readable_and_bounded() -> None:
 
 
 @given(_ids)
-def test_an_id_is_read_back_from_the_name_of_its_cell(node_id: str) -> None:
+def test_id_is_read_back_from_the_name_of_its_cell(node_id: str) -> None:
     cell = NAMES.node(node_id)
     assert validate_cell_name(cell) == cell
     assert NAMES.node_of(cell) == node_id
@@ -63,7 +63,7 @@ def test_namespaces_are_apart(space: str, node_id: str, other_space: str, other_
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_a_domain_may_have_the_name_of_a_node(node_id: str) -> None:
+def test_domain_may_have_the_name_of_a_node(node_id: str) -> None:
     for prefix in ("MOL", "MOL-dev"):
         try:
             name = CellNames(prefix).domain(node_id)

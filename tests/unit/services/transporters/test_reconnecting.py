@@ -94,7 +94,7 @@ async def left() -> AsyncIterator[list[Scripted]]:
         await asyncio.wait_for(transporter.disconnect(), DEADLINE_S)
 
 
-async def test_a_session_that_ends_is_followed_by_another(left: list[Scripted]) -> None:
+async def test_session_that_ends_is_followed_by_another(left: list[Scripted]) -> None:
     transporter = Scripted(end_silently, refuse, refuse, last)
     left.append(transporter)
     await transporter.connect()
@@ -136,7 +136,7 @@ async def test_first_session_must_succeed_and_may_be_left() -> None:
     assert transporter.heard.connections == [False]
 
 
-async def test_a_session_that_does_not_get_ready(left: list[Scripted]) -> None:
+async def test_session_that_does_not_get_ready(left: list[Scripted]) -> None:
     transporter = Scripted(hang, connect_timeout_s=0.05)
     with pytest.raises(OSError, match=r"scripted: no connection within 0\.05 s"):
         await transporter.connect()
@@ -161,7 +161,7 @@ async def test_what_is_being_sent_is_waited_for() -> None:
     assert transporter.sent == [("beta", b"first"), ("beta", b"last")]
 
 
-async def test_a_failure_to_send_is_a_loss(
+async def test_failure_to_send_is_a_loss(
     left: list[Scripted], caplog: pytest.LogCaptureFixture
 ) -> None:
     transporter = Scripted(last)
@@ -198,7 +198,7 @@ async def test_outbox_keeps_the_order_until_it_is_cleared() -> None:
     assert len(outbox) == 1
 
 
-async def test_an_outbox_is_bounded() -> None:
+async def test_outbox_is_bounded() -> None:
     size = 5 + PACKET_COST
     outbox: Outbox[str] = Outbox(waiting_bytes_max=2 * size, high_bytes=size)
     outbox.put("to", bytes(5))
