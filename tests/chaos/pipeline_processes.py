@@ -20,6 +20,7 @@ from postroad.durable import Draft, Mail, Message, StaticDirectory, Transaction
 from tests.support.deadlines import eventually
 from tests.support.pipeline.spark_kill_functions import CREDIT, DEBIT, END, POISON_EVERY
 from tests.support.pipeline.spark_kill_job import BETA, BOOKED, BOOKING, PAYMENTS, RANGE, SUMMING
+from tests.support.servers.spark_classes import spark_home
 from tests.support.source_tree import ROOT
 
 SPARK_DEADLINE_S = 300.0
@@ -29,7 +30,7 @@ PORTION = 500
 """Payments posted together, and lines in a file."""
 BACKLOG = 8_000
 """So many are not done with, at most."""
-BACKLOG_QUICK = 2_000
+BACKLOG_QUICK = 1_000
 """When there is no storm to outlast: what is left in the end has to be worked off."""
 _PAUSE_S = 0.05
 _LOG_BYTES = 5_000
@@ -60,7 +61,11 @@ class JobsNode:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.support.pipeline.spark_kill_job", *self._arguments),
                 cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                    "SPARK_HOME": str(spark_home()),
+                },
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

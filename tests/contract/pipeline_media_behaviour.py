@@ -66,35 +66,23 @@ __all__ = [
 class InputBehaviour:
     """For every input."""
 
-    async def test_everything_comes_once_and_nothing_after_it(self, source: Source) -> None:
-        await source.put(count_to(SEGMENTS))
-        async with process_of(source) as process:
-            await process.settle_all(SEGMENTS)
-        assert_once(process.received, count_to(SEGMENTS))
-
-    async def test_a_slice_is_the_same_whenever_it_is_read(self, source: Source) -> None:
-        await source.put(count_to(SEGMENTS))
-        async with process_of(source) as process:
-            places = [it.place for it in await process.admit()]
-            first = [plain(process.medium.read(it)) for it in places if it is not None]
-            again = [plain(process.medium.read(it)) for it in places if it is not None]
-        assert first == again
-        assert sum(len(positions) for it in first for _, positions, _ in it) > 0
-
-    async def test_no_more_is_cut_than_was_asked_for(self, source: Source) -> None:
+    async def test_each_segment_comes_once_in_slices_of_a_limited_length(
+        self, source: Source
+    ) -> None:
         await source.put(count_to(SEGMENTS))
         async with process_of(source, batch_size=3) as process:
             deliveries = await process.admit()
+            places = [it.place for it in deliveries if it.place is not None]
             assert 1 <= sum(it.segments for it in deliveries) <= 3
             assert len(await process.read(deliveries)) == sum(it.segments for it in deliveries)
-
-    async def test_a_new_process_goes_on_where_the_last_one_was(self, source: Source) -> None:
-        await source.put(count_to(SEGMENTS))
-        async with process_of(source) as first:
-            await first.settle(await first.admit())
-        async with process_of(source) as second:
-            await second.settle_all(SEGMENTS - len(first.received))
-        assert_once([*first.received, *second.received], count_to(SEGMENTS))
+            # A slice is the same whenever it is read.
+            first = [plain(process.medium.read(it)) for it in places]
+            assert [plain(process.medium.read(it)) for it in places] == first
+            await process.settle(deliveries)
+            # The input may hear of it twice.
+            await process.medium.on_settled(places)
+            await process.settle_all(SEGMENTS)
+        assert_once(process.received, count_to(SEGMENTS))
 
     async def test_what_was_admitted_and_not_settled_is_read_again(self, source: Source) -> None:
         await source.put(count_to(SEGMENTS))
@@ -152,15 +140,6 @@ class InputBehaviour:
         async with process_of(source) as second:
             await second.settle_all(SEGMENTS - len(first.received))
         assert_once([*first.received, *second.received], count_to(SEGMENTS))
-
-    async def test_the_input_may_hear_of_a_settling_twice(self, source: Source) -> None:
-        await source.put(count_to(SEGMENTS))
-        async with process_of(source) as process:
-            deliveries = await process.admit()
-            await process.settle(deliveries)
-            await process.medium.on_settled([it.place for it in deliveries if it.place])
-            await process.settle_all(SEGMENTS)
-        assert_once(process.received, count_to(SEGMENTS))
 
     async def test_a_job_from_end_to_end(self, source: Source) -> None:
         await source.put(count_to(SEGMENTS))
@@ -224,19 +203,16 @@ class UndecodableBehaviour:
 class OutputBehaviour:
     """For every output."""
 
-    async def test_what_was_settled_is_seen(self, target: Target) -> None:
+    async def test_only_what_was_settled_is_seen(self, target: Target) -> None:
+        async with opened(target) as medium:
+            stage(medium, "never settled", count_to(3))
         medium = target.medium()
         async with settling(target, medium) as desk:
-            staged = [("out", stage(medium, name, part)) for name, part in parts_of(9)]
-            await desk.settle("run", 1, Outcome([], staged=staged))
-            assert in_order(await target.published()) == count_to(9)
-
-    async def test_what_was_never_settled_is_never_seen(self, target: Target) -> None:
-        async with opened(target) as medium:
-            stage(medium, "0", count_to(3))
-        async with settling(target, target.medium()) as desk:
             await desk.settle("run", 1, Outcome([]))
             assert await target.published() == []
+            staged = [("out", stage(medium, name, part)) for name, part in parts_of(9)]
+            await desk.settle("run", 2, Outcome([], staged=staged))
+            assert in_order(await target.published()) == count_to(9)
 
     async def test_what_is_published_twice_is_seen_once(self, target: Target) -> None:
         medium = target.medium()
@@ -260,24 +236,18 @@ class OutputBehaviour:
             assert numbers(await target.published()) == list(range(5))
         assert await target.leftovers() == []
 
-    async def test_a_part_with_nothing_stages_nothing(self, target: Target) -> None:
+    async def test_what_is_empty_or_discarded_or_abandoned_leaves_nothing(
+        self, target: Target
+    ) -> None:
         async with opened(target) as medium:
             assert medium.begin(f"{RUN}-0").finish() is None
             assert await target.leftovers() == []
-
-    async def test_what_is_discarded_is_gone(self, target: Target) -> None:
-        async with opened(target) as medium:
-            staged = stage(medium, "0", count_to(3))
+            staged = stage(medium, "1", count_to(3))
             await medium.discard(staged)
             await medium.discard(staged)
-            assert await target.published() == []
             assert await target.leftovers() == []
-
-    async def test_what_is_abandoned_is_gone(self, target: Target) -> None:
-        async with opened(target) as medium:
-            stager = medium.begin(f"{RUN}-0")
-            stager.abandon()
-            stager = medium.begin(f"{RUN}-1")
+            medium.begin(f"{RUN}-2").abandon()
+            stager = medium.begin(f"{RUN}-3")
             stager.write([0], count_to(1))
             stager.abandon()
             assert await target.published() == []

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.pipeline import Desk, InputMedium
+from postroad.pipeline import Desk, InputMedium, Segment
 from postroad.pipeline.desk import Outcome
 from postroad.pipeline.media import Chunk, Place, Staged
 from tests.contract.pipeline_media_harness import (
@@ -54,6 +54,33 @@ class InDirectories:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         return elsewhere
+
+
+class FileSource(Source):
+    """A directory with files of a few segments each."""
+
+    suffix: str
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+        self._files = 0
+
+    async def put(self, segments: Sequence[Segment]) -> None:
+        for start in range(0, len(segments), 10):
+            self.write(segments[start : start + 10], self.next_file())
+
+    def next_file(self) -> Path:
+        self._files += 1
+        return self._directory / f"{self._files:03d}.{self.suffix}"
+
+    @property
+    def pattern(self) -> str:
+        return str(self._directory / f"*.{self.suffix}")
+
+    def write(self, segments: Sequence[Segment], path: Path) -> None:
+        """Make a file of segments."""
+        raise AssertionError("each source has its own")
 
 
 class FileInputBehaviour(InDirectories):

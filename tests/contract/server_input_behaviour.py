@@ -34,8 +34,6 @@ from tests.contract.pipeline_media_harness import (
 )
 from tests.support.deadlines import DEADLINE_S
 
-# What a machine under load may take to do something that is done at once.
-AT_ONCE_S = 20.0
 POLL_S = 0.02
 
 
@@ -132,10 +130,8 @@ class ServerInputBehaviour:
             await first.medium.cut(None, SEGMENTS)
             assert await source.unacknowledged() == SEGMENTS
         async with process_of(source, batch_size=SEGMENTS) as second:
-            began = time.monotonic()
             deliveries = await second.desk.admit()
             assert sum(it.segments for it in deliveries) == SEGMENTS
-            assert time.monotonic() - began < AT_ONCE_S
             await second.settle(deliveries)
             await eventually(source.unacknowledged, 0)
 
@@ -153,14 +149,13 @@ class ServerInputBehaviour:
         async with process_of(source) as process:
             assert await process.desk.admit() == []
             waiting = asyncio.create_task(process.medium.wait(DEADLINE_S))
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.05)
             assert not waiting.done()
-            began = time.monotonic()
             await source.put(count_to(1))
-            async with asyncio.timeout(AT_ONCE_S):
+            # Sooner than whoever is not woken.
+            async with asyncio.timeout(DEADLINE_S / 2):
                 while not (deliveries := await process.desk.admit()):
                     await process.medium.wait(DEADLINE_S)
-            assert time.monotonic() - began < AT_ONCE_S
             waiting.cancel()
             await process.settle(deliveries)
         assert_once(process.received, count_to(1))
@@ -169,8 +164,9 @@ class ServerInputBehaviour:
         async with process_of(source) as process:
             assert await process.desk.admit() == []
             began = time.monotonic()
-            await process.medium.wait(0.3)
-            assert 0.2 < time.monotonic() - began < AT_ONCE_S
+            async with asyncio.timeout(DEADLINE_S):
+                await process.medium.wait(0.1)
+            assert time.monotonic() - began > 0.05
 
     async def test_waiting_that_is_given_up_loses_nothing(self, source: ServerSource) -> None:
         async with process_of(source) as process:

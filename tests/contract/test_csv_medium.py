@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -17,35 +16,23 @@ from tests.contract.pipeline_media_behaviour import (
     Source,
     UndecodableBehaviour,
 )
-from tests.contract.pipeline_media_files import IN, FileInputBehaviour
+from tests.contract.pipeline_media_files import IN, FileInputBehaviour, FileSource
 
 
-class CsvFiles(Source):
-    """Files with a few records each."""
+class CsvFiles(FileSource):
+    suffix = "csv"
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self._directory = directory
-        self._files = 0
-
-    async def put(self, segments: Sequence[Segment]) -> None:
-        for start in range(0, len(segments), 10):
-            text = StringIO(newline="")
-            writer = csv.DictWriter(text, ["n", "text"])
+    def write(self, segments: Sequence[Segment], path: Path) -> None:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["n", "text"])
             writer.writeheader()
-            writer.writerows(segments[start : start + 10])
-            self._write(text.getvalue())
+            writer.writerows(segments)
 
     async def put_undecodable(self) -> None:
-        self._write("n,text\none,is no number\n")
-
-    def _write(self, content: str) -> None:
-        self._files += 1
-        path = self._directory / f"{self._files:03d}.csv"
-        path.write_text(content, newline="")
+        self.next_file().write_text("n,text\none,is no number\n")
 
     def medium(self) -> InputMedium:
-        return CsvInput(str(self._directory / "*.csv"), columns={"n": "int"}, slice_bytes=30)
+        return CsvInput(self.pattern, columns={"n": "int"}, slice_bytes=30)
 
 
 class TestCsvInput(

@@ -26,6 +26,7 @@ from tests.contract.server_input_behaviour import (
     ServerSource,
 )
 from tests.support.servers.nats import NatsServer, fresh_stream_name, nats_server, shared_nats
+from tests.support.tiers import by_tier
 
 
 @asynccontextmanager
@@ -110,7 +111,9 @@ class TestJetStreamInput(
             await messages.create()
             yield messages
 
-    @pytest.fixture(params=["limits", "workqueue", "interest"])
+    @pytest.fixture(
+        params=by_tier(test=["limits", "interest"], nightly=["limits", "interest", "workqueue"])
+    )
     async def source(self, request: pytest.FixtureRequest) -> ServerSource:
         messages = Messages(shared_nats())
         await messages.create(retention=request.param)
@@ -125,7 +128,7 @@ class TestJetStreamInput(
 class TestJetStreamInputOfSomeSubjects(
     InputBehaviour, PortableInputBehaviour, ServerInputBehaviour
 ):
-    @pytest.fixture(params=["limits", "workqueue"])
+    @pytest.fixture(params=by_tier(test=["workqueue"], nightly=["workqueue", "limits"]))
     async def source(self, request: pytest.FixtureRequest) -> ServerSource:
         messages = Messages(shared_nats(), is_mixed=True)
         await messages.create(retention=request.param)

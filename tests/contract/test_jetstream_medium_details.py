@@ -177,23 +177,20 @@ async def test_a_consumer_with_whole_messages_will_do() -> None:
 # Settings.
 
 
-@pytest.mark.parametrize(
-    ("config", "text"),
-    [
+async def test_a_consumer_of_somebody_else() -> None:
+    for config, text in (
         ({"ack_policy": "none"}, "ack_policy is 'none'"),
         ({"ack_policy": "explicit", "deliver_subject": "x"}, "deliver_subject is 'x'"),
         ({"ack_policy": "explicit", "filter_subject": "NAME.a"}, "filter_subject"),
-    ],
-)
-async def test_a_consumer_of_somebody_else(config: dict[str, Any], text: str) -> None:
-    messages = await messages_in()
-    if "filter_subject" in config:
-        config = config | {"filter_subject": f"{messages.name}.a"}
-    async with client_of(messages.server) as client:
-        theirs = ConsumerConfig(durable_name="postroad", **config)
-        await client.add_consumer(messages.name, theirs)
-    with pytest.raises(ConfigError, match=f"durable 'postroad' .*{text}"):
-        await messages.medium().open([])
+    ):
+        messages = await messages_in()
+        if "filter_subject" in config:
+            config = config | {"filter_subject": f"{messages.name}.a"}
+        async with client_of(messages.server) as client:
+            theirs = ConsumerConfig(durable_name="postroad", **config)
+            await client.add_consumer(messages.name, theirs)
+        with pytest.raises(ConfigError, match=f"durable 'postroad' .*{text}"):
+            await messages.medium().open([])
 
 
 async def test_a_queue_that_has_another_reader() -> None:
@@ -205,9 +202,8 @@ async def test_a_queue_that_has_another_reader() -> None:
         await messages.medium().open([])
 
 
-@pytest.mark.parametrize(
-    ("options", "option"),
-    [
+def test_a_wrong_option_is_named() -> None:
+    for options, option in (
         ({"servers": "127.0.0.1:4222"}, "servers"),
         ({"servers": []}, "servers"),
         ({"servers": [URL, 1]}, "servers"),
@@ -221,12 +217,10 @@ async def test_a_queue_that_has_another_reader() -> None:
         ({"slice_bytes": True}, "slice_bytes"),
         ({"tls_cert": "x"}, "tls_cert"),
         ({"colour": "red"}, "colour"),
-    ],
-)
-def test_a_wrong_option_is_named(options: dict[str, Any], option: str) -> None:
-    given = {"servers": URL, "stream": "s"} | options
-    with pytest.raises(ConfigError, match=option):
-        make_input(Task(name="in", type=TaskType.INPUT, medium="jetstream", options=given))
+    ):
+        given: dict[str, Any] = {"servers": URL, "stream": "s", **options}
+        with pytest.raises(ConfigError, match=option):
+            make_input(Task(name="in", type=TaskType.INPUT, medium="jetstream", options=given))
 
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

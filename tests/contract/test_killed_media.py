@@ -9,19 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 
-from tests.contract.user_databases import execute, insert
+from tests.contract.user_databases import database, execute, insert
 from tests.support.deadlines import DEADLINE_S
-from tests.support.servers.postgres import fresh_database
+from tests.support.tiers import by_tier
 
-SEGMENTS = 400
-KILLS = 4
+__all__ = ["database"]
+
+SEGMENTS = 300
+KILLS = by_tier(test=2, nightly=6)
 
 # Says when it has begun, so that a kill comes while it is at work.
 PROGRAM = """
@@ -70,17 +71,6 @@ def run_and_kill(job: str, store: Path) -> None:
             statuses.append(process.wait(DEADLINE_S))
     assert set(statuses) == {0, -signal.SIGKILL}
     assert statuses[-1] == 0
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        path = str(tmp_path / "user.db")
-        execute(path, "PRAGMA journal_mode = WAL")
-        yield path
-    else:
-        with fresh_database() as dsn:
-            yield dsn
 
 
 @pytest.mark.slow

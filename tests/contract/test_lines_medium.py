@@ -24,32 +24,22 @@ from tests.contract.pipeline_media_files import (
     OUT,
     FileInputBehaviour,
     FileOutputBehaviour,
+    FileSource,
     FileTarget,
 )
 
 
-class LineFiles(Source):
-    """Files with a few lines each."""
+class LineFiles(FileSource):
+    suffix = "jsonl"
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self._directory = directory
-        self._files = 0
-
-    async def put(self, segments: Sequence[Segment]) -> None:
-        for start in range(0, len(segments), 10):
-            lines = map(msgspec.json.encode, segments[start : start + 10])
-            self._write(b"\n".join(lines) + b"\n")
+    def write(self, segments: Sequence[Segment], path: Path) -> None:
+        path.write_bytes(b"".join(msgspec.json.encode(it) + b"\n" for it in segments))
 
     async def put_undecodable(self) -> None:
-        self._write(b"no json\n")
-
-    def _write(self, content: bytes) -> None:
-        self._files += 1
-        (self._directory / f"{self._files:03d}.jsonl").write_bytes(content)
+        self.next_file().write_bytes(b"no json\n")
 
     def medium(self) -> InputMedium:
-        return LinesInput(str(self._directory / "*.jsonl"), slice_bytes=80)
+        return LinesInput(self.pattern, slice_bytes=80)
 
 
 class TestLinesInput(

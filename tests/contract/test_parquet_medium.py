@@ -25,27 +25,22 @@ from tests.contract.pipeline_media_files import (
     OUT,
     FileInputBehaviour,
     FileOutputBehaviour,
+    FileSource,
     FileTarget,
 )
 
 
-class ParquetFiles(Source):
-    """Files with a few rows each, in groups that slices do not fit."""
+class ParquetFiles(FileSource):
+    """In groups of rows that slices do not fit."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self._directory = directory
-        self._files = 0
+    suffix = "parquet"
 
-    async def put(self, segments: Sequence[Segment]) -> None:
-        for start in range(0, len(segments), 10):
-            self._files += 1
-            table = pyarrow.Table.from_pylist(segments[start : start + 10])
-            path = self._directory / f"{self._files:03d}.parquet"
-            pyarrow.parquet.write_table(table, path, row_group_size=4)
+    def write(self, segments: Sequence[Segment], path: Path) -> None:
+        table = pyarrow.Table.from_pylist(list(segments))
+        pyarrow.parquet.write_table(table, path, row_group_size=4)
 
     def medium(self) -> InputMedium:
-        return ParquetInput(str(self._directory / "*.parquet"), slice_segments=3)
+        return ParquetInput(self.pattern, slice_segments=3)
 
 
 class TestParquetInput(InputBehaviour, PortableInputBehaviour, FileInputBehaviour):

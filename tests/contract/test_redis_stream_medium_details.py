@@ -215,9 +215,8 @@ async def test_a_key_that_is_no_stream() -> None:
         await entries.medium().open([])
 
 
-@pytest.mark.parametrize(
-    ("options", "option"),
-    [
+def test_a_wrong_option_is_named() -> None:
+    for options, option in (
         ({"url": "127.0.0.1:6379"}, "url"),
         ({"url": 1}, "url"),
         ({"stream": ""}, "stream"),
@@ -230,12 +229,10 @@ async def test_a_key_that_is_no_stream() -> None:
         ({"slice_bytes": "1"}, "slice_bytes"),
         ({"tls_ca": "x"}, "tls_ca"),
         ({"colour": "red"}, "colour"),
-    ],
-)
-def test_a_wrong_option_is_named(options: dict[str, Any], option: str) -> None:
-    given = {"url": URL, "stream": "s"} | options
-    with pytest.raises(ConfigError, match=option):
-        make_input(Task(name="in", type=TaskType.INPUT, medium="redis_stream", options=given))
+    ):
+        given = {"url": URL, "stream": "s"} | options
+        with pytest.raises(ConfigError, match=option):
+            make_input(Task(name="in", type=TaskType.INPUT, medium="redis_stream", options=given))
 
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,20 +16,11 @@ import pytest
 
 from postroad.core.errors import ConfigError
 from postroad.pipeline.media import Place, SqlInput
-from tests.contract.user_databases import execute, insert
+from tests.contract.user_databases import database, execute, insert
 from tests.support.deadlines import DEADLINE_S
 from tests.support.servers.postgres import fresh_database, postgres_server
 
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        path = str(tmp_path / "user.db")
-        execute(path, "PRAGMA journal_mode = WAL")
-        yield path
-    else:
-        with fresh_database() as dsn:
-            yield dsn
+__all__ = ["database"]
 
 
 @pytest.fixture
@@ -361,9 +352,8 @@ async def test_a_table_that_vanishes(database: str) -> None:
             await reader.medium.cut(only.end, 10)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
+async def test_options_that_are_wrong() -> None:
+    for options, named in (
         ({"database": ""}, "database"),
         ({"database": "postgresql://host/name?nonsense=1"}, "database"),
         ({"reader": ""}, "reader"),
@@ -377,12 +367,10 @@ async def test_a_table_that_vanishes(database: str) -> None:
         ({"columns": []}, "columns"),
         ({"follow": "yes"}, "follow"),
         ({"late_s": "1"}, "late_s"),
-    ],
-)
-async def test_options_that_are_wrong(options: dict[str, Any], named: str) -> None:
-    facts: dict[str, Any] = {"database": "x.db", "table": "t", "key": "k", "reader": "r"}
-    with pytest.raises(ConfigError, match=named):
-        await SqlInput(**(facts | options)).open([])
+    ):
+        facts: dict[str, Any] = {"database": "x.db", "table": "t", "key": "k", "reader": "r"}
+        with pytest.raises(ConfigError, match=named):
+            await SqlInput(**(facts | options)).open([])
 
 
 async def test_a_file_that_is_not_there(tmp_path: Path) -> None:

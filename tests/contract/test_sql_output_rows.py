@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,23 +16,14 @@ import pytest
 from postroad.core.errors import ConfigError
 from postroad.pipeline import Segment
 from postroad.pipeline.media import SqlOutput, Staged, Unwritable
-from tests.contract.user_databases import execute
+from tests.contract.user_databases import database, execute
 from tests.support.deadlines import DEADLINE_S
 from tests.support.servers.postgres import fresh_database, postgres_server
 
+__all__ = ["database"]
+
 TABLE = "CREATE TABLE numbers (postroad_id BIGINT PRIMARY KEY, n BIGINT, text TEXT)"
 HIGHEST = (1 << 64) - 1
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        path = str(tmp_path / "user.db")
-        execute(path, "PRAGMA journal_mode = WAL")
-        yield path
-    else:
-        with fresh_database() as dsn:
-            yield dsn
 
 
 @asynccontextmanager

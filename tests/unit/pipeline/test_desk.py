@@ -84,15 +84,6 @@ async def test_what_comes_again_goes_on_even_where_the_fifth_is_none(clock: Cloc
         assert total(await it.desk.admit()) == 1
 
 
-async def test_asking_again_gives_no_more_of_what_comes_again(clock: Clock) -> None:
-    job = job_of(input_task(max_pending=50))
-    async with open_desk(job, {"in": count_to(1_000)}) as it:
-        await all_failed(it)
-        admitted = [*await it.desk.admit(), *await it.desk.admit(), *await it.desk.admit()]
-        assert total(delivery for delivery in admitted if delivery.place is None) == 10
-        assert await it.see(lambda pen: pen.pending("in")) <= 50
-
-
 async def test_what_comes_again_of_one_input_leaves_the_others_room(clock: Clock) -> None:
     job = job_of(input_task("a", max_pending=10), input_task("b", max_pending=1_000))
     async with open_desk(job, {"a": count_to(10), "b": count_to(1)}) as it:
@@ -197,50 +188,6 @@ async def test_what_failed_before_keeps_its_history_when_it_is_late(clock: Clock
 # When.
 
 
-async def test_a_long_pause_of_everything_delivers_nothing_again(clock: Clock) -> None:
-    job = job_of(input_task(pending_timeout_s=60.0, batch_size=3))
-    async with open_desk(job, {"in": count_to(9)}) as it:
-        first, second, third = [delivery for _ in range(3) for delivery in await it.desk.admit()]
-        clock.advance(100_000)
-        assert await it.desk.admit() == []
-        await it.settle([first])
-        await it.settle([second])
-        assert await it.desk.admit() == [], "two batches are no progress"
-        assert await it.settle([third]) is Settled.NOW
-
-
-@pytest.mark.parametrize(("timeout_s", "step_s"), [(0.03, 0.001), (1.0, 0.3), (60.0, 7.0)])
-async def test_every_segment_has_all_of_its_time(
-    clock: Clock, timeout_s: float, step_s: float
-) -> None:
-    job = job_of(input_task(pending_timeout_s=timeout_s, batch_size=2))
-    times: dict[int, list[int]] = {}
-    async with open_desk(job, {"in": count_to(20)}) as it:
-        for _ in range(10 + round(timeout_s / step_s) + 2):
-            for delivery in await it.desk.admit():
-                assert delivery.place is not None
-                times.setdefault(delivery.place["start"], []).append(clock.now_ms)
-            await it.settle_nothing(1)
-            clock.advance(step_s)
-    pauses_s = [(second - first) / 1000 for first, second, *_ in times.values()]
-    assert len(pauses_s) == 10
-    assert all(timeout_s < pause_s <= timeout_s + step_s for pause_s in pauses_s), pauses_s
-
-
-async def test_what_comes_again_has_all_of_its_time_too(clock: Clock) -> None:
-    job = job_of(input_task(pending_timeout_s=60.0))
-    async with open_desk(job, {"in": count_to(1)}) as it:
-        await all_failed(it)
-        clock.advance(1_000)
-        (again,) = await it.desk.admit()
-        await it.settle_nothing(3)
-        clock.advance(60)
-        assert await it.desk.admit() == []
-        clock.advance(0.001)
-        (third,) = await it.desk.admit()
-        assert (third.place, third.number) == (None, again.number + 1)
-
-
 async def test_what_a_window_emitted_is_late_some_time_too(clock: Clock) -> None:
     window = Window(name="w", task="f", type=WindowType.GLOBAL, aggregation="count")
     function = Task(name="f", type=TaskType.FUNCTION)
@@ -258,15 +205,6 @@ async def test_what_a_window_emitted_is_late_some_time_too(clock: Clock) -> None
         clock.advance(function.pending_timeout_s + 1)
         (again,) = await it.desk.admit()
         assert (again.task, again.number) == ("f", first.number + 1)
-
-
-async def test_nothing_settled_is_delivered_again(clock: Clock) -> None:
-    async with open_desk(job_of(input_task()), {"in": count_to(3)}) as it:
-        await it.settle(await it.desk.admit())
-        await it.settle_nothing(10)
-        clock.advance(1_000)
-        assert await it.desk.admit() == []
-        assert await it.desk.is_drained()
 
 
 # After a crash.
