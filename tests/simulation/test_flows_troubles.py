@@ -13,17 +13,15 @@ from postroad.flows.messages import QUEUE, Failed, Letter, SessionKey, encode_le
 from postroad.testing import SimCluster
 from tests.simulation.durable.process import Machine
 from tests.simulation.flows import bank
-from tests.simulation.flows.books import Garbage
+from tests.simulation.flows.bank import draw_number
+from tests.simulation.flows.clerks import Garbage
 from tests.simulation.flows.findings import heads_of
-from tests.simulation.flows.garbage import garbage_of
-from tests.simulation.flows.leftovers import find_dead
 from tests.simulation.flows.operators import EXCUSES
 from tests.simulation.flows.orders import Kind, Order, Receipt, Timetable
 from tests.simulation.flows.scenario import finish
-from tests.simulation.flows.steps import draw_number
 from tests.simulation.flows.stories import ORDER, plan_of
-from tests.simulation.flows.timetables import check_schedules
-from tests.simulation.flows.world import World
+from tests.simulation.flows.verdict import check_schedules, find_dead
+from tests.simulation.flows.world import World, garbage_of
 
 SLOW = msgspec.structs.replace(ORDER, payee_rest_s=3.0)
 """The payee thinks about it for a while."""

@@ -2,16 +2,198 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from random import Random
 
-from postroad.services import BrokerConfig
-from postroad.testing import SimCluster, Simulation
+from postroad.cells import CellDomain
+from postroad.services import BrokerConfig, Service
+from postroad.services.service import actions_of, events_of
+from postroad.testing import SimCluster, SimNode, Simulation, require
+from tests.simulation.brokers.books import Books
+from tests.simulation.brokers.branch import Branch
+from tests.simulation.brokers.clerk import ACTS, Act
 from tests.simulation.brokers.offers import OFFERS
-from tests.simulation.brokers.quiet import HEARTBEAT_S, SILENCE_S, STREAM_IDLE_S, check_quiet
-from tests.simulation.brokers.world import BrokerWorld
 from tests.simulation.plans import shortened
-from tests.simulation.services.plan import Scope, draw_plan
-from tests.simulation.services.scenario import stop_all
+from tests.simulation.services.plan import Plan, Scope, draw_plan
+from tests.simulation.services.scenario import await_steadiness, stop_all
+from tests.simulation.services.world import World
+
+_CHECK_INTERVAL_S = 0.1
+_SLACK_S = 0.05
+# How likely it is that somebody does not come through the trouble.
+_GONE = 0.5
+# A process that was paused has much to do at once when it goes on.
+_WAKING_S = 0.5
+
+
+class BrokerWorld(World[Branch]):
+    """A run in which calls are made, and events and streams are sent."""
+
+    def __init__(self, sim: SimCluster, plan: Plan, config: BrokerConfig) -> None:
+        super().__init__(sim, plan)
+        self.books = Books()
+        self._config = config
+        # By processes, when they were last seen paused.
+        self._paused_at: dict[str, float] = {}
+        sim.every(_CHECK_INTERVAL_S, self._check_deadlines)
+        sim.every(_CHECK_INTERVAL_S, self._check_packets)
+
+    def make_station(self, node_id: str, domain: CellDomain, rng: Random) -> Branch:
+        return Branch(self.sim, node_id, domain, self.books, self._config, rng)
+
+    def heal(self) -> None:
+        """Often somebody is gone for good when all else is well again."""
+        super().heal()
+        victims = [
+            it.name for it in self.running() if it.stations and it.name != self.plan.hosts[0]
+        ]
+        if victims and self.sim.rng.random() < _GONE:
+            end = self.sim.rng.choice((SimNode.kill, SimNode.lose_power))
+            end(self.sim.nodes[self.sim.rng.choice(victims)])
+
+    def _check_deadlines(self) -> None:
+        for process in self.running():
+            if process.node.is_paused:
+                self._paused_at[process.label] = self.sim.now
+                for branch in process.stations.values():
+                    branch.clerk.postpone(_CHECK_INTERVAL_S)
+            if self.sim.now - self._paused_at.get(process.label, -_WAKING_S) >= _WAKING_S:
+                for branch in process.stations.values():
+                    self._check_limits(branch)
+
+    def _check_limits(self, branch: Branch) -> None:
+        for what, deadline, _ in branch.clerk.limits.values():
+            late_s = self.sim.now - deadline
+            require(late_s <= _SLACK_S, f"{what} of {branch} is late by {late_s:.2f} s")
+
+    def _check_packets(self) -> None:
+        for branch in self.stations():
+            branch.check_packets()
+
+
+HEARTBEAT_S = 1.0
+SILENCE_S = 3.5
+STREAM_IDLE_S = 3.0
+"""Settings of the brokers: in proportion to the defaults, but shorter."""
+
+# The silent are given up, and whoever missed something asks for it.
+_AGREEMENT_S = SILENCE_S + 4 * HEARTBEAT_S
+# Whoever writes or reads a stream gives up after a while.
+_ENDING_S = 4 * STREAM_IDLE_S
+_ACT_S = 3.0
+# A node that leaves lets its calls end.
+_MOVING_S = 15.0
+
+View = dict[str, list[str]]
+"""What there is, and the nodes that have it."""
+
+
+def check_quiet(world: BrokerWorld) -> None:
+    """Have everybody do everything, and see what becomes of it."""
+    world.sim.run_until(
+        lambda: not world.missing(), within=_MOVING_S, claim="all nodes are in their places"
+    )
+    await_steadiness(world)
+    branches = [*world.stations()]
+    for branch in branches:
+        branch.is_talkative = False
+    world.sim.run_until(
+        lambda: not any(it.acts for it in branches),
+        within=_ENDING_S,
+        claim="all that was begun in times of trouble has ended",
+    )
+    await_agreement(world, branches)
+    _check_acts(world, branches)
+    _check_leftovers(world, branches)
+    for branch in branches:
+        require(not differences(branch, branches), f"{branch} does not agree any more")
+        branch.is_talkative = True
+
+
+# Who offers what.
+
+
+def await_agreement(world: BrokerWorld, branches: list[Branch]) -> None:
+    def is_agreed() -> bool:
+        return not any(differences(it, branches) for it in branches)
+
+    began = world.sim.now
+    while not is_agreed() and world.sim.now < began + _AGREEMENT_S:
+        world.sim.run_for(0.1)
+    told = [f"{it} sees {differences(it, branches)}" for it in branches]
+    world.sim.run_until(is_agreed, within=0.0, claim=f"all agree; {'; '.join(told)}")
+
+
+def differences(branch: Branch, branches: list[Branch]) -> list[str]:
+    seen, real = view_of(branch), real_view(branches)
+    return [
+        f"{what} at {seen.get(what)}, not {real.get(what)}"
+        for what in sorted(seen.keys() | real.keys())
+        if seen.get(what) != real.get(what)
+    ]
+
+
+def view_of(branch: Branch) -> View:
+    registry = branch.broker.registry
+    view: dict[str, list[str]] = defaultdict(list)
+    for node in registry.nodes(only_available=True):
+        view["node"].append(node.id)
+    for node, service in registry.services():
+        if not service.is_internal:
+            view[f"service {service.full_name}"].append(node.id)
+    for action in registry.actions:
+        if not action.name.startswith("$"):
+            view[f"action {action.name}"] += [it.node_id for it in action.available]
+    for event in registry.events:
+        view[f"event {event.group} {event.name}"] += [it.node_id for it in event.available]
+    return {what: sorted(nodes) for what, nodes in view.items() if nodes}
+
+
+def real_view(branches: list[Branch]) -> View:
+    view: dict[str, list[str]] = defaultdict(list)
+    for branch in branches:
+        view["node"].append(branch.node_id)
+        for name in branch.offers:
+            for what in _parts_of(name, OFFERS[name](branch)):
+                view[what].append(branch.node_id)
+    return {what: sorted(nodes) for what, nodes in view.items()}
+
+
+def _parts_of(name: str, service: Service) -> list[str]:
+    actions = [f"action {name}.{it}" for it, _, _ in actions_of(service)]
+    events = [f"event {it.group or name} {pattern}" for pattern, _, it in events_of(service)]
+    return [f"service {name}", *actions, *events]
+
+
+# What they do.
+
+
+def _check_acts(world: BrokerWorld, branches: list[Branch]) -> None:
+    offered = {name for branch in branches for name in branch.offers}
+    for branch in branches:
+        for act in ACTS:
+            if act.needs <= offered:
+                branch.do(act.name, _succeed(branch, act))
+    world.sim.run_until(
+        lambda: not any(it.acts for it in branches), within=_ENDING_S, claim="all acts have ended"
+    )
+
+
+async def _succeed(branch: Branch, act: Act) -> None:
+    try:
+        await act.act(branch.clerk, _ACT_S)
+    except Exception as error:
+        require(False, f"{branch} could not {act.name}: {error!r}")
+
+
+def _check_leftovers(world: BrokerWorld, branches: list[Branch]) -> None:
+    began = world.sim.now
+    while any(it.leftovers() for it in branches) and world.sim.now < began + _ENDING_S:
+        world.sim.run_for(0.5)
+    for branch in branches:
+        left = branch.leftovers()
+        require(not left, f"{branch} has {', '.join(left)}")
+
 
 SCOPE = Scope(
     node_ids=("alpha", "b.e-t_a", "gamma@1", "delta/1"),

@@ -9,8 +9,7 @@ import msgspec
 from postroad.cells import CellDomain, CellHandler, CellMessage, StaticLocations
 from postroad.net import MessagingService
 from postroad.testing import SimCluster, SimNode, require
-from tests.simulation.cells.books import Books, write_number
-from tests.simulation.cells.disturbance import Disturbance
+from tests.simulation.cells.books import Books, Disturbance, write_number
 from tests.simulation.cells.plan import Plan, PlannedCell, PlannedDomain, PlannedEvent, Work
 from tests.simulation.cells.talker import Talker
 

@@ -2,17 +2,118 @@
 
 from __future__ import annotations
 
+import asyncio
+from random import Random
+
+from postroad.core.errors import MessagingError, RemoteHandlerFailure
 from postroad.testing import SimCluster, Simulation, require
-from tests.simulation.cells.agreement import (
+from tests.simulation.cells.books import Sent, Way
+from tests.simulation.cells.plan import QUEUES, TOPICS, Work, draw_plan
+from tests.simulation.cells.process import Process
+from tests.simulation.cells.world import (
+    Model,
+    World,
     await_agreement,
     check_cores,
     check_leaks,
     differences,
 )
-from tests.simulation.cells.plan import draw_plan
-from tests.simulation.cells.quiet import check_quiet
-from tests.simulation.cells.world import World
 from tests.simulation.plans import shortened
+
+_TIMEOUT_S = 5.0
+_CALLS = 3
+_STREAM = 4
+# Domains begin within so many seconds, so that no mailbox has to hold everything at once.
+_SPREAD_S = 3.0
+# Messages that nobody waits for have arrived by then.
+_ARRIVAL_S = 1.5
+
+
+def check_quiet(world: World) -> None:
+    """Have everybody send everything, and see what becomes of it."""
+    model = world.model()
+    probes = [_Probe(world, model, process) for process in world.running()]
+    tasks = [world.sim.spawn(it.send(), it.process.node) for it in probes]
+    world.sim.run_until(
+        lambda: all(task.done() for task in tasks),
+        within=_SPREAD_S + _TIMEOUT_S + _ARRIVAL_S,
+        claim="all calls of a quiet time have ended",
+    )
+    world.sim.run_for(_ARRIVAL_S)
+    for probe in probes:
+        probe.check()
+
+
+class _Probe:
+    def __init__(self, world: World, model: Model, process: Process) -> None:
+        self.process = process
+        self._books = world.books
+        self._model = model
+        self._rng: Random = world.sim.rng
+        self._publications: list[Sent] = []
+        self._queued: list[Sent] = []
+        self._streams: list[list[Sent]] = []
+
+    # Sending.
+
+    async def send(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0, _SPREAD_S))
+        assert self.process.talker is not None
+        if self._model.is_whole():
+            self._publications = [self.process.talker.publish(topic) for topic in TOPICS]
+        queues = [it for it in QUEUES if self._model.has_consumer(self.process, it)]
+        self._queued = [self.process.talker.tell(queue) for queue in queues]
+        self._streams = [self._stream(address) for address in self._addresses()[:2]]
+        calls = [self._call(it) for it in (*queues, *self._addresses()[:_CALLS])]
+        await asyncio.gather(*calls)
+
+    def _addresses(self) -> list[str]:
+        """Cells that handle one message after the other, in any order."""
+        found = [
+            f"{name}@{other.name}"
+            for other in self._model.processes
+            if self._model.reaches(self.process, other)
+            for name, cell in other.cells.items()
+            if cell.planned.concurrency == 1 and cell.planned.work is not Work.FAILING
+        ]
+        return self._rng.sample(found, len(found))
+
+    def _stream(self, address: str) -> list[Sent]:
+        assert self.process.talker is not None
+        return [self.process.talker.tell(address) for _ in range(_STREAM)]
+
+    async def _call(self, destination: str) -> None:
+        assert self.process.talker is not None
+        error = await self.process.talker.call(destination, _TIMEOUT_S, wait=False)
+        require(
+            error is None or self._is_planned(destination, error),
+            f"a call of {self.process} to {destination} failed in a quiet time: {error!r}",
+        )
+
+    def _is_planned(self, destination: str, error: MessagingError) -> bool:
+        return isinstance(error, RemoteHandlerFailure) and destination in QUEUES
+
+    # What became of it.
+
+    def check(self) -> None:
+        for sent in self._publications:
+            wanted = sorted(self._model.subscribers(sent.destination))
+            require(self._places(sent) == wanted, f"{sent} reached {self._places(sent)}")
+        for sent in self._queued:
+            require(len(self._places(sent)) == 1, f"{sent} reached {self._places(sent)}")
+        for stream in self._streams:
+            self._check_order(stream)
+
+    def _check_order(self, stream: list[Sent]) -> None:
+        for sent in stream:
+            require(len(self._places(sent)) == 1, f"{sent} reached {self._places(sent)}")
+        order = [self._books.order_of(sent) for sent in stream]
+        require(order == sorted(order), f"a stream from {stream[0]} on came in another order")
+
+    def _places(self, sent: Sent) -> list[str]:
+        assert sent.way is not Way.CALL
+        return sorted(it.place for it in self._books.handled[sent.number])
+
 
 # Whatever was sent in times of trouble has come to its end by then.
 _CALMING_S = 5.0

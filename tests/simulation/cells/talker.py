@@ -9,8 +9,7 @@ from typing import NamedTuple
 from postroad.cells import CellDomain, HopLimit, RoutingError
 from postroad.core.errors import MessagingError
 from postroad.testing import SimCluster, require
-from tests.simulation.cells.books import MARGIN_S, Books, Sent, Way, write_number
-from tests.simulation.cells.disturbance import Disturbance
+from tests.simulation.cells.books import MARGIN_S, Books, Disturbance, Sent, Way, write_number
 from tests.simulation.cells.plan import CELL_NAMES, QUEUES, TOPICS
 
 _INTERVAL_S = 0.3

@@ -2,15 +2,208 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from postroad.testing import SimCluster, SimNode
-from tests.simulation.cells.books import Books
-from tests.simulation.cells.disturbance import Disturbance
-from tests.simulation.cells.model import Model
+from postroad.cells import CellDomain, Role, RouteTable
+from postroad.testing import LivenessFailure, SimCluster, SimNode, require
+from tests.simulation.cells.books import Books, Disturbance
 from tests.simulation.cells.plan import Event, Plan, PlannedDomain, PlannedEvent
 from tests.simulation.cells.process import Process
 from tests.simulation.plans import Agenda
+
+
+class Row(NamedTuple):
+    type: str
+    destination: str
+    target: str
+    zone: str | None
+
+
+class Model:
+    """The domains that run, and which of them are kept apart for ever."""
+
+    def __init__(self, processes: Iterable[Process], cuts: Iterable[tuple[str, str]]) -> None:
+        self.processes = list(processes)
+        self._cuts = {frozenset(pair) for pair in cuts}
+
+    # Who is connected with whom.
+
+    def is_core(self, process: Process) -> bool:
+        return process.identity.role is Role.CORE
+
+    def has_tunnel(self, one: Process, other: Process) -> bool:
+        is_allowed = self.is_core(one) or self.is_core(other)
+        is_cut = frozenset((one.name, other.name)) in self._cuts
+        return one is not other and is_allowed and not is_cut
+
+    def peers(self, process: Process) -> list[Process]:
+        return [it for it in self.processes if self.has_tunnel(process, it)]
+
+    def cores_of(self, process: Process) -> list[Process]:
+        return [it for it in self.peers(process) if self.is_core(it)]
+
+    def is_whole(self) -> bool:
+        """Whether everybody who runs has all the tunnels it should, and there is a core."""
+        names = {it.name for it in self.processes}
+        return any(map(self.is_core, self.processes)) and not any(it <= names for it in self._cuts)
+
+    # Tables.
+
+    def table(self, process: Process) -> set[Row]:
+        rows = self._own_rows(process)
+        for peer in self.peers(process):
+            rows |= self._rows_to(process, peer)
+        return rows
+
+    def _own_rows(self, process: Process) -> set[Row]:
+        zone = process.identity.zone
+        rows: set[Row] = set()
+        for name, cell in process.cells.items():
+            target = f"{name}@{process.name}"
+            rows |= {Row("queue", f"{it}@*", target, zone) for it in cell.queues}
+            rows |= {Row("topic", f"{it}@*", target, zone) for it in cell.topics}
+        return rows
+
+    def _rows_to(self, process: Process, peer: Process) -> set[Row]:
+        target, zone = f"*@{peer.name}", peer.identity.zone
+        rows = {Row("domain", target, f"tunnel-{peer.name}@{process.name}", None)}
+        rows |= {Row("queue", f"{it}@*", target, zone) for it in queues_of(peer)}
+        if self.is_core(process):
+            rows |= {Row("topic", f"{it}@*", target, zone) for it in topics_of(peer)}
+        else:
+            rows.add(Row("default", "*@*", target, zone))
+        if self.is_core(process) and self.is_core(peer):
+            rows |= {
+                Row("domain", f"*@{it.name}", target, None) for it in self._detours(process, peer)
+            }
+        return rows
+
+    def _detours(self, process: Process, peer: Process) -> list[Process]:
+        """The domains that a core reaches through another one alone."""
+        far = self.peers(peer)
+        return [it for it in far if it is not process and not self.has_tunnel(process, it)]
+
+    # What follows from them for messages.
+
+    def reaches(self, one: Process, other: Process) -> bool:
+        """Whether a message with its domain written on it finds its way."""
+        if one is other or self.has_tunnel(one, other):
+            return True
+        return any(self._passes_on(core, other) for core in [one, *self.cores_of(one)])
+
+    def _passes_on(self, core: Process, target: Process) -> bool:
+        if not self.is_core(core):
+            return False
+        return self.has_tunnel(core, target) or any(
+            self.has_tunnel(it, target) for it in self.cores_of(core)
+        )
+
+    def has_consumer(self, sender: Process, queue: str) -> bool:
+        askers = [sender] if self.is_core(sender) else self.cores_of(sender)
+        known = [sender, *askers, *(it for core in askers for it in self.peers(core))]
+        return any(queue in queues_of(it) for it in known)
+
+    def subscribers(self, topic: str) -> set[str]:
+        """Everybody who gets a copy, if all domains that run are connected."""
+        return {
+            f"{name}@{process.label}"
+            for process in self.processes
+            for name, cell in process.cells.items()
+            if topic in cell.topics
+        }
+
+
+def queues_of(process: Process) -> set[str]:
+    return {queue for cell in process.cells.values() for queue in cell.queues}
+
+
+def topics_of(process: Process) -> set[str]:
+    return {topic for cell in process.cells.values() for topic in cell.topics}
+
+
+def rows_of(table: RouteTable) -> set[Row]:
+    return {Row(it.type.value, it.destination, str(it.target), it.zone) for it in table}
+
+
+AGREEMENT_S = 10.0
+"""Silent peers are given up, cores are dialed again, tell what they offer, become defaults."""
+_LOOK_INTERVAL_S = 0.1
+
+
+def await_agreement(world: World) -> float:
+    """Let time pass until all tables are right; returns how long that took."""
+    began = world.sim.now
+    while world.sim.now < began + AGREEMENT_S:
+        if not differences(world):
+            return world.sim.now - began
+        world.sim.run_for(_LOOK_INTERVAL_S)
+    told = "\n".join(differences(world))
+    raise LivenessFailure(f"tables are still wrong after {AGREEMENT_S:g} s:\n{told}")
+
+
+def differences(world: World) -> list[str]:
+    model = world.model()
+    return [
+        difference for process in world.running() for difference in _differences_of(model, process)
+    ]
+
+
+def _differences_of(model: Model, process: Process) -> list[str]:
+    if process.domain is None or process.is_stopping:
+        return [f"{process} is not up"]
+    found, wanted = rows_of(process.domain.table), model.table(process)
+    return [
+        *(f"{process} lacks {_describe(row)}" for row in sorted(wanted - found, key=str)),
+        *(f"{process} still has {_describe(row)}" for row in sorted(found - wanted, key=str)),
+    ]
+
+
+def _describe(row: Row) -> str:
+    zone = "" if row.zone is None else f" zone {row.zone}"
+    return f"{row.type} {row.destination} -> {row.target}{zone}"
+
+
+def check_cores(world: World) -> None:
+    """Have a domain compare what the cores know, as an operator would."""
+    if not world.model().is_whole():
+        return
+    process = world.sim.rng.choice(world.running())
+    assert process.domain is not None
+    answer = world.sim.run(process.domain.command("RoutingMgr", "check -json"), process.node)
+    told = json.loads(answer)
+    require(told["differences"] == [], f"{process} finds that cores differ: {answer}")
+    running = sorted(it.name for it in world.running() if world.model().is_core(it))
+    require(told["cores"] == running, f"{process} asked {told['cores']}, not {running}")
+
+
+# Nothing is left over.
+
+
+def check_leaks(world: World) -> None:
+    """When nobody has sent anything for a while, nothing waits anywhere."""
+    for process in world.running():
+        assert process.domain is not None and process.talker is not None
+        left = process.talker.unfinished
+        require(not left, f"{process} has calls in flight: {', '.join(left)}")
+        for text in _leftovers(process.domain):
+            require(False, f"{process} has {text}")
+
+
+def _leftovers(domain: CellDomain) -> list[str]:
+    calls, exchange = domain._calls, domain._exchange
+    found = [f"{len(calls)} calls that wait"] if len(calls) else []
+    if calls._hopeful:
+        found.append(f"{len(calls._hopeful)} calls that hope for routes")
+    found += [f"{it!r}" for it in exchange.runners.values() if not it.is_idle]
+    found += [f"{it!r}" for it in domain.links.by_domain.values() if not it.is_written]
+    if exchange.depth:
+        found.append(f"{exchange.depth} handlers on the stack")
+    if not domain.spreader.is_settled:
+        found.append(f"peers that are behind: {domain.spreader.announcer.behind()}")
+    return found
+
 
 _DELAY_S_MAX = 0.1
 _SLOWEST_BYTES_PER_S = 300.0

@@ -4,11 +4,99 @@ from __future__ import annotations
 
 import msgspec
 
-from postroad.testing import SimCluster, Simulation
-from tests.simulation.cluster.agreement import await_agreement
+from postroad.cluster import Member
+from postroad.testing import LivenessFailure, SimCluster, Simulation, require
 from tests.simulation.cluster.plan import draw_plan
+from tests.simulation.cluster.process import Process
 from tests.simulation.cluster.world import World
 from tests.simulation.plans import shortened
+
+# What the protocol needs: the dead of the last moment are found out, halves find each other.
+AGREEMENT_S = 60.0
+# From then on nothing happens any more.
+STABLE_S = 15.0
+_LOOK_INTERVAL_S = 0.25
+
+
+def await_agreement(world: World) -> float:
+    """Let time pass until all agree and nothing changes any more; returns when that began."""
+    healed = world.sim.now
+    agreed: float | None = None
+    changes = -1
+    while world.sim.now < healed + AGREEMENT_S or agreed is not None:
+        if not _do_agree(world):
+            agreed = None
+        elif agreed is None or world.views.changes != changes:
+            agreed, changes = world.sim.now, world.views.changes
+        elif world.sim.now >= agreed + STABLE_S:
+            _check_rest(world)
+            return agreed - healed
+        world.sim.run_for(_LOOK_INTERVAL_S)
+    raise LivenessFailure(_describe(world))
+
+
+def _check_rest(world: World) -> None:
+    """There is nothing left to tell; who is alone has nobody to tell it to."""
+    running = world.running()
+    for process in running:
+        assert process.machine is not None
+        rumours = len(process.machine._voice.rumours)
+        require(rumours == 0 or len(running) == 1, f"{process} still has {rumours} rumours")
+
+
+def _do_agree(world: World) -> bool:
+    running = world.running()
+    if not all(it.is_member for it in running) or len({it.name for it in running}) < len(running):
+        return False
+    truth = [_facts(it.own) for it in sorted(running, key=lambda it: it.name) if it.own is not None]
+    return all(_view(process) == truth for process in running)
+
+
+def _view(process: Process) -> list[tuple[object, ...]]:
+    assert process.agent is not None
+    return [_facts(it) for it in sorted(process.agent.members, key=lambda it: it.name)]
+
+
+def _facts(member: Member) -> tuple[object, ...]:
+    return (
+        member.name,
+        member.instance,
+        member.address,
+        member.is_reachable,
+        dict(member.properties),
+    )
+
+
+def _describe(world: World) -> str:
+    lines = [f"no agreement within {AGREEMENT_S:g} s of healing"]
+    for process in world.running():
+        phase = "no agent" if process.machine is None else process.machine.phase.value
+        lines.append(f"{process}, {phase}: {_compare(world, process)}")
+    return "\n".join(lines)
+
+
+def _compare(world: World, process: Process) -> str:
+    if not process.is_member or process.agent is None:
+        return "sees nobody"
+    seen = {member.name: member for member in process.agent.members}
+    told = []
+    for other in world.running():
+        member = seen.pop(other.name, None)
+        if other.own is None or member is None:
+            told.append(f"misses {other}")
+        elif _facts(member) != _facts(other.own):
+            told.append(f"{_differences(member, other.own)} of {other}")
+    told += [f"lists {name}, which is dead" for name in seen]
+    return "; ".join(told) or "sees all"
+
+
+def _differences(seen: Member, own: Member) -> str:
+    different = [
+        field
+        for field in ("instance", "address", "state", "version", "properties")
+        if getattr(seen, field) != getattr(own, field)
+    ]
+    return f"sees another {', '.join(different)} ({seen.state.name.lower()})"
 
 
 def run_cluster(simulation: Simulation) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from postroad.testing import SimCluster, SimNode
 from tests.simulation.cluster.plan import PAUSE_S_MAX, Fault, Plan, PlannedFault
 from tests.simulation.cluster.process import PORT, Process
-from tests.simulation.cluster.quiet import Quiet
-from tests.simulation.cluster.views import Views
+from tests.simulation.cluster.views import Quiet, Views
 from tests.simulation.plans import Agenda
 
 # Delays that no timeout of the membership minds, and losses that gossip makes up for.

@@ -3,11 +3,65 @@
 from __future__ import annotations
 
 import asyncio
+import enum
+import logging
+from collections import Counter
+from collections.abc import Sequence
 
-from postroad.core.errors import PostRefused, StoreUnavailable, TransactionLost
+from postroad.core.errors import (
+    NoSuchDeadLetter,
+    PostRefused,
+    StoreError,
+    StoreUnavailable,
+    TransactionLost,
+)
 from postroad.durable import Mail
-from tests.simulation.durable.books import Books
+from postroad.testing import require
 from tests.simulation.durable.slips import Job, Way
+
+
+class Fate(enum.Enum):
+    PLANNED = "planned"
+    UNCERTAIN = "uncertain"
+    """It was begun, and nobody heard how that ended."""
+    CONFIRMED = "confirmed"
+    REFUSED = "refused"
+    """It was said that nothing was changed."""
+
+
+class Books:
+    """Where all jobs are, and what handlers saw that leaves no row behind."""
+
+    def __init__(self, clerks: dict[str, list[list[Job]]]) -> None:
+        self.jobs = {job.name: job for lists in clerks.values() for jobs in lists for job in jobs}
+        self.fates = dict.fromkeys(self.jobs, Fate.PLANNED)
+        # How often a handler saw a note.
+        self.notes: Counter[str] = Counter()
+        # Ids that posting the same thing again must give again.
+        self._ids: dict[str, list[int]] = {}
+
+    def is_wanted(self, job: Job) -> bool:
+        fate = self.fates[job.name]
+        return fate is Fate.PLANNED or (fate is Fate.UNCERTAIN and job.is_idempotent)
+
+    def begin(self, job: Job) -> None:
+        self.fates[job.name] = Fate.UNCERTAIN
+
+    def confirm(self, job: Job, ids: Sequence[int] | None) -> None:
+        """It was done; `ids` are told where they have to stay the same."""
+        self.fates[job.name] = Fate.CONFIRMED
+        if ids is not None:
+            known = self._ids.setdefault(job.name, list(ids))
+            require(known == list(ids), f"job {job.name} has ids {ids}, and had {known} before")
+
+    def refuse(self, job: Job) -> None:
+        if not job.is_idempotent:
+            self.fates[job.name] = Fate.REFUSED
+
+    @property
+    def is_done(self) -> bool:
+        return not any(map(self.is_wanted, self.jobs.values()))
+
 
 # Until a job is tried again that could not be done.
 _AGAIN_S = 0.25
@@ -53,3 +107,54 @@ class Clerk:
             return None
         ids = await self._mail.post_all(drafts)
         return ids if job.is_idempotent else None
+
+
+logger = logging.getLogger("tests.simulation.durable")
+
+_LOOK_INTERVAL_S = 0.5
+
+
+class Wishes:
+    """What shall be done at one node; kept by the test, so that no crash can take it away.
+
+    Attributes:
+        resting: queues of which nothing shall be handled.
+        has_hope: whether all dead letters shall be tried again, once.
+    """
+
+    def __init__(self) -> None:
+        self.resting: set[str] = set()
+        self.has_hope = False
+
+    def clear(self) -> None:
+        self.resting.clear()
+        self.has_hope = False
+
+
+async def operate(mail: Mail, wishes: Wishes) -> None:
+    # What an earlier process was told is still written down.
+    told = await _paused(mail)
+    while True:
+        try:
+            await _grant(mail, wishes, told)
+        except (StoreError, NoSuchDeadLetter) as error:
+            # What cannot be found died and was revived by an attempt that seemed to fail.
+            logger.debug("it is tried again: %s", error)
+        await asyncio.sleep(_LOOK_INTERVAL_S)
+
+
+async def _paused(mail: Mail) -> set[str]:
+    queues = (await mail.statistics()).queues
+    return {name for name, queue in queues.items() if queue.is_paused}
+
+
+async def _grant(mail: Mail, wishes: Wishes, told: set[str]) -> None:
+    for queue in sorted(told - wishes.resting):
+        await mail.resume(queue)
+        told.remove(queue)
+    for queue in sorted(wishes.resting - told):
+        told.add(queue)
+        await mail.pause(queue)
+    if wishes.has_hope:
+        await mail.retry_all_dead()
+        wishes.has_hope = False

@@ -7,7 +7,7 @@ from random import Random
 
 from postroad.core.errors import PostRefused, Reject, StoreError, TransactionLost, UsageError
 from postroad.durable import Mail, Message, Pulled, Retry, Transaction
-from tests.simulation.durable.books import Books
+from tests.simulation.durable.clerks import Books
 from tests.simulation.durable.plan import Habits
 from tests.simulation.durable.slips import (
     COPIES,

@@ -10,7 +10,7 @@ from postroad.durable import DeadLetter, Reason
 from postroad.durable.store import queries as query
 from postroad.durable.store.sqlite import SqliteDatabase
 from postroad.testing import LivenessFailure, require
-from tests.simulation.durable.books import Fate
+from tests.simulation.durable.clerks import Fate
 from tests.simulation.durable.process import Machine
 from tests.simulation.durable.slips import (
     CLOSED,

@@ -9,14 +9,12 @@ from random import Random
 
 from postroad.durable import Mail
 from postroad.testing import SimCluster
-from tests.simulation.durable.books import Books
-from tests.simulation.durable.clerks import JOURNAL, Clerk
+from tests.simulation.durable.clerks import JOURNAL, Books, Clerk, Wishes, operate
 from tests.simulation.durable.handlers import HANDLED, Handlers
 from tests.simulation.durable.plan import Fault, Plan, PlannedFault
 from tests.simulation.durable.process import Machine
 from tests.simulation.durable.slips import OPEN_QUEUES
 from tests.simulation.durable.traps import Trap, Traps
-from tests.simulation.durable.wishes import Wishes, operate
 from tests.simulation.plans import Agenda
 
 _DELAY_S_MAX = 1.0

@@ -26,13 +26,13 @@ QUIET = "verdict.await_quiet"
 """Everything has come to an end: flows, letters, what was said and not read."""
 STAYS = "verdict.check_stays_quiet"
 """What has ended stays as it is when every process is started again."""
-MEMORY = "memory.check_memory"
+MEMORY = "verdict.check_memory"
 """What a process has in memory is what is in its store."""
-REPLAY = "replays.check_ended"
+REPLAY = "verdict.check_ended"
 """The code comes to the same end when it is run again from the record."""
-GOES_ON = "replays.check_unfinished"
+GOES_ON = "verdict.check_unfinished"
 """Flows in flight fit their records whenever somebody looks."""
-TOLD_SAME = "books.Books"
+TOLD_SAME = "clerks.Books"
 """What clients were told does not change."""
 HARM = "verdict._check_disturbed"
 """Where an operator killed a flow, nothing is done twice, and no money is lost unseen."""
@@ -92,7 +92,7 @@ COVERAGE: dict[str, Cover] = {
     "R10": Cover((LETTER,), (QUIET, HARM), ("test_flows.plant_paused_flows_do_not_listen",)),
     "R11": Cover(
         (LETTER, AFTER),
-        ("leftovers.check_garbage",),
+        ("verdict.check_garbage",),
         (
             "test_flows.plant_garbage_in_silence",
             "test_flows_troubles.test_garbage",
@@ -157,7 +157,7 @@ COVERAGE: dict[str, Cover] = {
     ),
     "F16": Cover(
         (DUE, BEGUN),
-        ("timetables.check_schedules", ONCE),
+        ("verdict.check_schedules", ONCE),
         (
             "test_flows.plant_schedules_apart_from_flows",
             "test_flows_troubles.test_clock_that_is_set_back",
@@ -190,7 +190,7 @@ COVERAGE: dict[str, Cover] = {
     "P9": Cover((BEFORE, AFTER, HANDLED), (COURSE, REPLAY)),
     "P10": Cover(
         (HANDLED, DUE),
-        ("bank._check_time", "timetables.check_schedules", ONCE),
+        ("bank._check_time", "verdict.check_schedules", ONCE),
         (
             "test_flows.plant_time_that_goes_back",
             "test_flows_troubles.test_clock_that_is_set_back",

@@ -14,7 +14,7 @@ from postroad.flows.messages import QUEUE
 from postroad.flows.operations import FlowView
 from postroad.testing import require
 from tests.simulation.flows.bank import AMOUNT
-from tests.simulation.flows.books import Books, Garbage
+from tests.simulation.flows.clerks import Books, Garbage
 
 logger = logging.getLogger("tests.simulation.flows")
 

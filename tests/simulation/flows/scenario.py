@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from postroad.testing import SimCluster, Simulation
-from tests.simulation.flows.memory import check_memory
 from tests.simulation.flows.plan import Plan, draw_plan
 from tests.simulation.flows.verdict import (
     await_quiet,
     check_all,
     check_in_between,
+    check_memory,
     check_stays_quiet,
 )
 from tests.simulation.flows.world import World

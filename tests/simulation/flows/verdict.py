@@ -2,19 +2,210 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import datetime
+
+import msgspec
+
+from postroad.core.errors import UsageError
+from postroad.durable import Reason
+from postroad.durable.letters import decode_letter
+from postroad.flows import CatchUp, Flow, Flows, Session, tables
+from postroad.flows.code import Code
+from postroad.flows.definition import Registry
+from postroad.flows.events import Loaded
+from postroad.flows.head import Head, show_id
 from postroad.flows.life import ENDED, Status
+from postroad.flows.machine import Machine as FlowMachine
+from postroad.flows.messages import Confirm
 from postroad.flows.operations import view
 from postroad.testing import LivenessFailure, require
 from tests.simulation.durable.process import Machine
-from tests.simulation.flows.books import Fate
-from tests.simulation.flows.findings import Case, Findings, ending_of, heads_of, rows_of
-from tests.simulation.flows.leftovers import check_garbage
+from tests.simulation.flows.bank import ALL
+from tests.simulation.flows.clerks import Fate, Garbage
+from tests.simulation.flows.findings import (
+    Case,
+    Findings,
+    database_of,
+    ending_of,
+    heads_of,
+    rows_of,
+)
 from tests.simulation.flows.model import courses_of, possible_moves
 from tests.simulation.flows.operators import check_parked
-from tests.simulation.flows.orders import Job, Kind
-from tests.simulation.flows.replays import check_ended, check_unfinished
-from tests.simulation.flows.timetables import check_schedules
+from tests.simulation.flows.orders import Job, Kind, Timetable
 from tests.simulation.flows.world import World
+
+_REGISTRY = Registry(ALL)
+_UNFINISHED = (Status.RUNNING, Status.RETRYING, Status.PAUSED)
+
+
+def _make_code(machine: FlowMachine) -> Code:
+    head = machine.head
+    if head.origin is not None:
+        definition = _REGISTRY.responder(head.origin.flow)
+        assert definition is not None
+        flow = Flow(machine, definition)
+        coroutine = definition.function(flow, Session(flow, machine.dialogues.sessions[0]))
+    else:
+        definition = _REGISTRY.find(head.name)
+        assert definition is not None
+        flow = Flow(machine, definition)
+        args, kwargs = definition.decode_arguments(head.arguments)
+        coroutine = definition.function(flow, *args, **kwargs)
+    return Code(coroutine, definition, machine.answer, machine.withdraw)
+
+
+def _run_again(machine: Machine, head: Head, now_ms: int) -> tuple[Head, int]:
+    """What becomes of a flow that is made of its record, and how many steps that adds."""
+    database = database_of(machine)
+    kept, signals = tables.read_mail(database, head.id)
+    copy = msgspec.structs.replace(head, status=Status.RUNNING, result=None, trouble=None)
+    again = FlowMachine(
+        copy,
+        _make_code,
+        records=tables.read_steps(database, head.id),
+        kept=kept,
+        signals=signals,
+    )
+    transition = again.handle(Loaded(), now_ms)
+    again.drop_code()
+    return again.head, len(transition.records)
+
+
+def check_unfinished(machine: Machine) -> int:
+    """Those that go on must fit their records; how many there are."""
+    if machine.disk.connection.in_transaction:
+        return 0
+    unfinished = [it for it in heads_of(machine) if it.status in _UNFINISHED]
+    for head in unfinished:
+        again, _ = _run_again(machine, head, head.started_ms)
+        detail = again.trouble.detail if again.trouble is not None else ""
+        require(
+            again.status is not Status.PARKED,
+            f"{head.name} {show_id(head.id)} of {machine.name} cannot go on: {detail}",
+        )
+    return len(unfinished)
+
+
+def check_ended(machine: Machine) -> None:
+    for head in heads_of(machine):
+        if head.status not in (Status.DONE, Status.FAILED):
+            continue
+        again, added = _run_again(machine, head, head.ended_ms or 0)
+        who = f"{head.name} {show_id(head.id)} of {machine.name}"
+        require(again.status is head.status, f"{who} was {head.status}, now {again}")
+        require(again.result == head.result, f"{who} gave {head.result!r}, now {again.result!r}")
+        require(added == 0, f"{who} has {added} steps more when it is run again")
+        was, now = head.trouble, again.trouble
+        require(
+            (was and was.failure) == (now and now.failure), f"{who} failed with {was}, now {now}"
+        )
+
+
+def check_memory(world: World) -> None:
+    for name, flows in world.flows.items():
+        machine = world.machines[name]
+        if machine.is_ready and not machine.disk.connection.in_transaction:
+            _check_machine(machine, flows)
+
+
+def _check_machine(machine: Machine, flows: Flows) -> None:
+    try:
+        engine = flows.engine
+    except UsageError:
+        # Its program met a store that takes nothing, and ends.
+        return
+    for resident in engine.residents.values():
+        if resident.is_sound and not resident.pending and resident.machine is not None:
+            _check_flow(machine, resident.machine)
+
+
+def _check_flow(machine: Machine, flow: FlowMachine) -> None:
+    database, id = database_of(machine), flow.head.id
+    who = f"{flow.head.name} {show_id(id)} of {machine.name}"
+    stored = tables.read_head(database, id)
+    require(stored == flow.head, f"{who} is {flow.head}, and in the store {stored}")
+    steps = len(tables.read_steps(database, id))
+    require(steps == flow.steps, f"{who} has {flow.steps} steps, and in the store {steps}")
+    kept, signals = tables.read_mail(database, id)
+    in_store = {it.id for _, it in kept if not isinstance(it.message, Confirm)}
+    in_store |= {it.id for it in signals}
+    known = _unread_of(flow)
+    require(in_store == known, f"{who} has not read {known}, and in the store {in_store}")
+
+
+def _unread_of(flow: FlowMachine) -> set[int]:
+    """The numbers of what was said to a flow and its code has not asked for."""
+    dialogues = flow.dialogues
+    messages = {kept.id for end in dialogues.sessions.values() for kept in end.heard}
+    return messages | {it.id for waiting in dialogues._signals.values() for it in waiting}
+
+
+def check_garbage(world: World) -> None:
+    """What was posted for sure is there once, for operators to see; what may have been, at most."""
+    dead = find_dead(world)
+    known = world.orders.garbage
+    for it, count in dead.items():
+        require(it in known, f"{it} is dead, and is a letter of a flow")
+        require(count == 1, f"{it} is dead {count} times")
+    for it, is_posted in known.items():
+        require(not is_posted or it in dead, f"{it} was posted, and nobody can see it")
+
+
+def find_dead(world: World) -> Counter[Garbage]:
+    """All dead letters; there is one reason for them."""
+    found: Counter[Garbage] = Counter()
+    for machine in world.machines.values():
+        rows = rows_of(machine, "SELECT peer, reason, detail, letter FROM postroad_dead")
+        for peer, reason, detail, letter in rows:
+            is_told = reason == Reason.REJECTED and bool(detail)
+            require(is_told, f"{machine.name} has a dead letter of {peer}: {reason}, {detail}")
+            found[Garbage(peer, machine.name, decode_letter(letter).body)] += 1
+    return found
+
+
+_MINUTE_MS = 60_000
+
+
+def check_schedules(world: World) -> int:
+    """All of them; how many flows they have begun."""
+    return sum(
+        _check_schedule(world, world.machines[name], it)
+        for name, timetables in world.flow_plan.schedules.items()
+        for it in timetables
+    )
+
+
+def _check_schedule(world: World, machine: Machine, timetable: Timetable) -> int:
+    name, step_ms = timetable.name, timetable.minutes * _MINUTE_MS
+    ((next_ms, last_ms),) = rows_of(
+        machine, f"SELECT next_ms, last_ms FROM postroad_flow_schedules WHERE name = '{name}'"
+    )
+    times = _times_of(machine, name)
+    require(len(set(times)) == len(times), f"{name} was begun twice for one time: {times}")
+    require(
+        all(it % step_ms == 0 and it < next_ms for it in times),
+        f"{name} was begun at {times}, and is due every {step_ms} ms and next at {next_ms}",
+    )
+    require(last_ms == max(times, default=None), f"{name} was begun at {times}, not at {last_ms}")
+    if timetable.catch_up is CatchUp.ALL:
+        first_ms = min([*times, world.orders.first_ms[name]])
+        expected = list(range(first_ms, next_ms, step_ms))
+        require(times == expected, f"{name} was begun at {times}, and was due at {expected}")
+    elif timetable.catch_up is CatchUp.LAST and times:
+        require(times[-1] == next_ms - step_ms, f"{name} was begun at {times}, next is {next_ms}")
+    return len(times)
+
+
+def _times_of(machine: Machine, name: str) -> list[int]:
+    rows = rows_of(
+        machine,
+        f"SELECT client_id FROM postroad_flows WHERE client_id LIKE 'schedule:{name}:%'",
+    )
+    texts = [client_id.removeprefix(f"schedule:{name}:") for (client_id,) in rows]
+    return sorted(round(datetime.fromisoformat(it).timestamp() * 1000) for it in texts)
+
 
 # Clocks that jumped make some flows sleep for minutes.
 QUIET_S = 400.0

@@ -3,28 +3,77 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from random import Random
 from typing import Any
 
+from postroad.core import faults
 from postroad.durable import Mail
 from postroad.flows import Definition, Flows
-from postroad.flows.messages import QUEUE
+from postroad.flows.messages import (
+    QUEUE,
+    Confirm,
+    Data,
+    Initial,
+    Letter,
+    Message,
+    SessionKey,
+    encode_letter,
+)
 from postroad.testing import SimCluster
 from postroad.testing.surroundings import EPOCH_S
+from tests.simulation.durable.clerks import operate
 from tests.simulation.durable.process import Machine
-from tests.simulation.durable.traps import ProcessEnded
-from tests.simulation.durable.wishes import operate
+from tests.simulation.durable.traps import ProcessEnded, Traps
 from tests.simulation.durable.world import World as MailWorld
-from tests.simulation.flows.bank import ALL, INITIATORS, salary
-from tests.simulation.flows.books import Books, Garbage
-from tests.simulation.flows.clerks import Clerk
-from tests.simulation.flows.garbage import garbage_of
+from tests.simulation.flows.bank import ALL, INITIATORS, MOVES, salary
+from tests.simulation.flows.clerks import Books, Clerk, Garbage
 from tests.simulation.flows.operators import Operator, Wishes
-from tests.simulation.flows.plan import Act, Plan, PlannedAct
-from tests.simulation.flows.steps import MOVES
-from tests.simulation.flows.traps import FlowTraps
+from tests.simulation.flows.plan import POINTS, Act, Plan, PlannedAct
+
+
+class FlowTraps(Traps):
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Watch all fault points of flows and of the durable layer."""
+        with super().armed(), ExitStack() as stack:
+            for name in POINTS:
+                stack.enter_context(faults.armed(name, partial(self._reach, name)))
+            yield
+
+    def _reach(self, point: str, **details: object) -> None:
+        # The callback in which a process was killed may go on for a while.
+        if not self._sim.loop.lane.is_dead:
+            super()._reach(point, **details)
+
+
+_KEY = SessionKey(1, 1)
+
+
+def garbage_of(number: int) -> list[bytes]:
+    """All kinds of it, none of it like that of another number."""
+    word = f"garbage {number}"
+    data = Data(word.encode())
+    opening = Initial("pay", 1, "")
+    return [
+        word.encode(),
+        _letter(SessionKey(0, number), data),
+        _letter(SessionKey(1 << 63, number), data),
+        _letter(SessionKey(1, 1 << 31), data),
+        _letter(SessionKey(1, number)),
+        _letter(_KEY, data, opening),
+        _letter(_KEY, opening, data, is_for_initiator=True),
+        _letter(_KEY, Initial("", number + 1, "")),
+        _letter(_KEY, Confirm("\n", number + 1, "")),
+        encode_letter(Letter(_KEY, False, [data]))[:-1],
+    ]
+
+
+def _letter(key: SessionKey, *messages: Message, is_for_initiator: bool = False) -> bytes:
+    return encode_letter(Letter(key, is_for_initiator, list(messages)))
+
 
 _RESTART_S = 0.5
 _MINUTE_S = 60.0

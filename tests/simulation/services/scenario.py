@@ -2,14 +2,170 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
-from postroad.testing import SimCluster, Simulation
+from postroad.cells import CellDomain
+from postroad.services.kinds import Kind
+from postroad.services.transporters.cells_peers import GONE_S, SILENCE_S
+from postroad.testing import LivenessFailure, SimCluster, Simulation, require
 from tests.simulation.plans import shortened
-from tests.simulation.services.packet_world import PacketWorld
-from tests.simulation.services.plan import draw_plan
-from tests.simulation.services.quiet import await_steadiness, check_quiet
+from tests.simulation.services.plan import ACTIONS, Plan, draw_plan
+from tests.simulation.services.process import Process
+from tests.simulation.services.station import Ledger, Sent, Station
 from tests.simulation.services.world import World
+
+_CHECK_INTERVAL_S = 0.5
+
+
+class PacketWorld(World[Station]):
+    def __init__(self, sim: SimCluster, plan: Plan) -> None:
+        super().__init__(sim, plan)
+        self.ledger = Ledger()
+        sim.every(_CHECK_INTERVAL_S, self._check_connections)
+
+    def make_station(self, node_id: str, domain: CellDomain, rng: Random) -> Station:
+        everybody = [it.node_id for it in self.plan.nodes]
+        return Station(self.sim, node_id, domain, self.ledger, everybody, self._may_lose, rng)
+
+    def _check_connections(self) -> None:
+        """Nobody takes itself for connected that has no way to others."""
+        for process in self.running():
+            domain = process.domain
+            if domain is None or not process.is_up or process.is_core or domain.table.defaults():
+                continue
+            for station in process.stations.values():
+                require(not station.is_up, f"{station} is connected, and reaches no core")
+
+    def _may_lose(self, station: Station, node_id: str) -> bool:
+        """Nobody is missed without a reason, however long ago that was."""
+        return not self.is_calm or all(it.node_id != node_id for it in self.stations())
+
+
+STEADY_S = 15.0
+"""Silent peers are given up, cores are dialed again, tell what they offer, become defaults."""
+_LOOK_INTERVAL_S = 0.1
+_ARRIVAL_S = 2.0
+_STREAM = 6
+# What was sent in times of trouble has come to its end, and pings have timed out.
+_CALMING_S = 8.0
+
+
+def await_steadiness(world: World[Any]) -> None:
+    """Let time pass until everybody is connected to whom it should be."""
+    began = world.sim.now
+    while told := unsteady(world):
+        if world.sim.now > began + STEADY_S:
+            raise LivenessFailure(f"not right within {STEADY_S:g} s: {'; '.join(told)}")
+        world.sim.run_for(_LOOK_INTERVAL_S)
+    world.sim.log.add("test", "steady", f"after {world.sim.now - began:.1f} s")
+
+
+def unsteady(world: World[Any]) -> list[str]:
+    running = world.running()
+    cores = {it.name for it in running if it.is_core}
+    return [
+        text
+        for process in running
+        for text in _unsteady(process, cores, {it.name for it in running})
+    ]
+
+
+def _unsteady(process: Process[Any], cores: set[str], running: set[str]) -> list[str]:
+    domain = process.domain
+    if domain is None or not process.is_up:
+        return [f"{process} is not up"]
+    peers = (running if process.is_core else cores) - {process.name}
+    found = []
+    if set(domain.links.by_domain) != peers:
+        found.append(f"{process} has tunnels to {sorted(domain.links.by_domain)}")
+    if not process.is_core and len(domain.table.defaults()) != len(cores):
+        found.append(f"{process} has {len(domain.table.defaults())} defaults")
+    if not domain.spreader.is_settled:
+        found.append(f"{process} is not settled")
+    # A satellite is cut off when no core runs.
+    is_up = bool(cores) or process.is_core
+    found += [f"{it} is up: {it.is_up}" for it in process.stations.values() if it.is_up != is_up]
+    return found
+
+
+def check_quiet(world: PacketWorld) -> None:
+    """Have everybody send everything, and see what becomes of it."""
+    for station in world.stations():
+        station.is_talkative = False
+    world.sim.run_for(_CALMING_S)
+    stations = [it for it in world.stations() if it.is_up]
+    _check_broadcasts(world, stations)
+    _check_streams(world, stations)
+    _check_balanced(world, stations)
+    _check_losses(world, stations)
+    _check_leftovers(stations)
+    for station in stations:
+        station.is_talkative = True
+
+
+def _send(station: Station, kind: Kind, to: str | None = None) -> Sent:
+    return station.inside(lambda: station.send(kind, to))
+
+
+def _send_balanced(station: Station, action: str) -> Sent:
+    return station.inside(lambda: station.send_balanced(action))
+
+
+def _check_broadcasts(world: PacketWorld, stations: list[Station]) -> None:
+    sent = [_send(it, Kind.HEARTBEAT) for it in stations]
+    world.sim.run_for(_ARRIVAL_S)
+    for packet in sent:
+        wanted = sorted(it.node_id for it in stations if it.node_id != packet.sender)
+        came = sorted(world.ledger.came[packet.number])
+        require(came == wanted, f"{packet} came to {came}, not to {wanted}")
+
+
+def _check_streams(world: PacketWorld, stations: list[Station]) -> None:
+    streams: list[list[Sent]] = []
+    for one in stations:
+        for other in stations:
+            kinds = [Kind.RESPONSE] * (_STREAM - 1) + [Kind.REQUEST]
+            stream = [_send(one, kind, other.node_id) for kind in kinds]
+            world.ledger.expect_order(stream)
+            streams.append(stream)
+    world.sim.run_for(_ARRIVAL_S)
+    for packet in (it for stream in streams for it in stream):
+        came = world.ledger.came[packet.number]
+        require(came == [packet.to], f"{packet} came to {came}")
+
+
+def _check_balanced(world: PacketWorld, stations: list[Station]) -> None:
+    sent = [_send_balanced(it, action) for it in stations for action in ACTIONS]
+    world.sim.run_for(_ARRIVAL_S)
+    for packet in sent:
+        listeners = {it.node_id for it in stations if packet.action in it.actions}
+        came = world.ledger.came[packet.number]
+        require(len(came) == bool(listeners), f"{packet} came to {came} of {sorted(listeners)}")
+        require(listeners.issuperset(came), f"{packet} came to {came}, who do not listen")
+
+
+def _check_losses(world: PacketWorld, stations: list[Station]) -> None:
+    """Who asks a node it knows, and that is gone, is told so; nobody else is missed."""
+    present = {it.node_id for it in stations}
+    asked: list[tuple[Station, str, int]] = []
+    for station in stations:
+        assert station.transporter._session is not None
+        known = [it.node_id for it in station.transporter._session._peers if it.address is not None]
+        for node_id in (it for it in known if it not in present):
+            _send(station, Kind.REQUEST, node_id)
+            asked.append((station, node_id, station.lost.count(node_id)))
+    world.sim.run_for(3 * SILENCE_S + GONE_S + _ARRIVAL_S)
+    for station, node_id, times in asked:
+        told = station.lost.count(node_id) - times
+        require(told == 1, f"{station} was told {told} times that {node_id!r} is gone")
+
+
+def _check_leftovers(stations: list[Station]) -> None:
+    for station in stations:
+        left = station.leftovers()
+        require(not left, f"{station} has {', '.join(left)}")
+
 
 _STOP_S = 15.0
 
