@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from postroad.testing import (
     Simulation,
     require,
 )
+
+Program = Callable[[SimNode], Coroutine[Any, Any, None]]
 
 
 async def wait(node: SimNode) -> None:
@@ -228,25 +231,13 @@ def test_program_may_raise_if_the_test_says_so(sim: SimCluster) -> None:
     assert node.failure is None
 
 
-def test_program_that_exits_fails_the_run(sim: SimCluster) -> None:
-    async def leave(node: SimNode) -> None:
-        raise SystemExit(3)
-
-    sim.add("alpha", leave).start()
-    with pytest.raises(RuntimeError, match="alpha"):
-        sim.run_for(1.0)
+async def leave(node: SimNode) -> None:
+    raise SystemExit(3)
 
 
-def test_failing_callback_fails_the_run(sim: SimCluster) -> None:
-    async def plant(node: SimNode) -> None:
-        asyncio.get_running_loop().call_later(1.0, [].pop)
-        await wait(node)
-
-    sim.add("alpha", plant).start()
-    with pytest.raises(IndexError) as told:
-        sim.run_for(5.0)
-    assert "alpha" in told.value.__notes__[0]
-    assert "alpha     crashed" in str(sim.log)
+async def plant_failing_callback(node: SimNode) -> None:
+    asyncio.get_running_loop().call_later(1.0, [].pop)
+    await wait(node)
 
 
 async def plant_lost_failure(node: SimNode) -> None:
@@ -259,11 +250,31 @@ async def plant_lost_failure(node: SimNode) -> None:
     await wait(node)
 
 
-def test_failed_task_nobody_asked_fails_the_run(sim: SimCluster) -> None:
-    sim.add("alpha", plant_lost_failure).start()
-    with pytest.raises(KeyError, match="nobody asked"):
+async def swallow_broken_claim(node: SimNode) -> None:
+    try:
+        require(False, "one and one is three")
+    except Exception:
+        await wait(node)
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "text", "logged"),
+    [
+        (leave, RuntimeError, "alpha", "alpha"),
+        (plant_failing_callback, IndexError, "pop from empty list", "alpha     crashed"),
+        (plant_lost_failure, KeyError, "nobody asked", "alpha     crashed"),
+        (swallow_broken_claim, CorrectnessFailure, "three", "alpha"),
+    ],
+)
+def test_program_that_exits_or_fails_elsewhere_fails_the_run(
+    sim: SimCluster, program: Program, error: type[Exception], text: str, logged: str
+) -> None:
+    sim.add("alpha", program).start()
+    with pytest.raises(error, match=text) as caught:
         sim.run_for(5.0)
-    assert "alpha     crashed" in str(sim.log)
+    assert logged in str(sim.log)
+    if error is IndexError:
+        assert "alpha" in caught.value.__notes__[0]
 
 
 def test_failed_task_is_found_at_the_end_at_the_latest() -> None:
@@ -294,18 +305,6 @@ def test_node_may_handle_its_exceptions_itself(sim: SimCluster) -> None:
     sim.add("beta", wait).start()
     sim.run_for(5.0)
     assert handled == ["alpha"]
-
-
-def test_broken_claim_is_told_even_if_it_is_swallowed(sim: SimCluster) -> None:
-    async def swallow(node: SimNode) -> None:
-        try:
-            require(False, "one and one is three")
-        except Exception:
-            await wait(node)
-
-    sim.add("alpha", swallow).start()
-    with pytest.raises(CorrectnessFailure, match="three"):
-        sim.run_for(1.0)
 
 
 def test_checkers_run_beside_the_cluster(sim: SimCluster) -> None:
