@@ -26,8 +26,6 @@ names = st.sets(st.sampled_from("abc"))
 
 
 class Change(NamedTuple):
-    """The sender offers something else."""
-
     queues: set[str]
     topics: set[str]
 
@@ -47,14 +45,10 @@ class Carry(NamedTuple):
 
 
 class Lose(NamedTuple):
-    """A message that is under way is lost."""
-
     place: int
 
 
 class Wait(NamedTuple):
-    """Time passes."""
-
     seconds: int
 
 
