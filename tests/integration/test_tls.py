@@ -10,9 +10,10 @@ import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from postroad import MessagingService, Outcome, Protocol, TlsConfig, Unicast
+from postroad import Limits, MessagingService, Outcome, Protocol, TlsConfig, Unicast
 from postroad.admin import certificates
 from postroad.core.errors import (
     ConfigError,
@@ -24,11 +25,14 @@ from postroad.core.errors import (
 )
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import CLUSTER, both_loops, failure_of, raw_client
-from tests.support.net.tls import Authority, node
+from tests.support.net.tls import Authority, alpha_and_beta, node
 from tests.support.wire.raw_dialects import Dialect, Version3, Zeebe
 
 ZEEBE = Protocol(profile="zeebe")
 VERSION2 = Protocol(version_max=2)
+of_protocols = pytest.mark.parametrize(
+    "protocol", [Protocol(), VERSION2, ZEEBE], ids=["v3", "v2", "zeebe"]
+)
 
 
 @pytest.fixture
@@ -117,20 +121,15 @@ async def test_without_mutual_a_client_needs_no_certificate(authority: Authority
 async def test_without_mutual_the_server_is_still_verified(
     authority: Authority, stranger: Authority
 ) -> None:
-    async with (
-        node("alpha", authority.tls("alpha", is_mutual=False)) as alpha,
-        node("beta", stranger.tls("beta")) as beta,
-    ):
+    tls = authority.tls("alpha", is_mutual=False)
+    async with alpha_and_beta(authority, alpha=tls, beta=stranger.tls("beta")) as (alpha, beta):
         await expect_refused(beta, alpha)
 
 
 @both_loops
 @pytest.mark.parametrize("dialect", [Zeebe(1), Zeebe(2), Dialect(1), Dialect(2)], ids=str)
 async def test_older_protocols_over_tls(authority: Authority, dialect: Dialect) -> None:
-    async with (
-        node("alpha", authority.tls("alpha"), dialect.protocol) as alpha,
-        node("beta", authority.tls("beta"), dialect.protocol) as beta,
-    ):
+    async with alpha_and_beta(authority, dialect.protocol) as (alpha, beta):
         assert await beta.request(alpha.address, "echo", b"hello") == b"hello"
         assert await beta.request(alpha.address, "echo", b"x", peer="alpha") == b"x"
 
@@ -168,95 +167,47 @@ async def _datagram(sock: socket.socket) -> bytes:
 
 
 @both_loops
-async def test_client_does_not_know_the_servers_root(
-    authority: Authority, stranger: Authority
-) -> None:
-    only_server_knows = TlsConfig(
-        certificate=authority.tls("beta").certificate,
-        key=authority.tls("beta").key,
-        trust=stranger.directory / "ca.pem",
-    )
-    async with (
-        node("alpha", authority.tls("alpha")) as alpha,
-        node("beta", only_server_knows) as beta,
-    ):
-        error = await expect_refused(beta, alpha)
-        assert isinstance(error, TlsFailed)
-        assert "certificate" in str(error)
-
-
-@both_loops
-async def test_server_does_not_know_the_clients_root(
-    authority: Authority, stranger: Authority
-) -> None:
-    only_client_knows = TlsConfig(
-        certificate=stranger.tls("beta").certificate,
-        key=stranger.tls("beta").key,
-        trust=authority.directory / "ca.pem",
-    )
-    async with (
-        node("alpha", authority.tls("alpha")) as alpha,
-        node("beta", only_client_knows) as beta,
-    ):
-        error = await expect_refused(beta, alpha)
-        assert isinstance(error, ConnectionClosed), repr(error)
-        assert "TLS" in str(error)
-
-
-@both_loops
-async def test_server_tells_of_a_client_it_does_not_trust(
+async def test_peers_must_trust_each_others_root(
     authority: Authority, stranger: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with (
-        node("alpha", authority.tls("alpha")) as alpha,
-        node("beta", stranger.tls("beta")) as beta,
+    """A client learns why it refuses a server; from a refusal of its own only that."""
+
+    def mixed(own: Authority, trusted: Authority) -> TlsConfig:
+        return msgspec.structs.replace(own.tls("beta"), trust=trusted.directory / "ca.pem")
+
+    for tls, kind, text in (
+        (mixed(authority, stranger), TlsFailed, "certificate"),
+        (mixed(stranger, authority), ConnectionClosed, "TLS"),
+        (stranger.tls("beta"), ConnectionClosed | ConnectFailed, ""),
     ):
-        beta_trusts_alpha = TlsConfig(
-            certificate=stranger.tls("beta").certificate,
-            key=stranger.tls("beta").key,
-            trust=authority.directory / "ca.pem",
-        )
-        async with node("gamma", beta_trusts_alpha) as gamma:
-            await failure_of(gamma.request(alpha.address, "echo"))
-        await failure_of(beta.request(alpha.address, "echo"))
+        async with alpha_and_beta(authority, beta=tls) as (alpha, beta):
+            error = await expect_refused(beta, alpha)
+            assert isinstance(error, kind), repr(error)
+            assert text in str(error)
     warnings = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
-    assert any("TLS" in text for text in warnings), warnings
+    assert any("TLS" in line for line in warnings), warnings
 
 
 @both_loops
-async def test_server_with_the_certificate_of_another_node(
+async def test_certificate_of_another_node_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with (
-        node("alpha", authority.tls("gamma")) as alpha,
-        node("beta", authority.tls("beta")) as beta,
-    ):
+    alpha_tls, beta_tls, gamma_tls = (authority.tls(it) for it in ("alpha", "beta", "gamma"))
+    async with alpha_and_beta(authority, alpha=gamma_tls, beta=beta_tls) as (alpha, beta):
         error = await expect_refused(beta, alpha)
         assert "gamma" in str(error)
         assert beta.statistics().protocol_errors_by_kind == {"HandshakeRefused": 2}
     assert "shows a certificate of gamma" in caplog.text
-
-
-@both_loops
-async def test_client_with_the_certificate_of_another_node(
-    authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with (
-        node("alpha", authority.tls("alpha")) as alpha,
-        node("beta", authority.tls("gamma")) as beta,
-    ):
+    async with alpha_and_beta(authority, alpha=alpha_tls, beta=gamma_tls) as (alpha, beta):
         await expect_refused(beta, alpha)
         assert alpha.statistics().protocol_errors_by_kind == {"HandshakeRefused": 2}
     assert "node 'beta' shows a certificate of gamma" in caplog.text
 
 
 @both_loops
-@pytest.mark.parametrize("protocol", [Protocol(), VERSION2, ZEEBE], ids=["v3", "v2", "zeebe"])
+@of_protocols
 async def test_caller_expects_another_node(authority: Authority, protocol: Protocol) -> None:
-    async with (
-        node("alpha", authority.tls("alpha"), protocol) as alpha,
-        node("beta", authority.tls("beta"), protocol) as beta,
-    ):
+    async with alpha_and_beta(authority, protocol) as (alpha, beta):
         for keep_alive in (True, False):
             error = await failure_of(
                 beta.request(alpha.address, "echo", peer="gamma", keep_alive=keep_alive),
@@ -271,26 +222,20 @@ async def test_caller_expects_another_node(authority: Authority, protocol: Proto
 
 
 @both_loops
-@pytest.mark.parametrize("protocol", [Protocol(), VERSION2, ZEEBE], ids=["v3", "v2", "zeebe"])
+@of_protocols
 async def test_plain_client_of_a_tls_server(authority: Authority, protocol: Protocol) -> None:
-    async with (
-        node("alpha", authority.tls("alpha"), protocol) as alpha,
-        node("beta", None, protocol) as beta,
-    ):
+    async with alpha_and_beta(authority, protocol, beta=None) as (alpha, beta):
         error = await expect_refused(beta, alpha)
         assert "TLS" in str(error)
         assert await beta.request(beta.address, "echo", b"x") == b"x"
 
 
 @both_loops
-@pytest.mark.parametrize("protocol", [Protocol(), VERSION2, ZEEBE], ids=["v3", "v2", "zeebe"])
+@of_protocols
 async def test_tls_client_of_a_plain_server(
     authority: Authority, protocol: Protocol, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with (
-        node("alpha", None, protocol) as alpha,
-        node("beta", authority.tls("beta"), protocol) as beta,
-    ):
+    async with alpha_and_beta(authority, protocol, alpha=None) as (alpha, beta):
         error = await expect_refused(beta, alpha)
         assert isinstance(error, TlsFailed), repr(error)
         assert alpha.statistics().protocol_errors_by_kind == {"HandshakeRefused": 2}
@@ -330,9 +275,9 @@ async def test_expired_certificate(tmp_path: Path, expired: str) -> None:
 
 @both_loops
 async def test_client_that_never_starts_its_tls_handshake(authority: Authority) -> None:
+    limits = Limits(handshake_timeout_s=1.0, stop_grace_s=0.5)
     async with (
-        node("alpha", authority.tls("alpha")) as alpha,
-        node("beta", authority.tls("beta")) as beta,
+        alpha_and_beta(authority, limits=limits) as (alpha, beta),
         raw_client(alpha.address) as peer,
     ):
         ended = peer.ends()

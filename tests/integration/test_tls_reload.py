@@ -11,7 +11,7 @@ import pytest
 from postroad import Limits, MessagingService, Outcome
 from postroad.core.errors import ConfigError, TlsFailed, UsageError
 from tests.support.net.raw_peers import both_loops, failure_of, raw_client
-from tests.support.net.tls import Authority, node
+from tests.support.net.tls import Authority, alpha_and_beta, node
 
 # For many handshakes at once on a busy machine.
 PATIENT = Limits(connect_timeout_s=4.0, handshake_timeout_s=4.0, stop_grace_s=0.5)
@@ -31,10 +31,8 @@ async def certificate_of(server: MessagingService, context: ssl.SSLContext) -> s
 
 @both_loops
 async def test_reload_of_a_certificate(authority: Authority) -> None:
-    async with (
-        node("alpha", authority.tls("alpha", is_mutual=False)) as alpha,
-        node("beta", authority.tls("beta")) as beta,
-    ):
+    tls = authority.tls("alpha", is_mutual=False)
+    async with alpha_and_beta(authority, alpha=tls) as (alpha, beta):
         context = authority.client_context()
         await beta.request(alpha.address, "echo")
         old = await certificate_of(alpha, context)
@@ -51,10 +49,7 @@ async def test_reload_of_a_certificate(authority: Authority) -> None:
 
 @both_loops
 async def test_reload_of_the_root(authority: Authority) -> None:
-    async with (
-        node("alpha", authority.tls("alpha")) as alpha,
-        node("beta", authority.tls("beta")) as beta,
-    ):
+    async with alpha_and_beta(authority) as (alpha, beta):
         await beta.request(alpha.address, "echo")
         authority.replace_root("alpha", "beta")
         await alpha.reload_tls()
@@ -71,10 +66,7 @@ async def test_reload_of_the_root(authority: Authority) -> None:
 @both_loops
 @pytest.mark.parametrize("broken", ["alpha.pem", "alpha.key", "ca.pem"])
 async def test_reload_of_a_bad_file_changes_nothing(authority: Authority, broken: str) -> None:
-    async with (
-        node("alpha", authority.tls("alpha")) as alpha,
-        node("beta", authority.tls("beta")) as beta,
-    ):
+    async with alpha_and_beta(authority) as (alpha, beta):
         (authority.directory / broken).write_text("no certificate at all")
         with pytest.raises(ConfigError, match=broken):
             await alpha.reload_tls()
@@ -84,10 +76,7 @@ async def test_reload_of_a_bad_file_changes_nothing(authority: Authority, broken
 
 @both_loops
 async def test_reload_turns_nobody_away(authority: Authority) -> None:
-    async with (
-        node("alpha", authority.tls("alpha"), limits=PATIENT) as alpha,
-        node("beta", authority.tls("beta"), limits=PATIENT) as beta,
-    ):
+    async with alpha_and_beta(authority, limits=PATIENT) as (alpha, beta):
 
         async def ask(number: int) -> bytes:
             payload = b"%d" % number

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from functools import partial
+from itertools import product
 
 import pytest
 
 from postroad.cells import (
     CellAddress,
     CellBusy,
+    CellDomain,
     CellPath,
     Envelope,
     HopLimit,
@@ -50,80 +52,61 @@ def envelope_of(forged: ForgedDomain, **fields: object) -> Envelope:
 # What is no message at all.
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"\xc1", b"garbage" * 100, b"\x90", b"\x91" * 10_000, os.urandom(500), bytes(1 << 20)],
-    ids=["empty", "invalid", "text", "no fields", "deep", "random", "large"],
-)
-@pytest.mark.parametrize("subject", ["cell", "routes", "unknown", ""])
-async def test_garbage_is_dropped_and_counted(data: bytes, subject: str) -> None:
+GARBAGE = [
+    b"",
+    b"\xc1",
+    b"garbage" * 100,
+    b"\x90",
+    b"\x91" * 10_000,
+    os.urandom(500),
+    bytes(1 << 20),
+]
+
+
+async def test_garbage_is_dropped_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
     async with beside_others() as (domains, forged):
         before = domains["C1"].statistics().malformed
-        for _ in range(3):
+        for subject, data in product(["cell", "routes", "unknown", ""], GARBAGE):
             forged.post(data, subject)
-        await eventually(lambda: domains["C1"].statistics().malformed == before + 3)
+        await eventually(lambda: domains["C1"].statistics().malformed == before + 4 * len(GARBAGE))
+        assert "C1: dropped what X sent: " in caplog.text
 
 
-def _other_source(forged: ForgedDomain) -> CellPath:
-    return CellPath.of("p@S1", "*@S1")
-
-
-def _no_source(forged: ForgedDomain) -> CellPath:
-    return CellPath()
-
-
-def _cell_last(forged: ForgedDomain) -> CellPath:
-    return CellPath.of(f"*@{forged.name}", f"p@{forged.name}")
-
-
-def _own_source(forged: ForgedDomain) -> CellPath:
-    return CellPath.of("p@C1", "*@C1")
-
-
-@pytest.mark.parametrize("make_source", [_other_source, _no_source, _cell_last, _own_source])
-async def test_whoever_claims_to_be_somebody_else_is_not_heard(
-    make_source: Callable[[ForgedDomain], CellPath],
-) -> None:
+async def test_peer_that_claims_to_be_somebody_else_is_not_heard() -> None:
     async with beside_others() as (domains, forged):
         inbox = Inbox()
         domains["C1"].add_function("victim", inbox)
-        forged.send("victim@C1", b"forged", source=make_source(forged))
-        await eventually(lambda: domains["C1"].statistics().malformed == 1)
-        assert link_of(domains["C1"], "X").statistics().malformed == 1
+        sources = [("p@S1", "*@S1"), (), (f"*@{forged.name}", f"p@{forged.name}"), ("p@C1", "*@C1")]
+        for number, source in enumerate(sources, 1):
+            forged.send("victim@C1", b"forged", source=CellPath.of(*source))
+            await eventually(partial(is_malformed, domains["C1"], number))
+        assert link_of(domains["C1"], "X").statistics().malformed == len(sources)
         assert not inbox.messages
 
 
-async def test_a_malformed_message_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async with beside_others() as (domains, forged):
-        forged.post(b"garbage")
-        await eventually(lambda: domains["C1"].statistics().malformed == 1)
-        assert "C1: dropped what X sent: " in caplog.text
+def is_malformed(domain: CellDomain, count: int) -> bool:
+    return domain.statistics().malformed == count
 
 
 # Messages that lead nowhere.
 
 
-@pytest.mark.parametrize(
-    ("destination", "code"),
-    [
-        ("nobody@C1", NoRoute.code),
-        ("nobody", NoRoute.code),
-        ("echo@S9", NoRoute.code),
-        ("*@C1", NoRoute.code),
-        ("*@C1:*@C1", NoRoute.code),
-        ("a", HopLimit.code),
-        (":".join(["echo@C1"] * 64), HopLimit.code),
-        (":".join(["echo@C1", "echo@S2"] * 32), HopLimit.code),
-    ],
-)
-async def test_what_leads_nowhere_is_answered(destination: str, code: int) -> None:
+NOWHERE = {
+    NoRoute.code: ["nobody@C1", "nobody", "echo@S9", "*@C1", "*@C1:*@C1"],
+    HopLimit.code: ["a", ":".join(["echo@C1"] * 64), ":".join(["echo@C1", "echo@S2"] * 32)],
+}
+
+
+async def test_message_that_leads_nowhere_is_answered() -> None:
     async with beside_others() as (domains, forged):
         for one, other in (("a", "b"), ("b", "a")):
             alias = Route.alias(CellAddress(one), CellAddress(other))
             domains["C1"].change_routes(added=[alias])
-        failure = await forged.failure_of(forged.send(destination))
-        assert failure.code == code
-        assert failure.at in ("C1", "S2")
+        for code, destinations in NOWHERE.items():
+            for destination in destinations:
+                failure = await forged.failure_of(forged.send(destination))
+                assert failure.code == code, destination
+                assert failure.at in ("C1", "S2"), destination
 
 
 @pytest.mark.parametrize("hops", [31, 62, 64])
@@ -140,15 +123,14 @@ async def test_long_source_paths(hops: int) -> None:
 WALKED = [CellPath(), CellPath.of("echo@C1").advanced(), CellPath.of("echo@S2").advanced()]
 
 
-@pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("destination", WALKED, ids=str)
-async def test_a_path_that_was_walked_already(destination: CellPath, kind: Kind) -> None:
+async def test_path_that_was_walked_already_leads_nowhere() -> None:
     async with beside_others() as (_domains, forged):
-        answers = None if kind is Kind.MESSAGE else os.urandom(16)
-        envelope = envelope_of(forged, destination=destination, kind=kind, answers=answers)
-        forged.post(encode_envelope(envelope))
-        if kind is Kind.MESSAGE:
-            assert (await forged.failure_of(envelope.id)).code == NoRoute.code
+        for destination, kind in product(WALKED, Kind):
+            answers = None if kind is Kind.MESSAGE else os.urandom(16)
+            envelope = envelope_of(forged, destination=destination, kind=kind, answers=answers)
+            forged.post(encode_envelope(envelope))
+            if kind is Kind.MESSAGE:
+                assert (await forged.failure_of(envelope.id)).code == NoRoute.code
 
 
 async def test_a_message_that_goes_straight_on_may_be_malformed_after_its_route() -> None:
@@ -203,13 +185,12 @@ async def test_what_a_domain_itself_sent_is_not_answered() -> None:
         assert not any(forged.answers_to(id) for id in ids)
 
 
-@pytest.mark.parametrize("kind", [Kind.REPLY, Kind.ERROR])
-@pytest.mark.parametrize(
-    "destination", ["System@C1", "nobody@C1", "nobody", "x@S9", "echo@S2", "echo@C1:echo@C1"]
-)
-async def test_answers_that_nobody_waits_for_are_not_answered(kind: Kind, destination: str) -> None:
+async def test_answers_that_nobody_waits_for_are_not_answered() -> None:
+    destinations = ["System@C1", "nobody@C1", "nobody", "x@S9", "echo@S2", "echo@C1:echo@C1"]
     async with beside_others() as (domains, forged):
-        for payload in (b"", b"garbage"):
+        for destination, kind, payload in product(
+            destinations, [Kind.REPLY, Kind.ERROR], [b"", b"garbage"]
+        ):
             envelope = envelope_of(
                 forged,
                 destination=CellPath.parse(destination),
@@ -269,25 +250,19 @@ async def test_a_flood_is_refused_and_others_get_in() -> None:
 # Who may have a tunnel.
 
 
-@pytest.mark.parametrize(
-    ("peer", "name", "role", "text"),
-    [
-        ("S1", "X", "satellite", "X and S1 are both satellites"),
-        ("C1", "X", "", "X is no domain"),
-        ("C1", "X", "king", "X is no domain"),
-        ("C1", "n" * 255, "satellite", "name"),
-    ],
-)
-async def test_who_is_no_proper_domain_is_refused(
-    peer: str, name: str, role: str, text: str
-) -> None:
+async def test_peer_that_is_no_proper_domain_is_refused() -> None:
     async with Domains(1, 1) as domains:
-        async with MessagingService(CLUSTER, name, limits=LIMITS) as service:
-            service.introduce(role, None)
-            forged = ForgedDomain(service)
-            with pytest.raises(ConnectionClosed, match=text):
-                await forged.connect(domains[peer].service.address)
-            assert set(domains[peer].links.by_domain) == {"C1", "S1"} - {peer}
+        for peer, name, role, text in (
+            ("S1", "X", "satellite", "X and S1 are both satellites"),
+            ("C1", "X", "", "X is no domain"),
+            ("C1", "X", "king", "X is no domain"),
+            ("C1", "n" * 255, "satellite", "name"),
+        ):
+            async with MessagingService(CLUSTER, name, limits=LIMITS) as service:
+                service.introduce(role, None)
+                with pytest.raises(ConnectionClosed, match=text):
+                    await ForgedDomain(service).connect(domains[peer].service.address)
+                assert set(domains[peer].links.by_domain) == {"C1", "S1"} - {peer}
         domains["C1"].add_function("echo", Inbox())
         assert await domains["S1"].call("echo", b"x") == b"x"
 

@@ -53,13 +53,9 @@ async def say(domains: Domains, line: str, cell: str = "System@S2") -> str:
 # What there is.
 
 
-async def test_who_it_is(domains: Domains) -> None:
-    assert await say(domains, "id") == "S2"
-    assert await say(domains, "id", "System") == "S1"
-    assert await say(domains, "id", "System@C2") == "C2"
-
-
-async def test_info(domains: Domains) -> None:
+async def test_info_tells_who_it_is(domains: Domains) -> None:
+    for cell, name in (("System@S2", "S2"), ("System", "S1"), ("System@C2", "C2")):
+        assert await say(domains, "id", cell) == name
     text = await say(domains, "info")
     incarnation = domains["S2"].service.incarnation
     for line in ("domain: +S2", "role: +satellite", "zone: +-", f"incarnation: +{incarnation}"):
@@ -127,12 +123,6 @@ async def test_every_cell_has_info_and_help(domains: Domains) -> None:
     assert "tunnel to satellite S2" in await say(domains, "info", "tunnel-S2@C1")
 
 
-async def test_messages_are_refused(domains: Domains) -> None:
-    for cell in ("System", "lm", "RoutingMgr"):
-        with pytest.raises(RemoteHandlerFailure, match="takes commands only; try 'help'"):
-            await domains["S1"].call(f"{cell}@S2", "hello")
-
-
 # Routes.
 
 
@@ -167,25 +157,25 @@ async def test_aliases_and_zones(domains: Domains) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("route add q nobody", "no such cell: nobody@S2, which route queue q@* -> nobody@S2 needs"),
-        ("route add q clerk@S1", "no such cell: clerk@S1, which route"),
-        ("route add", "a route is written [-type=TYPE]"),
-        ("route add a b c", "a route is written [-type=TYPE]"),
-        ("route add -type=default q clerk", "a route of type default for cell 'q'"),
-        ("route add -type=what q clerk", "no type 'what' of routes; there are topic, exact,"),
-        ("route add a@b@c clerk", "name 'b@c' contains '@'"),
-        ("route find ''", "PATH is empty"),
-        ("route find papers -from=S1", "no tunnel to domain 'S1'; there are tunnels to C1, C2"),
-        ("route fnd papers", "no command 'route fnd'; did you mean 'route find'?"),
-    ],
-)
-async def test_routes_that_are_refused(domains: Domains, line: str, text: str) -> None:
+REFUSED_ROUTES = [
+    ("route add q nobody", "no such cell: nobody@S2, which route queue q@* -> nobody@S2 needs"),
+    ("route add q clerk@S1", "no such cell: clerk@S1, which route"),
+    ("route add", "a route is written [-type=TYPE]"),
+    ("route add a b c", "a route is written [-type=TYPE]"),
+    ("route add -type=default q clerk", "a route of type default for cell 'q'"),
+    ("route add -type=what q clerk", "no type 'what' of routes; there are topic, exact,"),
+    ("route add a@b@c clerk", "name 'b@c' contains '@'"),
+    ("route find ''", "PATH is empty"),
+    ("route find papers -from=S1", "no tunnel to domain 'S1'; there are tunnels to C1, C2"),
+    ("route fnd papers", "no command 'route fnd'; did you mean 'route find'?"),
+]
+
+
+async def test_routes_that_cannot_be_are_refused(domains: Domains) -> None:
     before = domains["S2"].table
-    assert text in await refusal(domains, line)
-    assert domains["S2"].table is before
+    for line, text in REFUSED_ROUTES:
+        assert text in await refusal(domains, line), line
+        assert domains["S2"].table is before
 
 
 async def test_finding_a_route_tells_the_whole_decision(domains: Domains) -> None:
@@ -231,12 +221,14 @@ async def test_a_killed_cell_is_gone_when_the_answer_comes(domains: Domains) -> 
     assert await refusal(domains, "kill clerk") == "domain S2 has no cell 'clerk'"
 
 
-@pytest.mark.parametrize("cell", ["System", "RoutingMgr", "lm"])
-async def test_what_belongs_to_the_domain_stays(domains: Domains, cell: str) -> None:
-    told = f"{cell} belongs to the domain itself and cannot be"
-    assert await refusal(domains, f"kill {cell}") == f"{told} killed"
-    assert await refusal(domains, f"drain {cell}") == f"{told} drained"
-    assert cell in domains["S2"].cells
+async def test_cells_of_the_domain_itself_stay(domains: Domains) -> None:
+    for cell in ("System", "RoutingMgr", "lm"):
+        told = f"{cell} belongs to the domain itself and cannot be"
+        assert await refusal(domains, f"kill {cell}") == f"{told} killed"
+        assert await refusal(domains, f"drain {cell}") == f"{told} drained"
+        assert cell in domains["S2"].cells
+        with pytest.raises(RemoteHandlerFailure, match="takes commands only; try 'help'"):
+            await domains["S1"].call(f"{cell}@S2", "hello")
 
 
 async def test_a_killed_tunnel_is_closed_and_dialed_again(domains: Domains) -> None:
@@ -316,18 +308,18 @@ async def test_pings_that_are_lost(domains: Domains) -> None:
     assert "no answer from x@Nowhere: no route" in await say(domains, "traceroute x@Nowhere")
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ("-count=0", "-count=0 must be 1 to 100"),
-        ("-count=99999999999999999999999", "-count=99999999999999999... must be 1 to 100"),
-        ("-size=-1", "-size=-1 must be 0 to 1048576"),
-        ("-timeout=0", "-timeout=0 must be above 0 and at most 60 seconds"),
-        ("-timeout=61", "-timeout=61 must be above 0 and at most 60 seconds"),
-    ],
-)
-async def test_pings_that_are_refused(domains: Domains, options: str, text: str) -> None:
-    assert await refusal(domains, f"ping clerk {options}") == text
+REFUSED_PINGS = [
+    ("-count=0", "-count=0 must be 1 to 100"),
+    ("-count=99999999999999999999999", "-count=99999999999999999... must be 1 to 100"),
+    ("-size=-1", "-size=-1 must be 0 to 1048576"),
+    ("-timeout=0", "-timeout=0 must be above 0 and at most 60 seconds"),
+    ("-timeout=61", "-timeout=61 must be above 0 and at most 60 seconds"),
+]
+
+
+async def test_pings_with_senseless_options_are_refused(domains: Domains) -> None:
+    for options, text in REFUSED_PINGS:
+        assert await refusal(domains, f"ping clerk {options}") == text
 
 
 async def test_the_way_out_and_back(domains: Domains) -> None:
@@ -342,12 +334,9 @@ async def test_the_way_out_and_back(domains: Domains) -> None:
     assert all(re.fullmatch(r"\w+ +[\d.]+ ms", row) for row in rows)
 
 
-async def test_the_way_by_a_path_of_several_hops(domains: Domains) -> None:
+async def test_way_by_several_hops_or_within_a_domain_is_told(domains: Domains) -> None:
     text = await say(domains, "traceroute clerk@S2:System@C1:System@S1", "System")
     assert re.search(r"^out:   S1 -> C\d -> S2 -> (C2 -> )?C1 -> S1$", text, re.MULTILINE)
-
-
-async def test_the_way_to_a_neighbour_in_the_same_domain(domains: Domains) -> None:
     text = await say(domains, "traceroute clerk")
     assert text.splitlines()[1:3] == ["out:   S2", "back:  S2"]
 
@@ -355,12 +344,13 @@ async def test_the_way_to_a_neighbour_in_the_same_domain(domains: Domains) -> No
 # Hostile input.
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["x" * 1_000_000, "ps 'a", "ps a\0", "ps -=", "ps -f -f", "\x1b", "route find " + ":" * 99],
-)
-async def test_a_bad_line_is_answered_and_does_no_harm(domains: Domains, line: str) -> None:
-    text = await refusal(domains, line)
-    assert text.isprintable()
-    assert "Traceback" not in text
+BAD_LINES = ["ps 'a", "ps a\0", "ps -=", "ps -f -f", "\x1b", "x" * 1_000_000]
+BAD_LINES += ["route find " + ":" * 99]
+
+
+async def test_bad_line_is_answered_and_does_no_harm(domains: Domains) -> None:
+    for line in BAD_LINES:
+        text = await refusal(domains, line)
+        assert text.isprintable()
+        assert "Traceback" not in text
     assert await say(domains, "id") == "S2"

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
 from postroad.cells import Domain, Role
 from postroad.cells.locations import CoreLocation, Locations
 from postroad.core import Address
-from postroad.core.errors import ConfigError, UsageError
+from postroad.core.errors import ConfigError
+from tests.support.cluster.discovery_behaviour import SearchBehaviour
 from tests.support.deadlines import DEADLINE_S, eventually
 
 
@@ -25,13 +26,23 @@ class Site(NamedTuple):
     locations: Locations
     endpoints: tuple[Address, ...]
 
-    async def start(self, role: Role = Role.SATELLITE, zone: str | None = None) -> Told:
+    @property
+    def search(self) -> Locations:
+        return self.locations
+
+    async def start(
+        self,
+        listener: Callable[[Any], None] | None = None,
+        role: Role = Role.SATELLITE,
+        zone: str | None = None,
+    ) -> Told:
         told = Told()
-        await self.locations.start(Domain(self.name, role, zone), self.endpoints, told)
+        domain = Domain(self.name, role, zone)
+        await self.locations.start(domain, self.endpoints, listener or told)
         return told
 
     async def start_core(self, zone: str | None = None) -> Told:
-        return await self.start(Role.CORE, zone)
+        return await self.start(role=Role.CORE, zone=zone)
 
     def location(self, zone: str | None = None) -> CoreLocation:
         """What others shall be told of it if it is a core."""
@@ -83,143 +94,53 @@ def by_name(*cores: CoreLocation) -> dict[str, CoreLocation]:
     return {core.name: core for core in cores}
 
 
-class LocationsBehaviour:
+class LocationsBehaviour(SearchBehaviour):
     """For everybody."""
 
-    async def test_cores_are_told_before_start_returns(self, source: Source) -> None:
+    finds = "cores"
+
+    async def make(self, source: Source, number: int = 1) -> Site:
+        return await source.site(f"S{number}")
+
+    async def put(self, source: Source) -> None:
+        await source.put("C1")
+
+    async def test_cores_are_told_before_start_returns_and_cannot_be_changed(
+        self, source: Source
+    ) -> None:
         first, second = await source.put("C1", "A"), await source.put("C2")
         satellite = await source.site("S1")
-        told = await satellite.start()
-
-        assert told.calls == [by_name(first, second)]
-        assert told.calls[0]["C1"].zone == "A"
-        await satellite.locations.stop()
-
-    async def test_that_nobody_is_known_is_told_too(self, source: Source) -> None:
-        satellite = await source.site("S1")
-        told = await satellite.start()
-
-        assert told.calls == [{}]
-        await satellite.locations.stop()
-
-    async def test_what_is_told_cannot_be_changed(self, source: Source) -> None:
-        await source.put("C1")
-        satellite = await source.site("S1")
+        assert isinstance(satellite.locations, Locations)
         held: list[Mapping[str, CoreLocation]] = []
-        await satellite.locations.start(Domain("S1"), satellite.endpoints, held.append)
+        await satellite.start(held.append)
 
+        assert held == [by_name(first, second)]
+        assert held[0]["C1"].zone == "A"
         with pytest.raises(TypeError):
             del held[0]["C1"]  # type: ignore[attr-defined]
         await satellite.locations.stop()
 
-    async def test_it_starts_once(self, source: Source) -> None:
-        site = await source.site("S1")
-        await site.start()
-        with pytest.raises(UsageError, match="started before"):
-            await site.start()
-        await site.locations.stop()
-
-    async def test_stop_may_be_called_at_any_time(self, source: Source) -> None:
-        site = await source.site("S1")
-        await site.locations.stop()
-        await site.locations.stop()
-        with pytest.raises(UsageError, match="make a new one"):
-            await site.start()
-
-    async def test_stop_may_be_called_twice_at_a_time(self, source: Source) -> None:
+    async def test_core_that_stopped_is_not_registered(self, source: Source) -> None:
         site = await source.site("C1")
         await site.start_core()
         await asyncio.gather(site.locations.stop(), site.locations.stop())
-        await site.locations.stop()
-
         statistics = site.locations.statistics()
-        assert not statistics.is_connected
-        assert not statistics.is_registered
+        assert (statistics.is_connected, statistics.is_registered) == (False, False)
 
-    async def test_stop_before_start_finished(self, source: Source) -> None:
-        await source.put("C1")
-        site = await source.site("S1")
-        told = Told()
-        domain = Domain("S1")
-        start = asyncio.create_task(site.locations.start(domain, site.endpoints, told))
-        await asyncio.sleep(0)
-        calls = list(told.calls)
-        await site.locations.stop()
+    async def test_core_that_cannot_be_dialed_is_refused(self, source: Source) -> None:
+        own = Address("127.0.0.1", 7001)
+        for number, endpoints in enumerate([(), (own._replace(port=0),), (own,) * 17]):
+            site = await source.site(f"C{number}")
+            with pytest.raises(ConfigError):
+                await site._replace(endpoints=endpoints).start_core()
+            await site.locations.stop()
 
-        await asyncio.wait_for(start, DEADLINE_S)
-        assert told.calls == calls
-
-    async def test_a_cancelled_start_stops(self, source: Source) -> None:
-        site = await source.site("C1")
-        start = asyncio.create_task(site.start_core())
-        await asyncio.sleep(0)
-        start.cancel()
-
-        await asyncio.wait({start})
-        assert start.cancelled()
-        assert "[stopped]" in repr(site.locations)
-
-    @pytest.mark.parametrize(
-        "endpoints",
-        [(), (Address("127.0.0.1", 0),), (Address("127.0.0.1", 7001),) * 17],
-        ids=["none", "no port", "too many"],
-    )
-    async def test_a_core_that_cannot_be_dialed_is_refused(
-        self, source: Source, endpoints: tuple[Address, ...]
-    ) -> None:
-        site = await source.site("C1")
-        with pytest.raises(ConfigError):
-            await site._replace(endpoints=endpoints).start_core()
-        await site.locations.stop()
-
-    async def test_a_satellite_needs_no_endpoints(self, source: Source) -> None:
+    async def test_satellite_needs_no_endpoints(self, source: Source) -> None:
         site = (await source.site("S1"))._replace(endpoints=())
         told = await site.start()
         assert told.calls == [{}]
         assert not site.locations.statistics().is_registered
         await site.locations.stop()
-
-    def test_bad_settings_are_refused(self, bad_settings: Callable[[], object]) -> None:
-        with pytest.raises(ConfigError):
-            bad_settings()
-
-    async def test_statistics(self, source: Source) -> None:
-        await source.put("C1")
-        site = await source.site("S1")
-        assert not site.locations.statistics().is_connected
-        await site.start()
-
-        statistics = site.locations.statistics()
-        assert statistics.is_connected
-        assert (statistics.cores, statistics.changes, statistics.failures) == (1, 1, 0)
-        assert statistics.last_error == ""
-        statistics.changes = 99
-        assert site.locations.statistics().changes == 1
-        await site.locations.stop()
-
-    async def test_repr_tells_the_state(self, source: Source) -> None:
-        await source.put("C1")
-        site = await source.site("S1")
-        assert repr(site.locations).startswith(f"<{type(site.locations).__name__} ")
-        assert "[not started]" in repr(site.locations)
-        await site.start()
-        assert "[running, 1 cores]" in repr(site.locations)
-        await site.locations.stop()
-        assert "[stopped]" in repr(site.locations)
-
-    async def test_a_failing_listener_is_logged(
-        self, source: Source, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def fail(_cores: Mapping[str, CoreLocation]) -> None:
-            raise RuntimeError("planted")
-
-        site = await source.site("S1")
-        await site.locations.start(Domain("S1"), site.endpoints, fail)
-        assert "the listener of cores failed" in caplog.text
-        await site.locations.stop()
-
-    async def test_it_is_what_it_says(self, source: Source) -> None:
-        assert isinstance((await source.site("S1")).locations, Locations)
 
 
 class ChangingLocationsBehaviour(LocationsBehaviour):

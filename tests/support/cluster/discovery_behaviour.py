@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
@@ -70,126 +70,144 @@ async def started(discovery: Discovery, name: str = "own", address: Address = OW
     return told
 
 
-class DiscoveryBehaviour:
-    """For every discovery."""
+class Search(Protocol):
+    """A discovery, or locations of cores, and what it is started with."""
 
-    async def test_contacts_are_told_before_start_returns(self, source: Source) -> None:
-        await source.put(OTHER)
-        discovery = source.discovery()
-        told = await started(discovery)
+    @property
+    def search(self) -> Any:
+        """It itself."""
 
-        assert told.calls == [{OTHER}]
-        await discovery.stop()
+    async def start(self, listener: Callable[[Any], None] | None = None) -> Any:
+        """Start it; gives what remembers all that it tells, if there is no other listener."""
 
-    async def test_a_source_that_knows_nobody_is_told_too(self, source: Source) -> None:
-        discovery = source.discovery()
-        told = await started(discovery)
 
-        assert told.calls == [frozenset()]
-        await discovery.stop()
+class SearchBehaviour:
+    """For everybody who looks for others; `searches` makes them, `put` makes one to find known."""
 
-    async def test_the_own_address_is_never_told(self, source: Source) -> None:
-        await source.put(OWN)
-        await source.put(OTHER)
-        discovery = source.discovery()
-        told = await started(discovery)
+    finds: str
+    """What it calls them."""
 
-        assert told.calls == [{OTHER}]
-        await discovery.stop()
+    async def make(self, source: Any, number: int = 1) -> Search:
+        raise NotImplementedError
 
-    async def test_stop_may_be_called_at_any_time(self, source: Source) -> None:
-        discovery = source.discovery()
-        await discovery.stop()
-        await discovery.stop()
+    async def put(self, source: Any) -> None:
+        raise NotImplementedError
+
+    async def test_that_nobody_is_known_is_told_too(self, source: Any) -> None:
+        one = await self.make(source)
+        told = await one.start()
+        assert [len(call) for call in told.calls] == [0]
+        await one.search.stop()
+
+    async def test_it_starts_once_and_may_be_stopped_at_any_time(self, source: Any) -> None:
+        one = await self.make(source)
+        await one.start()
+        with pytest.raises(UsageError, match="started before"):
+            await one.start()
+        await asyncio.gather(one.search.stop(), one.search.stop())
+        await one.search.stop()
+        assert not one.search.statistics().is_connected
+        other = await self.make(source, 2)
+        await other.search.stop()
+        await other.search.stop()
         with pytest.raises(UsageError, match="make a new one"):
-            await discovery.start("own", OWN, Told())
+            await other.start()
 
-    async def test_stop_may_be_called_twice_at_a_time(self, source: Source) -> None:
-        discovery = source.discovery()
-        await started(discovery)
-
-        await asyncio.gather(discovery.stop(), discovery.stop())
-        await discovery.stop()
-        assert not discovery.statistics().is_connected
-
-    async def test_stop_before_start_finished(self, source: Source) -> None:
-        await source.put(OTHER)
-        discovery = source.discovery()
-        told = Told()
-        start = asyncio.create_task(discovery.start("own", OWN, told))
+    async def test_stop_before_start_finished_tells_nothing_more(self, source: Any) -> None:
+        await self.put(source)
+        one = await self.make(source)
+        calls: list[Any] = []
+        start = asyncio.create_task(one.start(calls.append))
         await asyncio.sleep(0)
-        calls = list(told.calls)
-        await discovery.stop()
+        told = list(calls)
+        await one.search.stop()
 
         await asyncio.wait_for(start, DEADLINE_S)
-        assert told.calls == calls
+        assert calls == told
 
-    async def test_a_cancelled_start_stops(self, source: Source) -> None:
-        discovery = source.discovery()
-        start = asyncio.create_task(discovery.start("own", OWN, Told()))
+    async def test_cancelled_start_stops(self, source: Any) -> None:
+        one = await self.make(source)
+        start = asyncio.create_task(one.start())
         await asyncio.sleep(0)
         start.cancel()
 
         await asyncio.wait({start})
         assert start.cancelled()
-        assert "[stopped]" in repr(discovery)
-
-    async def test_it_starts_once(self, source: Source) -> None:
-        discovery = source.discovery()
-        await started(discovery)
-        with pytest.raises(UsageError, match="started before"):
-            await started(discovery)
-        await discovery.stop()
-
-    @pytest.mark.parametrize(
-        ("name", "address"), [("a/b", OWN), ("", OWN), ("own", Address("127.0.0.1", 0))]
-    )
-    async def test_bad_identity_is_refused(
-        self, source: Source, name: str, address: Address
-    ) -> None:
-        discovery = source.discovery()
-        with pytest.raises(ConfigError):
-            await started(discovery, name, address)
-        await discovery.stop()
+        assert "[stopped]" in repr(one.search)
 
     def test_bad_settings_are_refused(self, bad_settings: Callable[[], object]) -> None:
         with pytest.raises(ConfigError):
             bad_settings()
 
-    async def test_statistics(self, source: Source) -> None:
-        await source.put(OTHER)
-        discovery = source.discovery()
-        assert not discovery.statistics().is_connected
-        await started(discovery)
+    async def test_statistics_and_repr_tell_the_state(self, source: Any) -> None:
+        await self.put(source)
+        one = await self.make(source)
+        search = one.search
+        assert not search.statistics().is_connected
+        assert repr(search).startswith(f"<{type(search).__name__} ")
+        assert "[not started]" in repr(search)
+        await one.start()
 
-        statistics = discovery.statistics()
+        statistics = search.statistics()
         assert statistics.is_connected
-        assert (statistics.contacts, statistics.changes, statistics.failures) == (1, 1, 0)
-        assert statistics.last_error == ""
+        assert getattr(statistics, self.finds) == 1
+        assert (statistics.changes, statistics.failures, statistics.last_error) == (1, 0, "")
         statistics.changes = 99
-        assert discovery.statistics().changes == 1
-        await discovery.stop()
+        assert search.statistics().changes == 1
+        assert f"[running, 1 {self.finds}]" in repr(search)
+        await search.stop()
+        assert "[stopped]" in repr(search)
 
-    async def test_repr_tells_the_state(self, source: Source) -> None:
-        await source.put(OTHER)
-        discovery = source.discovery()
-        assert repr(discovery).startswith(f"<{type(discovery).__name__} ")
-        assert "[not started]" in repr(discovery)
-        await started(discovery)
-        assert "[running, 1 contacts]" in repr(discovery)
-        await discovery.stop()
-        assert "[stopped]" in repr(discovery)
-
-    async def test_a_failing_listener_is_logged(
-        self, source: Source, caplog: pytest.LogCaptureFixture
+    async def test_failing_listener_is_logged(
+        self, source: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def fail(_contacts: frozenset[Address]) -> None:
+        def fail(_found: object) -> None:
             raise RuntimeError("planted")
 
+        one = await self.make(source)
+        await one.start(fail)
+        assert f"the listener of {self.finds} failed" in caplog.text
+        await one.search.stop()
+
+
+class OwnDiscovery(NamedTuple):
+    """A discovery that is started for the node at OWN."""
+
+    search: Discovery
+
+    async def start(self, listener: Callable[[Any], None] | None = None) -> Told:
+        told = Told()
+        await self.search.start("own", OWN, listener or told)
+        return told
+
+
+class DiscoveryBehaviour(SearchBehaviour):
+    """For every discovery."""
+
+    finds = "contacts"
+
+    async def make(self, source: Source, number: int = 1) -> OwnDiscovery:
+        return OwnDiscovery(source.discovery())
+
+    async def put(self, source: Source) -> None:
+        await source.put(OTHER)
+
+    async def test_contacts_but_the_own_address_are_told_before_start_returns(
+        self, source: Source
+    ) -> None:
+        await source.put(OWN)
+        await source.put(OTHER)
         discovery = source.discovery()
-        await discovery.start("own", OWN, fail)
-        assert "the listener of contacts failed" in caplog.text
+        told = await started(discovery)
+        assert told.calls == [{OTHER}]
         await discovery.stop()
+
+    async def test_bad_identity_is_refused(self, source: Source) -> None:
+        for name, address in (("a/b", OWN), ("", OWN), ("own", Address("127.0.0.1", 0))):
+            discovery = source.discovery()
+            with pytest.raises(ConfigError):
+                await started(discovery, name, address)
+            await discovery.stop()
 
 
 class ChangingDiscoveryBehaviour(DiscoveryBehaviour):

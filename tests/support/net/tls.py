@@ -54,6 +54,23 @@ class Authority:
 
 
 @asynccontextmanager
+async def alpha_and_beta(
+    authority: Authority,
+    protocol: Protocol | None = None,
+    *,
+    limits: Limits = LIMITS,
+    **tls: TlsConfig | None,
+) -> AsyncIterator[tuple[MessagingService, MessagingService]]:
+    """Two nodes of these names; `tls` tells where one is not signed as it should be."""
+    alpha, beta = (tls.get(name, authority.tls(name)) for name in ("alpha", "beta"))
+    async with (
+        node("alpha", alpha, protocol, limits=limits) as first,
+        node("beta", beta, protocol, limits=limits) as second,
+    ):
+        yield first, second
+
+
+@asynccontextmanager
 async def node(
     name: str,
     tls: TlsConfig | None,
