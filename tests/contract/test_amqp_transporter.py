@@ -49,6 +49,7 @@ def wiring_of(server: RabbitServer) -> ServerWiring:
     return ServerWiring(server, lambda: make_transporter(server.url), make_impatient)
 
 
+@pytest.mark.slow
 class TestAmqp(
     TransporterBehaviour,
     BroadcastBehaviour,

@@ -5,7 +5,7 @@
 
 const readline = require("node:readline");
 const { Errors, ServiceBroker } = require("moleculer");
-const { digest, servicesOf, source } = require("./node_services.js");
+const { cachedService, digest, servicesOf, source } = require("./node_services.js");
 const { plain, value } = require("./values.js");
 
 const NEWS = ["$node.connected", "$node.updated", "$node.disconnected"];
@@ -21,6 +21,7 @@ const broker = new ServiceBroker({
 });
 
 servicesOf(note).forEach(schema => broker.createService(schema));
+if (broker.cacher) broker.createService(cachedService());
 NEWS.forEach(name => broker.localBus.on(name, ({ node, ...more }) => {
 	news.push({ event: name, node: node.id, ...more });
 }));
@@ -91,7 +92,11 @@ const commands = {
 		broker.createService({ name, actions: { run: () => name } });
 	},
 	destroy: ({ name }) => broker.destroyService(name),
-	start: () => broker.start(),
+	clean: ({ pattern }) => broker.cacher.clean(pattern),
+	async start() {
+		await broker.start();
+		await until(() => !broker.cacher || broker.cacher.connected);
+	},
 	stop: () => broker.stop()
 };
 

@@ -117,8 +117,15 @@ function eventsOf(note) {
 	};
 }
 
+function cachedService() {
+	let runs = 0;
+	const handler = () => ({ js: ++runs });
+	const get = { cache: { keys: ["id", "#user"] }, handler };
+	return { name: "posts", actions: { find: { cache: true, handler }, get } };
+}
+
 module.exports = {
-	content, digest, source,
+	cachedService, content, digest, source,
 	servicesOf: note => [
 		{ name: "js", settings: { colour: "red", $secureSettings: ["key"], key: "hidden" },
 			metadata: { made: "in js" }, actions, events: eventsOf(note) },
