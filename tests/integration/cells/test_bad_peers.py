@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from functools import partial
 from itertools import product
 
@@ -58,7 +59,7 @@ GARBAGE = [
     b"garbage" * 100,
     b"\x90",
     b"\x91" * 10_000,
-    os.urandom(500),
+    random.Random(1).randbytes(500),
     bytes(1 << 20),
 ]
 

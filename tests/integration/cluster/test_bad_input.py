@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -242,7 +243,7 @@ async def test_forged_answers() -> None:
         local = b.agent.local
         before = a.agent.statistics().counters.packets_received
         for number in range(100):
-            rest = {"farewell": b"", "incarnation": 0, "is_member": True}
+            rest: dict[str, Any] = {"farewell": b"", "incarnation": 0, "is_member": True}
             for name, instance in (("b", local.instance + 1), ("a", 1)):
                 enemy.say(a, Ack(number=number, name=name, instance=instance, **rest))
         enemy.say(a, Ping(number=1, name="a", instance=7, joins=True))
