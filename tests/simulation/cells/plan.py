@@ -10,6 +10,7 @@ import msgspec
 from postroad.cells import AnnouncerConfig, CellsConfig, Domain, LearnerConfig, Role
 from postroad.core import Limits
 from postroad.core.limits import KIB, MIB
+from tests.simulation.plans import Trouble
 
 CORES_MAX = 4
 SATELLITES_MAX = 6
@@ -92,20 +93,7 @@ class PlannedDomain(msgspec.Struct, frozen=True):
         return self.identity.name
 
 
-class PlannedEvent(msgspec.Struct, frozen=True):
-    """One event. What it does not need is drawn all the same and ignored."""
-
-    kind: Event
-    time: float
-    """Since trouble began."""
-    lasting_s: float
-    victim: str
-    group: tuple[str, ...]
-    """Some domains, the victim among them."""
-    others: tuple[str, ...]
-    comes_back: bool
-    strength: float
-    """From 0 to 1."""
+class PlannedEvent(Trouble, frozen=True):
     cell: PlannedCell
     queue: str
     topic: str

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from postroad.cells import CellDomain, Role, RouteTable
 from postroad.testing import LivenessFailure, SimCluster, SimNode, require
 from tests.simulation.cells.books import Books, Disturbance
 from tests.simulation.cells.plan import Event, Plan, PlannedDomain, PlannedEvent
 from tests.simulation.cells.process import Process
-from tests.simulation.plans import Agenda
+from tests.simulation.plans import Trouble, TroubledHosts
 
 
 class Row(NamedTuple):
@@ -205,27 +205,20 @@ def _leftovers(domain: CellDomain) -> list[str]:
     return found
 
 
-_DELAY_S_MAX = 0.1
-_SLOWEST_BYTES_PER_S = 300.0
 _HOUR_S = 3_600.0
 _CHECK_INTERVAL_S = 0.5
-# Who is still about to end is started again so much later.
-_RESTART_S = 0.5
 
 
-class World:
+class World(TroubledHosts[Process]):
+    slowest_bytes_per_s = 300.0
+
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
-        self.sim = sim
+        super().__init__(sim)
         self.plan = plan
         self.disturbance = Disturbance(lambda: sim.now)
         self.pauses = Disturbance(lambda: sim.now)
         self.books = Books(sim, self.disturbance, self.pauses)
         self._planned = {it.name: it for it in plan.domains}
-        # The process on each host, also one that has ended.
-        self._latest: dict[str, Process] = {}
-        self._agenda = Agenda(sim)
-        # What ends each fault; a second call does nothing.
-        self._remedies: list[Callable[[], None]] = []
         for domain in plan.domains:
             self._add_host(domain)
         self._cut()
@@ -248,20 +241,11 @@ class World:
 
     # Processes.
 
-    def running(self) -> list[Process]:
-        return [it for it in self._latest.values() if it.node.is_running]
-
     def model(self) -> Model:
         return Model(self.running(), self.plan.cuts)
 
-    def start(self, name: str) -> None:
-        node = self.sim.nodes[name]
-        if node.is_running:
-            if self._latest[name].is_stopping:
-                self._agenda.after(_RESTART_S, lambda: self.start(name))
-            return
-        self._latest[name] = Process(self.sim, self._planned[name], self.plan, self.books)
-        node.start()
+    def _make_process(self, name: str) -> Process:
+        return Process(self.sim, self._planned[name], self.plan, self.books)
 
     def start_first(self) -> None:
         for domain in self.plan.domains:
@@ -290,27 +274,14 @@ class World:
         if process is not None and process.is_up:
             self.sim.spawn(process.change(event), process.node)
 
-    def _until_over(self, event: PlannedEvent, undo: Callable[[], None]) -> None:
-        """Undo something when its time is over, or when all is healed if that comes first."""
-        is_over = False
-
-        def end() -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                undo()
-
-        self._agenda.after(event.lasting_s, end)
-        self._remedies.append(end)
-
-    def _delaying(self, event: PlannedEvent, undo: Callable[[], None]) -> None:
+    def _delaying(self, trouble: Trouble, undo: Callable[[], None]) -> None:
         self.disturbance.begin()
 
         def end() -> None:
             undo()
             self.disturbance.end()
 
-        self._until_over(event, end)
+        self._lasting(trouble, end)
 
     # Faults.
 
@@ -329,23 +300,6 @@ class World:
         self.sim.network.heal(group, others)
         self._cut()
 
-    def _kill(self, event: PlannedEvent) -> None:
-        self._end(event, SimNode.kill)
-
-    def _cut_power(self, event: PlannedEvent) -> None:
-        self._end(event, SimNode.lose_power)
-
-    def _leave(self, event: PlannedEvent) -> None:
-        self._end(event, lambda node: self._latest[event.victim].stop())
-
-    def _end(self, event: PlannedEvent, end: Callable[[SimNode], None]) -> None:
-        node = self.sim.nodes[event.victim]
-        if not node.is_running:
-            return
-        end(node)
-        if event.comes_back:
-            self._agenda.after(event.lasting_s, lambda: self.start(event.victim))
-
     def _pause(self, event: PlannedEvent) -> None:
         node, process = self.sim.nodes[event.victim], self._latest.get(event.victim)
         if process is None or not process.is_up or node.is_paused:
@@ -360,30 +314,16 @@ class World:
             if self._latest[event.victim] is process:
                 node.resume()
 
-        self._until_over(event, resume)
+        self._lasting(event, resume)
 
     def _jump(self, event: PlannedEvent) -> None:
         self.sim.nodes[event.victim].jump_clock(_HOUR_S * (2 * event.strength - 1))
-
-    def _delay(self, event: PlannedEvent) -> None:
-        most = _DELAY_S_MAX * event.strength
-        self.sim.network.disturb(delay_s=(most / 4, most))
-        self._until_over(event, self.sim.network.calm)
-
-    def _reset(self, event: PlannedEvent) -> None:
-        for other in event.others:
-            self.sim.network.reset(event.victim, other)
-
-    def _slow_down(self, event: PlannedEvent) -> None:
-        host = event.victim
-        self.sim.network.slow_reader(host, _SLOWEST_BYTES_PER_S * 10 ** (2 * event.strength))
-        self._delaying(event, lambda: self.sim.network.slow_reader(host, None))
 
     def _stall(self, event: PlannedEvent) -> None:
         process = self._latest.get(event.victim)
         if process is not None:
             process.is_stalled = True
-            self._until_over(event, lambda: setattr(process, "is_stalled", False))
+            self._lasting(event, lambda: setattr(process, "is_stalled", False))
             for other in self.running():
                 if other.is_up and other.talker is not None:
                     self.sim.spawn(other.pester(process), other.node)
@@ -391,22 +331,10 @@ class World:
     # The end.
 
     def heal(self) -> None:
-        """End all faults, and start who shall be there in the end."""
-        self._agenda.clear()
-        for end in self._remedies:
-            end()
-        for name in self.plan.restarted:
-            self._start_at_last(name)
-
-    def _start_at_last(self, name: str) -> None:
-        """Start a domain whatever it did; one that is still leaving is not waited for."""
-        process, node = self._latest.get(name), self.sim.nodes[name]
-        if process is not None and process.is_stopping and node.is_running:
-            node.kill()
-        self.start(name)
+        self._heal(self.plan.restarted)
 
 
-_BEGIN: dict[Event, Callable[[World, PlannedEvent], None]] = {
+_BEGIN: dict[Event, Callable[[World, Any], None]] = {
     Event.PARTITION: World._divide,
     Event.ONE_WAY: World._close_way,
     Event.KILL: World._kill,

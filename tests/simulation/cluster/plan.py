@@ -8,6 +8,7 @@ from random import Random
 import msgspec
 
 from postroad.core.limits import KIB
+from tests.simulation.plans import Trouble
 
 NODES_MIN = 3
 NODES_MAX = 9
@@ -54,21 +55,7 @@ _WEIGHTS = {
 }
 
 
-class PlannedFault(msgspec.Struct, frozen=True):
-    """One fault. What it does not need is drawn all the same and ignored."""
-
-    kind: Fault
-    time: float
-    lasting_s: float
-    victim: str
-    group: tuple[str, ...]
-    """Some nodes, the victim among them."""
-    others: tuple[str, ...]
-    """Nodes outside of the group, not all of them for a way that is closed in one direction."""
-    comes_back: bool
-    """Whether a node that was ended is started again."""
-    strength: float
-    """From 0 to 1."""
+class PlannedFault(Trouble, frozen=True):
     clock_s: float
     changes: dict[str, str | None]
     """Of properties."""

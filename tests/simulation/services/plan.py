@@ -10,6 +10,7 @@ import msgspec
 from postroad.cells import AnnouncerConfig, CellsConfig, LearnerConfig
 from postroad.core import Limits
 from postroad.core.limits import KIB, MIB
+from tests.simulation.plans import Trouble
 
 CORES_MAX = 3
 SATELLITES_MAX = 4
@@ -50,20 +51,7 @@ class PlannedNode(msgspec.Struct, frozen=True):
     """What it listens to at first."""
 
 
-class PlannedEvent(msgspec.Struct, frozen=True):
-    """One event. What it does not need is drawn all the same and ignored."""
-
-    kind: Event
-    time: float
-    """Since trouble began."""
-    lasting_s: float
-    victim: str
-    group: tuple[str, ...]
-    """Some hosts, the victim among them."""
-    others: tuple[str, ...]
-    comes_back: bool
-    strength: float
-    """From 0 to 1."""
+class PlannedEvent(Trouble, frozen=True):
     node_id: str
     actions: tuple[str, ...]
 

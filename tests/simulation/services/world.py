@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Generic
 
 from postroad.cells import CellDomain
 from postroad.testing import SimCluster, SimNode
-from tests.simulation.plans import Agenda
+from tests.simulation.plans import Trouble, TroubledHosts
 from tests.simulation.services.plan import Event, Plan, PlannedEvent
 from tests.simulation.services.process import Process, TenantT
 
-_DELAY_S_MAX = 0.1
-_SLOWEST_BYTES_PER_S = 3_000.0
-_RESTART_S = 0.5
 # Partitions of a lower strength let everything through the other way.
 _ONE_WAY_BELOW = 0.3
 AFTERMATH_S = 12.0
@@ -23,17 +20,15 @@ AFTERMATH_S = 12.0
 again and become defaults, and what was lost by the old ones is missed."""
 
 
-class World(ABC, Generic[TenantT]):
+class World(TroubledHosts[Process[TenantT]], Generic[TenantT]):
+    slowest_bytes_per_s = 3_000.0
+
     def __init__(self, sim: SimCluster, plan: Plan) -> None:
-        self.sim = sim
+        super().__init__(sim)
         self.plan = plan
         # Where each node is to be, and what it listens to.
         self.places = {it.node_id: it.host for it in plan.nodes}
         self.actions = {it.node_id: it.actions for it in plan.nodes}
-        self._latest: dict[str, Process[TenantT]] = {}
-        self._agenda = Agenda(sim)
-        # What ends each fault; a second call does nothing.
-        self._remedies: list[Callable[[], None]] = []
         # Faults that last, and when the last one of all was over.
         self._faults = 0
         self._calm_since = 0.0
@@ -64,9 +59,6 @@ class World(ABC, Generic[TenantT]):
 
     # What there is.
 
-    def running(self) -> list[Process[TenantT]]:
-        return [it for it in self._latest.values() if it.node.is_running]
-
     def stations(self) -> Iterator[TenantT]:
         for process in self.running():
             yield from process.stations.values()
@@ -76,14 +68,8 @@ class World(ABC, Generic[TenantT]):
         """Whether nothing has happened for so long that nothing can come of it any more."""
         return not self._faults and self.sim.now - self._calm_since > AFTERMATH_S
 
-    def start(self, name: str) -> None:
-        node = self.sim.nodes[name]
-        if node.is_running:
-            if self._latest[name].is_stopping:
-                self._agenda.after(_RESTART_S, lambda: self.start(name))
-            return
-        self._latest[name] = Process(self.sim, name, self.plan, self.make_station)
-        node.start()
+    def _make_process(self, name: str) -> Process[TenantT]:
+        return Process(self.sim, name, self.plan, self.make_station)
 
     def start_first(self) -> None:
         for name in self.plan.hosts:
@@ -104,43 +90,21 @@ class World(ABC, Generic[TenantT]):
         self._calm_since = self.sim.now
         _BEGIN[event.kind](self, event)
 
-    def _lasting(self, event: PlannedEvent, undo: Callable[[], None]) -> None:
-        """Undo something when its time is over, or when all is healed if that comes first."""
+    def _lasting(self, trouble: Trouble, undo: Callable[[], None]) -> None:
         self._faults += 1
-        is_over = False
 
         def end() -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                self._faults -= 1
-                self._calm_since = self.sim.now
-                undo()
+            self._faults -= 1
+            self._calm_since = self.sim.now
+            undo()
 
-        self._agenda.after(event.lasting_s, end)
-        self._remedies.append(end)
+        super()._lasting(trouble, end)
 
     def _divide(self, event: PlannedEvent) -> None:
         group, others = event.group, event.others
         one_way = event.strength < _ONE_WAY_BELOW
         self.sim.network.partition(group, others, one_way=one_way)
         self._lasting(event, lambda: self.sim.network.heal(group, others))
-
-    def _kill(self, event: PlannedEvent) -> None:
-        self._end(event, SimNode.kill)
-
-    def _cut_power(self, event: PlannedEvent) -> None:
-        self._end(event, SimNode.lose_power)
-
-    def _leave(self, event: PlannedEvent) -> None:
-        self._end(event, lambda node: self._latest[event.victim].stop())
-
-    def _end(self, event: PlannedEvent, end: Callable[[SimNode], None]) -> None:
-        node = self.sim.nodes[event.victim]
-        if node.is_running:
-            end(node)
-            if event.comes_back:
-                self._agenda.after(event.lasting_s, lambda: self.start(event.victim))
 
     def _pause(self, event: PlannedEvent) -> None:
         node, process = self.sim.nodes[event.victim], self._latest[event.victim]
@@ -151,20 +115,6 @@ class World(ABC, Generic[TenantT]):
     def _resume(self, process: Process[TenantT]) -> None:
         if self._latest[process.name] is process:
             process.node.resume()
-
-    def _delay(self, event: PlannedEvent) -> None:
-        most = _DELAY_S_MAX * event.strength
-        self.sim.network.disturb(delay_s=(most / 4, most))
-        self._lasting(event, self.sim.network.calm)
-
-    def _reset(self, event: PlannedEvent) -> None:
-        for other in event.others:
-            self.sim.network.reset(event.victim, other)
-
-    def _slow_down(self, event: PlannedEvent) -> None:
-        host = event.victim
-        self.sim.network.slow_reader(host, _SLOWEST_BYTES_PER_S * 10 ** (2 * event.strength))
-        self._lasting(event, lambda: self.sim.network.slow_reader(host, None))
 
     # What nodes do.
 
@@ -224,19 +174,11 @@ class World(ABC, Generic[TenantT]):
     # The end.
 
     def heal(self) -> None:
-        """End all faults, and start who shall be there in the end."""
-        self._agenda.clear()
-        for end in self._remedies:
-            end()
-        for name in self.plan.restarted:
-            process, node = self._latest[name], self.sim.nodes[name]
-            if process.is_stopping and node.is_running:
-                node.kill()
-            self.start(name)
+        self._heal(self.plan.restarted)
         self._calm_since = self.sim.now
 
 
-_BEGIN: dict[Event, Callable[[World[Any], PlannedEvent], None]] = {
+_BEGIN: dict[Event, Callable[[World[Any], Any], None]] = {
     Event.PARTITION: World._divide,
     Event.KILL: World._kill,
     Event.POWER: World._cut_power,
