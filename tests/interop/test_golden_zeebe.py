@@ -311,15 +311,12 @@ def test_odd_addresses(feed: str, sender: str, is_accepted: bool) -> None:
 
 
 @feedings
-def test_the_first_frame_of_a_client_asks_for_heartbeats(feed: str) -> None:
+def test_heartbeats_are_set_up_by_the_first_frame_of_a_client(feed: str) -> None:
     client = zeebe_client(BEATING)
     client.take()
     client.give(*FEEDINGS[feed]([HANDSHAKE_2]))
     assert client.take() == CLIENT_V2 + b"\x01\x01\x0d" + SETUP_REQUEST + SETUP_TAIL
 
-
-@feedings
-def test_the_server_answers_the_set_up(feed: str) -> None:
     server = zeebe_server()
     setup = b"\x01\x01\x0d" + SETUP_REQUEST + SETUP_TAIL
     written = server.echo(*FEEDINGS[feed]([HANDSHAKE_2, CLIENT_V2 + setup, REQUEST_2]))
@@ -375,7 +372,7 @@ def test_schema_version_1_has_no_payload(feed: str) -> None:
     assert client.tick(5) == b"\x01\x02\x00" + BEAT_TAIL
 
 
-def test_a_server_without_heartbeats_is_left_alone() -> None:
+def test_nobody_gives_up_without_a_reason() -> None:
     client = opened_client(BEATING)
     client.take()
     client.give(SERVER_V2 + b"\x02\x01\x18" + SETUP_TAIL[2:] + b"\x01")
@@ -383,6 +380,21 @@ def test_a_server_without_heartbeats_is_left_alone() -> None:
         assert client.tick(now) == b""
     assert client.failure is None
     assert client.events == []
+
+    client = opened_client(QUIET)
+    assert client.take() == b""
+    assert client.tick(1e6) == b""
+    assert client.failure is None
+
+    server = zeebe_server(BEATING)
+    server.give(HANDSHAKE_2 + CLIENT_V2 + REQUEST_1)
+    server.tick(1e6)
+    assert server.failure is None
+
+    pair = beating_pair()
+    for now in range(1, 100):
+        pair.tick(now)
+    assert pair.client.failure is pair.server.failure is None
 
 
 @pytest.mark.parametrize(
@@ -406,14 +418,7 @@ def test_an_empty_set_up_closes_the_connection() -> None:
     assert isinstance(server.failure, MalformedFrame)
 
 
-def test_heartbeats_can_be_off() -> None:
-    client = opened_client(QUIET)
-    assert client.take() == b""
-    assert client.tick(1e6) == b""
-    assert client.failure is None
-
-
-def test_the_server_gives_up_by_the_clients_timeout() -> None:
+def test_who_stays_silent_is_given_up() -> None:
     server = zeebe_server(BEATING)
     server.give(HANDSHAKE_2 + CLIENT_V2)
     server.give(b"\x01\x01\x0d" + SETUP_REQUEST[:8] + struct.pack("<IB", 2_000, 1) + SETUP_TAIL)
@@ -423,15 +428,6 @@ def test_the_server_gives_up_by_the_clients_timeout() -> None:
     server.tick(2)
     assert isinstance(server.failure, PeerSilent)
 
-
-def test_the_server_does_not_give_up_without_set_up() -> None:
-    server = zeebe_server(BEATING)
-    server.give(HANDSHAKE_2 + CLIENT_V2 + REQUEST_1)
-    server.tick(1e6)
-    assert server.failure is None
-
-
-def test_the_client_gives_up_when_a_heartbeat_stays_unanswered() -> None:
     client = beating_pair().client
     written = []
     while client.failure is None:
@@ -439,13 +435,6 @@ def test_the_client_gives_up_when_a_heartbeat_stays_unanswered() -> None:
     assert isinstance(client.failure, PeerSilent)
     assert client.now == 15
     assert [data[1] for data in written if data] == [2, 3]
-
-
-def test_the_client_keeps_a_connection_whose_heartbeats_are_answered() -> None:
-    pair = beating_pair()
-    for now in range(1, 100):
-        pair.tick(now)
-    assert pair.client.failure is pair.server.failure is None
 
 
 def test_any_later_reply_answers_a_heartbeat() -> None:
@@ -460,17 +449,14 @@ def test_any_later_reply_answers_a_heartbeat() -> None:
 
 
 @feedings
-def test_heartbeats_of_an_older_server_are_swallowed(feed: str) -> None:
-    """8.7: either side sends an empty heartbeat request when quiet, and wants no answer."""
+def test_swallowed_heartbeats_and_replies_that_look_like_them(feed: str) -> None:
+    # 8.7: either side sends an empty heartbeat request when quiet, and wants no answer.
     client = opened_client()
     client.give(*FEEDINGS[feed]([SERVER_V2 + b"\x01\x07\x00" + BEAT_TAIL, REPLY_1]))
     assert client.events == [Reply(1, Status.OK, b"nohb")]
     assert client.take() == b""
 
-
-@feedings
-def test_a_reply_that_looks_like_a_heartbeat_reaches_its_caller(feed: str) -> None:
-    """16 bytes with schema 10 at offset 4 are lost there; here the id decides."""
+    # 16 bytes with schema 10 at offset 4 are lost there; here the id decides.
     client = beating_pair().client
     reply = b"\x02\x07\x10" + BEAT_ANSWER + b"\x00"
     client.give(*FEEDINGS[feed]([reply]))

@@ -138,7 +138,7 @@ async def test_actions_and_events(nodes: Nodes, far: Broker) -> None:
     assert await far.call("$node.actions", {"skipInternal": True, "onlyAvailable": True}) == []
 
 
-async def test_health(far: Broker) -> None:
+async def test_health_options_and_metrics(far: Broker) -> None:
     told = await far.call("$node.health", node_id="near")
     assert [*told] == ["cpu", "mem", "os", "process", "client", "net", "time"]
     assert [*told["cpu"]] == ["load1", "load5", "load15", "cores", "utilization"]
@@ -150,8 +150,6 @@ async def test_health(far: Broker) -> None:
     assert told["time"]["iso"].endswith("Z")
     assert told["time"]["utc"].endswith("GMT")
 
-
-async def test_options(far: Broker) -> None:
     told = await far.call("$node.options")
     assert (told["nodeID"], told["namespace"], told["requestTimeout"]) == ("far", "", 10_000)
     assert told["retryPolicy"] == {
@@ -163,8 +161,6 @@ async def test_options(far: Broker) -> None:
     }
     assert (await far.call("$node.options", node_id="near"))["metadata"] == {"zone": 1}
 
-
-async def test_metrics(far: Broker) -> None:
     told = {it["name"]: it for it in await far.call("$node.metrics", node_id="near")}
     sent = told["postroad.transit.packets_sent"]
     assert (sent["type"], sent["labelNames"]) == ("gauge", [])

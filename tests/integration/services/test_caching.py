@@ -68,10 +68,8 @@ async def test_in_memory() -> None:
         first = await broker.call("posts.find", {"id": 1})
         assert await broker.call("posts.find", {"id": 1}) is first
         assert await broker.call("posts.get", {"id": 1}, meta={"user": 1}) == [1, 2]
-        assert await broker.call("posts.get", {"id": 1, "verbose": True}, meta={"user": 1}) == [
-            1,
-            2,
-        ]
+        verbose = {"id": 1, "verbose": True}
+        assert await broker.call("posts.get", verbose, meta={"user": 1}) == [1, 2]
         assert await broker.call("posts.get", {"id": 1}, meta={"user": 2}) == [1, 3]
         assert [await broker.call("posts.uncached") for _ in range(2)] == [4, 5]
         assert await broker.call("posts.slow", timeout_s=5) == 6

@@ -40,8 +40,8 @@ async def tcp_pair(**settings: Any) -> AsyncIterator[Pair]:
         await stack.enter_async_context(near)
         await stack.enter_async_context(far)
         await near.wait_for_services("files", timeout_s=DEADLINE_S)
-        await eventually(lambda: near.registry.node("far"), "they know each other", DEADLINE_S)
-        await eventually(lambda: far.registry.node("near"), "they know each other", DEADLINE_S)
+        await eventually(lambda: near.registry.node("far"), "they know each other")
+        await eventually(lambda: far.registry.node("near"), "they know each other")
         yield Pair(MemoryHub(), near, far, files)
 
 
@@ -63,14 +63,11 @@ async def test_a_sender_waits_for_its_reader() -> None:
     async with tcp_pair() as pair:
         tape = pair.files.tape = Tape(256, CHUNK)
         stream = await pair.near.call("files.get")
-        await eventually(lambda: tape.given >= 20, "it sends what it may", DEADLINE_S)
+        await eventually(lambda: tape.given >= 20, "it sends what it may")
         await holds_for(lambda: tape.given < 30, "no more than that", 0.2)
         assert len(await joined(stream)) == 256 * len(CHUNK)
         await pair.until_idle()
-
-
-async def test_a_reader_that_has_enough() -> None:
-    async with tcp_pair() as pair:
+        # A reader that has enough closes what it reads.
         tape = pair.files.tape = Tape(1_000_000, CHUNK)
         async with await pair.near.call("files.get") as stream:
             assert await anext(stream)
