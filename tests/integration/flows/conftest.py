@@ -26,13 +26,19 @@ BY_DAY = {
     "test_code_changes": (LIVE, RELOADED),
     "test_corners": (LIVE, RELOADED),
     "test_flow_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
-    "test_life": (LIVE, POSTGRES),
     "test_odd_code": (LIVE, RELOADED),
     "test_restarts": (LIVE, POSTGRES),
-    "test_schedules": (LIVE, POSTGRES),
     "test_sessions": (LIVE, RELOADED, POSTGRES),
     "test_step_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
     "test_steps": (LIVE, RELOADED),
+    # Of schedules, signals and results: what the store has to keep.
+    "TestEndsInBetween": (LIVE, POSTGRES),
+    "TestMissedTimes": (LIVE, POSTGRES),
+    "test_signals_before_and_after_they_are_asked_for": (LIVE, POSTGRES),
+    "test_queries_are_answered_by_the_code": (LIVE, POSTGRES),
+    "test_results_are_there_after_a_restart": (LIVE, POSTGRES),
+    "test_one_flow_per_client_id_when_many_ask_at_the_same_time": (LIVE, POSTGRES),
+    "test_those_that_wait_for_room_can_be_killed_and_survive_a_restart": (LIVE, POSTGRES),
 }
 # They hold a commit and read meanwhile, for which one waits in memory.
 NEVER_IN_MEMORY = (
@@ -44,11 +50,13 @@ NEVER_IN_MEMORY = (
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "way" not in metafunc.fixturenames:
         return
-    module = metafunc.module.__name__.rpartition(".")[2]
+    names = [metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__]
+    names += [metafunc.cls.__name__] if metafunc.cls else []
+    by_day = [BY_DAY[name] for name in names if name in BY_DAY] or [(LIVE,)]
     by_night = [LIVE, RELOADED, POSTGRES]
-    if not {module, metafunc.function.__name__}.intersection(NEVER_IN_MEMORY):
+    if not set(names).intersection(NEVER_IN_MEMORY):
         by_night.append(MEMORY)
-    metafunc.parametrize("way", by_tier(test=BY_DAY.get(module, (LIVE,)), nightly=by_night))
+    metafunc.parametrize("way", by_tier(test=list(by_day[0]), nightly=by_night))
 
 
 @pytest.fixture

@@ -57,6 +57,21 @@ class Door:
 
         return lifespan
 
+    @asynccontextmanager
+    async def holding(self, node: Node) -> AsyncIterator[None]:
+        """While a node starts, and is as far as its lifespan; then it goes on, or is stopped."""
+        starting = asyncio.create_task(node.start())
+        try:
+            await self.entering.reached()
+            yield
+        except BaseException:
+            self.entering.open()
+            await asyncio.gather(starting, return_exceptions=True)
+            await node.stop()
+            raise
+        self.entering.open()
+        await starting
+
 
 def beside(directory: Path, other: Node, **app: Any) -> Node:
     """A node that finds another."""
@@ -77,15 +92,12 @@ async def test_others_call_services_when_everything_is_there(tmp_path: Path) -> 
     door = Door()
     async with Node(config_of(tmp_path), App()) as alpha:
         beta = beside(tmp_path, alpha, services=[Shop()], flows=[pack], lifespan=door.lifespan())
-        starting = asyncio.create_task(beta.start())
-        await door.entering.reached()
-        # It can call itself, and begin flows; others know nothing that it has.
-        assert await beta.broker.call("shop.order", {"item": "tea"}) == "packed tea"
-        # What beta had told before its ping would have come before it.
-        await eventually(partial(pings, beta, "alpha"), "beta reaches alpha")
-        assert not alpha.broker.registry.has_service("shop")
-        door.entering.open()
-        await starting
+        async with door.holding(beta):
+            # It can call itself, and begin flows; others know nothing that it has.
+            assert await beta.broker.call("shop.order", {"item": "tea"}) == "packed tea"
+            # What beta had told before its ping would have come before it.
+            await eventually(partial(pings, beta, "alpha"), "beta reaches alpha")
+            assert not alpha.broker.registry.has_service("shop")
         await alpha.broker.wait_for_services("shop", timeout_s=DEADLINE_S)
         assert await alpha.broker.call("shop.order", {"item": "milk"}) == "packed milk"
         await beta.stop()
@@ -117,13 +129,10 @@ async def test_steps_of_flows_wait_for_everything_they_may_use(tmp_path: Path) -
     began.clear()
     door.entering = Gate()
     node = make_node()
-    starting = asyncio.create_task(node.start())
-    await door.entering.reached()
-    # A flow that is begun now runs; those of the last time would have come first.
-    assert await node.flows.run(pack, "tea") == "packed tea"
-    assert not began.is_set()
-    door.entering.open()
-    await starting
+    async with door.holding(node):
+        # A flow that is begun now runs; those of the last time would have come first.
+        assert await node.flows.run(pack, "tea") == "packed tea"
+        assert not began.is_set()
     may_end.set()
     assert await (await node.flows.handle(begun.id)).result(DEADLINE_S) == 3
     await node.stop()
