@@ -9,7 +9,8 @@ from postroad.testing import SimCluster, SimNode, require
 from tests.support.tiers import by_tier
 
 PORT = 7000
-SEEDS = by_tier(test=12, nightly=200, quick=3)
+# The last ones come to resets and ends at moments that others do not come to.
+SEEDS = by_tier(test=[*range(9), 12, 13, 45], nightly=[*range(200)], quick=[12, 13, 45])
 STEPS = 120
 
 
@@ -153,7 +154,7 @@ def check_order(storm: Storm) -> None:
             require(sender.sent.startswith(receiver.received), "bytes arrive in order")
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_storm(seed: int) -> None:
     with SimCluster(seed) as sim:
         storm = Storm(sim)
