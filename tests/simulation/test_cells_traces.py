@@ -125,6 +125,12 @@ def way_through_core(name: str) -> str:
 NO_SPURIOUS_ERROR = "the core skips the publisher's domain: no spurious NoRoute to the publisher"
 OTHER_CORE_IS_ASKED = "the other core is asked, too, before the sender is told"
 
+
+def row_of_nobody(path: str, name: str) -> Row:
+    through = other_core(core_for(name))
+    return Row("pub@S1", path, call, {}, through, lost=3, correction=OTHER_CORE_IS_ASKED)
+
+
 ROWS = {
     "1 topic from a satellite": Row("pub@S1", "T", tell, ways_of_t(), correction=NO_SPURIOUS_ERROR),
     "2 topic from a core": Row(
@@ -142,15 +148,7 @@ ROWS = {
     "3 topic with one subscriber elsewhere": Row(
         "pub@S1", "U", tell, {"b1@S2": way_through_core("U@local")}
     ),
-    "4a call to a topic with no subscriber": Row(
-        "pub@S1",
-        "V",
-        call,
-        {},
-        failed_at=other_core(core_for("V@local")),
-        lost=3,
-        correction=OTHER_CORE_IS_ASKED,
-    ),
+    "4a call to a topic with no subscriber": row_of_nobody("V", "V@local"),
     "4b publication without a subscriber": Row(
         "pub@S1",
         "V",
@@ -161,33 +159,11 @@ ROWS = {
     ),
     "5 queue": Row("pub@S1", "Q", call, {"e@S2": way_through_core("Q@local")}),
     "6 stale queue route": Row(
-        "pub@S1",
-        "R",
-        call,
-        {},
-        failed_at="S2",
-        lost=3,
-        correction=OTHER_CORE_IS_ASKED,
+        "pub@S1", "R", call, {}, failed_at="S2", lost=3, correction=OTHER_CORE_IS_ASKED
     ),
     "7a no such cell": Row("pub@S1", "z@S2", call, {}, failed_at="S2", lost=1),
-    "7b no such domain": Row(
-        "pub@S1",
-        "z@Nowhere",
-        call,
-        {},
-        failed_at=other_core(core_for("z@Nowhere")),
-        lost=3,
-        correction=OTHER_CORE_IS_ASKED,
-    ),
-    "7c no such name": Row(
-        "pub@S1",
-        "zz",
-        call,
-        {},
-        failed_at=other_core(core_for("zz@local")),
-        lost=3,
-        correction=OTHER_CORE_IS_ASKED,
-    ),
+    "7b no such domain": row_of_nobody("z@Nowhere", "z@Nowhere"),
+    "7c no such name": row_of_nobody("zz", "zz@local"),
     "8 path of two cells": Row(
         "pub@S1",
         "b1@S2:a1@S1",

@@ -25,16 +25,7 @@ _ENDING_S = 1.0
 
 
 class Branch:
-    """A node in one domain, until it leaves.
-
-    Args:
-        sim: where it runs.
-        node_id: its id.
-        domain: where it is.
-        books: where everything is written.
-        config: of the broker.
-        rng: its chance.
-    """
+    """A node in one domain, until it leaves."""
 
     def __init__(
         self,

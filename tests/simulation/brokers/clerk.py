@@ -34,13 +34,7 @@ class Limit(NamedTuple):
 
 
 class Clerk:
-    """Uses a broker.
-
-    Args:
-        broker: the broker.
-        books: where everything is written.
-        rng: its chance.
-    """
+    """Uses a broker."""
 
     def __init__(self, broker: Broker, books: Books, rng: Random) -> None:
         self.broker = broker

@@ -73,13 +73,7 @@ class Handling(NamedTuple):
 
 
 class Books:
-    """Everybody's messages of one run.
-
-    Args:
-        sim: the run.
-        disturbance: of ways between domains.
-        pauses: of any process.
-    """
+    """Everybody's messages of one run."""
 
     def __init__(self, sim: SimCluster, disturbance: Disturbance, pauses: Disturbance) -> None:
         self._sim = sim

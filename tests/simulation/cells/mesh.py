@@ -30,13 +30,7 @@ class Inbox:
 
 
 class Mesh:
-    """Domains by their names, and the inboxes of their cells by address.
-
-    Args:
-        sim: where they run.
-        cores, satellites: their names.
-        config, limits: of all of them.
-    """
+    """Domains by their names, and the inboxes of their cells by address."""
 
     def __init__(
         self,

@@ -31,14 +31,7 @@ class CellState(msgspec.Struct):
 
 
 class Process:
-    """Runs a domain on a host.
-
-    Args:
-        sim: where it runs.
-        planned: the domain.
-        plan: the whole run.
-        books: where all messages are written.
-    """
+    """Runs a domain on a host."""
 
     def __init__(self, sim: SimCluster, planned: PlannedDomain, plan: Plan, books: Books) -> None:
         self.node: SimNode = sim.nodes[planned.name]

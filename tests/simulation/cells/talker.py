@@ -27,17 +27,7 @@ class _Open(NamedTuple):
 
 
 class Talker:
-    """The messages of one process.
-
-    Args:
-        sim: where it runs.
-        label: what books know the process as.
-        domain: what sends.
-        books: where everything is written.
-        pauses: of the process.
-        rng: its chance.
-        names: all domains that there may be.
-    """
+    """The messages of one process."""
 
     def __init__(
         self,

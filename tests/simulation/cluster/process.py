@@ -27,16 +27,7 @@ class Watch(Protocol):
 
 
 class Process:
-    """Runs the node of a name on a host; what it was is kept after its end.
-
-    Args:
-        sim: where it runs.
-        name: the name it has in the cluster.
-        node: the host it runs on.
-        seeds: where it looks for others.
-        properties: what it begins with.
-        uses_datagrams: whether its agent does.
-    """
+    """Runs the node of a name on a host; what it was is kept after its end."""
 
     def __init__(
         self,

@@ -92,11 +92,7 @@ _REFUSALS = (Draining, MailboxFull, StoreError, TransactionLost)
 
 
 class Clerk:
-    """Sees to one order; after a restart it goes on where it was.
-
-    Args:
-        on_told: called whenever the node has told it something.
-    """
+    """Sees to one order; after a restart it goes on where it was."""
 
     def __init__(self, flows: Flows, job: Job, books: Books, on_told: Callable[[], None]) -> None:
         self._flows = flows

@@ -33,14 +33,7 @@ TenantT = TypeVar("TenantT", bound=Tenant)
 
 
 class Process(Generic[TenantT]):
-    """Runs a domain on a host.
-
-    Args:
-        sim: where it runs.
-        name: of the host and the domain.
-        plan: the whole run.
-        make: makes a node of services, of its id, the domain, and its chance.
-    """
+    """Runs a domain on a host."""
 
     def __init__(
         self,

@@ -97,17 +97,7 @@ MayLose = Callable[["Station", str], bool]
 
 
 class Station:
-    """A node in one domain, until it leaves.
-
-    Args:
-        sim: where it runs.
-        node_id: its id.
-        domain: where it is.
-        ledger: where all packets are written.
-        everybody: the ids of all nodes that there may be.
-        may_lose: asked about every node that it is told is gone.
-        rng: its chance.
-    """
+    """A node in one domain, until it leaves."""
 
     def __init__(
         self,
