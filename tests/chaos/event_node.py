@@ -18,25 +18,22 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from postroad import MessagingService, run
-from postroad.durable import Mail, StaticDirectory
+from postroad import run
+from postroad.durable import StaticDirectory
 from postroad.node import DurableEvents
 from postroad.services.broker import Broker
 from postroad.services.context import Context
 from postroad.services.service import Service, event
 from postroad.services.transporters.tcp import TcpTransporter
 from tests.support.durable.mail_node import (
-    CLUSTER,
-    CONFIG,
     HANDLED,
-    LIMITS,
     RETRY,
     TABLES,
     CommandedNode,
-    FirstAttempts,
     execute,
+    fail_first,
+    make_mail,
     make_tables,
-    open_store,
     say,
 )
 
@@ -49,7 +46,7 @@ class Listener(Service):
 
     def __init__(self, group: str) -> None:
         self.group = group
-        self._attempts = FirstAttempts()
+        self._attempted: set[int] = set()
 
     @property
     def name(self) -> str:  # type: ignore[override]  # Each has a name of its own.
@@ -59,7 +56,7 @@ class Listener(Service):
     async def on_order(self, ctx: Context, number: int) -> None:
         """Write it down; the first attempt of every seventh fails after that."""
         await execute(ctx.transaction, HANDLED, self.group, number)
-        self._attempts.check(number)
+        fail_first(number, self._attempted)
 
 
 class Node(CommandedNode):
@@ -94,9 +91,7 @@ class Node(CommandedNode):
 
 
 async def serve(name: str, store: str, port: str, groups: str, urls: str) -> None:
-    peers = StaticDirectory()
-    service = MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS)
-    mail = Mail(service, open_store(store), directory=peers, config=CONFIG)
+    service, mail, peers = make_mail(name, store, port)
     transporter = TcpTransporter(urls, host="127.0.0.1", gossip_period_s=0.1)
     broker = Broker(name, transporter=transporter, start_wait_s=0.1, stop_delay_s=0.0)
     if groups != "-":

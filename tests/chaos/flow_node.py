@@ -46,20 +46,13 @@ from typing import Any
 
 import msgspec
 
-from postroad import MessagingService, run
+from postroad import run
 from postroad.core import faults
 from postroad.core.errors import NotRunning, PostroadError, StoreUnavailable
 from postroad.durable import Mail, StaticDirectory
 from postroad.flows import FlowHandle, Flows, FlowsConfig
 from tests.chaos import flow_bank
-from tests.support.durable.mail_node import (
-    CLUSTER,
-    CONFIG,
-    LIMITS,
-    limit_files,
-    make_tables,
-    open_store,
-)
+from tests.support.durable.mail_node import limit_files, make_mail, make_tables
 
 FLOWS = FlowsConfig(retry_first_s=0.05, retry_max_s=0.2, recoveries_max=1_000)
 AT_ONCE = 20
@@ -241,9 +234,7 @@ class Bank:
 
 async def serve(name: str, store: str, port: str, outside: str, code: str, *arm: str) -> None:
     flow_bank.Outside.path = Path(outside)
-    peers = StaticDirectory()
-    service = MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS)
-    mail = Mail(service, open_store(store), directory=peers, config=CONFIG)
+    service, mail, peers = make_mail(name, store, port)
     flows = Flows(mail, flow_bank.CODE[code], FLOWS)
     bank = Bank(mail, flows, peers)
     if arm:

@@ -76,6 +76,9 @@ class Plot(ABC):
         await eventually(lambda: bool(self.payee.responders(self.id)), "a responder")
         return self.payee.responders(self.id)[0]
 
+    async def all_heard(self) -> None:
+        await eventually(lambda: not self.payer.waiting and not self.payee.waiting, "all was heard")
+
     @abstractmethod
     def check(self, outcome: Any) -> None:
         """Everything has come to an end: it must be this."""
@@ -155,7 +158,7 @@ class Dictate(Plot):
         responder = await self.responder()
         await self.payer.operate("signal", self.id, "more", True)
         outcome = await self.payer.result(self.subject)
-        await eventually(lambda: not self.payer.waiting and not self.payee.waiting, "all was heard")
+        await self.all_heard()
         await self.payee.operate("signal", responder, "listen", True)
         await eventually(lambda: self.payee.status(responder) == "done", "it was listened to")
         return outcome
@@ -178,6 +181,7 @@ class KillFlow(Plot):
         responder = await self.responder()
         await self.payer.operate("kill", self.id, "enough")
         outcome = await self.payer.result(self.subject)
+        await self.all_heard()
         await self.payee.operate("signal", responder, "answer", True)
         return outcome
 

@@ -19,24 +19,21 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from postroad import MessagingService, run
+from postroad import run
 from postroad.cells import CellDomain, CellMessage, Role, StaticLocations
 from postroad.durable import Mail, StaticDirectory
 from postroad.node import GuaranteedConfig, GuaranteedQueues
 from tests.support.cells.nodes import QUICK
 from tests.support.durable.mail_node import (
-    CLUSTER,
-    CONFIG,
     HANDLED,
     KEYS,
-    LIMITS,
     RETRY,
     TABLES,
     CommandedNode,
-    FirstAttempts,
     execute,
+    fail_first,
+    make_mail,
     make_tables,
-    open_store,
     say,
 )
 
@@ -57,7 +54,7 @@ class Node(CommandedNode):
         self._domain = domain
         self._mail = mail
         self._queues = queues
-        self._attempts = FirstAttempts()
+        self._attempted: set[int] = set()
 
     async def start(self, *, consumes: bool) -> None:
         await make_tables(self._mail, TABLES)
@@ -72,7 +69,7 @@ class Node(CommandedNode):
         number = int(message.body)
         assert message.sender is not None
         await execute(message.transaction, HANDLED, message.sender.domain, number)
-        self._attempts.check(number)
+        fail_first(number, self._attempted)
 
     async def obey(self, command: str, *words: str) -> None:
         match command, words:
@@ -101,13 +98,13 @@ class Node(CommandedNode):
 
 
 async def serve(name: str, store: str, port: str, role: str, consumes: str, *cores: str) -> None:
-    peers = StaticDirectory()
+    service, mail, peers = make_mail(name, store, port)
     addresses = dict(core.split("=") for core in cores)
     locations = StaticLocations({core: [address] for core, address in addresses.items()})
     async with (
-        MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS) as service,
+        service,
         CellDomain(service, role=Role(role), locations=locations, config=QUICK) as domain,
-        Mail(service, open_store(store), directory=peers, config=CONFIG) as mail,
+        mail,
         GuaranteedQueues(domain, mail, config=TIMES) as queues,
     ):
         node = Node(domain, mail, queues, peers)

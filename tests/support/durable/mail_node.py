@@ -143,16 +143,11 @@ class CommandedNode:
                 raise ValueError(f"no such command: {command} {words}")
 
 
-class FirstAttempts:
-    """Has the first attempt of every seventh message fail."""
-
-    def __init__(self) -> None:
-        self._numbers: set[int] = set()
-
-    def check(self, number: int) -> None:
-        if number % 7 == 0 and number not in self._numbers:
-            self._numbers.add(number)
-            raise ValueError("the first attempt of every seventh fails")
+def fail_first(number: int, attempted: set[int]) -> None:
+    """Have the first attempt of every seventh message fail."""
+    if number % 7 == 0 and number not in attempted:
+        attempted.add(number)
+        raise ValueError("the first attempt of every seventh fails")
 
 
 class Node(CommandedNode):
@@ -170,10 +165,9 @@ class Node(CommandedNode):
         await self._mail.consume(RECEIPTS, self._file, retry=RETRY)
 
     async def _work(self, message: Message, tx: Transaction) -> None:
-        number = int(message.body)
-        await execute(tx, HANDLED, message.sender, number)
+        await execute(tx, HANDLED, message.sender, int(message.body))
         tx.post(message.sender, RECEIPTS, message.body)
-        if number % 7 == 0 and message.attempt == 1:
+        if int(message.body) % 7 == 0 and message.attempt == 1:
             raise ValueError("the first attempt of every seventh fails")
 
     async def _file(self, message: Message, tx: Transaction) -> None:
@@ -250,12 +244,16 @@ class Node(CommandedNode):
             await asyncio.sleep(pause_s)
 
 
-async def serve(name: str, store: str, port: str) -> None:
+def make_mail(name: str, store: str, port: str) -> tuple[MessagingService, Mail, StaticDirectory]:
+    """What every node has, not started yet."""
     peers = StaticDirectory()
-    async with (
-        MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS) as service,
-        Mail(service, open_store(store), directory=peers, config=CONFIG) as mail,
-    ):
+    service = MessagingService(CLUSTER, name, f"127.0.0.1:{port}", limits=LIMITS)
+    return service, Mail(service, open_store(store), directory=peers, config=CONFIG), peers
+
+
+async def serve(name: str, store: str, port: str) -> None:
+    service, mail, peers = make_mail(name, store, port)
+    async with service, mail:
         node = Node(mail, peers)
         await node.start()
         say(str(service.address))
