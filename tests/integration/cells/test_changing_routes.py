@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from postroad.cells import CellAddress, NoRoute, NoSuchCell, Route, RouteRefused
@@ -18,19 +20,19 @@ DESTINATIONS = ["foo@X", "old@Y"]
 # Routes that need a tunnel.
 
 
-@pytest.mark.parametrize("route", [*ROUTES, Route.default(ECHO)])
-async def test_a_route_by_a_cell_that_is_no_tunnel_is_refused(route: Route) -> None:
+async def test_route_by_a_cell_that_is_no_tunnel_is_refused() -> None:
     async with Domains(1, 1) as domains:
         core = domains["C1"]
         core.add_function("echo", Inbox())
         table = core.table
-        for refuse in (core.check_route, lambda it: core.change_routes(added=[it])):
-            with pytest.raises(NoSuchCell, match="echo@C1 is no tunnel"):
-                refuse(route)
-        line = f"route add -type={route.type.value} '{route.destination}' echo@C1"
-        with pytest.raises(RemoteHandlerFailure, match="no tunnel"):
-            await domains["S1"].command("System@C1", line)
-        assert core.table is table
+        for route in (*ROUTES, Route.default(ECHO)):
+            for refuse in (core.check_route, lambda it: core.change_routes(added=[it])):
+                with pytest.raises(NoSuchCell, match="echo@C1 is no tunnel"):
+                    refuse(route)
+            line = f"route add -type={route.type.value} '{route.destination}' echo@C1"
+            with pytest.raises(RemoteHandlerFailure, match="no tunnel"):
+                await domains["S1"].command("System@C1", line)
+            assert core.table is table
 
 
 async def test_routes_by_a_tunnel_and_aliases_of_cells_are_taken() -> None:
@@ -47,17 +49,14 @@ async def test_routes_by_a_tunnel_and_aliases_of_cells_are_taken() -> None:
             await domains["S1"].call("old@Z", wait=False)
 
 
-@pytest.mark.parametrize(("route", "destination"), list(zip(ROUTES, DESTINATIONS, strict=True)))
-async def test_a_message_that_finds_no_tunnel_is_answered_and_harms_no_tunnel(
-    route: Route, destination: str
-) -> None:
+async def test_message_that_finds_no_tunnel_is_answered_and_harms_no_tunnel() -> None:
     """Such a route may be left of a tunnel, or of a cell that was one."""
     async with Domains(1, 1) as domains:
         core = domains["C1"]
         core.add_function("echo", Inbox())
         link = link_of(core, "S1")
-        core.exchange.change_routes(added=[route])
-        for domain in (core, domains["S1"]):
+        core.exchange.change_routes(added=ROUTES)
+        for domain, destination in product((core, domains["S1"]), DESTINATIONS):
             for _ in range(2):
                 with pytest.raises(NoRoute, match="cell echo is no tunnel"):
                     await domain.call(destination, wait=False)

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from postroad.cells import CellDomain
-from tests.support.cells.nodes import Domains, Gate, Inbox, cut
-from tests.support.deadlines import eventually
+from tests.support.cells.nodes import Domains, Gate, Inbox, cut, quick
+from tests.support.deadlines import DEADLINE_S, eventually
 
 
 class Traffic:
     """Calls from one satellite to the other, several at a time, until it is told to end."""
 
-    def __init__(self, domain: CellDomain, names: list[str], timeout_s: float = 8.0) -> None:
+    def __init__(self, domain: CellDomain, names: list[str], timeout_s: float = DEADLINE_S) -> None:
         self._domain = domain
         self._timeout_s = timeout_s
         self._names = names
@@ -56,18 +56,18 @@ async def test_orderly_restart_of_each_core_under_load_fails_no_call() -> None:
         names = [f"{it}@S2" for it in cells] + [f"queue-{it}" for it in cells]
         traffic = Traffic(domains["S1"], names)
         running = asyncio.ensure_future(traffic.run())
-        await traffic.more(500)
+        await traffic.more(200)
         for core in ("C1", "C2"):
             await domains[core].stop()
-            await traffic.more(500)
+            await traffic.more(200)
             await domains.start(core)
             await domains.connected()
-            await traffic.more(500)
+            await traffic.more(200)
         traffic.end()
         await running
 
         assert traffic.errors == []
-        assert traffic.done >= 2_500
+        assert traffic.done >= 1_000
 
 
 async def test_a_core_that_breaks_off_under_load_fails_no_call_that_can_be_retried() -> None:
@@ -137,11 +137,10 @@ async def test_a_stopped_core_that_comes_back_is_used_again() -> None:
                 assert await domains["S1"].call(name, b"x", timeout=10) == b"x"
 
 
-async def test_stop_of_a_domain_is_quick_when_a_peer_is_gone_already() -> None:
-    async with Domains(2, 1) as domains:
+async def test_stop_of_a_domain_does_not_wait_for_a_peer_that_is_gone() -> None:
+    async with Domains(2, 1, config=quick(stop_grace_s=10 * DEADLINE_S)) as domains:
         await domains["C2"].stop()
         await domains.services["C2"].stop()
-        started = asyncio.get_running_loop().time()
-        await domains["S1"].stop()
-        await domains["C1"].stop()
-        assert asyncio.get_running_loop().time() - started < 2
+        async with asyncio.timeout(DEADLINE_S):
+            await domains["S1"].stop()
+            await domains["C1"].stop()

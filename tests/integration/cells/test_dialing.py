@@ -130,5 +130,3 @@ async def test_failed_attempts_come_further_and_further_apart() -> None:
     pauses = [after - before for before, after in pairwise(attempts)]
     # There is chance in each of them, so only the trend is sure.
     assert sum(pauses[:2]) < sum(pauses[-2:])
-    # None is longer than half a second; the machine may be late once.
-    assert sorted(pauses)[-2] < 1.5

@@ -121,24 +121,21 @@ async def test_cores_that_do_not_answer() -> None:
             assert not c9.endswith("ok")
 
 
-async def test_nonsense_instead_of_a_report() -> None:
+async def test_report_that_is_nonsense_or_never_comes_is_told() -> None:
     async with Domains(2, 0) as domains:
         await domains["C2"].remove("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_nonsense)
         text = await domains["C1"].command("RoutingMgr", "check")
         assert text.startswith("core C2 did not answer: no report of a core")
-
-
-def _answer_nonsense(message: CellMessage) -> object:
-    return {"own": "nothing", "known": [message.body]}
-
-
-async def test_a_core_that_takes_its_time() -> None:
-    async with Domains(2, 0) as domains:
         await domains["C2"].remove("RoutingMgr")
         domains["C2"].add_function("RoutingMgr", _answer_never)
         text = await domains["C1"].command("RoutingMgr", "check -timeout=0.1")
         assert text.splitlines()[0] == "core C2 did not answer: no reply in time"
+        await domains["C2"].remove("RoutingMgr", 0.05)
+
+
+def _answer_nonsense(message: CellMessage) -> object:
+    return {"own": "nothing", "known": [message.body]}
 
 
 async def _answer_never(message: CellMessage) -> None:

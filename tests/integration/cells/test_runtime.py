@@ -39,12 +39,9 @@ class Careful(Cell):
             raise ValueError(f"failed when {what}")
 
 
-async def test_a_domain_needs_a_service() -> None:
+async def test_domain_needs_a_service_and_lives_once() -> None:
     with pytest.raises(ConfigError, match="needs a MessagingService"):
         CellDomain("C1")  # type: ignore[arg-type]
-
-
-async def test_a_domain_lives_once() -> None:
     async with MessagingService(CLUSTER, "S1", limits=LIMITS) as service:
         domain = CellDomain(service, config=QUICK)
         with pytest.raises(NotRunning, match="not started"):
@@ -106,51 +103,41 @@ async def test_the_life_of_a_cell() -> None:
         assert cell.log[3:] == ["starting", "stopping"]
 
 
-async def test_a_cell_that_fails_to_start_is_not_there() -> None:
-    async with Domains(1, 1) as domains:
-        domain, cell = domains["S1"], Careful(fails="starting", consume=["work"])
-        for _ in range(2):
-            with pytest.raises(ValueError, match="failed when starting"):
-                await domain.add(cell)
-        assert cell.log == ["starting", "stopping"] * 2
-        assert "careful" not in domain.cells
-        assert not domain.table.queues("work")
-
-
-async def test_a_cell_that_fails_to_stop_is_gone_all_the_same(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_cell_that_cannot_be_added_may_clean_up_and_is_not_there() -> None:
+    """Because it fails to start, its routes are refused, or its name is taken meanwhile."""
     async with Domains(1, 1) as domains:
         domain = domains["S1"]
-        await domain.add(Careful(fails="stopping"))
-        await domain.remove("careful")
-        assert "failed to stop" in caplog.text
-        await domain.add(Careful(fails="stopping"))
-
-
-async def test_a_name_taken_while_a_cell_starts_is_refused() -> None:
-    async with Domains(1, 1) as domains:
-        domain, cell = domains["S1"], Careful()
-        adding = asyncio.ensure_future(domain.add(cell))
+        failing = Careful(fails="starting", consume=["work"])
+        for _ in range(2):
+            with pytest.raises(ValueError, match="failed when starting"):
+                await domain.add(failing)
+        assert failing.log == ["starting", "stopping"] * 2
+        refused = Careful(consume=["work", "work"])
+        with pytest.raises(DuplicateRoute):
+            await domain.add(refused)
+        assert "careful" not in domain.cells
+        assert not domain.table.queues("work")
+        late = Careful()
+        adding = asyncio.ensure_future(domain.add(late))
         await asyncio.sleep(0)
         domain.add_function("careful", Inbox())
         with pytest.raises(ConfigError, match="already"):
             await adding
-        assert cell.log == ["starting", "stopping"]
-        with pytest.raises(UsageError):
-            _ = cell.address
+        for cell in (refused, late):
+            assert cell.log == ["starting", "stopping"]
+            with pytest.raises(UsageError):
+                _ = cell.address
 
 
-async def test_a_cell_whose_routes_are_refused_may_clean_up() -> None:
+async def test_cell_that_fails_to_stop_is_gone_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with Domains(1, 1) as domains:
-        domain, cell = domains["S1"], Careful(consume=["work", "work"])
-        with pytest.raises(DuplicateRoute):
-            await domain.add(cell)
-        assert cell.log == ["starting", "stopping"]
-        assert "careful" not in domain.cells
-        assert not domain.table.queues("work")
-        with pytest.raises(UsageError):
-            _ = cell.address
+        domain = domains["S1"]
+        for _ in range(2):
+            await domain.add(Careful(fails="stopping"))
+            await domain.remove("careful")
+        assert "failed to stop" in caplog.text
 
 
 async def test_a_cell_can_send_while_it_starts() -> None:

@@ -66,13 +66,15 @@ async def outcome_of(domain: CellDomain, body: Any, timeout: float = DEADLINE_S)
         answer_too_much,
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("body", [b"", b"x" * 70_000, "text", {"a": [1]}])
-async def test_all_calls_end_alike(handler: Callable[[CellMessage], Any], body: Any) -> None:
+async def test_all_calls_end_alike(handler: Callable[[CellMessage], Any]) -> None:
     async with Domains(1, 2) as domains:
-        domains["S2"].add_function("cell", handler)
-        first = await outcome_of(domains["S1"], body)
-        for _ in range(CALLS):
-            assert await outcome_of(domains["S1"], body) == first
+        for body in (b"", b"x" * 70_000, "text", {"a": [1]}):
+            domains["S2"].add_function("cell", handler)
+            first = await outcome_of(domains["S1"], body)
+            for _ in range(CALLS):
+                assert await outcome_of(domains["S1"], body) == first, body
+            # The next body begins anew, the long way.
+            await domains["S2"].remove("cell")
 
 
 async def test_every_domain_on_the_way_takes_the_short_one() -> None:
@@ -137,7 +139,7 @@ async def test_a_cell_that_goes_is_called_no_more() -> None:
             for _ in range(CALLS):
                 assert (await outcome_of(domains["S1"], b"x")) == ("answer", b"x")
             await domains["S2"].remove("cell")
-            name, *_ = await outcome_of(domains["S1"], b"x", timeout=2.0)
+            name, *_ = await outcome_of(domains["S1"], b"x", timeout=0.4)
             assert name == "NoRoute"
 
 

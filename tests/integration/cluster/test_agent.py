@@ -30,7 +30,7 @@ from tests.support.cluster.nodes import (
     running_service,
     udp_ports,
 )
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 from tests.support.net.peers import nothing_left
 from tests.support.net.scripts import blackhole, unused_address
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, disturbed_zookeeper, fresh_root
@@ -206,7 +206,6 @@ async def test_statistics_and_repr() -> None:
             assert statistics.counters.probes > 0
             assert statistics.counters.packets_sent > 0
             assert statistics.counters.packets_received > 0
-            assert 0 <= statistics.round_trips_s["b"] < 5
             assert statistics.streams_dropped == 0
             assert statistics.discovery.contacts == 0
             assert other.agent.statistics().discovery.contacts == 1
@@ -251,9 +250,9 @@ async def test_properties_and_handlers_before_start() -> None:
             await b.until_knows("a")
             assert dict(b.see("a").properties) == {"role": "z", "topic:news": ""}
             await b.communication.unicast("a", "early", b"1", reliable=False)
-            assert await asyncio.wait_for(got.get(), 5) == b"1"
+            assert await asyncio.wait_for(got.get(), DEADLINE_S) == b"1"
             await Topics(b.communication).publish("news", b"2")
-            assert await asyncio.wait_for(got.get(), 5) == b"2"
+            assert await asyncio.wait_for(got.get(), DEADLINE_S) == b"2"
         with pytest.raises(UsageError, match="the agent of 'a' was stopped"):
             agent.set_properties({"role": "late"})
 
@@ -265,9 +264,10 @@ async def test_unusable_arguments() -> None:
                 Agent(service, discovery)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="needs a MessagingService, not 'a'"):
             Agent("a")  # type: ignore[arg-type]
-        for properties in ("abc", {"": "x"}, {"key": 1}):
-            with pytest.raises(ConfigError, match=r"property|properties"):
-                Agent(service, properties=properties)  # type: ignore[arg-type]
+        for properties in ("abc", {"": "x"}, {"key": 1}, {"a": "x" * 20_000}, {"a": "\ud800"}):
+            async with nothing_left():
+                with pytest.raises(ConfigError, match=r"property|properties"):
+                    await Agent(service, properties=properties).start()  # type: ignore[arg-type]
 
 
 async def test_node_that_stays_alone_says_why(caplog: pytest.LogCaptureFixture) -> None:
@@ -281,7 +281,9 @@ async def test_node_that_stays_alone_says_why(caplog: pytest.LogCaptureFixture) 
                 assert f"to {address}" in caplog.text
 
 
-async def test_start_twice() -> None:
+async def test_agent_starts_once_on_a_service_that_runs() -> None:
+    with pytest.raises(UsageError, match=r"start\(\) the service first"):
+        await Agent(MessagingService("cluster-tests", "a")).start()
     async with running_cluster("a b") as (a, b):
         with pytest.raises(UsageError, match="'a' was started already; make a new one"):
             await a.agent.start()
@@ -289,11 +291,6 @@ async def test_start_twice() -> None:
         with pytest.raises(UsageError, match="'b' was started already; make a new one"):
             await b.agent.start()
         await a.until_knows()
-
-
-async def test_service_must_be_started() -> None:
-    with pytest.raises(UsageError, match=r"start\(\) the service first"):
-        await Agent(MessagingService("cluster-tests", "a")).start()
 
 
 @both_ways
@@ -319,13 +316,6 @@ async def test_port_busy_for_datagrams() -> None:
             assert len(agent.members) == 1
 
 
-@pytest.mark.parametrize("properties", [{"a": 1}, {"a": "x" * 20_000}, {"a": "\ud800"}])
-async def test_bad_properties_at_start(properties: dict[str, str]) -> None:
-    async with running_service("a") as service, nothing_left():
-        with pytest.raises(ConfigError, match=r"property|properties"):
-            await Agent(service, properties=properties).start()
-
-
 # Stopping.
 
 
@@ -343,19 +333,15 @@ async def test_stop_is_idempotent_and_ends_waiting() -> None:
 
 
 async def test_stop_is_bounded_when_nobody_takes_the_goodbye() -> None:
-    async with running_cluster("a b c") as (a, b, c):
-        await b.crash()
-        await c.crash()
-        async with asyncio.timeout(20):
-            await a.agent.stop()
-
-
-async def test_stop_after_the_service() -> None:
-    async with nothing_left(), running_cluster("a b", config=QUICK) as (a, b):
+    """The others have crashed, or the own service has stopped."""
+    async with nothing_left(), running_cluster("a b c", config=QUICK) as (a, b, c):
         await b.service.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             await b.agent.stop()
         await a.until_removed("b")
+        await c.crash()
+        async with asyncio.timeout(DEADLINE_S):
+            await a.agent.stop()
 
 
 async def test_cancelled_stop_can_be_finished() -> None:
@@ -371,7 +357,7 @@ async def test_cancelled_stop_can_be_finished() -> None:
             await stopping
         await agent.stop()
         try:
-            await asyncio.wait_for(agent.wait_closed(), 20)
+            await asyncio.wait_for(agent.wait_closed(), DEADLINE_S)
             assert service.address.port not in udp_ports()
         finally:
             if agent.datagrams is not None:
@@ -407,7 +393,7 @@ async def test_stop_during_start_ends_both() -> None:
     async with blackhole() as contact, running_service("a") as service, nothing_left():
         node, starting = await start_in_vain(service, contact)
         await node.agent.stop()
-        done, _ = await asyncio.wait([starting], timeout=20)
+        done, _ = await asyncio.wait([starting], timeout=DEADLINE_S)
         starting.cancel()
         assert done
 

@@ -11,7 +11,7 @@ from postroad.net import Tunnel, TunnelUser
 from postroad.wire import Request
 from tests.support.deadlines import eventually
 from tests.support.net.peers import make_service, nothing_left, stays
-from tests.support.net.raw_peers import both_loops
+from tests.support.net.raw_peers import both_loops, virtual_time
 from tests.support.net.scripts import RawPeer, RawServer, blackhole
 from tests.support.wire.pairs import version3_frame
 from tests.support.wire.tunnel_ends import (
@@ -46,7 +46,7 @@ async def test_either_end_may_close(is_client: bool) -> None:
 
 
 @both_loops
-async def test_both_ends_may_close_at_once() -> None:
+async def test_closing_at_once_or_again_is_told_once() -> None:
     async with running_tunnels() as pair, nothing_left():
         near, far = await pair.open()
         near.tunnel.close("had enough")
@@ -54,11 +54,6 @@ async def test_both_ends_may_close_at_once() -> None:
         await eventually(lambda: near.reasons and far.reasons)
         assert near.reasons == ["connection closed: had enough"]
         assert far.reasons == ["connection closed: me too"]
-
-
-@both_loops
-async def test_closing_again_changes_nothing() -> None:
-    async with running_tunnels() as pair:
         near, far = await pair.open()
         near.tunnel.close("first")
         near.tunnel.close("second")
@@ -204,32 +199,31 @@ async def test_a_user_that_fails_at_the_end_or_at_room(caplog: pytest.LogCapture
 # Silence.
 
 
-async def test_a_frozen_client_is_given_up() -> None:
-    async with running_tunnels(server_limits=BEATING) as pair:
+async def freeze(peer: RawPeer) -> None:
+    """A script: take the tunnel, and then neither read nor write."""
+    await serve_raw_tunnel(peer)
+    await asyncio.Event().wait()
+
+
+async def test_frozen_peer_is_given_up() -> None:
+    async with (
+        RawServer(freeze) as server,
+        running_tunnels(client_limits=BEATING, server_limits=BEATING) as pair,
+    ):
+        await pair.client.open_tunnel(server.address, pair.users)
         with await raw_tunnel(pair.server.address):
-            user = pair.server_users.last
-            await eventually(lambda: user.reasons)
-            assert "PeerSilent: nothing was read for" in user.reasons[0]
+            users = (pair.users.last, pair.server_users.last)
+            await eventually(lambda: all(user.reasons for user in users))
+            for user in users:
+                assert "PeerSilent: nothing was read for" in user.reasons[0]
         assert pair.server.statistics().protocol_errors_by_kind == {"PeerSilent": 1}
 
 
-async def test_a_frozen_server_is_given_up() -> None:
-    async def freeze(peer: RawPeer) -> None:
-        await serve_raw_tunnel(peer)
-        await asyncio.Event().wait()
-
-    async with RawServer(freeze) as server, running_tunnels(client_limits=BEATING) as pair:
-        await pair.client.open_tunnel(server.address, pair.users)
-        await eventually(lambda: pair.users.last.reasons)
-        assert "PeerSilent: nothing was read for" in pair.users.last.reasons[0]
-
-
+@virtual_time
 async def test_two_quiet_ends_keep_each_other_alive() -> None:
     async with running_tunnels(client_limits=BEATING, server_limits=BEATING) as pair:
         near, far = await pair.open()
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + 3 * BEATING["heartbeat_timeout_s"]
-        await eventually(lambda: loop.time() > until_s)
+        await asyncio.sleep(30)
         assert near.reasons == far.reasons == []
 
 
@@ -272,10 +266,6 @@ async def test_a_service_that_stops_says_goodbye_on_its_tunnels(is_client: bool)
 
 
 async def test_stopping_does_not_wait_for_a_frozen_peer_beyond_the_grace() -> None:
-    async def freeze(peer: RawPeer) -> None:
-        await serve_raw_tunnel(peer)
-        await asyncio.Event().wait()
-
     async with RawServer(freeze) as server, running_tunnels() as pair:
         await pair.client.open_tunnel(server.address, pair.users)
         with await raw_tunnel(pair.server.address):
