@@ -49,7 +49,8 @@ def guards_of(module: Path) -> list[Path]:
     while using:
         guards = {test for path in using for test in _tests_using(path)}
         if guards:
-            return sorted(guards, key=lambda path: (not path.is_relative_to(own), path))
+            named = f"test_{module.stem}.py"
+            return sorted(guards, key=lambda it: (it.name != named, not it.is_relative_to(own), it))
         using = {user for path in using for user in users()[path]} - seen
         seen |= using
     # What nobody imports is loaded by its name, as commands are.
