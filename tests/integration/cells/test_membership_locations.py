@@ -23,7 +23,7 @@ from tests.support.cluster.nodes import (
     running_node,
     running_service,
 )
-from tests.support.deadlines import eventually
+from tests.support.deadlines import DEADLINE_S, eventually
 
 PATIENT = MembershipConfig(probe_interval_s=0.2, probe_timeout_s=0.8, indirect_after_s=0.3)
 """Suspects soon and buries late."""
@@ -81,7 +81,7 @@ async def test_a_core_that_stood_still_for_a_moment_was_never_gone() -> None:
     async with running_node("S1", config=PATIENT) as satellite:
         _, told = await start(satellite, Role.SATELLITE)
         async with core_member("C1", satellite.address) as process:
-            await eventually(lambda: told.calls[-1], "the core is told", 20)
+            await eventually(lambda: told.calls[-1], "the core is told")
             calls = list(told.calls)
             process.send_signal(signal.SIGSTOP)
             await satellite.until(
@@ -196,4 +196,4 @@ async def test_the_agent_comes_first() -> None:
         await node.agent.stop()
         with pytest.raises(UsageError, match="was stopped"):
             await start(node, Role.CORE)
-        await asyncio.wait_for(MembershipLocations(node.agent).stop(), 10)
+        await asyncio.wait_for(MembershipLocations(node.agent).stop(), DEADLINE_S)
