@@ -40,6 +40,8 @@ class Plot(ABC):
     """
 
     flow = ""
+    more: tuple[object, ...] = ()
+    """What the flow wants to know besides the peer and the subject."""
 
     def __init__(self, town: Town, subject: str) -> None:
         self.town = town
@@ -51,7 +53,7 @@ class Plot(ABC):
 
     @property
     def args(self) -> tuple[object, ...]:
-        return (PAYEE, self.subject)
+        return (PAYEE, self.subject, *self.more)
 
     async def begin(self) -> None:
         id = await self.payer.begin(self.subject, self.flow, *self.args)
@@ -97,11 +99,7 @@ class Plot(ABC):
 
 class Pay(Plot):
     flow = "pay"
-    cents = CENTS
-
-    @property
-    def args(self) -> tuple[object, ...]:
-        return (PAYEE, self.subject, self.cents)
+    more = (CENTS,)
 
     def check(self, outcome: Any) -> None:
         receipt = f"took {self.subject}"
@@ -114,6 +112,7 @@ class Pay(Plot):
 
 class PayTooMuch(Pay):
     cents = CENTS_MAX + 1
+    more = (cents,)
     error_ids: tuple[str, str] = ("", "")
 
     async def act(self) -> Any:
@@ -240,7 +239,7 @@ class Alone(Plot):
 
     @property
     def args(self) -> tuple[object, ...]:
-        return (self.subject,)
+        return (self.subject, *self.more)
 
 
 class RunErrand(Alone):
@@ -281,11 +280,8 @@ class Choose(Alone):
 
 class Nap(Alone):
     flow = "nap"
+    more = (NAP_S,)
     wakes_ms = started_ms = 0
-
-    @property
-    def args(self) -> tuple[object, ...]:
-        return (self.subject, NAP_S)
 
     async def act(self) -> Any:
         await self.begin()

@@ -195,6 +195,8 @@ class _Parent:
         _import_quietly(module)
         assert threading.active_count() == 1, f"{module} starts threads when it is imported"
         *standard, status = files
+        # So that no collection of a child touches, and copies, the memory they share.
+        gc.freeze()
         pid = os.fork()
         if pid == 0:
             for number, file in enumerate(standard):
@@ -256,5 +258,4 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for _name in _LAZY:
         _import_quietly(_name)
-    gc.freeze()
     _become(**_Parent(socket.socket(fileno=int(sys.argv[1]))).serve())
