@@ -183,9 +183,7 @@ class OpeningBehaviour:
             assert new.id == old.id
             await new.close()
 
-    async def test_the_same_object_may_be_opened_again_and_does_nothing_meanwhile(
-        self, place: Place
-    ) -> None:
+    async def test_same_object_is_opened_again_and_idle_meanwhile(self, place: Place) -> None:
         store = place.store()
         with pytest.raises(ConfigError):
             await store.open("")

@@ -211,7 +211,7 @@ class EarlyBehaviour:
             ]
             assert told == [1, 2, 3, 4]
 
-    async def test_a_listener_that_fails_harms_no_other(
+    async def test_failing_listener_harms_no_other(
         self, store: Store, author: Correspondent
     ) -> None:
         def fail(pages: object) -> None:

@@ -106,9 +106,7 @@ class StreamBehaviour:
         await accept(store, Correspondent([numbered(1, 4)]).window(), sender="delta")
         assert await ids(store) == [1, 2, 3, 4]
 
-    async def test_pages_whose_letters_were_removed_count(
-        self, store: Store, sender: Correspondent
-    ) -> None:
+    async def test_pages_without_letters_count(self, store: Store, sender: Correspondent) -> None:
         window = sender.window()
         window.pages[1] = msgspec.structs.replace(window.pages[1], letters=None)
         arrival = await accept(store, window)
@@ -124,15 +122,11 @@ class StreamBehaviour:
         assert (arrival.verdict, arrival.watermark) == (Verdict.FULL, 2)
         assert (await accept(store, sender.window(1))).watermark == 6
 
-    async def test_one_page_is_taken_however_large_it_is(
-        self, store: Store, sender: Correspondent
-    ) -> None:
+    async def test_one_page_is_taken_of_any_size(self, store: Store, sender: Correspondent) -> None:
         arrival = await accept(store, sender.window(), room=0)
         assert (arrival.verdict, arrival.watermark) == (Verdict.FULL, 2)
 
-    async def test_a_failed_commit_accepts_nothing(
-        self, store: Store, sender: Correspondent
-    ) -> None:
+    async def test_failed_commit_accepts_nothing(self, store: Store, sender: Correspondent) -> None:
         with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
             with pytest.raises(StoreUnavailable):
                 await accept(store, sender.window())
@@ -220,7 +214,7 @@ class RefusalBehaviour:
         assert [it.number for it in arrival.refusals] == [1, 2, 3]
         assert await store.read(query.list_queues) == {}
 
-    async def test_refusals_are_remembered_until_the_sender_has_settled_them(
+    async def test_refusals_are_remembered_until_the_sender_settles_them(
         self, place: Place
     ) -> None:
         sender = Correspondent([numbered(1, number, queue="closed") for number in (1, 2, 3)])

@@ -57,7 +57,7 @@ REFUSED_BY_NAME = {
 class LendingBehaviour:
     """A function works on the connection, and what it does is the transaction's."""
 
-    async def test_what_a_function_does_is_committed_with_the_unit(
+    async def test_what_a_function_did_is_committed_with_it(
         self, store: Store, place: Place
     ) -> None:
         def work(connection: Any) -> list[Any]:

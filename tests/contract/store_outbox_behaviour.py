@@ -295,9 +295,7 @@ class IdempotencyBehaviour:
             await post(store, "other", b"1", idempotency_key="once")
             assert await bodies(store, "other") == [b"1"]
 
-    async def test_the_same_message_is_posted_once_by_one_commit_or_batch(
-        self, store: Store
-    ) -> None:
+    async def test_one_message_is_posted_once_by_a_commit_or_batch(self, store: Store) -> None:
         calls = (post(store, PEER, b"1", idempotency_key="once") for _ in range(3))
         ids = await asyncio.gather(*calls)
         assert len({id for (id,) in ids}) == 1
@@ -308,9 +306,7 @@ class IdempotencyBehaviour:
         assert own[0] == own[1]
         assert len(await store.read(query.browse_queue, QUEUE, 10)) == 1
 
-    async def test_another_message_under_the_key_is_refused_with_its_batch(
-        self, store: Store
-    ) -> None:
+    async def test_another_message_of_the_key_is_refused_with_its_batch(self, store: Store) -> None:
         with pytest.raises(IdempotencyConflict, match="'once'"):
             await post(store, PEER, b"1", b"2", idempotency_key="once")
         assert await bodies(store) == []

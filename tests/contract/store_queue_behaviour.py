@@ -173,9 +173,7 @@ class QueueBehaviour:
         (due,) = await asides(store, NOW_MS)
         assert due.letter.id == 2
 
-    async def test_a_held_key_is_released_though_order_does_not_matter_any_more(
-        self, store: Store
-    ) -> None:
+    async def test_held_key_is_released_when_order_matters_no_more(self, store: Store) -> None:
         def set_aside(ledger: Ledger) -> None:
             for number, due_ms in ((1, NOW_MS), (2, NEVER_MS)):
                 letter = make_letter(number, key="a")

@@ -20,9 +20,7 @@ from tests.support.durable.nodes import OWN, PEER, QUEUE, once, opened, post, po
 class TurnBehaviour:
     """Statements of a user, committed with a unit or not at all."""
 
-    async def test_statements_are_committed_with_their_unit(
-        self, store: Store, place: Place
-    ) -> None:
+    async def test_statements_are_committed_with_a_unit(self, store: Store, place: Place) -> None:
         turn = await store.begin()
         await turn.execute(f"INSERT INTO mine VALUES ({place.mark})", (1,))
         assert await turn.execute("SELECT x FROM mine") == [(1,)]
@@ -30,9 +28,7 @@ class TurnBehaviour:
         assert await rows(store) == [1]
         assert await bodies(store) == [b"paid"]
 
-    async def test_nobody_sees_statements_before_they_are_committed(
-        self, store: Store, place: Place
-    ) -> None:
+    async def test_nobody_sees_statements_before_a_commit(self, store: Store, place: Place) -> None:
         turn = await store.begin()
         await turn.execute("INSERT INTO mine VALUES (1)")
         if place.reads_beside:
@@ -95,7 +91,7 @@ class TurnBehaviour:
         await asyncio.gather(before.done, inside.done, after.done)
         assert order == ["before", "inside", "after"]
 
-    async def test_statements_that_are_begun_together_are_of_one_turn(
+    async def test_statements_begun_together_are_of_one_turn(
         self, store: Store, place: Place
     ) -> None:
         turn = await store.begin()
@@ -128,9 +124,7 @@ class TurnBehaviour:
             with pytest.raises(TransactionLost, match="over"):
                 await call(lambda connection: None)
 
-    async def test_whoever_gives_up_waiting_for_a_turn_keeps_nobody_waiting(
-        self, store: Store
-    ) -> None:
+    async def test_giving_up_waiting_for_a_turn_keeps_nobody_waiting(self, store: Store) -> None:
         first = await store.begin()
         waiting = asyncio.create_task(store.begin())
         await asyncio.sleep(0)
@@ -199,9 +193,7 @@ class TurnBehaviour:
         turn.end(None)
         assert await rows(store) == []
 
-    async def test_a_unit_that_breaks_is_not_repeated_without_its_statements(
-        self, store: Store
-    ) -> None:
+    async def test_broken_unit_is_not_repeated_without_its_statements(self, store: Store) -> None:
         applied: list[str] = []
 
         def break_down(ledger: Ledger) -> None:
@@ -263,9 +255,7 @@ class FailureBehaviour:
         assert peer is not None
         assert peer.head == 2
 
-    async def test_a_new_peer_and_queue_of_a_failed_commit_are_new_again(
-        self, store: Store
-    ) -> None:
+    async def test_peers_and_queues_of_a_failed_commit_are_new_again(self, store: Store) -> None:
         with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
             with pytest.raises(StoreUnavailable):
                 await asyncio.gather(post(store, PEER, b"1"), post(store, OWN, b"1"))

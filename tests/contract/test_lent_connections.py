@@ -45,9 +45,7 @@ async def postgres_store(dsn: str) -> AsyncIterator[Store]:
 # SQLite.
 
 
-async def test_a_statement_that_undoes_the_whole_transaction_ends_the_call(
-    sqlite_store: Store,
-) -> None:
+async def test_statement_that_undoes_the_transaction_ends_the_call(sqlite_store: Store) -> None:
     def work(connection: sqlite3.Connection) -> None:
         insert(connection, 1)
         with pytest.raises(sqlite3.IntegrityError):
@@ -98,9 +96,7 @@ async def test_functions_of_sql_are_possible(sqlite_store: Store) -> None:
     turn.end(None)
 
 
-async def test_trouble_of_another_database_is_not_the_stores(
-    sqlite_store: Store, tmp_path: Path
-) -> None:
+async def test_trouble_of_others_is_not_the_stores(sqlite_store: Store, tmp_path: Path) -> None:
     def work(connection: sqlite3.Connection) -> None:
         insert(connection, 1)
         sqlite3.connect(tmp_path / "nowhere" / "other.db")
@@ -229,9 +225,7 @@ def end_own_session(dsn: str, session: int) -> None:
         assert other.execute("SELECT pg_terminate_backend(%s, 5000)", (session,)).fetchone()
 
 
-async def test_a_connection_that_is_lost_in_a_function_is_named(
-    postgres_store: Store, dsn: str
-) -> None:
+async def test_connection_lost_in_a_function_is_named(postgres_store: Store, dsn: str) -> None:
     def work(connection: psycopg.Connection[Any]) -> None:
         insert(connection, 1)
         end_own_session(dsn, connection.info.backend_pid)

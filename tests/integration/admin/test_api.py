@@ -154,9 +154,7 @@ async def test_what_nobody_expected_is_told_to_the_log_alone(
     assert "the secret is 42" in caplog.text
 
 
-async def test_an_operation_that_takes_too_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_operation_taking_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def wait_for_ever() -> None:
         await asyncio.Event().wait()
 

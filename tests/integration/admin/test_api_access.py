@@ -154,7 +154,7 @@ async def test_a_certificate_allows_everything(secure: Served, certificates: Cer
     assert paused["is_paused"] is True
 
 
-async def test_pages_of_others_cannot_use_a_certificate(
+async def test_other_pages_cannot_use_a_certificate(
     secure: Served, certificates: Certificates
 ) -> None:
     context = certificates.shown(certificates.ann).context()

@@ -82,9 +82,7 @@ async def test_requests_are_counted(node: Served) -> None:
     assert after[name] > before[name]
 
 
-async def test_a_part_that_fails_does_not_hide_the_others(
-    node: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_part_hides_no_other(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail() -> None:
         raise OSError("the disk is gone")
 

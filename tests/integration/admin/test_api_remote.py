@@ -98,9 +98,7 @@ async def test_changes_are_refused_unless_the_other_allows_them(
         assert (await beta.call("queue.show", queue="bills"))["is_paused"] is True
 
 
-async def test_off_refuses_everything_and_whoever_has_stopped_does_not_answer(
-    tmp_path: Path,
-) -> None:
+async def test_off_refuses_everything_and_whoever_has_stopped_is_silent(tmp_path: Path) -> None:
     async with running_pair(tmp_path, remote="off") as (alpha, beta):
         with pytest.raises(Forbidden, match="do nothing"):
             await RemoteOffice(alpha.node).ask("beta", "queue.ls", {})

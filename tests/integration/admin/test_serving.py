@@ -44,9 +44,7 @@ def signal_handlers() -> list[Any]:
     return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
-async def test_while_it_runs_there_is_a_card_and_no_trace_of_token_or_signals(
-    tmp_path: Path,
-) -> None:
+async def test_while_it_runs_there_is_a_card_and_no_token_or_signal_handler(tmp_path: Path) -> None:
     before = signal_handlers()
     async with served(tmp_path) as node:
         assert signal_handlers() == before

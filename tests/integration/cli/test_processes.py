@@ -129,9 +129,7 @@ def test_events_tell_what_is_different(alpha: RunningNode, watch: Callable[..., 
     assert watched.stop() == (130, "")
 
 
-def test_lines_from_a_pipe_are_run_by_the_shell(
-    alpha: RunningNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shell_runs_lines_from_a_pipe(alpha: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         "# a comment, and an empty line",
         "",

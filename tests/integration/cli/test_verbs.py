@@ -281,9 +281,7 @@ def test_where_it_is(
     assert run(["node", "show", "--context", "shop"]) == 0
 
 
-def test_several_nodes_have_to_be_told_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_nodes_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_node(tmp_path, "one") as one:
         contact = (str(one.node.service.address),)
         with running_node(tmp_path, "two", contacts=contact) as two:

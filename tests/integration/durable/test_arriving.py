@@ -181,9 +181,7 @@ def long_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("long_rounds")
 @FAILURES
-async def test_rows_of_a_message_that_did_not_arrive_are_undone(
-    tmp_path: Path, error: Exception
-) -> None:
+async def test_rows_of_a_message_not_arrived_are_undone(tmp_path: Path, error: Exception) -> None:
     async with running_pair(tmp_path) as (alpha, beta):
         bookkeeper = await keep_books(beta)
         store = beta.mail.store
@@ -202,7 +200,7 @@ async def test_rows_of_a_message_that_did_not_arrive_are_undone(
         assert bookkeeper.attempts == [1, 1]
 
 
-async def test_failure_of_a_message_that_did_not_arrive_is_not_counted(
+async def test_failure_of_a_message_not_arrived_is_not_counted(
     alpha: Station, beta: Station
 ) -> None:
     recorder = Recorder(failures=1)
@@ -220,7 +218,7 @@ async def test_failure_of_a_message_that_did_not_arrive_is_not_counted(
     assert await beta.mail.dead_letters() == []
 
 
-async def test_failure_of_a_message_that_is_still_arriving_is_counted(
+async def test_failure_of_a_message_still_arriving_is_counted(
     alpha: Station, beta: Station
 ) -> None:
     recorder = Recorder(failures=1)
@@ -285,9 +283,7 @@ async def test_more_arrives_in_one_commit_than_is_kept_in_memory(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("long_rounds")
-async def test_what_arrives_later_in_a_commit_does_not_overtake_what_found_no_room(
-    tmp_path: Path,
-) -> None:
+async def test_later_arrivals_of_a_commit_do_not_overtake_what_had_no_room(tmp_path: Path) -> None:
     pages = MailConfig(page_letters_max=1)
     narrow = msgspec.structs.replace(QUICK, ahead_letters=2)
     async with (

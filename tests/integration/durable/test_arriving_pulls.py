@@ -75,9 +75,7 @@ async def test_pulled_message_that_did_not_arrive_is_not_acknowledged_later(
     await until_settled(alpha, beta)
 
 
-async def test_message_that_did_not_arrive_is_not_acknowledged_by_a_node_that_stops(
-    tmp_path: Path,
-) -> None:
+async def test_message_that_did_not_arrive_is_not_acknowledged_at_a_stop(tmp_path: Path) -> None:
     async with running_pair(tmp_path) as (alpha, beta):
         pulled = await pulling(beta)
         with held_arrival() as commit:

@@ -116,9 +116,7 @@ async def test_backup_of_both_taken_together_goes_on(tmp_path: Path) -> None:
         await until_waiting(beta.mail, "orders", 7)
 
 
-async def test_sender_that_was_restored_to_before_other_managers_concerns_one_peer(
-    tmp_path: Path,
-) -> None:
+async def test_sender_restored_to_before_other_managers_concerns_one_peer(tmp_path: Path) -> None:
     """R12: a peer that goes on running remembers that there were later bridge managers."""
     async with (
         running_station("beta", tmp_path) as beta,

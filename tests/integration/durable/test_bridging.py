@@ -60,9 +60,7 @@ async def test_what_was_committed_just_now_is_sent_from_memory(tmp_path: Path) -
         assert store.reads[query.read_pages_of_epoch] == before
 
 
-async def test_what_was_committed_at_once_and_is_too_much_for_memory_is_read(
-    tmp_path: Path,
-) -> None:
+async def test_what_is_committed_at_once_and_too_much_for_memory_is_read(tmp_path: Path) -> None:
     async with served(1, tmp_path) as (store, alpha, recorder):
         before = store.reads[query.read_pages_of_epoch]
         sizes = [300_000 + index for index in range(12)]

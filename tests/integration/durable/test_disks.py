@@ -19,9 +19,7 @@ from tests.support.durable.mail_pairs import (
 from tests.support.durable.mail_processes import all_quiet, mail_nodes
 
 
-async def test_sender_with_a_full_disk_refuses_and_goes_on_when_there_is_room(
-    tmp_path: Path,
-) -> None:
+async def test_sender_with_a_full_disk_refuses_until_there_is_room(tmp_path: Path) -> None:
     """B14: what was not kept was not posted, and whoever posted it knows."""
     async with mail_nodes(tmp_path, "sender", "receiver") as (sender, receiver):
         receiver.meet(sender)

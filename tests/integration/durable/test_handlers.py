@@ -24,9 +24,7 @@ from tests.support.durable.mail_pairs import (
 )
 
 
-async def test_handler_whose_own_task_is_cancelled_has_failed_and_others_go_on(
-    alpha: Station,
-) -> None:
+async def test_handler_whose_own_task_is_cancelled_fails_and_others_go_on(alpha: Station) -> None:
     recorder = Recorder()
 
     async def handle(message: Message, tx: Transaction) -> None:
@@ -70,9 +68,7 @@ async def test_each_handler_has_its_own_time_though_one_hides_that_it_was_cancel
         assert details == ["ConnectionError: closed by a library", too_long, too_long]
 
 
-async def test_statements_that_a_handler_begins_together_are_committed_together(
-    alpha: Station,
-) -> None:
+async def test_statements_begun_together_by_a_handler_are_of_one_commit(alpha: Station) -> None:
     attempts: list[int] = []
 
     async def handle(message: Message, tx: Transaction) -> None:

@@ -87,9 +87,7 @@ async def until_refused(alpha: Station, peer: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["on_offer", "on_window"])
-async def test_peer_that_claims_another_bridge_stops_only_its_own(
-    tmp_path: Path, where: str
-) -> None:
+async def test_peer_that_claims_another_bridge_stops_its_own(tmp_path: Path, where: str) -> None:
     answers = {where: fence}
     async with mallory_beside(tmp_path, **answers) as (alpha, beta):
         recorder = await Recorder.at(beta)

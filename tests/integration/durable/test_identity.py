@@ -55,9 +55,7 @@ async def test_sender_is_who_its_certificate_says(tmp_path: Path, authority: Aut
         assert recorder.messages[0].sender == "alpha"
 
 
-async def test_node_cannot_deliver_under_the_name_of_another(
-    tmp_path: Path, authority: Authority
-) -> None:
+async def test_node_cannot_deliver_in_anothers_name(tmp_path: Path, authority: Authority) -> None:
     """B11: a node that calls itself alpha, and has the certificate of mallory."""
     async with (
         running_station("beta", tmp_path, tls=authority.tls("beta")) as beta,
@@ -86,7 +84,7 @@ async def test_stream_belongs_to_the_node_behind_the_certificate(
             await service.request(beta.address, DELIVER, b"nonsense", peer="beta")
 
 
-async def test_mail_is_not_given_to_whoever_answers_at_the_address(
+async def test_no_mail_is_given_to_whoever_answers_there(
     tmp_path: Path, authority: Authority
 ) -> None:
     """B11: the name that the certificate proves must be the peer's; the mail stays until then."""
@@ -104,7 +102,7 @@ async def test_mail_is_not_given_to_whoever_answers_at_the_address(
         assert [it.body for it in await beta.mail.browse("orders")] == [b"secret"]
 
 
-async def test_mail_is_not_given_to_a_node_of_another_root(
+async def test_no_mail_is_given_to_a_node_of_another_root(
     tmp_path: Path, authority: Authority
 ) -> None:
     """B11: a certificate that nobody here trusts."""

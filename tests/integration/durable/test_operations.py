@@ -59,9 +59,7 @@ async def test_rejected_message_is_not_tried_again(alpha: Station, beta: Station
         await beta.mail.dead_letter(dead.id)
 
 
-async def test_all_dead_letters_are_listed_retried_or_dropped(
-    alpha: Station, beta: Station
-) -> None:
+async def test_all_dead_letters_are_listed_retried_dropped(alpha: Station, beta: Station) -> None:
     recorder = await Recorder.at(beta, failures=20, error=Reject)
     await post_numbers(alpha, "beta", range(20))
     await until_dead(beta.mail, 20)

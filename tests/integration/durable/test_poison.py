@@ -108,9 +108,7 @@ async def test_mail_that_does_not_continue_what_came_before_is_not_taken(tmp_pat
         assert [it.body for it in await beta.mail.browse(QUEUE)] == [b"1", b"2", b"3"]
 
 
-async def test_windows_that_come_together_have_no_more_room_than_one_after_the_other(
-    tmp_path: Path,
-) -> None:
+async def test_windows_that_come_together_have_no_more_room_than_in_turn(tmp_path: Path) -> None:
     pages = [[make_letter(number, body=bytes(6_000))] for number in range(1, 31)]
     mail = Correspondent(pages, to="beta")
     config = msgspec.structs.replace(QUICK, sender_bytes_max=10_000)

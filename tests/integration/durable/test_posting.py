@@ -101,7 +101,7 @@ async def test_key_is_handled_by_one_at_a_time_and_keys_side_by_side(tmp_path: P
         assert [it for key, it in handled if key == f"key {number}"] == list(range(50))
 
 
-async def test_failed_message_is_tried_again_before_others_of_its_key(
+async def test_failed_message_is_tried_before_others_of_its_key(
     alpha: Station, beta: Station
 ) -> None:
     recorder = Recorder(failures=2)
@@ -114,7 +114,7 @@ async def test_failed_message_is_tried_again_before_others_of_its_key(
     assert await beta.mail.dead_letters() == []
 
 
-async def test_delayed_message_is_handled_later_and_not_before_its_time(
+async def test_delayed_message_is_not_handled_before_its_time(
     alpha: Station, beta: Station
 ) -> None:
     recorder = await Recorder.at(beta)
@@ -163,9 +163,7 @@ async def test_message_that_expires_on_its_way_is_the_senders_dead_letter(tmp_pa
         assert await beta.mail.browse("orders") == []
 
 
-async def test_idempotency_key_makes_posting_twice_the_same_as_once(
-    alpha: Station, beta: Station
-) -> None:
+async def test_idempotency_key_makes_posting_twice_like_once(alpha: Station, beta: Station) -> None:
     recorder = await Recorder.at(beta)
     posts = [alpha.mail.post("beta", "orders", b"tea", idempotency_key="a") for _ in range(5)]
     assert len(set(await asyncio.gather(*posts))) == 1
@@ -216,9 +214,7 @@ async def test_oversized_message_is_refused_at_once(tmp_path: Path) -> None:
         assert (await alpha.mail.statistics()).peers == {}
 
 
-async def test_message_too_large_for_the_receiver_is_the_senders_dead_letter(
-    tmp_path: Path,
-) -> None:
+async def test_message_too_large_for_its_receiver_is_dead_at_its_sender(tmp_path: Path) -> None:
     """B10: what only the receiver finds too large is not lost either."""
     small = MailConfig(message_bytes_max=1_000)
     async with (

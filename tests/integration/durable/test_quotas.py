@@ -94,9 +94,7 @@ async def test_full_outbox_refuses_posts(tmp_path: Path) -> None:
         assert numbers_of(it.body for it in await beta.mail.browse("orders")) == list(range(11))
 
 
-async def test_page_larger_than_a_frame_is_a_dead_letter_and_the_rest_goes_on(
-    tmp_path: Path,
-) -> None:
+async def test_page_larger_than_a_frame_is_dead_and_the_rest_goes_on(tmp_path: Path) -> None:
     """B10: what no connection carries does not block what comes after it."""
     limits = msgspec.structs.replace(LIMITS, frame_bytes_max=200_000)
     async with (

@@ -82,7 +82,7 @@ async def test_transactions_do_not_see_half_of_one_another(alpha: Station) -> No
     assert await rows_of(alpha.mail) == list(range(50))
 
 
-async def test_what_a_handler_writes_is_committed_with_its_message(
+async def test_rows_of_a_handler_are_committed_with_its_message(
     alpha: Station, beta: Station
 ) -> None:
     await create(beta.mail)
@@ -177,9 +177,7 @@ async def alpha_waits(mail: Mail) -> None:
     await telling
 
 
-async def test_slow_handler_loses_its_transaction_and_its_message_comes_again(
-    tmp_path: Path,
-) -> None:
+async def test_slow_handler_loses_its_transaction_and_is_called_again(tmp_path: Path) -> None:
     async with running_station("alpha", tmp_path, **hurried()) as alpha:
         await create(alpha.mail)
 
@@ -194,9 +192,7 @@ async def test_slow_handler_loses_its_transaction_and_its_message_comes_again(
         assert await rows_of(alpha.mail) == [0, 1]
 
 
-async def test_pulled_message_is_acknowledged_in_a_transaction(
-    alpha: Station, beta: Station
-) -> None:
+async def test_pulled_message_is_acknowledged_by_transaction(alpha: Station, beta: Station) -> None:
     await create(beta.mail)
     bills = await Recorder.at(alpha, "bills")
     await alpha.mail.post("beta", "orders", b"1")

@@ -38,7 +38,7 @@ BY_DAY = {
     "test_queries_are_answered_by_the_code": (LIVE, POSTGRES),
     "test_results_are_there_after_a_restart": (LIVE, POSTGRES),
     "test_one_flow_per_client_id_when_many_ask_at_the_same_time": (LIVE, POSTGRES),
-    "test_those_that_wait_for_room_can_be_killed_and_survive_a_restart": (LIVE, POSTGRES),
+    "test_queued_flows_can_be_killed_and_survive_a_restart": (LIVE, POSTGRES),
 }
 # They hold a commit and read meanwhile, for which one waits in memory.
 NEVER_IN_MEMORY = (

@@ -272,9 +272,7 @@ async def test_branches_with_retries_at_the_same_time(nodes: FlowNodes) -> None:
     assert not any(failures.values())
 
 
-async def test_what_a_withdrawn_branch_does_on_its_way_out_does_not_matter(
-    nodes: FlowNodes,
-) -> None:
+async def test_what_a_withdrawn_branch_does_at_its_end_does_not_matter(nodes: FlowNodes) -> None:
     @flow
     async def messy(flow: Flow) -> str:
         async def stubborn() -> None:

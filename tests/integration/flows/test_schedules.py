@@ -142,7 +142,7 @@ class TestTimes:
         clock.set("12:05:00")
         await until_times(node, "12:05:00Z")
 
-    async def test_a_clock_that_is_set_back_brings_nothing_twice(
+    async def test_a_clock_set_back_brings_nothing_twice(
         self, nodes: FlowNodes, clock: Clock
     ) -> None:
         node = await nodes.start("alpha", tick)
@@ -156,9 +156,7 @@ class TestTimes:
         clock.set("12:02:00")
         await until_times(node, "12:01:00Z", "12:02:00Z")
 
-    async def test_nor_does_a_schedule_that_is_made_anew(
-        self, nodes: FlowNodes, clock: Clock
-    ) -> None:
+    async def test_nor_does_a_schedule_made_anew(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
         await node.flows.schedule("tick", EVERY_MINUTE, tick)
         clock.set("12:01:00")
@@ -195,9 +193,7 @@ class TestMissedTimes:
         clock.set("12:04:00")
         await until_times(node, *expected, "12:04:00Z")
 
-    async def test_none_is_made_up_for_if_nobody_wants_it(
-        self, nodes: FlowNodes, clock: Clock
-    ) -> None:
+    async def test_none_is_made_up_for_unless_wanted(self, nodes: FlowNodes, clock: Clock) -> None:
         node = await nodes.start("alpha", tick)
         await node.flows.schedule("tick", "*/30 * * * *", tick, catch_up="none")
         await node.stop_flows()
@@ -267,7 +263,7 @@ class TestEndsInBetween:
         assert await node.result(begun.id) == "done"
         assert await node.flows.drain(DEADLINE_S) == 0
 
-    async def test_one_that_is_changed_meanwhile_begins_nothing(
+    async def test_one_changed_meanwhile_begins_nothing(
         self, nodes: FlowNodes, clock: Clock
     ) -> None:
         node = await nodes.start("alpha", tick)

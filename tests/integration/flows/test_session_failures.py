@@ -50,9 +50,7 @@ async def test_the_other_end_hears_a_flow_error(nodes: FlowNodes) -> None:
         await handle_there.result(DEADLINE_S)
 
 
-async def test_the_other_end_hears_nothing_of_a_parked_flow_until_it_is_killed(
-    nodes: FlowNodes,
-) -> None:
+async def test_the_other_end_hears_of_a_parked_flow_when_it_is_killed(nodes: FlowNodes) -> None:
     alpha, beta = await nodes.pair(buy, refuse)
     handle = await alpha.begin(buy, "beta", 50)
     (refused,) = await beta.until_listed("refuse", Status.PARKED)

@@ -150,9 +150,7 @@ async def speak(flow: Flow, session: Session) -> None:
     await session.send("two")
 
 
-async def test_a_session_may_begin_with_receiving_and_data_precede_the_end(
-    nodes: FlowNodes,
-) -> None:
+async def test_a_session_may_begin_by_receiving_and_data_precede_the_end(nodes: FlowNodes) -> None:
     alpha, _ = await nodes.pair(listen, speak)
     assert await alpha.run(listen, "beta") == ["one", "two"]
 

@@ -47,9 +47,7 @@ class Point:
     y: int
 
 
-async def test_a_plain_function_runs_in_a_thread_and_a_coroutine_on_the_loop(
-    nodes: FlowNodes,
-) -> None:
+async def test_plain_functions_run_in_threads_and_coroutines_on_the_loop(nodes: FlowNodes) -> None:
     def which_thread() -> int:
         return threading.get_ident()
 

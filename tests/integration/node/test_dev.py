@@ -74,9 +74,7 @@ def test_a_mistake_waits_for_the_next_save(app: Path) -> None:
         assert dev.stop() == 0
 
 
-def test_without_a_program_there_is_a_hint_and_that_of_the_configuration_comes_first(
-    tmp_path: Path,
-) -> None:
+def test_without_a_program_there_is_a_hint_and_a_configured_one_is_first(tmp_path: Path) -> None:
     with Command(tmp_path, "dev", *QUIET) as dev:
         dev.wait_for("program    none; `postroad new shop` writes a first one")
         (tmp_path / "app.py").write_text("def f(:\n")
@@ -143,9 +141,7 @@ def test_without_reload_saves_are_ignored_and_mistakes_end_it(app: Path) -> None
     assert (status, output) == (1, "postroad: app.py:1: SyntaxError: invalid syntax\n")
 
 
-def test_a_second_one_is_refused_and_the_program_ends_with_the_process_that_watches(
-    app: Path,
-) -> None:
+def test_a_second_one_is_refused_and_the_program_ends_with_its_watcher(app: Path) -> None:
     app.write_text(APP + "\nimport os\nprint('pid', os.getpid(), flush=True)\n")
     with Command(app.parent, "dev", *QUIET) as dev:
         child = int(dev.wait_for(r"pid (\d+)\n")[1])

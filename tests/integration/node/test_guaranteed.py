@@ -72,9 +72,7 @@ async def test_it_is_shared_by_all_domains_that_consume_it(tmp_path: Path) -> No
         assert all(len(share) > 5 for share in shares)
 
 
-async def test_while_nobody_consumes_it_a_message_waits_and_is_no_dead_letter(
-    tmp_path: Path,
-) -> None:
+async def test_message_that_nobody_consumes_waits_and_is_no_dead_letter(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 2) as nodes:
         await nodes.declare()
         for number in range(5):
@@ -154,9 +152,7 @@ async def test_messages_wait_for_a_cell_that_is_replaced(tmp_path: Path) -> None
         assert passed == []
 
 
-async def test_consumer_that_is_drained_finishes_and_the_rest_goes_elsewhere(
-    tmp_path: Path,
-) -> None:
+async def test_drained_consumer_finishes_and_the_rest_goes_elsewhere(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 2) as nodes:
         first = await nodes.consumer("S1")
         await nodes["C1"].domain.send(QUEUE, b"1")
@@ -215,9 +211,7 @@ async def test_sending_again_with_the_same_idempotency_key_does_nothing(tmp_path
         assert sorted(await till.rows()) == [b"1", b"3"]
 
 
-async def test_what_a_handler_sends_is_sent_with_what_it_writes_or_not_at_all(
-    tmp_path: Path,
-) -> None:
+async def test_what_a_handler_sends_is_sent_with_what_it_writes_or_never(tmp_path: Path) -> None:
     attempts: list[int] = []
     async with guaranteed_nodes(tmp_path, 1, 1) as nodes:
         node = nodes["S1"]
@@ -287,9 +281,7 @@ async def test_message_waits_while_its_cell_is_busy(tmp_path: Path) -> None:
         assert (handled, await nodes["C1"].dead()) == ([b"1", b"2", b"3"], [])
 
 
-async def test_what_waited_too_long_for_its_cell_is_not_handled_behind_the_mails_back(
-    tmp_path: Path,
-) -> None:
+async def test_what_waited_too_long_for_its_cell_is_not_handled_any_more(tmp_path: Path) -> None:
     gate = asyncio.Event()
     handled: list[bytes] = []
 

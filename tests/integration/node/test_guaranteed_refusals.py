@@ -31,9 +31,7 @@ ID = bytes(16)
 MESSAGE = encode_envelope(Envelope(id=ID, destination=CellPath.of(QUEUE), payload=b"1"))
 
 
-async def test_handler_that_always_fails_makes_a_dead_letter_that_can_be_retried(
-    tmp_path: Path,
-) -> None:
+async def test_handler_that_always_fails_makes_a_dead_letter_to_retry(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 1) as nodes:
         till = await nodes.consumer("C1", failures=3)
         await nodes["S1"].domain.send(QUEUE, b"1")
@@ -83,9 +81,7 @@ NO_MESSAGES = [
 ]
 
 
-async def test_letters_that_are_no_messages_to_the_queue_are_dead_and_harm_nobody(
-    tmp_path: Path,
-) -> None:
+async def test_letters_that_are_no_messages_are_dead_and_harm_nobody(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 1) as nodes:
         till = await nodes.consumer("C1")
         cases = [(way, *case) for case in NO_MESSAGES for way in ("in", "out")]
@@ -211,9 +207,7 @@ async def test_core_that_answers_nonsense_or_not_at_all_is_not_believed(tmp_path
         assert answers == []
 
 
-async def test_message_for_a_domain_that_does_not_consume_the_queue_finds_its_way(
-    tmp_path: Path,
-) -> None:
+async def test_message_for_a_domain_without_a_consumer_finds_its_way(tmp_path: Path) -> None:
     async with guaranteed_nodes(tmp_path, 1, 2) as nodes:
         await nodes.declare()
         till = await Till.at(nodes["S2"])

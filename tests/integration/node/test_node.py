@@ -128,9 +128,7 @@ async def test_has_exactly_the_layers_that_it_was_asked_for(tmp_path: Path) -> N
     assert [layer.value for layer in Layer] == ["cluster", "cells", "mail", "services", "flows"]
 
 
-async def test_is_started_once_and_tells_of_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_starts_once_and_tells_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     node = Node(config_of(tmp_path, mail={"store": "memory"}))
     with pytest.raises(UsageError, match="start it first"):
         _ = node.mail

@@ -220,13 +220,16 @@ class Hanging:
     """Functions of steps that never end by themselves.
 
     Attributes:
+        begun: the names of those that were called.
         ended: the names of those that were cancelled.
     """
 
     def __init__(self) -> None:
+        self.begun: list[str] = []
         self.ended: list[str] = []
 
     async def hang(self, name: str = "function") -> None:
+        self.begun.append(name)
         try:
             await asyncio.Event().wait()
         finally:
