@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroad.cells import CellAddress, NoRoute, Role, Route, RouteType
 from tests.support.cells.networks import Journey, Network
+from tests.support.tiers import by_tier
 
 TOPICS = ("T", "U")
 QUEUES = ("Q", "R")
@@ -86,11 +87,13 @@ def check_failures(journey: Journey, sender: str, *, is_lost: bool) -> None:
     assert journey.told == [sender] * is_lost
 
 
+@settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(setups())
 def test_topics_reach_all_and_queues_reach_one(setup: Setup) -> None:
     check_all(setup)
 
 
+@settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(setups(), st.data())
 def test_the_same_after_cells_stopped_and_others_started(setup: Setup, data: st.DataObject) -> None:
     for cell in list(setup.topics):
@@ -102,6 +105,7 @@ def test_the_same_after_cells_stopped_and_others_started(setup: Setup, data: st.
     check_all(setup)
 
 
+@settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(setups())
 def test_every_cell_can_be_reached_and_can_answer(setup: Setup) -> None:
     addresses = [f"pub@{name}" for name in setup.network.nodes]
@@ -114,6 +118,7 @@ def test_every_cell_can_be_reached_and_can_answer(setup: Setup) -> None:
         assert setup.network.send(sender, ":".join(addresses)).receivers == sorted(addresses)
 
 
+@settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(setups())
 def test_who_has_which_routes(setup: Setup) -> None:
     nodes = setup.network.nodes.values()

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroad.cells import (
@@ -24,6 +24,7 @@ from postroad.cells import (
 )
 from postroad.cells.routing import SOURCE_HOPS_MAX
 from postroad.cells.switch import Switch
+from tests.support.tiers import by_tier
 
 NAMES = ("a", "b", "n", "m")
 
@@ -309,6 +310,7 @@ def check(switch: Switch, around: Around, asked: list[Question]) -> None:
         assert outcome_of(switch.decide(*question)) == outcome_of(decision)
 
 
+@settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(kinds, few(arounds), st.sampled_from([1, 5, 8_192]))
 def test_a_switch_decides_as_the_function_does(
     kinds: Kinds, arounds: list[Around], remembered_max: int
@@ -320,6 +322,7 @@ def test_a_switch_decides_as_the_function_does(
         check(switch, around, [*kinds.questions(), *kinds.questions()])
 
 
+@settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(kinds, arounds, avoided, st.data())
 def test_so_it_does_with_whatever_is_unusual(
     kinds: Kinds, around: Around, avoid: frozenset[str], data: st.DataObject

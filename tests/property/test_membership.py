@@ -112,6 +112,7 @@ def end(records: Sequence[Record]) -> dict[str, tuple[object, ...]]:
     }
 
 
+@settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(orders(tales()))
 def test_in_whatever_order_news_come_all_nodes_end_with_the_same_view(
     told: list[list[Record]],
@@ -120,6 +121,7 @@ def test_in_whatever_order_news_come_all_nodes_end_with_the_same_view(
     assert first == second
 
 
+@settings(max_examples=by_tier(test=50, nightly=1_000, quick=10))
 @given(orders(tales(states=st.sampled_from([State.ALIVE, State.SUSPECT]), starts=2)))
 def test_in_whatever_order_processes_of_a_name_are_heard_of_the_same_one_is_believed(
     told: list[list[Record]],

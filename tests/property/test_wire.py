@@ -127,7 +127,7 @@ NEWER: dict[str, CodecMaker] = {
 }
 CODECS = OLDER | NEWER
 names_of_codecs = st.sampled_from(list(CODECS))
-many = settings(max_examples=by_tier(test=200, nightly=7_000, quick=30))
+many = settings(max_examples=by_tier(test=140, nightly=7_000, quick=30))
 """For tests that draw one of the codecs."""
 
 
