@@ -16,6 +16,8 @@ from tests.support.services.stream_nodes import Pair, Tape, chunks_of, joined, p
 from tests.support.tiers import by_tier
 
 CHUNK = bytes(100 * KIB)
+IDLE_S = 2.0
+"""After what a stream is given up of which nothing is heard; more than a busy machine pauses."""
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ async def test_a_stream_does_not_stop_everything_else(pair: Pair) -> None:
 
 
 async def check_quiet_sender(where: str, way: str) -> None:
-    async with pair_of(stream_idle_s=1.0) as pair:
+    async with pair_of(stream_idle_s=IDLE_S) as pair:
         tape = Tape(2, b"x")
         tape.gate.clear()
         if way == "there":
@@ -103,7 +105,7 @@ async def check_quiet_sender(where: str, way: str) -> None:
             pair.files.tape = tape
             stream = await pair.caller(where).call("files.get")
             call = asyncio.ensure_future(chunks_of(stream))
-        await asyncio.sleep(2.2)
+        await asyncio.sleep(2.1 * IDLE_S)
         assert not call.done()
         tape.gate.set()
         assert await call
@@ -111,11 +113,11 @@ async def check_quiet_sender(where: str, way: str) -> None:
 
 
 async def check_slow_reader(where: str) -> None:
-    async with pair_of(stream_idle_s=1.0) as pair:
-        tape = Tape(500)
+    async with pair_of(stream_idle_s=IDLE_S) as pair:
+        tape = Tape(500, b"x")
         call = asyncio.ensure_future(pair.caller(where).call("files.hold", stream=tape.play()))
         await eventually(lambda: pair.files.seen, "the action reads")
-        await asyncio.sleep(2.2)
+        await asyncio.sleep(2.1 * IDLE_S)
         pair.files.gate.set()
         assert await call == 500
         await pair.until_idle()

@@ -9,6 +9,7 @@ from typing import Any
 
 from postroad.services import Broker, Cache, Context, RedisStore, Service, action
 from tests.interop.services.javascript_node import JavascriptNode
+from tests.support.deadlines import DEADLINE_S
 from tests.support.servers.redis import fresh_key, shared_redis
 
 
@@ -35,7 +36,9 @@ async def both(modules: Path) -> AsyncIterator[tuple[Broker, JavascriptNode]]:
     url, namespace = shared_redis().url, fresh_key()
     cacher = {"type": "Redis", "options": {"redis": url}}
     javascript = await JavascriptNode.spawn(modules, {"namespace": namespace, "cacher": cacher})
-    broker = Broker("py", namespace=namespace, caching=Cache(RedisStore(url), keys="moleculer"))
+    # A call that Redis keeps waiting for long would do without it.
+    cache = Cache(RedisStore(url, wait_s=DEADLINE_S), keys="moleculer")
+    broker = Broker("py", namespace=namespace, caching=cache, request_timeout_s=10 * DEADLINE_S)
     broker.add(Posts())
     try:
         await javascript.ask("start")
