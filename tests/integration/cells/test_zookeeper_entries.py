@@ -12,24 +12,20 @@ import pytest
 from tests.support.cells.registrants import (
     ADDRESSES,
     DomainRegistrant,
+    Kind,
     NodeRegistrant,
     Place,
-    Registrant,
+    of_both_kinds,
+    of_domains,
+    of_nodes,
     own_place,
     running_trio,
 )
 from tests.support.deadlines import eventually
 from tests.support.net.raw_peers import holds_for
 from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_client
-from tests.support.tiers import sample
 
 pytestmark = pytest.mark.slow
-Kind = type[Registrant]
-KINDS: list[Kind] = [NodeRegistrant, DomainRegistrant]
-of_both_kinds = pytest.mark.parametrize("kind", KINDS)
-# What happens to either is the same code, so that one of them is enough on most days.
-of_nodes = pytest.mark.parametrize("kind", sample(KINDS, 1))
-of_domains = pytest.mark.parametrize("kind", sample(KINDS[::-1], 1))
 
 
 @pytest.fixture

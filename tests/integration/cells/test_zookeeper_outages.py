@@ -14,10 +14,11 @@ from itertools import product
 import pytest
 
 from tests.support.cells.registrants import (
-    DomainRegistrant,
-    NodeRegistrant,
+    KINDS,
+    Kind,
     Place,
-    Registrant,
+    of_domains,
+    of_nodes,
     own_place,
     running_trio,
 )
@@ -27,11 +28,6 @@ from tests.support.servers.zookeeper import SESSION_TIMEOUT_S, zookeeper_client
 from tests.support.tiers import sample
 
 pytestmark = pytest.mark.slow
-Kind = type[Registrant]
-KINDS: list[Kind] = [NodeRegistrant, DomainRegistrant]
-# What happens to either is the same code, so that one of them is enough on most days.
-of_nodes = pytest.mark.parametrize("kind", sample(KINDS, 1))
-of_domains = pytest.mark.parametrize("kind", sample(KINDS[::-1], 1))
 OUTAGES = sample([*product(["killed", "paused", "data lost"], KINDS)], 3)
 
 

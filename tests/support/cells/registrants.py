@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
+import pytest
 from kazoo.client import KazooClient
 
 from postroad.cells import Domain, Role
@@ -22,6 +23,7 @@ from tests.support.servers.zookeeper import (
     disturbed_zookeeper,
     fresh_root,
 )
+from tests.support.tiers import sample
 
 CLUSTER = "clearing"
 ADDRESSES = {f"C{number}": Address("127.0.0.1", 7000 + number) for number in (1, 2, 3, 9)}
@@ -237,6 +239,14 @@ class Trio:
         for registrant in self.all:
             await registrant.until_told(*{"C1", "C2", "C3"} - {registrant.name})
         await newcomer.stop()
+
+
+Kind = type[Registrant]
+KINDS: list[Kind] = [NodeRegistrant, DomainRegistrant]
+of_both_kinds = pytest.mark.parametrize("kind", KINDS)
+# What happens to either is the same code, so that one of them is enough on most days.
+of_nodes = pytest.mark.parametrize("kind", sample(KINDS, 1))
+of_domains = pytest.mark.parametrize("kind", sample(KINDS[::-1], 1))
 
 
 @asynccontextmanager
