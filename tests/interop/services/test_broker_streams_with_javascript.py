@@ -19,9 +19,9 @@ from tests.support.tiers import by_tier
 pytestmark = over(Wiring("TCP", "MsgPack"), Wiring("NATS", "CBOR"), BALANCED[0])
 
 SIZES = (0, 1, 300 * 1_024)
-LARGE = by_tier(test=8_000_000, nightly=50_000_000)
+LARGE = by_tier(test=3_000_000, nightly=50_000_000)
 # As text, bytes take four times as much, and the other node a minute.
-LARGE_TEXT = by_tier(test=2_000_000, nightly=5_000_000)
+LARGE_TEXT = by_tier(test=1_000_000, nightly=5_000_000)
 LARGE_S = 120
 OBJECTS = [{"n": 1, "deep": {"er": [None, True]}}, {"n": 2, "text": "gr\u00fcn"}, {"n": 3}]
 TORN = ("MoleculerError", "torn", 507, "TORN", {"at": 1})
