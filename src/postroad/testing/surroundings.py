@@ -88,12 +88,26 @@ def _replace_chance(stack: ExitStack, rng: Random) -> None:
     _replace(stack, Random, "seed", seed)
 
 
+class _Frozen:
+    """Whether the program that simulates has frozen its objects itself.
+
+    Counting them takes as long as looking at all of them: once there are some, they stay.
+    """
+
+    by_others = False
+
+
+def _is_frozen_by_others() -> bool:
+    _Frozen.by_others = _Frozen.by_others or gc.get_freeze_count() > 0
+    return _Frozen.by_others
+
+
 @contextmanager
 def _collecting_at_sweeps(loop: SimLoop) -> Iterator[None]:
     """Collect garbage after fixed numbers of callbacks: what it finds may act."""
     was_enabled = gc.isenabled()
     # What exists already need not be looked at again and again.
-    does_freeze = gc.get_freeze_count() == 0
+    does_freeze = not _is_frozen_by_others()
     sweeps = 0
 
     def sweep() -> None:
