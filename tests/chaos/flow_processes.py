@@ -11,6 +11,7 @@ from typing import Any
 
 from postroad.flows.head import parse_id, show_id
 from tests.support.durable.mail_processes import (
+    READER,
     SQLITE,
     MailNode,
     database,
@@ -92,7 +93,7 @@ class FlowNode(MailNode):
         # It holds for sessions that begin from now on.
         self.query(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            f" WHERE datname = current_database() AND application_name <> '{READER}'"
         )
 
     # Flows.

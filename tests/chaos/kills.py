@@ -29,6 +29,7 @@ COUNT = 40
 """Messages around each kill: half of them wait when the receiver can be reached at last."""
 KILLS_MIN = 4
 """Of a storm, however short it is."""
+BOTH_AT_NIGHT = by_tier(test=(SQLITE,), nightly=STORES)
 
 
 class Kill(NamedTuple):
@@ -62,7 +63,7 @@ def cover(cases: Sequence[T], features: Callable[[T], Set[object]]) -> list[T]:
     return by_tier(test=chosen, nightly=list(cases))
 
 
-def kill_cases(kills: dict[str, list[Kill]], stores: Sequence[str]) -> list[Any]:
+def kill_cases(kills: dict[str, list[Kill]], stores: Sequence[str] = BOTH_AT_NIGHT) -> list[Any]:
     """Parameters `store` and `kills` of a test: each fault point once for each store, all at night.
 
     On SQLite it is the first visit or victim of a point, on PostgreSQL the last one.

@@ -14,8 +14,6 @@ from postroad.core import faults
 from tests.chaos.event_node import GROUPS
 from tests.chaos.kills import Kill, kill_cases, live_through, store_of, storm_of_kills
 from tests.support.durable.mail_processes import (
-    SQLITE,
-    STORES,
     MailNode,
     database,
     duplicates,
@@ -23,7 +21,6 @@ from tests.support.durable.mail_processes import (
     running,
 )
 from tests.support.servers.process import free_port
-from tests.support.tiers import by_tier
 
 SENDER, LEFT, RIGHT = "sender", "left", "right"
 OFFERED = {SENDER: "-", LEFT: "mail,stock", RIGHT: "mail"}
@@ -102,9 +99,7 @@ def test_every_fault_point_of_durable_events_kills_somebody() -> None:
     assert points <= {kill.point for kills in KILLS.values() for kill in kills}
 
 
-@pytest.mark.parametrize(
-    ("store", "kills"), kill_cases(KILLS, by_tier(test=(SQLITE,), nightly=STORES))
-)
+@pytest.mark.parametrize(("store", "kills"), kill_cases(KILLS))
 async def test_durable_events_around_a_kill_are_handled_once_by_each_group(
     store: str, kills: list[Kill], tmp_path: Path
 ) -> None:

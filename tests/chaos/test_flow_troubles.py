@@ -17,9 +17,10 @@ from postroad.flows.head import parse_id
 from postroad.flows.messages import QUEUE
 from tests.chaos.flow_bank import LINES
 from tests.chaos.flow_processes import FlowNode, all_ended, flow_nodes
+from tests.chaos.kills import BOTH_AT_NIGHT
 from tests.support.deadlines import eventually
 from tests.support.durable.mail_node import LIMITS
-from tests.support.durable.mail_processes import SQLITE, STORES, introduce
+from tests.support.durable.mail_processes import STORES, introduce
 from tests.support.flows import kill_scenarios
 from tests.support.flows.kill_scenarios import AFTER, HANDLED, LETTER, PAYEE, PAYER
 from tests.support.tiers import by_tier, sample
@@ -34,7 +35,7 @@ NAP_S = 1.0
 """So long that all of them have begun before the first one wakes, on slow machines too."""
 
 
-@pytest.fixture(params=by_tier(test=[SQLITE], nightly=STORES))
+@pytest.fixture(params=BOTH_AT_NIGHT)
 def store(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -19,8 +19,7 @@ from tests.chaos.kills import (
     store_of,
     storm_of_kills,
 )
-from tests.support.durable.mail_processes import SQLITE, STORES, all_quiet, duplicates, in_order
-from tests.support.tiers import by_tier
+from tests.support.durable.mail_processes import all_quiet, duplicates, in_order
 
 SENDER, CORE, CONSUMER = "sender", "core", "consumer"
 
@@ -68,9 +67,7 @@ def test_every_fault_point_of_guaranteed_queues_kills_somebody() -> None:
     assert points <= {kill.point for kills in KILLS.values() for kill in kills}
 
 
-@pytest.mark.parametrize(
-    ("store", "kills"), kill_cases(KILLS, by_tier(test=(SQLITE,), nightly=STORES))
-)
+@pytest.mark.parametrize(("store", "kills"), kill_cases(KILLS))
 async def test_guaranteed_messages_around_a_kill_are_handled_once(
     store: str, kills: list[Kill], tmp_path: Path
 ) -> None:

@@ -23,6 +23,8 @@ from tests.support.warm_parent import Process, spawn
 
 SQLITE, POSTGRES = STORES = ("sqlite", "postgres")
 """Where nodes keep their mail: each in a file, or all in a database."""
+READER = "test"
+"""What the sessions of tests are called in a server, and those of nodes are not."""
 
 
 class MailNode:
@@ -150,7 +152,9 @@ class MailNode:
                 return rows
         if self._reading is None:
             options = f"-c search_path={self.name} -c default_transaction_read_only=off"
-            self._reading = psycopg.connect(self.dsn, autocommit=True, options=options)
+            self._reading = psycopg.connect(
+                self.dsn, autocommit=True, options=options, application_name=READER
+            )
         translated = statement.replace("%", "%%").replace("?", "%s").encode()
         cursor = self._reading.execute(translated, parameters)
         return [] if cursor.description is None else cursor.fetchall()
