@@ -28,8 +28,6 @@ def mode_of(path: Path) -> int:
 
 
 async def test_token_is_made_once_and_kept(tmp_path: Path) -> None:
-    # As a crash leaves it.
-    token_path(tmp_path, "alpha").touch(0o600)
     async with served(tmp_path, admin={"token": None}) as node:
         token = node.admin.token
         assert len(token) >= 32
@@ -38,6 +36,10 @@ async def test_token_is_made_once_and_kept(tmp_path: Path) -> None:
         assert await node.call("queue.ls")
     async with served(tmp_path, admin={"token": None}) as node:
         assert node.admin.token == token
+    # As a crash leaves it.
+    token_path(tmp_path, "alpha").write_text("")
+    async with served(tmp_path, admin={"token": None}) as node:
+        assert read_token(tmp_path, "alpha") == node.admin.token != token
 
 
 def signal_handlers() -> list[Any]:

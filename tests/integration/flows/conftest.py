@@ -28,6 +28,7 @@ BY_DAY = {
     "test_flow_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
     "test_odd_code": (LIVE, RELOADED),
     "test_restarts": (LIVE, POSTGRES),
+    "test_session_failures": (LIVE, RELOADED),
     "test_sessions": (LIVE, RELOADED, POSTGRES),
     "test_step_transactions": (LIVE, RELOADED, MEMORY, POSTGRES),
     "test_steps": (LIVE, RELOADED),
