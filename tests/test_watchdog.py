@@ -103,6 +103,7 @@ def test_tests_that_hang_fail_alone_and_show_where_they_stood(tmp_path: Path) ->
     assert finished.returncode == 1
 
 
+@pytest.mark.slow
 def test_slow_test_without_a_marker_fails_the_run(tmp_path: Path) -> None:
     finished = run_pytest(tmp_path, SLOW)
     assert "2 passed" in finished.stdout

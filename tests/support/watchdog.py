@@ -98,7 +98,7 @@ class Watchdog:
         os.write(self._error, text.encode(errors="replace"))
 
 
-ONE_PROCESS = ("tests/integration/spark/",)
+ONE_PROCESS = ("tests/integration/spark/", "tests/browser/")
 """Folders whose files share what takes long to start."""
 
 

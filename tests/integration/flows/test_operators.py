@@ -118,18 +118,22 @@ async def test_what_is_said_to_a_paused_flow_is_kept_in_order(nodes: FlowNodes) 
     assert await beta.result(adding.id) == 5
 
 
+NAP_S = 0.5
+
+
 async def test_a_paused_flow_sleeps_on(nodes: FlowNodes) -> None:
     calls: list[str] = []
 
     @flow
     async def nap(flow: Flow) -> str:
-        await flow.sleep(0.02)
+        await flow.sleep(NAP_S)
         await flow.step(calls.append, "awake")
         return "rested"
 
     alpha, handle = await nodes.begin(nap)
     await alpha.flows.pause(handle.id)
-    await asyncio.sleep(0.05)
+    # Nothing tells that a paused flow did not wake.
+    await asyncio.sleep(NAP_S + 0.1)
     assert (await alpha.flows.show(handle.id)).status is Status.PAUSED
     assert calls == []
     await alpha.flows.resume(handle.id)

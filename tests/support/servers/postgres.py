@@ -59,11 +59,14 @@ _DROP_ALL = """
 """
 _STRATEGIES_SINCE = 150_000
 
+HAS_SLOW_DISK = "POSTROAD_SYNC_DELAY_MS" in os.environ
+"""Whether syncs are to be felt; otherwise a server does without."""
+
 
 class PostgresServer:
     """A server that can be stopped, killed, paused and started again on its data."""
 
-    def __init__(self, directory: Path, *, fsync: bool = False) -> None:
+    def __init__(self, directory: Path, *, fsync: bool = HAS_SLOW_DISK) -> None:
         """Keep everything in `directory`, which the account of the server must be able to reach.
 
         PostgreSQL refuses to run as root: where we are root, the directory is given to the account
@@ -214,7 +217,7 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server(*, fsync: bool = False) -> Iterator[PostgresServer]:
+def postgres_server(*, fsync: bool = HAS_SLOW_DISK) -> Iterator[PostgresServer]:
     """A running server of a test's own."""
     # Not in tmp_path, whose parents are closed to the account of the server.
     with TemporaryDirectory(prefix="postgres-") as directory:
