@@ -5,7 +5,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 
 ARGS          ?=
-WORKERS       ?= 3
+WORKERS       ?= 4
 SECOND_CHANCE ?=
 SYNC_DELAY_MS ?=
 ONE_CORE      ?=

@@ -6,6 +6,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.support.source_tree import ROOT, package_files, syntax_tree
 
 Proof = tuple[str, str]
@@ -216,6 +218,7 @@ def limits() -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_every_limit_is_in_the_table() -> None:
     assert limits() - TIMES - FOREIGN == PROOFS.keys()
 

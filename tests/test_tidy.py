@@ -149,6 +149,7 @@ def report(found: list[str]) -> str:
     return "\n" + "\n".join(found)
 
 
+@pytest.mark.slow  # It reads all files first.
 @pytest.mark.parametrize("rule", [oversized_module, oversized_functions])
 def test_sizes(rule: Rule) -> None:
     found = breaches(rule, code_files())

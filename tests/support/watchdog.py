@@ -98,7 +98,7 @@ class Watchdog:
         os.write(self._error, text.encode(errors="replace"))
 
 
-ONE_PROCESS = ("tests/integration/spark/", "tests/browser/")
+ONE_PROCESS = ("tests/integration/spark/", "tests/browser/", "tests/test_")
 """Folders whose files share what takes long to start."""
 
 

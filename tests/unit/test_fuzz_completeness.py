@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
+import pytest
+
 from fuzz.targets import TARGETS
 from tests.support.source_tree import PACKAGE
 
@@ -139,6 +141,7 @@ def is_own(function: Function) -> bool:
     return any(name == own or name.startswith(f"{own}.") for own in OWN)
 
 
+@pytest.mark.slow
 def test_functions_that_decode_bytes_of_others_are_all_fuzzed() -> None:
     unreached = decoding_functions() - reached_functions()
     missing = sorted(function for function in unreached if not is_own(function))

@@ -170,6 +170,7 @@ async def test_access_that_is_refused_is_told_and_granted_with_credentials(
         assert "secret" not in repr(friend)
 
 
+@pytest.mark.slow
 async def test_credentials_of_an_unknown_kind_are_told(
     server: ZooKeeperServer, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -51,6 +51,7 @@ def test_it_tells_what_it_has_and_starts_again_when_a_file_is_saved(app: Path) -
         assert "Traceback" not in dev.output
 
 
+@pytest.mark.slow
 def test_a_mistake_waits_for_the_next_save(app: Path) -> None:
     config = app.with_name("postroad.toml")
     app.write_text("def f(:\n")

@@ -13,15 +13,16 @@ from random import Random
 
 import pytest
 
-from postroad.testing import SimCluster, SimNode
+from postroad.testing import SimCluster, SimNode, surroundings
 from postroad.testing.surroundings import EPOCH_S
 
 CLOCKS = ["time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"]
 
 
 @pytest.fixture
-def thawed_heap() -> Iterator[None]:
+def thawed_heap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in most programs: a simulation freezes and thaws only where nobody else froze."""
+    monkeypatch.setattr(surroundings._Frozen, "by_others", False)
     gc.unfreeze()
     yield
     gc.freeze()
