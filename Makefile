@@ -5,7 +5,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 
 ARGS          ?=
-WORKERS       ?= 4
+WORKERS       ?= 3
 SECOND_CHANCE ?=
 SYNC_DELAY_MS ?=
 ONE_CORE      ?=

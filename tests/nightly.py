@@ -22,7 +22,7 @@ from tests.support.source_tree import ROOT
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PYTEST = (
-    *("-m", "pytest", "-n", "4", "--dist=loadfile", "--no-loadscope-reorder"),
+    *("-m", "pytest", "-n", "3", "--dist=loadfile", "--no-loadscope-reorder"),
     *("--max-worker-restart=8", "--durations=10", "-q"),
 )
 # What depends on the loop or on the interpreter, and needs no server of another make.

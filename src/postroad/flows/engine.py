@@ -402,7 +402,7 @@ class Engine:
     def _on_nobody(self, resident: Resident, found: tables.StoredFlow | None) -> None:
         """There is no such flow, or it has ended: nothing can happen to it any more."""
         self.admission.release(resident.id)
-        state = "is not known here" if found is None else f"is {found.head.status}"
+        state = "is not known here" if found is None else f"has ended: it is {found.head.status}"
         for event, done in self._forget(resident):
             if isinstance(event, Heard):
                 self.writing.drop(event.receipt)
