@@ -37,7 +37,7 @@ SLOWER = $(if $(SYNC_DELAY_MS)$(ONE_CORE),POSTROAD_SLOW_MACHINE=1) \
 	$(if $(SYNC_DELAY_MS),POSTROAD_SYNC_DELAY_MS=$(SYNC_DELAY_MS) LD_PRELOAD=$(abspath $(VENV)/slow_sync.so)) \
 	$(if $(ONE_CORE),taskset -c 0)
 
-quick: $(VENV)/.stamp-test ## the tests for every save: unit, property, a few seeds (90 s)
+quick: $(VENV)/.stamp-test ## the tests for every save: unit, property, a few seeds
 	@POSTROAD_TIER=quick $(PY) -m pytest $(PYTEST)
 
 # SECOND_CHANCE=1 runs a few tests that failed once more: see tests/second_chance.py.

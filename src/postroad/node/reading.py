@@ -48,6 +48,9 @@ RESERVED_VARIABLES = (
     "POSTROAD_LOOP",
     "POSTROAD_REQUIRE_ALL",
     "POSTROAD_SEED",
+    "POSTROAD_SLOW_MACHINE",
+    "POSTROAD_SYNC_DELAY_MS",
+    "POSTROAD_TIER",
 )
 """Variables that are no settings."""
 
