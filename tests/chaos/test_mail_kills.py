@@ -129,6 +129,8 @@ async def test_refusal_around_a_kill_is_told_once(store: str, tmp_path: Path) ->
             victim = sender if kill.victim == SENDER else receiver
             sender.lose(receiver)
             victim.tell("arm", kill.point, kill.kind, kill.nth)
+            # It obeys in order: with an answer to this it is armed.
+            assert await victim.post(sender, 0, 0)
             assert await sender.post(receiver, number * COUNT, COUNT, queue="_closed")
             sender.meet(receiver)
             await victim.dies()

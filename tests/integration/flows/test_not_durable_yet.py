@@ -111,7 +111,7 @@ async def test_a_flow_that_is_about_to_end_cannot_be_killed(nodes: FlowNodes) ->
 
     is_early, text = await while_it_is_written(alpha, handle.id, kill)
     assert not is_early
-    assert text == f"flow {handle.id} is done"
+    assert text == f"flow {handle.id} has ended: it is done"
     assert await alpha.result(handle.id) == "ended"
 
 
