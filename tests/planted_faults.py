@@ -1,8 +1,8 @@
 """Breaks a promise on purpose and shows which test notices: `python -m tests.planted_faults`.
 
 Each fault is planted in a copy of the repository, whose own tests of the tier `test` are then run
-until the first one fails. A fault that none finds, or that cannot be planted any more because the
-code has changed, fails the run.
+until the first one fails; that one must pass once the fault is taken out again. A fault that no
+test finds, or that cannot be planted any more because the code has changed, fails the run.
 """
 
 from __future__ import annotations
@@ -97,13 +97,11 @@ FAULTS = {
 }
 
 
-def plant(fault: Fault, copy: Path) -> None:
-    """Change the code of a copy."""
-    path = copy / "src/postroad" / fault.file
-    text = path.read_text()
-    if text.count(fault.old) != 1:
+def plant(fault: Fault, sound: str) -> str:
+    """The code of a module with a fault."""
+    if sound.count(fault.old) != 1:
         raise SystemExit(f"{fault.file} has changed: plant this fault anew in {__file__}")
-    path.write_text(text.replace(fault.old, fault.new))
+    return sound.replace(fault.old, fault.new)
 
 
 def copy_repository(copy: Path) -> Path:
@@ -123,17 +121,28 @@ def copy_repository(copy: Path) -> Path:
 
 
 def find(fault: Fault, directory: Path) -> str | None:
-    """The first test that fails with a fault; None if all pass."""
+    """The first test that fails with a fault and passes without; None if there is none."""
     copy = directory / "copy"
     copy.mkdir()
     python = copy_repository(copy)
-    plant(fault, copy)
-    command = [str(python), "-m", "pytest", "-x", "-q", "-n2", "--dist=loadfile", *fault.tests]
+    module = copy / "src/postroad" / fault.file
+    sound = module.read_text()
+    module.write_text(plant(fault, sound))
+    test = first_failure(python, copy, fault.tests)
+    if test is None:
+        return None
+    module.write_text(sound)
+    return test if first_failure(python, copy, (test,)) is None else None
+
+
+def first_failure(python: Path, copy: Path, tests: tuple[str, ...]) -> str | None:
+    """The first of some tests of a copy that fails; None if all pass."""
+    command = [str(python), "-m", "pytest", "-x", "-q", "-n2", "--dist=loadfile", *tests]
     settings = {"POSTROAD_TIER": "test", "POSTROAD_SLOW_MACHINE": "1"}
     finished = subprocess.run(
         command, cwd=copy, env=os.environ | settings, capture_output=True, text=True, check=False
     )
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", finished.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", finished.stdout, re.MULTILINE)
     if failed is None and finished.returncode not in (0, 1):
         raise SystemExit(finished.stdout[-5_000:] + finished.stderr[-5_000:])
     return None if failed is None else failed[1]
