@@ -8,7 +8,8 @@ from playwright.async_api import ConsoleMessage, Locator, Page, Request, Respons
 from tests.browser.stage import TOKEN
 
 WAIT_MS = 60_000
-# A stream of changes is closed by the page that opened it.
+# A stream of changes is closed by the page that opened it; a page that is loaded again gives up
+# the icon that its tab was about to get.
 _ENDED = "net::ERR_ABORTED"
 
 
@@ -36,7 +37,9 @@ class Dashboard:
             self._note(f"console {message.text}")
 
     def _on_failed(self, request: Request) -> None:
-        is_given_up = self._has_left or "/watch?" in request.url
+        is_given_up = (
+            self._has_left or "/watch?" in request.url or request.url.endswith("/icon.svg")
+        )
         if not (is_given_up and request.failure == _ENDED):
             self._note(f"failed {request.failure} {request.url}")
 

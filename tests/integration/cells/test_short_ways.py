@@ -52,9 +52,9 @@ def answer_too_much(message: CellMessage) -> bytes:
     return bytes(8_000_000)
 
 
-async def outcome_of(domain: CellDomain, body: Any, timeout: float = DEADLINE_S) -> tuple[Any, ...]:
+async def outcome_of(domain: CellDomain, body: Any, *, wait: bool = True) -> tuple[Any, ...]:
     try:
-        return ("answer", await domain.call("cell@S2", body, timeout=timeout))
+        return ("answer", await domain.call("cell@S2", body, timeout=DEADLINE_S, wait=wait))
     except MessagingError as error:
         return type(error).__name__, error.detail, error.outcome
 
@@ -139,7 +139,7 @@ async def test_a_cell_that_goes_is_called_no_more() -> None:
             for _ in range(CALLS):
                 assert (await outcome_of(domains["S1"], b"x")) == ("answer", b"x")
             await domains["S2"].remove("cell")
-            name, *_ = await outcome_of(domains["S1"], b"x", timeout=0.4)
+            name, *_ = await outcome_of(domains["S1"], b"x", wait=False)
             assert name == "NoRoute"
 
 
