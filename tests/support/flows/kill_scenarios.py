@@ -163,7 +163,7 @@ KILLS: dict[str, list[Kill]] = {
         Kill("S5", "one-sent", PAYER, AFTER_SEND),
         Kill("S5", "one-not-sent", PAYER, BEFORE_SEND, nth=2),
         Kill("S5", "both-sent", PAYER, AFTER_SEND, nth=2),
-        Kill("S5 S3", "one-heard", PAYER, AFTER, "flow=pay_both&has=keeps", 2),
+        Kill("S5 S3", "one-heard", PAYER, AFTER, "flow=pay_both&has=keeps"),
     ],
     "dictate": [
         Kill("R8", "sent", PAYER, AFTER_SEND),
