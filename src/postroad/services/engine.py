@@ -44,7 +44,8 @@ from .nodes import (
     ServicesChanged,
     VerifyNode,
 )
-from .registry import Registry, RegistryConfig
+from .registry import Registry
+from .registry_config import RegistryConfig
 from .schema import ActionInfo, NodeInfo, ServiceInfo
 from .serializers import make_serializer
 from .topics import Topics
