@@ -11,6 +11,7 @@ from .legality import Phase
 from .pending import NEVER, Pending
 from .preamble import encode_preamble, java_string_hash
 from .reader import SpareBuffer
+from .sealing import Seal
 
 __all__ = [
     "DOCUMENTED",
@@ -33,6 +34,7 @@ __all__ = [
     "Reply",
     "Request",
     "Role",
+    "Seal",
     "SpareBuffer",
     "Status",
     "WireConfig",

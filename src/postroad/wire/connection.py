@@ -16,13 +16,13 @@ from postroad.core.tracing import SpanContext
 
 from .codecs import TRACE_BYTES_MAX, Version3Codec
 from .compression import choose_compression
-from .config import WireConfig, make_codec, make_heartbeats
+from .config import WireConfig, make_codec, make_heartbeats, make_proving
 from .events import Event, FrameIgnored, Opened
-from .frames import Cancel, Frame, Goodbye, Hello, Pong, Reply, Request, Role, Status
-from .handshake import Handshake
+from .frames import Cancel, Frame, Goodbye, Hello, Pong, Proof, Reply, Request, Role, Status
+from .handshake import PROVING_VERSION, Handshake
 from .heartbeat import Heartbeats, NextId, PingHeartbeats
 from .legality import Phase, Verdict, judge
-from .meeting import check_peer, check_tunnel_server
+from .meeting import check_name, check_peer, check_tunnel_server
 from .pending import NEVER
 from .reader import FrameReader
 
@@ -35,9 +35,9 @@ _REQUESTS = frozenset({Request})
 _REPLIES = frozenset({Reply})
 
 # Before it is open, which must be so within the time of the handshake.
-_EARLY = frozenset({Phase.GREETING, Phase.INTRODUCING, Phase.KNOCKING})
-# Where a connection can stand right after the peer's hello.
-_MET = frozenset({Phase.KNOCKING, Phase.OPEN})
+_EARLY = frozenset({Phase.GREETING, Phase.INTRODUCING, Phase.PROVING, Phase.KNOCKING})
+# Where a connection can stand right after the peer's hello, or its proof.
+_MET = frozenset({Phase.PROVING, Phase.KNOCKING, Phase.OPEN})
 
 
 class Connection:
@@ -51,6 +51,7 @@ class Connection:
         "_heartbeats",
         "_last_frame",
         "_last_read",
+        "_proving",
         "_reader",
         "_reads_paused",
         "_ticked_at",
@@ -100,6 +101,8 @@ class Connection:
         self.certificate_names = certificate_names
         self._handshake = Handshake(role, config.profile, config.preamble)
         self._handshake_deadline = now + config.limits.handshake_timeout_s
+        # In a cluster with a secret, until the peer has proven that it knows it.
+        self._proving = make_proving(config, role)
         # Layout of the frames; the newest version's until one is agreed, then fixed.
         self.codec = make_codec(config, config.profile.versions[-1])
         self._reader = FrameReader(self.codec, config.spare)
@@ -158,9 +161,10 @@ class Connection:
             return events
         frames = self._reader.feed(data)
         self._take(frames, events, now)
-        if frames and isinstance(frames[-1], Hello) and self.phase in _MET:
-            # The codec stopped at the hello; what followed can be read now.
-            self._take(self._reader.feed(b""), events, now)
+        while frames and isinstance(frames[-1], Hello | Proof) and self.phase in _MET:
+            # The codec stopped there; what followed can be read now.
+            frames = self._reader.feed(b"")
+            self._take(frames, events, now)
         return events
 
     def room(self) -> memoryview | None:
@@ -189,6 +193,13 @@ class Connection:
         rest = self._handshake.feed(data)
         if rest is None:
             return b""
+        if self._proving is not None and self._handshake.offered < PROVING_VERSION:
+            if self.role is Role.SERVER:
+                self.out.append(self._handshake.answer())
+            raise HandshakeRefused(
+                f"the peer speaks version {self._handshake.offered}, "
+                "which cannot prove the secret of this cluster"
+            )
         self.version = self._handshake.version
         if self.version < 3 and self._config.hello.is_tunnel:
             raise HandshakeRefused(f"the peer answered version {self.version}, without tunnels")
@@ -198,7 +209,7 @@ class Connection:
             self.out.append(self._handshake.answer())
         if self.version >= 3:
             self.phase = Phase.INTRODUCING
-            self.send(self._config.hello)
+            self.send(self._config.hello if self._proving is None else self._proving.hello)
         else:
             self._open(events, now)
         return rest
@@ -237,11 +248,9 @@ class Connection:
             self.needs_attention = True
             return
         if isinstance(frame, Hello):
-            self._meet(frame)
-            if self.is_tunnel and self.role is Role.CLIENT:
-                self.phase = Phase.KNOCKING
-            else:
-                self._open(events, now)
+            self._greet_back(frame, events, now)
+        elif isinstance(frame, Proof):
+            self._on_proof(frame, events, now)
         elif verdict is Verdict.IGNORE:
             events.append(FrameIgnored(type(frame).__name__, getattr(frame, "id", 0)))
         else:
@@ -249,10 +258,32 @@ class Connection:
                 self.phase = Phase.DRAINING
             events.append(frame)  # type: ignore[arg-type]
 
-    def _meet(self, hello: Hello) -> None:
-        """Check who the peer is and settle on what both can do."""
-        ours = self._config.hello
+    def _greet_back(self, hello: Hello, events: list[Event], now: float) -> None:
+        """Open, or first have the peer prove what it says, where the cluster has a secret."""
+        proving = self._proving
+        ours = self._config.hello if proving is None else proving.hello
         check_peer(ours, hello, self.certificate_names)
+        if proving is None:
+            self._meet(hello, events, now)
+            return
+        self.phase = Phase.PROVING
+        assert isinstance(self.codec, Version3Codec)
+        proving.meet(hello, self.codec.hello_body)
+        if self.role is Role.CLIENT:
+            self.send(proving.prove())
+
+    def _on_proof(self, proof: Proof, events: list[Event], now: float) -> None:
+        proving = self._proving
+        assert proving is not None
+        hello = proving.check(proof)
+        if self.role is Role.SERVER:
+            self.send(proving.prove())
+        self._meet(hello, events, now)
+
+    def _meet(self, hello: Hello, events: list[Event], now: float) -> None:
+        """The peer is whom its hello names: settle on what both can do, and open."""
+        ours = self._config.hello
+        check_name(ours, hello)
         self.is_tunnel = (ours if self.role is Role.CLIENT else hello).is_tunnel
         self.peer = hello
         if self.is_tunnel and self.role is Role.CLIENT:
@@ -268,6 +299,10 @@ class Connection:
             # What comes through a tunnel is mostly passed on: unpacking it would be a waste.
             chosen = choose_compression(tuple(self._config.algorithms), hello.compressions)
             self.codec.compression = self._config.algorithms[chosen] if chosen else None
+        if self.is_tunnel and self.role is Role.CLIENT:
+            self.phase = Phase.KNOCKING
+        else:
+            self._open(events, now)
 
     def refuse_unasked_reply(self, reply: Reply) -> None:
         """Judge a reply to a request that was never sent: version 3 knows no excuse for it."""
