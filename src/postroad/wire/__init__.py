@@ -11,6 +11,7 @@ from .legality import Phase
 from .pending import NEVER, Pending
 from .preamble import encode_preamble, java_string_hash
 from .reader import SpareBuffer
+from .unfinished import Share, UnfinishedFrames
 
 __all__ = [
     "DOCUMENTED",
@@ -33,8 +34,10 @@ __all__ = [
     "Reply",
     "Request",
     "Role",
+    "Share",
     "SpareBuffer",
     "Status",
+    "UnfinishedFrames",
     "WireConfig",
     "decode_datagram",
     "encode_datagram",
