@@ -28,6 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     frame_bytes_max: int = 4 * MIB
     """Largest message, payload and subject together. A peer announcing more is cut off."""
+    unfinished_bytes_max: int = 128 * MIB
+    """Memory for frames that are not whole yet; beyond it reading waits, who stalls is cut off."""
     requests_pending_max: int = 16_384
     """Requests awaiting a reply on one connection; further callers wait their turn."""
     handlers_running_max: int = 256

@@ -12,6 +12,7 @@ from .pending import NEVER, Pending
 from .preamble import encode_preamble, java_string_hash
 from .reader import SpareBuffer
 from .sealing import Seal
+from .unfinished import Share, UnfinishedFrames
 
 __all__ = [
     "DOCUMENTED",
@@ -35,8 +36,10 @@ __all__ = [
     "Request",
     "Role",
     "Seal",
+    "Share",
     "SpareBuffer",
     "Status",
+    "UnfinishedFrames",
     "WireConfig",
     "decode_datagram",
     "encode_datagram",

@@ -95,8 +95,7 @@ class Version3Codec(Codec):
     """Version 3, either side."""
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self.frame_bytes_max = frame_bytes_max
-        self._length_max = frame_bytes_max + _EMPTY_LENGTH
+        self.accept_frames(frame_bytes_max)
         self.sender: Address | None = None
         # The peer's hello as it came.
         self.hello_body = b""
@@ -105,6 +104,11 @@ class Version3Codec(Codec):
         self._subjects: dict[Bytes, str] = {}
         # Set once both sides have said hello and share an algorithm.
         self.compression: Algorithm | None = None
+
+    def accept_frames(self, frame_bytes_max: int) -> None:
+        """Accept frames up to that size from now on."""
+        self.frame_bytes_max = frame_bytes_max
+        self._length_max = frame_bytes_max + _EMPTY_LENGTH
 
     def decode(self, data: Bytes, frames: list[Frame]) -> int:
         position = 0
