@@ -122,6 +122,10 @@ PROOFS = {
         "integration/net/test_backpressure.py",
         "test_pending_requests_are_limited_by_the_peers_window",
     ),
+    "Limits.unfinished_bytes_max": (
+        "integration/net/test_unfinished_frames.py",
+        "test_frames_that_never_end_take_no_more_than_the_limit",
+    ),
     "Limits.write_buffer_bytes_max": (
         "integration/net/test_backpressure.py",
         "test_sender_waits_for_a_peer_that_does_not_read",

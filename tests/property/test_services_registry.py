@@ -17,7 +17,8 @@ from postroad.services.info_form import ReadInfo, read_info, write_info
 from postroad.services.keys import exact_key
 from postroad.services.nodes import Change, NodeRecord, SendDiscover
 from postroad.services.patterns import matches
-from postroad.services.registry import Registry, RegistryConfig
+from postroad.services.registry import Registry
+from postroad.services.registry_config import RegistryConfig
 from postroad.services.ring import Layout, lay_out
 from postroad.services.schema import ActionInfo, EventInfo, NodeInfo, ServiceInfo
 from postroad.services.validation import compile_params

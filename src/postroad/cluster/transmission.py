@@ -56,7 +56,13 @@ class Transmission:
     async def open_datagrams(self) -> None:
         """Open a datagram socket beside the service's, at the same port."""
         service = self._service
-        datagrams = Unicast(service.cluster, service.name, service.bound, service.address)
+        datagrams = Unicast(
+            service.cluster,
+            service.name,
+            service.bound,
+            service.address,
+            secret=service.secret,
+        )
         for subject, listeners in self._listeners.items():
             for listener in listeners:
                 datagrams.subscribe(subject, listener)

@@ -17,6 +17,10 @@ SUBJECT_BYTES_MAX = 32_767
 DATAGRAM_BYTES_MAX = 65_507
 # A hello is a few short fields; anything larger is an attack.
 HELLO_BYTES_MAX = 4 * KIB
+# A secret can be guessed by whoever has seen one proof of it; a shorter one would be.
+SECRET_CHARACTERS_MIN = 16
+# One in use, one that comes, one that goes: more only make every refusal dearer.
+SECRETS_MAX = 8
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     frame_bytes_max: int = 4 * MIB
     """Largest message, payload and subject together. A peer announcing more is cut off."""
+    unfinished_bytes_max: int = 128 * MIB
+    """Memory for frames that are not whole yet; beyond it reading waits, who stalls is cut off."""
     requests_pending_max: int = 16_384
     """Requests awaiting a reply on one connection; further callers wait their turn."""
     handlers_running_max: int = 256

@@ -65,7 +65,6 @@ class AcceptedLink(Link):
         "_is_stopping",
         "_over",
         "_peer_name",
-        "_reads",
         "_registry",
         "_sender",
         "_stall",
@@ -94,7 +93,6 @@ class AcceptedLink(Link):
         # Set when the first request is served: versions 1 and 2 tell it no earlier.
         self._sender: Address | None = None
         self._peer_name: str | None = None
-        self._reads = True
         # Whether the next request may begin at once.
         self._can_serve = True
         self._stall = StallWatch(context.limits.frame_timeout_s)
@@ -364,16 +362,9 @@ class AcceptedLink(Link):
 
     def _regulate(self) -> None:
         """Read from the peer only while there is room for more."""
-        should_read = self._can_serve
-        if should_read == self._reads or self.transport is None or self._linger is not None:
-            return
-        self._reads = should_read
-        if should_read:
-            self.machine.resume_reading(self._loop.time())
-            self.transport.resume_reading()
-        else:
-            self.machine.pause_reading()
-            self.transport.pause_reading()
+        should_read = self._can_serve and self._room_timer is None
+        if should_read != self._reads:
+            self._read(should_read)
 
     def _on_writable(self, is_writable: bool) -> None:
         if is_writable:

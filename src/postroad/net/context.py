@@ -10,7 +10,7 @@ import msgspec
 
 from postroad.core import Address, Limits, ThrottledLog, tracing
 from postroad.core.errors import RemoteProtocolError
-from postroad.wire import WireConfig
+from postroad.wire import UnfinishedFrames, WireConfig
 
 from .counters import Counters
 
@@ -31,6 +31,7 @@ class LinkContext:
         self.limits: Limits = config.limits
         self.next_id = next_id
         self.counters = Counters()
+        self.unfinished = UnfinishedFrames(self.limits.unfinished_bytes_max)
         # Set when the service stops; connections made after that are not served.
         self.is_stopped = False
         self.protocol_errors_by_kind: dict[str, int] = {}

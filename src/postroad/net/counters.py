@@ -64,6 +64,8 @@ class Statistics(Counters):
     """Those of the dialed and accepted connections that are tunnels."""
     requests_pending: int = 0
     handlers_running: int = 0
+    unfinished_bytes: int = 0
+    """Memory of frames that are not whole yet."""
     subscriptions: int = 0
     protocol_errors_by_kind: dict[str, int] = {}
     round_trips_s: dict[str, float] = {}
@@ -99,6 +101,7 @@ def take_statistics(
         tunnels=len(tunnels),
         requests_pending=sum(len(link.pending) for link in dialed),
         handlers_running=sum(len(link.running) for link in accepted) + local_handlers,
+        unfinished_bytes=context.unfinished.held_bytes,
         subscriptions=subscriptions,
         protocol_errors_by_kind=dict(context.protocol_errors_by_kind),
         round_trips_s={peer: trip for peer, trip in trips.items() if trip is not None},

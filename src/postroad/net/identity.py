@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import socket
 import time
 
@@ -11,8 +12,10 @@ import msgspec
 
 from postroad.core import Address, Limits
 from postroad.core.errors import ConfigError
+from postroad.core.secret import ClusterSecret
 from postroad.wire import PROFILES, Hello, SpareBuffer, WireConfig, encode_preamble
 from postroad.wire.compression import load_algorithm
+from postroad.wire.hello import NONCE_BYTES
 
 # Of the nanoseconds a process began at, about 65 microseconds.
 _CHANCE_BITS = 16
@@ -39,7 +42,14 @@ class Identity:
     connection.
     """
 
-    def __init__(self, cluster: str, name: str, protocol: Protocol, limits: Limits) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        name: str,
+        protocol: Protocol,
+        limits: Limits,
+        secret: ClusterSecret | None = None,
+    ) -> None:
         if protocol.profile not in PROFILES:
             known = ", ".join(PROFILES)
             raise ConfigError(f"unknown profile {protocol.profile!r}; there are: {known}")
@@ -47,6 +57,9 @@ class Identity:
         self._name = name
         self._limits = limits
         self._profile = PROFILES[protocol.profile].up_to(protocol.version_max)
+        self._secret = secret
+        if secret is not None:
+            self._profile = self._profile.proving()
         self._algorithms = {it: load_algorithm(it) for it in protocol.compressions}
         self._heartbeat_payload = protocol.heartbeat_payload
 
@@ -73,6 +86,8 @@ class Identity:
             spare=SpareBuffer(),
             algorithms=self._algorithms,
             heartbeat_payload=self._heartbeat_payload,
+            secret=self._secret,
+            new_nonce=None if self._secret is None else new_nonce,
         )
 
 
@@ -98,6 +113,11 @@ def _new_incarnation() -> int:
     """Higher than that of a process that began earlier; chance tells apart those of one moment."""
     began_ns = time.time_ns()
     return began_ns >> _CHANCE_BITS << _CHANCE_BITS | random.getrandbits(_CHANCE_BITS)
+
+
+def new_nonce() -> bytes:
+    """Random bytes that were never used before."""
+    return secrets.token_bytes(NONCE_BYTES)
 
 
 def _epoch_ms() -> int:

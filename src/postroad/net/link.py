@@ -11,7 +11,7 @@ from abc import abstractmethod
 from typing import cast
 
 from postroad.core import Address
-from postroad.core.errors import RemoteProtocolError
+from postroad.core.errors import FrameTooLarge, RemoteProtocolError
 from postroad.wire import (
     JOIN_BYTES_MAX,
     NEVER,
@@ -20,11 +20,12 @@ from postroad.wire import (
     FrameIgnored,
     Phase,
     Role,
+    Share,
     WireConfig,
 )
 
 from .context import LinkContext
-from .sockets import describe_remote, keep_alive
+from .sockets import describe_remote, keep_alive, remote_host
 from .tls import certificate_names
 
 # So much is queued before it is written even within a turn of the loop: about a hundred small
@@ -44,6 +45,8 @@ _TIMER_STEP_S = 0.001
 _HELD_UP_S = 0.05
 # Peers of a process that is always late must have an end too: most of the time counts.
 _EXCUSED_SHARE = 3
+# How often a link that waits for room looks whether those who have it go on.
+_ROOM_LOOK_S = 1.0
 # The other end of a link that is not connected yet.
 NOBODY = "nobody"
 
@@ -64,6 +67,9 @@ class Link(asyncio.Protocol):
         "_loop",
         "_out",
         "_queued_bytes",
+        "_reads",
+        "_room_timer",
+        "_share",
         "_timer",
         "_timer_at",
         "bytes_received",
@@ -103,6 +109,10 @@ class Link(asyncio.Protocol):
         # When the time that this process was held up was last taken from what counts.
         self._excused_at = -NEVER
         self._linger: asyncio.TimerHandle | None = None
+        self._reads = True
+        # What it holds of frames that are not whole; and set while it waits for more room.
+        self._share: Share
+        self._room_timer: asyncio.TimerHandle | None = None
 
     # Called by asyncio.
 
@@ -111,12 +121,17 @@ class Link(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)
         self.transport = transport
         self.remote = describe_remote(transport)
+        names = certificate_names(transport)
+        # A name that is only claimed could be another's.
+        peer = ", ".join(sorted(names)) if names else remote_host(transport)
+        self._share = self._context.unfinished.share(peer, self)
         self.machine = Connection(
             self.role,
             self._wire_config(),
             self._loop.time(),
             next_id=self._context.next_id,
-            certificate_names=certificate_names(transport),
+            certificate_names=names,
+            share=self._share,
         )
         self._out = self.machine.out
         transport.set_write_buffer_limits(high=self._context.limits.write_buffer_bytes_max)
@@ -145,10 +160,10 @@ class Link(asyncio.Protocol):
         self.machine.close()
         self.transport = None
         self._is_writable = False
-        for timer in (self._timer, self._linger):
+        for timer in (self._timer, self._linger, self._room_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._linger = None
+        self._timer = self._linger = self._room_timer = None
         self._count_bytes()
         self._on_lost(exc, was_open=was_open)
         if not self._closed.done():
@@ -228,10 +243,64 @@ class Link(asyncio.Protocol):
         if is_reading:
             transport.resume_reading()
 
+    def _wait_for_room(self) -> None:
+        """Read nothing until there is room for the large frame that has begun."""
+        if self._room_timer is None:
+            self._look_later()
+            self._regulate()
+
+    def _look_later(self) -> None:
+        self._room_timer = self._loop.call_later(_ROOM_LOOK_S, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        assert self._room_timer is not None
+        now = self._loop.time()
+        late_s = now - self._room_timer.when()
+        if not self.machine.awaits_room:
+            # What was read before it could wait has made the frame whole.
+            self.on_room()
+            return
+        self._look_later()
+        if late_s < _ROOM_LOOK_S / 2:
+            # Else it is this process that stood still, not the others.
+            self._share.look(now)
+
+    def on_room(self) -> None:
+        """There is room: read on."""
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
+        self.machine.go_on_large()
+        if self.machine.awaits_large:
+            self._hand_over(LargeFrameReader(self))
+        self._regulate()
+
+    def give_up_frame(self, reason: str) -> None:
+        """Others need the room that this link's frame takes."""
+        self.machine.refuse(FrameTooLarge(reason))
+        self._settle()
+
+    def _regulate(self) -> None:
+        """Read from the peer only while there is room for more."""
+        self._read(self._room_timer is None)
+
+    def _read(self, should_read: bool) -> None:
+        if should_read == self._reads or self.transport is None or self._linger is not None:
+            return
+        self._reads = should_read
+        if should_read:
+            self.machine.resume_reading(self._loop.time())
+            self.transport.resume_reading()
+        else:
+            self.machine.pause_reading()
+            self.transport.pause_reading()
+
     def take_over(self, link: Link) -> None:
         """Go on with the connection of another link, which is done with it."""
         self.transport, link.transport = link.transport, None
         self.machine, self._out, self.remote = link.machine, link._out, link.remote
+        self._share = link._share
+        self._share.owner = self
         self.bytes_sent, self.bytes_received = link.bytes_sent, link.bytes_received
         self._is_writable = link._is_writable
         if link._timer is not None:
@@ -342,6 +411,8 @@ class Link(asyncio.Protocol):
         self.machine.needs_attention = False
         if self.machine.failure is not None:
             self._fail(self.machine.failure)
+        elif self.machine.awaits_room:
+            self._wait_for_room()
         self._arm(min(self.machine.deadline(), self._own_deadline()))
 
     def _bytes_taken(self) -> int:

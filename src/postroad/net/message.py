@@ -21,6 +21,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """The sender's node name, where the protocol version tells it."""
     deadline: float | None = None
     """Time of the event loop's clock after which nobody waits for the reply, where told."""
+    source: Address | None = None
+    """Of a datagram: where it really came from, whatever its sender says."""
 
 
 Result: TypeAlias = bytes | bytearray | memoryview | None

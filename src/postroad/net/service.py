@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from postroad.core import (
     Address,
@@ -23,6 +23,7 @@ from postroad.core.errors import (
     UsageError,
     WrongPeer,
 )
+from postroad.core.secret import ClusterSecret
 
 from .accepted import AcceptedLink
 from .attempt import Attempt, Payload, check_message, check_size, check_timeout
@@ -69,6 +70,8 @@ class MessagingService(TunnelCalls):
         tls: certificate files; without them everything travels in the clear.
         limits: every maximum and timeout.
         protocol: what to speak; the default suits Postroad nodes.
+        secret: what all nodes of the cluster know, at least 16 characters; who does not is
+            refused. Several while it is being changed: the first is used, all are accepted.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class MessagingService(TunnelCalls):
         limits: Limits | None = None,
         *,
         protocol: Protocol | None = None,
+        secret: str | Sequence[str] | None = None,
     ) -> None:
         self.cluster = validate_cluster_name(cluster)
         self.name = validate_node_name(name)
@@ -88,7 +92,8 @@ class MessagingService(TunnelCalls):
         self._advertise = None if advertise is None else to_address(advertise)
         self._tls = tls
         self.limits = limits or Limits()
-        self._identity = Identity(cluster, name, protocol or Protocol(), self.limits)
+        self.secret = None if secret is None else ClusterSecret(cluster, secret)
+        self._identity = Identity(cluster, name, protocol or Protocol(), self.limits, self.secret)
         self._subscriptions = Subscriptions()
         self._routes: dict[tuple[Address | str, str], DialedLink] = {}
         self._timeout_s = self.limits.request_timeout_s
@@ -193,6 +198,11 @@ class MessagingService(TunnelCalls):
     def is_secure(self) -> bool:
         """Whether everything it sends and accepts goes through TLS."""
         return self._tls is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether peers have proven who they are, or at least that they belong to the cluster."""
+        return self.secret is not None or (self._tls is not None and self._tls.is_mutual)
 
     async def reload_tls(self) -> None:
         """Read the certificate files again and use them for every new connection."""

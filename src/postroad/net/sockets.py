@@ -20,6 +20,12 @@ def describe_remote(transport: asyncio.Transport) -> str:
     return str(name) if name else "unknown"
 
 
+def remote_host(transport: asyncio.Transport) -> str:
+    """The host of the socket's other end, however many connections come from there."""
+    name = transport.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) and name else "unknown"
+
+
 def keep_alive(transport: asyncio.Transport, limits: Limits) -> None:
     """Let the kernel find dead peers too: versions 1 and 2 as documented have no heartbeats."""
     sock = transport.get_extra_info("socket")

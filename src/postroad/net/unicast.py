@@ -27,9 +27,19 @@ from postroad.core.errors import (
     RemoteProtocolError,
     UsageError,
 )
-from postroad.wire import Datagram, decode_datagram, encode_datagram, encode_preamble
+from postroad.core.secret import ClusterSecret
+from postroad.wire import Datagram, Seal, encode_preamble
+from postroad.wire.datagram import (
+    check_body_size,
+    decode_body,
+    decode_datagram,
+    encode_body,
+    frame_datagram,
+    unframe_datagram,
+)
+from postroad.wire.sealing import SEAL_BYTES
 
-from .identity import choose_advertised
+from .identity import choose_advertised, new_nonce
 from .message import Message
 
 logger = logging.getLogger("postroad.net")
@@ -74,6 +84,8 @@ class Unicast(Lifecycle):
         name: str,
         bind: Address | str = "127.0.0.1:0",
         advertise: Address | str | None = None,
+        *,
+        secret: ClusterSecret | None = None,
     ) -> None:
         self._preamble = encode_preamble(validate_cluster_name(cluster))
         self.name = validate_node_name(name)
@@ -84,6 +96,8 @@ class Unicast(Lifecycle):
         # Posted datagrams whose host is being looked up.
         self._lookups: dict[asyncio.Task[object], None] = {}
         self._log = ThrottledLog(logger, interval_s=5.0)
+        # Proves what is sent in a cluster with a secret.
+        self._seal = None if secret is None else Seal(secret, new_nonce())
         self._statistics = UnicastStatistics()
         # Set while started.
         self._transport: asyncio.DatagramTransport | None = None
@@ -138,7 +152,7 @@ class Unicast(Lifecycle):
     async def send(self, address: Address | str, subject: str, payload: bytes = b"") -> bool:
         """Send one datagram; False if the host is unknown, True says nothing of its arrival."""
         target = to_address(address)
-        data = self._encode(subject, payload)
+        body = self._encode(subject, payload)
         resolved = await self._resolve(target)
         if resolved is None:
             self._statistics.unresolved += 1
@@ -146,8 +160,7 @@ class Unicast(Lifecycle):
             return False
         if self._transport is None:
             raise NotRunning(f"unicast of {self.name!r} is not running")
-        self._transport.sendto(data, resolved)
-        self._statistics.sent += 1
+        self._send(target, body, resolved)
         return True
 
     def post(self, address: Address | str, subject: str, payload: bytes = b"") -> None:
@@ -155,8 +168,7 @@ class Unicast(Lifecycle):
         target = to_address(address)
         resolved = self._remembered(target)
         if resolved is not None and self._transport is not None:
-            self._transport.sendto(self._encode(subject, payload), resolved)
-            self._statistics.sent += 1
+            self._send(target, self._encode(subject, payload), resolved)
         elif len(self._lookups) < _LOOKUPS_MAX:
             self._encode(subject, payload)
             lookup = asyncio.ensure_future(self._send_later(target, subject, payload))
@@ -175,14 +187,22 @@ class Unicast(Lifecycle):
         """A copy of the counters."""
         return msgspec.structs.replace(self._statistics)
 
+    def _send(self, target: Address, body: bytes, resolved: tuple[str, int]) -> None:
+        assert self._transport is not None
+        if self._seal is not None:
+            body = self._seal.seal(target, body, asyncio.get_running_loop().time())
+        self._transport.sendto(frame_datagram(self._preamble, body), resolved)
+        self._statistics.sent += 1
+
     def _encode(self, subject: str, payload: bytes) -> bytes:
+        """The body of a datagram, if one can carry it."""
         if self._address is None or self._transport is None:
             raise NotRunning(f"unicast of {self.name!r} is not running")
         host, port = self._address
         try:
-            return encode_datagram(
-                self._preamble, Datagram(self.name, host, port, subject, payload)
-            )
+            body = encode_body(Datagram(self.name, host, port, subject, payload))
+            check_body_size(len(body) + (0 if self._seal is None else SEAL_BYTES))
+            return body
         except UnicodeEncodeError:
             raise UsageError(f"subject {subject!r} cannot be encoded as UTF-8") from None
         except LocalProtocolError as error:
@@ -225,24 +245,50 @@ class Unicast(Lifecycle):
 
     def _on_datagram(self, data: bytes, source: tuple[str, int]) -> None:
         try:
-            datagram = decode_datagram(self._preamble, data)
+            datagram = self._open(data, source)
         except RemoteProtocolError as error:
             self._statistics.refused += 1
             self._warn("refused", "refused a datagram from %s: %s", source, error)
+            return
+        if datagram is None:
             return
         self._statistics.received += 1
         listeners = self._listeners.get(datagram.subject)
         if not listeners:
             self._statistics.unheard += 1
             return
-        message = Message(datagram.payload, datagram.subject, datagram.sender, datagram.name)
+        message = Message(
+            datagram.payload,
+            datagram.subject,
+            datagram.sender,
+            datagram.name,
+            source=Address(source[0], source[1]),
+        )
         for listener in tuple(listeners):
             self._call(listener, message)
+
+    def _open(self, data: bytes, source: tuple[str, int]) -> Datagram | None:
+        """The message in a datagram; None if it was only about the seal of others."""
+        if self._seal is None:
+            return decode_datagram(self._preamble, data)
+        unsealed = self._seal.open(
+            unframe_datagram(self._preamble, data),
+            Address(source[0], source[1]),
+            asyncio.get_running_loop().time(),
+        )
+        if unsealed.answer is not None and self._transport is not None:
+            self._transport.sendto(frame_datagram(self._preamble, unsealed.answer), source)
+        if unsealed.target is not None and self._transport is not None:
+            resolved = self._remembered(unsealed.target)
+            for body in unsealed.held if resolved is not None else ():
+                self._send(unsealed.target, body, resolved)
+        return None if unsealed.body is None else decode_body(unsealed.body)
 
     def _call(self, listener: Listener, message: Message) -> None:
         try:
             listener(message)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            # Raised here a cancellation concerns nobody, and would end the loop that called.
             self._statistics.listeners_failed += 1
             self._warn("listener", "a listener of %r failed: %s", message.subject, error)
 

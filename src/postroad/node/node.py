@@ -123,6 +123,7 @@ class Node(Lifecycle):
             settings.advertise,
             None if config.tls is None else config.tls.config,
             config.limits,
+            secret=settings.read_secrets() or None,
         )
         await self._enter(Part.NETWORK, service)
         if config.has(Layer.CLUSTER):

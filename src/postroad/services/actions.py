@@ -57,6 +57,11 @@ class ActionCatalog:
                 self._empty.add(name)
                 self._prune()
 
+    def doubt(self, name: str) -> None:
+        """A node that offers it is doubtful, or is not any more."""
+        if (found := self._lists.get(name)) is not None:
+            found.doubt()
+
     def _prune(self) -> None:
         if len(self._empty) > EMPTY_LISTS_MAX:
             for name in self._empty:

@@ -67,6 +67,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How often a node shows that it lives; a little more or less, so that nodes differ."""
     heartbeat_timeout_s: float = 30.0
     """A node that was not heard for so long is lost."""
+    verify_timeout_s: float = 1.0
+    """How long a node may take to answer a ping before others' word is taken that it left, began a
+    new life or offers less; 0 takes their word at once."""
     uses_balancer: bool = True
     """Whether brokers choose who gets a call. If not, the transporter does, if it can."""
     prefers_local: bool = True
@@ -95,7 +98,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in (
             *("request_timeout_s", "heartbeat_interval_s", "heartbeat_timeout_s"),
             *("announce_delay_s", "start_wait_s", "stop_delay_s", "stop_timeout_s"),
-            *("stream_idle_s", "latency_interval_s"),
+            *("stream_idle_s", "latency_interval_s", "verify_timeout_s"),
         ):
             value = getattr(self, name)
             if not (_is_number(value) and value >= 0):

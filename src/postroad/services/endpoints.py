@@ -29,6 +29,9 @@ class Host(Protocol):
     @property
     def is_local(self) -> bool: ...
 
+    @property
+    def is_doubtful(self) -> bool: ...
+
 
 class Endpoint(Generic[Info]):
     """One action or event of one service of one node."""
@@ -110,10 +113,15 @@ class EndpointList(Generic[Info]):
 
     @property
     def available(self) -> tuple[Endpoint[Info], ...]:
-        """Those that a call or an event can be given to."""
+        """Those that a call or an event can be given to, where there is a choice."""
         if self._is_stale:
             self._refresh()
         return self._available
+
+    @property
+    def accepting(self) -> Iterator[Endpoint[Info]]:
+        """All that are not broken, also those at nodes that others are preferred to."""
+        return (it for it in self if it.is_accepting)
 
     @property
     def has_local(self) -> bool:
@@ -121,8 +129,8 @@ class EndpointList(Generic[Info]):
         return any(it.is_local for it in self)
 
     def at(self, node_id: str) -> Endpoint[Info] | None:
-        """The first available one at a node."""
-        return next((it for it in self.available if it.node.id == node_id), None)
+        """The first one at a node that is not broken."""
+        return next((it for it in self.accepting if it.node.id == node_id), None)
 
     def has_node(self, node_id: str) -> bool:
         """Whether one is at a node, broken or not."""
@@ -183,10 +191,15 @@ class EndpointList(Generic[Info]):
                 endpoint._is_accepting = is_accepting
         self._is_stale = True
 
+    def doubt(self) -> None:
+        """A node is doubtful, or is not any more."""
+        self._is_stale = True
+
     def _refresh(self) -> None:
         self._is_stale = False
         self._every = tuple(self._endpoints.values())
-        self._available = tuple(it for it in self._every if it.is_accepting)
+        accepting = tuple(self.accepting)
+        self._available = tuple(it for it in accepting if not it.node.is_doubtful) or accepting
         self._local = tuple(it for it in self._every if it.is_local)
         self._local_available = tuple(it for it in self._local if it.is_accepting)
         self._prefer()

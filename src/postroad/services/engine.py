@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from postroad.core import ThrottledLog
-from postroad.core.errors import ConfigError, PostroadError, UsageError
+from postroad.core.errors import ConfigError, UsageError
 
 from .balancing import Latencies, StrategyMaker
 from .breakers import Breaker, BreakerState
@@ -24,7 +24,6 @@ from .endpoints import Endpoint
 from .eventing import Eventing
 from .events import EventEndpoint
 from .identity import CLIENT_TYPE
-from .kinds import VERSION
 from .latency_pings import LatencyPings
 from .listening import Listening
 from .local_services import LocalEvent, LocalService
@@ -32,6 +31,7 @@ from .middleware import Middleware, wrapped
 from .network import Network
 from .nodes import (
     Change,
+    DoubtOver,
     EntriesRefused,
     NodeConflict,
     NodeConnected,
@@ -39,11 +39,13 @@ from .nodes import (
     NodeForgotten,
     NodeRefused,
     NodeUpdated,
+    ProveNode,
     SendDiscover,
     ServicesChanged,
+    VerifyNode,
 )
-from .packets import Discover
-from .registry import Registry, RegistryConfig
+from .registry import Registry
+from .registry_config import RegistryConfig
 from .schema import ActionInfo, NodeInfo, ServiceInfo
 from .serializers import make_serializer
 from .topics import Topics
@@ -138,6 +140,7 @@ class Engine:
             config=RegistryConfig(
                 heartbeat_timeout_s=config.heartbeat_timeout_s if beats else 0.0,
                 prefers_local=config.prefers_local,
+                verify_timeout_s=config.verify_timeout_s,
             ),
             now=self._loop.time(),
         )
@@ -315,8 +318,8 @@ class Engine:
 
     def _apply_one(self, change: Change) -> None:
         match change:
-            case SendDiscover(node_id):
-                self._ask(node_id)
+            case SendDiscover() | VerifyNode() | ProveNode() | DoubtOver():
+                self._verify(change)
             case NodeConnected(node_id, is_reconnected):
                 data = {"node": node_id, "reconnected": is_reconnected}
                 self._tell("$node.connected", data)
@@ -380,12 +383,21 @@ class Engine:
         for waiter in self._waiters:
             waiter.set()
 
-    def _ask(self, node_id: str) -> None:
-        assert self.network is not None
-        try:
-            self.network.transit.send(Discover(ver=VERSION, sender=self._node_id), node_id)
-        except PostroadError as error:
-            self._warn("discover", "%s was not asked what it offers: %s", node_id, error)
+    def _verify(self, change: SendDiscover | VerifyNode | ProveNode | DoubtOver) -> None:
+        """Have nodes speak for themselves."""
+        network, node_id = self.network, change.node_id
+        assert network is not None
+        match change:
+            case SendDiscover():
+                network.presence.ask(node_id)
+            case VerifyNode():
+                network.verify(node_id)
+            case ProveNode():
+                network.challenge(node_id)
+            case DoubtOver():
+                network.transit.statistics.refuted += 1
+                text = "%s is there as before; what was said in its name was not so, or was late"
+                self._warn(f"doubt {node_id}", text, node_id)
 
     def _tell_breaker(self, state: str, node_id: str, action: str, breaker: Breaker) -> None:
         """Nodes of the original tell everybody, so that one place can watch all of them."""

@@ -108,7 +108,7 @@ class EventCatalog:
         """All nodes of each group that may get an event."""
         nodes: dict[str, dict[str, None]] = {}
         for found in self._wanted(name, groups):
-            for endpoint in found.available:
+            for endpoint in found.accepting:
                 nodes.setdefault(found.group, {})[endpoint.node.id] = None
         return nodes
 
@@ -117,7 +117,7 @@ class EventCatalog:
         nodes = dict.fromkeys(
             endpoint.node.id
             for found in self._wanted(name, groups)
-            for endpoint in found.available
+            for endpoint in found.accepting
             if not endpoint.is_local
         )
         given = tuple(dict.fromkeys(groups))
@@ -171,6 +171,11 @@ class EventCatalog:
             if not found:
                 del self._lists[name, group]
                 self._fitting.clear()
+
+    def doubt(self, group: str, name: str) -> None:
+        """A node that listens to it is doubtful, or is not any more."""
+        if (found := self._lists.get((name, group))) is not None:
+            found.doubt()
 
 
 def _covering(found: EventList, nodes: Mapping[str, None]) -> EventEndpoint | None:

@@ -18,7 +18,8 @@ from postroad.core.errors import PostroadError
 from .gossip import GossipHello, GossipRequest, GossipResponse
 from .gossiping import Gossiping, Heard
 from .kinds import VERSION
-from .nodes import Change, NodeConnected, NodeForgotten, NodeRecord, NodeUpdated
+from .nodes import Change, NodeConnected, NodeForgotten, NodeRecord, NodeUpdated, ProveNode
+from .pacing import Allowance
 from .packets import Packet
 from .registry import Registry
 from .transit import logger
@@ -36,6 +37,10 @@ TOLD_MAX = 32
 """Nodes that are told of a change at once; others hear of it by gossip."""
 LOST_LATELY_S = 30.0
 """A node that was lost so lately is asked in every round."""
+ANSWERS_MAX = 8
+"""Requests of one node that are answered at once; all that is known of all nodes may be much."""
+ANSWERS_PER_S = 4.0
+"""How many more are answered each second; nodes ask twice a second at most."""
 FAILURES_MAX = 10
 """A node that was never online is given up after so many attempts to reach it."""
 
@@ -96,6 +101,7 @@ class GossipPresence:
         # The seq of this node that each node was told.
         self._told: dict[str, int] = {}
         self._is_heard = asyncio.Event()
+        self._answers = Allowance(ANSWERS_MAX, ANSWERS_PER_S)
 
     async def start(self) -> None:
         self._is_active = True
@@ -134,6 +140,9 @@ class GossipPresence:
         elif isinstance(packet, GossipResponse):
             heard = self._gossiping.receive_response(packet, self._loop.time())
             self._follow(packet.sender, heard)
+
+    def ask(self, node_id: str) -> None:
+        self._ask(node_id)
 
     async def withdraw(self) -> None:
         """Say that this node offers nothing any more."""
@@ -178,8 +187,9 @@ class GossipPresence:
         self._is_heard.set()
         self._take(heard.changes)
         if self._transporter.can_reach(sender):
-            for response in heard.responses:
-                self._tell(response, sender)
+            if heard.responses and self._answers.take(sender, self._loop.time()):
+                for response in heard.responses:
+                    self._tell(response, sender)
             if heard.is_behind:
                 self._ask(sender)
         if heard.denied:
@@ -197,6 +207,11 @@ class GossipPresence:
                     self._transporter.book.describe(node.id, info.hostname, info.ip_list, info.port)
             elif isinstance(change, NodeForgotten):
                 self._transporter.forget(change.node_id)
+            elif isinstance(change, ProveNode) and change.node_id not in self._transporter.book:
+                host = change.info.hostname or next(iter(change.info.ip_list), "")
+                if host and change.info.port:
+                    address = Address(host, change.info.port)
+                    self._transporter.book.see(change.node_id, address, may_move=False)
         if changes:
             self._apply(changes)
 

@@ -9,7 +9,8 @@ Beyond that, which nodes of the original system do, and without harm to them:
 - A node that is said to be offline, and with which there is a connection, is not given up but
   told of it, so that a node that only some cannot reach does not lose the calls of all others.
 - Whoever tells a lower seq of itself than it had, or another life with the same, is in a new life
-  that does not know of the old.
+  that does not know of the old, unless the connection to the old one still answers.
+- What would take a node away, or what it offers, is asked of the node itself; see `doubts`.
 - This node is raised above whatever others remember of a former life of it.
 """
 
@@ -225,7 +226,7 @@ class Gossiping:
         seq, since = self._doubts.setdefault(sender, (node.seq, now))
         if own.seq < seq and now - since >= DOUBT_S:
             del self._doubts[sender]
-            heard.changes += self._registry.lose_node(sender, now)
+            heard.changes += self._registry.doubt_node(sender, now)
             heard.is_behind = True
 
     # Responses.
@@ -241,7 +242,7 @@ class Gossiping:
             if node is None or node.seq < read.info.seq:
                 heard.changes += self._registry.receive_info(news.node_id, read, now)
             elif sender == node.id and _is_other_life(node, read.info):
-                heard.changes += self._registry.lose_node(node.id, now)
+                heard.changes += self._registry.doubt_node(node.id, now)
                 heard.is_behind = True
         if news.cpu_seq is not None and news.cpu is not None:
             self._registry.receive_cpu(news.node_id, news.cpu, news.cpu_seq)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from postroad.core.backoff import backoff
+from postroad.core.errors import PostroadError
 
 from .config import BrokerConfig
 from .eventing import Eventing
@@ -24,6 +25,7 @@ from .serving import Serving
 from .streaming import Streaming
 from .transit import Done, Receiver, Transit, logger
 from .transporters.tcp import TcpTransporter
+from .verifying import Verifying
 from .ways import Way
 
 if TYPE_CHECKING:
@@ -77,7 +79,11 @@ class Network:
         self.remote = RemoteCalls(
             broker.node_id, transit, self.streaming, pending_max=config.pending_max
         )
-        self.pings = Pings(broker.node_id, transit.send)
+        self._registry = registry
+        self._apply = apply
+        self._loop = asyncio.get_running_loop()
+        self.pings = Pings(broker.node_id, transit.send, self._answered)
+        self.verifying = self._make_verifying(broker, config)
         self.presence = self._make_presence(registry, apply, config)
         self.serving = Serving(
             broker,
@@ -103,6 +109,20 @@ class Network:
             period_s=transporter.gossip_period_s,
             cpu=cpu_percent,
             chance=self._chance,
+        )
+
+    def _make_verifying(self, broker: Broker, config: BrokerConfig) -> Verifying:
+        transporter = self.transit.transporter
+        is_linked = (
+            transporter.is_linked if isinstance(transporter, TcpTransporter) else lambda _: False
+        )
+        return Verifying(
+            self.pings,
+            broker.new_id,
+            is_linked,
+            self._answered,
+            self._expired,
+            config.verify_timeout_s,
         )
 
     def receivers(self) -> dict[Kind, Receiver]:
@@ -133,6 +153,8 @@ class Network:
 
     async def stop(self, *, says_goodbye: bool) -> None:
         """Leave the cluster; without a goodbye, because another node has the same name."""
+        await self.verifying.close()
+        self.pings.leave()
         await self.presence.leave(says_goodbye=says_goodbye)
         await self.transit.transporter.disconnect()
         self.remote.close()
@@ -142,6 +164,25 @@ class Network:
         """A node is gone, or began a new life at that time: it will not answer what came before."""
         self.remote.lose_node(node_id, before=before)
         self.streaming.lose_node(node_id)
+
+    def verify(self, node_id: str) -> None:
+        """Something was said in the name of a node: ask it."""
+        self.presence.ask(node_id)
+        self.verifying.verify(node_id)
+
+    def challenge(self, node_id: str) -> None:
+        """Find out whether a node that is not known is there."""
+        try:
+            self.pings.challenge(node_id)
+        except PostroadError as error:
+            logger.debug("%s was not asked whether it is there: %s", node_id, error)
+
+    def _answered(self, node_id: str, is_same_life: bool = False) -> None:
+        now = self._loop.time()
+        self._apply(self._registry.prove_node(node_id, now, is_same_life=is_same_life))
+
+    def _expired(self) -> None:
+        self._apply(self._registry.tick(self._loop.time()))
 
     def _pause_s(self, attempt: int) -> float:
         chance = self._chance.random()

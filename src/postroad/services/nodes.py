@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from .doubts import Doubt
 from .schema import NodeInfo
 
 NEVER = -math.inf
@@ -29,6 +30,15 @@ class NodeRecord:
         self.asked_at = NEVER
         # When it last confirmed what is known of it; NEVER if that is in doubt.
         self.verified_at = now
+        self.is_proven = is_local
+        """Whether it has answered a question that only it was asked."""
+        self.doubt: Doubt | None = None
+        """What somebody said in its name, while it is asked itself."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether others are to be preferred for the moment."""
+        return self.doubt is not None
 
     @property
     def instance_id(self) -> str:
@@ -47,6 +57,25 @@ class NodeRecord:
 
 class SendDiscover(msgspec.Struct, frozen=True):
     """To do: ask a node for its INFO."""
+
+    node_id: str
+
+
+class VerifyNode(msgspec.Struct, frozen=True):
+    """To do: ask a node for its INFO and whether it is there, as something was said in its name."""
+
+    node_id: str
+
+
+class ProveNode(msgspec.Struct, frozen=True):
+    """To do: ask a node that is not known whether it is there; there are many that may not be."""
+
+    node_id: str
+    info: NodeInfo
+
+
+class DoubtOver(msgspec.Struct, frozen=True):
+    """A node was asked, and is what it was: what was said in its name is not so."""
 
     node_id: str
 
@@ -120,6 +149,9 @@ class NodeConflict(msgspec.Struct, frozen=True):
 
 Change = (
     SendDiscover
+    | VerifyNode
+    | ProveNode
+    | DoubtOver
     | NodeConnected
     | NodeUpdated
     | NodeDisconnected

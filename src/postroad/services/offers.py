@@ -46,6 +46,14 @@ class Offers:
             self.events.remove(node.id, service_name, group, name)
         return problems
 
+    def doubt(self, node: NodeRecord) -> None:
+        """A node is doubtful, or is not any more: the choice between its endpoints and others."""
+        keys = _keys(node, node.info.services)
+        for _, name in keys.actions:
+            self.actions.doubt(name)
+        for _, group, name in keys.events:
+            self.events.doubt(group, name)
+
     def _put(self, node: NodeRecord, service: ServiceInfo) -> list[str]:
         found = [
             self.actions.put(node, service.full_name, action)

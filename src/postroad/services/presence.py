@@ -23,6 +23,7 @@ from .config import BrokerConfig
 from .info_form import read_info, write_info
 from .kinds import VERSION
 from .nodes import Change
+from .pacing import Answers, Pacing
 from .packet_form import from_wire, to_wire
 from .packets import Disconnect, Discover, Heartbeat, Info, Packet
 from .registry import Registry
@@ -59,6 +60,10 @@ class Presence(Protocol):
         """A packet about nodes came."""
         ...
 
+    def ask(self, node_id: str) -> None:
+        """Have a node tell what it offers."""
+        ...
+
     async def withdraw(self) -> None:
         """Say that this node offers nothing any more."""
         ...
@@ -90,6 +95,8 @@ class AnnouncedPresence:
         self._beat: asyncio.TimerHandle | None = None
         self._check: asyncio.TimerHandle | None = None
         self._log = ThrottledLog(logger, _LOG_INTERVAL_S)
+        self._asking = Pacing(self._discover)
+        self._answers = Answers(self._answer)
         # Nothing is told before it is sure that no other node has this name.
         self._is_sure = False
         self._is_withdrawn = False
@@ -128,6 +135,8 @@ class AnnouncedPresence:
     async def leave(self, *, says_goodbye: bool = True) -> None:
         self._cancel_announcement()
         self._has_left = True
+        self._asking.close()
+        self._answers.close()
         for timer in (self._beat, self._check):
             if timer is not None:
                 timer.cancel()
@@ -144,13 +153,17 @@ class AnnouncedPresence:
             self._registry.receive_discover(packet.sender, self._loop.time())
             # Also if it seems to be from this node: it may be another with the same name.
             if self._is_sure and not self._has_left:
-                self._answer(packet.sender)
+                self._answers.asked(packet.sender)
         elif isinstance(packet, Disconnect) and packet.sender != self._node_id:
             instance_id = None if packet.instance_id is UNSET else packet.instance_id
             now = self._loop.time()
             self._apply(
                 self._registry.receive_disconnect(packet.sender, now, instance_id=instance_id)
             )
+
+    def ask(self, node_id: str) -> None:
+        if not self._has_left:
+            self._asking.want(node_id)
 
     # What is heard.
 
@@ -183,7 +196,10 @@ class AnnouncedPresence:
         self._cancel_announcement()
         self._tell(self._info())
 
-    def _answer(self, node_id: str) -> None:
+    def _discover(self, node_id: str) -> None:
+        self._tell(Discover(ver=VERSION, sender=self._node_id), node_id)
+
+    def _answer(self, node_id: str | None) -> None:
         if self._announcement is not None:
             self._announce()
         else:

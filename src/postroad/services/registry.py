@@ -19,10 +19,12 @@ from postroad.core.errors import ConfigError
 
 from .balancing import StrategyMaker
 from .describing import published
+from .doubts import Doubt, Verdict, is_other
 from .info_form import PROBLEMS_MAX, ReadInfo
 from .nodes import (
     NEVER,
     Change,
+    DoubtOver,
     EntriesRefused,
     NodeConflict,
     NodeConnected,
@@ -31,34 +33,14 @@ from .nodes import (
     NodeRecord,
     NodeRefused,
     NodeUpdated,
+    ProveNode,
     SendDiscover,
     ServicesChanged,
+    VerifyNode,
 )
 from .offers import Offers
+from .registry_config import RegistryConfig
 from .schema import NodeInfo, ServiceInfo
-
-
-class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Times and limits of a registry."""
-
-    heartbeat_timeout_s: float = 30.0
-    """A node that was not heard for so long is lost; 0 if heartbeats are not used."""
-    clean_offline_s: float = 600.0
-    """A node that is offline for so long is forgotten; 0 to keep it."""
-    verify_interval_s: float = 120.0
-    """How often a node whose heartbeats do not tell its state is asked for it."""
-    nodes_max: int = 10_000
-    """Nodes that are known; more are refused."""
-    prefers_local: bool = True
-    """Whether an endpoint at this node wins."""
-
-    def __post_init__(self) -> None:
-        for name in ("heartbeat_timeout_s", "clean_offline_s", "verify_interval_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"{name}={value!r} must be a finite number, 0 or more")
-        if self.nodes_max < 1:
-            raise ConfigError(f"nodes_max={self.nodes_max!r} must be at least 1")
 
 
 class Registry:
@@ -87,6 +69,10 @@ class Registry:
         self.actions = self._offers.actions
         self.events = self._offers.events
         self._nodes: dict[str, NodeRecord] = {node_id: self.local}
+        # Unknown nodes that have answered, until they say what they offer; the oldest first.
+        self._proven: dict[str, None] = {}
+        # Known nodes that never answered, the oldest first.
+        self._unproven: dict[str, None] = {}
         # Whole descriptions of this node's services, and whether others know them all.
         self._local_services: dict[str, ServiceInfo] = {}
         self._is_news = False
@@ -191,12 +177,11 @@ class Registry:
             return self._hear_own_name(info.instance_id, info)
         node = self._nodes.get(sender)
         if node is None:
-            if len(self._nodes) >= self.config.nodes_max:
-                return [NodeRefused(sender)]
-            node = self._nodes[sender] = NodeRecord(sender, info, now)
-            return self._take(node, read, before=(), told=NodeConnected(sender, False))
+            return self._meet(sender, read, now)
         if not node.is_available:
             return self._reconnect(node, read, now)
+        if node.doubt is not None:
+            return self._weigh(node, node.doubt, read, now)
         return self._update(node, read, now)
 
     def receive_heartbeat(
@@ -213,7 +198,7 @@ class Registry:
             return self._hear_own_name(instance_id) if instance_id else []
         node = self._nodes.get(sender)
         if node is None:
-            return [SendDiscover(sender)] if len(self._nodes) < self.config.nodes_max else []
+            return [SendDiscover(sender)] if self._has_room() else []
         if not node.is_available or not _is_current(node, seq, instance_id):
             return [SendDiscover(sender)]
         node.last_seen = now
@@ -237,13 +222,14 @@ class Registry:
         node = self._nodes.get(sender)
         if node is not None and instance_id and not node.instance_id.startswith(instance_id):
             return []
-        return self.lose_node(sender, now, is_unexpected=False)
+        return self.doubt_node(sender, now, is_goodbye=True)
 
     def lose_node(self, node_id: str, now: float, *, is_unexpected: bool = True) -> list[Change]:
         """A node is gone: it said so, or its connection ended."""
         node = self._nodes.get(node_id)
         if node is None or node.is_local or not node.is_available:
             return []
+        node.doubt = None
         self._offers.replace(node, node.info.services, ())
         node.is_available = False
         node.offline_since = now
@@ -255,9 +241,92 @@ class Registry:
         node = self._nodes.get(node_id)
         if node is None or node.is_local or seq < node.seq:
             return []
-        changes = self.lose_node(node_id, now, is_unexpected=False)
-        node.seq = seq
-        return changes
+        if not node.is_available:
+            node.seq = seq
+            return []
+        return self.doubt_node(node_id, now, is_goodbye=True, offline_seq=seq)
+
+    # What somebody said in the name of a node.
+
+    def doubt_node(
+        self, node_id: str, now: float, *, is_goodbye: bool = False, offline_seq: int = 0
+    ) -> list[Change]:
+        """Somebody says that a node is gone, or in a life that does not know what it said before.
+
+        It is asked, unless nobody is; and lost if it does not answer, or is in another life.
+        """
+        node = self._nodes.get(node_id)
+        if node is None or node.is_local or not node.is_available:
+            return []
+        changes = self._begin_doubt(node, now)
+        assert node.doubt is not None
+        node.doubt.is_goodbye = node.doubt.is_goodbye or is_goodbye
+        node.doubt.is_other_life = node.doubt.is_other_life or not is_goodbye
+        node.doubt.offline_seq = max(node.doubt.offline_seq, offline_seq)
+        return changes or self._decide(node, now)
+
+    def prove_node(self, node_id: str, now: float, *, is_same_life: bool = False) -> list[Change]:
+        """A node answered what only it was asked."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            while len(self._proven) >= self.config.unproven_max:
+                del self._proven[next(iter(self._proven))]
+            self._proven[node_id] = None
+            return [SendDiscover(node_id)]
+        node.is_proven, node.last_seen = True, max(node.last_seen, now)
+        self._unproven.pop(node_id, None)
+        if node.doubt is None:
+            return []
+        node.doubt.is_alive, node.doubt.is_same_life = True, is_same_life
+        return self._decide(node, now)
+
+    def _begin_doubt(self, node: NodeRecord, now: float) -> list[Change]:
+        timeout_s = self.config.verify_timeout_s
+        if node.doubt is not None:
+            return []
+        node.doubt = Doubt(since=now, deadline=now + timeout_s)
+        if not timeout_s:
+            return []
+        self._offers.doubt(node)
+        return [VerifyNode(node.id)]
+
+    def _weigh(self, node: NodeRecord, doubt: Doubt, read: ReadInfo, now: float) -> list[Change]:
+        """An INFO came while a node is asked."""
+        if doubt.is_refuted_by(read.info, node.info, node.seq):
+            return [*self._end_doubt(node), *self._update(node, read, now)]
+        if doubt.claim is None and not is_other(node.info, read.info, node.seq):
+            return self._believe(node, read, now)
+        if doubt.hear(read, node.info, node.seq):
+            return [SendDiscover(node.id), *self._decide(node, now)]
+        return self._decide(node, now)
+
+    def _decide(self, node: NodeRecord, now: float) -> list[Change]:
+        doubt = node.doubt
+        assert doubt is not None
+        match doubt.verdict(node.info, now):
+            case None:
+                return []
+            case Verdict.KEPT:
+                if not doubt.is_other_life:
+                    return self._end_doubt(node)
+                # It is the same life, and says less than is known of it: that is not from it.
+                node.seq = 0
+                return [*self._end_doubt(node), SendDiscover(node.id)]
+            case Verdict.LOST:
+                offline_seq = max(node.seq, doubt.offline_seq)
+                changes = self.lose_node(node.id, now, is_unexpected=not doubt.is_goodbye)
+                node.seq = offline_seq if doubt.offline_seq else node.seq
+                return changes
+        node.doubt = None
+        self._offers.doubt(node)
+        assert doubt.claim is not None
+        return self._believe(node, doubt.claim, now, doubt.since)
+
+    def _end_doubt(self, node: NodeRecord) -> list[Change]:
+        # What is known is in doubt as long as nobody has confirmed it.
+        node.doubt, node.verified_at = None, NEVER
+        self._offers.doubt(node)
+        return [DoubtOver(node.id)]
 
     def receive_cpu(self, node_id: str, cpu: float, cpu_seq: int) -> None:
         """Somebody says how busy a node is; the measurement with the larger number counts."""
@@ -271,13 +340,16 @@ class Registry:
         if node is None or node.is_local or node.is_available:
             return []
         del self._nodes[node_id]
+        self._unproven.pop(node_id, None)
         return [NodeForgotten(node_id)]
 
     def tick(self, now: float) -> list[Change]:
         """Lose the nodes that are silent, and forget those that are offline for long."""
         changes: list[Change] = []
         for node in [it for it in self._nodes.values() if self._due(it) <= now]:
-            if node.is_available:
+            if node.doubt is not None:
+                changes += self._decide(node, now)
+            elif node.is_available:
                 changes += self.lose_node(node.id, now)
             else:
                 changes += self.forget_node(node.id)
@@ -285,8 +357,42 @@ class Registry:
 
     # How it is done.
 
+    def _has_room(self) -> bool:
+        """Whether one more node can be known, be it in place of another."""
+        return len(self._nodes) < self.config.nodes_max or self.config.verify_timeout_s > 0
+
+    def _meet(self, node_id: str, read: ReadInfo, now: float) -> list[Change]:
+        """A node that was not known told what it offers."""
+        config, is_proven = self.config, node_id in self._proven
+        is_crowded = config.verify_timeout_s and len(self._unproven) >= config.unproven_max
+        if is_crowded and not is_proven:
+            return [ProveNode(node_id, read.info)]
+        changes = self._make_room(now) if is_proven else []
+        if len(self._nodes) >= config.nodes_max:
+            return [NodeRefused(node_id)]
+        node = self._nodes[node_id] = NodeRecord(node_id, read.info, now)
+        if is_proven:
+            node.is_proven = True
+            del self._proven[node_id]
+        else:
+            self._unproven[node_id] = None
+        changes += self._take(node, read, before=(), told=NodeConnected(node_id, False))
+        return changes
+
+    def _make_room(self, now: float) -> list[Change]:
+        """For a node that has answered: forget one that is offline, or that never did."""
+        if len(self._nodes) < self.config.nodes_max:
+            return []
+        offline = (it.id for it in self._nodes.values() if not it.is_available)
+        node_id = next(offline, None) or next(iter(self._unproven), None)
+        if node_id is None:
+            return []
+        return [*self.lose_node(node_id, now), *self.forget_node(node_id)]
+
     def _due(self, node: NodeRecord) -> float:
         config = self.config
+        if node.doubt is not None:
+            return node.doubt.deadline
         limit = config.heartbeat_timeout_s if node.is_available else config.clean_offline_s
         is_never = node.is_local or not limit or not config.heartbeat_timeout_s
         return math.inf if is_never else node.last_seen + limit
@@ -304,14 +410,26 @@ class Registry:
         return self._take(node, read, before=(), told=NodeConnected(node.id, True))
 
     def _update(self, node: NodeRecord, read: ReadInfo, now: float) -> list[Change]:
+        if not self.config.verify_timeout_s:
+            is_late = read.info.instance_id == node.instance_id and read.info.seq < node.seq
+            return [] if is_late else self._believe(node, read, now)
+        if not is_other(node.info, read.info, node.seq):
+            return self._believe(node, read, now)
+        changes = self._begin_doubt(node, now)
+        assert node.doubt is not None
+        node.doubt.claim = read
+        return changes
+
+    def _believe(
+        self, node: NodeRecord, read: ReadInfo, now: float, since: float = math.inf
+    ) -> list[Change]:
         info = read.info
         is_restarted = info.instance_id != node.instance_id
-        if not is_restarted and info.seq < node.seq:
-            return []
         node.last_seen = now
         node.verified_at = NEVER if is_restarted else now
-        told = NodeUpdated(node.id, is_restarted, self._alive_since(node, is_restarted, now))
-        if is_restarted or info.seq > node.seq:
+        alive_since = min(since, self._alive_since(node, is_restarted, now))
+        told = NodeUpdated(node.id, is_restarted, alive_since)
+        if is_restarted or info.seq != node.seq:
             return self._take(node, read, before=node.info.services, told=told)
         node.info = msgspec.structs.replace(info, services=node.info.services)
         return [told]

@@ -37,6 +37,8 @@ class TransitStatistics(msgspec.Struct):
     """Packets that could not be read."""
     versions_refused: int = 0
     """Packets of other versions of the protocol."""
+    refuted: int = 0
+    """Times that a node was said to be gone or changed, and said itself that it is not."""
     failures: int = 0
     """Packets whose handling failed for reasons of this node."""
 

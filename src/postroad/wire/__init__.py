@@ -11,6 +11,8 @@ from .legality import Phase
 from .pending import NEVER, Pending
 from .preamble import encode_preamble, java_string_hash
 from .reader import SpareBuffer
+from .sealing import Seal
+from .unfinished import Share, UnfinishedFrames
 
 __all__ = [
     "DOCUMENTED",
@@ -33,8 +35,11 @@ __all__ = [
     "Reply",
     "Request",
     "Role",
+    "Seal",
+    "Share",
     "SpareBuffer",
     "Status",
+    "UnfinishedFrames",
     "WireConfig",
     "decode_datagram",
     "encode_datagram",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from postroad.core.errors import ConfigError
 from postroad.core.limits import Limits
+from postroad.core.secret import ClusterSecret
 
 from .codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
 from .compression import Algorithm
@@ -19,6 +21,7 @@ from .heartbeat import (
     ZeebeClientHeartbeats,
     ZeebeServerHeartbeats,
 )
+from .proving import Proving
 from .reader import SpareBuffer
 
 
@@ -38,6 +41,14 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Compressions this node offers, by name."""
     heartbeat_payload: bool = True
     """Whether heartbeats of profile `zeebe` carry timestamps, if the peer agrees."""
+    secret: ClusterSecret | None = None
+    """What peers must know, if the cluster has a secret."""
+    new_nonce: Callable[[], bytes] | None = None
+    """Draws a nonce; whoever has a secret needs one for every connection."""
+
+    def __post_init__(self) -> None:
+        if (self.secret is None) is not (self.new_nonce is None):
+            raise ConfigError("a secret and nonces: give both or neither")
 
 
 def make_codec(config: WireConfig, version: int) -> Codec:
@@ -47,6 +58,13 @@ def make_codec(config: WireConfig, version: int) -> Codec:
         return Version3Codec(frame_bytes_max)
     codec = ZeebeCodec if config.profile.name == ZEEBE.name else DocumentedCodec
     return codec(version, config.hello.address, config.advertised_ip, frame_bytes_max)
+
+
+def make_proving(config: WireConfig, role: Role) -> Proving | None:
+    """What proves the secret on a new connection, if the cluster has one."""
+    if config.secret is None or config.new_nonce is None:
+        return None
+    return Proving(config.secret, role, config.hello, config.new_nonce())
 
 
 def make_heartbeats(config: WireConfig, role: Role, next_id: NextId) -> Heartbeats:

@@ -11,20 +11,21 @@ from __future__ import annotations
 
 from postroad.core.address import Address
 from postroad.core.errors import HandshakeRefused, IllegalFrame, PeerSilent, RemoteProtocolError
-from postroad.core.limits import KIB
+from postroad.core.limits import HELLO_BYTES_MAX, KIB
 from postroad.core.tracing import SpanContext
 
 from .codecs import TRACE_BYTES_MAX, Version3Codec
 from .compression import choose_compression
-from .config import WireConfig, make_codec, make_heartbeats
+from .config import WireConfig, make_codec, make_heartbeats, make_proving
 from .events import Event, FrameIgnored, Opened
-from .frames import Cancel, Frame, Goodbye, Hello, Pong, Reply, Request, Role, Status
-from .handshake import Handshake
+from .frames import Cancel, Frame, Goodbye, Hello, Pong, Proof, Reply, Request, Role, Status
+from .handshake import PROVING_VERSION, Handshake
 from .heartbeat import Heartbeats, NextId, PingHeartbeats
 from .legality import Phase, Verdict, judge
-from .meeting import check_peer, check_tunnel_server
+from .meeting import check_name, check_peer, check_tunnel_server
 from .pending import NEVER
 from .reader import FrameReader
+from .unfinished import Share
 
 # A frame must make at least this progress, however long its time is.
 _FRAME_BYTES_PER_S_MIN = 64 * KIB
@@ -35,9 +36,9 @@ _REQUESTS = frozenset({Request})
 _REPLIES = frozenset({Reply})
 
 # Before it is open, which must be so within the time of the handshake.
-_EARLY = frozenset({Phase.GREETING, Phase.INTRODUCING, Phase.KNOCKING})
-# Where a connection can stand right after the peer's hello.
-_MET = frozenset({Phase.KNOCKING, Phase.OPEN})
+_EARLY = frozenset({Phase.GREETING, Phase.INTRODUCING, Phase.PROVING, Phase.KNOCKING})
+# Where a connection can stand right after the peer's hello, or its proof.
+_MET = frozenset({Phase.PROVING, Phase.KNOCKING, Phase.OPEN})
 
 
 class Connection:
@@ -51,8 +52,10 @@ class Connection:
         "_heartbeats",
         "_last_frame",
         "_last_read",
+        "_proving",
         "_reader",
         "_reads_paused",
+        "_share",
         "_ticked_at",
         "_usual",
         "awaits_large",
@@ -79,6 +82,7 @@ class Connection:
         *,
         next_id: NextId,
         certificate_names: frozenset[str] | None = None,
+        share: Share | None = None,
     ) -> None:
         self.role = role
         self.phase = Phase.GREETING
@@ -100,9 +104,12 @@ class Connection:
         self.certificate_names = certificate_names
         self._handshake = Handshake(role, config.profile, config.preamble)
         self._handshake_deadline = now + config.limits.handshake_timeout_s
+        # In a cluster with a secret, until the peer has proven that it knows it.
+        self._proving = make_proving(config, role)
         # Layout of the frames; the newest version's until one is agreed, then fixed.
         self.codec = make_codec(config, config.profile.versions[-1])
-        self._reader = FrameReader(self.codec, config.spare)
+        self._share = share
+        self._reader = FrameReader(self.codec, config.spare, share)
         self._heartbeats = make_heartbeats(config, role, next_id)
         # The frame that makes up nearly all traffic of this side and needs no closer look; none
         # unless the connection is open, nor where heartbeats are requests themselves.
@@ -125,6 +132,11 @@ class Connection:
     def sender(self) -> Address | None:
         """The address the peer advertises, once it has told it."""
         return self.codec.sender
+
+    @property
+    def awaits_room(self) -> bool:
+        """Whether a large frame waits for room; nothing should be read until it has that."""
+        return self._reader.awaits_room
 
     @property
     def round_trip_s(self) -> float | None:
@@ -153,14 +165,15 @@ class Connection:
             if self.phase is Phase.GREETING:
                 data = self._greet(data, events, now)
         except RemoteProtocolError as error:
-            self._fail(error)
+            self.refuse(error)
         if not data or self.phase is Phase.CLOSED:
             return events
         frames = self._reader.feed(data)
         self._take(frames, events, now)
-        if frames and isinstance(frames[-1], Hello) and self.phase in _MET:
-            # The codec stopped at the hello; what followed can be read now.
-            self._take(self._reader.feed(b""), events, now)
+        while frames and isinstance(frames[-1], Hello | Proof) and self.phase in _MET:
+            # The codec stopped there; what followed can be read now.
+            frames = self._reader.feed(b"")
+            self._take(frames, events, now)
         return events
 
     def room(self) -> memoryview | None:
@@ -180,8 +193,10 @@ class Connection:
             self._last_frame = now
         self._admit_each(frames, events, now)
         if self._reader.failure is not None and self.failure is None:
-            self._fail(self._reader.failure)
+            self.refuse(self._reader.failure)
         self.awaits_large = self._reader.large is not None and self.failure is None
+        if self._reader.awaits_room:
+            self.needs_attention = True
         return events
 
     def _greet(self, data: bytes, events: list[Event], now: float) -> bytes:
@@ -189,16 +204,26 @@ class Connection:
         rest = self._handshake.feed(data)
         if rest is None:
             return b""
+        if self._proving is not None and self._handshake.offered < PROVING_VERSION:
+            if self.role is Role.SERVER:
+                self.out.append(self._handshake.answer())
+            raise HandshakeRefused(
+                f"the peer speaks version {self._handshake.offered}, "
+                "which cannot prove the secret of this cluster"
+            )
         self.version = self._handshake.version
         if self.version < 3 and self._config.hello.is_tunnel:
             raise HandshakeRefused(f"the peer answered version {self.version}, without tunnels")
         self.codec = make_codec(self._config, self.version)
-        self._reader = FrameReader(self.codec, self._config.spare)
+        if isinstance(self.codec, Version3Codec):
+            # Nothing large until the peer has said who it is.
+            self.codec.accept_frames(min(HELLO_BYTES_MAX, self.codec.frame_bytes_max))
+        self._reader = FrameReader(self.codec, self._config.spare, self._share)
         if self.role is Role.SERVER:
             self.out.append(self._handshake.answer())
         if self.version >= 3:
             self.phase = Phase.INTRODUCING
-            self.send(self._config.hello)
+            self.send(self._config.hello if self._proving is None else self._proving.hello)
         else:
             self._open(events, now)
         return rest
@@ -218,7 +243,7 @@ class Connection:
             for frame in frames:
                 self._admit(frame, events, now)
         except RemoteProtocolError as error:
-            self._fail(error)
+            self.refuse(error)
         self._send_heartbeats()
 
     def _admit(self, frame: Frame, events: list[Event], now: float) -> None:
@@ -237,11 +262,9 @@ class Connection:
             self.needs_attention = True
             return
         if isinstance(frame, Hello):
-            self._meet(frame)
-            if self.is_tunnel and self.role is Role.CLIENT:
-                self.phase = Phase.KNOCKING
-            else:
-                self._open(events, now)
+            self._greet_back(frame, events, now)
+        elif isinstance(frame, Proof):
+            self._on_proof(frame, events, now)
         elif verdict is Verdict.IGNORE:
             events.append(FrameIgnored(type(frame).__name__, getattr(frame, "id", 0)))
         else:
@@ -249,12 +272,36 @@ class Connection:
                 self.phase = Phase.DRAINING
             events.append(frame)  # type: ignore[arg-type]
 
-    def _meet(self, hello: Hello) -> None:
-        """Check who the peer is and settle on what both can do."""
-        ours = self._config.hello
+    def _greet_back(self, hello: Hello, events: list[Event], now: float) -> None:
+        """Open, or first have the peer prove what it says, where the cluster has a secret."""
+        proving = self._proving
+        ours = self._config.hello if proving is None else proving.hello
         check_peer(ours, hello, self.certificate_names)
+        if proving is None:
+            self._meet(hello, events, now)
+            return
+        self.phase = Phase.PROVING
+        assert isinstance(self.codec, Version3Codec)
+        proving.meet(hello, self.codec.hello_body)
+        if self.role is Role.CLIENT:
+            self.send(proving.prove())
+
+    def _on_proof(self, proof: Proof, events: list[Event], now: float) -> None:
+        proving = self._proving
+        assert proving is not None
+        hello = proving.check(proof)
+        if self.role is Role.SERVER:
+            self.send(proving.prove())
+        self._meet(hello, events, now)
+
+    def _meet(self, hello: Hello, events: list[Event], now: float) -> None:
+        """The peer is whom its hello names: settle on what both can do, and open."""
+        ours = self._config.hello
+        check_name(ours, hello)
         self.is_tunnel = (ours if self.role is Role.CLIENT else hello).is_tunnel
         self.peer = hello
+        if self._share is not None:
+            self._share.name = hello.name
         if self.is_tunnel and self.role is Role.CLIENT:
             check_tunnel_server(hello)
         self.send_bytes_max = hello.frame_bytes_max
@@ -264,15 +311,26 @@ class Connection:
             limits.heartbeat_timeout_s,
             hello.heartbeat_timeout_ms / 1000,
         )
-        if isinstance(self.codec, Version3Codec) and not self.is_tunnel:
+        assert isinstance(self.codec, Version3Codec)
+        self.codec.accept_frames(limits.frame_bytes_max)
+        if not self.is_tunnel:
             # What comes through a tunnel is mostly passed on: unpacking it would be a waste.
             chosen = choose_compression(tuple(self._config.algorithms), hello.compressions)
             self.codec.compression = self._config.algorithms[chosen] if chosen else None
+        if self.is_tunnel and self.role is Role.CLIENT:
+            self.phase = Phase.KNOCKING
+        else:
+            self._open(events, now)
+
+    def go_on_large(self) -> None:
+        """There is room for the large frame that waited."""
+        self._reader.begin_large()
+        self.awaits_large = self._reader.large is not None
 
     def refuse_unasked_reply(self, reply: Reply) -> None:
         """Judge a reply to a request that was never sent: version 3 knows no excuse for it."""
         if self.version >= 3:
-            self._fail(IllegalFrame(f"reply to request {reply.id}, which was never sent"))
+            self.refuse(IllegalFrame(f"reply to request {reply.id}, which was never sent"))
 
     def pause_reading(self) -> None:
         """The glue stops reading: until it resumes, silence is not the peer's fault."""
@@ -372,7 +430,7 @@ class Connection:
         try:
             self._tick(now)
         except PeerSilent as error:
-            self._fail(error)
+            self.refuse(error)
         self._send_heartbeats()
 
     def _tick(self, now: float) -> None:
@@ -424,7 +482,7 @@ class Connection:
             held = [frame for frame in heartbeats.outgoing if isinstance(frame, Pong)]
             heartbeats.outgoing[:] = held[-1:]
 
-    def _fail(self, error: RemoteProtocolError) -> None:
+    def refuse(self, error: RemoteProtocolError) -> None:
         """End the machine, after telling the peer as much as it can understand."""
         self.failure = error
         self.needs_attention = True
@@ -440,6 +498,7 @@ class Connection:
         self.phase = Phase.CLOSED
         self._usual = _NONE
         self.awaits_large = False
+        self._reader.drop()
 
     def __repr__(self) -> str:
         name = f" {self.peer.name}" if self.peer else ""

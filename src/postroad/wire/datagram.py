@@ -1,6 +1,8 @@
 """Unicast datagrams: preamble, length, then sender, subject and payload as MessagePack.
 
 i32 preamble, i32 length of the rest, [sender name, host, port, subject, payload]
+
+In a cluster with a secret the rest is sealed; see `sealing`.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ from postroad.core.address import Address
 from postroad.core.errors import FrameTooLarge, HandshakeRefused, LocalProtocolError, MalformedFrame
 from postroad.core.limits import DATAGRAM_BYTES_MAX
 
+from .sealing import MARK
+
 _LENGTH = struct.Struct(">i")
 _PREAMBLE_BYTES = 4
 _HEADER_BYTES = _PREAMBLE_BYTES + _LENGTH.size
+_MARK = bytes([MARK])
 
 
 class Datagram(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,15 +44,50 @@ _decoder = msgspec.msgpack.Decoder(Datagram)
 
 def encode_datagram(preamble: bytes, datagram: Datagram) -> bytes:
     """The bytes to send; LocalProtocolError if no datagram can carry them."""
-    body = _encoder.encode(datagram)
-    size = _HEADER_BYTES + len(body)
-    if size > DATAGRAM_BYTES_MAX:
-        raise LocalProtocolError(f"a datagram of {size} bytes exceeds {DATAGRAM_BYTES_MAX}")
-    return preamble + _LENGTH.pack(len(body)) + body
+    return frame_datagram(preamble, encode_body(datagram))
 
 
 def decode_datagram(preamble: bytes, data: bytes) -> Datagram:
     """Read what a peer sent; raises RemoteProtocolError for anything else."""
+    body = unframe_datagram(preamble, data)
+    if body[:1] == _MARK:
+        raise HandshakeRefused(
+            "a datagram of a cluster with a secret, and this node has none: give it node.secret"
+        )
+    return decode_body(body)
+
+
+def encode_body(datagram: Datagram) -> bytes:
+    """Sender, subject and payload."""
+    return _encoder.encode(datagram)
+
+
+def decode_body(body: bytes) -> Datagram:
+    """Read sender, subject and payload."""
+    try:
+        datagram = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedFrame(f"datagram body: {error}") from None
+    if not 0 <= datagram.port <= 65535:
+        raise MalformedFrame(f"datagram port {datagram.port} is not 0 to 65535")
+    return datagram
+
+
+def frame_datagram(preamble: bytes, body: bytes) -> bytes:
+    """A body, plain or sealed, as it is sent."""
+    check_body_size(len(body))
+    return preamble + _LENGTH.pack(len(body)) + body
+
+
+def check_body_size(body_bytes: int) -> None:
+    """Refuse a body that no datagram can carry."""
+    size = _HEADER_BYTES + body_bytes
+    if size > DATAGRAM_BYTES_MAX:
+        raise LocalProtocolError(f"a datagram of {size} bytes exceeds {DATAGRAM_BYTES_MAX}")
+
+
+def unframe_datagram(preamble: bytes, data: bytes) -> bytes:
+    """The body of what a node of this cluster sent."""
     if len(data) > DATAGRAM_BYTES_MAX:
         raise FrameTooLarge(f"a datagram of {len(data)} bytes exceeds {DATAGRAM_BYTES_MAX}")
     if not data.startswith(preamble):
@@ -57,10 +97,4 @@ def decode_datagram(preamble: bytes, data: bytes) -> Datagram:
     (length,) = _LENGTH.unpack_from(data, _PREAMBLE_BYTES)
     if length != len(data) - _HEADER_BYTES:
         raise MalformedFrame(f"datagram announces {length} bytes, has {len(data) - _HEADER_BYTES}")
-    try:
-        datagram = _decoder.decode(memoryview(data)[_HEADER_BYTES:])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedFrame(f"datagram body: {error}") from None
-    if not 0 <= datagram.port <= 65535:
-        raise MalformedFrame(f"datagram port {datagram.port} is not 0 to 65535")
-    return datagram
+    return data[_HEADER_BYTES:]

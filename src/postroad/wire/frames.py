@@ -81,6 +81,14 @@ class Hello(msgspec.Struct, frozen=True):
     """Whether the client wants this connection to be a tunnel; servers never say so."""
     reads_traces: bool = False
     """Whether requests to it may tell the span they belong to."""
+    nonce: bytes = b""
+    """Drawn for this connection by a node whose cluster has a secret, else empty."""
+
+
+class Proof(msgspec.Struct, gc=False):
+    """Version 3: that the sender knows the secret of the cluster. Follows both hellos."""
+
+    proof: bytes
 
 
 class Cancel(msgspec.Struct, gc=False):
@@ -108,4 +116,4 @@ class Goodbye(msgspec.Struct, gc=False):
     reason: str
 
 
-Frame: TypeAlias = Request | Reply | Hello | Cancel | Ping | Pong | Goodbye
+Frame: TypeAlias = Request | Reply | Hello | Proof | Cancel | Ping | Pong | Goodbye

@@ -21,6 +21,10 @@ _PREAMBLE_BYTES = 4
 _TLS_RECORDS = (b"\x16\x03", b"\x15\x03")
 
 
+PROVING_VERSION = 3
+"""The first version in which a node can prove that it knows the secret of its cluster."""
+
+
 class Profile(msgspec.Struct, frozen=True):
     """A dialect of the protocol: which versions exist and how a server answers."""
 
@@ -39,6 +43,16 @@ class Profile(msgspec.Struct, frozen=True):
             raise ConfigError(f"profile {self.name!r} has no version {version} or older")
         return msgspec.structs.replace(self, versions=kept)
 
+    def proving(self) -> Profile:
+        """The same dialect without the versions in which no secret can be proven."""
+        kept = tuple(known for known in self.versions if known >= PROVING_VERSION)
+        if not kept:
+            raise ConfigError(
+                f"a secret needs version {PROVING_VERSION}; profile {self.name!r} "
+                f"as it is configured has {', '.join(map(str, self.versions))}"
+            )
+        return msgspec.structs.replace(self, versions=kept)
+
 
 DOCUMENTED = Profile("documented", (1, 2, 3), answers_preamble=False)
 ZEEBE = Profile("zeebe", (1, 2), answers_preamble=True)
@@ -48,7 +62,7 @@ PROFILES = {profile.name: profile for profile in (DOCUMENTED, ZEEBE)}
 class Handshake:
     """One side of the negotiation. Feed it bytes until it hands back what follows."""
 
-    __slots__ = ("_expected", "_preamble", "_profile", "_received", "_role", "version")
+    __slots__ = ("_expected", "_preamble", "_profile", "_received", "_role", "offered", "version")
 
     def __init__(self, role: Role, profile: Profile, preamble: bytes) -> None:
         self._role = role
@@ -59,6 +73,8 @@ class Handshake:
         self._expected = preamble if has_preamble else b""
         # The agreed version, 0 until the handshake is complete.
         self.version = 0
+        # What the peer offered or answered, 0 until then.
+        self.offered = 0
 
     def opening(self) -> bytes:
         """What this side sends before it has received anything."""
@@ -81,6 +97,7 @@ class Handshake:
         if len(self._received) < size:
             return None
         (offered,) = _VERSION.unpack_from(self._received, len(expected))
+        self.offered = offered
         self.version = self._agree(offered)
         return self._received[size:]
 

@@ -41,10 +41,12 @@ class Tag(enum.IntEnum):
     ZONE = 12
     TUNNEL = 13
     TRACES = 14
+    NONCE = 15
 
 
 # Bytes of a role or a zone.
 PART_BYTES_MAX = 255
+NONCE_BYTES = 32
 
 _REQUIRED = (Tag.CLUSTER, Tag.NAME, Tag.INCARNATION, Tag.FRAME_BYTES_MAX)
 
@@ -72,6 +74,8 @@ def encode_hello(hello: Hello) -> bytes:
         fields[Tag.TUNNEL] = _U8.pack(1)
     if hello.reads_traces:
         fields[Tag.TRACES] = _U8.pack(1)
+    if hello.nonce:
+        fields[Tag.NONCE] = hello.nonce
     return b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in fields.items())
 
 
@@ -102,6 +106,7 @@ def decode_hello(body: bytes) -> Hello:
         zone=_part(fields, Tag.ZONE),
         is_tunnel=_number(fields, Tag.TUNNEL, _U8) != 0,
         reads_traces=_number(fields, Tag.TRACES, _U8) != 0,
+        nonce=_nonce(fields),
     )
 
 
@@ -138,6 +143,13 @@ def _number(fields: dict[int, bytes], tag: Tag, layout: struct.Struct, default: 
     if len(value) != layout.size:
         raise MalformedFrame(f"hello {tag.name.lower()} has {len(value)} bytes, not {layout.size}")
     return int(layout.unpack(value)[0])
+
+
+def _nonce(fields: dict[int, bytes]) -> bytes:
+    nonce = fields.get(Tag.NONCE, b"")
+    if len(nonce) not in (0, NONCE_BYTES):
+        raise MalformedFrame(f"hello nonce has {len(nonce)} bytes, not {NONCE_BYTES}")
+    return nonce
 
 
 def _name(fields: dict[int, bytes]) -> str:

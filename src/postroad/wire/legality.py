@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 
-from .frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Reply, Request, Role
+from .frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Proof, Reply, Request, Role
 
 
 class Phase(enum.Enum):
@@ -19,6 +19,8 @@ class Phase(enum.Enum):
     """Preamble and version are being exchanged."""
     INTRODUCING = "introducing"
     """Version 3: the peer's hello is awaited."""
+    PROVING = "proving"
+    """Version 3: the peer has yet to prove that it knows the secret of the cluster."""
     KNOCKING = "knocking"
     """The client of a tunnel awaits a sign that the server takes it."""
     OPEN = "open"
@@ -42,6 +44,8 @@ _TO_CLIENT = frozenset({Reply, Ping, Pong, Goodbye})
 STRICT: dict[tuple[Role, Phase], frozenset[type]] = {
     (Role.SERVER, Phase.INTRODUCING): frozenset({Hello}),
     (Role.CLIENT, Phase.INTRODUCING): frozenset({Hello, Goodbye}),
+    (Role.SERVER, Phase.PROVING): frozenset({Proof}),
+    (Role.CLIENT, Phase.PROVING): frozenset({Proof, Goodbye}),
     (Role.SERVER, Phase.OPEN): _TO_SERVER,
     (Role.CLIENT, Phase.OPEN): _TO_CLIENT,
     (Role.SERVER, Phase.DRAINING): _TO_SERVER,

@@ -8,12 +8,22 @@ from .frames import Hello
 
 
 def check_peer(ours: Hello, theirs: Hello, certificate_names: frozenset[str] | None) -> None:
-    """Refuse a peer of another cluster, under a wrong name, or under this node's own."""
+    """Refuse a peer of another cluster or under a wrong name; or if one has a secret to prove."""
     if theirs.cluster != ours.cluster:
         raise HandshakeRefused(f"the peer is of cluster {theirs.cluster!r}")
     if certificate_names is not None and theirs.name not in certificate_names:
         names = ", ".join(sorted(certificate_names)) or "nobody"
         raise HandshakeRefused(f"node {theirs.name!r} shows a certificate of {names}")
+    if bool(theirs.nonce) is not bool(ours.nonce):
+        (has, lacks) = (ours, theirs) if ours.nonce else (theirs, ours)
+        raise HandshakeRefused(
+            f"node {has.name!r} at {has.address} asks for the secret of the cluster, "
+            f"and node {lacks.name!r} at {lacks.address} has none: give it node.secret"
+        )
+
+
+def check_name(ours: Hello, theirs: Hello) -> None:
+    """Refuse another live node under this node's own name."""
     if theirs.name == ours.name and theirs.incarnation != ours.incarnation:
         raise SameNameRefused(
             f"another live node at {theirs.address} is named {ours.name!r}",

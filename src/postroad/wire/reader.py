@@ -2,21 +2,25 @@
 
 Small frames are cut out of the piece they came in. A large one is read straight into a buffer of
 its own (`room` and `fill`), which saves a copy of all its bytes. That buffer grows as bytes arrive:
-memory follows what a peer has sent, never what a header announced.
+memory follows what a peer has sent, never what a header announced. What is kept of frames that are
+not whole counts for the total of all connections (`unfinished`).
 """
 
 from __future__ import annotations
 
-from postroad.core.errors import RemoteProtocolError
-from postroad.core.limits import KIB
+from postroad.core.errors import FrameTooLarge, RemoteProtocolError
+from postroad.core.limits import HELLO_BYTES_MAX, KIB
 
 from .codecs import Codec
 from .frames import Frame, Reply, Request
+from .unfinished import Share, UnfinishedFrames
 
 # A frame is worth a buffer of its own once so much has arrived and so much is missing.
 LARGE_BYTES_MIN = 64 * KIB
 _FIRST_BUFFER_BYTES = 256 * KIB
 _GROWTH = 4
+# What a connection may keep without its being counted: less than the connection itself costs.
+_UNCOUNTED_BYTES = HELLO_BYTES_MAX
 
 
 class SpareBuffer:
@@ -39,17 +43,19 @@ class SpareBuffer:
 class FrameReader:
     """Collects the pieces of one connection. After a failure nothing more is read."""
 
-    __slots__ = ("_codec", "_filled", "_rest", "_spare", "failure", "is_plain", "large")
+    __slots__ = ("_codec", "_filled", "_rest", "_share", "_spare", "failure", "is_plain", "large")
 
-    def __init__(self, codec: Codec, spare: SpareBuffer) -> None:
+    def __init__(self, codec: Codec, spare: SpareBuffer, share: Share | None = None) -> None:
         self._codec = codec
         self._spare = spare
+        # What it holds of the total of all connections; alone, it may hold as much as it needs.
+        self._share = share or UnfinishedFrames(0).share("", None)
         # What arrived of a small frame that is not whole yet.
         self._rest = bytearray()
         # Buffer of a large frame that is not whole yet, and how much of it is filled.
         self.large: bytearray | None = None
         self._filled = 0
-        # Whether there is neither a large frame under way nor a failure.
+        # Whether there is neither a large frame under way or waiting, nor a failure.
         self.is_plain = True
         # Set when the peer sent something that is no frame; frames before it still count.
         self.failure: RemoteProtocolError | None = None
@@ -58,6 +64,11 @@ class FrameReader:
     def is_mid_frame(self) -> bool:
         """Whether a frame has begun and is not whole."""
         return self.large is not None or bool(self._rest)
+
+    @property
+    def awaits_room(self) -> bool:
+        """Whether a large frame waits for room; nothing should be read until it has that."""
+        return self._share.is_waiting
 
     @property
     def frame_bytes(self) -> int:
@@ -90,12 +101,13 @@ class FrameReader:
         if self._rest:
             self._rest += data
             if len(self._rest) < self._codec.need:
-                if self._is_large(len(self._rest)):
-                    self._make_large(self._rest)
-                    self._rest.clear()
+                self._keep_rest()
                 return b""
             data = bytes(self._rest)
             self._rest.clear()
+            if self._share.piece_bytes:
+                self._share.release()
+                self._look()
         return data
 
     def room(self) -> memoryview | None:
@@ -114,10 +126,12 @@ class FrameReader:
         """That many bytes were written to the room; returns the frame if it is whole now."""
         frames: list[Frame] = []
         self._filled += size
+        self._share.received_bytes = self._filled
         large = self.large
         if large is None or self._filled < self._codec.need:
             return frames
         self.large = None
+        self._share.release()
         view = memoryview(large)[: self._filled]
         try:
             consumed = self._codec.decode(view, frames)
@@ -142,24 +156,51 @@ class FrameReader:
 
     def _keep(self, rest: memoryview) -> None:
         """Remember the beginning of a frame that is not whole."""
-        if self._is_large(len(rest)):
-            self._make_large(rest)
-        else:
-            self._rest += rest
+        if self._is_large(len(rest)) and self._share.reserve(self._codec.need):
+            self._begin_large(rest)
+            return
+        self._rest += rest
+        if len(rest) > _UNCOUNTED_BYTES:
+            self._keep_rest()
+
+    def _keep_rest(self) -> None:
+        """Make a buffer for a large frame as soon as there is room for it, and count the rest."""
+        size = len(self._rest)
+        if self._is_large(size) and self._share.reserve(self._codec.need):
+            self._begin_large(self._rest)
+        elif size > _UNCOUNTED_BYTES and not self._share.keep(size):
+            self._rest.clear()
+            self.failure = FrameTooLarge(
+                "this frame is not whole, and such frames exceed the limit unfinished_bytes_max"
+            )
+        self._look()
 
     def _is_large(self, size: int) -> bool:
         """Whether a frame that has begun with so much is worth a buffer of its own."""
         return size >= LARGE_BYTES_MIN and self._codec.need - size >= LARGE_BYTES_MIN
 
-    def _make_large(self, rest: bytearray | memoryview) -> None:
+    def begin_large(self) -> None:
+        """There is room for the large frame that waited."""
+        if self._rest:
+            self._begin_large(self._rest)
+
+    def _begin_large(self, rest: bytearray | memoryview) -> None:
         size = len(rest)
         large = self._spare.take()
         if len(large) < size:
             large = bytearray(size)
         large[:size] = rest
+        self._rest.clear()
         self.large = large
-        self._filled = size
+        self._filled = self._share.received_bytes = size
+        self._share.keep(0)
         self._look()
 
+    def drop(self) -> None:
+        """Forget the frame that has begun; nothing is read any more."""
+        self._rest.clear()
+        self.large = None
+        self._share.release()
+
     def _look(self) -> None:
-        self.is_plain = self.large is None and self.failure is None
+        self.is_plain = self.large is None and self.failure is None and not self.awaits_room

@@ -114,6 +114,8 @@ async def test_relative_paths_are_those_of_the_process_that_runs_the_job(
         {"lines": LinesOutput("cleared/lines"), "rows": ParquetOutput("cleared/rows")},
         MemoryStore(),
         session=cluster.session,
+        # As for executors on other machines: through TLS.
+        bind="0.0.0.0:0",
     )
 
     await asyncio.wait_for(runner.run(), LIMIT_S)

@@ -86,6 +86,8 @@ async def test_nobody_has_it(nodes: Nodes) -> None:
     for broker in nodes.brokers[1:]:
         await broker.stop()
     await nodes.brokers[0].remove("worker")
+    registry = nodes.brokers[0].registry
+    await eventually(lambda: not registry.has_service("worker"), "all are gone")
     with pytest.raises(ServiceNotAvailableError):
         await nodes.brokers[0].call("worker.am_i")
 

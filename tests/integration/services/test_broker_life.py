@@ -186,10 +186,11 @@ async def test_what_was_withdrawn_is_not_offered_again(nodes: Nodes) -> None:
     await gate.reached()
     raw.send(Kind.DISCOVER)
     raw.send(Kind.DISCOVER, "near")
-    await raw.next(Kind.INFO, 3)
+    # Two questions within a moment are answered once.
+    await raw.next(Kind.INFO, 2)
     # Announcements would come about now.
     await asyncio.sleep(0.05)
-    assert [it["services"] for it in raw.packets(Kind.INFO)] == [[], [], []]
+    assert [it["services"] for it in raw.packets(Kind.INFO)] == [[], []]
     assert len({it["seq"] for it in raw.packets(Kind.INFO)}) == 1
     gate.open()
     await stopping
@@ -362,6 +363,7 @@ async def test_a_broker_can_start_again(nodes: Nodes) -> None:
     far = await nodes.add("far")
     for _ in range(3):
         await near.stop()
+        await eventually(lambda: not far.registry.has_service("worker"), "it is gone")
         with pytest.raises(ServiceNotAvailableError):
             await far.call("worker.act")
         await near.start()

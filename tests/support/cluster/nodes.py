@@ -149,11 +149,19 @@ async def running_service(
     advertise: str | None = None,
     tls: TlsConfig | None = None,
     protocol: Protocol | None = None,
+    secret: str | None = None,
 ) -> AsyncIterator[MessagingService]:
     limits = Limits(connect_timeout_s=1.0, stop_grace_s=1.0)
     while True:
         async with MessagingService(
-            cluster, name, bind, advertise, tls=tls, limits=limits, protocol=protocol
+            cluster,
+            name,
+            bind,
+            advertise,
+            tls=tls,
+            limits=limits,
+            protocol=protocol,
+            secret=secret,
         ) as service:
             # The system chooses a port that is free for TCP; others may use it for datagrams.
             if to_address(bind).port or service.bound.port not in udp_ports():

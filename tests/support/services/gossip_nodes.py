@@ -15,7 +15,8 @@ from postroad.services.gossip_presence import GossipPresence
 from postroad.services.kinds import GOSSIP, Kind
 from postroad.services.nodes import Change, NodeConnected, NodeDisconnected
 from postroad.services.packets import Packet
-from postroad.services.registry import Registry, RegistryConfig
+from postroad.services.registry import Registry
+from postroad.services.registry_config import RegistryConfig
 from postroad.services.schema import NodeInfo
 from postroad.services.serializers import JsonSerializer, Serializer
 from postroad.services.topics import Topics

@@ -23,6 +23,8 @@ SHORT: dict[str, Any] = {
     "stop_delay_s": 0.0,
     "stop_timeout_s": 1.0,
     "request_timeout_s": 10.0,
+    # Raw nodes answer no ping, and those that stop here do so at once.
+    "verify_timeout_s": 0.1,
 }
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from postroad.core.address import Address
 from postroad.core.limits import Limits
+from postroad.core.secret import ClusterSecret
 from postroad.wire import (
     DOCUMENTED,
     ZEEBE,
@@ -30,7 +31,7 @@ from postroad.wire import (
     encode_preamble,
 )
 from postroad.wire.compression import load_algorithm
-from postroad.wire.frames import Cancel, Frame, Goodbye, Ping, Pong, Reply
+from postroad.wire.frames import Cancel, Frame, Goodbye, Ping, Pong, Proof, Reply
 
 CLUSTER = "zeebe-cluster"
 CLIENT_ADDRESS = Address("127.0.0.1", 27998)
@@ -55,6 +56,8 @@ def make_config(
     incarnation: int = 1,
     compressions: Sequence[str] = (),
     heartbeat_payload: bool = True,
+    secret: str | Sequence[str] | None = None,
+    nonces: Iterator[bytes] | None = None,
 ) -> WireConfig:
     """What a service of that name would hand to its connections."""
     hello = Hello(
@@ -68,7 +71,7 @@ def make_config(
         compressions=tuple(compressions),
     )
     return WireConfig(
-        profile=profile,
+        profile=profile if secret is None else profile.proving(),
         preamble=encode_preamble(cluster),
         hello=hello,
         advertised_ip=advertised_ip,
@@ -77,7 +80,14 @@ def make_config(
         spare=SpareBuffer(),
         algorithms={name: load_algorithm(name) for name in compressions},
         heartbeat_payload=heartbeat_payload,
+        secret=None if secret is None else ClusterSecret(cluster, secret),
+        new_nonce=None if secret is None else (nonces or make_nonces(name)).__next__,
     )
+
+
+def make_nonces(name: str) -> Iterator[bytes]:
+    """Nonces that follow from a name, so that a test can tell them."""
+    return (f"{name} {number}".encode().ljust(32, b".") for number in count())
 
 
 def server_config(
@@ -86,6 +96,8 @@ def server_config(
     profile: Profile = DOCUMENTED,
     limits: Limits = QUIET,
     heartbeat_payload: bool = True,
+    secret: str | Sequence[str] | None = None,
+    incarnation: int = 1,
 ) -> WireConfig:
     return make_config(
         name,
@@ -93,6 +105,8 @@ def server_config(
         limits=limits,
         address=SERVER_ADDRESS,
         heartbeat_payload=heartbeat_payload,
+        secret=secret,
+        incarnation=incarnation,
     )
 
 
@@ -299,6 +313,7 @@ def version3_sample(kind: type[Frame], receiver: Role) -> bytes:
         Ping: version3_frame(5, id=7),
         Pong: version3_frame(6, id=7),
         Goodbye: version3_frame(7, b"so long", word=3100),
+        Proof: version3_frame(8, bytes(32)),
     }
     return samples[kind]
 

@@ -24,7 +24,8 @@ from postroad.services.nodes import (
     SendDiscover,
     ServicesChanged,
 )
-from postroad.services.registry import Registry, RegistryConfig
+from postroad.services.registry import Registry
+from postroad.services.registry_config import RegistryConfig
 from postroad.services.schema import NodeInfo
 from tests.support.cases import each, naming
 

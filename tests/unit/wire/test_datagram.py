@@ -70,7 +70,7 @@ def test_a_datagram_with_a_bad_body_is_refused(subtests: pytest.Subtests) -> Non
         msgspec.msgpack.encode(["alpha", "h", "26701", "echo", b""]),
         msgspec.msgpack.encode(["alpha", "h", 1, "echo", "text"]),
         BODY.replace(b"echo", b"ech\xff"),
-        b"\xc1",
+        b"\xc0",
     ]:
         with subtests.test(body=body), pytest.raises(MalformedFrame, match="datagram body"):
             decode_datagram(PREAMBLE, framed(body))
@@ -90,3 +90,8 @@ def test_a_datagram_with_a_bad_body_is_refused(subtests: pytest.Subtests) -> Non
 def test_later_nodes_may_add_fields() -> None:
     body = b"\x96" + BODY[1:] + b"\x01"
     assert decode_datagram(PREAMBLE, framed(body)) == DATAGRAM
+
+
+def test_a_sealed_datagram_is_refused_by_who_has_no_secret() -> None:
+    with pytest.raises(HandshakeRefused, match="this node has none: give it node.secret"):
+        decode_datagram(PREAMBLE, framed(b"\xc1\x01" + bytes(80)))

@@ -41,7 +41,7 @@ def test_layout_in_any_order_with_unknown_fields() -> None:
     assert encode_hello(HELLO) == hello_fields(FIELDS)
     assert decode_hello(hello_fields(FIELDS)) == HELLO
     assert decode_hello(hello_fields(dict(reversed(FIELDS.items())))) == HELLO
-    assert decode_hello(hello_fields({**FIELDS, 15: b"later", 65_535: b""})) == HELLO
+    assert decode_hello(hello_fields({**FIELDS, 16: b"later", 65_535: b""})) == HELLO
 
     body = hello_fields({2: b"beta"}) + hello_fields(FIELDS)
     assert decode_hello(body).name == "alpha"
@@ -62,6 +62,12 @@ def test_a_part_among_cells_or_a_tunnel_is_told_once_there_is_one(
     tunnel = msgspec.structs.replace(HELLO, is_tunnel=True)
     assert encode_hello(tunnel) == encode_hello(HELLO) + bytes.fromhex("000d 0001 01")
     assert decode_hello(encode_hello(tunnel)) == tunnel
+
+    nonce = msgspec.structs.replace(HELLO, nonce=bytes(32))
+    assert encode_hello(nonce) == encode_hello(HELLO) + bytes.fromhex("000f 0020") + bytes(32)
+    assert decode_hello(encode_hello(nonce)) == nonce
+    with pytest.raises(MalformedFrame, match="hello nonce has 31 bytes, not 32"):
+        decode_hello(hello_fields({**FIELDS, 15: bytes(31)}))
 
     for tag, name in [(11, "role"), (12, "zone")]:
         with subtests.test(tag=tag):

@@ -5,7 +5,7 @@ from typing import get_args
 
 from postroad.core.errors import IllegalFrame
 from postroad.wire import Goodbye, Hello, Phase, Reply, Request, Role
-from postroad.wire.frames import Cancel, Frame, Ping, Pong
+from postroad.wire.frames import Cancel, Frame, Ping, Pong, Proof
 from postroad.wire.legality import LENIENT, STRICT, TUNNEL, Verdict, judge
 from tests.support.wire.pairs import (
     Side,
@@ -29,7 +29,11 @@ LEGAL: dict[type[Frame], dict[Role, set[Phase]]] = {
     Cancel: {Role.SERVER: TALKING, Role.CLIENT: set()},
     Ping: {Role.SERVER: TALKING, Role.CLIENT: TALKING},
     Pong: {Role.SERVER: TALKING, Role.CLIENT: TALKING},
-    Goodbye: {Role.SERVER: TALKING, Role.CLIENT: TALKING | {Phase.INTRODUCING}},
+    Goodbye: {
+        Role.SERVER: TALKING,
+        Role.CLIENT: TALKING | {Phase.INTRODUCING, Phase.PROVING},
+    },
+    Proof: {Role.SERVER: {Phase.PROVING}, Role.CLIENT: {Phase.PROVING}},
 }
 CASES = list(itertools.product(ROLES, Phase, KINDS))
 # The same for tunnels, where both sides hear the same once they have said hello.
@@ -41,6 +45,7 @@ TUNNEL_LEGAL: dict[type[Frame], set[Phase]] = {
     Ping: TALKING | {Phase.KNOCKING},
     Pong: TALKING,
     Goodbye: TALKING | {Phase.KNOCKING},
+    Proof: set(),
 }
 
 

@@ -14,15 +14,16 @@ from postroad.net import MessagingService
 from postroad.pipeline.media.medium import Chunk
 from postroad.pipeline.records import Delivery, KeptRoot
 
+from .certificate import CertificateFiles
 from .questions import (
     CLUSTER,
     LIMITS,
     REPLY_S,
     SUBJECT,
+    WORKER,
     Careful,
     DeskAddress,
     Discard,
-    Envelope,
     First,
     Latest,
     Leave,
@@ -52,8 +53,10 @@ class DeskClient:
         self._service = self._wait(self._start(), _START_S)
 
     async def _start(self) -> MessagingService:
-        service = MessagingService(CLUSTER, f"worker-{os.getpid()}", limits=LIMITS)
-        await service.start()
+        desk = self._desk
+        with CertificateFiles(desk.certificate) as tls:
+            service = MessagingService(CLUSTER, WORKER, tls=tls, limits=LIMITS, secret=desk.token)
+            await service.start()
         return service
 
     def _wait(self, doing: Coroutine[Any, Any, T], timeout_s: float) -> T:
@@ -61,8 +64,8 @@ class DeskClient:
 
     def _ask(self, question: Question, answer: type[T], wait_s: float = 0.0) -> T:
         timeout_s = REPLY_S + wait_s
-        payload = encode(Envelope(self._desk.token, question))
-        asking = self._service.request(self._desk.address, SUBJECT, payload, timeout=timeout_s)
+        address, payload = self._desk.address, encode(question)
+        asking = self._service.request(address, SUBJECT, payload, timeout=timeout_s)
         return msgspec.msgpack.decode(self._wait(asking, timeout_s + _START_S), type=answer)
 
     def first(self) -> int:

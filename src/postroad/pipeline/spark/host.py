@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
+import ipaddress
+import logging
 import secrets
 
-from postroad.core.errors import MalformedPayload
+from postroad.core import Limits, to_address
 from postroad.net import Message, MessagingService
 from postroad.pipeline.desk import Desk, Outcome
 from postroad.pipeline.fused.outcome import PartOutcome, decode_part
@@ -14,8 +15,10 @@ from postroad.pipeline.program import Program
 from postroad.pipeline.records import Delivery, KeptRoot
 from postroad.pipeline.windows import DeltaMaker
 
+from .certificate import CertificateFiles, make_certificate
 from .questions import (
     CLUSTER,
+    DESK,
     LIMITS,
     SUBJECT,
     Careful,
@@ -33,8 +36,10 @@ from .questions import (
     Refuse,
     Settle,
     encode,
-    read_envelope,
+    read_question,
 )
+
+logger = logging.getLogger("postroad.pipeline")
 
 _AGAIN_ROOTS = 1_000
 _LEFT_MAX = 1_000
@@ -45,17 +50,30 @@ _CAREFUL_BATCHES = 50
 class DeskHost:
     """Answers what Spark's processes ask.
 
+    Whoever connects must prove the token first, and cannot send more than a few bytes before. Off
+    this machine everything goes through TLS.
+
     Args:
         program: the job.
         desk: its desk; open.
         bind: where to listen; on a cluster, an address that its machines can reach.
+        limits: every maximum and timeout.
     """
 
-    def __init__(self, program: Program, desk: Desk, bind: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        program: Program,
+        desk: Desk,
+        bind: str = "127.0.0.1:0",
+        *,
+        limits: Limits = LIMITS,
+    ) -> None:
         self._program = program
         self._desk = desk
+        self._bind = to_address(bind)
+        self._limits = limits
         self._token = secrets.token_urlsafe(24)
-        self._service = MessagingService(CLUSTER, "desk", bind, limits=LIMITS)
+        self._service: MessagingService | None = None
         self._admitting = asyncio.Lock()
         self._asking = 0
         # What parts of the batch came to, by their names.
@@ -67,19 +85,30 @@ class DeskHost:
 
     async def start(self) -> DeskAddress:
         """Begin to answer; returns where."""
-        self._service.subscribe(SUBJECT, self._answer)
-        await self._service.start()
-        return DeskAddress(str(self._service.address), self._token)
+        certificate = b""
+        if not _is_loopback(self._bind.host):
+            certificate = make_certificate()
+            if not certificate:
+                logger.warning(
+                    "the desk at %s talks in clear text, as cryptography is not installed: "
+                    "whoever can read the network reads what goes through the job",
+                    self._bind,
+                )
+        with CertificateFiles(certificate) as tls:
+            self._service = MessagingService(
+                CLUSTER, DESK, self._bind, tls=tls, limits=self._limits, secret=self._token
+            )
+            self._service.subscribe(SUBJECT, self._answer)
+            await self._service.start()
+        return DeskAddress(str(self._service.address), self._token, certificate)
 
     async def stop(self) -> None:
         """Answer no more."""
-        await self._service.stop(grace=0)
+        if self._service is not None:
+            await self._service.stop(grace=0)
 
     async def _answer(self, message: Message) -> bytes:
-        envelope = read_envelope(message.payload)
-        if not hmac.compare_digest(envelope.token.encode(), self._token.encode()):
-            raise MalformedPayload("the token is not that of this job")
-        return encode(await self._answer_question(envelope.question))
+        return encode(await self._answer_question(read_question(message.payload)))
 
     async def _answer_question(self, question: Question) -> object:
         match question:
@@ -173,3 +202,10 @@ class DeskHost:
 
 def _gone(number: int) -> Delivery:
     return Delivery(number, "", None, 0, 0, 0, 0)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -7,12 +7,22 @@ from typing import TypeAlias
 import msgspec
 
 from postroad.core.errors import MalformedPayload
-from postroad.core.limits import Limits
+from postroad.core.limits import MIB, Limits
 
 CLUSTER = "postroad-pipeline"
 SUBJECT = "desk"
-LIMITS = Limits(frame_bytes_max=256 * 1024 * 1024)
-"""What a part of a batch comes to is one message; how much that is, `batch_size` decides."""
+DESK = "desk"
+WORKER = "worker"
+"""What the desk and Spark's processes call themselves; a certificate names both."""
+LIMITS = Limits(
+    # What a part of a batch comes to is one message; how much that is, `batch_size` decides. Who
+    # has not proven the token cannot send more than a hello.
+    frame_bytes_max=256 * MIB,
+    # Several such messages may come at once, and all from one machine.
+    unfinished_bytes_max=512 * MIB,
+    # A connection for each of Spark's Python processes.
+    accepted_max=4_096,
+)
 
 REPLY_S = 30.0
 """Time for an answer; more than any transaction takes, less than anybody would wait for."""
@@ -24,7 +34,12 @@ class DeskAddress(msgspec.Struct, frozen=True):
     address: str
     """Host and port."""
     token: str
-    """Who does not know it gets no answer."""
+    """Who does not know it gets no answer; it is proven on each connection, and never sent."""
+    certificate: bytes = b""
+    """The certificate of the desk and of whoever may ask it, and its key; empty without TLS."""
+
+    def __repr__(self) -> str:
+        return f"DeskAddress({self.address!r})"
 
 
 class Latest(msgspec.Struct, frozen=True, tag=True):
@@ -103,13 +118,6 @@ Question: TypeAlias = (
 )
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """A question with the right to ask it."""
-
-    token: str
-    question: Question
-
-
 class RawChunk(msgspec.Struct, frozen=True, array_like=True):
     """A chunk of a slice."""
 
@@ -119,12 +127,12 @@ class RawChunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-_decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_decode_question = msgspec.msgpack.Decoder(Question).decode
 
 
-def read_envelope(payload: bytes) -> Envelope:
+def read_question(payload: bytes) -> Question:
     """Read a question; raises MalformedPayload if it is none."""
     try:
-        return _decode_envelope(payload)
+        return _decode_question(payload)
     except (ValueError, RecursionError) as error:
         raise MalformedPayload(f"no question for a desk: {error}") from None

@@ -18,10 +18,22 @@ import struct
 from postroad.core.address import Address
 from postroad.core.errors import LocalProtocolError, MalformedFrame
 from postroad.core.limits import HELLO_BYTES_MAX, SUBJECT_BYTES_MAX
+from postroad.core.secret import PROOF_BYTES
 from postroad.core.tracing import SpanContext
 from postroad.wire.checks import Bytes, check_frame_size, decode_text
 from postroad.wire.compression import Algorithm, compress_payload, decompress_payload
-from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Reply, Request, Status
+from postroad.wire.frames import (
+    Cancel,
+    Frame,
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    Proof,
+    Reply,
+    Request,
+    Status,
+)
 from postroad.wire.hello import decode_hello, encode_hello
 
 from .codec import JOIN_BYTES_MAX, Codec, encode_application_frame
@@ -52,6 +64,7 @@ class FrameType(enum.IntEnum):
     PING = 5
     PONG = 6
     GOODBYE = 7
+    PROOF = 8
 
 
 # Type, flags and short as one number, for frames that carry no flag.
@@ -68,7 +81,10 @@ _CONTROL_BODY_MAX: dict[int, int] = {
     FrameType.PING: 0,
     FrameType.PONG: 0,
     FrameType.GOODBYE: GOODBYE_BYTES_MAX,
+    FrameType.PROOF: PROOF_BYTES,
 }
+# What follows these may be compressed, as is only agreed once they are read.
+_AGREEING = frozenset({FrameType.HELLO, FrameType.PROOF})
 
 # What a connection remembers of the subjects it has seen; the bounds keep a peer from filling it.
 _KNOWN_SUBJECTS_MAX = 64
@@ -79,14 +95,20 @@ class Version3Codec(Codec):
     """Version 3, either side."""
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self.frame_bytes_max = frame_bytes_max
-        self._length_max = frame_bytes_max + _EMPTY_LENGTH
+        self.accept_frames(frame_bytes_max)
         self.sender: Address | None = None
+        # The peer's hello as it came.
+        self.hello_body = b""
         self.need = _HEADER_BYTES
         # Subjects seen on this connection.
         self._subjects: dict[Bytes, str] = {}
         # Set once both sides have said hello and share an algorithm.
         self.compression: Algorithm | None = None
+
+    def accept_frames(self, frame_bytes_max: int) -> None:
+        """Accept frames up to that size from now on."""
+        self.frame_bytes_max = frame_bytes_max
+        self._length_max = frame_bytes_max + _EMPTY_LENGTH
 
     def decode(self, data: Bytes, frames: list[Frame]) -> int:
         position = 0
@@ -117,8 +139,7 @@ class Version3Codec(Codec):
                 frames.append(Request(id, subject, data[split:stop], word))  # type: ignore[arg-type]
             else:
                 frames.append(self._decode_unusual(kind, word, id, bytes(data[start:stop])))
-                if kind >> 24 == FrameType.HELLO:
-                    # What follows may be compressed, as is only agreed once this one is read.
+                if kind >> 24 in _AGREEING:
                     return int(stop)
             position = stop
         return position
@@ -217,6 +238,8 @@ class Version3Codec(Codec):
             out.append(_control(FrameType.PING, id=frame.id))
         elif isinstance(frame, Pong):
             out.append(_control(FrameType.PONG, id=frame.id))
+        elif isinstance(frame, Proof):
+            out.append(_control(FrameType.PROOF, body=frame.proof))
         else:
             raise LocalProtocolError(f"version 3 has no frame for {type(frame).__name__}")
 
@@ -224,9 +247,14 @@ class Version3Codec(Codec):
         if kind == FrameType.HELLO:
             hello = decode_hello(body)
             self.sender = hello.address
+            self.hello_body = body
             return hello
         if kind == FrameType.GOODBYE:
             return Goodbye(word, decode_text(body, "goodbye"))
+        if kind == FrameType.PROOF:
+            if len(body) != PROOF_BYTES:
+                raise MalformedFrame(f"a proof of {len(body)} bytes, not {PROOF_BYTES}")
+            return Proof(body)
         if kind == FrameType.CANCEL:
             return Cancel(id)
         return Ping(id) if kind == FrameType.PING else Pong(id)

@@ -10,7 +10,7 @@ from postroad.core.address import Address
 from postroad.core.errors import FrameTooLarge, MalformedFrame
 from postroad.wire.codecs import Codec, DocumentedCodec, Version3Codec, ZeebeCodec
 from postroad.wire.codecs.codec import encode_application_frame
-from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Reply, Request
+from postroad.wire.frames import Cancel, Frame, Goodbye, Hello, Ping, Pong, Proof, Reply, Request
 from tests.support.wire.pairs import make_config
 from tests.support.wire.raw_dialects import Dialect, Version3, Zeebe
 
@@ -22,6 +22,7 @@ FRAMES: dict[type[Frame], Frame] = {
     Ping: Ping(1),
     Pong: Pong(1),
     Goodbye: Goodbye(0, "bye"),
+    Proof: Proof(bytes(32)),
 }
 
 
@@ -78,7 +79,7 @@ FORMS = {
     ),
     "zeebe": Form(lambda: ZeebeCodec(2, HERE, "10.0.0.1", LIMIT), Zeebe(2), {1, 2}, range(4), 8),
     "version 3": Form(
-        lambda: Version3Codec(LIMIT), Version3(), set(range(1, 8)), range(5), 2, 5_000, 4, 16
+        lambda: Version3Codec(LIMIT), Version3(), set(range(1, 9)), range(5), 2, 5_000, 4, 16
     ),
 }
 

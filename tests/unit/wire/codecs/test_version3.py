@@ -9,7 +9,7 @@ from postroad.core.limits import HELLO_BYTES_MAX
 from postroad.wire.codecs import Version3Codec
 from postroad.wire.codecs.version3 import GOODBYE_BYTES_MAX
 from postroad.wire.compression import load_algorithm
-from postroad.wire.frames import Cancel, Frame, Goodbye, Ping, Pong, Reply, Request, Status
+from postroad.wire.frames import Cancel, Frame, Goodbye, Ping, Pong, Proof, Reply, Request, Status
 from tests.support.wire.pairs import hello_frame, make_config, version3_frame
 
 LIMIT = 100_000
@@ -78,24 +78,27 @@ def test_control_frames_are_refused_by_their_header(subtests: pytest.Subtests) -
         with subtests.test(length=length), refusal:
             decode(struct.pack(">IBBHIQ", length, 1, 0, 0, 0, 0))
 
-    for kind in [0, 8, 9, 255]:
+    for kind in [0, 9, 10, 255]:
         refusal = pytest.raises(MalformedFrame, match=f"unknown frame type {kind}")
         with subtests.test(kind=kind), refusal:
             decode(version3_frame(kind, bytes(100))[:20])
 
-    for kind, body_bytes_max in [(3, HELLO_BYTES_MAX), (4, 0), (5, 0), (6, 0), (7, 1_024)]:
+    for kind, body_bytes_max in [(3, HELLO_BYTES_MAX), (4, 0), (5, 0), (6, 0), (7, 1_024), (8, 32)]:
         too_large = pytest.raises(FrameTooLarge, match=f"{body_bytes_max} are accepted")
         with subtests.test(kind=kind), too_large:
             decode(version3_frame(kind, bytes(body_bytes_max + 1))[:20])
 
-    for kind in [0, 8, 255]:
+    for kind in [0, 9, 255]:
         for flags in [0, 1, 7]:
             refusal = pytest.raises(MalformedFrame, match=f"unknown frame type {kind}")
             with subtests.test(kind=kind, flags=flags), refusal:
                 decode(version3_frame(kind, flags=flags, id=1))
 
+    with pytest.raises(MalformedFrame, match="a proof of 31 bytes"):
+        decode(version3_frame(8, bytes(31)))
+
     # A small limit for messages must not keep the sides from introducing themselves.
-    introductions: list[Frame] = [HELLO, Goodbye(1, "r" * 1_000)]
+    introductions: list[Frame] = [HELLO, Proof(bytes(32)), Goodbye(1, "r" * 1_000)]
     for frame in introductions:
         assert decode(encode(frame), Version3Codec(16)) == [frame], frame
 

@@ -1,0 +1,244 @@
+"""Services and datagrams of a cluster with a secret, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from postroad import Address, Limits, Message, MessagingService, Protocol, Unicast
+from postroad.core.errors import ConfigError, ConnectionClosed, Outcome
+from postroad.core.secret import ClusterSecret
+from tests.support.cases import each
+from tests.support.deadlines import eventually
+from tests.support.net.peers import CLUSTER, nothing_left
+from tests.support.net.raw_peers import both_loops
+from tests.support.net.tls import Authority
+from tests.support.wire.tunnel_ends import Recorders
+
+SECRET = "correct horse battery staple"
+OTHER = "another secret of some length"
+LIMITS = Limits(stop_grace_s=0.5, handshake_timeout_s=2.0)
+
+
+def make_service(
+    name: str, secret: str | None = SECRET, version: int | None = None
+) -> MessagingService:
+    protocol = Protocol(version_max=version)
+    return MessagingService(CLUSTER, name, limits=LIMITS, protocol=protocol, secret=secret)
+
+
+@asynccontextmanager
+async def running(
+    client: MessagingService, server: MessagingService
+) -> AsyncIterator[list[Message]]:
+    """Both, and what the server was told."""
+    messages: list[Message] = []
+
+    def hear(message: Message) -> bytes:
+        messages.append(message)
+        return message.payload
+
+    async with client, server:
+        server.subscribe("echo", hear)
+        yield messages
+
+
+@both_loops
+async def test_services_with_one_secret_talk() -> None:
+    client, server = make_service("client"), make_service("server")
+    async with running(client, server) as messages:
+        for payload in (b"one", bytes(1_000_000)):
+            assert await client.request(server.address, "echo", payload) == payload
+        assert messages[0].peer == "client"
+        reply = await client.request(server.address, "echo", b"x", keep_alive=False)
+        assert reply == b"x"
+
+
+@each(
+    (SECRET, OTHER, "knows another secret"),
+    (SECRET, None, "'client' at 127.0.0.1:.* has none: give it node.secret"),
+    (None, SECRET, "'server' at 127.0.0.1:.* has none: give it node.secret"),
+)
+async def test_others_are_refused_and_both_sides_say_why(
+    server_secret: str | None,
+    client_secret: str | None,
+    text: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.clear()
+    client, server = make_service("client", client_secret), make_service("server", server_secret)
+    async with running(client, server) as messages:
+        for _ in range(3):
+            with pytest.raises(ConnectionClosed, match=text) as caught:
+                await client.request(server.address, "echo", b"x", timeout=5)
+            assert caught.value.outcome is Outcome.NOT_SENT
+            assert not caught.value.retryable
+        assert messages == []
+    warnings = [it for it in caplog.records if it.levelno >= logging.WARNING]
+    by_server = [it.getMessage() for it in warnings if "connection from" in it.getMessage()]
+    assert len(by_server) == 1, "it is said once"
+    assert SECRET not in caplog.text
+    assert OTHER not in caplog.text
+
+
+@each((1,), (2,))
+async def test_versions_that_cannot_prove_are_refused(version: int) -> None:
+    for client, server in (
+        (make_service("client", None, version), make_service("server")),
+        (make_service("client"), make_service("server", None, version)),
+    ):
+        async with running(client, server) as messages:
+            with pytest.raises(ConnectionClosed, match="version"):
+                await client.request(server.address, "echo", b"x", timeout=5)
+            assert messages == []
+
+
+def test_a_protocol_without_proofs_cannot_have_a_secret() -> None:
+    for protocol in (Protocol(version_max=2), Protocol(profile="zeebe")):
+        with pytest.raises(ConfigError, match="a secret needs version 3"):
+            MessagingService(CLUSTER, "a", protocol=protocol, secret=SECRET)
+    with pytest.raises(ConfigError, match="shorter than 16"):
+        MessagingService(CLUSTER, "a", secret="short")
+
+
+async def test_a_tunnel_wants_the_secret_too() -> None:
+    for secret, is_open in ((SECRET, True), (OTHER, False), (None, False)):
+        client, server = make_service("client", secret), make_service("server")
+        async with client, server:
+            near, far = Recorders(), Recorders()
+            client.introduce("satellite", None)
+            server.introduce("core", None)
+            server.accept_tunnels(far)
+            if is_open:
+                tunnel = await client.open_tunnel(server.address, near, peer="server")
+                tunnel.post("note", b"x")
+                await eventually(lambda: far.all and far.all[0].payloads == [b"x"])
+            else:
+                with pytest.raises(ConnectionClosed, match="secret"):
+                    await client.open_tunnel(server.address, near)
+                assert far.all == []
+
+
+async def test_with_tls_both_are_asked_for(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = MessagingService(
+        CLUSTER, "server", tls=authority.tls("server"), limits=LIMITS, secret=SECRET
+    )
+    for secret in (SECRET, OTHER):
+        client = MessagingService(
+            CLUSTER, "client", tls=authority.tls("client"), limits=LIMITS, secret=secret
+        )
+        if secret == SECRET:
+            async with client, server:
+                server.subscribe("echo", lambda message: message.payload)
+                assert await client.request(server.address, "echo", b"x") == b"x"
+            server = MessagingService(
+                CLUSTER, "server", tls=authority.tls("server"), limits=LIMITS, secret=SECRET
+            )
+        else:
+            async with client, server:
+                with pytest.raises(ConnectionClosed, match="knows another secret"):
+                    await client.request(server.address, "echo", b"x")
+
+
+# Datagrams.
+
+KEYS = ClusterSecret(CLUSTER, SECRET)
+
+
+@asynccontextmanager
+async def listening(
+    secret: ClusterSecret | None = KEYS, bind: Address | str = "127.0.0.1:0"
+) -> AsyncIterator[tuple[Unicast, list[bytes]]]:
+    payloads: list[bytes] = []
+    async with Unicast(CLUSTER, "receiver", bind, secret=secret) as receiver:
+        receiver.subscribe("tick", lambda message: payloads.append(message.payload))
+        yield receiver, payloads
+
+
+class Wire(asyncio.DatagramProtocol):
+    """Stands between two sockets, and keeps what passes one way."""
+
+    def __init__(self, sender: Address, receiver: Address) -> None:
+        self._sender, self._receiver = sender, receiver
+        self.recorded: list[bytes] = []
+        self.transport: asyncio.DatagramTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # loops have classes of their own
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self.transport.get_extra_info("sockname")[1])
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        is_there = addr[1] == self._sender.port
+        if is_there:
+            self.recorded.append(data)
+        self.transport.sendto(data, self._receiver if is_there else self._sender)
+
+    def replay(self, target: Address) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for data in self.recorded:
+                sock.sendto(data, target)
+
+
+@both_loops
+async def test_sealed_datagrams_arrive_both_ways() -> None:
+    async with nothing_left(), listening() as (receiver, payloads):
+        async with Unicast(CLUSTER, "sender", secret=KEYS) as sender:
+            back: list[bytes] = []
+            sender.subscribe("tock", lambda message: back.append(message.payload))
+            for payload in (b"one", b"two", bytes(60_000)):
+                sender.post(receiver.address, "tick", payload)
+            await eventually(lambda: payloads == [b"one", b"two", bytes(60_000)])
+            await receiver.send(sender.address, "tock", b"back")
+            await eventually(lambda: back == [b"back"])
+
+
+async def test_a_recorded_datagram_is_never_taken_again() -> None:
+    loop = asyncio.get_running_loop()
+    async with listening() as (receiver, payloads):
+        async with Unicast(CLUSTER, "sender", secret=KEYS) as sender:
+            transport, wire = await loop.create_datagram_endpoint(
+                lambda: Wire(sender.address, receiver.address), local_addr=("127.0.0.1", 0)
+            )
+            for number in range(5):
+                sender.post(wire.address, "tick", b"%d" % number)
+            await eventually(lambda: len(payloads) == 5)
+            refused = receiver.statistics().refused
+            wire.replay(receiver.address)
+            await eventually(lambda: receiver.statistics().refused == refused + 5)
+        transport.close()
+        address = receiver.address
+    # Nor by the next process of the node, at the same address.
+    async with listening(bind=address) as (again, later):
+        wire.replay(again.address)
+        async with Unicast(CLUSTER, "sender", secret=KEYS) as sender:
+            sender.post(again.address, "tick", b"live")
+            await eventually(lambda: later == [b"live"])
+    assert len(payloads) == 5
+
+
+async def test_datagrams_without_the_secret_are_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strangers = (None, ClusterSecret(CLUSTER, OTHER), ClusterSecret("other", SECRET))
+    async with listening() as (receiver, payloads):
+        for count, secret in enumerate(strangers, 1):
+            async with Unicast(CLUSTER, "sender", secret=secret) as sender:
+                await sender.send(receiver.address, "tick", b"x")
+                await eventually(lambda count=count: receiver.statistics().refused == count)
+    assert payloads == []
+    assert "does not prove the secret of the cluster" in caplog.text
+    async with listening(None) as (receiver, payloads):
+        async with Unicast(CLUSTER, "sender", secret=KEYS) as sender:
+            await sender.send(receiver.address, "tick", b"x")
+            await eventually(lambda: receiver.statistics().refused == 1)
+    assert "this node has none: give it node.secret" in caplog.text

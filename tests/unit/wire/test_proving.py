@@ -1,0 +1,254 @@
+"""The secret of a cluster on a connection: who knows it is let in, whatever else somebody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from postroad.core.errors import ConfigError, HandshakeRefused, IllegalFrame, SameNameRefused
+from postroad.wire import DOCUMENTED, ZEEBE, Goodbye, Opened, Phase, Request, Role, WireConfig
+from tests.support.cases import each
+from tests.support.wire.pairs import (
+    CLIENT_ADDRESS,
+    Pair,
+    Side,
+    byte_by_byte,
+    cut_version3,
+    make_config,
+    server_config,
+    version3_frame,
+    whole,
+)
+
+SECRET = "correct horse battery staple"
+OTHER = "another secret of some length"
+OPENED = [Opened(3)]
+HELLO, GOODBYE, PROOF = 3, 7, 8
+
+
+def proving_pair(client: WireConfig | None = None, server: WireConfig | None = None) -> Pair:
+    return Pair(client or make_config(secret=SECRET), server or server_config(secret=SECRET))
+
+
+def kinds(data: bytes) -> list[int]:
+    return [frame.kind for frame in cut_version3(data)]
+
+
+@pytest.mark.parametrize("split", [whole, byte_by_byte])
+def test_two_that_know_the_secret_meet(split: Callable[[bytes], Sequence[bytes]]) -> None:
+    pair = proving_pair()
+    pair.settle(split)
+    assert pair.client.events == pair.server.events == OPENED
+    assert pair.client.machine.peer is not None
+    assert pair.client.machine.peer.name == "server"
+    assert pair.server.machine.peer is not None
+    assert pair.server.machine.peer.name == "client"
+    assert SECRET.encode() not in pair.client.written + pair.server.written
+    pair.client.machine.request(1, "echo", b"x", 0)
+    pair.settle(split)
+    assert pair.server.events[1:] == [Request(1, "echo", b"x")]
+
+
+def test_with_certificates_both_are_asked_for() -> None:
+    names = frozenset({"client"})
+    pair = Pair(make_config(secret=SECRET), server_config(secret=SECRET), client_names=names)
+    pair.settle()
+    assert pair.server.events == OPENED
+    pair = Pair(make_config(secret=OTHER), server_config(secret=SECRET), client_names=names)
+    pair.settle()
+    assert isinstance(pair.server.failure, HandshakeRefused)
+    pair = Pair(
+        make_config(secret=SECRET), server_config(secret=SECRET), client_names=frozenset("x")
+    )
+    pair.settle()
+    assert "certificate" in str(pair.server.failure)
+
+
+def test_a_server_shows_nothing_before_the_client_has_proven() -> None:
+    server = Side(Role.SERVER, server_config(secret=SECRET))
+    client = Side(Role.CLIENT, make_config(secret=OTHER))
+    server.give(client.take())
+    client.give(server.take())
+    server.give(client.take())
+    assert kinds(server.take()) == [GOODBYE]
+    assert kinds(server.written[2:]) == [HELLO, GOODBYE]
+
+
+@each(
+    (SECRET, OTHER, "knows another secret"),
+    (SECRET, None, "'client' at 127.0.0.1:27998 has none: give it node.secret"),
+    (None, SECRET, "'server' at 127.0.0.1:26502 has none: give it node.secret"),
+)
+def test_who_has_another_secret_or_none_is_refused_and_both_are_told(
+    server_secret: str | None, client_secret: str | None, text: str
+) -> None:
+    pair = proving_pair(make_config(secret=client_secret), server_config(secret=server_secret))
+    pair.settle()
+    for side in (pair.client, pair.server):
+        assert Opened(3) not in side.events
+        assert side.machine.peer is None
+        reasons = [it.reason for it in side.events if isinstance(it, Goodbye)]
+        assert any(text in reason for reason in (*reasons, str(side.failure))), (side, reasons)
+        assert side.machine.phase in (Phase.CLOSED, Phase.DRAINING)
+    assert isinstance(pair.server.failure, HandshakeRefused)
+
+
+def test_while_a_secret_is_changed_old_and_new_nodes_meet() -> None:
+    for client, server in (
+        ([SECRET, OTHER], SECRET),
+        (SECRET, [SECRET, OTHER]),
+        ([SECRET, OTHER], [OTHER, SECRET]),
+        ([OTHER, SECRET], OTHER),
+    ):
+        pair = proving_pair(make_config(secret=client), server_config(secret=server))
+        pair.settle()
+        assert pair.client.events == pair.server.events == OPENED, (client, server)
+
+
+def test_versions_that_cannot_prove_are_refused(subtests: pytest.Subtests) -> None:
+    for version in (1, 2):
+        with subtests.test(version=version):
+            old = make_config(profile=DOCUMENTED.up_to(version))
+            pair = proving_pair(client=old)
+            pair.settle()
+            assert pair.server.events == pair.client.events == []
+            assert f"version {version}, which cannot prove" in str(pair.server.failure)
+            assert "the peer answered version 3; known here are" in str(pair.client.failure)
+
+            pair = proving_pair(server=server_config(profile=DOCUMENTED.up_to(version)))
+            pair.settle()
+            assert "the peer answered version" in str(pair.client.failure)
+            assert not [event for event in pair.client.events if isinstance(event, Opened)]
+    for profile in (ZEEBE, DOCUMENTED.up_to(2)):
+        with pytest.raises(ConfigError, match="a secret needs version 3"):
+            profile.proving()
+
+
+def test_a_recorded_client_is_refused_by_the_next_connection() -> None:
+    config = server_config(secret=SECRET)
+    old = Pair(make_config(secret=SECRET), config)
+    old.settle()
+    server = Side(Role.SERVER, config)
+    server.give(old.client.written)
+    assert Opened(3) not in server.events
+    assert "knows another secret" in str(server.failure)
+
+
+def test_a_recorded_server_is_refused_by_the_next_client() -> None:
+    config = make_config(secret=SECRET)
+    old = Pair(config, server_config(secret=SECRET))
+    old.settle()
+    client = Side(Role.CLIENT, config)
+    client.give(old.server.written)
+    assert client.events == []
+    assert "knows another secret" in str(client.failure)
+
+
+def test_a_proof_sent_back_is_refused() -> None:
+    client = Side(Role.CLIENT, make_config(secret=SECRET))
+    # What the client itself says, as if it were the server's.
+    client.take()
+    client.give(b"\x00\x03")
+    hello = client.take()
+    client.give(hello)
+    client.give(client.take())
+    assert client.events == []
+    assert isinstance(client.failure, HandshakeRefused)
+
+
+@each(
+    ({"name": "treasurer"},),
+    ({"incarnation": 9},),
+    ({"is_member": True},),
+    ({"role": "core"},),
+    ({"zone": "south"},),
+    ({"is_tunnel": True},),
+    ({"address": CLIENT_ADDRESS._replace(port=1)},),
+    ({"frame_bytes_max": 7},),
+)
+def test_nothing_of_a_hello_can_be_changed_on_its_way(changes: dict[str, object]) -> None:
+    client = Side(Role.CLIENT, make_config(secret=SECRET))
+    server = Side(Role.SERVER, server_config(secret=SECRET))
+    server.give(client.take())
+    client.give(server.take())
+    hello, proof = cut_version3(client.take())
+    assert client.machine._proving is not None
+    changed = msgspec.structs.replace(client.machine._proving.hello, **changes)
+    other = Side(Role.CLIENT, make_config())
+    other.machine.send(changed)
+    server.give(other.take()[6:], version3_frame(PROOF, proof.body))
+    assert hello.kind == HELLO
+    assert Opened(3) not in server.events
+    assert "knows another secret" in str(server.failure)
+
+
+def test_a_namesake_without_the_secret_is_nobody() -> None:
+    pair = proving_pair(
+        make_config("server", secret=OTHER, incarnation=2), server_config(secret=SECRET)
+    )
+    pair.settle()
+    assert isinstance(pair.server.failure, HandshakeRefused)
+    assert not isinstance(pair.server.failure, SameNameRefused)
+    assert not isinstance(pair.client.failure, SameNameRefused)
+
+
+def test_a_namesake_with_the_secret_is_told_to_both() -> None:
+    pair = proving_pair(
+        make_config("server", secret=SECRET, incarnation=2), server_config(secret=SECRET)
+    )
+    pair.settle()
+    assert isinstance(pair.server.failure, SameNameRefused)
+    assert isinstance(pair.client.failure, SameNameRefused)
+
+
+def test_a_tunnel_is_proven_too() -> None:
+    for secret, is_open in ((SECRET, True), (OTHER, False)):
+        config = make_config(secret=secret)
+        hello = msgspec.structs.replace(config.hello, is_tunnel=True)
+        server = server_config(secret=SECRET)
+        cells = msgspec.structs.replace(server.hello, role="core")
+        pair = proving_pair(
+            msgspec.structs.replace(config, hello=hello),
+            msgspec.structs.replace(server, hello=cells),
+        )
+        pair.settle()
+        assert pair.server.machine.is_tunnel is is_open
+        assert (pair.client.machine.phase is Phase.KNOCKING) is is_open
+        assert (Opened(3) in pair.server.events) is is_open
+
+
+def test_requests_before_the_proof_are_refused() -> None:
+    client = Side(Role.CLIENT, make_config(secret=SECRET))
+    server = Side(Role.SERVER, server_config(secret=SECRET))
+    server.give(client.take())
+    client.give(server.take())
+    hello = cut_version3(client.take())[0]
+    server.give(version3_frame(HELLO, hello.body) + version3_frame(1, b"echo", short=4, id=1))
+    assert server.events == []
+    assert isinstance(server.failure, IllegalFrame)
+
+
+def test_a_proof_where_there_is_no_secret_is_refused() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.server.give(version3_frame(PROOF, bytes(32)))
+    assert isinstance(pair.server.failure, IllegalFrame)
+
+
+def test_whoever_never_proves_is_given_up() -> None:
+    client = Side(Role.CLIENT, make_config(secret=SECRET))
+    server = Side(Role.SERVER, server_config(secret=SECRET))
+    server.give(client.take())
+    client.give(server.take())
+    server.give(version3_frame(HELLO, cut_version3(client.take())[0].body))
+    assert server.machine.phase is Phase.PROVING
+    server.tick(server.machine.deadline())
+    assert "no complete handshake" in str(server.failure)
+
+
+def test_a_secret_without_nonces_is_refused() -> None:
+    config = make_config(secret=SECRET)
+    with pytest.raises(ConfigError, match="a secret and nonces: give both or neither"):
+        msgspec.structs.replace(config, new_nonce=None)
