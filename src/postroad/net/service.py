@@ -88,7 +88,9 @@ class MessagingService(TunnelCalls):
         self._advertise = None if advertise is None else to_address(advertise)
         self._tls = tls
         self.limits = limits or Limits()
-        self._identity = Identity(cluster, name, protocol or Protocol(), self.limits)
+        self._identity = Identity(
+            cluster, name, protocol or Protocol(), self.limits, is_secure=tls is not None
+        )
         self._subscriptions = Subscriptions()
         self._routes: dict[tuple[Address | str, str], DialedLink] = {}
         self._timeout_s = self.limits.request_timeout_s

@@ -131,6 +131,20 @@ class Connection:
         return self.codec.sender
 
     @property
+    def peer_name(self) -> str | None:
+        """The peer's node name, as far as it is known.
+
+        Over TLS it is a name in the peer's certificate, whatever the version: the one it claims in
+        version 3, the only one in older versions. Without TLS it is what the peer claims.
+        """
+        names = self.certificate_names
+        if names is None and self._config.is_secure:
+            return None
+        if self.peer is not None:
+            return self.peer.name
+        return next(iter(names)) if names is not None and len(names) == 1 else None
+
+    @property
     def awaits_room(self) -> bool:
         """Whether a large frame waits for room; nothing should be read until it has that."""
         return self._reader.awaits_room
@@ -266,7 +280,8 @@ class Connection:
     def _meet(self, hello: Hello) -> None:
         """Check who the peer is and settle on what both can do."""
         ours = self._config.hello
-        check_peer(ours, hello, self.certificate_names)
+        is_secure = self._config.is_secure
+        check_peer(ours, hello, self.certificate_names, is_secure=is_secure)
         self.is_tunnel = (ours if self.role is Role.CLIENT else hello).is_tunnel
         self.peer = hello
         if self._share is not None:

@@ -7,10 +7,19 @@ from postroad.core.errors import HandshakeRefused, SameNameRefused
 from .frames import Hello
 
 
-def check_peer(ours: Hello, theirs: Hello, certificate_names: frozenset[str] | None) -> None:
+def check_peer(
+    ours: Hello,
+    theirs: Hello,
+    certificate_names: frozenset[str] | None,
+    *,
+    is_secure: bool = False,
+) -> None:
     """Refuse a peer of another cluster, under a wrong name, or under this node's own."""
     if theirs.cluster != ours.cluster:
         raise HandshakeRefused(f"the peer is of cluster {theirs.cluster!r}")
+    if is_secure and certificate_names is None:
+        # It shows no certificate, so its name says nothing, not even that it is this node's.
+        return
     if certificate_names is not None and theirs.name not in certificate_names:
         names = ", ".join(sorted(certificate_names)) or "nobody"
         raise HandshakeRefused(f"node {theirs.name!r} shows a certificate of {names}")
