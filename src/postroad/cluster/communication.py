@@ -281,7 +281,10 @@ class Communication:
     def _identify(self, message: Message) -> Member:
         """The member a message comes from; asks strangers who they are."""
         name = message.peer
-        if name is None:
+        if name is None and self._service.is_secure:
+            # An address is no proof: whoever shows a certificate that names it is known by that.
+            name = ""
+        elif name is None:
             # Older versions of the protocol tell the address only.
             names = self.agent.names_at(message.sender)
             name = names[0] if len(names) == 1 else ""

@@ -13,12 +13,14 @@ import msgspec
 from postroad.core import Address, Limits
 from postroad.core.errors import ConfigError
 from postroad.core.secret import ClusterSecret
-from postroad.wire import PROFILES, Hello, SpareBuffer, WireConfig, encode_preamble
+from postroad.wire import PROFILES, Hello, Profile, SpareBuffer, WireConfig, encode_preamble
 from postroad.wire.compression import load_algorithm
 from postroad.wire.hello import NONCE_BYTES
 
 # Of the nanoseconds a process began at, about 65 microseconds.
 _CHANCE_BITS = 16
+# The first version in which peers tell their names.
+_NAMING_VERSION = 3
 _WILDCARDS = ("", "0.0.0.0", "::")
 
 
@@ -29,6 +31,8 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True):
     """`documented`, or `zeebe` to talk to nodes of that system."""
     version_max: int | None = None
     """Newest version to speak; the profile's newest when None."""
+    version_min: int | None = None
+    """Oldest version to speak; when None, 3 with TLS where the others allow it, else 1."""
     compressions: tuple[str, ...] = ()
     """Compressions to offer to peers of version 3: `zstd`, `zlib`. None by default."""
     heartbeat_payload: bool = True
@@ -49,6 +53,8 @@ class Identity:
         protocol: Protocol,
         limits: Limits,
         secret: ClusterSecret | None = None,
+        *,
+        is_secure: bool,
     ) -> None:
         if protocol.profile not in PROFILES:
             known = ", ".join(PROFILES)
@@ -56,8 +62,9 @@ class Identity:
         self._cluster = cluster
         self._name = name
         self._limits = limits
-        self._profile = PROFILES[protocol.profile].up_to(protocol.version_max)
+        self._is_secure = is_secure
         self._secret = secret
+        self._profile = _choose_versions(protocol, is_secure=is_secure)
         if secret is not None:
             self._profile = self._profile.proving()
         self._algorithms = {it: load_algorithm(it) for it in protocol.compressions}
@@ -85,10 +92,20 @@ class Identity:
             wall_clock=_epoch_ms,
             spare=SpareBuffer(),
             algorithms=self._algorithms,
+            is_secure=self._is_secure,
             heartbeat_payload=self._heartbeat_payload,
             secret=self._secret,
             new_nonce=None if self._secret is None else new_nonce,
         )
+
+
+def _choose_versions(protocol: Protocol, *, is_secure: bool) -> Profile:
+    profile = PROFILES[protocol.profile].up_to(protocol.version_max)
+    oldest = protocol.version_min
+    if oldest is None and is_secure and _NAMING_VERSION in profile.versions:
+        # Older versions do not tell a name that could be compared with the certificate.
+        oldest = _NAMING_VERSION
+    return profile.since(oldest)
 
 
 def choose_advertised(wanted: Address | None, bound: Address) -> Address:

@@ -317,8 +317,8 @@ class Link(asyncio.Protocol):
 
     @property
     def peer_name(self) -> str | None:
-        """The peer's node name, where it was told."""
-        return self.machine.peer.name if self.machine.peer is not None else None
+        """The peer's node name, as far as it is known."""
+        return self.machine.peer_name
 
     def describe_peer(self, address: Address | None = None) -> str:
         """Address and name for texts."""

@@ -16,9 +16,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     subject: str
     sender: Address
-    """The address its sender advertises."""
+    """The address its sender advertises: a claim, which does not say who the sender is."""
     peer: str | None = None
-    """The sender's node name, where the protocol version tells it."""
+    """The sender's name if known: over TLS one in its certificate, else what it claims."""
     deadline: float | None = None
     """Time of the event loop's clock after which nobody waits for the reply, where told."""
     source: Address | None = None

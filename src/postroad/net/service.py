@@ -93,7 +93,14 @@ class MessagingService(TunnelCalls):
         self._tls = tls
         self.limits = limits or Limits()
         self.secret = None if secret is None else ClusterSecret(cluster, secret)
-        self._identity = Identity(cluster, name, protocol or Protocol(), self.limits, self.secret)
+        self._identity = Identity(
+            cluster,
+            name,
+            protocol or Protocol(),
+            self.limits,
+            self.secret,
+            is_secure=tls is not None,
+        )
         self._subscriptions = Subscriptions()
         self._routes: dict[tuple[Address | str, str], DialedLink] = {}
         self._timeout_s = self.limits.request_timeout_s

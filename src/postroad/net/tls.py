@@ -24,12 +24,16 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     trust: str | os.PathLike[str]
     """Certificates of those who sign the nodes of this cluster."""
     is_mutual: bool = True
-    """Whether this node demands a certificate of whoever connects to it."""
+    """Whether this node demands a certificate of whoever connects to it.
+
+    If not, whoever shows none is let in, and is nobody known: its messages name no sender.
+    """
 
     def server_context(self) -> ssl.SSLContext:
         """For accepted connections; reads the files anew."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
-        context.verify_mode = ssl.CERT_REQUIRED if self.is_mutual else ssl.CERT_NONE
+        # Even where none is demanded, one that is shown is verified, and says who its owner is.
+        context.verify_mode = ssl.CERT_REQUIRED if self.is_mutual else ssl.CERT_OPTIONAL
         return context
 
     def client_context(self) -> ssl.SSLContext:

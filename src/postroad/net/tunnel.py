@@ -233,6 +233,8 @@ class Tunnel(Link):
     def _find_user(self) -> TunnelUser | None:
         """Who has this tunnel; None if nobody wants it, which the peer is told."""
         try:
+            if self.peer_name is None:
+                raise HandshakeRefused("tunnels are only for nodes that show a certificate")
             if self._accept is None:
                 name = self._context.config.hello.name
                 raise HandshakeRefused(f"node {name!r} takes no tunnels")

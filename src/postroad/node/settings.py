@@ -119,7 +119,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     trust: str
     """Certificates of those who sign the nodes of this cluster."""
     is_mutual: bool = True
-    """Whether this node demands a certificate of whoever connects to it."""
+    """Whether it demands a certificate of whoever connects. If not, who shows none is no member."""
 
     @property
     def config(self) -> TlsConfig:

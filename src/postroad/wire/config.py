@@ -39,6 +39,8 @@ class WireConfig(msgspec.Struct, frozen=True, kw_only=True):
     spare: SpareBuffer
     algorithms: Mapping[str, Algorithm] = {}
     """Compressions this node offers, by name."""
+    is_secure: bool = False
+    """Whether connections go through TLS: a peer without a certificate is then nobody known."""
     heartbeat_payload: bool = True
     """Whether heartbeats of profile `zeebe` carry timestamps, if the peer agrees."""
     secret: ClusterSecret | None = None

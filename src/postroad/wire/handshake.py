@@ -43,6 +43,17 @@ class Profile(msgspec.Struct, frozen=True):
             raise ConfigError(f"profile {self.name!r} has no version {version} or older")
         return msgspec.structs.replace(self, versions=kept)
 
+    def since(self, version: int | None) -> Profile:
+        """The same dialect without the versions older than the given one."""
+        if version is None:
+            return self
+        kept = tuple(known for known in self.versions if known >= version)
+        if not kept:
+            raise ConfigError(
+                f"profile {self.name!r} has no version {version} or newer up to {self.versions[-1]}"
+            )
+        return msgspec.structs.replace(self, versions=kept)
+
     def proving(self) -> Profile:
         """The same dialect without the versions in which no secret can be proven."""
         kept = tuple(known for known in self.versions if known >= PROVING_VERSION)

@@ -44,7 +44,7 @@ def test_contexts(files: Path) -> None:
         trust=str(files / "trust.pem"),
         is_mutual=False,
     )
-    assert tls.server_context().verify_mode == ssl.CERT_NONE
+    assert tls.server_context().verify_mode == ssl.CERT_OPTIONAL
     assert tls.client_context().verify_mode == ssl.CERT_REQUIRED
 
 

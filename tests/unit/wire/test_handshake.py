@@ -27,6 +27,14 @@ def test_a_profile_has_its_versions_without_the_newest_if_asked() -> None:
         ZEEBE.up_to(0)
 
 
+def test_a_profile_has_its_versions_without_the_oldest_if_asked() -> None:
+    assert DOCUMENTED.since(None) is DOCUMENTED
+    assert DOCUMENTED.since(2).versions == (2, 3)
+    assert DOCUMENTED.since(0) == DOCUMENTED
+    with pytest.raises(ConfigError, match="profile 'zeebe' has no version 3 or newer up to 2"):
+        ZEEBE.since(3)
+
+
 @pytest.mark.parametrize("profile", BOTH, ids=lambda profile: profile.name)
 def test_the_client_opens_with_its_newest_version(profile: Profile) -> None:
     newest = profile.versions[-1]
