@@ -1,5 +1,6 @@
 """What is in deploy/, checked by the tools it is for."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from tests.support.source_tree import ROOT
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "postroad"
+STATEFULSET = CHART / "templates" / "statefulset.yaml"
 
 # Every branch of the templates is taken by one of these.
 VARIANTS: dict[str, list[str]] = {
@@ -35,7 +37,8 @@ VARIANTS: dict[str, list[str]] = {
         "imagePullSecrets[0].name=pull",
     ],
     "operator": ["serviceMonitor.enabled=true", "nodeSelector.disk=ssd", "podAnnotations.a=b"],
-    "closed": ["networkPolicy.enabled=true", "networkPolicy.nodesFrom[0].ipBlock.cidr=10.0.0.0/8"],
+    "closed": ["admin.remote=change", "networkPolicy.nodesFrom[0].ipBlock.cidr=10.0.0.0/8"],
+    "unfenced": ["networkPolicy.enabled=false"],
     "placed": [
         "priorityClassName=high",
         "topologySpreadConstraints[0].maxSkew=1",
@@ -158,6 +161,9 @@ def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_pat
     assert config.node.advertise == "10.0.0.7:26502"
     assert config.node.cluster == "shop"
     assert (config.tls is not None) == (variant == "tls")
+    assert ("NetworkPolicy" in found) == (variant != "unfenced")
+    expected = {"tls": "read", "closed": "change"}
+    assert config.admin_remote == expected.get(variant, "off")
     stores = {
         "store": "postgresql://db/mail?schema=shop_postroad_2&sslmode=require",
         "postgres": "postgresql://db/mail?schema=shop_postroad_2",
@@ -216,6 +222,14 @@ def test_nodes_of_compose_understand_their_configuration() -> None:
         config = load_config(None, environ=environ).config
         assert config.node.name == name
         assert f"{name}:26502" in config.cluster.contacts
+        assert config.is_closed or config.admin_remote == "off"
+
+
+def test_probes_do_not_take_a_node_out_of_service_for_what_an_operator_must_decide() -> None:
+    (chart,) = re.findall(r"command: \[(postroad, check.*)\]", STATEFULSET.read_text())
+    (image,) = re.findall(r"HEALTHCHECK .* CMD (\[.*\])", (DEPLOY / "Dockerfile").read_text())
+    assert "--ready" in chart.split(", ")
+    assert "--ready" in json.loads(image)
 
 
 def test_what_compose_mounts_exists() -> None:

@@ -19,7 +19,7 @@ from postroad.node import Node
 
 from .errors import Forbidden
 from .operations.office import Office
-from .operations.table import OPERATIONS
+from .operations.table import OPERATIONS, Operation
 from .problems import Problem, problem_of, to_error
 
 SUBJECT = "postroad.admin"
@@ -109,13 +109,8 @@ class RemoteOffice:
 
     async def _do(self, ask: Ask, member: Member) -> Any:
         operation = OPERATIONS.find(ask.operation)
-        allowed = self._settings.remote
-        if allowed == "off" or (allowed == "read" and not operation.is_read):
-            raise Forbidden(
-                f"node {self._node.name} lets operators of other nodes "
-                f"{'do nothing' if allowed == 'off' else 'only look'}: "
-                f"ask it directly, or set admin.remote of it"
-            )
+        if (text := self._refusal(operation)) is not None:
+            raise Forbidden(text)
         params = operation.read_params(ask.params)
         if not operation.is_read:
             logger.info("%s by operators of member %s", operation.name, member.name)
@@ -123,6 +118,22 @@ class RemoteOffice:
         limit = self._settings.request_timeout_s + (getattr(params, "timeout_s", None) or 0.0)
         async with asyncio.timeout(limit):
             return await operation(self._office, params)
+
+    def _refusal(self, operation: Operation) -> str | None:
+        """Why operators of other nodes may not do something here; None if they may."""
+        config = self._node.config
+        if config.admin_remote == "change" or (config.admin_remote == "read" and operation.is_read):
+            return None
+        who = f"node {self._node.name} lets operators of other nodes"
+        if config.admin_remote == "read":
+            return f"{who} only look: ask it directly, or set admin.remote=change there"
+        if config.admin.remote is None:
+            return (
+                f"{who} do nothing, because everybody who reaches it can join its cluster: ask it "
+                "directly with --url, close the cluster with certificates ([tls]), or set "
+                "admin.remote=read there"
+            )
+        return f"{who} do nothing: ask it directly with --url, or set admin.remote there"
 
 
 def _encode(value: Any) -> bytes:

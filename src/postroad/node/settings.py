@@ -9,7 +9,7 @@ import enum
 import math
 import socket
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -170,6 +170,9 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Job files."""
 
 
+Remote: TypeAlias = Literal["off", "read", "change"]
+
+
 class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What operators see: the HTTP API and the dashboard."""
 
@@ -187,8 +190,11 @@ class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The private key of the certificate."""
     client_trust: str | None = None
     """Who shows a certificate signed by one of these needs no token."""
-    remote: Literal["off", "read", "change"] = "read"
-    """What operators of other nodes may do here, through their own."""
+    remote: Remote | None = None
+    """What operators of other nodes may do here.
+
+    By default `read` if others must prove that they belong to the cluster, and else `off`.
+    """
     body_bytes_max: int = 1024 * 1024
     """Largest body of a request."""
     clients_max: int = 1_000
@@ -253,6 +259,16 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def has(self, layer: Layer) -> bool:
         """Whether the node has a part."""
         return layer in self.node.layers
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether others must prove that they belong to the cluster before this node hears them."""
+        return self.tls is not None and self.tls.is_mutual
+
+    @property
+    def admin_remote(self) -> Remote:
+        """What operators of other nodes may do here."""
+        return self.admin.remote or ("read" if self.is_closed else "off")
 
     @property
     def data(self) -> Path:

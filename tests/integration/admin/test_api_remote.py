@@ -6,14 +6,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from postroad.admin.errors import Forbidden, InvalidRequest, NotFound
+from postroad.admin.operations import OPERATIONS
 from postroad.admin.operations.queues import QueueView
 from postroad.admin.remote import SUBJECT, RemoteOffice
 from postroad.admin.serving import AdminServer
+from postroad.cluster import Agent, Communication, StaticDiscovery
 from postroad.core.errors import NoSuchMember, RemoteProtocolFailure, UsageError
+from postroad.net import MessagingService
 from postroad.node import App, Node
 from tests.support.admin.nodes import READ_TOKEN, Served, config_of, served
 from tests.support.deadlines import eventually
@@ -104,6 +108,26 @@ async def test_off_refuses_everything_and_whoever_has_stopped_is_silent(tmp_path
             await RemoteOffice(alpha.node).ask("beta", "queue.ls", {})
         await beta.admin.stop()
         assert (await alpha.ask("/api/v1/queue/ls?node=beta")).status == 503
+
+
+async def test_an_open_cluster_tells_other_members_nothing_by_default(tmp_path: Path) -> None:
+    async with running_pair(tmp_path, remote=None) as (_, beta):
+        await beta.node.mail.post("beta", "bills", b"a body that is nobody's business")
+        contact = str(beta.node.service.address)
+        # A stranger who has neither a token nor a certificate, and simply joins.
+        async with (
+            MessagingService("postroad", "stranger") as service,
+            Agent(service, StaticDiscovery([contact])) as agent,
+        ):
+            await eventually(lambda: agent.member("beta"), "the stranger knows beta")
+            for name in OPERATIONS:
+                reply = await Communication(agent).send(
+                    "beta", SUBJECT, [name, {}], encoder=msgspec.msgpack.encode
+                )
+                result, problem = msgspec.msgpack.decode(reply)
+                assert (result, problem["status"]) == (None, 403), name
+                assert "close the cluster" in problem["detail"], name
+        assert beta.node.is_running
 
 
 async def test_watch_another(alpha: Served, beta: Served) -> None:

@@ -19,11 +19,12 @@ from postroad.admin.operations import OPERATIONS
 from postroad.admin.operations.office import Office
 from postroad.admin.problems import make_problem
 from postroad.admin.remote import RemoteOffice
+from postroad.core.address import is_loopback
 from postroad.node import Node
 
 from .answers import answer, refusal
 from .calling import Desk, OperationsEndpoint
-from .guard import Gate, Guard, is_loopback, own_hosts
+from .guard import Gate, Guard, own_hosts
 from .openapi import make_document
 from .pages import PagesEndpoint
 from .probes import ProbeEndpoint

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import hmac
-import ipaddress
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from postroad.admin.errors import Forbidden
 from postroad.admin.problems import Problem, make_problem
+from postroad.core.address import is_loopback
 
 from .answers import refusal
 from .errors import Unauthorized
@@ -149,16 +149,6 @@ class Gate:
         return make_problem(
             421, f"this server is not called {said[:100]!r}", next=f"call it one of: {known}"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach a host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def own_hosts(host: str) -> frozenset[str] | None:
