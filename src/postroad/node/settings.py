@@ -198,7 +198,7 @@ class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     body_bytes_max: int = 1024 * 1024
     """Largest body of a request."""
     clients_max: int = 1_000
-    """Connections at the same time; more are closed at once."""
+    """Connections at the same time; for more, those that idle longest are closed."""
     request_timeout_s: float = 30.0
     """Time for a client to send a request, and for an action to be done."""
 

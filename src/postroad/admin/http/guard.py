@@ -25,6 +25,9 @@ from .errors import Unauthorized
 STATE_CERTIFICATE = "postroad.certificate"
 """Where a connection tells the name in the certificate that its client has shown."""
 
+STATE_ON_KNOWN = "postroad.on_known"
+"""Where a connection wants to be told that its client has shown who it is."""
+
 _SECURITY = (
     (
         b"content-security-policy",
@@ -76,6 +79,12 @@ class Guard:
 
     def identify(self, request: Request) -> Caller:
         """Who asks; raises Unauthorized if that cannot be told."""
+        caller = self._identify(request)
+        if (on_known := request.scope.get("state", {}).get(STATE_ON_KNOWN)) is not None:
+            on_known()
+        return caller
+
+    def _identify(self, request: Request) -> Caller:
         certificate = request.scope.get("state", {}).get(STATE_CERTIFICATE)
         if certificate is not None:
             return Caller(Role.CHANGE, f"certificate {certificate}", has_certificate=True)
