@@ -88,7 +88,7 @@ def test_bytes(tmp_path: Path, content: bytes) -> None:
 
 @given(st.text(st.characters(categories=["L"]), min_size=16, max_size=40))
 def test_tokens_are_never_shown(token: str) -> None:
-    for name in ("admin.token", "admin.read_token"):
+    for name in ("admin.token", "admin.read_token", "node.secret"):
         loaded = load_config(None, {}, {name: token})
         assert loaded.value(name) == token
         assert loaded.shown(name) == HIDDEN

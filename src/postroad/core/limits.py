@@ -17,6 +17,10 @@ SUBJECT_BYTES_MAX = 32_767
 DATAGRAM_BYTES_MAX = 65_507
 # A hello is a few short fields; anything larger is an attack.
 HELLO_BYTES_MAX = 4 * KIB
+# A secret can be guessed by whoever has seen one proof of it; a shorter one would be.
+SECRET_CHARACTERS_MIN = 16
+# One in use, one that comes, one that goes: more only make every refusal dearer.
+SECRETS_MAX = 8
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

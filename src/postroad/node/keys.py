@@ -18,7 +18,7 @@ from .settings import NodeConfig
 PREFIX = "POSTROAD_"
 HIDDEN = "********"
 
-_SECRETS = frozenset({"admin.token", "admin.read_token"})
+_SECRETS = frozenset({"admin.token", "admin.read_token", "node.secret"})
 _PASSWORD_IN_URL = re.compile(r"(://[^:@/\s]*:)[^\s]*(@)")
 _TOKEN_IN_URL = re.compile(r"(\bnats://)[^:@/\s]+(@)")
 _PASSWORD_IN_QUERY = re.compile(r"(?i)\b(password|passwd|secret|token)=[^&\s'\"]+")

@@ -19,6 +19,7 @@ from postroad.core import Address, Limits
 from postroad.core.address import to_address
 from postroad.core.errors import ConfigError
 from postroad.core.names import validate_cluster_name, validate_node_name
+from postroad.core.secret import check_secrets
 from postroad.durable import MailConfig
 from postroad.flows import FlowsConfig
 from postroad.net import TlsConfig
@@ -62,6 +63,10 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The directory of its store and of what it tells the `postroad` command."""
     app: str | None = None
     """The program: a file such as `app.py`, or a module."""
+    secret: str | None = None
+    """What all nodes of the cluster know; whoever does not is refused. 16 characters or more."""
+    secret_file: str | None = None
+    """A file with the secret; of several lines the first is used, and all are accepted."""
     layers: tuple[Layer, ...] = tuple(Layer)
     """What it has besides messages between nodes."""
 
@@ -77,6 +82,31 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     raise ConfigError(
                         f"layers: {layer.value!r} needs {below.value!r}, which is not listed"
                     )
+        if self.secret is not None:
+            check_secrets((self.secret,))
+            if self.secret_file is not None:
+                raise ConfigError("secret and secret_file: give one of them")
+
+    def read_secrets(self) -> tuple[str, ...]:
+        """The secrets of the cluster, the one to use first; none if it has no secret."""
+        if self.secret is not None:
+            return (self.secret,)
+        if self.secret_file is None:
+            return ()
+        try:
+            lines = Path(self.secret_file).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigError(
+                f"node.secret_file: {self.secret_file} cannot be read: {why}; "
+                "`openssl rand -hex 32` makes a secret"
+            ) from None
+        secrets = tuple(line.strip() for line in lines if line.strip())
+        try:
+            check_secrets(secrets)
+        except ConfigError as error:
+            raise ConfigError(f"node.secret_file: {self.secret_file}: {error}") from None
+        return secrets
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -262,8 +292,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def is_closed(self) -> bool:
-        """Whether others must prove that they belong to the cluster before this node hears them."""
-        return self.tls is not None and self.tls.is_mutual
+        """Whether only nodes that prove to belong to the cluster can talk to this one."""
+        has_secret = self.node.secret is not None or self.node.secret_file is not None
+        return has_secret or (self.tls is not None and self.tls.is_mutual)
 
     @property
     def admin_remote(self) -> Remote:
