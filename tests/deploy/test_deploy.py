@@ -28,7 +28,11 @@ STATEFULSET = CHART / "templates" / "statefulset.yaml"
 VARIANTS: dict[str, list[str]] = {
     "default": [],
     "no-volume": ["persistence.enabled=false", "podDisruptionBudget.enabled=false"],
-    "tls": ["tls.existingSecret=certs", "admin.existingSecret=tokens"],
+    "tls": [
+        "tls.existingSecret=certs",
+        "admin.existingSecret=tokens",
+        "secret.existingSecret=shared",
+    ],
     "program": ["app.configMap=shop", "app.path=/app/shop.py", "config.mail.tuning.handler_s=60"],
     "postgres": ["store.existingSecret=database", "persistence.storageClass=fast"],
     "store": [
@@ -162,8 +166,8 @@ def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_pat
     assert config.node.cluster == "shop"
     assert (config.tls is not None) == (variant == "tls")
     assert ("NetworkPolicy" in found) == (variant != "unfenced")
-    expected = {"tls": "read", "closed": "change"}
-    assert config.admin_remote == expected.get(variant, "off")
+    assert config.is_closed
+    assert config.admin_remote == ("change" if variant == "closed" else "read")
     stores = {
         "store": "postgresql://db/mail?schema=shop_postroad_2&sslmode=require",
         "postgres": "postgresql://db/mail?schema=shop_postroad_2",
@@ -217,12 +221,15 @@ def test_nodes_of_compose_understand_their_configuration() -> None:
     nodes = {name: it for name, it in compose["services"].items() if it["image"] == "postroad"}
     assert len(nodes) == 3
     for name, service in nodes.items():
-        tokens = {"POSTROAD_ADMIN_TOKEN": "0" * 32, "POSTROAD_ADMIN_READ_TOKEN": "1" * 32}
-        environ: Mapping[str, str] = service["environment"] | tokens
+        needed = ("POSTROAD_ADMIN_TOKEN", "POSTROAD_ADMIN_READ_TOKEN", "POSTROAD_NODE_SECRET")
+        for variable in needed:
+            assert service["environment"][variable].startswith(f"${{{variable}:?"), variable
+        environ: Mapping[str, str] = service["environment"] | {it: it * 2 for it in needed}
         config = load_config(None, environ=environ).config
         assert config.node.name == name
         assert f"{name}:26502" in config.cluster.contacts
-        assert config.is_closed or config.admin_remote == "off"
+        assert config.is_closed
+        assert config.admin_remote == "read"
 
 
 def test_probes_do_not_take_a_node_out_of_service_for_what_an_operator_must_decide() -> None:

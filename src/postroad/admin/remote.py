@@ -131,7 +131,7 @@ class RemoteOffice:
         if config.admin.remote is None:
             return (
                 f"{who} do nothing, because everybody who reaches it can join its cluster: ask it "
-                "directly with --url, close the cluster with certificates ([tls]), or set "
+                "directly with --url, close the cluster with node.secret_file or [tls], or set "
                 "admin.remote=read there"
             )
         return f"{who} do nothing: ask it directly with --url, or set admin.remote there"

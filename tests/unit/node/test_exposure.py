@@ -22,6 +22,8 @@ def config_of(**sections: Any) -> NodeConfig:
     ({"node": OUTSIDE}, None, "off"),
     ({"tls": TLS, "node": OUTSIDE}, None, "read"),
     ({"tls": {**TLS, "is_mutual": False}}, None, "off"),
+    ({"node": {**OUTSIDE, "secret": "x" * 32}}, None, "read"),
+    ({"node": {"secret_file": "secret.txt"}}, None, "read"),
     ({"node": OUTSIDE}, "read", "read"),
     ({"node": OUTSIDE}, "change", "change"),
     ({"tls": TLS}, "off", "off"),
@@ -54,6 +56,13 @@ def test_exposure_of_a_closed_cluster_tells_what_opens_it() -> None:
     exposure = describe_exposure(config_of(node=OUTSIDE, tls=TLS, admin={"enabled": False}))
     assert exposure.level == logging.INFO
     assert exposure.text == "only nodes with a certificate of tls.trust are heard"
+    secret = {**OUTSIDE, "secret": "x" * 32}
+    for tls in (None, {**TLS, "is_mutual": False}):
+        exposure = describe_exposure(config_of(node=secret, tls=tls))
+        assert exposure.level == logging.INFO, tls
+        assert exposure.text.startswith("only nodes with the secret of the cluster are heard"), tls
+        assert "operators of other members may look at this node" in exposure.text, tls
+        assert "xxx" not in exposure.text, tls
     one_sided = describe_exposure(config_of(node=OUTSIDE, tls={**TLS, "is_mutual": False}))
     assert one_sided.level == logging.WARNING
     assert "everybody who reaches 0.0.0.0:26502 can join" in one_sided.text
