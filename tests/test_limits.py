@@ -20,7 +20,7 @@ PROOFS = {
     ),
     "AdminSettings.clients_max": (
         "integration/admin/test_api_bounds.py",
-        "test_clients_above_the_limit_are_closed_at_once",
+        "test_connections_above_the_limit_close_the_longest_idle_one",
     ),
     "BrokerConfig.events_max": (
         "integration/services/test_broker_events.py",

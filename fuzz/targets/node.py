@@ -57,9 +57,8 @@ def read_ask(data: bytes) -> None:
 
 
 def read_answer(data: bytes) -> None:
-    """What a member answers is plain values or an error."""
-    result = remote.read_result(decode(remote._decode_answer, data))
-    remote.read_typed(result, _OPERATION.name, "beta")
+    """What a member answers is what the operation returns, or an error."""
+    remote.read_result(decode(remote._decode_answer, data), _OPERATION.name, "beta")
 
 
 def read_reply(data: bytes) -> None:

@@ -1,5 +1,6 @@
 """What is in deploy/, checked by the tools it is for."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -21,12 +22,17 @@ from tests.support.source_tree import ROOT
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "postroad"
+STATEFULSET = CHART / "templates" / "statefulset.yaml"
 
 # Every branch of the templates is taken by one of these.
 VARIANTS: dict[str, list[str]] = {
     "default": [],
     "no-volume": ["persistence.enabled=false", "podDisruptionBudget.enabled=false"],
-    "tls": ["tls.existingSecret=certs", "admin.existingSecret=tokens"],
+    "tls": [
+        "tls.existingSecret=certs",
+        "admin.existingSecret=tokens",
+        "secret.existingSecret=shared",
+    ],
     "program": ["app.configMap=shop", "app.path=/app/shop.py", "config.mail.tuning.handler_s=60"],
     "postgres": ["store.existingSecret=database", "persistence.storageClass=fast"],
     "store": [
@@ -35,7 +41,8 @@ VARIANTS: dict[str, list[str]] = {
         "imagePullSecrets[0].name=pull",
     ],
     "operator": ["serviceMonitor.enabled=true", "nodeSelector.disk=ssd", "podAnnotations.a=b"],
-    "closed": ["networkPolicy.enabled=true", "networkPolicy.nodesFrom[0].ipBlock.cidr=10.0.0.0/8"],
+    "closed": ["admin.remote=change", "networkPolicy.nodesFrom[0].ipBlock.cidr=10.0.0.0/8"],
+    "unfenced": ["networkPolicy.enabled=false"],
     "placed": [
         "priorityClassName=high",
         "topologySpreadConstraints[0].maxSkew=1",
@@ -171,6 +178,9 @@ def test_nodes_of_the_chart_understand_their_configuration(variant: str, tmp_pat
     assert config.node.advertise == "10.0.0.7:26502"
     assert config.node.cluster == "shop"
     assert (config.tls is not None) == (variant == "tls")
+    assert ("NetworkPolicy" in found) == (variant != "unfenced")
+    assert config.is_closed
+    assert config.admin_remote == ("change" if variant == "closed" else "read")
     stores = {
         "store": "postgresql://db/mail?schema=shop_postroad_2&sslmode=require",
         "postgres": "postgresql://db/mail?schema=shop_postroad_2",
@@ -224,11 +234,22 @@ def test_nodes_of_compose_understand_their_configuration() -> None:
     nodes = {name: it for name, it in compose["services"].items() if it["image"] == "postroad"}
     assert len(nodes) == 3
     for name, service in nodes.items():
-        tokens = {"POSTROAD_ADMIN_TOKEN": "0" * 32, "POSTROAD_ADMIN_READ_TOKEN": "1" * 32}
-        environ: Mapping[str, str] = service["environment"] | tokens
+        needed = ("POSTROAD_ADMIN_TOKEN", "POSTROAD_ADMIN_READ_TOKEN", "POSTROAD_NODE_SECRET")
+        for variable in needed:
+            assert service["environment"][variable].startswith(f"${{{variable}:?"), variable
+        environ: Mapping[str, str] = service["environment"] | {it: it * 2 for it in needed}
         config = load_config(None, environ=environ).config
         assert config.node.name == name
         assert f"{name}:26502" in config.cluster.contacts
+        assert config.is_closed
+        assert config.admin_remote == "read"
+
+
+def test_probes_do_not_take_a_node_out_of_service_for_what_an_operator_must_decide() -> None:
+    (chart,) = re.findall(r"command: \[(postroad, check.*)\]", STATEFULSET.read_text())
+    (image,) = re.findall(r"HEALTHCHECK .* CMD (\[.*\])", (DEPLOY / "Dockerfile").read_text())
+    assert "--ready" in chart.split(", ")
+    assert "--ready" in json.loads(image)
 
 
 def test_what_compose_mounts_exists() -> None:

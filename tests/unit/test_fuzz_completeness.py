@@ -36,7 +36,7 @@ OWN = {
     "admin.operations.flows._check_arguments": "values that were read already",
     "admin.pipeline._to_dead": "the node's own store",
     "admin.pipeline_runs": "files of this user",
-    "admin.remote.forward": "gives decoders to communication, which maps whatever they raise",
+    "admin.remote.ask": "gives decoders to communication, which maps whatever they raise",
     "admin.remote.open": "likewise",
     "admin.watchers": "files of this user",
     "cells.choice": "a digest of names",

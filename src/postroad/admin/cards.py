@@ -93,6 +93,12 @@ def find_cards(data: Path) -> list[Card]:
     return [card for card in cards if card is not None and _is_alive(card.pid)]
 
 
+def find_ended(data: Path, name: str) -> Card | None:
+    """The card of a node whose process ended without taking it away; None if there is none."""
+    card = _read_card(data / f"{name}{_CARD_ENDING}")
+    return None if card is None or _is_alive(card.pid) else card
+
+
 def _read_card(path: Path) -> Card | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Card)

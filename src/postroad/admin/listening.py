@@ -14,13 +14,18 @@ _NEXT = {
     errno.EACCES: "ports below 1024 need more rights; choose a larger one",
 }
 
+# Who comes while others are being taken in waits here.
+_BACKLOG = 512
+
 
 class AddressTaken(ConfigError):
     """Another process listens there."""
 
 
 def take_address(bind: Address) -> socket.socket:
-    """A socket that has an address, and does not listen yet: nobody else gets it meanwhile.
+    """A socket that listens at an address: from then on nobody else can have it.
+
+    One that is only bound could be bound by others too, and who listens first would have it.
 
     Raises:
         AddressTaken: somebody has it.
@@ -40,6 +45,7 @@ def take_address(bind: Address) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()

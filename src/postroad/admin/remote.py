@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -17,12 +18,16 @@ from postroad.cluster import Member
 from postroad.core.errors import MalformedPayload
 from postroad.node import Node
 
-from .errors import Forbidden
+from .errors import Forbidden, WrongToken
 from .operations.office import Office
-from .operations.table import OPERATIONS
-from .problems import Problem, problem_of, to_error
+from .operations.table import OPERATIONS, Operation
+from .problems import Problem, make_problem, problem_of, to_error
 
 SUBJECT = "postroad.admin"
+
+_STATUSES = frozenset(it for it in HTTPStatus if it >= HTTPStatus.BAD_REQUEST) - {
+    HTTPStatus.UNAUTHORIZED
+}
 
 logger = logging.getLogger("postroad.admin")
 
@@ -69,18 +74,7 @@ class RemoteOffice:
             self._is_open = False
             self._node.communication.unsubscribe(SUBJECT)
 
-    async def ask(self, member: str, operation: str, params: Mapping[str, Any]) -> Any:
-        """Have another member do something, and return what the operation returns.
-
-        Raises:
-            NoSuchMember: nobody is called so.
-            MessagingError: it cannot be reached.
-            PostroadError: what the operation raised there.
-        """
-        result = await self.forward(member, operation, params)
-        return read_typed(result, operation, member)
-
-    async def forward(
+    async def ask(
         self,
         member: str,
         operation: str,
@@ -88,7 +82,14 @@ class RemoteOffice:
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """Likewise, but the result is plain: also of members of other versions."""
+        """Have another member do something, and return what the operation returns.
+
+        Raises:
+            NoSuchMember: nobody is called so.
+            MessagingError: it cannot be reached.
+            MalformedPayload: it answers with something else than the operation returns.
+            PostroadError: what the operation raised there.
+        """
         allowed_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         answer = await self._node.communication.send(
             member,
@@ -98,7 +99,7 @@ class RemoteOffice:
             decoder=_decode_answer,
             timeout=allowed_s,
         )
-        return read_result(answer)
+        return read_result(answer, operation, member)
 
     async def _answer(self, ask: Ask, member: Member) -> Answer:
         try:
@@ -109,13 +110,8 @@ class RemoteOffice:
 
     async def _do(self, ask: Ask, member: Member) -> Any:
         operation = OPERATIONS.find(ask.operation)
-        allowed = self._settings.remote
-        if allowed == "off" or (allowed == "read" and not operation.is_read):
-            raise Forbidden(
-                f"node {self._node.name} lets operators of other nodes "
-                f"{'do nothing' if allowed == 'off' else 'only look'}: "
-                f"ask it directly, or set admin.remote of it"
-            )
+        if (text := self._refusal(operation)) is not None:
+            raise Forbidden(text)
         params = operation.read_params(ask.params)
         if not operation.is_read:
             logger.info("%s by operators of member %s", operation.name, member.name)
@@ -123,6 +119,22 @@ class RemoteOffice:
         limit = self._settings.request_timeout_s + (getattr(params, "timeout_s", None) or 0.0)
         async with asyncio.timeout(limit):
             return await operation(self._office, params)
+
+    def _refusal(self, operation: Operation) -> str | None:
+        """Why operators of other nodes may not do something here; None if they may."""
+        config = self._node.config
+        if config.admin_remote == "change" or (config.admin_remote == "read" and operation.is_read):
+            return None
+        who = f"node {self._node.name} lets operators of other nodes"
+        if config.admin_remote == "read":
+            return f"{who} only look: ask it directly, or set admin.remote=change there"
+        if config.admin.remote is None:
+            return (
+                f"{who} do nothing, because everybody who reaches it can join its cluster: ask it "
+                "directly with --url, close the cluster with node.secret_file or [tls], or set "
+                "admin.remote=read there"
+            )
+        return f"{who} do nothing: ask it directly with --url, or set admin.remote there"
 
 
 def _encode(value: Any) -> bytes:
@@ -141,25 +153,44 @@ _decode_ask = msgspec.msgpack.Decoder(Ask).decode
 _decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
-def read_result(answer: Answer) -> Any:
-    """What another member returned, as plain values.
+def read_result(answer: Answer, operation: str, member: str) -> Any:
+    """What another member returned, as what the operation returns.
+
+    A member is not believed: pages and commands show what comes of this, and take it for what the
+    operation promises.
 
     Raises:
-        MalformedPayload: these are none.
+        MalformedPayload: it is something else.
         PostroadError: what the operation raised there.
     """
     if answer.problem is not None:
-        raise to_error(answer.problem)
+        raise to_error(_checked(answer.problem, member))
     try:
-        return msgspec.msgpack.decode(answer.result)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedPayload(f"no result of an operation: {error}") from None
-
-
-def read_typed(result: Any, operation: str, member: str) -> Any:
-    """What a member returned, as what the operation returns; raises MalformedPayload."""
-    try:
+        result = msgspec.msgpack.decode(answer.result)
         return msgspec.convert(result, OPERATIONS.find(operation).result, strict=False)
-    except (msgspec.ValidationError, RecursionError) as error:
-        text = f"member {member} answers {operation} with something else: {error}"
-        raise MalformedPayload(text) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedPayload(
+            f"member {member} answers {operation} with something else than its result, or runs "
+            f"another version of Postroad: {error}"
+        ) from None
+
+
+def _checked(problem: Problem, member: str) -> Problem:
+    """A problem of another member, without what it could make an operator or a page do.
+
+    Its status must not be that of a result, or ask for the operator's token again, and what people
+    are told to try next is for this node to say.
+    """
+    status = problem.status if problem.status in _STATUSES else HTTPStatus.BAD_GATEWAY
+    next = f"postroad errors {problem.code}" if problem.code else None
+    if problem.id is not None and problem.id.isalnum():
+        next = f"look for {problem.id} in the log of node {member}"
+    return make_problem(
+        status,
+        problem.detail,
+        code=0 if problem.code == WrongToken.code else problem.code,
+        next=next,
+        retryable=problem.retryable,
+        id=problem.id,
+        data=problem.data,
+    )

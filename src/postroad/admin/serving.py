@@ -147,6 +147,11 @@ class AdminServer(Lifecycle):
         return f"{scheme}://{Address(_ANY_HOST.get(host, host), port)}"
 
     @property
+    def connections(self) -> int:
+        """How many connections clients have with it."""
+        return 0 if self._server is None else self._server.connections
+
+    @property
     def token(self) -> str:
         """What allows everything."""
         if self._token is None:

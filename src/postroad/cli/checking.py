@@ -25,10 +25,18 @@ _WORDS = {"ok": "OK", "warning": "WARNING", "failing": "CRITICAL"}
     show_default=True,
     help="For whom the line is.",
 )
-def check(form: str, **given: Any) -> int:
+@click.option(
+    "--ready",
+    "only_ready",
+    is_flag=True,
+    help="Exit with 0 also if something waits for an operator: for probes that would take the node"
+    " out of service.",
+)
+def check(form: str, only_ready: bool, **given: Any) -> int:
     """Report in one line whether a node is healthy.
 
-    Exits with 0 if it is, with 4 if it is not, or does not answer.
+    Exits with 0 if nothing is reported. Exits with 4 if anything is: a dead letter, a parked flow,
+    a paused queue; or a node that is not ready or does not answer.
 
     \b
     Example:
@@ -47,7 +55,8 @@ def check(form: str, **given: Any) -> int:
         click.echo(json.dumps({"status": status, **health}, ensure_ascii=False))
     else:
         click.echo(nagios_line(status, health, overview))
-    return EXIT_UNHEALTHY if status == "failing" else EXIT_OK
+    is_well = status == "ok" or (only_ready and status == "warning")
+    return EXIT_OK if is_well else EXIT_UNHEALTHY
 
 
 def status_of(health: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ def tell_failure(error: Exception) -> int:
     click.echo(f"postroad: {visible(str(error))}", err=True)
     following = next_of(error)
     if following:
-        click.echo(f"Try: {following}", err=True)
+        click.echo(f"Try: {visible(following)}", err=True)
     return code_of(error)
 
 

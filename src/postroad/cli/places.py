@@ -11,9 +11,9 @@ from typing import Any
 import click
 import msgspec
 
-from postroad.admin.cards import Card, token_path
+from postroad.admin.cards import Card, find_ended, token_path
 from postroad.admin.client import Client, Tls, find_nodes
-from postroad.admin.errors import NotFound
+from postroad.admin.errors import NotFound, nearest
 from postroad.admin.watchers import find_watcher
 
 from .completion import complete_live
@@ -173,20 +173,43 @@ def _await_restart(data: Path) -> list[Card]:
     return []
 
 
+def _check_only(data: Path, cards: list[Card], name: str | None) -> None:
+    """Refuse where it is not clear whom a command is for.
+
+    Args:
+        cards: of the nodes that run.
+        name: of a node that is none of them.
+    """
+    if name is not None and (ended := find_ended(data, name)) is not None:
+        raise NotFound(
+            f"node {name} does not run: its process {ended.pid} has ended. Start it again, or look"
+            " into its store with --store"
+        )
+    if len(cards) == 1:
+        return
+    listed = ", ".join(f"{it.name} ({it.url})" for it in cards)
+    if name is None:
+        raise click.UsageError(f"Several nodes run in {data}: {listed}. Say which with --node.")
+    raise NotFound(
+        f"no node {name!r} runs in {data}{nearest(name, [it.name for it in cards])}: there are"
+        f" {listed}. A member elsewhere is reached through one of them: --url URL --node {name}"
+    )
+
+
 def _open_found(place: Place) -> Desk:
     data = Path(place.data or DATA)
     cards = find_nodes(data) or _await_restart(data)
+    if not cards and place.node is not None:
+        _check_only(data, cards, place.node)
     if not cards:
         raise NotFound(
             f"no node runs in {data}: start one with `postroad dev`, or say where it is with --url,"
             " --data or --store"
         )
     named = [it for it in cards if it.name == place.node]
-    chosen = named or cards
-    if len(chosen) > 1:
-        listed = ", ".join(f"{it.name} ({it.url})" for it in chosen)
-        raise click.UsageError(f"Several nodes run in {data}: {listed}. Say which with --node.")
-    card = chosen[0]
+    if not named:
+        _check_only(data, cards, place.node)
+    card = (named or cards)[0]
     # Whom no card tells of may be another member, which this one can reach.
     member = None if named else place.node
     kept = token_path(data, card.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 
 from .errors import ConfigError
@@ -34,3 +35,13 @@ class Address(NamedTuple):
 def to_address(value: Address | str) -> Address:
     """Accept an address in either spelling."""
     return Address.parse(value) if isinstance(value, str) else value
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach a host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -29,6 +29,7 @@ from postroad.services.transporters.cells import CellsTransporter
 from .app import App, load_app
 from .current import Belonging, set_current_node
 from .durable_events import DurableEvents
+from .exposure import describe_exposure
 from .guaranteed import GuaranteedQueues
 from .health import Part, Readiness
 from .program import Program
@@ -95,6 +96,8 @@ class Node(Lifecycle):
             raise
         self.started_at = time.time()
         logger.info("%s runs at %s, in cluster %r", self.name, self.service.address, self.cluster)
+        exposure = describe_exposure(self.config)
+        logger.log(exposure.level, "%s is reached by others so: %s", self.name, exposure.text)
 
     def _check_app(self, app: App) -> None:
         needs = (

@@ -9,7 +9,7 @@ import enum
 import math
 import socket
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -200,6 +200,9 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Job files."""
 
 
+Remote: TypeAlias = Literal["off", "read", "change"]
+
+
 class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What operators see: the HTTP API and the dashboard."""
 
@@ -217,12 +220,15 @@ class AdminSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The private key of the certificate."""
     client_trust: str | None = None
     """Who shows a certificate signed by one of these needs no token."""
-    remote: Literal["off", "read", "change"] = "read"
-    """What operators of other nodes may do here, through their own."""
+    remote: Remote | None = None
+    """What operators of other nodes may do here.
+
+    By default `read` if others must prove that they belong to the cluster, and else `off`.
+    """
     body_bytes_max: int = 1024 * 1024
     """Largest body of a request."""
     clients_max: int = 1_000
-    """Connections at the same time; more are closed at once."""
+    """Connections at the same time; for more, those that idle longest are closed."""
     request_timeout_s: float = 30.0
     """Time for a client to send a request, and for an action to be done."""
 
@@ -289,6 +295,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Whether only nodes that prove to belong to the cluster can talk to this one."""
         has_secret = self.node.secret is not None or self.node.secret_file is not None
         return has_secret or (self.tls is not None and self.tls.is_mutual)
+
+    @property
+    def admin_remote(self) -> Remote:
+        """What operators of other nodes may do here."""
+        return self.admin.remote or ("read" if self.is_closed else "off")
 
     @property
     def data(self) -> Path:

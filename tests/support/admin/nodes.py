@@ -107,6 +107,8 @@ def config_of(directory: Path, name: str = "alpha", **more: Any) -> NodeConfig:
         "bind": "127.0.0.1:0",
         "token": TOKEN,
         "read_token": READ_TOKEN,
+        # Of the members that tests start beside each other, on loopback and without certificates.
+        "remote": "read",
         **more.pop("admin", {}),
     }
     return configs.config_of(directory, name, admin=admin, **more)

@@ -19,15 +19,16 @@ from postroad.admin.operations import OPERATIONS
 from postroad.admin.operations.office import Office
 from postroad.admin.problems import make_problem
 from postroad.admin.remote import RemoteOffice
+from postroad.core.address import is_loopback
 from postroad.node import Node
 
 from .answers import answer, refusal
 from .calling import Desk, OperationsEndpoint
-from .guard import Gate, Guard, is_loopback, own_hosts
+from .guard import Gate, Guard, own_hosts
 from .openapi import make_document
 from .pages import PagesEndpoint
 from .probes import ProbeEndpoint
-from .server import HttpServer
+from .server import HttpServer, places_max
 from .streaming import WatchEndpoint
 from .watching import Watch
 from .wishes import Wish
@@ -54,10 +55,13 @@ def make_server(
     guard = Guard(token, settings.read_token, where=where, is_local=is_loopback(bind.host))
     desk = Desk(office, remote, settings)
     watch = Watch(desk)
+    # A tenth of the places is left to those who ask once, above all to probes.
+    places = places_max(settings)
+    watchers_max = max(1, places - max(1, places // 10))
     routes = [
         *_probes(node, desk, guard),
         Route("/api/v1/openapi.json", ProbeEndpoint(_tell_document, guard)),
-        Route("/api/v1/watch", WatchEndpoint(desk, guard, watch)),
+        Route("/api/v1/watch", WatchEndpoint(desk, guard, watch, watchers_max=watchers_max)),
         Route("/api/v1/{noun}/{verb}", OperationsEndpoint(desk, guard)),
         Route("/{path:path}", PagesEndpoint()),
     ]

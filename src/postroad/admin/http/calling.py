@@ -35,7 +35,7 @@ class Desk:
         allowed_s = self.settings.request_timeout_s + wish.timeout_s
         name = wish.operation.name
         if wish.node is not None and wish.node != self.office.name:
-            return await self.remote.forward(wish.node, name, wish.said, timeout_s=allowed_s)
+            return await self.remote.ask(wish.node, name, wish.said, timeout_s=allowed_s)
         limit = asyncio.timeout(allowed_s)
         try:
             async with limit:

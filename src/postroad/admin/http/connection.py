@@ -1,4 +1,4 @@
-"""One connection of a client, which gets as much time and room as was configured, and no more."""
+"""One connection of a client, which gets as much time as was configured, and no more."""
 
 from __future__ import annotations
 
@@ -14,38 +14,60 @@ from uvicorn.server import ServerState
 
 from postroad.admin.problems import CONTENT_TYPE, Problem, make_problem
 
-from .guard import STATE_CERTIFICATE
+from .accepting import Place, Room
+from .guard import STATE_CERTIFICATE, STATE_ON_KNOWN
 
 # What clients do wrong is told to them, and not to whoever reads the log.
 logger = logging.getLogger("postroad.admin.http")
 logger.setLevel(logging.ERROR)
 
+# Whoever connects to ask something has it ready.
+_FIRST_BYTE_S_MAX = 10.0
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What clients are given."""
 
-    clients_max: int
-    request_timeout_s: float
-    """For a request to arrive, and for an answer to be taken."""
+class StrictConnection(h11.Connection):
+    """HTTP/1.1 that no proxy can understand in another way."""
+
+    def next_event(self) -> Any:
+        """What has come next; raises RemoteProtocolError if its end is told in two ways."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = [name for name, _ in event.headers]
+            if b"transfer-encoding" in names and (
+                b"content-length" in names or event.http_version < b"1.1"
+            ):
+                raise h11.RemoteProtocolError("content-length and transfer-encoding together")
+        return event
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 that ends clients who send or read too slowly, and those above the limit.
+    """HTTP/1.1 that ends clients who send or read too slowly.
 
     uvicorn waits for ever for the rest of a request.
-    """
 
-    bounds: Bounds
+    Args:
+        timeout_s: for a request to arrive, and for an answer to be taken.
+        room: where the connection has its place, and makes it free for others if need be.
+    """
 
     def __init__(
         self,
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+        timeout_s: float,
+        room: Room,
+        place: Place,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(config, server_state, {})
+        self.conn = StrictConnection(h11.SERVER)
         self.logger = logger
+        # What operators do is logged by the node; the access log belongs to the program.
+        self.access_log = False
+        self._timeout_s = timeout_s
+        self._room = room
+        self._place = place
+        self._has_begun = False
+        self._is_known = False
         # Runs while a part of a request is missing.
         self._arriving: asyncio.TimerHandle | None = None
         # Runs while the client does not read.
@@ -54,47 +76,65 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has come."""
         super().connection_made(transport)
-        if len(self.connections) > self.bounds.clients_max:
-            transport.abort()
-            return
+        self._place.close = transport.abort
         certificate = transport.get_extra_info("peercert")
+        self.app_state = {STATE_ON_KNOWN: self.on_known}
         if certificate:
-            self.app_state = {**self.app_state, STATE_CERTIFICATE: _name_in(certificate)}
-        self._expect_request()
+            self.app_state[STATE_CERTIFICATE] = _name_in(certificate)
+        self._expect_request(min(self._timeout_s, _FIRST_BYTE_S_MAX))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
         self._end_timers()
+        self._room.leave(self._place)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Something of a request has come."""
-        self._expect_request()
+        if not self._has_begun:
+            self._has_begun = True
+            self._stop_arriving()
+        self._expect_request(self._timeout_s)
         super().data_received(data)
         if self._has_whole_request():
             self._stop_arriving()
+        self._settle()
+
+    def on_known(self) -> None:
+        """The client has shown in this request who it is."""
+        self._is_known = True
+        self._settle()
 
     def on_response_complete(self) -> None:
         """An answer was given; requests that came meanwhile are begun."""
+        self._is_known = False
         super().on_response_complete()
         if not self._has_whole_request():
-            self._expect_request()
+            self._expect_request(self._timeout_s)
+        self._settle()
 
     def pause_writing(self) -> None:
         """The client does not read what it was sent."""
         super().pause_writing()
         if self._reading is None:
-            timeout_s = self.bounds.request_timeout_s
-            self._reading = self.loop.call_later(timeout_s, self.transport.abort)
+            self._reading = self.loop.call_later(self._timeout_s, self.transport.abort)
+        self._settle()
 
     def resume_writing(self) -> None:
         """It has read."""
         super().resume_writing()
         self._stop_reading()
+        self._settle()
 
-    def _expect_request(self) -> None:
+    def _settle(self) -> None:
+        """Have the connection kept while somebody who is known waits for an answer."""
+        if self._is_known and self._arriving is None and self._reading is None:
+            self._room.keep(self._place)
+        else:
+            self._room.release(self._place)
+
+    def _expect_request(self, timeout_s: float) -> None:
         if self._arriving is None and not self.transport.is_closing():
-            timeout_s = self.bounds.request_timeout_s
             self._arriving = self.loop.call_later(timeout_s, self._on_too_slow)
 
     def _has_whole_request(self) -> bool:
@@ -111,8 +151,8 @@ class BoundedProtocol(H11Protocol):
             # Nothing was asked, so there is nothing to answer.
             self.transport.close()
             return
-        timeout_s = self.bounds.request_timeout_s
-        self._refuse(make_problem(408, f"the request did not arrive within {timeout_s:g} s"))
+        text = f"the request did not arrive within {self._timeout_s:g} s"
+        self._refuse(make_problem(408, text))
 
     def _unanswered(self) -> RequestResponseCycle | None:
         """The request that the application is at."""
@@ -164,11 +204,6 @@ class BoundedProtocol(H11Protocol):
     def _end_timers(self) -> None:
         self._stop_arriving()
         self._stop_reading()
-
-
-def bounded(bounds: Bounds) -> type[BoundedProtocol]:
-    """The protocol for one server: uvicorn makes connections without saying more."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"bounds": bounds})
 
 
 def _name_in(certificate: dict[str, Any]) -> str:

@@ -48,3 +48,17 @@ class UnknownForm(Refused):
                 next="send JSON, with `Content-Type: application/json`",
             )
         )
+
+
+class TooManyWatchers(Refused):
+    """So many watch that others could not ask."""
+
+    def __init__(self, watchers_max: int) -> None:
+        super().__init__(
+            make_problem(
+                503,
+                f"{watchers_max} clients watch already",
+                next="try again later, or raise admin.clients_max",
+                retryable=True,
+            )
+        )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import hmac
-import ipaddress
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -18,12 +17,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from postroad.admin.errors import Forbidden
 from postroad.admin.problems import Problem, make_problem
+from postroad.core.address import is_loopback
 
 from .answers import refusal
 from .errors import Unauthorized
 
 STATE_CERTIFICATE = "postroad.certificate"
 """Where a connection tells the name in the certificate that its client has shown."""
+
+STATE_ON_KNOWN = "postroad.on_known"
+"""Where a connection wants to be told that its client has shown who it is."""
 
 _SECURITY = (
     (
@@ -76,6 +79,12 @@ class Guard:
 
     def identify(self, request: Request) -> Caller:
         """Who asks; raises Unauthorized if that cannot be told."""
+        caller = self._identify(request)
+        if (on_known := request.scope.get("state", {}).get(STATE_ON_KNOWN)) is not None:
+            on_known()
+        return caller
+
+    def _identify(self, request: Request) -> Caller:
         certificate = request.scope.get("state", {}).get(STATE_CERTIFICATE)
         if certificate is not None:
             return Caller(Role.CHANGE, f"certificate {certificate}", has_certificate=True)
@@ -149,16 +158,6 @@ class Gate:
         return make_problem(
             421, f"this server is not called {said[:100]!r}", next=f"call it one of: {known}"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach a host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def own_hosts(host: str) -> frozenset[str] | None:

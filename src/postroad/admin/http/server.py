@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import functools
+import resource
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+import time
+from email.utils import formatdate
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from postroad.admin.listening import take_address
 from postroad.core import Address, Lifecycle
@@ -18,22 +21,25 @@ from postroad.core.errors import ConfigError
 from postroad.net.identity_files import explain, load_identity
 from postroad.node.settings import AdminSettings
 
-from .connection import Bounds, bounded
+from .accepting import Acceptor, Room
+from .connection import BoundedProtocol
 
 _HANDSHAKE_S_MAX = 10.0
 _GRACE_S = 2.0
 _POLL_S = 0.01
-_BACKLOG = 512
 
 
 class HttpServer(Lifecycle):
     """Serves an application until it is stopped.
 
+    uvicorn speaks HTTP; its server, which would log and configure logs as that of a process of its
+    own, is not used.
+
     Args:
         application: what is served.
         bind: where; port 0 lets the system choose.
         settings: certificates and bounds.
-        listener: a socket that has that address already.
+        listener: a socket that listens at that address already.
     """
 
     def __init__(
@@ -46,9 +52,21 @@ class HttpServer(Lifecycle):
         self._bind = bind
         self._listener = listener
         self._settings = settings
-        self._application = application
-        self._server: _Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        # With `access_log=False` it would take the handlers of the program's own access log away.
+        self._config = uvicorn.Config(
+            application,
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=True,
+            server_header=False,
+            proxy_headers=False,
+        )
+        self._state = ServerState()
+        self._room: Room | None = None
+        self._acceptor: Acceptor | None = None
+        self._telling: asyncio.Task[None] | None = None
         self.address = bind
         """Where it listens; known when it was started."""
 
@@ -57,125 +75,55 @@ class HttpServer(Lifecycle):
         context = make_tls_context(self._settings)
         listener = self._listener or take_address(self._bind)
         self.address = Address(self._bind.host, listener.getsockname()[1])
-        bounds = Bounds(
-            clients_max=self._settings.clients_max,
-            request_timeout_s=self._settings.request_timeout_s,
+        self._config.load()
+        room = self._room = Room(places_max(self._settings))
+        connect = functools.partial(
+            BoundedProtocol, self._config, self._state, self._settings.request_timeout_s, room
         )
-        config = uvicorn.Config(
-            self._application,
-            http=bounded(bounds),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-        )
-        _quieten(logging.getLogger("uvicorn.error"))
-        self._server = _Server(config, context, self._settings.request_timeout_s)
-        self._serving = asyncio.create_task(self._server.serve([listener]), name="postroad admin")
-        try:
-            await self._server.wait_started(self._serving)
-        except BaseException:
-            await self.stop()
-            raise
+        handshake_s = min(_HANDSHAKE_S_MAX, self._settings.request_timeout_s)
+        self._acceptor = Acceptor(listener, room, connect, context, handshake_s)
+        self._telling = asyncio.create_task(self._tell_time(), name="postroad admin time")
+        self._acceptor.start()
+
+    @property
+    def connections(self) -> int:
+        """How many there are, with those whose TLS handshake is not over."""
+        return 0 if self._room is None else len(self._room)
+
+    async def _tell_time(self) -> None:
+        """Renew what every answer says of the time."""
+        while True:
+            self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
+            await asyncio.sleep(1.0)
 
     async def stop(self) -> None:
-        """Listen no more, and let answers that were begun end."""
-        if self._server is None or self._serving is None:
+        """Listen no more, and let answers that were begun end: in time, or they are cut off."""
+        if self._acceptor is None:
             return
-        self._server.end()
-        await self._serving
-        # Told to end while it began, it does not close what it has opened.
-        self._server.listen_no_more()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, which leaves the signals of the process alone."""
-
-    def __init__(
-        self, config: uvicorn.Config, context: ssl.SSLContext | None, timeout_s: float
-    ) -> None:
-        super().__init__(config)
-        self._context = context
-        self._handshake_s = min(_HANDSHAKE_S_MAX, timeout_s)
-        self.servers = []
-        self._listening = asyncio.Event()
-        self._ending = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """They belong to whoever runs the loop."""
-        yield
-
-    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """Listen at one socket."""
-        assert sockets is not None
-        self.servers = [
-            await asyncio.get_running_loop().create_server(
-                self._make_protocol,
-                sock=it,
-                ssl=self._context,
-                ssl_handshake_timeout=None if self._context is None else self._handshake_s,
-                backlog=_BACKLOG,
-            )
-            for it in sockets
-        ]
-        self.started = True
-        self._listening.set()
-
-    def _make_protocol(self) -> asyncio.Protocol:
-        kind = self.config.http_protocol_class
-        return kind(self.config, self.server_state, self.lifespan.state)  # type: ignore[call-arg]
-
-    async def main_loop(self) -> None:
-        """Renew what every answer says of the time, until the end."""
-        while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._ending.wait()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let answers that were begun end; whoever does not take them in time is cut off."""
-        self.listen_no_more()
-        for connection in [*self.server_state.connections]:
+        await self._acceptor.stop()
+        assert self._telling is not None
+        self._telling.cancel()
+        state = self._state
+        for connection in [*state.connections]:
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_S):
-                while self.server_state.connections:  # noqa: ASYNC110 - uvicorn tells nobody
+                while state.connections:  # noqa: ASYNC110 - uvicorn tells nobody
                     await asyncio.sleep(_POLL_S)
-        for connection in [*self.server_state.connections]:
+        for connection in [*state.connections]:
             connection.transport.abort()
-        if self.server_state.tasks:
-            await asyncio.wait([*self.server_state.tasks], timeout=_GRACE_S)
-        for task in [*self.server_state.tasks]:
+        if state.tasks:
+            await asyncio.wait([*state.tasks], timeout=_GRACE_S)
+        for task in [*state.tasks]:
             task.cancel()
 
-    async def wait_started(self, serving: asyncio.Task[None]) -> None:
-        """Wait until it listens; raises what prevented it."""
-        listening = asyncio.create_task(self._listening.wait())
-        try:
-            await asyncio.wait({listening, serving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            listening.cancel()
-        if serving.done():
-            await serving
 
-    def listen_no_more(self) -> None:
-        """Take no more connections."""
-        for server in self.servers:
-            server.close()
-
-    def end(self) -> None:
-        """Begin to stop."""
-        self.should_exit = True
-        self._ending.set()
-
-
-def _quieten(log: logging.Logger) -> None:
-    """That it starts and stops is told by the node, unless somebody wants to know more."""
-    if log.level == logging.NOTSET:
-        log.setLevel(logging.WARNING)
+def places_max(settings: AdminSettings) -> int:
+    """How many connections there can be: at most half of the files this process may open."""
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files_max == resource.RLIM_INFINITY:
+        return settings.clients_max
+    return min(settings.clients_max, files_max // 2)
 
 
 def make_tls_context(settings: AdminSettings) -> ssl.SSLContext | None:

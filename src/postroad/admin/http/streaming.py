@@ -11,6 +11,7 @@ from postroad.admin.errors import Forbidden, InvalidRequest
 
 from .answers import failure
 from .calling import Desk, refuse_method
+from .errors import TooManyWatchers
 from .guard import Guard
 from .watching import Watch, Watcher
 from .wishes import NODE, Wish, find_operation, read_query, wish_from_query
@@ -22,15 +23,27 @@ _OPERATIONS_MAX = 32
 
 
 class WatchEndpoint:
-    """Sends results each time they change."""
+    """Sends results each time they change.
+
+    Args:
+        watchers_max: how many may watch at once: a place that is watched from is free for nobody
+            else, so that there must be others.
+    """
 
     def __init__(
-        self, desk: Desk, guard: Guard, watch: Watch, keep_alive_s: float = KEEP_ALIVE_S
+        self,
+        desk: Desk,
+        guard: Guard,
+        watch: Watch,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        *,
+        watchers_max: int,
     ) -> None:
         self._desk = desk
         self._guard = guard
         self._watch = watch
         self._keep_alive_s = keep_alive_s
+        self._watchers_max = watchers_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -41,6 +54,8 @@ class WatchEndpoint:
                 await refuse_method(request.method, _METHODS)(scope, receive, send)
                 return
             wishes = read_wishes(read_query(request))
+            if self._watch.watchers >= self._watchers_max:
+                raise TooManyWatchers(self._watchers_max)
         except Exception as error:
             await failure(error)(scope, receive, send)
             return

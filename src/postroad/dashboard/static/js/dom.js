@@ -2,6 +2,8 @@
 // Text is always set as text, never as markup, so that no name or body can become code.
 
 const SVG = "http://www.w3.org/2000/svg";
+// Only what `h` made has it: no answer of a server can, since JSON knows no symbols.
+const MADE_HERE = Symbol("vnode");
 const AS_PROPERTY = new Set(["checked", "disabled", "indeterminate", "open", "selected", "value"]);
 
 /**
@@ -25,7 +27,7 @@ export function h(name, props, ...children) {
   if (classes.length > 0) {
     own.class = own.class ? `${classes.join(" ")} ${own.class}` : classes.join(" ");
   }
-  return { tag, props: own, children: flatten(children, []), key };
+  return { [MADE_HERE]: true, tag, props: own, children: flatten(children, []), key };
 }
 
 /** Make the content of a node of the document be these children. */
@@ -39,15 +41,20 @@ function flatten(children, into) {
   for (const child of children) {
     if (Array.isArray(child)) {
       flatten(child, into);
-    } else if (child !== null && typeof child === "object") {
+    } else if (child !== null && typeof child === "object" && child[MADE_HERE] === true) {
       into.push(child);
     } else {
-      // What shows nothing keeps its place, so that its neighbours stay who they are.
-      const text = child === null || child === undefined || typeof child === "boolean" ? "" : child;
-      into.push({ tag: "", text: String(text), key: undefined });
+      into.push({ tag: "", text: textOf(child), key: undefined });
     }
   }
   return into;
+}
+
+/** What shows nothing keeps its place, so that its neighbours stay who they are. */
+function textOf(child) {
+  if (child === null || child === undefined || typeof child === "boolean") return "";
+  // Data where a text was expected, perhaps of a hostile node, is shown and never built.
+  return typeof child === "object" ? JSON.stringify(child) : String(child);
 }
 
 function patchChildren(parent, before, after, isSvg) {
