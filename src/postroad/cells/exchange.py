@@ -25,6 +25,7 @@ from .domain import Domain
 from .envelope import ID_BYTES, Envelope, Kind, make_reply
 from .errors import CellBusy, NoRoute, RoutingError
 from .failure import Failure, decode_failure, make_error_reply, replace_reply
+from .neighbors import Neighbors
 from .path import CellPath
 from .routing import SOURCE_HOPS_MAX
 from .runner import CellRunner
@@ -49,6 +50,7 @@ class Exchange(Directory):
         # What becomes of answers to messages of this domain; True if somebody waited for it.
         self.on_answer: Callable[[bytes, Answer | Failure], bool] = lambda id, answer: False
         self._address = domain.address
+        self.neighbors = Neighbors(domain)
         self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self._ids: Iterator[bytes] = iter(())
 

@@ -328,7 +328,7 @@ def _message_of(delivery: Delivery, arrived: float, transaction: Any) -> CellMes
     return CellMessage(
         envelope.payload,
         envelope.content,
-        envelope.source.first,
+        envelope.source.sender,
         delivery.name,
         envelope.id,
         envelope.wants_reply,

@@ -15,6 +15,7 @@ from .arguments import quoted
 from .cell import Cell
 from .cell_views import CellView, view_cell
 from .commands import command
+from .domain import SYSTEM
 from .layout import fields, milliseconds, one_line, table
 from .location_manager import LocationManager
 from .message import CellMessage
@@ -40,7 +41,7 @@ class System(Cell):
 
     is_system = True
 
-    def __init__(self, name: str = "System") -> None:
+    def __init__(self, name: str = SYSTEM) -> None:
         super().__init__(name, concurrency=_CONCURRENCY)
         self.command_sets = (RouteCommands(self), ProbeCommands(self), LogCommands())
         # Set when it starts.

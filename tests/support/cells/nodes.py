@@ -106,6 +106,7 @@ class Domains:
         zones: by its name, the zone of a domain that has one.
         limits_of: by its name, the limits of a service with other ones.
         tls: gives the certificates of each name; without it everything is in the clear.
+        may_be_cores: what may be a core for every domain; None for whoever says so.
     """
 
     def __init__(
@@ -119,7 +120,9 @@ class Domains:
         zones: Mapping[str, str] | None = None,
         limits_of: Mapping[str, Limits] | None = None,
         tls: Callable[[str], TlsConfig] | None = None,
+        may_be_cores: Iterable[str] | None = None,
     ) -> None:
+        self._may_be_cores = may_be_cores
         self._config = config
         self._limits = limits
         self._reach = {name: frozenset(cores) for name, cores in (reach or {}).items()}
@@ -180,6 +183,7 @@ class Domains:
             role=role,
             zone=zone or self._zones.get(name),
             locations=self.locations(name),
+            cores=self._may_be_cores,
             config=self._config,
         )
         await self._stack.enter_async_context(domain)
