@@ -159,7 +159,8 @@ class Exchange(Directory):
             self._pass_answer(delivery)
             return None
         runner = self.runners[delivery.cell]
-        if runner.deliver(delivery, now, self.source_of(delivery.envelope, origin)):
+        source, via = self.share_of(delivery.envelope, origin)
+        if runner.deliver(delivery, now, source, via=via):
             self.statistics.delivered += 1
             return None
         text = f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
@@ -213,16 +214,17 @@ class Exchange(Directory):
             self.complain(envelope, failure)
         return None if envelope.is_quiet or not envelope.is_answerable else failure
 
-    def source_of(self, envelope: Envelope, origin: Origin) -> str:
-        """The domain that a message counts for where room is shared out fairly.
+    def share_of(self, envelope: Envelope, origin: Origin) -> tuple[str, str | None]:
+        """The domain that a message counts for where room is shared out, and the core it came by.
 
-        A core has seen for itself which domain it has a message from.
+        A core has seen which domain it has a message from. It may also make domains up, so what
+        comes by it is within the share that the core has.
         """
-        if origin.peer is None:
-            return self.domain.name
+        if origin.peer is None or origin.may_leave:
+            return origin.peer or self.domain.name, None
         hops = envelope.source.hops
-        is_passed_on = not origin.may_leave and len(hops) > 1 and hops[-2].is_domain
-        return hops[-2].domain if is_passed_on else origin.peer
+        is_passed_on = len(hops) > 1 and hops[-2].is_domain
+        return hops[-2].domain if is_passed_on else origin.peer, origin.peer
 
     # Answers.
 

@@ -85,8 +85,9 @@ class DomainLink:
             self._post(parcel, parcel.forward.envelope)
             return True
         envelope = parcel.envelope
-        source = self._exchange.source_of(envelope, parcel.origin)
-        if self._parcels.offer(parcel, envelope.weight, source, is_owed=envelope.is_reply):
+        source, via = self._exchange.share_of(envelope, parcel.origin)
+        is_owed = envelope.is_reply
+        if self._parcels.offer(parcel, envelope.weight, source, via=via, is_owed=is_owed):
             return True
         self._refused += 1
         return False

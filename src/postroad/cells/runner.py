@@ -103,14 +103,21 @@ class CellRunner:
         return None if oldest is None else oldest.arrived
 
     def deliver(
-        self, delivery: Delivery, arrived: float, source: str, transaction: Any = None
+        self,
+        delivery: Delivery,
+        arrived: float,
+        source: str,
+        transaction: Any = None,
+        *,
+        via: str | None = None,
     ) -> bool:
         """Take a message; False if the mailbox is full."""
         if self.is_free and not self._exchange.depth:
             self._handle(delivery, arrived, transaction)
             return True
         weight = delivery.envelope.weight
-        if not self.mailbox.offer(_Waiting(delivery, arrived, transaction), weight, source):
+        waiting = _Waiting(delivery, arrived, transaction)
+        if not self.mailbox.offer(waiting, weight, source, via=via):
             return False
         if transaction is not None:
             self._entrusted[delivery.envelope.id] = None
