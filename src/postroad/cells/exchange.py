@@ -17,7 +17,7 @@ from postroad.core import PostroadError, ThrottledLog, tracing
 from postroad.core.errors import LocalProtocolError, MalformedPayload
 
 from .answers import Answer
-from .config import CellsConfig
+from .config import CellsConfig, RemoteCommands
 from .content import encode_body
 from .decision import HERE, Delivery, Forward, Origin
 from .directory import Directory, Parcel, gateway_to, logger
@@ -51,6 +51,8 @@ class Exchange(Directory):
         self.on_answer: Callable[[bytes, Answer | Failure], bool] = lambda id, answer: False
         self._address = domain.address
         self.neighbors = Neighbors(domain)
+        # Which commands of other domains cells of this one answer.
+        self.remote_commands: RemoteCommands = "read"
         self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self._ids: Iterator[bytes] = iter(())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, get_args
 
 from postroad.core import Lifecycle
 from postroad.core.errors import ConfigError, HandshakeRefused, UsageError
@@ -13,7 +13,7 @@ from postroad.net import MessagingService, Tunnel
 
 from .address import validate_domain_name
 from .cell import Cell, CellHandler, FunctionCell
-from .config import CellsConfig
+from .config import CellsConfig, RemoteCommands
 from .dialing import Dialer
 from .directory import GATEWAY_PREFIX
 from .domain import Domain, Role
@@ -49,6 +49,8 @@ class CellDomain(CellSender, Lifecycle):
         locations: tells where the cores are; without it this domain is alone, or is dialed.
         cores: the names of all that may be cores, this domain included if it is one; None for
             whoever says so. A core is believed what it says of the domains behind it.
+        remote_commands: which commands of other domains cells answer: "off" none, "read" those
+            that only look, "change" all.
         config: every maximum and time.
     """
 
@@ -60,6 +62,7 @@ class CellDomain(CellSender, Lifecycle):
         zone: str | None = None,
         locations: Locations | None = None,
         cores: Iterable[str] | None = None,
+        remote_commands: RemoteCommands = "read",
         config: CellsConfig | None = None,
     ) -> None:
         if not isinstance(service, MessagingService):
@@ -73,6 +76,10 @@ class CellDomain(CellSender, Lifecycle):
         self.locations = StaticLocations({}) if locations is None else locations
         self.cores = None if cores is None else _check_cores(cores, self.identity)
         """The names of all that may be cores; None for whoever says so."""
+        if remote_commands not in get_args(RemoteCommands):
+            known = ", ".join(get_args(RemoteCommands))
+            raise ConfigError(f"remote_commands={remote_commands!r} must be one of {known}")
+        self.remote_commands = remote_commands
         self._stopping: asyncio.Task[None] | None = None
         # Set by start.
         self.links: Links
@@ -86,6 +93,7 @@ class CellDomain(CellSender, Lifecycle):
         if self._state is not DomainState.NEW:
             raise UsageError(f"domain {self.name!r} is {self._state.value}; make a new one")
         exchange = self._begin()
+        exchange.remote_commands = self.remote_commands
         self.spreader = RouteSpreader(exchange, incarnation=self.service.incarnation)
         self.links = Links(
             exchange,

@@ -62,12 +62,12 @@ class System(Cell):
 
     # What there is.
 
-    @command("id", help="The name of this domain.")
+    @command("id", help="The name of this domain.", is_read=True)
     def id(self) -> str:
         """The domain's name."""
         return self.domain.name
 
-    @command("info", help="This domain: what it is, what it did, and its tunnels.")
+    @command("info", help="This domain: what it is, what it did, and its tunnels.", is_read=True)
     def info(self) -> str:
         """All about the domain."""
         domain = self.domain
@@ -98,6 +98,7 @@ class System(Cell):
         "[-f] [PATTERN...]",
         help="The cells of this domain, or those whose names fit.\n"
         "-f tells what each is and does; patterns have * and ?.",
+        is_read=True,
     )
     def show_cells(self, *patterns: str, f: bool = False) -> str:
         """The names of cells, or all about them."""
