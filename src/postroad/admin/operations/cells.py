@@ -218,6 +218,10 @@ async def run_command(office: Office, cell: str, command: str) -> CommandView:
         return CommandView(text=await office.node.domain.command(cell, command))
     except NoRoute as error:
         raise _lost(office, cell, error) from None
+    except RemoteHandlerFailure as error:
+        if error.remote_code == CommandRefused.code:
+            raise Forbidden(error.detail) from None
+        raise
 
 
 @operation("cells.kill", Effect.DANGER)
