@@ -13,6 +13,7 @@ ITEMS_MAX = 12
 BYTES_MAX = 60
 
 sources = st.sampled_from("abcde")
+vias = st.sampled_from([None, "a", "x"])
 sizes = st.integers(0, BYTES_MAX + 20)
 
 
@@ -22,25 +23,34 @@ class FairQueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.queue: FairQueue[int] = FairQueue(ITEMS_MAX, BYTES_MAX)
-        self.model: list[tuple[int, int, str]] = []
+        self.model: list[tuple[int, int, str, str | None]] = []
         self.count = 0
 
-    @rule(source=sources, size=sizes)
-    def offer(self, source: str, size: int) -> None:
+    @rule(source=sources, via=vias, size=sizes)
+    def offer(self, source: str, via: str | None, size: int) -> None:
         self.count += 1
-        was_taken = self.queue.offer(self.count, size, source)
-        assert was_taken == self.is_welcome(source, size)
+        was_taken = self.queue.offer(self.count, size, source, via=via)
+        assert was_taken == self.is_welcome(source, via, size)
         if was_taken:
-            self.model.append((self.count, size, source))
+            self.model.append((self.count, size, source, via))
 
-    def is_welcome(self, source: str, size: int) -> bool:
-        """No source may hold more than what stays free; an empty queue takes anything."""
+    def is_welcome(self, source: str, via: str | None, size: int) -> bool:
+        """Nobody may hold more than what stays free, nor within the share of whom it came by.
+
+        An empty queue takes anything.
+        """
         if not self.model:
             return True
         free_items = ITEMS_MAX - len(self.model)
         free_bytes = BYTES_MAX - sum(it[1] for it in self.model)
-        own = [it for it in self.model if it[2] == source]
-        return len(own) < free_items and sum(it[1] for it in own) + size <= free_bytes
+        held = [it for it in self.model if (it[3] or it[2]) == (via or source)]
+        if len(held) >= free_items or sum(it[1] for it in held) + size > free_bytes:
+            return False
+        if via is None:
+            return True
+        free_items, free_bytes = free_items - len(held), free_bytes - sum(it[1] for it in held)
+        held = [it for it in held if it[2:] == (source, via)]
+        return len(held) < free_items and sum(it[1] for it in held) + size <= free_bytes
 
     @precondition(lambda self: self.model)
     @rule()
@@ -68,7 +78,7 @@ class FairQueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_has_it_all(self) -> None:
-        held = Counter(it[2] for it in self.model)
+        held = Counter(it[3] or it[2] for it in self.model)
         if len(self.model) > 1:
             assert max(held.values()) <= ITEMS_MAX // 2 + 1
 

@@ -18,6 +18,7 @@ from .envelope import Envelope, Kind, make_reply
 from .envelope_form import decode_envelope, encode_envelope
 from .errors import (
     CellBusy,
+    CommandRefused,
     DuplicateRoute,
     HopLimit,
     MessageExpired,
@@ -73,6 +74,7 @@ __all__ = [
     "CellsConfig",
     "Check",
     "Command",
+    "CommandRefused",
     "CoreLocation",
     "Decision",
     "Delivery",

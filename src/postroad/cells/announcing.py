@@ -69,7 +69,7 @@ class _Peer:
 
 
 def offer_of(table: RouteTable, domain: Domain, *, without: Collection[str] = ()) -> Offer:
-    """What a domain offers, by its own table: its cells do, but for some, and a core's tunnels."""
+    """What a domain offers, by its own table: what its cells do, but for some, and its tunnels."""
     queues: set[str] = set()
     topics: set[str] = set()
     domains: set[str] = set()
@@ -83,7 +83,7 @@ def offer_of(table: RouteTable, domain: Domain, *, without: Collection[str] = ()
             topics.add(route.cell)
         elif route.type is RouteType.DOMAIN:
             domains.add(route.domain)
-    return Offer.of(queues, topics, domain.zone, domains if domain.role is Role.CORE else ())
+    return Offer.of(queues, topics, domain.zone, domains)
 
 
 class Announcer:

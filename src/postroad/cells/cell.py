@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from postroad.core.errors import ConfigError, UsageError
 
 from .address import CellAddress, validate_cell_name
-from .commands import run_command
+from .commands import is_read_command, run_command
 from .message import CellMessage
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ class Cell(ABC):
     def commanded(self, line: str) -> str | Awaitable[str]:
         """Answer an operator's command."""
         return run_command(self, line)
+
+    def is_read(self, line: str) -> bool:
+        """Whether a command only looks; a cell with another `commanded` has to say so itself."""
+        return type(self).commanded is Cell.commanded and is_read_command(self, line)
 
     # What a cell can do.
 

@@ -29,8 +29,9 @@ _ANSWER_CHARACTERS_MAX = MIB // 4
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# A method of a class that is a command: its own name, and the command's name, usage and help.
-_Mark: TypeAlias = tuple[str, str, str, str]
+# A method of a class that is a command: its own name, and the command's name, usage, help, and
+# whether it changes nothing.
+_Mark: TypeAlias = tuple[str, str, str, str, bool]
 _marks: WeakKeyDictionary[type, list[_Mark]] = WeakKeyDictionary()
 
 
@@ -41,6 +42,8 @@ class Command(NamedTuple):
     usage: str
     help: str
     method: Callable[..., str | Awaitable[str]]
+    is_read: bool = False
+    """Whether it only looks and changes nothing."""
 
     @property
     def synopsis(self) -> str:
@@ -48,11 +51,14 @@ class Command(NamedTuple):
         return f"{self.name} {self.usage}".rstrip()
 
 
-def command(name: str, usage: str = "", *, help: str) -> Callable[[F], F]:
-    """Mark a method of a cell as a command; it returns text, or a coroutine that does."""
+def command(name: str, usage: str = "", *, help: str, is_read: bool = False) -> Callable[[F], F]:
+    """Mark a method of a cell as a command; it returns text, or a coroutine that does.
+
+    Other domains may be allowed to give those commands alone that only look: say so by `is_read`.
+    """
 
     def mark(method: F) -> F:
-        setattr(method, _MARK, (name, usage, help))
+        setattr(method, _MARK, (name, usage, help, is_read))
         return method
 
     return mark
@@ -61,11 +67,20 @@ def command(name: str, usage: str = "", *, help: str) -> Callable[[F], F]:
 def commands_of(cell: Any) -> dict[str, Command]:
     """The commands of a cell by name, in order; every cell has `info`."""
     help = "What the cell does, and what waits for it."
-    info = Command("info", "", help, partial(describe_cell, cell))
+    info = Command("info", "", help, partial(describe_cell, cell), is_read=True)
     found = {info.name: info}
     for owner in (*getattr(cell, "command_sets", ()), cell):
         found |= {it.name: it for it in _marked_in(owner)}
     return dict(sorted(found.items()))
+
+
+def is_read_command(cell: Any, line: str) -> bool:
+    """Whether a command only looks; what is no command of the cell changes nothing either."""
+    try:
+        words = _split(line)
+        return not words or words[0] == "help" or _choose(commands_of(cell), words)[0].is_read
+    except ConfigError:
+        return True
 
 
 def run_command(cell: Any, line: str) -> str | Awaitable[str]:
@@ -84,8 +99,8 @@ def run_command(cell: Any, line: str) -> str | Awaitable[str]:
 
 
 def _marked_in(owner: Any) -> Iterator[Command]:
-    for attribute, name, usage, help in _marks_of(type(owner)):
-        yield Command(name, usage, help, getattr(owner, attribute))
+    for attribute, name, usage, help, is_read in _marks_of(type(owner)):
+        yield Command(name, usage, help, getattr(owner, attribute), is_read)
 
 
 def _marks_of(kind: type) -> list[_Mark]:

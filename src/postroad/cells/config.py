@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -11,6 +12,9 @@ from postroad.core.limits import MIB
 
 from .announcing import AnnouncerConfig
 from .learning import LearnerConfig
+
+RemoteCommands: TypeAlias = Literal["off", "read", "change"]
+"""Which commands of other domains are answered: none, those that only look, or all."""
 
 
 class CellsConfig(msgspec.Struct, frozen=True, kw_only=True):

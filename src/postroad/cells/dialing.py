@@ -34,6 +34,7 @@ class Dialer:
         config: the times.
         accept: takes a tunnel in use.
         has_link: whether a domain has a tunnel already.
+        cores: all that may be cores, others are not dialed; None for whoever says so.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Dialer:
         *,
         accept: Callable[[Tunnel], DomainLink],
         has_link: Callable[[str], bool],
+        cores: frozenset[str] | None = None,
     ) -> None:
         self._service = service
         self._own = own
         self._config = config
         self._accept = accept
         self._has_link = has_link
+        self._allowed = cores
         self._cores: dict[str, CoreLocation] = {}
         # When a core was told of for the last time, of those that are told of no more.
         self._missing_since: dict[str, float] = {}
@@ -72,6 +75,7 @@ class Dialer:
     def update(self, cores: Mapping[str, CoreLocation]) -> None:
         """These are all cores that somebody tells of now."""
         now = self._loop.time()
+        cores = {name: it for name, it in cores.items() if self._may_be_core(name, now)}
         for name in self._cores.keys() - cores.keys():
             self._missing_since.setdefault(name, now)
             if name not in self._tasks and self._is_forgotten(name):
@@ -83,6 +87,14 @@ class Dialer:
                 self._tasks[name] = self._loop.create_task(
                     self._keep_dialing(name), name=f"postroad dial {name}"
                 )
+
+    def _may_be_core(self, name: str, now: float) -> bool:
+        if self._allowed is None or name in self._allowed:
+            return True
+        self._log.warn(
+            name, now, "%s: %s says it is a core, which may be none", self._own.name, name
+        )
+        return False
 
     def should_dial(self, name: str) -> bool:
         """Whether it is this domain that dials."""

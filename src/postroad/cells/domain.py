@@ -8,6 +8,9 @@ import msgspec
 
 from .address import CellAddress, validate_domain_name, validate_zone
 
+SYSTEM = "System"
+"""The cell that stands for a domain itself, in every domain."""
+
 
 class Role(enum.Enum):
     """The place of a domain among the others."""

@@ -5,6 +5,8 @@ ConfigError
     ├── DuplicateRoute                    it has that route already
     ├── NoSuchRoute (LookupError)         it has no such route
     └── NoSuchCell (LookupError)          the route's target is no cell of this domain
+UsageError
+└── CommandRefused (PermissionError)      a command of another domain, which it may not give
 MessagingError
 └── RoutingError                          abstract
     ├── NoRoute                           nobody takes the message, here or where it got to
@@ -21,7 +23,7 @@ MessagingError
 
 from __future__ import annotations
 
-from postroad.core.errors import ConfigError, MessagingError, Outcome
+from postroad.core.errors import ConfigError, MessagingError, Outcome, UsageError
 
 
 class RouteRefused(ConfigError):
@@ -46,6 +48,12 @@ class NoSuchCell(RouteRefused, LookupError):
     """A route of this domain needs a cell of this domain, or another domain, to lead to."""
 
     code = 7130
+
+
+class CommandRefused(UsageError, PermissionError):
+    """Whoever is in another domain may not give this command here; see `remote_commands`."""
+
+    code = 7150
 
 
 class RoutingError(MessagingError):

@@ -17,7 +17,7 @@ from postroad.core import PostroadError, ThrottledLog, tracing
 from postroad.core.errors import LocalProtocolError, MalformedPayload
 
 from .answers import Answer
-from .config import CellsConfig
+from .config import CellsConfig, RemoteCommands
 from .content import encode_body
 from .decision import HERE, Delivery, Forward, Origin
 from .directory import Directory, Parcel, gateway_to, logger
@@ -25,6 +25,7 @@ from .domain import Domain
 from .envelope import ID_BYTES, Envelope, Kind, make_reply
 from .errors import CellBusy, NoRoute, RoutingError
 from .failure import Failure, decode_failure, make_error_reply, replace_reply
+from .neighbors import Neighbors
 from .path import CellPath
 from .routing import SOURCE_HOPS_MAX
 from .runner import CellRunner
@@ -49,6 +50,9 @@ class Exchange(Directory):
         # What becomes of answers to messages of this domain; True if somebody waited for it.
         self.on_answer: Callable[[bytes, Answer | Failure], bool] = lambda id, answer: False
         self._address = domain.address
+        self.neighbors = Neighbors(domain)
+        # Which commands of other domains cells of this one answer.
+        self.remote_commands: RemoteCommands = "read"
         self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self._ids: Iterator[bytes] = iter(())
 
@@ -157,7 +161,8 @@ class Exchange(Directory):
             self._pass_answer(delivery)
             return None
         runner = self.runners[delivery.cell]
-        if runner.deliver(delivery, now, self.source_of(delivery.envelope, origin)):
+        source, via = self.share_of(delivery.envelope, origin)
+        if runner.deliver(delivery, now, source, via=via):
             self.statistics.delivered += 1
             return None
         text = f"cell {runner.name} is busy: {len(runner.mailbox)} messages wait"
@@ -211,16 +216,17 @@ class Exchange(Directory):
             self.complain(envelope, failure)
         return None if envelope.is_quiet or not envelope.is_answerable else failure
 
-    def source_of(self, envelope: Envelope, origin: Origin) -> str:
-        """The domain that a message counts for where room is shared out fairly.
+    def share_of(self, envelope: Envelope, origin: Origin) -> tuple[str, str | None]:
+        """The domain that a message counts for where room is shared out, and the core it came by.
 
-        A core has seen for itself which domain it has a message from.
+        A core has seen which domain it has a message from. It may also make domains up, so what
+        comes by it is within the share that the core has.
         """
-        if origin.peer is None:
-            return self.domain.name
+        if origin.peer is None or origin.may_leave:
+            return origin.peer or self.domain.name, None
         hops = envelope.source.hops
-        is_passed_on = not origin.may_leave and len(hops) > 1 and hops[-2].is_domain
-        return hops[-2].domain if is_passed_on else origin.peer
+        is_passed_on = len(hops) > 1 and hops[-2].is_domain
+        return hops[-2].domain if is_passed_on else origin.peer, origin.peer
 
     # Answers.
 

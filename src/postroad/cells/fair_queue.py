@@ -1,16 +1,21 @@
 """A bounded queue that nobody can fill alone.
 
 No source may hold more of it than what is still free. So one that floods gets half at most, the
-next one half of the rest, and it takes many of them to leave no place for somebody new.
+next one half of the rest, and it takes many of them to leave no place for somebody new. What comes
+by way of another is within the share of that one, which is shared out in the same manner: however
+many sources somebody brings, or makes up, they have one share together.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+_Holder: TypeAlias = str | tuple[str, str]
+"""A source, or one that came by way of another, behind that one."""
 
 
 class FairQueue(Generic[T]):
@@ -26,38 +31,48 @@ class FairQueue(Generic[T]):
     def __init__(self, items_max: int, bytes_max: int) -> None:
         self._items_max = items_max
         self._bytes_max = bytes_max
-        self._items: deque[tuple[T, int, str]] = deque()
+        self._items: deque[tuple[T, int, tuple[_Holder, ...]]] = deque()
         self._bytes = 0
-        # Items and bytes of each source that has any.
-        self._held: dict[str, tuple[int, int]] = {}
+        # Items and bytes of each holder that has any.
+        self._held: dict[_Holder, tuple[int, int]] = {}
 
-    def offer(self, item: T, size: int, source: str, *, is_owed: bool = False) -> bool:
-        """Take an item in, unless the source has its share already.
+    def offer(
+        self, item: T, size: int, source: str, *, via: str | None = None, is_owed: bool = False
+    ) -> bool:
+        """Take an item in, unless the source, or the one it came by, has its share already.
 
         What is owed, because work was done for it, needs a place but no share.
         """
-        items, held_bytes = self._held.get(source, (0, 0))
-        share = (0, 0) if is_owed else (items, held_bytes)
-        if self._items and not self._has_room(*share, size):
+        holders: tuple[_Holder, ...] = (source,) if via is None else (via, (via, source))
+        if self._items and not self._has_room(() if is_owed else holders, size):
             return False
-        self._held[source] = (items + 1, held_bytes + size)
-        self._items.append((item, size, source))
+        for holder in holders:
+            items, held_bytes = self._held.get(holder, (0, 0))
+            self._held[holder] = (items + 1, held_bytes + size)
+        self._items.append((item, size, holders))
         self._bytes += size
         return True
 
-    def _has_room(self, items: int, held_bytes: int, size: int) -> bool:
-        has_place = items < self._items_max - len(self._items)
-        return has_place and held_bytes + size <= self._bytes_max - self._bytes
+    def _has_room(self, holders: tuple[_Holder, ...], size: int) -> bool:
+        free, free_bytes = self._items_max - len(self._items), self._bytes_max - self._bytes
+        for holder in holders:
+            items, held_bytes = self._held.get(holder, (0, 0))
+            if items >= free or held_bytes + size > free_bytes:
+                return False
+            # What is still free within its share.
+            free, free_bytes = free - items, free_bytes - held_bytes
+        return free > 0 and size <= free_bytes
 
     def take(self) -> T:
         """The oldest item; IndexError if there is none."""
-        item, size, source = self._items.popleft()
+        item, size, holders = self._items.popleft()
         self._bytes -= size
-        items, held_bytes = self._held[source]
-        if items == 1:
-            del self._held[source]
-        else:
-            self._held[source] = (items - 1, held_bytes - size)
+        for holder in holders:
+            items, held_bytes = self._held[holder]
+            if items == 1:
+                del self._held[holder]
+            else:
+                self._held[holder] = (items - 1, held_bytes - size)
         return item
 
     @property

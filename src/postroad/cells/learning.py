@@ -82,6 +82,11 @@ class Learner:
         """What each peer offers, as far as it is known."""
         return {name: self._peers[name].offer for name in sorted(self._peers)}
 
+    def offer_of(self, name: str) -> Offer:
+        """What a peer offers, as far as it is known."""
+        peer = self._peers.get(name)
+        return Offer() if peer is None else peer.offer
+
     def have(self, name: str) -> Have:
         """Which snapshot of a peer is known."""
         peer = self._peers.get(name)
@@ -171,7 +176,7 @@ class Learner:
         """A tunnel came or went: so may detours to the same domain."""
         self._dirty.add(name)
         for other, peer in self._peers.items():
-            if name in peer.offer.domains:
+            if peer.domain.role is Role.CORE and name in peer.offer.domains:
                 self._dirty.add(other)
 
     def _wanted(self, name: str) -> Iterator[Route]:

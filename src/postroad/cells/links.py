@@ -26,6 +26,7 @@ from .directory import Parcel, gateway_to
 from .domain import Domain, Role
 from .envelope import Envelope
 from .envelope_form import begin_of, decode_envelope, encode_envelope
+from .errors import NoRoute
 from .exchange import Exchange
 from .failure import Failure
 from .fair_queue import FairQueue
@@ -58,7 +59,6 @@ class DomainLink:
         self.tunnel = tunnel
         self.domain = domain
         self.gateway = gateway_to(domain.name)
-        self._address = domain.address
         self._origin = Origin.from_peer(domain.name, domain.role)
         self._exchange = exchange
         self._links = links
@@ -85,8 +85,9 @@ class DomainLink:
             self._post(parcel, parcel.forward.envelope)
             return True
         envelope = parcel.envelope
-        source = self._exchange.source_of(envelope, parcel.origin)
-        if self._parcels.offer(parcel, envelope.weight, source, is_owed=envelope.is_reply):
+        source, via = self._exchange.share_of(envelope, parcel.origin)
+        is_owed = envelope.is_reply
+        if self._parcels.offer(parcel, envelope.weight, source, via=via, is_owed=is_owed):
             return True
         self._refused += 1
         return False
@@ -174,12 +175,19 @@ class DomainLink:
         except MalformedPayload as error:
             self.reject(str(error))
             return
-        if envelope.source.last != self._address:
-            self.reject(f"a message that came from {envelope.source.last}")
+        neighbors, source = self._exchange.neighbors, envelope.source
+        fault = neighbors.fault_of(source, self.domain.name, is_reply=envelope.is_reply)
+        if fault is not None:
+            self.reject(fault.text)
+            if fault.is_answered:
+                self._exchange.refuse(envelope, NoRoute, fault.text)
             return
         self._received += 1
         self._exchange.receive(envelope, self._origin, now)
-        if way is None and len(begin) <= _WAY_BYTES_MAX:
+        if way is not None or len(begin) > _WAY_BYTES_MAX:
+            return
+        # A way is for whatever begins like that, so more is asked of it than of a reply.
+        if not envelope.is_reply or neighbors.fault_of(source, self.domain.name) is None:
             self._learn_way(begin, envelope)
 
     def _learn_way(self, begin: bytes, envelope: Envelope) -> None:
@@ -271,6 +279,7 @@ class Links:
         exchange: where messages come from and go to.
         on_up, on_down: told of domains that can be reached, and no more.
         on_news: told of news of routes.
+        cores: all that may be cores; None for whoever says so.
     """
 
     def __init__(
@@ -280,12 +289,14 @@ class Links:
         on_up: Callable[[DomainLink], None],
         on_down: Callable[[str], None],
         on_news: Callable[[DomainLink, bytes], None],
+        cores: frozenset[str] | None = None,
     ) -> None:
         self._exchange = exchange
         self._own = exchange.domain
         self._on_up = on_up
         self._on_down = on_down
         self.on_news = on_news
+        self._cores = cores
         self.by_domain: dict[str, DomainLink] = {}
         exchange.on_change.append(self._forget_ways)
 
@@ -321,6 +332,12 @@ class Links:
             raise HandshakeRefused(f"node {peer.name} is no domain: {error}") from None
         if domain.role is Role.SATELLITE and self._own.role is Role.SATELLITE:
             raise HandshakeRefused(f"{domain.name} and {self._own.name} are both satellites")
+        if domain.role is Role.CORE and self._cores is not None and domain.name not in self._cores:
+            self._exchange.warn(f"core {domain.name}", "refused %s: it may be no core", domain.name)
+            raise HandshakeRefused(
+                f"{domain.name} may be no core: the setting cores of {self._own.name} lists the "
+                "names of those that may"
+            )
         return domain
 
     def _install(self, link: DomainLink, cell: TunnelCell) -> None:

@@ -30,7 +30,7 @@ class LocationManager(Cell):
         """It takes commands only."""
         raise UsageError(f"{self.name} takes commands only; try 'help'")
 
-    @command("ls", help="The cores that are known, and the tunnels to them.")
+    @command("ls", help="The cores that are known, and the tunnels to them.", is_read=True)
     def show_cores(self) -> str:
         """A line for each core, and why it could not be reached."""
         links = self.domain.links.by_domain
@@ -68,7 +68,7 @@ class LocationManager(Cell):
             troubles.append(failure)
         return "; ".join(troubles) or "ok"
 
-    @command("info", help="Where this domain hears of cores, and how that goes.")
+    @command("info", help="Where this domain hears of cores, and how that goes.", is_read=True)
     def info(self) -> str:
         """The statistics of the locations."""
         locations = self.domain.locations

@@ -20,7 +20,7 @@ class CellMessage(msgspec.Struct, frozen=True, gc=False):
     content: str = BYTES
     """Says how to read the payload."""
     sender: CellAddress | None = None
-    """The cell that sent it."""
+    """The cell that sent it, or sent it on: the last one that did, see `way`."""
     name: str | None = None
     """The queue or topic it was sent to, if that is why this cell gets it."""
     id: bytes = b""
@@ -31,7 +31,10 @@ class CellMessage(msgspec.Struct, frozen=True, gc=False):
     session: str | None = None
     headers: dict[str, str] | None = None
     way: CellPath = _NO_WAY
-    """Who sent it and everybody who sent it on, oldest first; cells, and domains as `*@domain`."""
+    """Who sent it and everybody who sent it on, oldest first; cells, and domains as `*@domain`.
+
+    What is before the sender is what the sender says.
+    """
     transaction: Any = None
     """Of a guaranteed message: what is written through it happens once, with the message."""
 

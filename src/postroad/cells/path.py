@@ -65,8 +65,21 @@ class CellPath(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def first(self) -> CellAddress | None:
-        """The beginning of the path; of a source path, who sent the message."""
+        """The beginning of the path; of a source path, who sent the message first."""
         return self.hops[0] if self.hops else None
+
+    @property
+    def sender(self) -> CellAddress | None:
+        """Of a source path: the last cell that sent the message; a domain if no cell did.
+
+        What that cell wrote of those before it, nobody can know to be true.
+        """
+        after = None
+        for hop in reversed(self.hops):
+            if hop.cell != ANY:
+                return CellAddress(hop.cell, after.domain) if hop.is_local and after else hop
+            after = hop
+        return self.first
 
     @property
     def was_walked(self) -> bool:

@@ -158,13 +158,15 @@ PINBOARD = Pinboard(logging.getLogger("postroad"))
 class LogCommands:
     """`log`, `log ls`, `log set` and `log reset`."""
 
-    @command("log", "[-lines=20]", help=f"The last lines logged; {LINES_MAX} are kept.")
+    @command(
+        "log", "[-lines=20]", help=f"The last lines logged; {LINES_MAX} are kept.", is_read=True
+    )
     def show_lines(self, *, lines: int = 20) -> str:
         """The last lines."""
         check_range("-lines", lines, 1, LINES_MAX)
         return "\n".join(PINBOARD.lines(lines)) or "nothing was logged"
 
-    @command("log ls", help="The loggers of this process and their levels.")
+    @command("log ls", help="The loggers of this process and their levels.", is_read=True)
     def show_levels(self) -> str:
         """All loggers."""
         return table(("LOGGER", "LEVEL"), PINBOARD.levels())

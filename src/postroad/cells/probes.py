@@ -71,6 +71,7 @@ class ProbeCommands:
         help="How long a cell, or whoever takes the messages of a queue, needs to answer.\n"
         f"Pings of BYTES go out one after the other, each for S seconds; after {_LOST_MAX} that\n"
         "were lost in a row no more are sent.",
+        is_read=True,
     )
     async def ping(self, path: str, *, count: int = 1, size: int = 0, timeout: float = 2.0) -> str:
         """Send pings one after the other."""
@@ -96,6 +97,7 @@ class ProbeCommands:
         "PATH [-timeout=S]",
         help="The domains on the way to a cell and back, and how far away each is.\n"
         "Messages to another name may go another way; so may the pings that measure each domain.",
+        is_read=True,
     )
     async def traceroute(self, path: str, *, timeout: float = 2.0) -> str:
         """Send a ping, and another to each domain it came through."""

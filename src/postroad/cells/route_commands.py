@@ -40,6 +40,7 @@ class RouteCommands:
         "route ls",
         "[-type=TYPE] [-destination=PATTERN] [-target=PATTERN]",
         help=f"The routing table.\nTYPE is one of {_TYPES}; patterns have * and ?.",
+        is_read=True,
     )
     def show(
         self,
@@ -77,6 +78,7 @@ class RouteCommands:
         help="What becomes of a message, step by step; none is sent.\n"
         "It is sent by a cell of this domain, or comes out of the tunnel to DOMAIN. Which of\n"
         "several consumers of a queue gets it differs from message to message.",
+        is_read=True,
     )
     def find(self, path: str, *, from_: str | None = None) -> str:
         """The decision about a message."""

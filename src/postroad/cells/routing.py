@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterable, Iterator
 from .address import CellAddress
 from .choice import rank_by, rank_for_message
 from .decision import HERE, Decision, Delivery, Forward, Origin
-from .domain import Domain
+from .domain import SYSTEM, Domain
 from .envelope import Envelope
 from .errors import HopLimit, MessageExpired, NoRoute, RoutingError
 from .failure import Failure
@@ -97,6 +97,7 @@ class Routing:
         self._table = around.table
         self._domain = around.domain
         self._avoid = avoid
+        self._is_from_elsewhere = origin.peer is not None
         self._may_stay = origin.may_stay
         self._may_leave = origin.may_leave
         self._may_fan_out = origin.may_fan_out
@@ -311,8 +312,18 @@ class Routing:
         if (gateway, self._path.current) in self._forwards:
             self._say("{} has its copy already", gateway)
             return
-        leaving = self._envelope.leaving(self._path, self._around.address)
+        leaving = self._sent_on().leaving(self._path, self._around.address)
         self._forwards[gateway, self._path.current] = Forward(gateway, leaving, choice)
+
+    def _sent_on(self) -> Envelope:
+        """The message as this domain answers for it.
+
+        One from elsewhere that gets another destination here is sent on by the domain itself, as by
+        any cell on its path. Others could not believe that it came from its sender by this way.
+        """
+        if self.has_moved and self._is_from_elsewhere:
+            return self._envelope.sent_by(self._domain.cell(SYSTEM))
+        return self._envelope
 
     def _fail(self, error: type[RoutingError], text: str) -> None:
         self._say("{}", text)

@@ -61,6 +61,7 @@ class RoutingManager(Cell):
         "[DOMAIN]",
         help="What the domains offer that have a tunnel to this one.\n"
         "BEHIND are those that do not know yet what this one offers. With DOMAIN, all names.",
+        is_read=True,
     )
     def show_offers(self, domain: str | None = None) -> str:
         """A line for each domain, or all about one."""
@@ -117,6 +118,7 @@ class RoutingManager(Cell):
         "[-json] [-timeout=S]",
         help="Whether all cores know the same of every domain.\n"
         "Each core is asked, S seconds at most; what differs is looked at again a second later.",
+        is_read=True,
     )
     async def check(self, *, json: bool = False, timeout: float = 3.0) -> str:
         """Compare what the cores know."""

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from postroad.core import tracing
 from postroad.core.tracing import NO_SPAN, AnySpan
 
+from .address import LOCAL
 from .answers import NOTHING
 from .cell import Cell
 from .content import COMMAND, PING
 from .decision import Delivery
 from .envelope import Envelope
-from .errors import HopLimit, MessageExpired, NoRoute
+from .errors import CommandRefused, HopLimit, MessageExpired, NoRoute
 from .fair_queue import FairQueue
 from .message import CellMessage
 from .pings import answer_ping
@@ -103,14 +104,21 @@ class CellRunner:
         return None if oldest is None else oldest.arrived
 
     def deliver(
-        self, delivery: Delivery, arrived: float, source: str, transaction: Any = None
+        self,
+        delivery: Delivery,
+        arrived: float,
+        source: str,
+        transaction: Any = None,
+        *,
+        via: str | None = None,
     ) -> bool:
         """Take a message; False if the mailbox is full."""
         if self.is_free and not self._exchange.depth:
             self._handle(delivery, arrived, transaction)
             return True
         weight = delivery.envelope.weight
-        if not self.mailbox.offer(_Waiting(delivery, arrived, transaction), weight, source):
+        waiting = _Waiting(delivery, arrived, transaction)
+        if not self.mailbox.offer(waiting, weight, source, via=via):
             return False
         if transaction is not None:
             self._entrusted[delivery.envelope.id] = None
@@ -238,8 +246,22 @@ class CellRunner:
         if message.content == PING:
             return answer_ping(message)
         if message.content == COMMAND:
-            return self.cell.commanded(message.body)
+            line = message.body
+            self._check_command(line, message)
+            return self.cell.commanded(line)
         return self.call_now(message)
+
+    def _check_command(self, line: str, message: CellMessage) -> None:
+        """Refuse a command that came from another domain, be it by a cell of this one."""
+        own, allowed = self._exchange.domain.name, self._exchange.remote_commands
+        if allowed == "change" or all(hop.domain in (own, LOCAL) for hop in message.way.hops):
+            return
+        if allowed == "off" or not self.cell.is_read(line):
+            may = "give no commands" if allowed == "off" else "only look"
+            raise CommandRefused(
+                f"domain {own} lets others {may}: say it there, or allow more "
+                "(remote_commands of the domain, admin.remote of a node)"
+            )
 
     def _react_in(self, span: AnySpan, message: CellMessage) -> Any:
         """The same inside of a span, which ends with what the handler does."""
@@ -328,7 +350,7 @@ def _message_of(delivery: Delivery, arrived: float, transaction: Any) -> CellMes
     return CellMessage(
         envelope.payload,
         envelope.content,
-        envelope.source.first,
+        envelope.source.sender,
         delivery.name,
         envelope.id,
         envelope.wants_reply,

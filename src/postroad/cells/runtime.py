@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, get_args
 
 from postroad.core import Lifecycle
-from postroad.core.errors import ConfigError, UsageError
-from postroad.net import MessagingService
+from postroad.core.errors import ConfigError, HandshakeRefused, UsageError
+from postroad.net import MessagingService, Tunnel
 
+from .address import validate_domain_name
 from .cell import Cell, CellHandler, FunctionCell
-from .config import CellsConfig
+from .config import CellsConfig, RemoteCommands
 from .dialing import Dialer
 from .directory import GATEWAY_PREFIX
 from .domain import Domain, Role
 from .errors import NoSuchCell
 from .exchange import Exchange
-from .links import Links
+from .links import DomainLink, Links
 from .locations import Locations, StaticLocations
 from .route import Route
 from .routes import RouteTable, require_target
@@ -46,6 +47,10 @@ class CellDomain(CellSender, Lifecycle):
         role: a core is connected to all other cores, a satellite to cores only.
         zone: cores and consumers of the same zone are preferred.
         locations: tells where the cores are; without it this domain is alone, or is dialed.
+        cores: the names of all that may be cores, this domain included if it is one; None for
+            whoever says so. A core is believed what it says of the domains behind it.
+        remote_commands: which commands of other domains cells answer: "off" none, "read" those
+            that only look, "change" all.
         config: every maximum and time.
     """
 
@@ -56,6 +61,8 @@ class CellDomain(CellSender, Lifecycle):
         role: Role = Role.SATELLITE,
         zone: str | None = None,
         locations: Locations | None = None,
+        cores: Iterable[str] | None = None,
+        remote_commands: RemoteCommands = "read",
         config: CellsConfig | None = None,
     ) -> None:
         if not isinstance(service, MessagingService):
@@ -67,6 +74,12 @@ class CellDomain(CellSender, Lifecycle):
             service.limits.frame_bytes_max,
         )
         self.locations = StaticLocations({}) if locations is None else locations
+        self.cores = None if cores is None else _check_cores(cores, self.identity)
+        """The names of all that may be cores; None for whoever says so."""
+        if remote_commands not in get_args(RemoteCommands):
+            known = ", ".join(get_args(RemoteCommands))
+            raise ConfigError(f"remote_commands={remote_commands!r} must be one of {known}")
+        self.remote_commands = remote_commands
         self._stopping: asyncio.Task[None] | None = None
         # Set by start.
         self.links: Links
@@ -80,12 +93,14 @@ class CellDomain(CellSender, Lifecycle):
         if self._state is not DomainState.NEW:
             raise UsageError(f"domain {self.name!r} is {self._state.value}; make a new one")
         exchange = self._begin()
+        exchange.remote_commands = self.remote_commands
         self.spreader = RouteSpreader(exchange, incarnation=self.service.incarnation)
         self.links = Links(
             exchange,
             on_up=self.spreader.link_up,
             on_down=self.spreader.link_down,
             on_news=self.spreader.receive,
+            cores=self.cores,
         )
         self.dialer = Dialer(
             self.service,
@@ -93,9 +108,10 @@ class CellDomain(CellSender, Lifecycle):
             self.config,
             accept=self.links.accept,
             has_link=self.links.by_domain.__contains__,
+            cores=self.cores,
         )
         # It raises if the service has a domain already, which must not be disturbed.
-        self.service.accept_tunnels(self.links.accept)
+        self.service.accept_tunnels(self._accept)
         self._state = DomainState.RUNNING
         self.service.introduce(self.identity.role.value, self.identity.zone)
         try:
@@ -105,6 +121,17 @@ class CellDomain(CellSender, Lifecycle):
         except BaseException:
             await self.stop(0.0)
             raise
+
+    def _accept(self, tunnel: Tunnel) -> DomainLink:
+        """Take a tunnel that another domain has dialed; raises HandshakeRefused if it may not."""
+        peer = tunnel.peer
+        is_satellite = self.identity.role is Role.SATELLITE
+        known = self.dialer.cores.keys() if self.cores is None else self.cores
+        if is_satellite and peer.role == Role.CORE.value and peer.name not in known:
+            raise HandshakeRefused(
+                f"{self.name} is a satellite and knows no core {peer.name}: it dials those it knows"
+            )
+        return self.links.accept(tunnel)
 
     async def stop(self, grace: float | None = None) -> None:
         """Withdraw everything this domain offers, finish what was begun, and close the tunnels."""
@@ -342,3 +369,13 @@ class CellDomain(CellSender, Lifecycle):
 
     def __repr__(self) -> str:
         return f"<CellDomain {self.identity.role.value} {self.name} {self._state.value}>"
+
+
+def _check_cores(cores: Iterable[str], own: Domain) -> frozenset[str]:
+    if isinstance(cores, str):
+        raise ConfigError(f"cores: several names are needed, not the text {cores!r}")
+    names = frozenset(validate_domain_name(it) for it in cores)
+    if own.role is Role.CORE and own.name not in names:
+        listed = ", ".join(sorted(names)) or "nobody"
+        raise ConfigError(f"domain {own.name!r} is a core, but cores lists {listed}: add its name")
+    return names

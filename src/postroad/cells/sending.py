@@ -28,7 +28,7 @@ from .calls import Calls, Unanswered
 from .config import CellsConfig
 from .content import BYTES, COMMAND, decode_body, encode_body
 from .decision import Delivery
-from .domain import Domain
+from .domain import SYSTEM, Domain
 from .envelope import ENVELOPE_BYTES_MAX, Envelope
 from .envelope_form import encode_route
 from .errors import NoRoute
@@ -70,7 +70,7 @@ class CellSender:
         message_bytes_max = min(frame_bytes_max, ENVELOPE_BYTES_MAX)
         self._payload_bytes_max = message_bytes_max - min(_HEAD_BYTES, message_bytes_max // 2)
         self._state = DomainState.NEW
-        self._own_sender = identity.cell("System")
+        self._own_sender = identity.cell(SYSTEM)
         # Destinations by their text, and those of them that are cells of this domain.
         self._paths: dict[str, CellPath] = {}
         self._near: dict[Destination, CellRunner | None] = {}
@@ -375,6 +375,8 @@ class CellSender:
         is_quiet: bool = False,
     ) -> Callable[[int | None], Envelope]:
         """Check a message and give what makes its envelope, each time with another id."""
+        if sender is not None and sender.domain not in (LOCAL, self.name):
+            raise ConfigError(f"sender {sender} is no cell of domain {self.name}: name one that is")
         path = self._to_path(destination)
         natural, payload = encode_body(body)
         if len(payload) > self._payload_bytes_max:

@@ -90,7 +90,7 @@ class ToCell:
         self._name = delivery.name
         self._arrived = delivery.envelope.destination
         self._way = delivery.envelope.source
-        self._sender = self._way.first
+        self._sender = self._way.sender
         self._back = encode_route(back.envelope.destination, back.envelope.source)
 
     def take(self, data: bytes, at: int, now: float) -> bool:

@@ -42,7 +42,8 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     topics: Names = ()
     zone: str | None = None
     domains: Names = ()
-    """Domains that a core has tunnels to; other cores without one go through it."""
+    """Domains that it has tunnels to. Cores without one to them go through another core; what
+    others bring as messages of a satellite can be so only if it has a tunnel to them."""
 
     def __post_init__(self) -> None:
         for names in (self.queues, self.topics, self.domains):

@@ -48,6 +48,7 @@ class RouteSpreader:
         """A tunnel came up."""
         now = self._loop.time()
         self._links[link.domain.name] = link
+        self._exchange.neighbors.up(link.domain)
         self.learner.peer_up(link.domain, now)
         self.announcer.peer_up(link.domain.name, link.domain.role, now)
         self._schedule()
@@ -55,6 +56,7 @@ class RouteSpreader:
     def link_down(self, name: str) -> None:
         """A tunnel is gone."""
         self._links.pop(name, None)
+        self._exchange.neighbors.down(name)
         self.learner.peer_down(name, self._loop.time())
         self.announcer.peer_down(name)
         self._pump()
@@ -78,6 +80,7 @@ class RouteSpreader:
         else:
             is_less = isinstance(update, Leaving) or self.learner.would_withdraw(update, name)
             answer = self.learner.receive(update, name, now)
+            self._note_reach(name)
             if is_less:
                 # Nothing may follow the answer that the peer does not expect any more.
                 self._pump()
@@ -87,6 +90,12 @@ class RouteSpreader:
                 self.bytes_sent += len(news)
                 (link.tell_at_last if is_less else link.tell)(news)
         self._schedule()
+
+    def _note_reach(self, name: str) -> None:
+        """Whether messages of a domain can come by others, it tells itself."""
+        if self._exchange.neighbors.tells(name, self.learner.offer_of(name).domains):
+            for link in self._links.values():
+                link.forget_ways()
 
     def leave(self) -> None:
         """This domain is about to stop: if it is a core, satellites should find other ways."""

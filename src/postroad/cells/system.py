@@ -15,6 +15,7 @@ from .arguments import quoted
 from .cell import Cell
 from .cell_views import CellView, view_cell
 from .commands import command
+from .domain import SYSTEM
 from .layout import fields, milliseconds, one_line, table
 from .location_manager import LocationManager
 from .message import CellMessage
@@ -40,7 +41,7 @@ class System(Cell):
 
     is_system = True
 
-    def __init__(self, name: str = "System") -> None:
+    def __init__(self, name: str = SYSTEM) -> None:
         super().__init__(name, concurrency=_CONCURRENCY)
         self.command_sets = (RouteCommands(self), ProbeCommands(self), LogCommands())
         # Set when it starts.
@@ -61,12 +62,12 @@ class System(Cell):
 
     # What there is.
 
-    @command("id", help="The name of this domain.")
+    @command("id", help="The name of this domain.", is_read=True)
     def id(self) -> str:
         """The domain's name."""
         return self.domain.name
 
-    @command("info", help="This domain: what it is, what it did, and its tunnels.")
+    @command("info", help="This domain: what it is, what it did, and its tunnels.", is_read=True)
     def info(self) -> str:
         """All about the domain."""
         domain = self.domain
@@ -97,6 +98,7 @@ class System(Cell):
         "[-f] [PATTERN...]",
         help="The cells of this domain, or those whose names fit.\n"
         "-f tells what each is and does; patterns have * and ?.",
+        is_read=True,
     )
     def show_cells(self, *patterns: str, f: bool = False) -> str:
         """The names of cells, or all about them."""

@@ -33,7 +33,7 @@ class TunnelCell(Cell):
         zone = "" if domain.zone is None else f" of zone {domain.zone}"
         return f"tunnel to {domain.role.value} {domain.name}{zone}"
 
-    @command("info", help="What went through the tunnel, and what waits.")
+    @command("info", help="What went through the tunnel, and what waits.", is_read=True)
     def info(self) -> str:
         """Everything that is known of the tunnel."""
         now = self._link.statistics()

@@ -81,7 +81,11 @@ class Guarantees(Cell):
         ASKED.reach(queue=queue)
         return known_consumers(self.domain, queue)
 
-    @command("ls", help="The queues that are guaranteed here, and who is known to consume them.")
+    @command(
+        "ls",
+        help="The queues that are guaranteed here, and who is known to consume them.",
+        is_read=True,
+    )
     def list_queues(self) -> str:
         """A line for each queue."""
         return "\n".join(map(self._describe, sorted(self._queues()))) or "none"

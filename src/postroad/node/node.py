@@ -177,6 +177,8 @@ class Node(Lifecycle):
             role=settings.role,
             zone=settings.zone,
             locations=MembershipLocations(self.agent),
+            cores=settings.cores,
+            remote_commands=self.config.admin.remote,
             config=settings.tuning,
         )
         await self._enter(Part.CELLS, domain)

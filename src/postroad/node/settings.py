@@ -157,6 +157,9 @@ class CellsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Cores are connected to all other cores; satellites only to cores."""
     zone: str | None = None
     """Cores and consumers of the same zone are preferred."""
+    cores: tuple[str, ...] | None = None
+    """The names of all nodes that may be cores, the same list everywhere; by default whoever says
+    so."""
     guaranteed: tuple[str, ...] = ()
     """Queues of cells whose messages are carried by mail."""
     guarantees: GuaranteedConfig = GuaranteedConfig()

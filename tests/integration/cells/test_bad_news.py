@@ -111,7 +111,10 @@ async def test_a_queue_that_somebody_else_offers_does_not_hide_a_cell() -> None:
 
 
 async def test_a_core_that_is_about_to_stop_is_left() -> None:
-    async with Domains(1, 1) as domains, forged_domain(domains["S1"], "C9", role=Role.CORE) as core:
+    async with (
+        Domains(1, 1, may_be_cores=["C1", "C9"]) as domains,
+        forged_domain(domains["S1"], "C9", role=Role.CORE) as core,
+    ):
         core.tell(Snapshot(core.service.incarnation, 1, Offer()))
         await eventually(lambda: len(domains["S1"].table.defaults()) == 2)
         core.tell(Leaving(core.service.incarnation))

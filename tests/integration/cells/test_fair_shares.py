@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from postroad.cells import CellPath, Role
 from tests.support.cells.nodes import Domains, Gate, Inbox, forged_domain, link_of, quick
 from tests.support.deadlines import eventually
 
@@ -15,15 +18,62 @@ async def test_a_satellite_that_floods_a_cell_leaves_room_for_the_others() -> No
         mailbox = domains["S2"]._runner("slow").mailbox
         for _ in range(100):
             await domains["S1"].send("slow@S2", b"flood")
-        await eventually(lambda: domains["S2"].statistics().refused == 79)
-        assert len(mailbox) == 20
+        await eventually(lambda: domains["S2"].statistics().refused == 85)
+        assert len(mailbox) == 14
         calls = [
             asyncio.ensure_future(domains[name].call("slow@S2", name.encode()))
             for name in ("S3", "C1")
         ]
-        await eventually(lambda: len(mailbox) == 22)
+        await eventually(lambda: len(mailbox) == 16)
         gate.open()
         assert await asyncio.gather(*calls) == [b"S3", b"C1"]
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("room", [{"mailbox_messages_max": 100}, {"mailbox_bytes_max": 100_000}])
+async def test_a_peer_that_makes_domains_up_has_one_share(role: Role, room: dict[str, int]) -> None:
+    async with Domains(1, 1, config=quick(**room)) as domains:
+        gate = Gate()
+        domains["C1"].add_function("slow", gate)
+        runner = domains["C1"]._runner("slow")
+        async with forged_domain(domains["C1"], role=role) as forged:
+            for number in range(500):
+                source = f"p@D{number}:*@D{number}:*@X" if role is Role.CORE else f"p{number}@X:*@X"
+                forged.send("slow@C1", b"flood", source=CellPath.parse(source))
+            count = domains["C1"].statistics
+            await eventually(lambda: count().refused + len(runner.mailbox) + 1 == 500)
+            held = len(runner.mailbox)
+            assert held <= 50 or runner.mailbox.bytes <= 50_000
+            calls = [
+                asyncio.ensure_future(domains["S1"].call("slow@C1", b"%d" % n)) for n in range(5)
+            ]
+            await eventually(
+                lambda: len(runner.mailbox) == held + 5 or any(it.done() for it in calls)
+            )
+            gate.open()
+            assert await asyncio.gather(*calls) == [b"%d" % n for n in range(5)]
+
+
+async def test_a_tunnel_that_a_peer_floods_with_domains_it_makes_up_takes_others() -> None:
+    config = quick(link_messages_max=100)
+    async with (
+        Domains(1, 2, config=config) as domains,
+        forged_domain(domains["C1"], role=Role.CORE) as forged,
+    ):
+        inbox = Inbox()
+        domains["S2"].add_function("echo", inbox)
+        link = link_of(domains["C1"], "S2")
+        link.tunnel.can_send = False
+        for number in range(500):
+            source = CellPath.parse(f"p@D{number}:*@D{number}:*@X")
+            forged.send("echo@S2", b"flood", source=source, wants_reply=False)
+        await eventually(lambda: link.statistics().waiting + link.statistics().refused == 500)
+        assert link.statistics().waiting <= 50
+        call = asyncio.ensure_future(domains["S1"].call("echo@S2", b"honest"))
+        await eventually(lambda: link.statistics().waiting == 51 or call.done())
+        link.tunnel.can_send = True
+        link.writable()
+        assert await call == b"honest"
 
 
 async def test_replies_need_a_place_in_a_tunnel_but_no_share() -> None:

@@ -40,8 +40,13 @@ async def test_what_peers_offer() -> None:
         assert re.fullmatch(r"S1 +satellite +- +#\d+ +no +- +-", s1)
         assert re.fullmatch(r"S2 +satellite +- +#\d+ +no +q0, q1, q2, q3, q4 and 2 more +t", s2)
         full = await domains["S1"].command("RoutingMgr@C1", "ls S2")
-        offered = full.partition("OFFERS  NAME\n")[2]
-        assert offered.splitlines() == [*(f"queue   {it}" for it in queues), "topic   t"]
+        offered = re.split(r"OFFERS +NAME\n", full)[1]
+        assert [" ".join(line.split()) for line in offered.splitlines()] == [
+            *(f"queue {it}" for it in queues),
+            "topic t",
+            "tunnel to C1",
+            "tunnel to C2",
+        ]
         with pytest.raises(RemoteHandlerFailure, match="no tunnel to domain 'S9'; see 'ls'"):
             await domains["S1"].command("RoutingMgr@C1", "ls S9")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroad.cells import Cell, CellMessage
-from postroad.core.errors import ConfigError, StoreLocked, UsageError
+from postroad.core.errors import ConfigError, RemoteHandlerFailure, StoreLocked, UsageError
 from postroad.durable import Message, Transaction
 from postroad.flows import Flow, flow
 from postroad.node import App, Consuming, Layer, Node, current_node
@@ -85,6 +85,31 @@ async def test_nodes_find_each_other(tmp_path: Path) -> None:
             await alpha.mail.consume("inbox", take)
             await beta.mail.post("alpha", "inbox", b"letter")
             await asyncio.wait_for(pulled.wait(), DEADLINE_S)
+
+
+async def test_what_operators_of_others_may_do_holds_for_commands_to_cells(tmp_path: Path) -> None:
+    layers = {"layers": ["cluster", "cells"]}
+    config = config_of(tmp_path, "alpha", node=layers, admin={"remote": "off"})
+    async with Node(config) as alpha:
+        alpha.domain.add_function("till", lambda message: b"")
+        contacts = {"contacts": [str(alpha.service.address)]}
+        async with Node(config_of(tmp_path, "beta", node=layers, cluster=contacts)) as beta:
+            await eventually(lambda: "alpha" in beta.domain.links.by_domain)
+            for line in ("kill till", "ps"):
+                with pytest.raises(RemoteHandlerFailure, match="alpha lets others give no command"):
+                    await beta.domain.command("System@alpha", line)
+            assert "till" in await alpha.domain.command("System", "ps")
+
+
+async def test_who_may_be_a_core_is_a_setting(tmp_path: Path) -> None:
+    layers = {"layers": ["cluster", "cells"]}
+    config = config_of(tmp_path, "alpha", node=layers, cells={"cores": ["alpha"]})
+    async with Node(config) as alpha:
+        contacts = {"contacts": [str(alpha.service.address)]}
+        async with Node(config_of(tmp_path, "beta", node=layers, cluster=contacts)) as beta:
+            await eventually(lambda: "alpha" in beta.domain.dialer.failures)
+            assert "beta may be no core" in beta.domain.dialer.failures["alpha"]
+            assert not alpha.domain.links.by_domain
 
 
 async def test_code_of_two_nodes_in_a_process_knows_its_own(tmp_path: Path) -> None:

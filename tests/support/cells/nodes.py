@@ -36,6 +36,7 @@ from postroad.cells import (
     encode_envelope,
     encode_update,
 )
+from postroad.cells.config import RemoteCommands
 from postroad.cells.links import MESSAGE, ROUTES, DomainLink
 from postroad.core import Address, Limits
 from postroad.net import MessagingService, TlsConfig, Tunnel
@@ -106,6 +107,8 @@ class Domains:
         zones: by its name, the zone of a domain that has one.
         limits_of: by its name, the limits of a service with other ones.
         tls: gives the certificates of each name; without it everything is in the clear.
+        may_be_cores: what may be a core for every domain; None for whoever says so.
+        remote_commands: which commands of others every domain answers.
     """
 
     def __init__(
@@ -119,7 +122,11 @@ class Domains:
         zones: Mapping[str, str] | None = None,
         limits_of: Mapping[str, Limits] | None = None,
         tls: Callable[[str], TlsConfig] | None = None,
+        may_be_cores: Iterable[str] | None = None,
+        remote_commands: RemoteCommands = "change",
     ) -> None:
+        self._may_be_cores = may_be_cores
+        self._remote_commands: RemoteCommands = remote_commands
         self._config = config
         self._limits = limits
         self._reach = {name: frozenset(cores) for name, cores in (reach or {}).items()}
@@ -180,6 +187,8 @@ class Domains:
             role=role,
             zone=zone or self._zones.get(name),
             locations=self.locations(name),
+            cores=self._may_be_cores,
+            remote_commands=self._remote_commands,
             config=self._config,
         )
         await self._stack.enter_async_context(domain)

@@ -3,7 +3,7 @@
 import pytest
 
 from postroad.cells import CellAddress, CellMessage, CellPath
-from postroad.core.errors import MalformedPayload
+from postroad.core.errors import ConfigError, MalformedPayload
 from tests.support.cells.nodes import Inbox
 from tests.support.cells.workshop import Workshop
 
@@ -70,3 +70,15 @@ async def test_queues_and_topics_are_named_and_calls_look_the_same_either_way() 
         assert message.wants_reply
         assert message.deadline is not None
         assert message.way == CellPath.of("p@S1")
+
+
+async def test_nobody_sends_as_a_cell_of_another_domain() -> None:
+    """Other domains would not believe it."""
+    shop, inbox = Workshop(), Inbox()
+    shop.add("a", inbox)
+    shop.tell("a", sender=CellAddress("p"))
+    with pytest.raises(ConfigError, match="p@S2 is no cell of domain S1"):
+        shop.tell("a", sender=CellAddress("p", "S2"))
+    with pytest.raises(ConfigError, match="p@S2"):
+        await shop.call("a", "text", sender=CellAddress("p", "S2"))
+    assert len(inbox.messages) == 1

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import msgspec
 
-from postroad.admin.errors import InvalidRequest, NotFound, nearest
+from postroad.admin.errors import Forbidden, InvalidRequest, NotFound, nearest
 from postroad.cells import (
     CellAddress,
     CellDomain,
     CellPath,
+    CommandRefused,
     NoRoute,
     NoSuchCell,
     RouteType,
@@ -217,6 +218,10 @@ async def run_command(office: Office, cell: str, command: str) -> CommandView:
         return CommandView(text=await office.node.domain.command(cell, command))
     except NoRoute as error:
         raise _lost(office, cell, error) from None
+    except RemoteHandlerFailure as error:
+        if error.remote_code == CommandRefused.code:
+            raise Forbidden(error.detail) from None
+        raise
 
 
 @operation("cells.kill", Effect.DANGER)
@@ -242,6 +247,8 @@ async def _tell_system(office: Office, command: str, cell: str) -> CommandView:
     except RemoteHandlerFailure as error:
         if error.remote_code == NoSuchCell.code:
             raise NotFound(error.detail) from None
+        if error.remote_code == CommandRefused.code:
+            raise Forbidden(error.detail) from None
         if error.remote_code == ConfigError.code:
             raise UsageError(error.detail) from None
         raise

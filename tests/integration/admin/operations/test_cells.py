@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.admin.errors import NotFound
+from postroad.admin.errors import Forbidden, NotFound
 from postroad.core.errors import ConfigError, UsageError
 
 from .operating import Operator
@@ -64,6 +64,10 @@ async def test_cells_of_another_domain(alpha: Operator, beta: Operator) -> None:
     assert domains["beta"].gateway in [it.name for it in await alpha.do("cells.ps")]
     there = await alpha.do("cells.ps", domain="beta", pattern="ech?")
     assert [(it.name, it.domain) for it in there] == [("echo", "beta")]
+    for name, params in (("run", {"command": "twice hey"}), ("kill", {}), ("drain", {})):
+        with pytest.raises(Forbidden, match="domain beta lets others only look"):
+            await alpha.do(f"cells.{name}", cell="echo@beta", **params)
+    beta.office.node.domain.exchange.remote_commands = "change"
     text = (await alpha.do("cells.run", cell="echo@beta", command="twice hey")).text
     assert text == "hey hey"
     await alpha.do("cells.kill", cell="echo@beta")
