@@ -150,6 +150,38 @@ async def test_a_process_whose_store_was_used_by_another_writes_nothing_more(dsn
         assert await bodies(again) == [b"1", b"2"]
 
 
+async def test_process_that_was_replaced_lets_the_rightful_one_go_on(dsn: str) -> None:
+    replaced, rightful = PostgresStore(dsn), PostgresStore(dsn)
+    await replaced.open(OWN)
+    await post(replaced, PEER, b"1")
+    end_sessions(dsn)
+    await rightful.open(OWN)
+    # Whoever was replaced is the first to connect again, and gets the lock.
+    end_sessions(dsn)
+    with pytest.raises(StoreLocked, match="start this one again"):
+        await post_when_possible(replaced, b"lost")
+    await post_when_possible(rightful, b"2")
+    assert replaced.ended.done() and not rightful.ended.done()
+    # Also while the rightful one has the lock.
+    assert await read_when_possible(rightful) == [b"1", b"2"]
+    await replaced.close()
+    await rightful.close()
+
+
+async def test_process_that_was_replaced_ends_although_it_gets_no_lock(dsn: str) -> None:
+    replaced = PostgresStore(dsn)
+    await replaced.open(OWN)
+    await post(replaced, PEER, b"1")
+    end_sessions(dsn)
+    async with opened(PostgresStore(dsn)) as rightful:
+        with pytest.raises(StoreLocked, match="start this one again"):
+            await post_when_possible(replaced, b"lost")
+        await eventually(replaced.ended.done, "it has ended")
+        await post(rightful, PEER, b"2")
+        await replaced.close()
+        assert await bodies(rightful) == [b"1", b"2"]
+
+
 async def test_messages_whose_connection_is_lost_are_handled_again(dsn: str) -> None:
     handled: list[bytes] = []
 

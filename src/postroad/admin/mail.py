@@ -37,6 +37,7 @@ async def run_bridge(settings: BridgeSettings, on_ready: Callable[[Address, int]
 
     Raises:
         Fenced: another bridge has taken over.
+        StoreError: the database has another history than this process remembers.
     """
     store = store_at(settings.store)
     await store.open(settings.node, role="bridge", take_over=settings.take_over)
@@ -54,6 +55,8 @@ async def run_bridge(settings: BridgeSettings, on_ready: Callable[[Address, int]
             )
             async with manager:
                 on_ready(service.address, manager.token)
-                raise await asyncio.shield(manager.fenced)
+                ends = (asyncio.shield(manager.fenced), asyncio.shield(store.ended))
+                done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                raise min(done, key=ends.index).result()
     finally:
         await store.close()

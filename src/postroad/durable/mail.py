@@ -91,6 +91,8 @@ class Mail(StoreOperations, Lifecycle):
         self._was_started = self._is_running = False
         # The task that stops everything, once somebody wants that.
         self._stopping: asyncio.Task[None] | None = None
+        # The one that stops all but the store, which has ended by itself.
+        self._ending: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
 
     # Life.
@@ -112,6 +114,7 @@ class Mail(StoreOperations, Lifecycle):
         self.store.use_rule(self._may_open)
         self.store.audience.add(self._on_news)
         self.store.audience.add_early(self._on_arriving, self._on_withdrawn)
+        self.store.ended.add_done_callback(self._on_store_ended)
         await self._intake.start()
         await self._liaison.start()
         if self._has_bridge:
@@ -134,6 +137,11 @@ class Mail(StoreOperations, Lifecycle):
 
     async def _stop(self, grace_s: float) -> None:
         """A task of its own, so that it ends even if its caller is cancelled."""
+        await (self._ending or self._rest(grace_s))
+        await self.store.close()
+
+    async def _rest(self, grace_s: float) -> None:
+        """Handle and carry nothing more."""
         self._intake.stop()
         consumers, self._consumers = self._consumers, {}
         await asyncio.gather(*(consumer.stop(grace_s) for consumer in consumers.values()))
@@ -146,11 +154,17 @@ class Mail(StoreOperations, Lifecycle):
         if self.manager is not None:
             await self.manager.stop()
         await self._liaison.stop()
-        await self.store.close()
+
+    def _on_store_ended(self, ended: asyncio.Future[StoreError]) -> None:
+        """Handle and carry nothing more: what is in memory does not hold any more."""
+        if self._is_running:
+            loop = asyncio.get_running_loop()
+            self._ending = loop.create_task(self._rest(0.0), name="postroad mail ends")
 
     def _check_running(self) -> None:
         if not self._is_running:
             raise UsageError(f"{self!r} is not running: start() it first")
+        self.store.writer.check()
 
     def _may_open(self, sender: str, queue: str) -> bool:
         if queue.startswith("_"):

@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import msgspec
 
 from postroad.core import Lifecycle, faults
-from postroad.core.errors import ConfigError, PostroadError, UsageError
+from postroad.core.errors import ConfigError, PostroadError, StoreError, UsageError
 from postroad.durable import Mail
 
 from . import tables, values
@@ -133,6 +133,8 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
     def engine(self) -> Engine:
         """What runs them; only while running."""
         if self._engine is None:
+            if self.mail.store.is_open:
+                self.mail.store.writer.check()
             raise UsageError(f"{self!r} is not running: start() it first")
         return self._engine
 
@@ -162,6 +164,7 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
         except BaseException:
             await self.stop()
             raise
+        self.mail.store.ended.add_done_callback(self._on_store_ended)
         loop = asyncio.get_running_loop()
         self._forgetting = loop.create_task(self._forget_old(), name="postroad old flows")
 
@@ -191,12 +194,19 @@ class Flows(FlowOperations, ScheduleOperations, Lifecycle):
 
     async def stop(self) -> None:
         """Put all flows away; they go on when this node is started again."""
+        self._begin_to_stop()
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+
+    def _on_store_ended(self, ended: asyncio.Future[StoreError]) -> None:
+        """Put all flows away: what is in memory does not hold any more."""
+        self._begin_to_stop()
+
+    def _begin_to_stop(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             loop = asyncio.get_running_loop()
             self._stopping = loop.create_task(self._stop(engine), name="postroad flows stop")
-        if self._stopping is not None:
-            await asyncio.shield(self._stopping)
 
     async def _stop(self, engine: Engine) -> None:
         """A task of its own, so that it ends even if its caller is cancelled."""

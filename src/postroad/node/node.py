@@ -19,7 +19,7 @@ from postroad.cluster import (
     ZooKeeperDiscovery,
 )
 from postroad.core import Lifecycle
-from postroad.core.errors import ConfigError, UsageError
+from postroad.core.errors import ConfigError, StoreError, UsageError
 from postroad.durable import Mail, MemoryStore, Store, store_at
 from postroad.flows import Flows
 from postroad.net import MessagingService
@@ -67,6 +67,8 @@ class Node(Lifecycle):
         self.readiness = Readiness()
         self.started_at: float | None = None
         """Seconds since 1970; set when everything runs."""
+        self.failure: StoreError | None = None
+        """Why it has stopped by itself, if it has."""
         self.stop_asked = asyncio.Event()
         """Set when somebody wants the process of the node to end; whoever runs it listens."""
         self.origins: dict[str, str] = {}
@@ -95,6 +97,9 @@ class Node(Lifecycle):
             await self._stack.aclose()
             raise
         self.started_at = time.time()
+        if self.failure is not None:
+            await self.stop()
+            raise self.failure
         logger.info("%s runs at %s, in cluster %r", self.name, self.service.address, self.cluster)
         exposure = describe_exposure(self.config)
         logger.log(exposure.level, "%s is reached by others so: %s", self.name, exposure.text)
@@ -193,6 +198,15 @@ class Node(Lifecycle):
             bridge=settings.bridge,
         )
         await self._enter(Part.MAIL, mail)
+        mail.store.ended.add_done_callback(self._on_store_ended)
+
+    def _on_store_ended(self, ended: asyncio.Future[StoreError]) -> None:
+        """Stop, and have the process end: a new one goes on from what the database has."""
+        self.failure = ended.result()
+        logger.critical("%s stops: %s", self.name, self.failure)
+        self.ask_to_stop()
+        if self.is_running:
+            self._begin_to_stop()
 
     def _make_store(self) -> Store:
         location = self.config.store
@@ -276,9 +290,12 @@ class Node(Lifecycle):
         """Stop every part, from the highest down."""
         if self._stack is None:
             return
+        await asyncio.shield(self._begin_to_stop())
+
+    def _begin_to_stop(self) -> asyncio.Task[None]:
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(), name=f"stop {self.name}")
-        await asyncio.shield(self._stopping)
+        return self._stopping
 
     async def _stop(self) -> None:
         assert self._stack is not None

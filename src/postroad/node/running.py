@@ -71,6 +71,9 @@ async def run_until_told(
                 ear.react = node.ask_to_stop
                 on_start(other)
                 await node.stop_asked.wait()
+                if node.failure is not None:
+                    # Whoever looks after the process shall see that it has not ended well.
+                    raise node.failure
                 if drain_s:
                     await _drain(node, ear, drain_s)
         except asyncio.CancelledError:

@@ -11,6 +11,7 @@ import sqlite3
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,24 @@ async def wait(flow):
 async def lifespan(node):
     await node.flows.begin(wait)
     yield
+"""
+
+
+CLOCK = """
+import asyncio
+from contextlib import asynccontextmanager
+
+async def tick(node):
+    while True:
+        await node.mail.post("nobody", "ticks", b"")
+        await asyncio.sleep(0.05)
+
+@asynccontextmanager
+async def lifespan(node):
+    task = asyncio.create_task(tick(node))
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 """
 
 
@@ -157,6 +176,19 @@ def test_a_store_that_another_process_has_is_refused(directory: Path, failure: F
         message = failure("--name", "alpha")
         assert f"is used by process {node.process.pid} as its node; stop that one first" in message
         assert node.stop() == 0
+
+
+def test_node_whose_store_lost_commits_ends_as_a_failure(directory: Path) -> None:
+    (directory / "app.py").write_text(CLOCK)
+    with Command(directory, *START, "--app", "app.py", "--name", "alpha") as node:
+        node.wait_for("alpha of cluster postroad runs")
+        with closing(sqlite3.connect(directory / ".postroad" / "alpha.db")) as store:
+            store.execute("UPDATE postroad_meta SET value = '0 x' WHERE name = 'commits.node'")
+            store.commit()
+        assert node.end() == 1
+        assert "commits behind what this node committed" in node.output
+        assert "start the node again" in node.output
+        assert "Traceback" not in node.output
 
 
 def test_a_configuration_that_cannot_be_used_is_told(directory: Path, failure: Failure) -> None:

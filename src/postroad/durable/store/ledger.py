@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
-from postroad.core.errors import StoreLocked
+from postroad.core.errors import StoreError, StoreLocked, StoreMismatch
 from postroad.durable.config import MailConfig
 from postroad.durable.letters import Letter, bind_page, decode_page, encode_letter
 
@@ -13,8 +14,44 @@ from .dead import DeadLetters
 from .outbox import Outbox
 from .queues import Queues
 from .rows import InPage, OutPage
-from .schema import read_meta, write_meta
+from .schema import MIGRATIONS, read_meta, write_meta
 from .streams import Streams
+
+_SCHEMA = str(len(MIGRATIONS))
+# A commit can happen only if the one before it is the last of this process in the database, and
+# nobody has brought the tables up to date since. One statement checks that, and marks this one.
+_MARK = (
+    "UPDATE postroad_meta SET value = ? WHERE name = ? AND value = ?"
+    " AND ? = (SELECT value FROM postroad_meta WHERE name = 'schema') RETURNING name"
+)
+
+
+class Displaced(Exception):
+    """What this process remembers is not what the database has: it must not go on.
+
+    Attributes:
+        failure: what whoever waits for a commit is told.
+    """
+
+    def __init__(self, failure: StoreError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def sign_in(database: Database, role: str) -> None:
+    """Note who works on the store from now on; whoever did so before can commit nothing more."""
+    write_meta(database, f"process.{role}", os.urandom(8).hex())
+    count = _count_of(read_meta(database, f"commits.{role}"))
+    write_meta(database, f"commits.{role}", _make_mark(count))
+
+
+def _make_mark(count: int) -> str:
+    """What tells a commit from all others, also from those of a copy that went its own way."""
+    return f"{count} {os.urandom(8).hex()}"
+
+
+def _count_of(mark: str | None) -> int:
+    return 0 if mark is None else int(mark.partition(" ")[0])
 
 
 class News:
@@ -53,12 +90,19 @@ class Ledger:
         self._counter = f"commits.{role}"
         self._process_key = f"process.{role}"
         self._process = read_meta(database, self._process_key)
-        self.commits = int(read_meta(database, self._counter) or 0)
+        self._mark = read_meta(database, self._counter)
+        # That of the commit under way.
+        self._next_mark: str | None = None
+        self.commits = _count_of(self._mark)
 
     def begin(self, now_ms: int) -> None:
-        """Begin a commit."""
+        """Begin a commit; raises Displaced if the database is not as the last one left it."""
         self.now_ms = now_ms
         self.database.begin()
+        self._next_mark = _make_mark(self.commits + 1)
+        parameters = (self._next_mark, self._counter, self._mark, _SCHEMA)
+        if not self.database.execute(_MARK, parameters):
+            raise Displaced(self._explain(self.database))
 
     def append(self, peer: str, encoded: bytes) -> None:
         """Add a letter for a peer."""
@@ -88,29 +132,62 @@ class Ledger:
         self.append(peer, encode_letter(letter))
 
     def seal(self) -> None:
-        """Write what was gathered, and the number that tells whether this commit happened."""
+        """Write what was gathered."""
         self.outbox.flush(self.now_ms)
         if self._to_self:
             for encoded in self.outbox.split(self._to_self):
                 self._store_own(bind_page(encoded))
             self._to_self.clear()
         self.queues.flush()
-        write_meta(self.database, self._counter, str(self.commits + 1))
 
-    def has_happened(self) -> bool:
-        """Whether the commit that was sealed last is in the database."""
-        return int(read_meta(self.database, self._counter) or 0) == self.commits + 1
+    def has_happened(self, database: Database | None = None) -> bool:
+        """Whether the commit that was begun last is in the database.
 
-    def check_alone(self) -> None:
-        """Raise StoreLocked if another process has opened the store in this role since."""
-        if read_meta(self.database, self._process_key) != self._process:
-            raise StoreLocked(
+        Raises:
+            Displaced: neither that one nor the one before it is the last there.
+        """
+        database = database or self.database
+        try:
+            mark = read_meta(database, self._counter)
+            process = read_meta(database, self._process_key)
+            is_known = mark is not None and mark in (self._mark, self._next_mark)
+            if is_known and process == self._process:
+                return mark == self._next_mark
+            failure = self._explain(database)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise Displaced(
+                StoreMismatch(f"the database has no tables of this store any more: {error}")
+            ) from error
+        raise Displaced(failure)
+
+    def _explain(self, database: Database) -> StoreError:
+        """Why this process cannot go on with what is in the database."""
+        if read_meta(database, self._process_key) not in (self._process, None):
+            return StoreLocked(
                 "another process has worked on the store meanwhile; start this one again"
             )
+        schema = read_meta(database, "schema")
+        if schema != _SCHEMA:
+            return StoreMismatch(
+                f"the store has schema {schema} since another version of Postroad was here, and "
+                f"this one knows {_SCHEMA}; start the node again with that version"
+            )
+        count = _count_of(read_meta(database, self._counter))
+        if count < self.commits:
+            state = f"is {self.commits - count} commits behind what this node committed"
+        else:
+            state = f"has a commit {count} that this node did not make"
+        return StoreMismatch(
+            f"the database {state}: a fail-over or a restored copy has another history; start the "
+            "node again, and it takes up what the database has"
+        )
 
     def keep(self) -> News:
         """The commit happened."""
         self.commits += 1
+        self._mark, self._next_mark = self._next_mark, None
         news = News(self.outbox, self.queues)
         self.outbox.appended = []
         self.queues.keep()
@@ -124,6 +201,7 @@ class Ledger:
 
     def forget(self) -> None:
         """The commit did not happen."""
+        self._next_mark = None
         self._to_self.clear()
         self.outbox.forget()
         self.queues.forget()

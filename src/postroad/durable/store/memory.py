@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from postroad.core.errors import StoreLocked, StoreUnavailable
 
-from .database import Database
+from .database import Database, Row
 from .sqlite import TYPES, SqliteDatabase, check_integrity
 from .store import Store
 from .threads import ExecutorThread
@@ -66,6 +68,20 @@ class MemoryDisk:
         """Go back to a copy; no process may use the disk."""
         self.crash()
         self._connection.close()
+        self._use(backup)
+
+    def fail_over(self, backup: bytes) -> None:
+        """A copy takes the place of a server that died: whatever was committed since is lost.
+
+        Processes that use the disk lose their connections, and get new ones to the copy.
+        """
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        self.is_prepared = False
+        # Closed by whoever has a connection to it.
+        self._use(backup)
+
+    def _use(self, backup: bytes) -> None:
         self._connection = self._connect()
         self._connection.deserialize(backup)
 
@@ -76,6 +92,15 @@ class MemoryDatabase(SqliteDatabase):
     def __init__(self, disk: MemoryDisk) -> None:
         super().__init__(disk.connection, "in memory")
         self._disk = disk
+
+    @property
+    def _is_cut_off(self) -> bool:
+        return self._connection is not self._disk.connection
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        if self._is_cut_off:
+            raise StoreUnavailable("store in memory cannot be used now: the connection is lost")
+        return super().execute(statement, parameters)
 
     def begin(self) -> None:
         if self._disk.is_read_only:
@@ -93,8 +118,11 @@ class MemoryDatabase(SqliteDatabase):
         super().commit()
 
     def close(self) -> None:
-        # The disk stays.
-        self.rollback()
+        if self._is_cut_off:
+            self._connection.close()
+        else:
+            # The disk stays.
+            self.rollback()
 
 
 class MemoryBackend:

@@ -72,7 +72,12 @@ def migrate(backend: Backend, database: Database) -> None:
     for migration in MIGRATIONS[version:]:
         for statement in migration:
             database.execute(statement.format_map(backend.types))
-    write_meta(database, "schema", str(len(MIGRATIONS)))
+    if version < len(MIGRATIONS):
+        # Processes of another version that still run commit nothing more.
+        database.execute(
+            "UPDATE postroad_meta SET value = value || ' +' WHERE name LIKE 'commits.%'"
+        )
+        write_meta(database, "schema", str(len(MIGRATIONS)))
 
 
 def read_meta(database: Database, name: str) -> str | None:

@@ -23,7 +23,7 @@ from postroad.durable.config import MailConfig
 
 from .audience import Audience
 from .database import Backend, Database
-from .ledger import Ledger
+from .ledger import Ledger, sign_in
 from .schema import migrate, read_meta, write_meta
 from .threads import QuickThread, Thread
 from .turn import Turn, check_not_inside
@@ -155,8 +155,7 @@ class Store:
             migrate(self._backend, database)
             self.id, self.owner = self._claim(database, owner)
             self.config = _configure(database, config)
-            # Tells, after a lost connection, whether another process was here meanwhile.
-            write_meta(database, f"process.{role}", os.urandom(8).hex())
+            sign_in(database, role)
         except BaseException:
             database.rollback()
             raise
@@ -234,6 +233,15 @@ class Store:
             raise UsageError(f"{self!r} is not open")
         return self._writer
 
+    @property
+    def ended(self) -> asyncio.Future[StoreError]:
+        """Resolved if the store ends for good, with the reason; only while it is open.
+
+        That is so when the database has another history than this process remembers: a fail-over
+        has lost commits, or another process has taken the store over.
+        """
+        return self.writer.ended
+
     def submit(self, unit: Unit, *, lazy: bool = False) -> None:
         """Have a unit committed; it hears of it by itself."""
         self.writer.submit(unit, lazy=lazy)
@@ -257,6 +265,7 @@ class Store:
     ) -> T:
         """Run a query of `queries` on what is committed."""
         writer = self.writer
+        writer.check()
         if self._reader is self._ledger.database:
             async with writer.round:
                 return await self._writing.run(lambda: function(self._reader, *args, **kwargs))
@@ -274,8 +283,7 @@ class Store:
         A store in memory has one connection only, so there what is not committed may be seen.
         """
         with self._reading_beside:
-            if self._writer is None:
-                raise UsageError(f"{self!r} is not open")
+            self.writer.check()
             if self._beside is None:
                 self._beside = self._backend.connect_reader()
             try:

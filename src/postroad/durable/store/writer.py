@@ -15,11 +15,17 @@ from collections.abc import Sequence
 
 from postroad.core import faults
 from postroad.core.backoff import backoff
-from postroad.core.errors import NotRunning, PostroadError, StoreError, StoreUnavailable
+from postroad.core.errors import (
+    NotRunning,
+    PostroadError,
+    StoreError,
+    StoreLocked,
+    StoreUnavailable,
+)
 
 from .audience import Audience
 from .database import Backend, Database
-from .ledger import Ledger, News
+from .ledger import Displaced, Ledger, News
 from .rows import InPage
 from .threads import Thread
 from .turn import Turn
@@ -85,6 +91,8 @@ class Writer:
         self.prompt: set[str] = set()
         self._is_awaited = False
         self.commits = 0
+        # Resolved when nothing can be committed any more, with the reason.
+        self.ended: asyncio.Future[StoreError] = self._loop.create_future()
         # Held while a transaction is open: whoever shares the connection waits for it.
         self.round = asyncio.Lock()
         self._task = self._loop.create_task(self._run(), name="postroad store writer")
@@ -96,6 +104,10 @@ class Writer:
 
         Lazy ones, which nobody waits for, are committed a moment later, in order among themselves.
         """
+        if self.ended.done():
+            # Whoever submits expects to be told, not to be raised at.
+            self._loop.call_soon(self._settle, (unit,), self.ended.result())
+            return
         if self._is_closing:
             raise NotRunning("the store is closed")
         if lazy:
@@ -106,6 +118,11 @@ class Writer:
         self._waiting.append(unit)
         self.grow(unit.size)
         self._work.set()
+
+    def check(self) -> None:
+        """Raise the reason if the store has ended for good."""
+        if self.ended.done():
+            raise self.ended.result()
 
     def _on_lazy_time(self) -> None:
         self._lazy_timer = None
@@ -130,6 +147,7 @@ class Writer:
 
     async def begin(self) -> Turn:
         """Wait for a transaction of one's own."""
+        self.check()
         if self._is_closing:
             raise NotRunning("the store is closed")
         turn = Turn(self._thread, self._ledger)
@@ -159,6 +177,8 @@ class Writer:
             if self._waiting or self._turns:
                 async with self.round:
                     await self._round()
+                if self.ended.done():
+                    return
             elif self._is_closing:
                 return
             if self._waiting or self._turns or self._is_closing:
@@ -179,6 +199,10 @@ class Writer:
                 news = await self._commit_slowly(units)
             else:
                 news = await self._commit_quickly(units)
+        except Displaced as displaced:
+            self._withdraw()
+            await self._end(displaced.failure)
+            self._settle(units, displaced.failure)
         except StoreError as error:
             self._withdraw()
             await self._clear_up(units, error)
@@ -303,17 +327,23 @@ class Writer:
             self._report(units, news)
             return
         for unit in units:
+            if self.ended.done():
+                self._settle([unit], self.ended.result())
+                continue
             if unit.error is not None or unit.has_statements or len(units) == 1:
                 self._settle([unit], error)
                 continue
             try:
                 news = await self._thread.run(self._commit, [unit])
+            except Displaced as displaced:
+                await self._end(displaced.failure)
+                self._settle([unit], displaced.failure)
             except StoreError as failure:
                 await self._clear_up([unit], failure)
             except Exception as failure:
                 news_after_all = await self._roll_back_or_reconnect()
                 if news_after_all is None:
-                    self._settle([unit], failure)
+                    self._settle([unit], self._reason(failure))
                 else:
                     self._report([unit], news_after_all)
             else:
@@ -331,10 +361,15 @@ class Writer:
         news = await self._roll_back_or_reconnect()
         if news is not None:
             self._report(units, news)
+        elif self.ended.done():
+            self._settle(units, self.ended.result())
         elif self._is_closing:
             self._refuse(units, StoreUnavailable(f"closed before the outcome was known: {error}"))
         else:
             self._refuse(units, error)
+
+    def _reason(self, failure: Exception) -> Exception:
+        return self.ended.result() if self.ended.done() else failure
 
     def _refuse(self, units: Sequence[Unit], error: StoreError) -> None:
         logger.warning("nothing could be committed: %s", error)
@@ -355,16 +390,19 @@ class Writer:
     async def _roll_back_or_reconnect(self) -> News | None:
         """Make ready for the next round; what the last one brought if it happened after all."""
         try:
-            return await self._thread.run(self._roll_back)
-        except StoreError as failure:
-            return await self._reconnect(failure)
+            try:
+                return await self._thread.run(self._roll_back)
+            except StoreError as failure:
+                return await self._reconnect(failure)
+        except Displaced as displaced:
+            await self._end(displaced.failure)
+            return None
 
     def _roll_back(self) -> News | None:
         self._ledger.database.rollback()
         return self._keep_or_forget()
 
     def _keep_or_forget(self) -> News | None:
-        self._ledger.check_alone()
         if self._ledger.has_happened():
             return self._ledger.keep()
         self._ledger.forget()
@@ -397,9 +435,34 @@ class Writer:
 
     def _connect_again(self) -> News | None:
         close_quietly(self._ledger.database)
-        database = self._backend.connect()
+        try:
+            database = self._backend.connect()
+        except StoreLocked:
+            # By what is left of the last connection, or by whoever came after this process.
+            self._check_from_beside()
+            raise
         self._ledger.reconnect(database)
         return self._keep_or_forget()
+
+    def _check_from_beside(self) -> None:
+        reader = self._backend.connect_reader()
+        try:
+            self._ledger.has_happened(reader)
+        finally:
+            close_quietly(reader)
+
+    async def _end(self, failure: StoreError) -> None:
+        """Commit nothing more, and let go of the store: it may be another process's by now."""
+        logger.critical("nothing more is committed by this process: %s", failure)
+        await self._thread.run(self._let_go)
+        self._wake_lazy()
+        self.ended.set_result(failure)
+        self._refuse_all(failure)
+
+    def _let_go(self) -> None:
+        close_quietly(self._ledger.database)
+        self._backend.unlock()
+        self._ledger.forget()
 
 
 def close_quietly(database: Database) -> None:
