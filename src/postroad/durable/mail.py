@@ -112,6 +112,7 @@ class Mail(StoreOperations, Lifecycle):
         self.store.use_rule(self._may_open)
         self.store.audience.add(self._on_news)
         self.store.audience.add_early(self._on_arriving, self._on_withdrawn)
+        self.store.audience.add_reconnected(self._on_reconnected)
         await self._intake.start()
         await self._liaison.start()
         if self._has_bridge:
@@ -173,6 +174,10 @@ class Mail(StoreOperations, Lifecycle):
         for page in pages:
             if (consumption := self.consumptions.get(page.queue)) is not None:
                 consumption.on_withdrawn(page)
+
+    def _on_reconnected(self) -> None:
+        for consumption in self.consumptions.values():
+            consumption.reload()
 
     async def _forget_keys(self) -> None:
         while True:
