@@ -10,9 +10,9 @@ import pytest
 from postroad.core import faults
 from postroad.core.errors import MailboxFull, StoreUnavailable, TransactionLost
 from postroad.durable import MailConfig, Store
-from postroad.durable.handling import Handling, Lane
+from postroad.durable.handling import Handling
 from postroad.durable.posting import Clerk, Post
-from postroad.durable.shelf import Entry, Shelf
+from postroad.durable.shelf import Entry, Lane, Shelf
 from postroad.durable.store import queries as query
 from postroad.durable.store.ledger import Ledger, News
 from tests.contract.store_behaviour import Place, bodies
@@ -133,13 +133,14 @@ class Outcomes:
         """Have a message committed that was handled, with what its handler posted."""
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._done.append(done)
+        entry.lane = lane
 
         def on_settled(unit: Handling, error: Exception | None) -> None:
             # As a consumer does.
             lane.is_broken |= error is not None
             done.set_result(error)
 
-        self._store.submit(Handling(lane, on_settled, finished=(entry,), posts=posts))
+        self._store.submit(Handling(on_settled, finished=(entry,), posts=posts))
 
     async def kinds(self) -> list[type | None]:
         errors = await asyncio.gather(*self._done)
@@ -155,7 +156,7 @@ async def take_all(store: Store) -> list[Entry]:
 
 
 class LaneBehaviour:
-    """After a message that could not be committed, no later one of its queue is."""
+    """After a message that could not be committed, no later one of its key is."""
 
     async def test_a_refused_post_stops_those_behind_it(self, place: Place) -> None:
         async with opened(place.store(), config=MailConfig(outbox_messages_max=1)) as store:
@@ -167,7 +168,7 @@ class LaneBehaviour:
             outcomes.submit(lane, entries[0])
             outcomes.submit(lane, entries[1], *posts[:2])
             outcomes.submit(lane, entries[2], posts[2])
-            # Another queue goes on.
+            # Another key goes on.
             outcomes.submit(Lane(), entries[3])
             assert await outcomes.kinds() == [None, MailboxFull, TransactionLost, None]
             assert await ids(store) == [2, 3]
@@ -193,7 +194,7 @@ class LaneBehaviour:
         shelf.add_aside(aside)
         entry = shelf.take(lambda: LATER_MS)
         assert entry is not None
-        unit = Handling(Lane(), lambda unit, error: None)
+        unit = Handling(lambda unit, error: None)
         unit.hold_back(entry, due_ms=LATER_MS, failures=1, error="why")
         with faults.armed("durable.commit.before", once(raising(StoreUnavailable("away")))):
             with pytest.raises(StoreUnavailable):

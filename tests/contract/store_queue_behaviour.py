@@ -8,7 +8,7 @@ import pytest
 from postroad.core import faults
 from postroad.core.errors import StoreUnavailable
 from postroad.durable import Reason, Store
-from postroad.durable.handling import Handling, Lane
+from postroad.durable.handling import Handling
 from postroad.durable.letters import NEVER_MS
 from postroad.durable.shelf import Entry, Shelf
 from postroad.durable.store import queries as query
@@ -182,12 +182,12 @@ class QueueBehaviour:
         await store.write(set_aside)
         # A consumer that ignores keys: the first one fails once more, then it is handled.
         entry = await take_unordered(store)
-        again = Handling(Lane(), lambda unit, error: None)
+        again = Handling(lambda unit, error: None)
         again.hold_back(entry, due_ms=NOW_MS, failures=2)
         await store.write(again.apply)
         entry = await take_unordered(store)
         assert entry.letter.id == 1
-        await store.write(Handling(Lane(), lambda unit, error: None, finished=(entry,)).apply)
+        await store.write(Handling(lambda unit, error: None, finished=(entry,)).apply)
         assert (await take_unordered(store)).letter.id == 2
 
     async def test_whatever_any_handler_says_is_kept(self, store: Store) -> None:

@@ -97,11 +97,23 @@ def plant_forgotten_idempotency_keys(
     """Note nothing."""
 
 
-@BUGS.replace(Consumption, "_break", LIVENESS, 4)
+@BUGS.replace(Consumption, "_on_failed", LIVENESS, 4)
 def plant_commits_that_fail_unheard(
     _: Any, self: Consumption, unit: Handling, error: Exception
 ) -> None:
     """Take it for done."""
+    self.uncommitted -= len(unit.entries())
+
+
+@BUGS.replace(Handling, "fence", CORRECTNESS, 6)
+def plant_nothing_stops_those_behind(_: Any, self: Handling) -> None:
+    """Have the next ones of the key committed all the same."""
+
+
+@BUGS.replace(Shelf, "claim", CORRECTNESS, 2)
+def plant_messages_in_hand_that_are_read_again(claim: Any, self: Shelf, entry: Entry) -> None:
+    claim(self, entry)
+    self._claimed.clear()
 
 
 @BUGS.plant(CORRECTNESS, 0)

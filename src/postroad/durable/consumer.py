@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from postroad.core import tracing
-from postroad.core.errors import TransactionLost
+from postroad.core.errors import StoreError, TransactionLost
 from postroad.core.throttle import ThrottledLog
 
 from .consumption import Consumption
@@ -180,7 +180,11 @@ class Consumer:
     def on_error(self, entry: Entry, tx: Transaction, worker: Worker, error: BaseException) -> None:
         """A handler raised, or was cancelled: because it took too long, or because all ends."""
         tx.undo()
-        if isinstance(error, Exception):
+        if tx.is_unavailable and isinstance(error, StoreError):
+            # Not its fault: it comes again as soon as the store is there.
+            self.consumption.give_back(entry)
+            self.consumption.suspend(error)
+        elif isinstance(error, Exception):
             self._fail(entry, error)
         elif isinstance(error, asyncio.CancelledError) and worker.is_overdue:
             self._fail(entry, TimeoutError(f"the handler took more than {self._handler_s} s"))

@@ -1,7 +1,9 @@
 """Gets the messages of one queue from the store to whoever handles them, and back.
 
-The store knows what is not finished; everything in here is a cache of it. When a commit fails, all
-of it is dropped and read again.
+The store knows what is not finished; everything in here is a cache of it. What one message wants is
+refused: it has failed, and those of its key that were handled behind it are handled again. A commit
+fails: everything is read again, except what is in somebody's hands and is still there; what was
+handled meanwhile is committed then.
 """
 
 from __future__ import annotations
@@ -9,43 +11,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Sequence
 
 from postroad.core import faults
-from postroad.core.backoff import backoff
-from postroad.core.errors import Reject, StoreError
+from postroad.core.errors import Reject, StoreError, TransactionLost
+from postroad.core.throttle import ThrottledLog
 
 from .config import MailConfig, Retry
 from .exchange import Reason
-from .frontier import Frontier
-from .handling import Handling, Lane, Undone
+from .handling import Confirmation, Failure, Handling
 from .letters import NEVER_MS
 from .posting import Post
+from .reading import QueueReading, now_ms
 from .shelf import Entry, Shelf
 from .statistics import Totals
 from .store import Store
-from .store import queries as query
-from .store.ledger import News
-from .store.rows import AsideLetter, InPage
+from .store.rows import InPage
+from .store.units import tell
 
 logger = logging.getLogger("postroad.durable")
 
 TAKEN = faults.declare("durable.consumer.taken")
 HANDLED = faults.declare("durable.consumer.handled")
 
-_PAGES_AT_ONCE = 8
-_ASIDE_AT_ONCE = 256
-# A wall clock may jump; looking from time to time makes up for it.
-_LOOK_AGAIN_S = 30.0
-_REPAIR_FIRST_S = 0.05
-_REPAIR_MAX_S = 5.0
 _DETAIL_CHARS_MAX = 2_000
-# With more keys in trouble than this, nothing new is read until some are out of it.
-_HELD_KEYS_MAX = 10_000
+_WARN_INTERVAL_S = 5.0
 
 
-class Consumption:
+class Consumption(QueueReading):
     """The messages of one queue, on their way through this process."""
 
     def __init__(
@@ -59,40 +52,20 @@ class Consumption:
         retry: Retry,
         totals: Totals,
     ) -> None:
-        self.queue = queue
-        self.retry = retry
-        self._store = store
-        self._config = config
-        self._id = queue_id
-        # With fewer in memory, more are read.
-        self._low_letters = config.ahead_letters // 2
+        super().__init__(store, config, queue, queue_id, is_ordered=is_ordered, retry=retry)
         self._totals = totals
-        self._is_ordered = is_ordered
-        self._loop = asyncio.get_running_loop()
-        self._shelf = Shelf(is_ordered=is_ordered, held={})
-        # One object for each page and letter that is in memory, whatever is read again.
-        self._pages: dict[int, InPage] = {}
-        self._asides: dict[int, AsideLetter] = {}
         self._in_hand: dict[Entry, None] = {}
-        self._frontier = Frontier()
-        self._is_aside_due = True
-        self._has_more_aside = False
-        # Letters that left while the table was being read, and may have been seen there.
-        self._left_meanwhile: dict[int, None] = {}
-        self._aside_timer: asyncio.TimerHandle | None = None
         self._acks: list[Entry] = []
         self.uncommitted = 0
-        self._is_broken = True
-        self._lane = Lane()
-        self._undone = Undone()
-        self._repairs = 0
+        # Units that are being committed, and those that are once the queue was read again.
+        self._submitted: dict[Handling, None] = {}
+        self._parked: list[Handling] = []
+        # Messages that want what the store refuses, until all behind them are put down.
+        self._refused: dict[Entry, Exception] = {}
+        self._failed_in_a_row = 0
+        self._log = ThrottledLog(logger, _WARN_INTERVAL_S)
         self.is_paused = False
-        self._is_closed = False
         self.handled = self.failed = 0
-        self.changed = asyncio.Event()
-        self._loading = self._loop.create_task(self._load(), name=f"postroad queue {queue}")
-        self._load_wanted = asyncio.Event()
-        self._load_wanted.set()
 
     # Taking.
 
@@ -103,7 +76,7 @@ class Consumption:
         if self.uncommitted >= self._config.uncommitted_max:
             return None
         shelf = self._shelf
-        entry = shelf.take(_now_ms)
+        entry = shelf.take(now_ms)
         if shelf.displaced or shelf.expired:
             self._clear_shelf()
         if entry is not None:
@@ -123,7 +96,7 @@ class Consumption:
         """Write down what the shelf does not keep any more."""
         displaced, self._shelf.displaced = self._shelf.displaced, []
         expired, self._shelf.expired = self._shelf.expired, []
-        unit = Handling(self._lane, self._on_settled)
+        unit = Handling(self._on_settled)
         for entry in displaced:
             unit.hold_back(entry, due_ms=NEVER_MS, failures=entry.failures)
         for entry in expired:
@@ -138,8 +111,9 @@ class Consumption:
             return None
         HANDLED.reach(entry=entry)
         self.handled += 1
-        self._shelf.finish(entry)
-        return Handling(self._lane, self._on_settled, finished=(entry,), posts=posts)
+        if not self._is_broken:
+            self._shelf.finish(entry)
+        return Handling(self._on_settled, finished=(entry,), posts=posts)
 
     def acknowledge(self, entry: Entry) -> None:
         """A message was handled, and nothing else follows from it."""
@@ -148,7 +122,8 @@ class Consumption:
         if HANDLED.is_armed:
             HANDLED.reach(entry=entry)
         self.handled += 1
-        self._shelf.finish(entry)
+        if not self._is_broken:
+            self._shelf.finish(entry)
         if not self._acks:
             self._loop.call_soon(self._flush_acks)
         self._acks.append(entry)
@@ -158,7 +133,7 @@ class Consumption:
         acks, self._acks = self._acks, []
         if acks:
             self.uncommitted -= len(acks)
-            self._submit(Handling(self._lane, self._on_settled, finished=acks))
+            self._submit(Handling(self._on_settled, finished=acks))
 
     def submit(self, unit: Handling) -> None:
         """Have a unit committed that `finish` made."""
@@ -166,39 +141,58 @@ class Consumption:
         self._submit(unit)
 
     def expect(self, unit: Handling) -> None:
-        """A unit that `finish` made is committed by a transaction."""
+        """A unit that `finish` made is committed by somebody else: a transaction, or a flow."""
         self._flush_acks()
+        unit.is_external = True
+        self._submitted[unit] = None
         self.uncommitted += len(unit.entries())
 
     def _submit(self, unit: Handling) -> None:
         self.uncommitted += len(unit.entries())
-        self._store.submit(unit)
+        if self._is_broken:
+            self._park(unit)
+        else:
+            self._submitted[unit] = None
+            self._store.submit(unit)
+
+    def _park(self, unit: Handling) -> None:
+        """Have a unit committed when the queue was read again, and before it nothing behind it."""
+        unit.fence()
+        self._parked.append(unit)
 
     def fail(self, entry: Entry, error: BaseException, pause_s: float | None = None) -> None:
         """A handler failed: try again later, or give the message up."""
-        if not self._put_down(entry):
-            return
+        if self._put_down(entry):
+            self._flush_acks()
+            self._count_failure()
+            self._fail(Failure(entry, error, pause_s))
+
+    def _count_failure(self) -> None:
         self.failed += 1
         self._totals.failed.add(1, self._loop.time())
-        self._flush_acks()
-        if self.is_hopeless(entry, error):
-            self._shelf.finish(entry)
-        else:
-            self._shelf.fail(entry)
-        unit = self._judge(entry, error, pause_s)
-        unit.failure = (entry, error)
-        followers, self._shelf.displaced = self._shelf.displaced, []
-        for follower in followers:
-            unit.hold_back(follower, due_ms=NEVER_MS, failures=follower.failures)
+
+    def _fail(self, failure: Failure) -> None:
+        entry, error, _ = failure
+        unit = self._judge(failure)
+        if not self._is_broken:
+            if self.is_hopeless(entry, error):
+                self._shelf.finish(entry)
+            else:
+                self._shelf.fail(entry)
+            followers, self._shelf.displaced = self._shelf.displaced, []
+            for follower in followers:
+                unit.hold_back(follower, due_ms=NEVER_MS, failures=follower.failures)
         self._submit(unit)
 
     def is_hopeless(self, entry: Entry, error: BaseException) -> bool:
         """Whether a message is given up after this failure."""
         return isinstance(error, Reject) or entry.failures + 1 >= self.retry.attempts
 
-    def _judge(self, entry: Entry, error: BaseException, pause_s: float | None = None) -> Handling:
+    def _judge(self, failure: Failure) -> Handling:
         """What becomes of a message whose handler failed: another attempt, or a dead letter."""
-        unit = Handling(self._lane, self._on_settled)
+        entry, error, pause_s = failure
+        unit = Handling(self._on_settled)
+        unit.failure = failure
         failures = entry.failures + 1
         detail = f"{type(error).__name__}: {error}"[:_DETAIL_CHARS_MAX]
         if self.is_hopeless(entry, error):
@@ -207,202 +201,200 @@ class Consumption:
         else:
             if pause_s is None:
                 pause_s = self.retry.pause_s(failures, random.random())
-            due_ms = _now_ms() + round(pause_s * 1000)
+            due_ms = now_ms() + round(pause_s * 1000)
             unit.hold_back(entry, due_ms=due_ms, failures=failures, error=detail)
         return unit
 
     def give_back(self, entry: Entry) -> None:
         """A message was not handled after all."""
-        if self._put_down(entry):
+        if self._put_down(entry) and not self._is_broken:
             self._shelf.give_back(entry)
             self.changed.set()
 
     def _put_down(self, entry: Entry) -> bool:
-        """Whether what was done with a message counts: not while everything is read again."""
+        """Whether what was done with a message counts: not if one before it failed."""
         del self._in_hand[entry]
+        if self._is_closed:
+            return False
         if self._is_broken:
-            self._want_more()
-        return not self._is_broken and not self._is_closed
+            # If it is not void it may be committed once those before it are.
+            return not entry.is_void
+        if not entry.is_lost:
+            return True
+        self._put_back(entry)
+        return False
+
+    def _put_back(self, entry: Entry) -> None:
+        """Nobody works any more on a message that is handled again, like those of its key."""
+        first = self._shelf.put_back(entry)
+        if first is not None:
+            error = self._refused.pop(first, None)
+            if error is None:
+                self._shelf.give_back(first)
+            else:
+                self._fail(Failure(first, error))
+        if self._shelf.displaced:
+            self._clear_shelf()
+        self.changed.set()
+
+    def _complain(self, entry: Entry, error: Exception) -> None:
+        self._log.warn(
+            "refused",
+            self._loop.time(),
+            "queue %r: what a handler did cannot be committed, attempt %d of %d: %s: %s; %s",
+            self.queue,
+            entry.failures + 1,
+            self.retry.attempts,
+            type(error).__name__,
+            error,
+            "the message is a dead letter"
+            if self.is_hopeless(entry, error)
+            else "the message comes again",
+        )
 
     # What came of a commit.
 
     def _on_settled(self, unit: Handling, error: Exception | None) -> None:
+        self._submitted.pop(unit, None)
         entries = unit.entries()
-        self.uncommitted -= len(entries)
         if error is None:
-            self._repairs = 0
+            self._failed_in_a_row = 0
             self._totals.handled.add(len(unit.finished), self._loop.time())
-            self._forget(entries)
+            self.uncommitted -= len(entries)
+            lost = unit.lost
+            self._forget([it for it in entries if it not in lost] if lost else entries)
+            self._undo(unit, lost)
         else:
-            self._break(unit, error)
-        if self._is_broken:
-            self._want_more()
+            self._on_failed(unit, error)
         self.changed.set()
 
-    def _forget(self, entries: Sequence[Entry]) -> None:
-        last: InPage | None = None
-        for entry in entries:
-            if (page := entry.page) is not None:
-                if page is not last and not page.pending:
-                    self._pages.pop(page.id, None)
-                last = page
-            elif entry.aside is not None:
-                self._asides.pop(entry.aside.id, None)
-                self._left_meanwhile[entry.aside.id] = None
-                self._is_aside_due |= self._has_more_aside
-        if self._shelf.size < self._low_letters:
-            self._want_more()
+    def _on_failed(self, unit: Handling, error: Exception) -> None:
+        """Nothing of a unit is in the store."""
+        is_store_error = isinstance(error, StoreError)
+        is_refused = not is_store_error and not isinstance(error, TransactionLost)
+        if is_store_error or (is_refused and len(unit.finished) != 1):
+            self.suspend(error)
+        if self._is_broken and unit.is_repeatable and not is_refused and not self._is_closed:
+            self._park(unit)
+            return
+        self.uncommitted -= len(unit.entries())
+        if is_refused and len(unit.finished) == 1:
+            self._refuse(unit.finished[0], error)
+        unit.fence()
+        self._undo(unit, unit.entries())
 
-    def _break(self, unit: Handling, error: Exception) -> None:
+    def _refuse(self, entry: Entry, error: Exception) -> None:
+        """What came of a message is refused: that has failed, as if its handler had."""
+        if not entry.is_gone:
+            self._refused[entry] = error
+            self._count_failure()
+            self._complain(entry, error)
+
+    def _undo(self, unit: Handling, entries: Sequence[Entry]) -> None:
+        """Have messages handled again, and with them those that were handled behind them."""
+        if self._is_closed:
+            return
+        for entry in entries:
+            if not entry.is_gone:
+                _void_behind(entry)
+                if self._is_broken:
+                    entry.is_void = entry not in self._refused
+                else:
+                    self._shelf.undo(entry, unit.held_by(entry))
+                    self._put_back(entry)
+
+    def suspend(self, error: Exception) -> None:
+        """Nothing can be committed: take nothing more until that is over."""
         if not self._is_broken:
             logger.warning("queue %r is read again: %s", self.queue, error)
-        self._is_broken = self._lane.is_broken = True
-        self._undone.add(unit, error)
+            self._failed_in_a_row += 1
+        self.reload()
 
-    # Loading.
-
-    def on_news(self, news: News) -> None:
-        """Take up what a commit brought."""
-        for page in news.arrived:
-            if page.queue == self.queue:
-                if self._frontier.on_committed(page.id, has_room=self._has_room):
-                    self._add_page(page)
-                elif self._frontier.has_more:
-                    self._want_more()
-        if self.queue in news.set_aside_in:
-            self._is_aside_due = True
-            self._want_more()
-
-    def on_arriving(self, page: InPage) -> None:
-        """A page is being committed, and may be handled already."""
-        if self._frontier.on_arriving(page.id, has_room=self._has_room):
-            self._add_page(page)
+    # Reading again.
 
     def on_withdrawn(self, page: InPage) -> None:
         """The commit of a page that was arriving failed."""
         if self._pages.pop(page.id, None) is not None:
-            self._undone.withdraw(page)
+            for entry in self._beyond_shelf():
+                if entry.page is page:
+                    entry.is_void = True
+                    _void_behind(entry)
             self.reload()
 
-    @property
-    def _has_room(self) -> bool:
-        return not self._is_broken and self._shelf.size < self._config.ahead_letters
+    def _beyond_shelf(self) -> list[Entry]:
+        """All messages that were taken and are not known to be committed."""
+        units = [*self._submitted, *self._parked]
+        handled = [entry for unit in units for entry in unit.entries()]
+        return [*self._in_hand, *handled, *self._acks, *self._refused]
 
-    def _add_page(self, page: InPage) -> None:
-        self._pages[page.id] = page
-        self._shelf.add_page(page)
-        self.changed.set()
+    async def _repair(self) -> None:
+        """Read everything again; what is in hand goes on if the store has it as it was."""
+        if self._failed_in_a_row > 1:
+            await self._pause(self._failed_in_a_row - 1)
+        done: asyncio.Future[None] = self._loop.create_future()
 
-    def _want_more(self) -> None:
-        if not self._load_wanted.is_set() and (
-            self._is_broken or self._is_aside_due or self._frontier.has_more
-        ):
-            self._load_wanted.set()
+        def on_settled(confirmation: Confirmation, error: Exception | None) -> None:
+            # At once, before more is committed.
+            if error is None and not self._is_closed:
+                self._start_again(confirmation)
+            tell(done, error)
 
-    async def _load(self) -> None:
-        """Keep the shelf filled, until closed."""
-        failures = 0
-        while not self._is_closed:
-            await self._load_wanted.wait()
-            self._load_wanted.clear()
-            try:
-                await self._load_once()
-                failures = 0
-            except Exception as error:
-                failures += 1
-                if isinstance(error, StoreError):
-                    logger.warning("queue %r cannot be read: %s", self.queue, error)
-                else:
-                    logger.exception("queue %r cannot be read", self.queue)
-                await self._pause(failures)
-                self._load_wanted.set()
+        self._store.submit(Confirmation(self.queue, self._beyond_shelf(), on_settled))
+        await done
 
-    async def _load_once(self) -> None:
-        if self._is_broken and not await self._repair():
-            return
-        if self._is_aside_due:
-            await self._load_aside()
-        while self._has_room and self._frontier.has_more and self._shelf.held_keys < _HELD_KEYS_MAX:
-            await self._load_pages()
-        self.changed.set()
-
-    async def _load_pages(self) -> None:
-        pages = await self._store.read(
-            query.read_inbox, self.queue, self._id, self._frontier.upto, _PAGES_AT_ONCE
-        )
-        if self._is_broken:
-            return
-        self._frontier.on_read([page.id for page in pages], is_end=len(pages) < _PAGES_AT_ONCE)
-        for page in pages:
-            self._add_page(self._pages.get(page.id, page))
-
-    async def _load_aside(self) -> None:
-        self._is_aside_due = False
-        self._left_meanwhile.clear()
-        limit = _ASIDE_AT_ONCE + len(self._asides)
-        now_ms = _now_ms()
-        asides = await self._store.read(
-            query.read_aside, self.queue, self._id, now_ms, self._latest_ms(now_ms), limit
-        )
-        next_ms = await self._store.read(query.next_due_ms, self._id, now_ms)
-        if self._is_broken:
-            return
-        self._has_more_aside = len(asides) == limit
-        for aside in asides:
-            if aside.id not in self._asides and aside.id not in self._left_meanwhile:
-                self._asides[aside.id] = aside
-                self._shelf.add_aside(aside)
-        self._plan_look(next_ms, now_ms)
-
-    def _latest_ms(self, now_ms: int) -> int:
-        """A retry that is due after this was planned by a clock that has been set back since."""
-        return now_ms + round(self.retry.max_s * 1000) + 1_000
-
-    def _plan_look(self, next_ms: int | None, now_ms: int) -> None:
-        if self._aside_timer is not None:
-            self._aside_timer.cancel()
-            self._aside_timer = None
-        if next_ms is not None:
-            pause_s = min((next_ms - now_ms) / 1000, _LOOK_AGAIN_S)
-            self._aside_timer = self._loop.call_later(max(pause_s, 0.001), self._look_aside)
-
-    def _look_aside(self) -> None:
-        self._is_aside_due = True
-        self._want_more()
-
-    async def _repair(self) -> bool:
-        """Drop everything and read it again, once nobody works on it; False if somebody does."""
-        if self._in_hand or self.uncommitted:
-            return False
-        if self._repairs:
-            await self._pause(self._repairs)
-        self._repairs += 1
-        while (failure := self._undone.next_failure()) is not None:
-            self._lane = Lane()
-            await self._store.write(self._judge(*failure).apply)
-            self._undone.on_counted()
-        self._undone.clear()
-        await self._store.write(lambda ledger: ledger.queues.release_forgotten(self.queue))
-        held = await self._store.read(query.held_keys, self._id)
-        self._shelf = Shelf(is_ordered=self._is_ordered, held=held)
+    def _start_again(self, confirmation: Confirmation) -> None:
+        """Forget everything but what is in hand, or handled, and confirmed by the store."""
+        self._flush_acks()
+        self._shelf = Shelf(is_ordered=self._is_ordered, held=confirmation.held)
+        self._pages.clear()
         self._asides.clear()
-        self._acks.clear()
         self._frontier.start_again()
         self._is_aside_due = True
         self._is_broken = False
-        self._lane = Lane()
+        parked, self._parked = sorted(self._parked, key=lambda unit: unit.number), []
+        refused, self._refused = self._refused, {}
+        for unit in self._submitted:
+            for entry in unit.results():
+                if self._keep(entry, confirmation, is_intact=not entry.is_lost):
+                    self._shelf.finish(entry)
+        for entry, error in refused.items():
+            if self._keep(entry, confirmation, is_intact=not entry.is_void):
+                self._fail(Failure(entry, error))
+        for unit in parked:
+            self._submit_again(unit, confirmation)
+        for entry in self._in_hand:
+            if not self._keep(entry, confirmation, is_intact=not entry.is_void):
+                self._shelf.occupy(entry)
+
+    def _keep(self, entry: Entry, confirmation: Confirmation, *, is_intact: bool) -> bool:
+        """Have a message on the new shelf; False if it is handled again, or is not there."""
+        if not is_intact or not confirmation.confirms(entry):
+            entry.is_void = entry.is_gone = True
+            return False
+        if entry.page is not None:
+            self._pages[entry.page.id] = entry.page
+        elif entry.aside is not None:
+            self._asides[entry.aside.id] = entry.aside
+        self._shelf.claim(entry)
         return True
 
-    def reload(self) -> None:
-        """The queue was changed in the store: read it again."""
-        self._is_broken = self._lane.is_broken = True
-        self._want_more()
-
-    async def _pause(self, attempt: int) -> None:
-        pause_s = backoff(
-            attempt, first_s=_REPAIR_FIRST_S, max_s=_REPAIR_MAX_S, chance=random.random()
-        )
-        await asyncio.sleep(pause_s)
+    def _submit_again(self, unit: Handling, confirmation: Confirmation) -> None:
+        self.uncommitted -= len(unit.entries())
+        kept = [
+            entry
+            for entry in unit.results()
+            if self._keep(entry, confirmation, is_intact=not entry.is_void)
+        ]
+        if not kept:
+            if unit.waiter is not None:
+                tell(unit.waiter, TransactionLost("its queue was changed; the message is not done"))
+        elif unit.failure is not None:
+            self._fail(unit.failure)
+        else:
+            for entry in kept:
+                self._shelf.finish(entry)
+            unit.finished, unit.error = kept, None
+            self._submit(unit)
 
     # Life and looks.
 
@@ -411,10 +403,12 @@ class Consumption:
         self._flush_acks()
         self._is_closed = True
         self.changed.set()
-        if self._aside_timer is not None:
-            self._aside_timer.cancel()
-        self._loading.cancel()
-        await asyncio.gather(self._loading, return_exceptions=True)
+        await self._stop_reading()
+        parked, self._parked = self._parked, []
+        for unit in parked:
+            self.uncommitted -= len(unit.entries())
+            if unit.waiter is not None:
+                tell(unit.waiter, TransactionLost("the queue is closed; the message comes again"))
         while self.uncommitted:
             # Whoever reads the queue next must see what came of them.
             await self.wait()
@@ -429,5 +423,9 @@ class Consumption:
         return len(self._in_hand)
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def _void_behind(entry: Entry) -> None:
+    """Have all handled again that were handled after a message, and because of it."""
+    if entry.lane is not None:
+        chain = [*entry.lane.chain]
+        for other in chain[chain.index(entry) + 1 :] if entry in chain else ():
+            other.is_void = True

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+import itertools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from postroad.core.errors import PostroadError, StoreError, TransactionLost
+from postroad.core.errors import PostroadError, TransactionLost
 
 from .posting import Post, append_posts, check_posts
 from .shelf import Entry
 from .store.ledger import Ledger
+from .store.queries import held_keys
 from .store.rows import AsideLetter, InPage
-from .store.units import Unit
+from .store.units import Unit, tell
+
+_next_number = itertools.count().__next__
 
 
-class Lane:
-    """The order in which units of one queue are committed: after one that failed, none is."""
+class Failure(NamedTuple):
+    """A message whose handler failed, and why."""
 
-    __slots__ = ("is_broken",)
-
-    def __init__(self) -> None:
-        self.is_broken = False
+    entry: Entry
+    error: BaseException
+    pause_s: float | None = None
 
 
 class Burial:
@@ -41,40 +45,66 @@ class Handling(Unit):
     """Messages that are done with, with all that follows from it."""
 
     __slots__ = (
-        "_lane",
         "burials",
         "failure",
         "finished",
+        "is_external",
+        "lost",
+        "number",
         "on_settled",
         "postponed",
         "posts",
         "set_aside",
+        "waiter",
     )
 
     def __init__(
         self,
-        lane: Lane,
         on_settled: Callable[[Handling, Exception | None], None],
         finished: Sequence[Entry] = (),
         posts: Sequence[Post] = (),
     ) -> None:
         super().__init__()
-        self._lane = lane
+        # The order in which they were made.
+        self.number = _next_number()
         self.on_settled = on_settled
         self.finished = finished
         self.posts = posts
+        # Whoever waits to hear what came of it.
+        self.waiter: asyncio.Future[None] | None = None
+        # Whether it is committed by somebody else, with what only that one can repeat.
+        self.is_external = False
+        # Those that could not be committed, unlike the others.
+        self.lost: list[Entry] = []
         # Those that leave their page to have their turn by themselves.
         self.set_aside: list[tuple[Entry, AsideLetter]] = []
         # Those that are set aside already, as they shall be.
         self.postponed: list[tuple[Entry, AsideLetter]] = []
         self.burials: list[Burial] = []
         # The message and the error all this is about, if it is about one that failed.
-        self.failure: tuple[Entry, BaseException] | None = None
+        self.failure: Failure | None = None
 
     @property
-    def is_void(self) -> bool:
-        """Whether it cannot be committed, because something before it was not."""
-        return self._lane.is_broken
+    def is_lost(self) -> bool:
+        """Whether some of it cannot be committed, because something before it was not."""
+        return any(entry.is_lost for entry in self.entries())
+
+    def results(self) -> Sequence[Entry]:
+        """Those that a handler has done something with, unlike those that had to wait or expire."""
+        return self.finished if self.failure is None else (self.failure.entry,)
+
+    def held_by(self, entry: Entry) -> int:
+        """By how much more or less the key of one of its messages is held because of this."""
+        if any(entry is it for it, _ in self.set_aside):
+            return 1
+        if any(entry is it for it, _ in self.postponed):
+            return 0 if entry.holds_key else 1
+        return -1 if entry.holds_key else 0
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it can be committed later as well, with nobody having done anything again."""
+        return not self.is_external and self.waiter is None
 
     def hold_back(
         self, entry: Entry, *, due_ms: int, failures: int, error: str | None = None
@@ -122,26 +152,47 @@ class Handling(Unit):
         ]
 
     def apply(self, ledger: Ledger) -> None:
-        if self._lane.is_broken:
+        # Not by `is_lost`, which takes twice as long.
+        self.lost = [
+            entry
+            for entry in self.entries()
+            if entry.is_void or (entry.lane is not None and entry.lane.is_broken)
+        ]
+        if self.lost and len(self.lost) == len(self.entries()):
             raise TransactionLost("a message before this one could not be committed")
+        self.write(ledger)
+
+    def write(self, ledger: Ledger) -> None:
+        """Make the change whatever became of others, except with what is lost."""
         earlier = self._check(ledger) if self.posts else ()
+        lost = set(self.lost)
         for entry in self.finished:
-            _finish(ledger, entry)
+            if entry not in lost:
+                _finish(ledger, entry)
         for entry, aside in self.set_aside:
-            _finish(ledger, entry)
-            ledger.queues.set_aside(aside)
-        for _, aside in self.postponed:
-            ledger.queues.postpone(aside)
+            if entry not in lost:
+                _finish(ledger, entry)
+                ledger.queues.set_aside(aside)
+        for entry, aside in self.postponed:
+            if entry not in lost:
+                ledger.queues.postpone(aside)
         for burial in self.burials:
-            self._bury(ledger, burial)
+            if burial.entry not in lost:
+                self._bury(ledger, burial)
         append_posts(ledger, self.posts, earlier)
 
     def _check(self, ledger: Ledger) -> Sequence[int | None]:
         try:
             return check_posts(ledger, self.posts)
         except PostroadError:
-            self._lane.is_broken = True
+            self.fence()
             raise
+
+    def fence(self) -> None:
+        """Have nothing committed that was done behind this, from now on: it fails."""
+        for entry in self.entries():
+            if entry.lane is not None:
+                entry.lane.is_broken = True
 
     def _bury(self, ledger: Ledger, burial: Burial) -> None:
         entry = burial.entry
@@ -157,6 +208,8 @@ class Handling(Unit):
 
     def settle(self, error: Exception | None) -> None:
         self.on_settled(self, error)
+        if self.waiter is not None:
+            tell(self.waiter, error)
 
 
 def _finish(ledger: Ledger, entry: Entry) -> None:
@@ -166,50 +219,52 @@ def _finish(ledger: Ledger, entry: Entry) -> None:
         ledger.queues.finish_aside(entry.aside, ledger.now_ms)
 
 
-class Undone:
-    """What could not be committed of one queue, while it waits to be read again."""
+class Confirmation(Unit):
+    """What the store has of a queue, compared with what is in somebody's hands.
 
-    def __init__(self) -> None:
-        # Failures of handlers, in order. They must be counted, or a message would be tried again
-        # without end.
-        self._failures: deque[tuple[Entry, BaseException]] = deque()
-        self._first_of_key: dict[str, Entry] = {}
-        # Pages that were told of while they were being committed, and then were not.
-        self._withdrawn: set[int] = set()
+    It is a change like any other: what was submitted before it is part of it, and what was not
+    is not.
 
-    def add(self, unit: Handling, error: Exception) -> None:
-        """A unit was not committed."""
-        for entry in unit.entries():
-            if entry.key is not None:
-                self._first_of_key.setdefault(entry.key, entry)
-        if unit.failure is not None:
-            self._failures.append(unit.failure)
-        elif len(unit.finished) == 1 and not isinstance(error, StoreError | TransactionLost):
-            self._failures.append((unit.finished[0], error))
+    Attributes:
+        held: the keys that are held by messages set aside, with the number of those.
+    """
 
-    def withdraw(self, page: InPage) -> None:
-        """A page is not in the store after all."""
-        self._withdrawn.add(page.id)
+    __slots__ = ("_asides", "_on_settled", "_pages", "_queue", "held")
 
-    def next_failure(self) -> tuple[Entry, BaseException] | None:
-        """The next failure to count."""
-        while self._failures and not self._counts(self._failures[0][0]):
-            self._failures.popleft()
-        return self._failures[0] if self._failures else None
+    def __init__(
+        self,
+        queue: str,
+        entries: Sequence[Entry],
+        on_settled: Callable[[Confirmation, Exception | None], None],
+    ) -> None:
+        super().__init__()
+        self._queue = queue
+        self._on_settled = on_settled
+        self.held: dict[str, int] = {}
+        # With the bits of the letters that are done with; None if the store does not have it.
+        self._pages: dict[int, tuple[InPage, int | None]] = {}
+        self._asides: dict[int, tuple[AsideLetter, bool]] = {}
+        for entry in entries:
+            if entry.page is not None:
+                self._pages[entry.page.id] = (entry.page, None)
+            elif entry.aside is not None:
+                self._asides[entry.aside.id] = (entry.aside, False)
 
-    def _counts(self, entry: Entry) -> bool:
-        if entry.page is not None and entry.page.id in self._withdrawn:
-            # It comes again by itself.
-            return False
-        # Behind another one of its key that is handled again it waits, and is not set aside.
-        return entry.key is None or self._first_of_key[entry.key] is entry
+    def apply(self, ledger: Ledger) -> None:
+        queues = ledger.queues
+        queues.release_forgotten(self._queue)
+        self.held = held_keys(ledger.database, queues.queue_id(self._queue))
+        for page, _ in self._pages.values():
+            self._pages[page.id] = (page, queues.confirm(page))
+        for aside, _ in self._asides.values():
+            self._asides[aside.id] = (aside, queues.confirm_aside(aside))
 
-    def on_counted(self) -> None:
-        """The failure is in the store."""
-        self._failures.popleft()
+    def confirms(self, entry: Entry) -> bool:
+        """Whether a message waits in the store to be handled."""
+        if entry.page is not None:
+            _, done = self._pages.get(entry.page.id, (None, None))
+            return done is not None and not done >> entry.index & 1
+        return entry.aside is not None and self._asides.get(entry.aside.id, (None, False))[1]
 
-    def clear(self) -> None:
-        """The queue is read again."""
-        self._failures.clear()
-        self._first_of_key.clear()
-        self._withdrawn.clear()
+    def settle(self, error: Exception | None) -> None:
+        self._on_settled(self, error)

@@ -115,6 +115,7 @@ class Mail(StoreOperations, Lifecycle):
         self.store.audience.add(self._on_news)
         self.store.audience.add_early(self._on_arriving, self._on_withdrawn)
         self.store.ended.add_done_callback(self._on_store_ended)
+        self.store.audience.add_reconnected(self._on_reconnected)
         await self._intake.start()
         await self._liaison.start()
         if self._has_bridge:
@@ -187,6 +188,10 @@ class Mail(StoreOperations, Lifecycle):
         for page in pages:
             if (consumption := self.consumptions.get(page.queue)) is not None:
                 consumption.on_withdrawn(page)
+
+    def _on_reconnected(self) -> None:
+        for consumption in self.consumptions.values():
+            consumption.reload()
 
     async def _forget_keys(self) -> None:
         while True:

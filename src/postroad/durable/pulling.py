@@ -7,12 +7,10 @@ import asyncio
 from postroad.core.errors import TransactionLost, UsageError
 
 from .consumption import Consumption
-from .handling import Handling
 from .message import Message
 from .posting import Clerk
 from .shelf import Entry
 from .store import Store
-from .store.units import tell
 from .traces import handling
 from .transaction import Transaction
 
@@ -72,24 +70,23 @@ class Pulled(Message):
     async def ack(self, tx: Transaction | None = None) -> None:
         """It is handled; returns when that is durable, with everything the transaction wrote."""
         self._end_lease()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         turn = None if tx is None else tx.close()
         if turn is not None and turn.is_lost:
             lost = TransactionLost("the transaction took too long and was undone")
             self._fail(lost)
             raise lost
         unit = self._consumption.finish(self._entry, () if tx is None else tx.posts)
-        if unit is not None:
-            _tell_also(unit, done)
-        if turn is not None:
-            if unit is not None:
-                self._consumption.expect(unit)
-            turn.end(unit)
-        elif unit is not None:
-            self._consumption.submit(unit)
         if unit is None:
+            if turn is not None:
+                turn.end(None)
             raise TransactionLost("the queue is read again; the message comes once more")
-        await done
+        unit.waiter = asyncio.get_running_loop().create_future()
+        if turn is None:
+            self._consumption.submit(unit)
+        else:
+            self._consumption.expect(unit)
+            turn.end(unit)
+        await unit.waiter
         self._span.end()
 
     def nack(self, reason: str = "", *, delay: float | None = None) -> None:
@@ -103,13 +100,3 @@ class Pulled(Message):
         self._end_lease()
         self._undo()
         self._consumption.give_back(self._entry)
-
-
-def _tell_also(unit: Handling, done: asyncio.Future[None]) -> None:
-    on_settled = unit.on_settled
-
-    def tell_both(settled: Handling, error: Exception | None) -> None:
-        on_settled(settled, error)
-        tell(done, error)
-
-    unit.on_settled = tell_both

@@ -17,6 +17,30 @@ from .letters import Letter
 from .store.rows import AsideLetter, InPage
 
 
+class Lane:
+    """Messages of one key on their way: behind one that fails, none is committed.
+
+    The first one that fails may be noticed in the thread of the store, so that not even those of
+    the same commit get past it.
+
+    Attributes:
+        chain: those that were given the key or set aside, in order, until that is committed.
+        undone: those of a broken chain that nobody works on any more.
+        waiting: those that come after them.
+        is_taken: whether one of the chain has the key: it is being handled, or is the next.
+        is_broken: whether nothing of the chain may be committed any more.
+    """
+
+    __slots__ = ("chain", "is_broken", "is_taken", "undone", "waiting")
+
+    def __init__(self) -> None:
+        self.chain: deque[Entry] = deque()
+        self.undone: list[Entry] = []
+        self.waiting: deque[Entry] = deque()
+        self.is_taken = True
+        self.is_broken = False
+
+
 class Entry(msgspec.Struct, eq=False, gc=False):
     """One message in memory."""
 
@@ -28,6 +52,17 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     aside: AsideLetter | None
     key: str | None
     """What it must wait for others of; None where order does not matter."""
+    lane: Lane | None = None
+    """Since it was given its key."""
+    is_void: bool = False
+    """Whether what is done with it does not count, because it must be handled again."""
+    is_gone: bool = False
+    """Whether it is read again from the store; this one is of no use when its handler ends."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it cannot be committed, because something before it was not."""
+        return self.is_void or (self.lane is not None and self.lane.is_broken)
 
     @property
     def home(self) -> InPage | AsideLetter:
@@ -70,8 +105,10 @@ class Shelf:
         # Those that have been given their key already.
         self._resumed: deque[Entry] = deque()
         self._urgent: list[tuple[int, int, Entry]] = []
-        # Keys of messages that are being handled, with those that wait for them.
-        self._busy: dict[str, deque[Entry]] = {}
+        # The keys of messages that are being handled, or whose handling is not committed.
+        self._lanes: dict[str, Lane] = {}
+        # Letters of pages that are not here yet and have an entry already.
+        self._claimed: dict[int, int] = {}
         self.displaced: list[Entry] = []
         self.expired: list[Entry] = []
         self.size = 0
@@ -80,7 +117,7 @@ class Shelf:
 
     def add_page(self, page: InPage) -> None:
         """Put the letters of a page behind all others."""
-        done, is_ordered = page.done, self._is_ordered
+        done, is_ordered = page.done | self._claimed.pop(page.id, 0), self._is_ordered
         entries = [
             Entry(letter, page, index, None, letter.key if is_ordered else None)
             for index, letter in enumerate(page.letters)
@@ -109,6 +146,9 @@ class Shelf:
                 entry = heapq.heappop(self._urgent)[2]
             elif self._resumed:
                 entry = self._resumed.popleft()
+                if entry.lane is not None and entry.lane.is_broken:
+                    entry.lane.undone.append(entry)
+                    continue
                 if not entry.letter.expires_ms or not self._expire(entry, now_ms()):
                     return entry
                 continue
@@ -125,15 +165,23 @@ class Shelf:
 
     def _may_go(self, entry: Entry, key: str) -> bool:
         """Take the key of a message; otherwise it waits, or is displaced."""
-        waiting = self._busy.get(key)
-        if waiting is not None:
-            waiting.append(entry)
+        lane = self._lanes.get(key)
+        if lane is not None and (lane.is_taken or lane.is_broken):
+            lane.waiting.append(entry)
         elif key in self._held and not entry.holds_key:
             self._displace(entry)
         else:
-            self._busy[key] = deque()
+            self._give_key(entry, key, lane)
             return True
         return False
+
+    def _give_key(self, entry: Entry, key: str, lane: Lane | None) -> None:
+        if lane is None:
+            lane = self._lanes[key] = Lane()
+        else:
+            lane.is_taken = True
+        entry.lane = lane
+        lane.chain.append(entry)
 
     def _expire(self, entry: Entry, now_ms: int) -> bool:
         if not entry.is_expired(now_ms):
@@ -145,9 +193,14 @@ class Shelf:
     def _displace(self, entry: Entry) -> None:
         assert entry.key is not None
         if not entry.holds_key:
-            self._held[entry.key] += 1
+            self._held[entry.key] = self._held.get(entry.key, 0) + 1
         self.size -= 1
         self.displaced.append(entry)
+        lane = self._lanes.get(entry.key)
+        if lane is not None:
+            # It is set aside behind what the chain leads to, or not at all.
+            entry.lane = lane
+            lane.chain.append(entry)
 
     def finish(self, entry: Entry) -> None:
         """A message was handled or given up: the next one of its key may go."""
@@ -155,43 +208,129 @@ class Shelf:
         if entry.key is None:
             return
         if entry.holds_key:
-            self._release(entry.key)
-        self._pass_on(entry.key)
+            self._count_held(entry.key, -1)
+        assert entry.lane is not None
+        self._pass_on(entry.key, entry.lane)
 
-    def _pass_on(self, key: str) -> None:
+    def _pass_on(self, key: str, lane: Lane) -> None:
         """Give a key to the first message that waits for it."""
-        waiting = self._busy[key]
-        if not waiting:
-            del self._busy[key]
-        elif key in self._held:
+        waiting = lane.waiting
+        lane.is_taken = False
+        if waiting and key in self._held:
             # Older ones were set aside and come first.
-            del self._busy[key]
-            for entry in waiting:
-                self._displace(entry)
-        else:
-            self._resumed.append(waiting.popleft())
+            self._displace_all(lane)
+        elif waiting:
+            entry = waiting.popleft()
+            self._give_key(entry, key, lane)
+            self._resumed.append(entry)
 
-    def _release(self, key: str) -> None:
-        count = self._held[key] - 1
+    def _displace_all(self, lane: Lane) -> None:
+        followers, lane.waiting = lane.waiting, deque()
+        for follower in followers:
+            self._displace(follower)
+
+    def _count_held(self, key: str, change: int) -> None:
+        count = self._held.get(key, 0) + change
         if count:
             self._held[key] = count
         else:
-            del self._held[key]
+            self._held.pop(key, None)
 
     def fail(self, entry: Entry) -> None:
         """A message will be tried again later: its key is held, and those behind it displaced."""
         self.size -= 1
-        key = entry.key
-        if key is None:
+        key, lane = entry.key, entry.lane
+        if key is None or lane is None:
             return
         if not entry.holds_key:
-            self._held[key] = self._held.get(key, 0) + 1
-        for follower in self._busy.pop(key):
-            self._displace(follower)
+            self._count_held(key, 1)
+        lane.is_taken = False
+        self._displace_all(lane)
 
     def give_back(self, entry: Entry) -> None:
         """A message was not handled: it is the next one, and keeps its key."""
         self._resumed.appendleft(entry)
+
+    # What came of the commits.
+
+    def settle(self, entry: Entry, lane: Lane) -> None:
+        """What was done with a message of a key is committed."""
+        chain = lane.chain
+        if chain and chain[0] is entry:
+            chain.popleft()
+        elif entry in chain:
+            chain.remove(entry)
+        if not chain:
+            self._drop_if_idle(entry.key, lane)
+
+    def _drop_if_idle(self, key: str | None, lane: Lane) -> None:
+        if lane.is_taken or lane.chain or lane.waiting:
+            return
+        if key is not None and self._lanes.get(key) is lane:
+            del self._lanes[key]
+
+    def undo(self, entry: Entry, held: int) -> None:
+        """What was done with a message was not committed.
+
+        Args:
+            held: by how much more or less its key was held because of it.
+        """
+        self.size += 1
+        if entry.key is not None and held:
+            self._count_held(entry.key, -held)
+
+    def put_back(self, entry: Entry) -> Entry | None:
+        """Nobody works any more on a message that must be handled again.
+
+        Returns the first one of its chain as soon as this is so for all of them: it has its key,
+        and the others wait behind it.
+        """
+        key, lane = entry.key, entry.lane
+        if key is None or lane is None:
+            entry.is_void = False
+            return None if entry.is_gone else entry
+        if not lane.is_broken:
+            # Only its own place is at stake: see `occupy`.
+            lane.chain.remove(entry)
+            self._pass_on(key, lane)
+            self._drop_if_idle(key, lane)
+            return None
+        lane.undone.append(entry)
+        last = lane.chain[-1]
+        if last in self._resumed:
+            self._resumed.remove(last)
+            lane.undone.append(last)
+        return self._restore(key, lane) if len(lane.undone) == len(lane.chain) else None
+
+    def _restore(self, key: str, broken: Lane) -> Entry | None:
+        entries = deque(it for it in broken.chain if not it.is_gone)
+        for entry in entries:
+            entry.lane, entry.is_void = None, False
+        entries += broken.waiting
+        del self._lanes[key]
+        if not entries:
+            return None
+        first = entries.popleft()
+        self._give_key(first, key, None)
+        self._lanes[key].waiting = entries
+        return first
+
+    # What outlives a shelf: messages in somebody's hands.
+
+    def claim(self, entry: Entry) -> None:
+        """Have a message here that was taken from the shelf before this one."""
+        self.size += 1
+        if entry.page is not None:
+            bits = self._claimed.get(entry.page.id, 0)
+            self._claimed[entry.page.id] = bits | 1 << entry.index
+        if entry.key is not None:
+            self._give_key(entry, entry.key, self._lanes.get(entry.key))
+
+    def occupy(self, entry: Entry) -> None:
+        """Have the key of a message taken that is being handled and is read again all the same."""
+        entry.is_void = entry.is_gone = True
+        if entry.key is not None:
+            self._give_key(entry, entry.key, self._lanes.get(entry.key))
 
     @property
     def held_keys(self) -> int:

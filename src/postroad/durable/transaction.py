@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from postroad.core.errors import UsageError
+from postroad.core.errors import StoreError, UsageError
 
 from .message import Message
 from .posting import Clerk, Draft, Post
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Transaction:
     """Collects what shall be done together: rows of the user's own tables, and further posts."""
 
-    __slots__ = ("_beginning", "_clerk", "_is_over", "_posts", "_store", "_turn")
+    __slots__ = ("_beginning", "_clerk", "_is_over", "_posts", "_store", "_turn", "is_unavailable")
 
     def __init__(self, store: Store, clerk: Clerk) -> None:
         self._store = store
@@ -31,6 +31,8 @@ class Transaction:
         self._turn: Turn | None = None
         self._beginning: asyncio.Future[Turn] | None = None
         self._is_over = False
+        # Whether the store could not even begin with its statements.
+        self.is_unavailable = False
         # Made when it is needed: most handlers post nothing.
         self._posts: list[Post] | None = None
 
@@ -82,7 +84,11 @@ class Transaction:
             # One for all statements, also if several are begun at the same time.
             if self._beginning is None:
                 self._beginning = asyncio.ensure_future(self._store.begin())
-            self._turn = await asyncio.shield(self._beginning)
+            try:
+                self._turn = await asyncio.shield(self._beginning)
+            except StoreError:
+                self.is_unavailable = True
+                raise
         self._turn.task = asyncio.current_task()
         OPEN.set(self._turn)
         return self._turn

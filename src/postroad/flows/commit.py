@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from postroad.core import tracing
 from postroad.core.errors import PostroadError, TransactionLost
 from postroad.core.tracing import AnySpan
-from postroad.durable.handling import Handling, Lane
+from postroad.durable.handling import Handling
 from postroad.durable.posting import Post, append_posts, check_posts
 from postroad.durable.store.database import Row
 from postroad.durable.store.ledger import Ledger
@@ -18,6 +18,15 @@ from .asks import Ask
 from .events import Transition
 from .head import Head
 from .traces import record_commit
+
+
+class Lane:
+    """The order in which the units of one flow are committed: after one that failed, none is."""
+
+    __slots__ = ("is_broken",)
+
+    def __init__(self) -> None:
+        self.is_broken = False
 
 
 class FlowCommit(Unit):
@@ -94,20 +103,26 @@ class FlowCommit(Unit):
         units = [*self.earlier, self]
         handlings = [handling for unit in units for handling in unit._handlings]
         posts = [post for unit in units for post in unit._posts]
-        if self._lane.is_broken or any(it.is_void for it in handlings):
-            self._lane.is_broken = True
+        if self._lane.is_broken or any(it.is_lost for it in handlings):
+            self._fence(handlings)
             raise TransactionLost("what comes before this step could not be committed")
         try:
             known = check_posts(ledger, posts)
         except PostroadError:
-            self._lane.is_broken = True
+            self._fence(handlings)
             raise
         for handling in handlings:
-            handling.apply(ledger)
+            handling.write(ledger)
         for unit in units:
             unit._write(ledger)
         if not self.is_duplicate:
             append_posts(ledger, posts, known)
+
+    def _fence(self, handlings: Sequence[Handling]) -> None:
+        """Have nothing committed that comes after this, from now on."""
+        self._lane.is_broken = True
+        for handling in handlings:
+            handling.fence()
 
     def _write(self, ledger: Ledger) -> None:
         database, transition, flow = ledger.database, self.transition, self.flow

@@ -6,9 +6,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from postroad.durable.handling import Lane
-
 from .asks import Ask
+from .commit import Lane
 from .events import Event
 from .life import Status
 

@@ -77,7 +77,7 @@ class Writing:
             spans.append(span)
             posts += self._letters(end, messages, headers_of(span))
         handlings = self._finish(transition)
-        if handlings is None:
+        if len(handlings) < len(transition.receipts):
             # What was consumed comes again: this must not be committed.
             resident.lane.is_broken = True
         return FlowCommit(
@@ -86,21 +86,19 @@ class Writing:
             resident.lane,
             has_kept=machine.dialogues.has_kept,
             posts=posts,
-            handlings=handlings or (),
+            handlings=handlings,
             on_settled=on_settled,
             node=self._clerk.node,
             spans=spans,
         )
 
-    def _finish(self, transition: Transition) -> list[Handling] | None:
-        """The inbox rows that are consumed; None if one of them comes again all the same."""
-        handlings: list[Handling] | None = []
+    def _finish(self, transition: Transition) -> list[Handling]:
+        """The inbox rows that are consumed, without those that come again all the same."""
+        handlings: list[Handling] = []
         for receipt in transition.receipts:
             assert self.consumption is not None and isinstance(receipt, Entry)
             handling = self.consumption.finish(receipt)
-            if handling is None:
-                handlings = None
-            elif handlings is not None:
+            if handling is not None:
                 self.consumption.expect(handling)
                 handlings.append(handling)
         return handlings

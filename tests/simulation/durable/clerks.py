@@ -120,15 +120,16 @@ class Wishes:
     Attributes:
         resting: queues of which nothing shall be handled.
         has_hope: whether all dead letters shall be tried again, once.
+        has_doubts: whether all queues shall be read again, once.
     """
 
     def __init__(self) -> None:
         self.resting: set[str] = set()
-        self.has_hope = False
+        self.has_hope = self.has_doubts = False
 
     def clear(self) -> None:
         self.resting.clear()
-        self.has_hope = False
+        self.has_hope = self.has_doubts = False
 
 
 async def operate(mail: Mail, wishes: Wishes) -> None:
@@ -155,6 +156,9 @@ async def _grant(mail: Mail, wishes: Wishes, told: set[str]) -> None:
     for queue in sorted(wishes.resting - told):
         told.add(queue)
         await mail.pause(queue)
+    if wishes.has_doubts:
+        mail.store.audience.on_reconnected()
+        wishes.has_doubts = False
     if wishes.has_hope:
         await mail.retry_all_dead()
         wishes.has_hope = False

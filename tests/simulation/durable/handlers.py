@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 
 from postroad.core.errors import PostRefused, Reject, StoreError, TransactionLost, UsageError
 from postroad.durable import Mail, Message, Pulled, Retry, Transaction
+from postroad.testing import require
 from tests.simulation.durable.clerks import Books
 from tests.simulation.durable.plan import Habits
 from tests.simulation.durable.slips import (
@@ -45,6 +48,8 @@ class Handlers:
         self._habits = habits
         self._books = books
         self._rng = rng
+        # Keys of messages that are being handled.
+        self._busy: set[tuple[str, str]] = set()
 
     async def start(self) -> None:
         for queue, handler, retry in (
@@ -60,19 +65,21 @@ class Handlers:
 
     async def _write(self, message: Message, tx: Transaction) -> None:
         slip = decode_slip(message.body)
-        await self._dawdle()
-        self._stumble()
-        await _add_row(message, slip, tx)
-        _post_copy(message, slip, tx)
-        self._stumble()
+        with self._alone(message):
+            await self._dawdle()
+            self._stumble()
+            await _add_row(message, slip, tx)
+            _post_copy(message, slip, tx)
+            self._stumble(tx)
 
     async def _relay(self, message: Message, tx: Transaction) -> None:
-        await self._dawdle()
-        _post_copy(message, decode_slip(message.body), tx)
-        self._stumble()
+        with self._alone(message):
+            await self._dawdle()
+            _post_copy(message, decode_slip(message.body), tx)
+            self._stumble(tx)
 
     def _read(self, message: Message, tx: Transaction) -> None:
-        self._stumble()
+        self._stumble(tx)
         self._books.notes[decode_slip(message.body).token] += 1
 
     async def _treat(self, message: Message, tx: Transaction) -> None:
@@ -87,9 +94,25 @@ class Handlers:
         if self._rng.random() < self._habits.slow:
             await asyncio.sleep(_FAR_TOO_LONG_S * self._rng.random() ** 5)
 
-    def _stumble(self) -> None:
+    def _stumble(self, tx: Transaction | None = None) -> None:
         if self._rng.random() < self._habits.failing:
             raise Trouble("for once")
+        if tx is not None and self._habits.refused and self._rng.random() < self._habits.refused:
+            _post_nonsense(tx)
+
+    @contextmanager
+    def _alone(self, message: Message) -> Iterator[None]:
+        """No two messages of one key are handled at the same time."""
+        if message.key is None:
+            yield
+            return
+        place = (message.queue, message.key)
+        require(place not in self._busy, f"two messages of {place} are handled at a time")
+        self._busy.add(place)
+        try:
+            yield
+        finally:
+            self._busy.remove(place)
 
     # The queue that is pulled from.
 
@@ -122,6 +145,8 @@ class Handlers:
     async def _acknowledge(self, message: Pulled) -> None:
         tx = message.begin()
         try:
+            if self._habits.refused and self._rng.random() < self._habits.refused:
+                _post_nonsense(tx)
             await _add_row(message, decode_slip(message.body), tx)
             await message.ack(tx)
         except (PostRefused, StoreError, TransactionLost):
@@ -142,3 +167,9 @@ async def _add_row(message: Message, slip: Slip, tx: Transaction) -> None:
 def _post_copy(message: Message, slip: Slip, tx: Transaction) -> None:
     if slip.copy_to is not None:
         tx.post(slip.copy_to, COPIES, encode_slip(copy_of(slip)), key=message.key)
+
+
+def _post_nonsense(tx: Transaction) -> None:
+    """Two messages under one idempotency key: the handler returns, and its commit is refused."""
+    for body in (b"one", b"another"):
+        tx.post("nobody", NOTES, body, idempotency_key="the same")

@@ -55,6 +55,8 @@ class Fault(enum.Enum):
     """Somebody has a queue rest for a while."""
     HOPE = "hope"
     """Somebody has all dead letters tried again."""
+    READ_AGAIN = "read again"
+    """All queues are read again, as after a lost connection."""
 
 
 # What ends or breaks a commit finds more than the rest.
@@ -66,6 +68,9 @@ _WEIGHTS = {
     Fault.RESET: 2,
     Fault.SLOW_DISK: 2,
 }
+# Drawn after everything else, so that what a seed has found before it finds again.
+_DRAWN = tuple(kind for kind in Fault if kind is not Fault.READ_AGAIN)
+_READ_AGAIN_MAX = 4
 _QUEUES = {ORDERS: 8, RELAY: 3, NOTES: 3, WARD: 2, DESK: 3, CLOSED: 1}
 
 
@@ -96,6 +101,8 @@ class Habits(msgspec.Struct, frozen=True):
     """Chance that a handler fails for once."""
     slow: float
     """Chance that it takes its time."""
+    refused: float = 0.0
+    """Chance that it posts what cannot be posted."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -122,7 +129,7 @@ def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
     healed_s = TRAFFIC_S * rng.uniform(0.8, 1.5)
     count = rng.randint(1, 16) if has_faults else 0
     faults = [_draw_fault(rng, nodes, healed_s) for _ in range(count)]
-    return Plan(
+    plan = Plan(
         nodes=nodes,
         uses_agents=rng.random() < 0.2,
         config=_draw_config(rng),
@@ -134,6 +141,17 @@ def draw_plan(rng: Random, *, has_faults: bool = True) -> Plan:
         clerks={name: _draw_clerks(rng, name, nodes) for name in nodes},
         faults=sorted(faults, key=lambda fault: fault.time),
         healed_s=healed_s,
+    )
+    if not has_faults:
+        return plan
+    faults += [
+        msgspec.structs.replace(_draw_fault(rng, nodes, healed_s), kind=Fault.READ_AGAIN)
+        for _ in range(rng.randint(0, _READ_AGAIN_MAX))
+    ]
+    return msgspec.structs.replace(
+        plan,
+        habits=msgspec.structs.replace(plan.habits, refused=rng.choice((0.0, 0.05, 0.2))),
+        faults=sorted(faults, key=lambda fault: fault.time),
     )
 
 
@@ -223,8 +241,8 @@ def _draw_parcel(rng: Random, token: str, nodes: tuple[str, ...]) -> Parcel:
 
 
 def _draw_fault(rng: Random, nodes: tuple[str, ...], healed_s: float) -> PlannedFault:
-    weights = [_WEIGHTS.get(kind, 1) for kind in Fault]
-    (kind,) = rng.choices(tuple(Fault), weights=weights)
+    weights = [_WEIGHTS.get(kind, 1) for kind in _DRAWN]
+    (kind,) = rng.choices(_DRAWN, weights=weights)
     mixed = rng.sample(nodes, len(nodes))
     size = rng.randint(1, len(nodes) - 1)
     return PlannedFault(

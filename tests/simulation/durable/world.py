@@ -149,6 +149,9 @@ class World:
     def _hope(self, fault: PlannedFault, machine: Machine) -> None:
         self._wishes[machine.name].has_hope = True
 
+    def _read_again(self, fault: PlannedFault, machine: Machine) -> None:
+        self._wishes[machine.name].has_doubts = True
+
     # The end.
 
     def heal(self) -> None:
@@ -195,4 +198,5 @@ _BEGIN: dict[Fault, Callable[[World, PlannedFault, Machine], None]] = {
     Fault.CLOCK: World._jump,
     Fault.REST: World._rest,
     Fault.HOPE: World._hope,
+    Fault.READ_AGAIN: World._read_again,
 }

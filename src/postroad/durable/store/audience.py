@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVarTuple
 
 from .ledger import News
 from .rows import InPage
 
 logger = logging.getLogger("postroad.durable")
 
-T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 Pages: TypeAlias = Sequence[InPage]
 
 
@@ -22,6 +22,7 @@ class Audience:
         self._on_news: list[Callable[[News], None]] = []
         self._on_arriving: list[Callable[[InPage], None]] = []
         self._on_withdrawn: list[Callable[[Pages], None]] = []
+        self._on_reconnected: list[Callable[[], None]] = []
 
     def add(self, on_news: Callable[[News], None]) -> None:
         """Have a function called with what each commit brought."""
@@ -43,6 +44,10 @@ class Audience:
         self._on_arriving.append(on_arriving)
         self._on_withdrawn.append(on_withdrawn)
 
+    def add_reconnected(self, on_reconnected: Callable[[], None]) -> None:
+        """Have a function called when the database is reached again after it was lost."""
+        self._on_reconnected.append(on_reconnected)
+
     def on_news(self, news: News) -> None:
         _tell(self._on_news, news)
 
@@ -52,10 +57,13 @@ class Audience:
     def on_withdrawn(self, pages: Pages) -> None:
         _tell(self._on_withdrawn, pages)
 
+    def on_reconnected(self) -> None:
+        _tell(self._on_reconnected)
 
-def _tell(listeners: Sequence[Callable[[T], None]], news: T) -> None:
+
+def _tell(listeners: Sequence[Callable[[*Ts], None]], *news: *Ts) -> None:
     for listener in tuple(listeners):
         try:
-            listener(news)
+            listener(*news)
         except Exception:
             logger.exception("%r could not be told what a commit brought", listener)

@@ -126,6 +126,36 @@ class Queues:
             self._changed[page.id] = (page, page.done)
         page.done |= 1 << index
 
+    def confirm(self, page: InPage) -> int | None:
+        """Correct a page in memory by what is stored; the bits of what is done with there.
+
+        None if the store does not have it any more.
+        """
+        rows = self.database.execute(
+            "SELECT done FROM postroad_inbox WHERE id = ? AND received_ms = ?",
+            (page.id, page.received_ms),
+        )
+        if not rows:
+            return None
+        stored = 0 if rows[0][0] is None else int.from_bytes(rows[0][0])
+        _, before = self._changed.get(page.id, (page, page.done))
+        # What this commit did with it is kept.
+        new = page.done & ~before
+        page.done = stored | new
+        if new:
+            self._changed[page.id] = (page, stored)
+        return page.done
+
+    def confirm_aside(self, aside: AsideLetter) -> bool:
+        """Correct a letter set aside by what is stored; False if it is not there any more."""
+        rows = self.database.execute(
+            "SELECT holds_key, failures FROM postroad_aside WHERE id = ? AND received_ms = ?",
+            (aside.id, aside.received_ms),
+        )
+        for holds_key, failures in rows:
+            aside.holds_key, aside.failures = bool(holds_key), failures
+        return bool(rows)
+
     def finish_aside(self, aside: AsideLetter, now_ms: int) -> None:
         """A letter set aside is done with; the next one of its key may go."""
         for (size,) in self.database.execute(

@@ -425,9 +425,12 @@ class Writer:
             )
             await asyncio.sleep(pause_s)
             try:
-                return await self._thread.run(self._connect_again)
+                news = await self._thread.run(self._connect_again)
             except StoreError as failure:
                 error = failure
+            else:
+                self._audience.on_reconnected()
+                return news
 
     def _refuse_all(self, error: StoreError) -> None:
         self._settle(self._take(), error)

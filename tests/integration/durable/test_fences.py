@@ -1,0 +1,266 @@
+"""What cannot be committed costs the work of its own key, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from postroad.core import faults
+from postroad.core.errors import StoreUnavailable
+from postroad.durable import Message, PostgresStore, Retry, SqliteStore, Store, Transaction
+from postroad.durable.handling import Handling
+from postroad.durable.store.ledger import Ledger
+from tests.support.deadlines import eventually
+from tests.support.durable.held_commits import held_commit
+from tests.support.durable.mail_pairs import AT_ONCE, QUICK, Station, running_station
+from tests.support.durable.nodes import once, raising
+from tests.support.servers.postgres import fresh_database
+
+FULL = msgspec.structs.replace(QUICK, outbox_messages_max=1)
+TABLE = "CREATE TABLE booked (number INTEGER, UNIQUE (number))"
+
+
+@pytest.fixture
+def dsn() -> Iterator[str]:
+    with fresh_database() as dsn:
+        yield dsn
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "sqlite":
+        return SqliteStore(tmp_path / "alpha.db")
+    return PostgresStore(request.getfixturevalue("dsn"))
+
+
+@pytest.fixture
+async def alpha(store: Store) -> AsyncIterator[Station]:
+    """A node that keeps one message for a peer that is never there, and has that one."""
+    async with running_station("alpha", store, config=FULL) as station:
+        await station.mail.post("gone", "x", b"")
+        async with station.mail.transaction() as tx:
+            await tx.execute(TABLE)
+        yield station
+
+
+async def post_all(station: Station, *bodies: str, key: str | None = None) -> None:
+    """Post messages to the node itself, in one page."""
+    async with station.mail.transaction() as tx:
+        for body in bodies:
+            tx.post("alpha", "orders", body.encode(), key=key)
+
+
+async def depth(station: Station) -> int:
+    return (await station.mail.statistics()).queues["orders"].depth
+
+
+async def wait_for_depth(station: Station, count: int) -> None:
+    async def is_reached() -> bool:
+        return await depth(station) == count
+
+    await eventually(is_reached, f"{count} messages wait")
+
+
+async def wait_for_dead(station: Station, count: int) -> None:
+    async def is_reached() -> bool:
+        return await station.mail.count_dead("orders") == count
+
+    await eventually(is_reached, f"{count} dead letters")
+
+
+class Handler:
+    """Keeps what it is given; some messages wait, are refused, or write a row."""
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+        self.ended: list[str] = []
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, message: Message, tx: Transaction) -> None:
+        body = message.body.decode()
+        self.runs.append(body)
+        if body.startswith("slow"):
+            await self.go_on.wait()
+        elif body.startswith("bad"):
+            tx.post("gone", "x", b"")
+        elif body.startswith("conflict"):
+            tx.post("alpha", "elsewhere", body.encode(), idempotency_key="k")
+        elif body.startswith("row"):
+            await tx.execute(f"INSERT INTO booked VALUES ({int(body[3:])})")
+        self.ended.append(body)
+
+
+async def booked(station: Station) -> list[int]:
+    async with station.mail.transaction() as tx:
+        return sorted(row[0] for row in await tx.execute("SELECT number FROM booked"))
+
+
+@pytest.mark.parametrize("kind", ["bad", "conflict"])
+async def test_refused_send_leaves_those_in_hand_and_those_behind_at_work(
+    alpha: Station, kind: str
+) -> None:
+    handler = Handler()
+    await alpha.mail.post("alpha", "elsewhere", b"another", idempotency_key="k")
+    others = [f"good{number}" for number in range(10)]
+    await post_all(alpha, "slow", f"{kind}1", *others, "row1", f"{kind}2")
+    await alpha.mail.consume("orders", handler, concurrency=4, retry=AT_ONCE)
+    await wait_for_dead(alpha, 2)
+    # All of that while one handler is busy, which is none the worse for it.
+    assert handler.runs.count("slow") == 1 and "slow" not in handler.ended
+    handler.go_on.set()
+    await wait_for_depth(alpha, 0)
+    assert [handler.runs.count(body) for body in ("slow", "row1", *others)] == [1] * 12
+    assert [handler.runs.count(f"{kind}{number}") for number in (1, 2)] == [3, 3]
+    assert await booked(alpha) == [1]
+
+
+async def test_refused_send_of_a_key_has_those_behind_it_handled_again_in_order(
+    alpha: Station,
+) -> None:
+    handler = Handler()
+    await post_all(alpha, "bad", "row1", "plain", "slow", "last", key="a")
+    await post_all(alpha, "other", key="b")
+    with held_commit(lambda unit: isinstance(unit, Handling)) as commit:
+        retry = Retry(attempts=2, first_s=0.001, max_s=0.005)
+        await alpha.mail.consume("orders", handler, concurrency=4, retry=retry)
+        await commit.begun()
+        commit.go_on()
+    await eventually(lambda: "other" in handler.ended)
+    handler.go_on.set()
+    await wait_for_depth(alpha, 0)
+    (dead,) = await alpha.mail.dead_letters("orders")
+    assert (dead.letter.body, dead.failures, dead.reason) == (b"bad", 2, "failed")
+    assert "MailboxFull" in dead.detail
+    # Whatever of them had been handled behind the bad one was handled again after it.
+    tail = ["row1", "plain", "slow", "last"]
+    of_key = [body for body in handler.ended if body != "other"]
+    assert of_key[-5:] == ["bad", *tail]
+    assert await booked(alpha) == [1]
+    assert handler.runs.count("other") == 1
+
+
+async def test_failed_commit_has_only_statements_run_again(alpha: Station) -> None:
+    handler = Handler()
+    await post_all(alpha, "slow", "good1", "row1", "good2")
+    with held_commit(lambda unit: getattr(unit, "has_statements", False)) as commit:
+        await alpha.mail.consume("orders", handler, concurrency=4)
+        await commit.begun()
+        await eventually(lambda: {"good1", "good2"} <= {*handler.ended})
+        commit.fail(StoreUnavailable("away"))
+        await eventually(lambda: handler.runs.count("row1") == 2, "it runs once more")
+    await post_all(alpha, "after")
+    await eventually(lambda: "after" in handler.ended, "new messages are handled")
+    assert "slow" not in handler.ended
+    handler.go_on.set()
+    await wait_for_depth(alpha, 0)
+    assert [handler.runs.count(body) for body in ("slow", "good1", "good2", "after")] == [1] * 4
+    assert await booked(alpha) == [1]
+    assert await alpha.mail.count_dead() == 0
+
+
+async def test_failed_commit_leaves_what_was_pulled_to_be_acknowledged(alpha: Station) -> None:
+    await post_all(alpha, "1", "2", "3")
+    first, second = await alpha.mail.pull("orders", limit=2)
+    failing = faults.armed("durable.commit.before", once(raising(StoreUnavailable("away"))))
+    with failing, pytest.raises(StoreUnavailable):
+        await first.ack()
+    await second.ack()
+    left = [(await alpha.mail.pull("orders"))[0] for _ in range(2)]
+    assert sorted(message.body for message in left) == [b"1", b"3"]
+    for message in left:
+        await message.ack()
+    await wait_for_depth(alpha, 0)
+
+
+async def test_what_the_store_has_counts_and_not_what_was_in_memory(alpha: Station) -> None:
+    """As after a fail-over to a copy that lacks the last commits."""
+    handler = Handler()
+    await post_all(alpha, "good1", "good2", "slow", "good3")
+    await alpha.mail.consume("orders", handler, concurrency=2)
+    await wait_for_depth(alpha, 1)
+
+    def lose_commits(ledger: Ledger) -> None:
+        ledger.database.execute("UPDATE postroad_inbox SET done = NULL, pending = 4")
+
+    await alpha.mail.store.write(lose_commits)
+    alpha.mail.consumptions["orders"].reload()
+    await eventually(lambda: handler.ended.count("good3") == 2, "it is handled again")
+    handler.go_on.set()
+    await wait_for_depth(alpha, 0)
+    assert sorted(handler.ended) == ["good1", "good1", "good2", "good2", "good3", "good3", "slow"]
+
+
+async def test_purge_leaves_nothing_of_what_is_in_hand(alpha: Station) -> None:
+    handler = Handler()
+    await post_all(alpha, "slow", "slow too", "behind", key="a")
+    await alpha.mail.consume("orders", handler, concurrency=2)
+    await eventually(lambda: handler.runs == ["slow"])
+    assert await alpha.mail.purge("orders") == 3
+    await post_all(alpha, "new", key="a")
+    # Of one key only one is handled at a time, also if it is not there any more.
+    assert handler.runs == ["slow"]
+    handler.go_on.set()
+    await eventually(lambda: handler.ended == ["slow", "new"])
+    await wait_for_depth(alpha, 0)
+
+
+def end_sessions(dsn: str) -> None:
+    """Have the server close every other connection to the database."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+async def test_lost_connection_with_commits_in_flight_stops_nobody(dsn: str) -> None:
+    handler = Handler()
+
+    async def handle(message: Message, tx: Transaction) -> Any:
+        await handler(message, tx)
+        if message.body == b"slow row":
+            await tx.execute("INSERT INTO booked VALUES (100)")
+
+    async with running_station("alpha", PostgresStore(dsn)) as alpha:
+        async with alpha.mail.transaction() as tx:
+            await tx.execute(TABLE)
+        backlog = [f"good{number}" for number in range(20)]
+        await post_all(alpha, "slow", "slow row", "row1", "good")
+        with held_commit(lambda unit: getattr(unit, "has_statements", False)) as commit:
+            await alpha.mail.consume("orders", handle, concurrency=4)
+            await commit.begun()
+            end_sessions(dsn)
+        await eventually(lambda: handler.runs.count("row1") == 2, "it runs once more")
+        await post_all(alpha, *backlog)
+        await eventually(lambda: {*backlog} <= {*handler.ended}, "new messages are handled")
+        assert not {"slow", "slow row"} & {*handler.ended}
+        handler.go_on.set()
+        await wait_for_depth(alpha, 0)
+        assert await booked(alpha) == [1, 100]
+        assert await alpha.mail.count_dead() == 0
+    for body in ("slow", "slow row", *backlog):
+        assert handler.runs.count(body) == 1, body
+
+
+async def test_lost_connection_has_everything_read_again(dsn: str) -> None:
+    """Also by those who had nothing in the commit that met it."""
+    handler = Handler()
+    async with running_station("alpha", PostgresStore(dsn)) as alpha:
+        await post_all(alpha, "good1", "slow", "good2")
+        await alpha.mail.consume("orders", handler, concurrency=2)
+        await wait_for_depth(alpha, 1)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("UPDATE postroad_inbox SET done = NULL, pending = 3")
+        end_sessions(dsn)
+        with pytest.raises(StoreUnavailable):
+            await alpha.mail.post("gone", "x", b"")
+        await eventually(lambda: handler.ended.count("good2") == 2, "it is handled again")
+        handler.go_on.set()
+        await wait_for_depth(alpha, 0)
+    assert sorted(handler.ended) == ["good1", "good1", "good2", "good2", "slow"]
